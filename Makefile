@@ -1,0 +1,30 @@
+# One model, many GPUs. Each target is one line that anyone could type; README.md has them without make.
+
+PYTHON ?= python3
+BIN = .venv/bin
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: book test lab bench check clean
+
+book: .venv/ready           ## build the book; prints where it is
+	jupyter-book build . -W --keep-going
+
+test: .venv/ready           ## run the tests, those in a browser included
+	pytest
+
+lab: .venv/ready            ## open the chapters as notebooks
+	JUPYTER_CONFIG_PATH=book/_ext jupyter lab --notebook-dir=.
+
+bench: .venv/ready          ## measure again, and write bench/results
+	for file in bench/[a-z]*.py; do python $$file || exit 1; done
+
+check: .venv/ready          ## style, types, and no outputs in notebooks
+	ruff check . && mypy && pytest -q tests/test_house.py
+
+clean:                      ## remove what was built; the next build runs every chapter again
+	rm -rf _build
+
+.venv/ready: requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt --editable .
+	touch $@
