@@ -1,0 +1,1 @@
+"""What a run does: reference implementations on real ranks, over torch.distributed."""

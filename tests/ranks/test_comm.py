@@ -1,0 +1,115 @@
+"""Every verb against plain arithmetic on the list of what all ranks hold; no verb changes its input."""
+
+import pytest
+import torch
+
+from shardlab.ranks import comm
+from shardlab.ranks.launch import RankError, run
+
+WORLD_SIZES = [1, 2, 3, 4]  # 3 catches every "rank - 1 == rank + 1" mistake
+
+
+def of_rank(rank, size, dtype=torch.float64):
+    """Different on every rank; with a stride, so that it is not contiguous."""
+    return (torch.arange(6 * size * 2, dtype=dtype).sin() * (rank + 1)).reshape(-1, 2)[:, 0]
+
+
+def everyone(verb, world_size):
+    """What each rank got from `verb(x, group)`, after making sure that x is as it was."""
+
+    def call(group):
+        x = of_rank(group.rank(), group.size())
+        before = x.clone()
+        y = verb(x, group)
+        assert torch.equal(x, before), "the verb changed its input"
+        return y
+
+    return run(call, world_size=world_size)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize(
+    ("op", "combine"), [("sum", torch.sum), ("max", torch.amax), ("min", torch.amin), ("product", torch.prod)]
+)
+def test_all_reduce(world_size, op, combine):
+    inputs = torch.stack([of_rank(rank, world_size) for rank in range(world_size)])
+    for y in everyone(lambda x, group: comm.all_reduce(x, group, op), world_size):
+        torch.testing.assert_close(y, combine(inputs, dim=0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_start_all_reduce_fills_the_buffer_it_was_lent(world_size):
+    def call(x, group):
+        buffer = x.clone()
+        wait = comm.start_all_reduce(buffer, group)
+        wait()
+        return buffer
+
+    expected = sum(of_rank(rank, world_size) for rank in range(world_size))
+    for y in everyone(call, world_size):
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_broadcast(world_size):
+    for source in range(world_size):
+        for y in everyone(lambda x, group, source=source: comm.broadcast(x, group, source), world_size):
+            assert torch.equal(y, of_rank(source, world_size))
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_all_gather(world_size):
+    for y in everyone(comm.all_gather, world_size):
+        assert torch.equal(y, torch.cat([of_rank(rank, world_size) for rank in range(world_size)]))
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_reduce_scatter(world_size):
+    total = sum(of_rank(rank, world_size) for rank in range(world_size))
+    for y, expected in zip(everyone(comm.reduce_scatter, world_size), total.chunk(world_size), strict=True):
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_send_and_receive(world_size):
+    def relay(x, group):
+        """Rank 0's tensor goes from hand to hand."""
+        if group.rank() > 0:
+            x = comm.receive(x, group, source=group.rank() - 1)
+        if group.rank() < group.size() - 1:
+            comm.send(x, group, to=group.rank() + 1)
+        return x
+
+    for y in everyone(relay, world_size):
+        assert torch.equal(y, of_rank(0, world_size))
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_exchange_passes_a_turn_around_the_ring(world_size):
+    def turn(x, group):
+        return comm.exchange(x, group, to=(group.rank() + 1) % group.size(), source=(group.rank() - 1) % group.size())
+
+    for rank, y in enumerate(everyone(turn, world_size)):
+        assert torch.equal(y, of_rank((rank - 1) % world_size, world_size))
+
+
+def test_ranks_in_arguments_are_positions_in_the_group():
+    def in_a_pair(group):
+        import torch.distributed as dist
+
+        pair = dist.new_group([1, 3])
+        if group.rank() in (1, 3):
+            return comm.broadcast(torch.tensor(float(group.rank())), pair, source=1).item()
+
+    assert run(in_a_pair, world_size=4) == [None, 3.0, None, 3.0]
+
+
+def test_the_device_is_the_cpu_under_gloo():
+    assert run(comm.device, world_size=1) == [torch.device("cpu")]
+
+
+def test_what_does_not_split_is_refused():
+    with pytest.raises(RankError, match="4 rows, which 3 ranks cannot share equally; pad it to a multiple of 3"):
+        run(lambda group: comm.reduce_scatter(torch.ones(4), group), world_size=3)
+    with pytest.raises(RankError, match="unknown operation 'mean'; use one of sum, max, min, product"):
+        run(lambda group: comm.all_reduce(torch.ones(4), group, "mean"), world_size=1)

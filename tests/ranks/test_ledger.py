@@ -1,0 +1,145 @@
+"""The ledger sees every operation, with the bytes that the operating system also saw."""
+
+import sys
+import time
+
+import pytest
+import torch
+
+from shardlab import trace
+from shardlab.ranks import comm, ledger
+from shardlab.ranks.launch import run
+
+NUM = 120_000  # elements; splits over 1 to 4 ranks
+NBYTES = 4 * NUM
+
+
+def record(body, world_size):
+    """(events, bytes counted by the operating system) of `body(x, group)` on every rank."""
+
+    def call(group):
+        x = torch.ones(NUM)
+        comm.barrier(group)  # connections are made before the ledger opens
+        with ledger.Ledger() as book:
+            body(x, group)
+            comm.barrier(group)  # the last byte has left when every rank has come here
+        return [event for event in book.events if event.op != "barrier"], book.sent_bytes
+
+    return run(call, world_size=world_size)
+
+
+VERBS = {
+    "all_reduce": (comm.all_reduce, lambda n: NBYTES, lambda n: 2 * (n - 1) * NBYTES),
+    "broadcast": (comm.broadcast, lambda n: NBYTES, lambda n: (n - 1) * NBYTES),
+    "all_gather": (comm.all_gather, lambda n: n * NBYTES, lambda n: n * (n - 1) * NBYTES),
+    "reduce_scatter": (comm.reduce_scatter, lambda n: NBYTES, lambda n: (n - 1) * NBYTES),
+}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("verb", VERBS)
+def test_payload_and_wire_bytes_of_a_collective(verb, world_size):
+    function, payload, on_all_wires = VERBS[verb]
+    recorded = record(function, world_size)
+    events = [event for mine, _ in recorded for event in mine]
+    assert [event.op for event in events] == [verb] * world_size
+    assert [event.rank for event in events] == list(range(world_size))
+    assert {event.nbytes for event in events} == {payload(world_size)}
+    assert {event.group for event in events} == {tuple(range(world_size))}
+    assert sum(map(trace.wire_bytes, events)) == pytest.approx(on_all_wires(world_size))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how many bytes a socket has sent")
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("verb", ["all_reduce", "broadcast", "all_gather"])
+def test_the_operating_system_saw_the_same_bytes(verb, world_size):
+    """gloo adds small headers, so a few hundredths more may leave the sockets, never less."""
+    recorded = record(VERBS[verb][0], world_size)
+    on_sockets = sum(sent for _, sent in recorded)
+    predicted = VERBS[verb][2](world_size)
+    assert predicted <= on_sockets <= 1.02 * predicted
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how many bytes a socket has sent")
+def test_gloo_reduce_scatter_sends_as_much_as_an_all_reduce():
+    """It is one inside, in torch 2.13: twice the bytes a reduce-scatter needs. If this fails, rejoice."""
+    on_sockets = sum(sent for _, sent in record(comm.reduce_scatter, 4))
+    assert on_sockets == pytest.approx(VERBS["all_reduce"][2](4), rel=0.02)
+
+
+def test_point_to_point():
+    def body(x, group):
+        if group.rank() == 0:
+            comm.send(x, group, to=1)
+        else:
+            comm.receive(x, group, source=0)
+
+    (sender, sent), (receiver, _) = record(body, 2)
+    assert [(event.op, event.nbytes, trace.wire_bytes(event)) for event in sender] == [("send", NBYTES, NBYTES)]
+    assert [(event.op, event.nbytes, trace.wire_bytes(event)) for event in receiver] == [("receive", NBYTES, 0)]
+    assert sent is None or NBYTES <= sent <= 1.02 * NBYTES
+
+
+def test_an_operation_lasts_until_it_is_done_not_until_it_is_issued():
+    def late(group):
+        x = torch.ones(4)
+        comm.barrier(group)
+        with ledger.Ledger() as book:
+            if group.rank() == 1:
+                time.sleep(0.5)
+            wait = comm.start_all_reduce(x, group)
+            with book.span("meanwhile"):
+                pass
+            wait()
+            if group.rank() == 0:
+                comm.receive(x, group, source=1)
+            else:
+                time.sleep(0.5)
+                comm.send(x, group, to=0)
+        return {event.op: event for event in book.events}
+
+    early, _ = run(late, world_size=2)
+    assert early["all_reduce"].seconds > 0.4
+    assert early["receive"].seconds > 0.4
+    assert early["meanwhile"].end < early["all_reduce"].end
+    assert early["meanwhile"].kind == "compute"
+
+
+def test_torchs_own_engine_is_seen():
+    """DDP broadcasts its parameters when it wraps, and all-reduces one bucket in its C++ code."""
+
+    def wrap(group):
+        with ledger.Ledger() as book:
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(30, 10), process_group=group)
+            model(torch.ones(2, 30)).sum().backward()
+        return trace.totals(book.events)
+
+    for totals in run(wrap, world_size=2):
+        assert totals["all_reduce"]["count"] == 1
+        assert totals["all_reduce"]["nbytes"] == 4 * (30 * 10 + 10)
+        assert totals["broadcast"]["nbytes"] >= 4 * (30 * 10 + 10)
+
+
+def test_a_closed_ledger_intercepts_nothing():
+    def quiet(group):
+        import torch.distributed as dist
+
+        before = dist.Work.wait
+        with ledger.Ledger() as book:
+            comm.all_reduce(torch.ones(2), group)
+        comm.all_reduce(torch.ones(2), group)
+        return len(book.events), dist.Work.wait is before
+
+    assert run(quiet, world_size=2) == [(1, True)] * 2
+
+
+def test_groups_are_told_apart():
+    def pairs(group):
+        import torch.distributed as dist
+
+        halves = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        with ledger.Ledger() as book:
+            comm.all_reduce(torch.ones(2), halves[group.rank() % 2])
+        return book.events[0].group
+
+    assert run(pairs, world_size=4) == [(0, 2), (1, 3), (0, 2), (1, 3)]
