@@ -1,0 +1,44 @@
+"""Real text to train on, one byte a token: the chapters of a book, read from a folder."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+VOCAB_SIZE = 256  # every byte is a token
+
+
+def read(folder: str | Path) -> Tensor:
+    """All .md files below `folder`, one after another in order of their paths: [bytes], uint8.
+
+    What lies in folders that tools make (.ipynb_checkpoints, _build) is left out.
+    """
+    found = sorted(Path(folder).rglob("*.md"))
+    files = [file for file in found if not any(part[0] in "._" for part in file.relative_to(folder).parts)]
+    data = b"\n".join(file.read_bytes() for file in files)
+    if not data:
+        raise ValueError(
+            f"{folder} holds {len(files)} .md files and no text; pass a folder of chapters, such as 'book'"
+        )
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def num_samples(tokens: Tensor, length: int) -> int:
+    """How many windows of `length` tokens lie side by side; each needs the token after it, too."""
+    if not 1 <= length < len(tokens):
+        raise ValueError(
+            f"length={length} does not fit a text of {len(tokens)} tokens; use 1 to {len(tokens) - 1}"
+        )
+    return (len(tokens) - 1) // length
+
+
+def batch(tokens: Tensor, indices: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The windows `indices`, and the same one token later (the targets): [B] -> [B, length] twice, int64."""
+    count = num_samples(tokens, length)
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
+        raise ValueError(
+            f"indices from {int(indices.min())} to {int(indices.max())}, but the text has {count} samples "
+            f"of {length} tokens; use 0 to {count - 1}"
+        )
+    windows = tokens.unfold(0, length + 1, length)[indices].long()  # [B, length + 1]
+    return windows[:, :-1], windows[:, 1:]

@@ -1,0 +1,212 @@
+"""The model against independent implementations: torch's encoder layer, complex rotation, attention by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from shardlab.ranks import transformer
+from shardlab.spec import TransformerSpec
+
+SIZES = {"vocab_size": 17, "context_length": 12, "hidden_size": 24, "num_layers": 2, "num_heads": 6}
+GPT2 = TransformerSpec(**SIZES)
+LLAMA = TransformerSpec(**SIZES, num_kv_heads=2, ffn_size=40, style="llama")
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def model(spec):
+    """A model in float64 whose every parameter is random: ones and zeros would hide mistakes."""
+    torch.manual_seed(0)
+    net = transformer.Transformer(spec).double()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.normal_(std=0.3)
+    return net
+
+
+def tokens(batch=3, length=9):
+    return torch.randint(0, 17, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("published", "sizes"),
+    [
+        (124_439_808, (50257, 1024, 768, 12, 12)),  # GPT-2 small: https://huggingface.co/openai-community/gpt2
+        (8_030_261_248, (128256, 8192, 4096, 32, 32, 8, 14336, "llama")),  # meta-llama/Meta-Llama-3-8B
+    ],
+)
+def test_parameter_counts_are_the_published_ones(published, sizes):
+    names = ["vocab_size", "context_length", "hidden_size", "num_layers", "num_heads"]
+    names += ["num_kv_heads", "ffn_size", "style"]
+    with torch.device("meta"):
+        net = transformer.Transformer(TransformerSpec(**dict(zip(names, sizes, strict=False))))
+    assert sum(parameter.numel() for parameter in net.parameters()) == published
+
+
+def torch_layer(block):
+    """torch's own layer, given our block's weights."""
+    layer = nn.TransformerEncoderLayer(
+        24, 6, 96, dropout=0.0, activation=nn.GELU(approximate="tanh"), batch_first=True, norm_first=True
+    ).double()
+    attention, parts = block.attention, (block.attention.q, block.attention.k, block.attention.v)
+    pairs = [(layer.norm1, block.attention_norm), (layer.norm2, block.mlp_norm)]
+    pairs += [(layer.linear1, block.mlp.up), (layer.linear2, block.mlp.down)]
+    pairs += [(layer.self_attn.out_proj, attention.out)]
+    with torch.no_grad():
+        layer.self_attn.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        layer.self_attn.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+    for theirs, ours in pairs:
+        theirs.load_state_dict(ours.state_dict())
+    return layer.train()  # in eval mode torch may take a fused path
+
+
+def test_gpt2_equals_torchs_encoder_layers():
+    net, x = model(GPT2), tokens()
+    mask = nn.Transformer.generate_square_subsequent_mask(9, dtype=torch.float64)
+    h = net.embedding.tokens.weight[x] + net.embedding.positions.weight[:9]
+    for block in net.blocks:
+        h = torch_layer(block)(h, src_mask=mask, is_causal=True)
+    h = F.layer_norm(h, (24,), net.norm.weight, net.norm.bias, eps=1e-5)
+    torch.testing.assert_close(net(x), h @ net.embedding.tokens.weight.T, **EXACT)
+
+
+def rms_norm(x, weight):
+    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+def turn(x):
+    """RoPE in complex numbers: pair i at position m times e^(i m base^(-2i/N))."""
+    length, width = x.shape[-2:]
+    angle = torch.arange(length)[:, None] * 500_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angle), angle)
+    return torch.view_as_real(turned).flatten(-2)
+
+
+def attend(q, k, v):
+    """One head, one sample, by the definition: [S, N] each."""
+    scores = turn(q) @ turn(k).T / math.sqrt(q.shape[-1])
+    scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def llama_block(x, block):
+    """One sample [S, D], head by head."""
+    h, a = rms_norm(x, block.attention_norm.weight), block.attention
+    q, k, v = (h @ part.weight.T for part in (a.q, a.k, a.v))
+    heads = []
+    for head in range(6):
+        mine, shared = slice(4 * head, 4 * head + 4), slice(4 * (head // 3), 4 * (head // 3) + 4)
+        heads.append(attend(q[:, mine], k[:, shared], v[:, shared]))
+    x = x + torch.cat(heads, dim=-1) @ a.out.weight.T
+    h = rms_norm(x, block.mlp_norm.weight)
+    gate = h @ block.mlp.gate.weight.T
+    return x + (gate * torch.sigmoid(gate) * (h @ block.mlp.up.weight.T)) @ block.mlp.down.weight.T
+
+
+def test_llama_equals_attention_by_hand():
+    net, x = model(LLAMA), tokens()
+    rows = []
+    for sample in x:
+        h = net.embedding.tokens.weight[sample]
+        for block in net.blocks:
+            h = llama_block(h, block)
+        rows.append(rms_norm(h, net.norm.weight) @ net.head.weight.T)
+    torch.testing.assert_close(net(x), torch.stack(rows), **EXACT)
+
+
+def test_rotation_depends_on_distance_alone():
+    q, k = torch.randn(2, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    products = [
+        transformer.rotate(q, torch.tensor([m])) @ transformer.rotate(k, torch.tensor([m - 3])).T for m in (3, 7, 100)
+    ]
+    torch.testing.assert_close(products[0], products[1], **EXACT)
+    torch.testing.assert_close(products[0], products[2], **EXACT)
+    assert not torch.allclose(products[0], q @ k.T)
+
+
+def test_rotation_keeps_the_dtype_but_not_its_error():
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(3))
+    turned = transformer.rotate(x.bfloat16(), torch.arange(5000, 5064))
+    assert turned.dtype == torch.bfloat16
+    torch.testing.assert_close(turned.float(), transformer.rotate(x, torch.arange(5000, 5064)), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("spec", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_a_later_token_does_not_change_earlier_logits(spec):
+    net, x = model(spec), tokens()
+    changed = x.clone()
+    changed[:, 5] = (x[:, 5] + 1) % 17
+    before, after = net(x), net(changed)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert (before[:, 5:] != after[:, 5:]).any(dim=(0, 2)).all()
+
+
+@pytest.mark.parametrize("spec", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_loss_is_the_mean_surprise_and_reaches_every_parameter(spec):
+    net, x, targets = model(spec), tokens(), tokens().roll(1, 1)
+    loss = net(x, targets)
+    surprise = -net(x).softmax(-1).gather(-1, targets[..., None]).log()
+    torch.testing.assert_close(loss, surprise.mean(), **EXACT)
+    loss.backward()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("spec", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_attention_can_be_cut_by_heads_from_outside(spec):
+    whole = model(spec).blocks[0].attention
+    x = torch.randn(2, 5, 24, dtype=torch.float64)
+    total = torch.zeros_like(x)
+    for rank in range(2):
+        part = transformer.Attention(spec).double()
+        for name in ("q", "k", "v"):
+            linear = getattr(whole, name)
+            getattr(part, name).weight = nn.Parameter(linear.weight.chunk(2)[rank])
+            if linear.bias is not None:
+                getattr(part, name).bias = nn.Parameter(linear.bias.chunk(2)[rank])
+        part.out = nn.Linear(12, 24, bias=False).double()
+        part.out.weight = nn.Parameter(whole.out.weight.chunk(2, dim=1)[rank])
+        total += part(x)
+    if whole.out.bias is not None:
+        total += whole.out.bias
+    torch.testing.assert_close(total, whole(x), **EXACT)
+
+
+@pytest.mark.parametrize("style", ["gpt2", "llama"])
+def test_starts_as_published(style):
+    torch.manual_seed(0)
+    spec = TransformerSpec(
+        vocab_size=256, context_length=128, hidden_size=256, num_layers=8, num_heads=4, style=style, tied_head=True
+    )
+    net = transformer.Transformer(spec)
+    assert net.head.weight is net.embedding.tokens.weight
+    deviation = {name: p.std().item() for name, p in net.named_parameters() if p.dim() > 1}
+    for name, value in deviation.items():
+        smaller = name.endswith(("attention.out.weight", "mlp.down.weight"))
+        expected = 0.01 if "positions" in name else 0.02 / math.sqrt(16) if smaller else 0.02
+        assert value == pytest.approx(expected, rel=0.03), name
+    assert not any(p.any() for name, p in net.named_parameters() if name.endswith("bias"))
+    x = torch.randint(0, 256, (2, 64))
+    assert net(x, x.roll(1, 1)).item() == pytest.approx(math.log(256), abs=0.1)
+
+
+def test_a_model_on_meta_can_be_filled_later():
+    torch.manual_seed(0)
+    here = transformer.Transformer(LLAMA)
+    with torch.device("meta"):
+        later = transformer.Transformer(LLAMA)
+    later.to_empty(device="cpu")
+    torch.manual_seed(0)
+    later.initialize()
+    torch.manual_seed(0)
+    here.initialize()
+    for (name, ours), theirs in zip(here.named_parameters(), later.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def test_too_many_tokens_name_the_way_out():
+    with pytest.raises(ValueError, match="13 tokens do not fit context_length=12; pass at most 12"):
+        model(GPT2)(tokens(length=13))

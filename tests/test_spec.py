@@ -1,0 +1,49 @@
+import pytest
+
+from shardlab.spec import TransformerSpec
+
+
+def spec(**changes):
+    sizes = {"vocab_size": 64, "context_length": 32, "hidden_size": 24, "num_layers": 2, "num_heads": 4}
+    return TransformerSpec(**{**sizes, **changes})
+
+
+def test_what_is_not_said_follows_from_the_style():
+    gpt, llama = spec(), spec(style="llama")
+    assert (gpt.kv_heads, gpt.ffn, gpt.tied, gpt.head_size, gpt.kv_size) == (4, 96, True, 6, 24)
+    assert not llama.tied
+    assert spec(style="llama", tied_head=True).tied
+    assert not spec(tied_head=False).tied
+
+
+def test_grouped_heads_make_narrower_keys():
+    grouped = spec(num_kv_heads=2, ffn_size=50)
+    assert (grouped.kv_heads, grouped.kv_size, grouped.ffn) == (2, 12, 50)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 5}, "5 heads do not divide hidden_size=24; use 4 heads"),
+        ({"num_kv_heads": 3}, "3 key/value heads do not divide 4 heads; use 2 key/value heads"),
+        ({"num_kv_heads": 8}, "8 key/value heads do not divide 4 heads; use 4 key/value heads"),
+        ({"num_layers": 0}, "num_layers=0 is not a size"),
+        ({"hidden_size": -24}, "hidden_size=-24 is not a size"),
+        ({"vocab_size": 64.0}, "vocab_size=64.0 is not a size"),
+        ({"context_length": True}, "context_length=True is not a size"),
+        ({"num_kv_heads": 0}, "kv_heads=0 is not a size"),
+        ({"ffn_size": 0}, "ffn=0 is not a size"),
+        ({"style": "bert"}, "unknown style 'bert'; known: gpt2, llama"),
+        ({"style": "llama", "num_heads": 8}, "a head of 3"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        spec(**changes)
+
+
+def test_tokens_are_counted_and_checked():
+    assert spec().tokens(3, 32) == 96
+    for batch, sequence, message in [(0, 8, "is empty"), (2, 0, "is empty"), (1, 33, "use at most 32")]:
+        with pytest.raises(ValueError, match=message):
+            spec().tokens(batch, sequence)
