@@ -1,0 +1,122 @@
+"""Published models: their sizes, and their parameters counted part by part from the shapes of their layers.
+
+The counts follow the layers of Vaswani et al. 2017 (https://arxiv.org/abs/1706.03762) as GPT-2 and Llama
+arrange them.
+"""
+
+from dataclasses import dataclass
+
+from shardlab.spec import TransformerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A model somebody published. `parameters`: of the released checkpoint, None where there is none."""
+
+    name: str
+    spec: TransformerSpec
+    parameters: int | None
+    date: str  # of publication, year-month
+    source: str  # of the sizes
+
+
+def parameters(spec: TransformerSpec) -> dict[str, int]:
+    """How many parameters each part has; exact. A tied head has none of its own."""
+    layers = spec.num_layers
+    return {
+        "token embedding": spec.vocab_size * spec.hidden_size,
+        "position embedding": spec.context_length * spec.hidden_size if spec.style == "gpt2" else 0,
+        "attention": layers * attention_parameters(spec),
+        "feed-forward": layers * feed_forward_parameters(spec),
+        "norms": (2 * layers + 1) * norm_parameters(spec),
+        "head": 0 if spec.tied else spec.vocab_size * spec.hidden_size,
+    }
+
+
+def num_parameters(spec: TransformerSpec) -> int:
+    """All of them."""
+    return sum(parameters(spec).values())
+
+
+def attention_parameters(spec: TransformerSpec) -> int:
+    """Of one layer: queries, keys, values and the output projection."""
+    h, kv = spec.hidden_size, spec.kv_size
+    weights = 2 * h * h + 2 * h * kv
+    return weights + 2 * h + 2 * kv if spec.style == "gpt2" else weights
+
+
+def feed_forward_parameters(spec: TransformerSpec) -> int:
+    """Of one layer: two matrices (GELU), or three (SwiGLU has a gate)."""
+    h, f = spec.hidden_size, spec.ffn
+    return 2 * h * f + f + h if spec.style == "gpt2" else 3 * h * f
+
+
+def norm_parameters(spec: TransformerSpec) -> int:
+    """Of one norm: LayerNorm scales and shifts, RMSNorm only scales."""
+    return 2 * spec.hidden_size if spec.style == "gpt2" else spec.hidden_size
+
+
+def layer_parameters(spec: TransformerSpec) -> int:
+    """Of one layer, with its two norms."""
+    return attention_parameters(spec) + feed_forward_parameters(spec) + 2 * norm_parameters(spec)
+
+
+def published(name: str) -> Published:
+    """The published model of that name. Errors: ValueError that lists the known names."""
+    if name not in PUBLISHED:
+        raise ValueError(f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}")
+    return PUBLISHED[name]
+
+
+def _gpt(layers: int, width: int, heads: int, context: int = 1024) -> TransformerSpec:
+    return TransformerSpec(
+        vocab_size=50257, context_length=context, hidden_size=width, num_layers=layers, num_heads=heads
+    )
+
+
+def _llama(
+    layers: int,
+    width: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    vocab: int,
+    context: int,
+    tied: bool = False,
+) -> TransformerSpec:
+    return TransformerSpec(
+        vocab_size=vocab,
+        context_length=context,
+        hidden_size=width,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        ffn_size=ffn,
+        style="llama",
+        tied_head=tied,
+    )
+
+
+_GPT2 = "Radford et al. 2019, Table 2, and the released checkpoints (https://github.com/openai/gpt-2)"
+_GPT3 = "Brown et al. 2020, Table 2.1 (https://arxiv.org/abs/2005.14165)"
+_L2 = "Touvron et al. 2023 (https://arxiv.org/abs/2307.09288), and the released config.json"
+_L3 = "Llama Team 2024, Table 3 (https://arxiv.org/abs/2407.21783), and the released config.json"
+_L32 = "https://huggingface.co/meta-llama/Llama-3.2-1B (config.json)"
+
+PUBLISHED: dict[str, Published] = {
+    name: Published(name=name, spec=spec, parameters=count, date=date, source=source)
+    for name, spec, count, date, source in (
+        ("GPT-2 small", _gpt(12, 768, 12), 124_439_808, "2019-02", _GPT2),
+        ("GPT-2 medium", _gpt(24, 1024, 16), 354_823_168, "2019-02", _GPT2),
+        ("GPT-2 large", _gpt(36, 1280, 20), 774_030_080, "2019-02", _GPT2),
+        ("GPT-2 XL", _gpt(48, 1600, 25), 1_557_611_200, "2019-02", _GPT2),
+        ("GPT-3 175B", _gpt(96, 12288, 96, 2048), None, "2020-05", _GPT3),
+        ("Llama 2 7B", _llama(32, 4096, 32, 32, 11008, 32000, 4096), 6_738_415_616, "2023-07", _L2),
+        ("Llama 2 13B", _llama(40, 5120, 40, 40, 13824, 32000, 4096), 13_015_864_320, "2023-07", _L2),
+        ("Llama 2 70B", _llama(80, 8192, 64, 8, 28672, 32000, 4096), 68_976_648_192, "2023-07", _L2),
+        ("Llama 3 8B", _llama(32, 4096, 32, 8, 14336, 128256, 8192), 8_030_261_248, "2024-04", _L3),
+        ("Llama 3 70B", _llama(80, 8192, 64, 8, 28672, 128256, 8192), 70_553_706_496, "2024-04", _L3),
+        ("Llama 3 405B", _llama(126, 16384, 128, 8, 53248, 128256, 131072), 405_853_388_800, "2024-07", _L3),
+        ("Llama 3.2 1B", _llama(16, 2048, 32, 8, 8192, 128256, 131072, True), 1_235_814_400, "2024-09", _L32),
+    )
+}

@@ -1,0 +1,34 @@
+"""Names for powers of ten and of two. The library holds bytes, seconds and FLOP/s; these are for its edges.
+
+GB is 10^9 bytes, GiB is 2^30 bytes: IEC 80000-13 (https://physics.nist.gov/cuu/Units/binary.html).
+"""
+
+import math
+
+KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
+Gbit = 1e9 / 8  # bytes: network links are sold in bits per second
+GFLOP, TFLOP, PFLOP = 1e9, 1e12, 1e15
+us, ms = 1e-6, 1e-3
+
+_PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+
+
+def text(value: float, unit: str) -> str:
+    """A quantity for people, in three digits: text(2.49e8, "B") is "249 MB". Powers of ten, never GiB.
+
+    Errors: ValueError for a negative or infinite value.
+    """
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{value} {unit} has no prefix; give a finite number of at least 0")
+    rounded = float(f"{value:.3g}")  # first, so that 999.9 MB becomes 1 GB
+    exponent = 3 * math.floor(math.log10(rounded) / 3) if rounded else 0
+    exponent = min(max(exponent, -9 if unit == "s" else 0), 0 if unit == "s" else 18)
+    scaled = rounded / 10.0**exponent
+    number = f"{scaled:.3g}" if scaled < 1000 else f"{scaled:,.0f}"  # noqa: PLR2004, beyond the last prefix
+    return f"{number} {_PREFIXES[exponent]}{unit}".rstrip()
+
+
+def percent(share: float) -> str:
+    """A share for people: percent(0.249) is "25 %". Little is not nothing: percent(0.001) is "under 1 %"."""
+    return "under 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"  # noqa: PLR2004

@@ -1,0 +1,1 @@
+"""How it looks: data in, plotly figure out. Nothing here computes; `style` is the look they share."""

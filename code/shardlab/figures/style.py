@@ -1,0 +1,82 @@
+"""The look of every figure: one palette, one layout; nothing here computes.
+
+The colours keep a contrast of about 3:1 on white and on the dark page (WCAG 2.1, 1.4.11) and stay apart for
+readers with protanopia, deuteranopia and tritanopia (simulated after Machado, Oliveira and Fernandes 2009,
+doi:10.1109/TVCG.2009.113). Colour is never the only mark: traces also differ in name, symbol or pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+
+BLUE, ORANGE, GREEN = "#2E75F3", "#CE8117", "#3D7B70"
+PURPLE, RED, OLIVE = "#964CB7", "#E51945", "#657020"
+GREY = "#8A8F98"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, OLIVE, GREY)
+
+# One meaning, one colour, in every chapter.
+COLOR: Mapping[str, str] = {
+    "compute": BLUE,
+    "communicate": ORANGE,
+    "idle": GREY,
+    "parameters": BLUE,
+    "gradients": ORANGE,
+    "optimizer": GREEN,
+    "activations": PURPLE,
+    "predicted": PURPLE,
+    "counted": GREEN,
+    "measured": ORANGE,
+    "ideal": GREY,
+    "limit": RED,
+}
+SYMBOL: Mapping[str, str] = {"predicted": "circle-open", "counted": "square", "measured": "diamond"}
+
+HEIGHT = 360  # pixels; a phone shows the figure and its sliders at once
+FONT_SIZE = 13
+TEXT = "#757575"  # readable on white and on black; the built page puts the theme's own colour here
+GRID = "rgba(128, 128, 128, 0.3)"
+
+
+def axis(title: str = "", **options: Any) -> dict[str, Any]:
+    """An axis that makes room for its labels; options: plotly's own (type="log", ticksuffix=" s", …)."""
+    look = {"gridcolor": GRID, "linecolor": GRID, "zerolinecolor": GRID, "automargin": True}
+    return {**look, "title": {"text": title, "standoff": 8, "font": {"size": FONT_SIZE}}, **options}
+
+
+def layout(*, height: int = HEIGHT, **options: Any) -> dict[str, Any]:
+    """The layout every figure shares: legend above the plot (phones have no room beside), no background."""
+    look = {
+        "template": "none",
+        "height": height,
+        "margin": {"l": 8, "r": 12, "t": 36, "b": 8},  # pixels; the axes add what their labels need
+        "font": {"size": FONT_SIZE, "color": TEXT},
+        "paper_bgcolor": "rgba(0, 0, 0, 0)",
+        "plot_bgcolor": "rgba(0, 0, 0, 0)",
+        "colorway": list(PALETTE),
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        "hovermode": "closest",
+        "bargap": 0.3,
+    }
+    return {**look, **options}
+
+
+def figure(
+    traces: Iterable[Any],
+    *,
+    x: Mapping[str, Any] | str = "",
+    y: Mapping[str, Any] | str = "",
+    alt: str = "",
+    height: int = HEIGHT,
+    **options: Any,
+) -> go.Figure:
+    """A plotly figure in the book's look.
+
+    x, y: an axis title with its unit, or a whole `axis(...)`. alt: one sentence for readers who do not see
+    the figure. options: any entry of plotly's layout, for instance barmode="stack".
+    """
+    axes = {"xaxis": axis(x) if isinstance(x, str) else x, "yaxis": axis(y) if isinstance(y, str) else y}
+    meta = {"alt": alt} if alt else None
+    return go.Figure(data=list(traces), layout=layout(height=height, meta=meta, **axes, **options))

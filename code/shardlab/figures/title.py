@@ -1,0 +1,51 @@
+"""The figure of the title page: what the time of many GPUs goes into, and whether the model fits on one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from . import data_parallel, style
+
+FADED = 0.4  # the numbers of GPUs that are not chosen
+
+
+def time_and_memory(
+    gpus: Sequence[int],
+    computing: Sequence[float],
+    chosen: int,
+    memory: Mapping[str, float],
+    capacity: float,
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Above, for each number of GPUs, the share of a step spent computing; below, bytes by part and capacity.
+
+    computing: share of the step, 0 to 1, for each of `gpus`. chosen: one of `gpus`, drawn stronger.
+    """
+    strength = [1.0 if count == chosen else FADED for count in gpus]
+    return style.figure(
+        [
+            _shares("computing", gpus, [100 * share for share in computing], strength),
+            _shares("waiting", gpus, [100 * (1 - share) for share in computing], strength),
+            *data_parallel.memory_below(memory),
+        ],
+        x=style.axis("GPUs", type="category"),
+        y=style.axis("share of a step (%)", domain=[0.5, 1], range=[0, 100]),
+        alt=alt,
+        height=460,
+        barmode="stack",
+        **data_parallel.layout_below(memory, capacity),
+    )
+
+
+def _shares(name: str, gpus: Sequence[int], percent: list[float], strength: list[float]) -> dict[str, Any]:
+    look = data_parallel.STEP["forward" if name == "computing" else "waiting"]
+    return {
+        "type": "bar",
+        "name": name,
+        "x": [str(count) for count in gpus],
+        "y": percent,
+        "marker": {**look, "opacity": strength},
+        "hovertemplate": f"%{{x}} GPUs, {name}: %{{y:.1f}} %<extra></extra>",
+    }

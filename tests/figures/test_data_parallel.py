@@ -1,0 +1,93 @@
+import pytest
+
+from shardlab.figures import data_parallel as figures
+from shardlab.figures import style
+from shardlab.trace import Event
+
+PARTS = {"forward": 0.1, "backward": 0.2, "waiting": 0.05, "update": 0.01}
+MEMORY = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9}
+EVENTS = [
+    Event(0, "compute", "forward", (0,), 0, 0.0, 0.1),
+    Event(0, "communicate", "all_reduce", (0, 1), 8, 0.1, 0.2),
+]
+
+
+def data(figure):
+    return {trace.name: trace for trace in figure.data}
+
+
+def every_figure():
+    steps = [1, 2, 3]
+    return {
+        "step_split": figures.step_split({"a": PARTS}),
+        "memory": figures.memory({"dp = 1": MEMORY}, capacity=80e9),
+        "shares": figures.shares({"box": {"without overlap": 0.3, "with overlap": 0.1}}),
+        "busiest_link": figures.busiest_link([2, 4], {"server": [1e6, 3e6]}),
+        "speedup": figures.speedup([1, 2], {"predicted": [1, 1.9]}),
+        "drift": figures.drift(steps, {"weights": [1e-3, 2e-3, 3e-3]}),
+        "losses": figures.losses(steps, {"loss": [3, 2, 1]}),
+        "timeline_and_memory": figures.timeline_and_memory(EVENTS, MEMORY, 80e9, alt="A step."),
+    }
+
+
+@pytest.mark.parametrize("name", every_figure())
+def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
+    layout = every_figure()[name].layout
+    assert layout.meta["alt"]
+    assert layout.xaxis.title.text
+    assert not layout.title.text  # the caption says it
+    if name not in {"shares", "drift", "losses", "speedup", "busiest_link"}:
+        assert layout.xaxis.title.text.endswith((")", "rank"))  # a unit in brackets
+
+
+def test_a_step_is_split_in_milliseconds():
+    found = data(figures.step_split({"a": PARTS, "b": {"forward": 1.0}}))
+    assert {name: list(bar.x) for name, bar in found.items()} == {
+        "forward": [100, 1000],
+        "backward": [200, 0],
+        "waiting": [50, 0],
+        "update": [10, 0],
+    }
+    assert found["waiting"].marker.color == style.COLOR["idle"]
+
+
+def test_memory_is_gigabytes_beside_the_capacity():
+    figure = figures.memory({"dp = 1": MEMORY, "dp = 2": {"parameters": 1e9}}, capacity=80e9)
+    found = data(figure)
+    assert list(found["optimizer"].x) == [12, 0]
+    assert list(found["parameters"].y) == ["dp = 1", "dp = 2"]
+    assert figure.layout.shapes[0].x0 == 80
+    assert figure.layout.xaxis.range[1] > 80
+    assert not figures.memory({"dp = 1": MEMORY}).layout.shapes
+
+
+def test_shares_are_percent():
+    found = data(figures.shares({"box": {"without overlap": 0.3, "with overlap": 0.1, "busy": 0.5}}))
+    assert {name: list(bar.x) for name, bar in found.items()} == {"without overlap": [30], "with overlap": [10]}
+
+
+def test_counted_points_have_the_colour_of_their_line():
+    found = data(
+        figures.busiest_link([2, 4], {"server": [1e6, 3e6], "ring": [1e6, 2e6]}, {"ring": ([2, 3], [1e6, 4e6])})
+    )
+    assert list(found["server"].y) == [1, 3]
+    assert list(found["ring, counted"].x) == [2, 3]
+    assert list(found["ring, counted"].y) == [1, 4]
+    assert found["ring, counted"].marker.color == found["ring"].line.color != found["server"].line.color
+
+
+def test_speed_up_stands_beside_the_ideal():
+    found = data(figures.speedup([1, 2, 4], {"predicted": [1, 1.9, 3]}, {"measured": ([1, 2], [1, 1.5])}))
+    assert list(found["ideal"].y) == [1, 2, 4]
+    assert list(found["measured"].y) == [1, 1.5]
+    assert found["measured"].marker.symbol == style.SYMBOL["measured"]
+    assert len({found[name].line.dash for name in ("ideal", "predicted")}) == 2
+
+
+def test_the_explorers_figure_draws_time_above_memory():
+    figure = figures.timeline_and_memory(EVENTS, MEMORY, 80e9)
+    found = data(figure)
+    assert found["forward"].yaxis is None
+    assert found["optimizer"].yaxis == "y2"
+    assert figure.layout.shapes[0].xref == "x2"
+    assert figure.layout.xaxis2.range[1] > 80
