@@ -1,0 +1,105 @@
+"""Sphinx extension: scripts from installed wheels, explorers, clean notebooks, an honest execution cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+EXPLORERS = ROOT / "code" / "shardlab" / "explorers"
+# Whatever can change the output of a chapter beside its own text.
+SOURCES = ("code/shardlab/**/*.py", "book/_ext/*.py", "bench/results/*.json", "requirements.txt")
+
+
+def digest(root: Path) -> str:
+    """A name for the present state of SOURCES and of the running Python."""
+    state = hashlib.sha256(sys.version.encode())
+    for path in sorted(path for pattern in SOURCES for path in root.glob(pattern)):
+        state.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return state.hexdigest()[:16]
+
+
+def prepare_execution(app: Sphinx, config: Config) -> None:
+    """Tell the kernels that they build pages, and keep results of other sources out of the cache.
+
+    jupyter-cache looks at the text of the cells alone: a changed module would leave stale output.
+    """
+    os.environ["SHARDLAB_STATIC"] = "1"
+    os.environ["PYTHONSTARTUP"] = str(HERE / "kernel_start.py")
+    config.nb_ipywidgets_js = {}  # else a page with a widget loads scripts from other hosts
+    if config.nb_execution_mode == "cache":
+        caches, current = Path(app.outdir).parent / ".jupyter_cache", digest(ROOT)
+        for old in caches.glob("*"):
+            if old.is_dir() and old.name != current:
+                shutil.rmtree(old)
+        config.nb_execution_cache_path = str(caches / current)
+
+
+def add_scripts(app: Sphinx, config: Config) -> None:
+    """Copy plotly.js and the needed part of MathJax out of their wheels, beside the explorers' own files."""
+    static = Path(app.outdir).parent / ".shardlab_static"
+    shutil.rmtree(static, ignore_errors=True)
+    (static / "shardlab").mkdir(parents=True)
+    plotly = wheel_file("plotly", "package_data/plotly.min.js")
+    for path in (EXPLORERS / "explorer.js", EXPLORERS / "explorer.css", plotly):
+        shutil.copy(path, static / "shardlab")
+    mathjax = wheel_file("sphinx-mathjax-offline", "static/mathjax")
+    (static / "mathjax").mkdir()
+    shutil.copy(mathjax / "tex-chtml.js", static / "mathjax")
+    fonts = Path("output") / "chtml" / "fonts" / "woff-v2"
+    shutil.copytree(mathjax / fonts, static / "mathjax" / fonts)
+    config.mathjax_path = "mathjax/tex-chtml.js"
+    config.html_static_path.append(str(static))
+    app.add_css_file("shardlab/explorer.css")
+    app.add_js_file("shardlab/explorer.js", defer="defer")
+
+
+def wheel_file(package: str, path: str) -> Path:
+    """A file of an installed wheel whose top folder is named like the wheel."""
+    return Path(str(metadata.distribution(package).locate_file(f"{package}/{path}")))
+
+
+def offer_notebook(app: Sphinx, page: str, _: str, context: dict[str, Any], doctree: Any) -> None:
+    """Write an executed MyST page as a notebook without outputs; the download button then offers it."""
+    source = Path(app.srcdir) / f"{page}.md"
+    if doctree is None or "kernelspec" not in app.env.metadata.get(page, {}) or not source.exists():
+        return
+    notebook = jupytext.read(source, fmt="md:myst")
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata = nbformat.from_dict({"kernelspec": kernel})
+    target = Path(app.outdir) / "_sources" / f"{page}.ipynb"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, target)
+    context["ipynb_source"] = f"{page}.ipynb"
+
+
+def drop_repeated_scripts(app: Sphinx, page: str, _: str, context: dict[str, Any], __: Any) -> None:
+    """Keep one of each inline script: sphinx-thebe and sphinx-togglebutton add theirs twice."""
+    bodies: set[str] = set()
+    kept = []
+    for script in context.get("script_files", []):
+        body = getattr(script, "attributes", {}).get("body")
+        if body is None or body not in bodies:
+            kept.append(script)
+        bodies.add(body)
+    context["script_files"] = kept
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension; the priorities put it before myst-nb and around the theme."""
+    app.connect("config-inited", prepare_execution, priority=100)
+    app.connect("config-inited", add_scripts, priority=100)
+    app.connect("html-page-context", offer_notebook, priority=400)
+    app.connect("html-page-context", drop_repeated_scripts, priority=900)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,144 @@
+"""One function from values to a figure, under sliders: ipywidgets in a kernel, all states in a page."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.display import HTML, display
+
+from . import page, view
+
+MAX_STATES = 2000  # the page holds them all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """One thing a reader may change: numbers become a slider, strings a menu, False and True a checkbox."""
+
+    name: str
+    values: Sequence[Any]
+    default: Any
+    label: str
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        shown = f"control {self.name!r} has the values {list(self.values)}"
+        if len(self.values) < 2 or len({str(value) for value in self.values}) < len(self.values):  # noqa: PLR2004
+            raise ValueError(f"{shown}; give two or more, all different")
+        if len({isinstance(value, bool) + 2 * isinstance(value, str) for value in self.values}) > 1:
+            raise ValueError(f"{shown}; give all numbers, all strings, or False and True")
+        if self.default not in self.values:
+            raise ValueError(f"{shown}, without its default {self.default!r}; take one of them")
+
+    @property
+    def kind(self) -> str:
+        """slider, select or checkbox."""
+        first = self.values[0]
+        return "checkbox" if isinstance(first, bool) else "select" if isinstance(first, str) else "slider"
+
+    def text(self, value: Any) -> str:
+        """A value as a reader sees it, with its unit."""
+        number = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        return f"{number} {self.unit}".strip()
+
+
+class Explorer:
+    """`fn(**values)`, a function that returns a `view.View`, for every choice of values.
+
+    controls: name -> the values to choose from. labels, units: name -> text. default: name -> the value to
+    start from, else the first one. Without controls it shows one figure with its sentence and table. Raises
+    ValueError for a control without a choice, an unknown name, or more than MAX_STATES states.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., view.View],
+        controls: Mapping[str, Sequence[Any]],
+        *,
+        title: str,
+        labels: Mapping[str, str] | None = None,
+        units: Mapping[str, str] | None = None,
+        default: Mapping[str, Any] | None = None,
+    ) -> None:
+        labels, units, default = labels or {}, units or {}, default or {}
+        unknown = {*labels, *units, *default} - {*controls}
+        if unknown:
+            raise ValueError(f"no control is named {sorted(unknown)}; the controls are {[*controls]}")
+        self.fn, self.title, self.name = fn, title, page.slug(title)
+        self.controls = [
+            Control(
+                name=name,
+                values=list(values),
+                default=default.get(name, [*values, None][0]),
+                label=labels.get(name, name.replace("_", " ").capitalize()),
+                unit=units.get(name, ""),
+            )
+            for name, values in controls.items()
+        ]
+        count = math.prod(len(control.values) for control in self.controls)
+        if count > MAX_STATES:
+            sizes = " x ".join(str(len(control.values)) for control in self.controls)
+            raise ValueError(f"{sizes} = {count} states, more than {MAX_STATES}; take out controls or values")
+
+    def states(self) -> list[dict[str, Any]]:
+        """Every choice of values, the last control turning fastest."""
+        names = [control.name for control in self.controls]
+        choices = itertools.product(*(control.values for control in self.controls))
+        return [dict(zip(names, values, strict=True)) for values in choices]
+
+    def default(self) -> dict[str, Any]:
+        """The values to start from."""
+        return {control.name: control.default for control in self.controls}
+
+    def view(self, **values: Any) -> view.View:
+        """What the function shows for these values."""
+        shown = self.fn(**values)
+        if not isinstance(shown, view.View):
+            raise TypeError(f"the function returned {type(shown)}; return View(figure, sentence, table)")
+        return shown
+
+    def html(self) -> str:
+        """The explorer for a page without a kernel: calls the function once for every state."""
+        states = self.states()
+        views = [self.view(**values).plain() for values in states]
+        return page.block(self.title, self.controls, views, states.index(self.default()))
+
+    def widget(self) -> Any:
+        """The explorer for a live kernel: a box of ipywidgets whose figure follows its controls."""
+        import ipywidgets as widgets  # here, for the build of a page needs none
+
+        inputs = {control.name: live_control(control) for control in self.controls}
+        sentence, output = widgets.HTML(), widgets.Output()
+
+        def redraw(change: object = None) -> None:
+            shown = self.view(**{name: chosen.value for name, chosen in inputs.items()})
+            sentence.value = f'<div aria-live="polite">{shown.sentence}</div>'
+            # One message with the whole output: clearing first and drawing then would flicker.
+            output.outputs = ({"output_type": "display_data", "metadata": {}, "data": shown.bundle()},)
+
+        for chosen in inputs.values():
+            chosen.observe(redraw, "value")
+        redraw()
+        height = self.view(**self.default()).plain()["figure"]["layout"].get("height", view.HEIGHT)
+        output.layout.min_height = f"{height + 10}px"  # the notebook must not jump while the figure changes
+        return widgets.VBox([widgets.VBox(list(inputs.values())), sentence, output])
+
+    def _ipython_display_(self) -> None:
+        display(HTML(self.html()) if os.environ.get("SHARDLAB_STATIC") == "1" else self.widget())
+
+
+def live_control(control: Control) -> Any:
+    """The ipywidget of a control."""
+    import ipywidgets as widgets
+
+    wide = {"description": control.label, "style": {"description_width": "12em"}, "layout": {"width": "36em"}}
+    if control.kind == "checkbox":
+        return widgets.Checkbox(value=control.default, **wide)
+    options = [(control.text(value), value) for value in control.values]
+    kind = widgets.Dropdown if control.kind == "select" else widgets.SelectionSlider
+    return kind(options=options, value=control.default, **wide)

@@ -1,0 +1,95 @@
+"""The explorer of the title page: one model, many GPUs; how much of their time is spent waiting, and what fits."""
+
+from functools import cache
+
+from shardlab.costs import data_parallel, fitting, hardware, machines, models, scaling, units
+from shardlab.costs.data_parallel import Run, Step
+from shardlab.figures import title as figures
+
+from .explorer import Explorer
+from .view import View
+
+CHIP = hardware.chip("H100 SXM 80 GB")
+# Half a million tokens in one step, as the smaller models of Brown et al. 2020 (Table 2.1) were trained. A GPU computes
+# one sequence at a time and adds up the gradients.
+GLOBAL_BATCH, SEQUENCE = 512, 1024
+GPUS = tuple(2**n for n in range(10))
+BUCKETS = 24  # or fewer, of 25 MiB: on many GPUs the latency of small ones would add up
+
+
+def explorer() -> Explorer:
+    """Model, number of GPUs, network -> the share of a step spent waiting, and the memory of each GPU."""
+    return Explorer(
+        view,
+        {
+            "model": ["GPT-2 small", "GPT-2 XL", "Llama 3 8B", "Llama 3 70B", "GPT-3 175B"],
+            "gpus": list(GPUS),
+            "network": list(machines.NETWORKS),
+        },
+        title=f"One model, many GPUs: training on {CHIP.name}, {GLOBAL_BATCH * SEQUENCE:,} tokens a step",
+        labels={"gpus": "GPUs (8 in a server)"},
+        default={"model": "GPT-2 XL", "gpus": 64, "network": "PCIe, 100 GbE"},
+    )
+
+
+def view(*, model: str, gpus: int, network: str) -> View:
+    """One state."""
+    steps = _steps(model, network)
+    step = steps[GPUS.index(gpus)]
+    figure = figures.time_and_memory(
+        GPUS,
+        [one.efficiency for one in steps],
+        gpus,
+        step.memory,
+        CHIP.memory,
+        alt="Share of a step spent computing and waiting, by number of GPUs, and the memory of each GPU.",
+    )
+    return View(figure, _sentence(step, steps[0]), _table(steps))
+
+
+@cache
+def _steps(model: str, network: str) -> list[Step]:
+    spec = models.published(model).spec
+    gradients = 2 * models.num_parameters(spec)
+    return [
+        data_parallel.step(
+            Run(
+                spec=spec,
+                chip=CHIP,
+                link=machines.network(network, count),
+                ranks=count,
+                batch_per_rank=GLOBAL_BATCH // count,
+                num_microbatches=GLOBAL_BATCH // count,
+                sequence=SEQUENCE,
+                bucket_bytes=max(25 * units.MiB, gradients / BUCKETS),
+            )
+        )
+        for count in GPUS
+    ]
+
+
+def _sentence(step: Step, alone: Step) -> str:
+    verdict = fitting.verdict(step.run)
+    time = _time(step, alone)
+    if step.fits:
+        return f"{time} The memory of a GPU {verdict}."
+    return f"It {verdict.replace('does not fit', '<b>does not fit</b>')}. If it did: {time}"
+
+
+def _time(step: Step, alone: Step) -> str:
+    one = units.text(alone.seconds, "s")
+    if step.run.ranks == 1:
+        return f"One GPU computes a step in <b>{one}</b>."
+    gain = scaling.speedups([alone, step])[1]
+    waiting = f"{units.percent(step.exposed / step.seconds)} of the time they wait for each other"
+    return (
+        f"{step.run.ranks} GPUs take <b>{units.text(step.seconds, 's')}</b> for a step that takes one GPU {one}: "
+        f"{gain:.3g} times as fast; {waiting}."
+    )
+
+
+def _table(steps: list[Step]) -> list[list[str]]:
+    rows = [
+        [str(one.run.ranks), units.text(one.seconds, "s"), f"{100 * one.exposed / one.seconds:.1f} %"] for one in steps
+    ]
+    return [["GPUs", "one step", "waiting"], *rows]

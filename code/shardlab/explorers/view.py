@@ -1,0 +1,105 @@
+"""A view: one figure, the sentence that says what to see in it, and its numbers as a table."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io as pio
+
+DIGITS = 5  # significant digits kept of every number: more than a screen can show
+MAX_ROWS = 40  # rows of a table that is made from a figure
+HEIGHT = 450  # pixels: plotly's own default, for a figure that states none
+
+
+@dataclass(frozen=True)
+class View:
+    """What a reader sees of one state.
+
+    figure: a plotly figure or its dict. sentence: HTML, one sentence with the result in it. table: rows of
+    cells, the first row is the header; without one, the points of the figure are listed.
+    """
+
+    figure: Any
+    sentence: str = ""
+    table: Sequence[Sequence[Any]] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """{"figure": {"data", "layout"}, "sentence", "table"}, ready for JSON."""
+        figure = plain_figure(self.figure)
+        rows = [[cell(x) for x in row] for row in self.table or points(figure)]
+        return {"figure": figure, "sentence": self.sentence, "table": rows}
+
+    def bundle(self) -> dict[str, Any]:
+        """The figure for a live notebook: plotly's MIME type, or HTML for front ends that know no other."""
+        if pio.renderers.default in ("colab", "kaggle"):
+            return dict(go.Figure(self.figure)._repr_mimebundle_())
+        figure = {**plain_figure(self.figure), "config": {"displaylogo": False}}
+        return {"application/vnd.plotly.v1+json": figure, "text/plain": self.sentence}
+
+
+def plain_figure(figure: Any) -> dict[str, Any]:
+    """A plotly figure as JSON-ready data and layout, without its template: the page's theme decides."""
+    fields = figure if isinstance(figure, dict) else figure.to_dict()
+    layout = {key: value for key, value in fields.get("layout", {}).items() if key != "template"}
+    return {"data": plain(fields.get("data", [])), "layout": plain(layout)}
+
+
+def plain(x: Any) -> Any:
+    """`x` as JSON types: arrays become lists, floats are `rounded`."""
+    if isinstance(x, dict):
+        return plain(unpacked(x)) if "bdata" in x else {str(key): plain(value) for key, value in x.items()}
+    if isinstance(x, list | tuple):
+        return [plain(value) for value in x]
+    if isinstance(x, np.ndarray | np.generic):
+        return plain(x.tolist())
+    return rounded(x) if isinstance(x, float) else x
+
+
+def unpacked(packed: dict[str, Any]) -> np.ndarray:
+    """The array in plotly's packing of NumPy data, {"dtype": "f8", "bdata": base64, "shape": "2, 3"}."""
+    array = np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"])
+    shape = packed.get("shape")
+    return array.reshape([int(n) for n in str(shape).split(",")]) if shape else array
+
+
+def rounded(x: float) -> float | int | None:
+    """`x` with DIGITS significant digits, an int when nothing is lost, None when it is not finite."""
+    if not math.isfinite(x):
+        return None
+    short = float(f"{x:.{DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short
+
+
+def cell(x: Any) -> str:
+    """A table's cell: text as it is, a number with four significant digits and commas between thousands."""
+    if isinstance(x, bool) or not isinstance(x, int | float) or not math.isfinite(x):
+        return "" if x is None else str(x)
+    if x == int(x):
+        return f"{int(x):,}"
+    size = math.floor(math.log10(abs(x)))
+    return f"{x:.3e}" if size < -3 else f"{x:,.{max(0, 3 - size)}f}"  # noqa: PLR2004
+
+
+def points(figure: dict[str, Any]) -> list[list[Any]]:
+    """The points of a plain figure, one a row, thinned to MAX_ROWS: series, where, value."""
+    layout, rows = figure["layout"], []
+    titles = [(layout.get(axis, {}).get("title") or {}).get("text") or axis[0] for axis in ("xaxis", "yaxis")]
+    lying = bool(figure["data"]) and all(trace.get("orientation") == "h" for trace in figure["data"])
+    for trace in figure["data"]:
+        rows += [[trace.get("name", ""), *point] for point in trace_points(trace)]
+    header = ["series", *(reversed(titles) if lying else titles)]
+    return [header, *rows[:: math.ceil(len(rows) / MAX_ROWS) or 1]]
+
+
+def trace_points(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """(where, value) of each point of a trace; (column, row, value) of a heat map."""
+    xs, ys, rows = trace.get("x") or [], trace.get("y") or [], trace.get("z")
+    if rows:
+        return [(x, y, z) for y, row in zip(ys, rows, strict=True) for x, z in zip(xs, row, strict=True)]
+    return list(zip(ys, xs, strict=True) if trace.get("orientation") == "h" else zip(xs, ys, strict=True))

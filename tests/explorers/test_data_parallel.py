@@ -1,0 +1,68 @@
+
+import pytest
+
+from shardlab.costs import data_parallel
+from shardlab.explorers import data_parallel as explorers
+from tests.explorers.quantities import number
+
+EXPLORER = explorers.explorer()
+STATES = EXPLORER.states()
+SOME = STATES[::23]  # a prime step: every value of every control occurs
+
+
+def table(view):
+    return dict(view.table[1:])
+
+
+def test_some_states_try_every_value():
+    for control in EXPLORER.controls:
+        assert {state[control.name] for state in SOME} == set(control.values)
+
+
+def test_every_state_has_a_prediction_whose_parts_are_the_whole():
+    for state in STATES:
+        step = explorers._step(**state)
+        assert sum(step.parts.values()) == pytest.approx(step.seconds)
+        assert data_parallel.events(step)[-1].end == pytest.approx(step.seconds)
+        assert len(step.messages) <= explorers.BUCKETS + 1
+
+
+@pytest.mark.parametrize("state", SOME, ids=str)
+def test_the_sentence_the_table_and_the_figure_agree(state):
+    view, step = EXPLORER.view(**state), explorers._step(**state)
+    rows = table(view)
+    parts = [number(rows[part]) for part in ("forward", "backward", "waiting", "update")]
+    assert sum(parts) == pytest.approx(number(rows["step"]), rel=0.02)
+    assert number(rows["memory"]) == pytest.approx(sum(step.memory.values()), rel=0.006)
+    assert rows["step"] in view.sentence
+    assert ("does not fit" in view.sentence) == (sum(step.memory.values()) > 80e9)
+    if step.run.ranks > 1:
+        assert rows["waiting"] in view.sentence
+        share = step.exposed / step.seconds
+        assert ("Computing decides" in view.sentence) == (share < 0.05)
+        assert ("The network decides" in view.sentence) == (share > 0.5)
+    bars = {bar.name: bar for bar in view.figure.data}
+    drawn = sum(sum(bars[name].x) for name in ("forward", "backward", "update"))
+    assert drawn / 1e3 == pytest.approx(step.compute)
+    assert sum(bars[part].x[0] for part in step.memory) == pytest.approx(sum(step.memory.values()) / 1e9)
+
+
+def test_what_overlap_would_leave_is_what_it_leaves():
+    state = {"model": "GPT-2 XL", "ranks": 16, "batch_per_rank": 16, "network": "PCIe, 1 InfiniBand card"}
+    without = EXPLORER.view(**state, overlap=False)
+    hidden = table(EXPLORER.view(**state, overlap=True))["waiting"]
+    assert f"overlap would leave {hidden}" in without.sentence
+
+
+def test_a_model_too_large_is_told_what_would_fit():
+    state = {"model": "Llama 3 8B", "ranks": 8, "batch_per_rank": 1, "network": "PCIe, 25 GbE", "overlap": True}
+    sentence = EXPLORER.view(**state).sentence
+    assert "128 GB of states" in sentence
+    assert "ZeRO-1" in sentence
+
+
+def test_every_control_changes_the_default():
+    default = EXPLORER.default()
+    for control in EXPLORER.controls:
+        seen = {EXPLORER.view(**{**default, control.name: value}).sentence for value in control.values}
+        assert len(seen) > 1, control.name

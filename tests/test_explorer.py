@@ -1,0 +1,216 @@
+"""The explorer on Python's side: its controls, its states, its page, its widgets, and plain figures."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io as pio
+import pytest
+
+from shardlab.explorers import explorer, page, view
+from shardlab.figures import style
+
+CONTROLS = {"ranks": [1, 2, 4], "link": ["NVLink", "PCIe <5>"], "overlap": [False, True]}
+
+
+def show(ranks: int, link: str, overlap: bool) -> view.View:
+    height = ranks / 3 + 100 * len(link) + 1000 * overlap
+    figure = style.figure([go.Bar(x=[link], y=[height], name="time")], x="link", y="time (s)")
+    return view.View(figure, f"It takes <b>{height:.1f} s</b>.", [["ranks", "time (s)"], [ranks, height]])
+
+
+def make(**changes: Any) -> explorer.Explorer:
+    options = {"title": "Time & link", "units": {"ranks": "GPUs"}, "default": {"ranks": 2, "overlap": True}}
+    return explorer.Explorer(show, CONTROLS, **{**options, **changes})
+
+
+# ---- controls
+
+
+def test_numbers_strings_and_bools_become_slider_select_and_checkbox() -> None:
+    assert [control.kind for control in make().controls] == ["slider", "select", "checkbox"]
+    assert make().default() == {"ranks": 2, "link": "NVLink", "overlap": True}
+    assert make().controls[0].text(4000) == "4,000 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("controls", "options", "message"),
+    [
+        ({"ranks": []}, {}, "give two or more"),
+        ({"ranks": [8]}, {}, "give two or more"),
+        ({"ranks": [8, 8]}, {}, "all different"),
+        ({"ranks": [8, "many"]}, {}, "all numbers, all strings"),
+        ({"overlap": [True, 2]}, {}, "all numbers, all strings"),
+        ({"ranks": [1, 2]}, {"default": {"ranks": 3}}, "default 3"),
+        ({"ranks": [1, 2]}, {"units": {"rank": "GPUs"}}, r"no control is named \['rank'\]"),
+        ({"a": range(50), "b": range(41)}, {}, "50 x 41 = 2050 states, more than 2000"),
+    ],
+)
+def test_bad_controls_raise(controls: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        explorer.Explorer(show, controls, title="bad", **options)
+
+
+def test_two_thousand_states_are_allowed() -> None:
+    assert len(explorer.Explorer(show, {"a": range(50), "b": range(40)}, title="many").states()) == 2000
+
+
+def test_a_function_that_returns_a_bare_figure_is_told_so() -> None:
+    with pytest.raises(TypeError, match="return View"):
+        explorer.Explorer(lambda n: go.Figure(), {"n": [1, 2]}, title="bare").view(n=1)
+
+
+# ---- the page
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects what a test asks of a page: elements with their attributes, table cells, the packed states."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, Any]]] = []
+        self.cells: list[str] = []
+        self.states = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        last, attributes = self.elements[-1]
+        if last in ("td", "th"):
+            self.cells.append(data)
+        if attributes.get("class") == "explorer-states":
+            self.states += data
+
+
+def test_the_page_holds_every_state_in_order() -> None:
+    made = make()
+    views = page.unpacked(Reader(made.html()).states)
+    expected = [show(r, link, o).plain() for r in (1, 2, 4) for link in CONTROLS["link"] for o in (False, True)]
+    assert views == json.loads(json.dumps(expected))
+    assert [*made.states()[1].values()] == [1, "NVLink", True]  # the last control turns fastest
+
+
+def test_the_page_is_the_same_in_every_build() -> None:
+    assert make().html() == make().html()
+
+
+def test_the_page_says_the_default_state_without_a_script() -> None:
+    text = make().html()
+    height = 2 / 3 + 600 + 1000
+    assert Reader(text).cells == ["ranks", "time (s)", "2", view.cell(height)]
+    assert f"It takes <b>{height:.1f} s</b>." in text
+
+
+def test_every_control_is_native_and_labelled() -> None:
+    elements = Reader(make().html()).elements
+    labels = [attributes["for"] for tag, attributes in elements if tag == "label"]
+    controls = {attributes["id"]: (tag, attributes) for tag, attributes in elements if "data-control" in attributes}
+    assert labels == [*controls] == ["time-link.ranks", "time-link.link", "time-link.overlap"]
+    slider, select, checkbox = controls.values()
+    assert (slider[1]["type"], slider[1]["value"], slider[1]["aria-valuetext"]) == ("range", "1", "2 GPUs")
+    assert (select[0], json.loads(select[1]["data-values"])) == ("select", CONTROLS["link"])
+    assert checkbox[1]["type"] == "checkbox"
+    assert "checked" in checkbox[1]
+
+
+def test_three_hundred_states_of_curves_stay_small() -> None:
+    def curves(a: int, b: int) -> view.View:
+        x = np.linspace(0, 1, 50)
+        return view.View(style.figure([go.Scatter(x=x, y=np.sin(a * x) / b, name="wave")]))
+
+    many = explorer.Explorer(curves, {"a": range(1, 21), "b": range(1, 16)}, title="curves")
+    assert len(many.html()) < 200_000
+
+
+# ---- a view
+
+
+def test_numbers_are_rounded_and_arrays_become_lists() -> None:
+    trace = go.Scatter(x=np.array([1.0, 2.0]), y=np.array([math.pi * 1e-9, math.nan]))
+    figure = view.View(go.Figure(trace)).plain()["figure"]
+    assert (figure["data"][0]["x"], figure["data"][0]["y"]) == ([1, 2], [3.1416e-09, None])
+    assert "template" not in figure["layout"]
+    assert view.plain(go.Figure(go.Heatmap(z=np.eye(2))).to_dict()["data"][0]["z"]) == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *[(None, ""), ("8 GB", "8 GB"), (True, "True"), (0.0, "0"), (1234567, "1,234,567"), (math.inf, "inf")],
+        *[(1234.567, "1,235"), (12.3456, "12.35"), (0.123456, "0.1235"), (-0.5, "-0.5000"), (1.5e-7, "1.500e-07")],
+    ],
+)
+def test_cells(value: Any, text: str) -> None:
+    assert view.cell(value) == text
+
+
+def test_without_a_table_the_points_are_listed() -> None:
+    bars = [go.Bar(x=[3, 4], y=["a", "b"], orientation="h", name="bytes")]
+    table = view.View(style.figure(bars, x="GB", y="part")).plain()["table"]
+    assert table == [["series", "part", "GB"], ["bytes", "a", "3"], ["bytes", "b", "4"]]
+    heat = go.Figure(go.Heatmap(x=["dp 1", "dp 2"], y=["tp 1"], z=[[1, 2]]))
+    assert view.View(heat).plain()["table"][1:] == [["", "dp 1", "tp 1", "1"], ["", "dp 2", "tp 1", "2"]]
+    long = go.Figure(go.Scatter(x=list(range(1000)), y=list(range(1000))))
+    assert len(view.View(long).plain()["table"]) <= 1 + view.MAX_ROWS
+
+
+# ---- the kernel
+
+
+def test_the_live_figure_follows_its_controls() -> None:
+    box = make().widget()
+    inputs, sentence, output = box.children
+    kinds = [type(chosen).__name__ for chosen in inputs.children]
+    assert kinds == ["SelectionSlider", "Dropdown", "Checkbox"]
+
+    def drawn() -> Any:
+        return output.outputs[0]["data"]["application/vnd.plotly.v1+json"]["data"][0]["y"][0]
+
+    assert drawn() == view.rounded(2 / 3 + 600 + 1000)
+    inputs.children[0].value = 4
+    inputs.children[2].value = False
+    assert drawn() == view.rounded(4 / 3 + 600)
+    assert "601.3 s" in sentence.value
+    assert len(output.outputs) == 1
+
+
+@pytest.mark.parametrize(("static", "kind"), [("1", "HTML"), ("", "VBox")])
+def test_the_build_gets_a_page_and_a_kernel_gets_widgets(
+    monkeypatch: pytest.MonkeyPatch, static: str, kind: str
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setenv("SHARDLAB_STATIC", static)
+    monkeypatch.setattr(explorer, "display", shown.append)
+    make()._ipython_display_()
+    assert [type(x).__name__ for x in shown] == [kind]
+
+
+# ---- plain figures in the build
+
+
+def test_a_plain_figure_becomes_a_block_without_controls() -> None:
+    before = pio.renderers.default
+    page.show_plain_figures()
+    try:
+        figure = style.figure([go.Bar(x=["a"], y=np.array([2.5]))], alt="One bar of 2.5.")
+        text = figure._repr_mimebundle_()["text/html"]
+    finally:
+        pio.renderers.default = before
+    assert 'aria-label="One bar of 2.5."' in text
+    assert "data-control" not in text
+    (shown,) = page.unpacked(Reader(text).states)
+    assert shown["figure"]["data"][0]["y"] == [2.5]
+    assert "2.500" in Reader(text).cells
+
+
+def test_a_title_becomes_a_name_for_links() -> None:
+    assert page.slug("Step time: DP & ZeRO-3") == "step-time-dp-zero-3"
+    assert re.fullmatch(r"[\w-]+", page.slug("한국어 제목"))

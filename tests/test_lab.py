@@ -1,0 +1,82 @@
+"""The chapter alive in JupyterLab: every cell run, a slider moved by keyboard, the figure follows."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import ROOT
+
+CHAPTER = ROOT / "book" / "data_parallel.md"
+MINUTE = 60_000  # milliseconds
+SLIDER = ".noUi-handle"  # of ipywidgets
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[str]:
+    """The address of a JupyterLab with a copy of the chapter, on the loopback interface, with a token of its own."""
+    work, runtime, token = tmp_path / "book", tmp_path / "runtime", secrets.token_hex(16)
+    work.mkdir()
+    shutil.copy(CHAPTER, work)
+    # as `make lab` does: JupyterLab then opens a chapter's .md as a notebook
+    places = {"JUPYTER_CONFIG_PATH": str(ROOT / "book" / "_ext"), "SHARDLAB_STATIC": ""}
+    places |= {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--port=0", "--allow-root"]
+    with (tmp_path / "log").open("w+") as log:
+        server = subprocess.Popen(
+            [*command, f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={work}"],
+            env={**os.environ, **places},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield f"{address(server, runtime, tmp_path / 'log')}lab/tree/{CHAPTER.name}?token={token}"
+        finally:
+            server.send_signal(signal.SIGTERM)  # shuts its kernels down too
+            server.wait(60)
+
+
+def address(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
+    """Where the server listens, as soon as it says so."""
+    for _ in range(600):
+        for said in runtime.glob("jpserver-*.json"):
+            return str(json.loads(said.read_text())["url"])
+        assert server.poll() is None, log.read_text()
+        time.sleep(0.1)
+    pytest.fail(f"JupyterLab does not start\n{log.read_text()}")
+
+
+def test_a_slider_moves_the_figure_in_jupyterlab(browser: Any, lab: str) -> None:
+    tab = browser.new_page(viewport={"width": 1280, "height": 1000})
+    tab.set_default_timeout(2 * MINUTE)
+    tab.goto(lab)
+    tab.get_by_text("| Idle").wait_for()  # the kernel has started; before that, Run All asks for one
+    tab.get_by_role("menuitem", name="Run", exact=True).click()
+    tab.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    tab.wait_for_function(
+        "() => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].every((x) => /\\d/.test(x.textContent))",
+        timeout=10 * MINUTE,  # a failed cell stops the run, and the prompts below it stay empty
+    )
+    cell = tab.locator(".jp-CodeCell").filter(has=tab.locator(SLIDER)).first
+    figure, slider = cell.locator(".js-plotly-plot").first, cell.locator(SLIDER).first
+    slider.scroll_into_view_if_needed()
+    before = figure.evaluate("plot => JSON.stringify(plot.data)")
+    slider.focus()
+    tab.keyboard.press("ArrowRight")
+    tab.wait_for_function(
+        "([cell, before]) => { const plot = cell.querySelector('.js-plotly-plot');"
+        "return plot && plot.data && JSON.stringify(plot.data) !== before; }",
+        arg=[cell.element_handle(), before],
+    )
+    tab.close()

@@ -1,0 +1,307 @@
+"""The built pages in a real browser: every page of the contents, every explorer on it, from disk and over http."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+
+import shardlab.explorers
+from shardlab.explorers.explorer import Explorer
+
+from .conftest import ROOT
+
+CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text())
+PAGES = [CONTENTS["root"], *(entry["file"] for part in CONTENTS["parts"] for entry in part["chapters"])]
+EVERY_PAGE = pytest.mark.parametrize("page_name", PAGES)
+SIZES = {"screen": (1280, 900), "phone": (390, 844)}
+TIMEOUT = 60_000  # milliseconds; a busy machine takes its time
+
+
+@contextmanager
+def opened(
+    browser: Any, home: str, path: str, size: str = "screen", draw: bool = True, **options: Any
+) -> Iterator[Any]:
+    """A fresh page with every explorer on it drawn; fails on a console error or a request that leaves `home`."""
+    width, height = SIZES[size]
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    context.set_default_timeout(TIMEOUT)
+    tab, faults = context.new_page(), []
+    tab.on("console", lambda message: message.type == "error" and faults.append(message.text))
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    tab.on("request", lambda sent: sent.url.startswith((home, "data:", "blob:")) or faults.append(sent.url))
+    tab.goto(f"{home}/{path}")
+    if draw:
+        draw_all(tab)
+    yield tab
+    context.close()
+    assert faults == [], f"{home}/{path}: {faults}"
+
+
+def draw_all(tab: Any) -> None:
+    """Scroll through the page, so that every figure on it is drawn."""
+    for block in tab.locator(".explorer").all():
+        block.scroll_into_view_if_needed()
+        block.locator("css=.main-svg").first.wait_for()
+        tab.wait_for_function("block => 'state' in block.dataset", arg=block.element_handle())
+
+
+def state_of(block: Any) -> int:
+    return int(block.get_attribute("data-state"))
+
+
+def drawing(block: Any) -> str:
+    """What plotly was given last, as text."""
+    shown = "block => { const plot = block.querySelector('.explorer-plot');"
+    return str(block.evaluate(shown + "return JSON.stringify([plot.data, plot.layout]); }"))
+
+
+def with_controls(tab: Any) -> list[Any]:
+    return [block for block in tab.locator(".explorer").all() if block.locator("[data-control]").count()]
+
+
+def python_explorers() -> dict[str, Explorer]:
+    """Every explorer of the package by its name in the page: functions without arguments that return an Explorer."""
+    found: dict[str, Explorer] = {}
+    for module in pkgutil.iter_modules(shardlab.explorers.__path__):
+        for make in vars(importlib.import_module(f"shardlab.explorers.{module.name}")).values():
+            if callable(make) and not isinstance(make, type) and returns_explorer(make):
+                built = make()
+                found[built.name] = built
+    return found
+
+
+def returns_explorer(make: Callable[..., Any]) -> bool:
+    try:
+        return typing.get_type_hints(make).get("return") is Explorer
+    except (NameError, TypeError):  # a name that exists for the type checker alone, or no function at all
+        return False
+
+
+# ---- pages
+
+
+@EVERY_PAGE
+@pytest.mark.parametrize("way", ["file", "http"])
+def test_every_explorer_draws(browser: Any, site: Path, served: str, page_name: str, way: str) -> None:
+    home = site.as_uri() if way == "file" else served
+    with opened(browser, home, f"{page_name}.html") as tab:
+        names = [block.get_attribute("data-explorer") for block in with_controls(tab)]
+        assert len(set(names)) == len(names), f"two explorers of one name: links to them would be mixed up: {names}"
+        for block in tab.locator(".explorer").all():
+            assert block.locator(".main-svg").first.bounding_box()["width"] > 200
+            assert block.locator(".explorer-plot").get_attribute("aria-label")
+            assert not block.locator("table").is_visible()
+
+
+@EVERY_PAGE
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_is_cut_off(browser: Any, site: Path, page_name: str, size: str) -> None:
+    with opened(browser, site.as_uri(), f"{page_name}.html", size) as tab:
+        assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
+        cut = tab.evaluate(
+            """() => [...document.querySelectorAll(".explorer-plot")].flatMap((plot) => {
+                const box = plot.getBoundingClientRect();
+                return [...plot.querySelectorAll(".main-svg text")].filter((text) => {
+                    const { left, right, top, bottom } = text.getBoundingClientRect();
+                    return left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || bottom > box.bottom + 1;
+                }).map((text) => text.textContent);
+            })"""
+        )
+        assert cut == []
+
+
+@EVERY_PAGE
+def test_light_and_dark_are_readable(browser: Any, site: Path, page_name: str) -> None:
+    with opened(browser, site.as_uri(), f"{page_name}.html", color_scheme="light") as tab:
+        contrasts = {"light": axis_contrasts(tab)}
+        tab.evaluate("document.documentElement.dataset.theme = 'dark'")
+        for block in tab.locator(".explorer").all():
+            tab.wait_for_function(
+                "([block, old]) => getComputedStyle(block.querySelector('.main-svg text')).fill !== old",
+                arg=[block.element_handle(), contrasts["light"][0][0]],
+            )
+        contrasts["dark"] = axis_contrasts(tab)
+        poor = {theme: [fill for fill, ratio in found if ratio < 4.5] for theme, found in contrasts.items()}
+        assert poor == {"light": [], "dark": []}  # WCAG 2.1, 1.4.3: 4.5 to 1 for text
+
+
+def axis_contrasts(tab: Any) -> list[tuple[str, float]]:
+    """(colour, contrast with the explorer's background) of each label beside an axis or in a legend."""
+    script = """() => {
+        const light = (color) => color.match(/[\\d.]+/g).slice(0, 3).map((c) => c / 255)
+            .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+            .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+        return [...document.querySelectorAll(".explorer")].flatMap((block) => {
+            const back = light(getComputedStyle(block).backgroundColor);
+            return [...block.querySelectorAll(".xtick text, .ytick text, .legendtext")].map((text) => {
+                const fill = getComputedStyle(text).fill;
+                const pair = [back, light(fill)].sort((a, b) => a - b);
+                return [fill, (pair[1] + 0.05) / (pair[0] + 0.05)];
+            });
+        });
+    }"""
+    return [tuple(found) for found in tab.evaluate(script)]
+
+
+@EVERY_PAGE
+def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) -> None:
+    with opened(browser, site.as_uri(), f"{page_name}.html", draw=False, java_script_enabled=False) as tab:
+        for block in tab.locator(".explorer").all():
+            assert block.locator("td").first.is_visible()
+            assert not block.locator(".explorer-controls, .explorer-plot").filter(visible=True).count()
+
+
+@EVERY_PAGE
+def test_a_page_that_was_never_scrolled_prints(browser: Any, site: Path, page_name: str) -> None:
+    with opened(browser, site.as_uri(), f"{page_name}.html", draw=False) as tab:
+        tab.wait_for_function("() => document.querySelectorAll('.explorer:not(.live)').length === 0")
+        says_nothing = tab.evaluate(
+            """() => {
+                dispatchEvent(new Event("beforeprint"));
+                const open = (block) => "state" in block.dataset || block.querySelector("details").open;
+                return [...document.querySelectorAll(".explorer")].filter((block) => !open(block)).length;
+            }"""
+        )
+        assert says_nothing == 0
+
+
+@EVERY_PAGE
+def test_a_notebook_without_outputs_is_offered(browser: Any, site: Path, page_name: str) -> None:
+    if "kernelspec" not in (ROOT / f"{page_name}.md").read_text().split("\n---", 1)[0]:
+        pytest.skip("a page without cells")
+    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
+        link = tab.locator("a[href$='.ipynb']").first.evaluate("link => link.href")
+    notebook = nbformat.read(Path(link.removeprefix("file://")), as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    assert any(cell.cell_type == "code" for cell in notebook.cells)
+
+
+# ---- explorers
+
+
+@EVERY_PAGE
+def test_the_page_shows_what_python_computes(browser: Any, site: Path, page_name: str) -> None:
+    """All states: the order in which controls choose them, what is kept of each, and what plotly gets of some."""
+    explorers = python_explorers()
+    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
+        for block in with_controls(tab):
+            made = explorers[block.get_attribute("data-explorer")]
+            states = made.states()
+            chosen = block.evaluate(CHOOSE_EACH)
+            assert [values for values, _ in chosen] == [[str(x) for x in state.values()] for state in states]
+            assert [index for _, index in chosen] == list(range(len(states)))
+            kept = json.loads(block.evaluate(FIND + "return explorer.views().then(JSON.stringify); }"))
+            expected = [json.loads(json.dumps(made.view(**state).plain())) for state in states]
+            assert kept == expected
+            for index in range(0, len(states), max(1, len(states) // 10)):
+                assert block.evaluate(DRAWN_DATA, index) == expected[index]["figure"]["data"]
+
+
+FIND = "async (block, state) => { const explorer = shardlab.explorers.find((other) => other.block === block);"
+CHOOSE_EACH = (
+    FIND
+    + """
+    const { controls } = explorer, found = [];
+    const choose = (depth) => {
+        if (depth === controls.length)
+            return found.push([controls.map(({ values, at }) => values[at]), explorer.index()]);
+        for (let at = 0; at < controls[depth].values.length; at++) { controls[depth].at = at; choose(depth + 1); }
+    };
+    choose(0);
+    return found;
+}"""
+)
+DRAWN_DATA = (
+    FIND
+    + """
+    for (const control of [...explorer.controls].reverse()) {
+        control.at = state % control.values.length;
+        state = Math.floor(state / control.values.length);
+    }
+    await explorer.draw();
+    return explorer.plot.data;
+}"""
+)
+
+
+@EVERY_PAGE
+def test_the_keyboard_alone_changes_every_figure(browser: Any, site: Path, page_name: str) -> None:
+    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
+        for block in with_controls(tab):
+            for control in block.locator("[data-control]").all():
+                reach(tab, control)
+                assert step_through(tab, block, control) > 1, f"{control.get_attribute('id')} changes no figure"
+
+
+def reach(tab: Any, control: Any) -> None:
+    """Tab from the start of the page to the control."""
+    tab.evaluate("() => { document.activeElement.blur(); getSelection().removeAllRanges(); }")
+    for _ in range(1000):
+        if control.evaluate("input => input === document.activeElement"):
+            return
+        tab.keyboard.press("Tab")
+    pytest.fail(f"{control.get_attribute('id')} is not reached with the Tab key")
+
+
+def step_through(tab: Any, block: Any, control: Any) -> int:
+    """Press keys through all values of the focused control; the number of different figures seen."""
+    count = len(json.loads(control.get_attribute("data-values")))
+    if control.get_attribute("type") == "checkbox":
+        keys = ["Space"]
+    else:
+        keys = ["Home", *["ArrowRight" if control.get_attribute("type") == "range" else "ArrowDown"] * (count - 1)]
+    seen = {drawing(block)}
+    for key in keys:
+        tab.keyboard.press(key)
+        tab.wait_for_function(
+            f"block => {{ {FIND.split('{', 1)[1]} return explorer.index() === Number(block.dataset.state); }}",
+            arg=block.element_handle(),
+        )
+        seen.add(drawing(block))
+    text = control.get_attribute("aria-valuetext")
+    assert text is None or text == json.loads(control.get_attribute("data-texts"))[-1]
+    return len(seen)
+
+
+@EVERY_PAGE
+def test_a_link_restores_the_positions(browser: Any, site: Path, page_name: str) -> None:
+    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
+        blocks = with_controls(tab)
+        for block in blocks:
+            for control in block.locator("[data-control]").all():
+                control.evaluate(OTHER_END)
+        fields = sum(block.locator("[data-control]").count() for block in blocks)
+        tab.wait_for_function("n => new URLSearchParams(location.hash.slice(1)).size === n", arg=fields)
+        link, states = tab.url, [state_of(block) for block in blocks]
+        names = [block.get_attribute("data-explorer") for block in blocks]
+    with opened(browser, site.as_uri(), link.removeprefix(f"{site.as_uri()}/")) as tab:
+        assert [state_of(block) for block in with_controls(tab)] == states
+        if names:
+            tab.goto("about:blank")
+            tab.goto(link)
+            last = tab.locator(f"[data-explorer='{names[-1]}']").element_handle()  # the link leads to it
+            tab.wait_for_function("block => Math.abs(block.getBoundingClientRect().top) < 200", arg=last)
+
+
+OTHER_END = """input => {
+    if (input.type === "checkbox") input.checked = !input.checked;
+    else if (input.type === "range") input.value = input.value === input.max ? input.min : input.max;
+    else input.selectedIndex = input.selectedIndex ? 0 : input.options.length - 1;
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+}"""
+
+
+def test_at_least_one_page_has_an_explorer(site: Path) -> None:
+    assert any('data-explorer="' in (site / f"{page_name}.html").read_text() for page_name in PAGES)
