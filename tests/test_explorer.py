@@ -15,6 +15,7 @@ import pytest
 
 from shardlab.explorers import explorer, page, view
 from shardlab.figures import style
+from shardlab.figures.table import cell
 
 CONTROLS = {"ranks": [1, 2, 4], "link": ["NVLink", "PCIe <5>"], "overlap": [False, True]}
 
@@ -105,7 +106,7 @@ def test_the_page_is_the_same_in_every_build() -> None:
 def test_the_page_says_the_default_state_without_a_script() -> None:
     text = make().html()
     height = 2 / 3 + 600 + 1000
-    assert Reader(text).cells == ["ranks", "time (s)", "2", view.cell(height)]
+    assert Reader(text).cells == ["ranks", "time (s)", "2", cell(height)]
     assert f"It takes <b>{height:.1f} s</b>." in text
 
 
@@ -139,17 +140,6 @@ def test_numbers_are_rounded_and_arrays_become_lists() -> None:
     assert (figure["data"][0]["x"], figure["data"][0]["y"]) == ([1, 2], [3.1416e-09, None])
     assert "template" not in figure["layout"]
     assert view.plain(go.Figure(go.Heatmap(z=np.eye(2))).to_dict()["data"][0]["z"]) == [[1, 0], [0, 1]]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *[(None, ""), ("8 GB", "8 GB"), (True, "True"), (0.0, "0"), (1234567, "1,234,567"), (math.inf, "inf")],
-        *[(1234.567, "1,235"), (12.3456, "12.35"), (0.123456, "0.1235"), (-0.5, "-0.5000"), (1.5e-7, "1.500e-07")],
-    ],
-)
-def test_cells(value: Any, text: str) -> None:
-    assert view.cell(value) == text
 
 
 def test_without_a_table_the_points_are_listed() -> None:

@@ -25,12 +25,12 @@ SLIDER = ".noUi-handle"  # of ipywidgets
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[str]:
-    """The address of a JupyterLab with a copy of the chapter, on the loopback interface, with a token of its own."""
+    """The address of a chapter in a JupyterLab over a copy of the book: loopback only, a token of its own."""
     work, runtime, token = tmp_path / "book", tmp_path / "runtime", secrets.token_hex(16)
-    work.mkdir()
-    shutil.copy(CHAPTER, work)
+    shutil.copytree(ROOT / "book", work)
+    shutil.copytree(ROOT / "bench" / "results", tmp_path / "bench" / "results")  # chapters plot them
     # as `make lab` does: JupyterLab then opens a chapter's .md as a notebook
-    places = {"JUPYTER_CONFIG_PATH": str(ROOT / "book" / "_ext"), "SHARDLAB_STATIC": ""}
+    places = {"JUPYTER_CONFIG_PATH": str(work / "_ext"), "SHARDLAB_STATIC": ""}
     places |= {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--port=0", "--allow-root"]
     with (tmp_path / "log").open("w+") as log:

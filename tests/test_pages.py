@@ -103,21 +103,46 @@ def test_every_explorer_draws(browser: Any, site: Path, served: str, page_name: 
             assert not block.locator("table").is_visible()
 
 
+@pytest.mark.parametrize("way", ["file", "http"])
+def test_the_search_finds_pages(browser: Any, site: Path, served: str, way: str) -> None:
+    home = site.as_uri() if way == "file" else served
+    with opened(browser, home, "search.html?q=rank") as tab:
+        tab.locator("ul.search li").first.wait_for()
+        tab.wait_for_load_state("networkidle")
+
+
 @EVERY_PAGE
 @pytest.mark.parametrize("size", SIZES)
-def test_nothing_is_cut_off(browser: Any, site: Path, page_name: str, size: str) -> None:
+def test_words_are_whole_and_apart(browser: Any, site: Path, page_name: str, size: str) -> None:
+    """No word of a figure is cut off or covered by another one, in the first state and in some others."""
     with opened(browser, site.as_uri(), f"{page_name}.html", size) as tab:
         assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
-        cut = tab.evaluate(
-            """() => [...document.querySelectorAll(".explorer-plot")].flatMap((plot) => {
-                const box = plot.getBoundingClientRect();
-                return [...plot.querySelectorAll(".main-svg text")].filter((text) => {
-                    const { left, right, top, bottom } = text.getBoundingClientRect();
-                    return left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || bottom > box.bottom + 1;
-                }).map((text) => text.textContent);
-            })"""
-        )
-        assert cut == []
+        for block in tab.locator(".explorer").all():
+            assert block.evaluate(CUT_OFF) == []
+            assert block.evaluate(OVERLAPS) == []
+        for block in with_controls(tab):
+            count = block.evaluate(FIND + "return (await explorer.views()).length; }")
+            for state in range(0, count, max(1, count // 12)):
+                block.evaluate(DRAWN_DATA, state)
+                assert block.evaluate(CUT_OFF) == [], f"state {state}"
+                assert block.evaluate(OVERLAPS) == [], f"state {state}"
+
+
+CUT_OFF = """(block) => {
+    const box = block.querySelector(".explorer-plot").getBoundingClientRect();
+    return [...block.querySelectorAll(".main-svg text")].filter((text) => {
+        const { left, right, top, bottom } = text.getBoundingClientRect();
+        return left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || bottom > box.bottom + 1;
+    }).map((text) => text.textContent);
+}"""
+OVERLAPS = """(block) => {
+    const texts = [...block.querySelectorAll(".main-svg text")];
+    const words = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+    const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+                        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    return words.flatMap(([one, a], i) =>
+        words.slice(i + 1).filter(([, b]) => meet(a, b)).map(([other]) => `${one} | ${other}`));
+}"""
 
 
 @EVERY_PAGE
@@ -143,7 +168,7 @@ def axis_contrasts(tab: Any) -> list[tuple[str, float]]:
             .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
         return [...document.querySelectorAll(".explorer")].flatMap((block) => {
             const back = light(getComputedStyle(block).backgroundColor);
-            return [...block.querySelectorAll(".xtick text, .ytick text, .legendtext")].map((text) => {
+            return [...block.querySelectorAll('[class$="tick"] text, [class^="legend"][class$="text"]')].map((text) => {
                 const fill = getComputedStyle(text).fill;
                 const pair = [back, light(fill)].sort((a, b) => a - b);
                 return [fill, (pair[1] + 0.05) / (pair[0] + 0.05)];

@@ -21,6 +21,9 @@ EXPLORERS = ROOT / "code" / "shardlab" / "explorers"
 # Whatever can change the output of a chapter beside its own text.
 SOURCES = ("code/shardlab/**/*.py", "book/_ext/*.py", "bench/results/*.json", "requirements.txt")
 
+# The search page fetches the pages it found to show a line of each; from disk a browser does not allow that.
+SEARCH_FROM_DISK = 'if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;'
+
 
 def digest(root: Path) -> str:
     """A name for the present state of SOURCES and of the running Python."""
@@ -52,7 +55,7 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     shutil.rmtree(static, ignore_errors=True)
     (static / "shardlab").mkdir(parents=True)
     plotly = wheel_file("plotly", "package_data/plotly.min.js")
-    for path in (EXPLORERS / "explorer.js", EXPLORERS / "explorer.css", plotly):
+    for path in (EXPLORERS / "explorer.js", EXPLORERS / "explorer.css", HERE / "book.css", plotly):
         shutil.copy(path, static / "shardlab")
     mathjax = wheel_file("sphinx-mathjax-offline", "static/mathjax")
     (static / "mathjax").mkdir()
@@ -62,7 +65,9 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     config.mathjax_path = "mathjax/tex-chtml.js"
     config.html_static_path.append(str(static))
     app.add_css_file("shardlab/explorer.css")
+    app.add_css_file("shardlab/book.css", priority=900)  # after the theme's own
     app.add_js_file("shardlab/explorer.js", defer="defer")
+    app.add_js_file(None, body=SEARCH_FROM_DISK)
 
 
 def wheel_file(package: str, path: str) -> Path:

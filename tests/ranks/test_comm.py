@@ -104,6 +104,15 @@ def test_ranks_in_arguments_are_positions_in_the_group():
     assert run(in_a_pair, world_size=4) == [None, 3.0, None, 3.0]
 
 
+@pytest.mark.parametrize(("size", "groups"), [(1, [[0], [1], [2], [3]]), (2, [[0, 1], [2, 3]]), (4, [[0, 1, 2, 3]])])
+def test_split_makes_groups_of_neighbours(size, groups):
+    def members(group):
+        mine = comm.split(group, size)
+        return mine.rank(), comm.all_gather(torch.tensor([group.rank()]), mine).tolist()
+
+    assert run(members, world_size=4) == [(place, each) for each in groups for place in range(size)]
+
+
 def test_the_device_is_the_cpu_under_gloo():
     assert run(comm.device, world_size=1) == [torch.device("cpu")]
 
@@ -111,5 +120,7 @@ def test_the_device_is_the_cpu_under_gloo():
 def test_what_does_not_split_is_refused():
     with pytest.raises(RankError, match="4 rows, which 3 ranks cannot share equally; pad it to a multiple of 3"):
         run(lambda group: comm.reduce_scatter(torch.ones(4), group), world_size=3)
+    with pytest.raises(RankError, match="4 ranks do not split into groups of 3; use a divisor of 4"):
+        run(lambda group: comm.split(group, 3), world_size=4)
     with pytest.raises(RankError, match="unknown operation 'mean'; use one of sum, max, min, product"):
         run(lambda group: comm.all_reduce(torch.ones(4), group, "mean"), world_size=1)

@@ -12,10 +12,11 @@ from typing import Any
 
 import cloudpickle
 
-from shardlab.ranks import comm, launch
+from shardlab.ranks import comm, launch, ledger
 
 TIMEOUT = 10.0  # s for all cases of one world size; the launcher notices a deadlock after about two
 MAX_LINES = 16  # of a rank's report
+OURS = tuple(f'  File "{path}' for path in (Path(__file__).parent, ledger.__file__))  # not the learner's lines
 RUNS = "runs to its end on every rank"  # the property that all exercises share
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
 
@@ -197,7 +198,7 @@ def shorten(report: str) -> str:
     kept: list[str] = []
     ours = False
     for line in report.splitlines():
-        ours = line.startswith(f'  File "{Path(__file__).parent}') or (ours and line.startswith("    "))
+        ours = line.startswith(OURS) or (ours and line.startswith("    "))
         if not ours:
             kept.append(line)
     return "\n".join(kept if len(kept) <= MAX_LINES else [*kept[:MAX_LINES], "..."])

@@ -27,24 +27,21 @@ def nbytes(tensors: Mapping[str, Tensor | None]) -> int:
     return sum(tensor.nbytes for tensor in tensors.values() if tensor is not None)
 
 
-def differ(name: str, rank: int, expected: Tensor, got: Tensor | None) -> tuple[str, str] | None:
-    """Nothing when they agree, else both in words, from the first number that differs."""
-    first = 0
-    if got is not None and got.shape == expected.shape:
-        wrong = ~torch.isclose(got.to(expected.dtype), expected, rtol=EXACT, atol=EXACT).flatten()
-        if not wrong.any():
-            return None
-        first = int(wrong.nonzero()[0]) if got.numel() > SHOWN else 0
-    where = f"{name} = "
-    return where + show(expected, first), f"{where}{show(got, first)} on rank {rank}"
+def first_difference(expected: Tensor, got: Tensor | None) -> int | None:
+    """Where they differ first, counted along the flat tensor; None: nowhere."""
+    if got is None or got.shape != expected.shape:
+        return 0
+    wrong = ~torch.isclose(got.to(expected.dtype), expected, rtol=EXACT, atol=EXACT).flatten()
+    return int(wrong.nonzero()[0]) if wrong.any() else None
 
 
-def show(tensor: Tensor | None, first: int = 0) -> str:
-    """A few of its numbers: [1, 2.5, ...]."""
+def show(tensor: Tensor | None, place: int = 0) -> str:
+    """A few of its numbers, that at `place` among them: [1, 2.5, ...]."""
     if tensor is None:
         return "None"
+    first = place if tensor.numel() > SHOWN else 0
     numbers = tensor.flatten()[first : first + SHOWN].tolist()
-    before, after = "... " * (first > 0), ", ..." * (first + SHOWN < tensor.numel())
+    before, after = "..., " * (first > 0), ", ..." * (first + SHOWN < tensor.numel())
     return f"[{before}{', '.join(f'{number:.4g}' for number in numbers)}{after}]"
 
 

@@ -32,8 +32,11 @@
   function dress(layout, width) {
     const [text, back, faint] = [themeColor("text-base", "#222"), themeColor("background", "#fff"), "rgba(128,128,128,0.3)"];
     const height = layout.height ?? 450; // plotly's own default
-    for (const [key, { title }] of Object.entries(layout))
-      if (/^[xy]axis\d*$/.test(key) && title?.text) title.text = wrap(title.text, (key[0] === "x" ? width : height) - 120);
+    for (const [key, part] of Object.entries(layout)) {
+      if (/^[xy]axis\d*$/.test(key) && part.title?.text)
+        part.title.text = wrap(part.title.text, (key[0] === "x" ? width : height) - 120);
+      if (/^legend\d*$/.test(key) && width < 480) part.font = { ...part.font, size: 11 }; // a phone: two columns
+    }
     const axis = { gridcolor: faint, linecolor: faint, zerolinecolor: faint, automargin: true, fixedrange: true };
     const defaults = { xaxis: axis, yaxis: axis, annotationdefaults: { arrowcolor: text }, shapedefaults: { line: { color: text } } };
     const font = { ...layout.font, color: text, family: getComputedStyle(document.body).fontFamily };

@@ -12,6 +12,8 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
 
+from shardlab.figures.table import cell
+
 DIGITS = 5  # significant digits kept of every number: more than a screen can show
 MAX_ROWS = 40  # rows of a table that is made from a figure
 HEIGHT = 450  # pixels: plotly's own default, for a figure that states none
@@ -74,16 +76,6 @@ def rounded(x: float) -> float | int | None:
         return None
     short = float(f"{x:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 2**53 else short
-
-
-def cell(x: Any) -> str:
-    """A table's cell: text as it is, a number with four significant digits and commas between thousands."""
-    if isinstance(x, bool) or not isinstance(x, int | float) or not math.isfinite(x):
-        return "" if x is None else str(x)
-    if x == int(x):
-        return f"{int(x):,}"
-    size = math.floor(math.log10(abs(x)))
-    return f"{x:.3e}" if size < -3 else f"{x:,.{max(0, 3 - size)}f}"  # noqa: PLR2004
 
 
 def points(figure: dict[str, Any]) -> list[list[Any]]:

@@ -108,6 +108,7 @@ def split(group: Group, size: int) -> Group:
     """Cut the group into groups of `size` neighbours and return this rank's own; every rank of `group` must call it."""
     if size < 1 or group.size() % size:
         raise ValueError(f"{group.size()} ranks do not split into groups of {size}; use a divisor of {group.size()}")
+    mine: Group
     mine, _ = dist.new_subgroups(size, group=group)
     return mine
 

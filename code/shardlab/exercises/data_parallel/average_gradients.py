@@ -22,9 +22,9 @@ STARTER = '''\
 from shardlab.ranks import comm
 
 def my_average_gradients(model, group):
-    """After backward: make every parameter's grad its average over the ranks of the group."""
+    """Make every parameter's grad its average over the ranks of the group."""
     for parameter in model.parameters():
-        ...  # comm.all_reduce(x, group) returns the sum of every rank's x
+        ...  # comm.all_reduce(x, group) is the sum over ranks
 '''
 
 
@@ -90,12 +90,13 @@ def are_averages(case: Case, seen: list[Seen]) -> Finding | None:
             present = [tensor for tensor in tensors if tensor is not None]
             if not present:
                 continue
-            average = torch.stack(present).mean(dim=0)
-            difference = evidence.differ(f"{name}.grad", rank, average, mine.gradients.get(name))
-            if difference:
+            average, got = torch.stack(present).mean(dim=0), mine.gradients.get(name)
+            place = evidence.first_difference(average, got)
+            if place is not None:
                 pairs = zip(everyone, tensors, strict=True)
-                given = ", ".join(f"{evidence.show(tensor)} on rank {each}" for each, tensor in pairs)
-                return Finding(f"{name}.grad = {given}", *difference)
+                given = ", ".join(f"{evidence.show(tensor, place)} on rank {each}" for each, tensor in pairs)
+                right, wrong = evidence.show(average, place), evidence.show(got, place)
+                return Finding(f"{name}.grad = {given}", right, f"{wrong} on rank {rank}")
     return None
 
 

@@ -9,7 +9,7 @@ import torch
 from shardlab.ranks import comm
 
 def my_average_gradients_fused(model, group):
-    """The same in one message: all gradients in one flat tensor, averaged, and taken apart again."""
+    """The same in one message: flatten all, average, and take apart again."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     ...

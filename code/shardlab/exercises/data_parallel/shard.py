@@ -15,7 +15,7 @@ Shards = list[list[int]]
 
 STARTER = '''\
 def my_shard(num_samples, rank, world_size):
-    """The samples that this rank reads: a range, or any other sequence of whole numbers."""
+    """The samples that this rank reads: a range, or a list of whole numbers."""
     return range(num_samples)  # every rank reads everything: mend it
 '''
 

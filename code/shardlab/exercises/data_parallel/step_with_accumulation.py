@@ -20,14 +20,15 @@ from ..checker import Case, Exercise, Finding
 
 STARTER = '''\
 def my_step_with_accumulation(model, batches, loss_fn, optimizer, group):
-    """One step with the mean gradient over all samples of all ranks, in one synchronisation.
+    """One step with the mean gradient over all samples of all ranks.
 
-    Every rank has as many samples, in microbatches (x, y); loss_fn(model(x), y) is the mean over a microbatch.
+    batches: microbatches (x, y); every rank has the same number of samples.
+    loss_fn(model(x), y) is the mean over one microbatch.
     """
     for x, y in batches:
         optimizer.zero_grad()
         loss_fn(model(x), y).backward()
-        optimizer.step()  # a step for every microbatch, each rank alone: mend it
+        optimizer.step()  # each rank alone, too often: mend it
 '''
 
 
@@ -109,9 +110,10 @@ def has_global_gradient(case: Case, seen: list[Seen]) -> Finding | None:
     for rank, mine in enumerate(seen):
         for name, expected in global_gradient(case, rank).items():
             got = mine.steps[0].get(name) if mine.steps else None
-            difference = evidence.differ(f"{name}.grad", rank, expected, got)
-            if difference:
-                return Finding(_given(case), *difference)
+            place = evidence.first_difference(expected, got)
+            if place is not None:
+                right, wrong = evidence.show(expected, place), evidence.show(got, place)
+                return Finding(_given(case), f"{name}.grad = {right}", f"{name}.grad = {wrong} on rank {rank}")
     return None
 
 
