@@ -27,16 +27,20 @@ CONTENDERS: dict[str, Callable[[nn.Module, comm.Group], nn.Module]] = {
     "buckets of 25 MiB, overlapped": lambda m, g: DataParallel(m, g),
     "torch, 1 MiB": lambda m, g: DistributedDataParallel(m, process_group=g, bucket_cap_mb=1),
     "torch, 25 MiB": lambda m, g: DistributedDataParallel(m, process_group=g, bucket_cap_mb=25),
+    "torch, 25 MiB, gradients as views": lambda m, g: DistributedDataParallel(
+        m, process_group=g, bucket_cap_mb=25, gradient_as_bucket_view=True
+    ),
 }
 AGAINST_TORCH = {
     "buckets of 1 MiB, overlapped": "torch, 1 MiB",
     "buckets of 25 MiB, overlapped": "torch, 25 MiB",
 }
 MODELS = {  # (hidden size, layers, samples per rank, tokens per sample, rounds)
-    "small": (64, 2, 8, 32, 120),
-    "medium": (128, 4, 8, 32, 60),
-    "large": (256, 4, 4, 64, 40),
+    "small": (64, 2, 8, 32, 40),
+    "medium": (128, 4, 8, 32, 16),
+    "large": (256, 4, 4, 64, 10),
 }
+GLOBAL_BATCH = 32  # samples per step of strong scaling, over all ranks
 WARM_UP = 3  # torch rebuilds its buckets after the first step
 
 
@@ -63,7 +67,6 @@ def take_turns(group: comm.Group, spec: TransformerSpec, samples: int, rounds: i
 
 def step_seconds(group: comm.Group, spec: TransformerSpec, global_batch: int, steps: int) -> float:
     """Median duration of a step when the ranks share one batch."""
-    torch.manual_seed(0)
     model = DataParallel(transformer.Transformer(spec), group)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     tokens = torch.randint(0, spec.vocab_size, (global_batch // group.size(), spec.context_length + 1))
@@ -79,19 +82,30 @@ def step_seconds(group: comm.Group, spec: TransformerSpec, global_batch: int, st
     return statistics.median(seconds[WARM_UP:])
 
 
-def strong_scaling(rounds: int = 5, steps: int = 5) -> tuple[list[int], list[float]]:
-    """Ranks, and how many times faster than one rank they take a step on the same global batch: one core a rank."""
+def strong_scaling(rounds: int = 5, steps: int = 2) -> dict[str, Any]:
+    """How many times faster than one rank several take a step on the same global batch; medians over rounds.
+
+    Every rank computes on one thread. Ranks beyond the number of cores share them, and cannot gain.
+    """
     spec = TransformerSpec(vocab_size=256, context_length=64, hidden_size=256, num_layers=4, num_heads=4)
-    ranks, gains = [1, 2, 4], []
-    for _ in range(rounds):
-        seconds = [run(step_seconds, spec, 32, steps, world_size=count)[0] for count in ranks]
-        gains.append([seconds[0] / each for each in seconds])
-    return ranks, [round(statistics.median(column), 3) for column in zip(*gains, strict=True)]
+    ranks = [1, 2, 4]
+    seconds = [
+        [run(step_seconds, spec, GLOBAL_BATCH, steps, world_size=count)[0] for count in ranks] for _ in range(rounds)
+    ]
+    gains = [ratio([turn[0] for turn in seconds], [turn[place] for turn in seconds]) for place in range(len(ranks))]
+    return {
+        "ranks": ranks,
+        "gain": [gain["median"] for gain in gains],
+        "quartiles": [[gain[f"quartile {number}"] for gain in gains] for number in (1, 3)],
+        "seconds": [round(statistics.median(column), 6) for column in zip(*seconds, strict=True)],
+        "global batch": GLOBAL_BATCH,
+    }
 
 
 def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
     """Quartiles of ours / theirs, round by round: below 1 we are faster."""
-    low, median, high = statistics.quantiles([a / b for a, b in zip(ours, theirs, strict=True)], n=4)
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
     return {"median": round(median, 3), "quartile 1": round(low, 3), "quartile 3": round(high, 3)}
 
 
@@ -102,7 +116,6 @@ def measure(model: str, world_size: int) -> dict[str, Any]:
         vocab_size=256, context_length=length, hidden_size=hidden_size, num_layers=num_layers, num_heads=4
     )
     seconds = run(take_turns, spec, samples, rounds, world_size=world_size)[0]
-    slowest = seconds["per parameter"]
     return {
         "model": model,
         "parameters": sum(p.numel() for p in transformer.Transformer(spec).parameters()),
@@ -112,10 +125,10 @@ def measure(model: str, world_size: int) -> dict[str, Any]:
         "rounds": rounds,
         "seconds": {name: round(statistics.median(times), 6) for name, times in seconds.items()},
         "ours / torch": {a: ratio(seconds[a], seconds[b]) for a, b in AGAINST_TORCH.items()},
-        "speed-up over per parameter": {
-            name: round(statistics.median(a / b for a, b in zip(slowest, times, strict=True)), 3)
-            for name, times in seconds.items()
-        },
+        "ours / torch with gradients as views": ratio(
+            seconds["buckets of 25 MiB, overlapped"], seconds["torch, 25 MiB, gradients as views"]
+        ),
+        "per parameter / fused": ratio(seconds["per parameter"], seconds["buckets of 1 MiB"])["median"],
     }
 
 

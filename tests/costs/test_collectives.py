@@ -10,6 +10,7 @@ from shardlab.costs.units import GB, MB
 LINK = hardware.link("NVLink 4")
 ALL = [
     collectives.ring_all_reduce,
+    collectives.tree_all_reduce,
     collectives.reduce_scatter,
     collectives.all_gather,
     collectives.broadcast,
@@ -25,7 +26,7 @@ def test_one_rank_has_nobody_to_talk_to(collective):
 
 @given(st.integers(2, 5000), st.floats(1, 1e12))
 def test_a_ring_meets_the_lower_bound(ranks, nbytes):
-    """Patarasu and Yuan 2009, theorem 1: 2(n-1)/n of the buffer must leave (and enter) some rank."""
+    """Patarasuk and Yuan 2009, theorem 1: 2(n-1)/n of the buffer must leave (and enter) some rank."""
     cost = collectives.ring_all_reduce(nbytes, ranks)
     assert cost.sent == cost.received == cost.serial == pytest.approx(2 * (ranks - 1) / ranks * nbytes)
     assert cost.steps == 2 * (ranks - 1)
@@ -64,6 +65,58 @@ def test_the_server_carries_everything_and_the_ring_hardly_grows():
     assert collectives.parameter_server(MB, 8).steps == 14
 
 
+def two_trees(ranks):
+    """The parent of each rank in two binary trees over ranks 0 to n-1; the second is the first, shifted by one."""
+
+    def tree(low, count, parent):  # ranks low to low + count - 1; every second one, from `low` on, is a leaf
+        if not count:
+            return {}
+        left = 2 ** (count.bit_length() - 1) - 1
+        root = low + left
+        return {root: parent, **tree(low, left, root), **tree(root + 1, count - left - 1, root)}
+
+    first = tree(0, ranks, None)
+    shifted = {(rank + 1) % ranks: None if above is None else (above + 1) % ranks for rank, above in first.items()}
+    return first, shifted
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 7, 8, 64, 100])
+def test_the_trees_carry_what_is_counted_on_two_real_ones(ranks):
+    """Half of the buffer goes up and down each edge of each tree."""
+    cost, sent, heights = collectives.tree_all_reduce(MB, ranks), dict.fromkeys(range(ranks), 0.0), []
+    for tree in two_trees(ranks):
+        for rank, parent in tree.items():
+            depth, above = 0, parent
+            while above is not None:
+                depth, above = depth + 1, tree[above]
+            heights.append(depth)
+            if parent is not None:
+                sent[rank] += MB / 2  # up
+                sent[parent] += MB / 2  # down
+    assert max(sent.values()) <= cost.sent == cost.received == cost.serial == 2 * MB
+    assert ranks < 5 or max(sent.values()) == cost.sent
+    assert 2 * max(heights) <= cost.steps
+
+
+@given(st.integers(1, 3000), st.floats(0, 1e11), st.sampled_from(sorted(hardware.LINKS)))
+def test_an_all_reduce_is_never_slower_than_the_ring(ranks, nbytes, name):
+    link = hardware.link(name)
+    seconds = collectives.all_reduce_seconds(nbytes, ranks, link)
+    ring = collectives.ring_all_reduce(nbytes, ranks)
+    assert seconds <= ring.seconds(link)
+    assert seconds >= ring.serial / link.bandwidth  # the lower bound holds for trees too
+    if ranks <= 3:
+        assert seconds == ring.seconds(link)
+
+
+def test_long_messages_take_the_ring_and_short_ones_on_many_ranks_the_tree():
+    one = replace(LINK, latency=1e-3, bandwidth=1e6)
+    assert collectives.all_reduce_seconds(1e9, 64, one) == collectives.ring_all_reduce(1e9, 64).seconds(one)
+    assert collectives.all_reduce_seconds(1e3, 64, one) == pytest.approx(12 * 1e-3 + 2e-3)
+    unlike = replace(one, longest_latency=2e-3)  # a tree waits for the slowest hop of each level
+    assert collectives.all_reduce_seconds(1e3, 64, unlike) == pytest.approx(24 * 1e-3 + 2e-3)
+
+
 def test_a_latency_for_each_step_and_a_bandwidth_for_each_byte():
     link = replace(LINK, latency=1e-3, bandwidth=1e6)
     assert collectives.ring_all_reduce(4e6, 4).seconds(link) == pytest.approx(6 * 1e-3 + 6.0)
@@ -79,6 +132,8 @@ def test_a_ring_through_servers_uses_every_network_card():
     assert through(8, 1).bandwidth == network.bandwidth
     assert through(16, 16).bandwidth == LINK.bandwidth
     assert through(8, 8).latency == pytest.approx((7 * LINK.latency + network.latency) / 8)
+    assert through(8, 8).slowest_hop == network.latency > LINK.slowest_hop == LINK.latency
+    assert through(1, 1).slowest_hop == network.latency
     assert (through(1, 1).bandwidth, through(1, 1).latency) == (network.bandwidth, network.latency)
 
 

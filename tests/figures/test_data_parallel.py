@@ -4,7 +4,6 @@ from shardlab.figures import data_parallel as figures
 from shardlab.figures import style
 from shardlab.trace import Event
 
-PARTS = {"forward": 0.1, "backward": 0.2, "waiting": 0.05, "update": 0.01}
 MEMORY = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9}
 EVENTS = [
     Event(0, "compute", "forward", (0,), 0, 0.0, 0.1),
@@ -19,7 +18,6 @@ def data(figure):
 def every_figure():
     steps = [1, 2, 3]
     return {
-        "step_split": figures.step_split({"a": PARTS}),
         "memory": figures.memory({"dp = 1": MEMORY}, capacity=80e9),
         "shares": figures.shares({"box": {"without overlap": 0.3, "with overlap": 0.1}}),
         "busiest_link": figures.busiest_link([2, 4], {"server": [1e6, 3e6]}),
@@ -38,17 +36,6 @@ def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
     assert not layout.title.text  # the caption says it
     if name not in {"shares", "drift", "losses", "speedup", "busiest_link"}:
         assert layout.xaxis.title.text.endswith((")", "rank"))  # a unit in brackets
-
-
-def test_a_step_is_split_in_milliseconds():
-    found = data(figures.step_split({"a": PARTS, "b": {"forward": 1.0}}))
-    assert {name: list(bar.x) for name, bar in found.items()} == {
-        "forward": [100, 1000],
-        "backward": [200, 0],
-        "waiting": [50, 0],
-        "update": [10, 0],
-    }
-    assert found["waiting"].marker.color == style.COLOR["idle"]
 
 
 def test_memory_is_gigabytes_beside_the_capacity():

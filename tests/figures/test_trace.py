@@ -45,6 +45,17 @@ def test_kinds_differ_in_colour_and_operations_of_a_kind_in_pattern():
         assert len({found[name].marker.pattern.shape for name in names}) == len(names)
 
 
+def test_a_rank_that_waits_does_so_in_the_row_where_it_computes():
+    waiting = Event(0, "idle", "waiting", (0,), 0, 10.5, 10.6)
+    found = bars(trace.timeline([*EVENTS, waiting]))
+    assert list(found["waiting"].y) == [trace.row(waiting)] == ["rank 0 computes"]
+    assert found["waiting"].marker.color == style.COLOR["idle"]
+    others = {bar.marker.pattern.shape for name, bar in found.items() if name != "waiting"}
+    assert found["waiting"].marker.pattern.shape not in others
+    axis = trace.timeline([waiting, *EVENTS]).layout.yaxis
+    assert list(axis.categoryarray)[-2:] == ["rank 0 talks", "rank 0 computes"]
+
+
 def test_other_units_and_axis_titles():
     figure = trace.timeline(EVENTS, unit="s")
     assert figure.layout.xaxis.title.text == "time (s)"

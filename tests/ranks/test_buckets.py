@@ -59,3 +59,15 @@ def test_a_third_is_as_exact_as_the_dtype_allows(dtype):
     bucket.fill(0)
     error = (bucket.buffer.double() / (gradient.double() / 3) - 1).abs().max().item()
     assert error <= torch.finfo(dtype).eps
+
+
+def test_dividing_first_saves_large_halves_and_loses_tiny_ones():
+    """Two ranks in fp16: 40,000 + 40,000 is beyond 65,504; half of 6e-8 is nothing."""
+    (parameter,) = parameters(2, dtype=torch.float16)
+    bucket = buckets.Bucket([parameter], scale=1 / 2)
+    parameter.grad = gradient = torch.tensor([40_000.0, 6e-8], dtype=torch.float16)
+    bucket.fill(0)
+    assert (bucket.buffer + bucket.buffer).tolist() == [40_000, 0]
+    summed_first = (gradient + gradient) / 2
+    assert summed_first[0].isinf()
+    assert summed_first[1] == gradient[1] > 0

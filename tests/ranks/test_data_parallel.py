@@ -3,7 +3,9 @@
 import copy
 import functools
 import gc
+import time
 import weakref
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from shardlab.ranks import ledger, sampler
+from shardlab.ranks import comm, data_parallel, ledger, sampler
 from shardlab.ranks.data_parallel import DataParallel
 from shardlab.ranks.launch import RankError, run
 
@@ -389,6 +391,25 @@ def test_start_sends_the_whole_state_once():
         assert [event.nbytes for event in events if event.op == "broadcast"] == [nbytes]
 
 
+def test_start_sends_pieces_of_bounded_size():
+    """Tensors share a message, and a large one is cut; 100 bytes here, not 64 MiB."""
+
+    def start(group):
+        model = nn.ModuleList([net(group.rank()), Normed()])
+        with ledger.Ledger() as book, mock.patch.object(data_parallel, "PIECE_BYTES", 100):
+            DataParallel(model, group)
+        tensors = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
+        return [event.nbytes for event in book.events if event.op == "broadcast"], tensors
+
+    (sizes, firsts), *others = run(start, world_size=3)
+    nbytes = sum(tensor.nbytes for tensor in firsts)
+    assert sum(sizes) == nbytes
+    assert max(sizes) <= 100
+    assert len(sizes) <= 2 * nbytes / 100 + 1  # two neighbours make more than one piece, or they would be one
+    for _, tensors in others:
+        assert all(torch.equal(mine, its) for mine, its in zip(tensors, firsts, strict=True))
+
+
 def test_start_makes_every_dtype_equal():
     """gloo knows no int16; bytes travel whatever they mean."""
     dtypes = [torch.int16, torch.bool, torch.float64, torch.int64, torch.bfloat16, torch.uint8, torch.complex64]
@@ -523,6 +544,94 @@ def test_what_cannot_be_trained_names_the_way_out(make, options, message):
         run(lambda group: DataParallel(make(), group, **options) and None, world_size=1)
 
 
-def test_modules_that_differ_between_ranks_are_refused():
-    with pytest.raises(RankError, match="rank 0's module has 2 tensors of 24 bytes in all, rank 1's 2 of 32;"):
-        run(lambda group: DataParallel(nn.Linear(2 + group.rank(), 2), group) and None, world_size=2)
+def freeze(layer):
+    """Two layers of one size, one of them frozen."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[layer].requires_grad_(False)
+    return model
+
+
+DIFFERENT = {
+    "shape": lambda odd: nn.Linear(4, 4, bias=False) if odd else nn.Linear(8, 2, bias=False),
+    "number": lambda odd: nn.Linear(3, 3, bias=odd),
+    "frozen": freeze,
+    "dtype": lambda odd: nn.Linear(3, 3, dtype=torch.bfloat16 if odd else torch.float16),
+    "order": lambda odd: nn.ModuleDict({name: nn.Linear(3, 3) for name in ("ba" if odd else "ab")}),
+    "buffer": lambda odd: nn.ModuleList([nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=odd)]),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_modules_that_differ_between_ranks_are_refused(what):
+    """Rank 2 is the odd one out; of most pairs, number of tensors and bytes are equal."""
+    message = "ValueError: rank 2's module differs from rank 0's .* build the same module, and freeze the same layers"
+    with pytest.raises(RankError, match=message):
+        run(lambda group: DataParallel(DIFFERENT[what](group.rank() == 2), group) and None, world_size=3)
+
+
+@pytest.mark.parametrize("find_unused", [False, True])
+def test_sparse_gradients_are_refused(find_unused):
+    def step(group):
+        wrapped = DataParallel(nn.Embedding(10, 3, sparse=True), group, find_unused=find_unused)
+        wrapped(torch.tensor([1, 2])).sum().backward()
+
+    with pytest.raises(RankError, match=r"ValueError: .*shape \(10, 3\) is sparse.*use sparse=False in nn.Embedding"):
+        run(step, world_size=2)
+
+
+# ---- after a backward that failed ----------------------------------------------------------------------------
+
+
+def fail(tensor):
+    raise ArithmeticError("on purpose")
+
+
+def break_in_backward(wrapped, x):
+    """The gradient of the last parameters has arrived and is on its way when an exception ends backward."""
+    wrapped.module.first.weight.register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        wrapped(x).sum().backward()
+    wrapped.module.first.weight._backward_hooks.clear()
+
+
+def reach_too_little(wrapped, x):
+    with pytest.raises(RuntimeError, match=r"gave no gradient to 1 parameters .*transposed"):
+        wrapped(x).sum().backward(inputs=[wrapped.module.first.weight, wrapped.module.first.bias, wrapped.module.gain])
+
+
+@pytest.mark.parametrize("failure", [break_in_backward, reach_too_little])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_failed_backward_is_forgotten_at_the_next_forward(failure, overlap):
+    def recover(group):
+        wrapped = DataParallel(net(group.rank()), group, bucket_bytes=0, overlap=overlap)
+        failure(wrapped, part(1, group)[0])
+        wrapped.zero_grad()
+        x, y, weight = part(0, group)
+        loss = error(wrapped, x, y) * weight
+        loss.backward()
+        return state(wrapped)
+
+    model = net(0)
+    error(model, *data(0)).backward()
+    for ours in run(recover, world_size=3):
+        assert_same([ours], [state(model)])
+
+
+def test_what_a_failed_backward_has_sent_is_waited_for():
+    """Rank 1 sends late. Rank 0 must not compute on while a buffer of its own is still being filled."""
+
+    def recover(group):
+        wrapped = DataParallel(net(0), group, bucket_bytes=0)
+        if group.rank() == 1:
+            wrapped.module.transposed.register_hook(lambda _: time.sleep(0.5))
+        with ledger.Ledger() as book:
+            break_in_backward(wrapped, part(1, group)[0])
+            with torch.no_grad():
+                wrapped(part(0, group)[0])
+            ready = time.perf_counter()
+            comm.barrier(group)
+        return [event.end <= ready for event in book.events if event.op == "all_reduce"]
+
+    for ended in run(recover, world_size=2):
+        assert ended
+        assert all(ended)

@@ -4,6 +4,7 @@ Each failure ends promptly, names the rank and the line, and leaves nothing behi
 """
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -97,12 +99,15 @@ def test_ranks_see_environment_folder_and_path(tmp_path, monkeypatch):
     ] * 2
 
 
-def test_ranks_do_not_share_random_numbers_or_state():
-    def draw(group):
-        torch.manual_seed(group.rank())
-        return torch.rand(1).item()
+def test_ranks_draw_different_random_numbers_unless_they_seed_alike():
+    def draw(group, seed):
+        if seed is not None:
+            torch.manual_seed(seed)
+        return torch.rand(1).item(), random.random(), numpy.random.rand()  # noqa: NPY002
 
-    assert len(set(run(draw, world_size=3))) == 3
+    for column in zip(*run(draw, None, world_size=3), *run(draw, None, world_size=3), strict=True):
+        assert len(set(column)) == 6
+    assert len({drawn[0] for drawn in run(draw, 7, world_size=3)}) == 1
 
 
 def test_an_edited_module_is_read_anew(tmp_path, monkeypatch):

@@ -28,7 +28,9 @@ def test_weights_make_the_average_of_means_the_mean():
     assert not torch.isclose(sum(part.mean() for part in parts) / 4, values.mean())
 
 
-@pytest.mark.parametrize(("num_samples", "sizes"), [(128, [64, 64]), (130, [64, 66]), (132, [64, 64, 4]), (7, [7])])
+@pytest.mark.parametrize(
+    ("num_samples", "sizes"), [(128, [64, 64]), (130, [64, 66]), (132, [64, 64, 4]), (67, [67]), (7, [7])]
+)
 def test_an_epoch_deals_every_sample_once(num_samples, sizes):
     """A tail of fewer samples than ranks joins the batch before it, so that every rank has some."""
     epochs = [sampler.epoch(num_samples, 64, rank, 4) for rank in range(4)]
@@ -62,6 +64,10 @@ def test_the_union_of_a_step_does_not_depend_on_the_number_of_ranks():
     [
         (lambda: sampler.shard(3, 0, 4), "3 samples leave some of 4 ranks without any; use at most 3 ranks"),
         (lambda: sampler.shard(8, 4, 4), "rank 4 of 4 ranks does not exist; ranks are 0 to 3"),
+        (lambda: sampler.shard(4, 0, 0), "world_size=0 leaves nobody to read 4 samples; use at least 1 rank"),
+        (lambda: sampler.weight(0, 0, 4), "0 of 0 samples have no mean to weigh; give the rank 1 sample or more"),
+        (lambda: sampler.weight(0, 8, 4), "0 of 8 samples have no mean"),
+        (lambda: sampler.weight(9, 8, 4), "9 of 8 samples .* count in num_total those of all ranks"),
         (lambda: sampler.shard(8, -1, 4), "rank -1 of 4 ranks does not exist"),
         (lambda: sampler.epoch(100, 3, 0, 4), "batch_size=3 leaves some of 4 ranks without a sample; use at least 4"),
         (lambda: sampler.epoch(3, 64, 0, 4), "3 samples leave some of 4 ranks without any"),

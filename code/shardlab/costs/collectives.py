@@ -1,8 +1,9 @@
 """What collectives cost: steps, bytes and seconds of each algorithm in the alpha-beta model.
 
 A message of n bytes takes alpha + n/beta seconds: a latency and a bandwidth (Hockney 1994). Sources:
-Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521; Patarasu and Yuan 2009,
-doi:10.1016/j.jpdc.2008.09.002, who prove that no all-reduce sends less than the ring. The time to add
+Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521; Patarasuk and Yuan 2009,
+doi:10.1016/j.jpdc.2008.09.002, who prove that where only ranks add, no algorithm lets the busiest rank send less than
+the ring does. With a switch that adds (NVLink SHARP) it can send less; that is left to a later chapter. The time to add
 numbers is left out: memory is faster than links.
 """
 
@@ -42,6 +43,25 @@ def ring_all_reduce(nbytes: float, ranks: int) -> Cost:
     )
 
 
+def tree_all_reduce(nbytes: float, ranks: int) -> Cost:
+    """Sums go up a binary tree, the result comes down; two trees, half of the buffer each, in small pieces.
+
+    A rank inside one tree is a leaf of the other: it sends a half up, two halves down, and one up as a leaf. Pieces are
+    taken to be so small that filling the pipeline costs only the steps. Sanders, Speck and Träff 2009,
+    doi:10.1016/j.parco.2009.09.001; in NCCL since 2.4,
+    https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/
+    """
+    _check(nbytes, ranks)
+    carried = 2 * nbytes if ranks > 1 else 0.0
+    return Cost(steps=2 * ceil(log2(ranks)), serial=carried, sent=carried, received=carried)
+
+
+def all_reduce_seconds(nbytes: float, ranks: int, link: Link) -> float:
+    """What the faster of ring and tree takes, as NCCL chooses: the ring for long messages, the tree for many ranks."""
+    ring, tree = ring_all_reduce(nbytes, ranks), tree_all_reduce(nbytes, ranks)
+    return min(ring.seconds(link), tree.seconds(replace(link, latency=link.slowest_hop)))
+
+
 def reduce_scatter(nbytes: float, ranks: int) -> Cost:
     """Around a ring; nbytes is the whole buffer, each rank keeps 1/n of it."""
     return _ring(nbytes, ranks)
@@ -78,8 +98,9 @@ def ring_through_servers(inside: Link, network: Link, *, gpus: int, cards: int) 
     """What a ring through servers runs at: `gpus` GPUs in each, joined by `cards` network cards in each.
 
     NCCL builds a ring for each card, so all cards of a server carry one all-reduce together, up to the rate inside.
-    One hop in `gpus` leaves the server: the latency is the average over hops, as in NCCL's tuning model (see
-    `hardware.NCCL`). Errors: ValueError for a server without GPUs or cards.
+    One hop of the ring in `gpus` leaves the server: its latency is the average over hops, as in NCCL's tuning model
+    (see `hardware.NCCL`). A tree is charged the network's latency at every level, a little too much: some are inside.
+    Errors: ValueError for a server without GPUs or cards.
     """
     if gpus < 1 or cards < 1:
         raise ValueError(f"servers of {gpus} GPUs and {cards} network cards make no ring; use at least 1 of each")
@@ -89,6 +110,7 @@ def ring_through_servers(inside: Link, network: Link, *, gpus: int, cards: int) 
         name=f"{inside.name} in servers of {gpus}, {cards} x {network.name} between them",
         bandwidth=min(inside.bandwidth, rate) if gpus > 1 else rate,
         latency=((gpus - 1) * inside.latency + network.latency) / gpus,
+        longest_latency=max(inside.latency, network.latency) if gpus > 1 else network.latency,
         source=f"{inside.source}; {network.source}",
     )
 
@@ -96,7 +118,7 @@ def ring_through_servers(inside: Link, network: Link, *, gpus: int, cards: int) 
 def bus_bandwidth(nbytes: float, seconds: float, ranks: int) -> float:
     """The rate of the links, bytes/s, behind an all-reduce that took so long: size / time * 2(n-1)/n.
 
-    nccl-tests' "busbw", https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+    nccl-tests' "busbw", https://github.com/NVIDIA/nccl-tests/blob/v2.13.10/doc/PERFORMANCE.md
     Errors: ValueError for a time that is not positive.
     """
     _check(nbytes, ranks)

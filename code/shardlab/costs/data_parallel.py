@@ -2,7 +2,7 @@
 
 Li et al. 2020, "PyTorch Distributed" (https://arxiv.org/abs/2006.15704). Computation takes its FLOPs at a
 stated share of the chip's peak, the update reads and writes its states at the full memory bandwidth, and
-gradients are averaged by ring all-reduces, bucket by bucket, over links of which a stated share is reached.
+gradients are averaged bucket by bucket, by rings or trees, over links of which a stated share is reached.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Run:
 
     spec: TransformerSpec
     chip: Chip
-    link: Link  # of every hop of the ring; where hops differ, `collectives.ring_through_servers`
+    link: Link  # of every hop; where hops differ, `collectives.ring_through_servers`
     ranks: int = 1
     batch_per_rank: int = 1  # sequences
     num_microbatches: int = 1  # pieces of that batch; gradients add up, and are averaged with the last piece
@@ -47,7 +47,7 @@ class Run:
         for name in ("utilisation", "link_utilisation"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is no share of a peak; use 0.4 for 40 %")
-        self.spec.tokens(self.batch_per_rank, self.tokens_per_sequence)  # raises where there are none
+        _ = self.tokens_per_rank  # raises where there are none
 
     @property
     def tokens_per_sequence(self) -> int:
@@ -55,9 +55,24 @@ class Run:
         return self.spec.context_length if self.sequence is None else self.sequence
 
     @property
+    def tokens_per_rank(self) -> int:
+        """Tokens that each rank sees in one step."""
+        return self.spec.tokens(self.batch_per_rank, self.tokens_per_sequence)
+
+    @property
     def tokens(self) -> int:
         """Tokens that all ranks together see in one step."""
-        return self.ranks * self.spec.tokens(self.batch_per_rank, self.tokens_per_sequence)
+        return self.ranks * self.tokens_per_rank
+
+    @property
+    def tokens_needed(self) -> float:
+        """Tokens per rank from which backward can hide the all-reduce, on many ranks: F / beta with 16-bit gradients.
+
+        4 P T / F seconds of backward are at least the all-reduce's 2 g P / beta, for g bytes a gradient. Gradients that
+        add up over microbatches have only the last one's backward to hide behind.
+        """
+        reached = self.utilisation * self.chip.peak_flops
+        return self.recipe.gradients / 2 * reached / (self.link_utilisation * self.link.bandwidth)
 
     @cached_property
     def num_parameters(self) -> int:
@@ -150,7 +165,7 @@ def messages(run: Run, backward: float) -> list[overlap.Message]:
     link = replace(run.link, bandwidth=run.link_utilisation * run.link.bandwidth)
 
     def seconds(nbytes: float) -> float:
-        return collectives.ring_all_reduce(nbytes, run.ranks).seconds(link)
+        return collectives.all_reduce_seconds(nbytes, run.ranks, link)
 
     parts = overlap.backward_parts(run.spec, batch=run.batch_per_rank, sequence=run.tokens_per_sequence)
     buckets = overlap.cut(parts, bucket_bytes=run.bucket_bytes, bytes_per_parameter=run.recipe.gradients)

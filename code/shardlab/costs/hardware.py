@@ -33,6 +33,12 @@ class Link:
     latency: float  # seconds for one step of a collective, however short the message
     source: str
     latency_source: str
+    longest_latency: float | None = None  # of the slowest hop, where `latency` is an average over unlike hops
+
+    @property
+    def slowest_hop(self) -> float:
+        """Seconds for one step over the slowest hop."""
+        return self.latency if self.longest_latency is None else self.longest_latency
 
 
 CHIPS: dict[str, Chip] = {
@@ -63,6 +69,14 @@ CHIPS: dict[str, Chip] = {
             source="https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf (dense; the starred figure, 624, is with sparsity)",
         ),
         Chip(
+            name="A100 PCIe 80 GB",
+            memory=80 * GB,
+            memory_bandwidth=1935 * GB,
+            peak_flops=312 * TFLOP,
+            precision="bf16",
+            source="https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf (dense; the starred figure, 624, is with sparsity)",
+        ),
+        Chip(
             name="H100 SXM 80 GB",
             memory=80 * GB,
             memory_bandwidth=3.35 * TB,
@@ -71,12 +85,20 @@ CHIPS: dict[str, Chip] = {
             source="https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper (dense; the data sheet's 1,979 is with sparsity)",
         ),
         Chip(
+            name="H100 PCIe 80 GB",
+            memory=80 * GB,
+            memory_bandwidth=2 * TB,
+            peak_flops=756.5 * TFLOP,
+            precision="bf16",
+            source="https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet (dense: half of the 1,513 printed with sparsity)",
+        ),
+        Chip(
             name="H200 SXM 141 GB",
             memory=141 * GB,
             memory_bandwidth=4.8 * TB,
             peak_flops=989.4 * TFLOP,
             precision="bf16",
-            source="https://www.nvidia.com/en-us/data-center/h200/ (dense: half of the 1,979 printed with sparsity)",
+            source="https://www.nvidia.com/en-us/data-center/h200/ (same chip as the H100, whose white paper gives 989.4 dense; half of the 1,979 printed here with sparsity is 989.5)",
         ),
         Chip(
             name="B200 SXM 180 GB",
@@ -84,7 +106,7 @@ CHIPS: dict[str, Chip] = {
             memory_bandwidth=8 * TB,
             peak_flops=2250 * TFLOP,
             precision="bf16",
-            source="https://www.nvidia.com/en-us/data-center/dgx-b200/ (8 GPUs: 1,440 GB and 64 TB/s) and https://www.nvidia.com/en-us/data-center/hgx/ (8 GPUs: 36 PFLOPS bf16 with sparsity, so 18 dense)",
+            source="https://www.nvidia.com/en-us/data-center/dgx-b200/ (8 GPUs: 1,440 GB and 64 TB/s) and https://www.nvidia.com/en-us/data-center/hgx/ (8 GPUs: 36 PFLOPS bf16 with sparsity, so 18 dense); 7.7 TB/s is in print too, from the width and clock its driver reports: https://github.com/pytorch/ao/pull/4002",
         ),
         Chip(
             name="RTX 4090 24 GB",
@@ -98,12 +120,15 @@ CHIPS: dict[str, Chip] = {
 }
 
 # NCCL's own performance model, ring algorithm, "Simple" protocol: microseconds for each step over each kind of hardware.
-NCCL = "NCCL's tuning model, ring, Simple protocol: https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc"
+# (For its tree: 4.0, 4.0 and 14.)
+NCCL = "NCCL's tuning model, ring, Simple protocol: https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc"
 NVLINK_STEP, PCIE_STEP, NETWORK_STEP = 3.4 * us, 5.7 * us, 14.0 * us
-# The share of a link's rate that NCCL's model counts on: 20 of NVLink 3's 25 GB/s, 20.6 of NVLink 4's 25, 40.1 of NVLink 5's 50,
-# 12 of PCIe 3's 15.75. https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.h
+# The share of a link's rate that a collective is assumed to reach: one number for all links. NCCL's model counts on 20 of
+# NVLink 3's 25 GB/s, 20.6 of NVLink 4's 25, 40.0 of NVLink 5's 50 and 12 of PCIe 3's 15.75: 0.76 to 0.82. For a network it
+# counts on more, 12 of 12.5 GB/s (0.96); 0.8 is our assumption there, and leaves room for headers, TCP and other traffic.
+# https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/topo.h
 LINK_UTILISATION = 0.8
-TCP_NOTE = " (any network; a kernel's TCP adds 10 µs or more each way: Larsen et al. 2009, doi:10.1007/s10766-009-0109-6)"
+TCP_NOTE = " (for any network; through Linux's TCP, 10 µs one way is the best case for a message between two programs: Larsen et al. 2009, doi:10.1007/s10766-009-0109-6)"
 
 
 def _nvlink(generation: int, both_directions: float, source: str) -> Link:

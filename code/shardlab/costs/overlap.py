@@ -6,6 +6,9 @@ flat buffer in the order in which backward finishes them, cut into buckets of eq
     backward   | head | layer 3 | layer 2 | layer 1 | embedding |
     network          | bucket 0 | bucket 1 |   bucket 2   | bucket 3 |
                                                           <-exposed->
+
+The all-reduces of NCCL run on the GPU too: they take some of its multiprocessors and of its memory's bandwidth from
+backward. That is left out; on a real GPU the overlapped part of backward is a little slower.
 """
 
 from collections.abc import Callable

@@ -1,19 +1,23 @@
-"""What more ranks buy: at a fixed global batch, at a fixed batch per rank; and the share lost to waiting.
+"""What more ranks buy at a fixed global batch or at a fixed batch per rank, and the share lost to waiting.
 
 Amdahl 1967 (doi:10.1145/1465482.1465560): the part that does not shrink limits the speed-up. Here it is the
 update and the all-reduce. Gustafson 1988 (doi:10.1145/42411.42415): let the work grow with the ranks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from . import data_parallel
 from .data_parallel import Run, Step
+from .hardware import Link
 
 
-def strong(run: Run, global_batch: int, ranks: Iterable[int]) -> list[Step]:
+def strong(
+    run: Run, global_batch: int, ranks: Iterable[int], links: Callable[[int], Link] | None = None
+) -> list[Step]:
     """One step per number of ranks at a fixed global batch, of which each rank computes global_batch / ranks.
 
+    links: number of ranks -> what joins them, for instance `lambda n: machines.network(name, n)`; None: run.link.
     Errors: ValueError for a number of ranks that does not divide the global batch.
     """
     steps = []
@@ -23,13 +27,10 @@ def strong(run: Run, global_batch: int, ranks: Iterable[int]) -> list[Step]:
             raise ValueError(
                 f"a global batch of {global_batch} does not split over {count} ranks; use one of {fitting}"
             )
-        steps.append(data_parallel.step(replace(run, ranks=count, batch_per_rank=global_batch // count)))
+        link = run.link if links is None else links(count)
+        one = replace(run, ranks=count, batch_per_rank=global_batch // count, link=link)
+        steps.append(data_parallel.step(one))
     return steps
-
-
-def weak(run: Run, ranks: Iterable[int]) -> list[Step]:
-    """One step per number of ranks at a fixed batch per rank: the global batch grows."""
-    return [data_parallel.step(replace(run, ranks=count)) for count in ranks]
 
 
 def speedups(steps: list[Step]) -> list[float]:

@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-from shardlab.costs import data_parallel, fitting, hardware, machines, models, units
+from shardlab.costs import data_parallel, fitting, machines, models, units
 from shardlab.costs.data_parallel import Run, Step
 from shardlab.figures import data_parallel as figures
 
 from .explorer import Explorer
 from .view import View
 
-CHIP = hardware.chip("H100 SXM 80 GB")
 SEQUENCE = 1024  # tokens of one sample, for every model
 BUCKETS = 24  # at most so many bars in the picture; buckets of 25 MiB where fewer do
 NEARLY_ALL, HALF = 0.95, 0.5  # of a step spent computing: who decides how long it takes
@@ -26,10 +25,11 @@ def explorer() -> Explorer:
             "network": list(machines.NETWORKS),
             "overlap": [True, False],
         },
-        title=f"One data-parallel step on {CHIP.name} GPUs",
+        title="One data-parallel step on H100 GPUs",
         labels={
             "ranks": "Ranks (GPUs, 8 in a server)",
             "batch_per_rank": f"Batch per rank ({SEQUENCE:,} tokens each)",
+            "network": "Network (NVLink: H100 SXM; PCIe: H100 PCIe, a slower chip)",
             "overlap": "Overlap with backward",
         },
         units={"batch_per_rank": "sequences"},
@@ -53,7 +53,7 @@ def _step(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bo
     return data_parallel.step(
         Run(
             spec=spec,
-            chip=CHIP,
+            chip=machines.chip(network),
             link=machines.network(network, ranks),
             ranks=ranks,
             batch_per_rank=batch_per_rank,
@@ -92,7 +92,8 @@ def _bottleneck(step: Step) -> str:
 
 
 def _table(step: Step) -> list[list[str]]:
-    rows = [[part, units.text(seconds, "s")] for part, seconds in step.parts.items()]
+    rows = [["chip", step.run.chip.name]]
+    rows += [[part, units.text(seconds, "s")] for part, seconds in step.parts.items()]
     rows += [
         ["step", units.text(step.seconds, "s")],
         ["network busy", units.text(step.communication, "s")],

@@ -32,17 +32,15 @@
   function dress(layout, width) {
     const [text, back, faint] = [themeColor("text-base", "#222"), themeColor("background", "#fff"), "rgba(128,128,128,0.3)"];
     const height = layout.height ?? 450; // plotly's own default
-    for (const [key, part] of Object.entries(layout)) {
-      if (/^[xy]axis\d*$/.test(key) && part.title?.text)
-        part.title.text = wrap(part.title.text, (key[0] === "x" ? width : height) - 120);
-      if (/^legend\d*$/.test(key) && width < 480) part.font = { ...part.font, size: 11 }; // a phone: two columns
-    }
+    for (const [key, { title }] of Object.entries(layout))
+      if (/^[xy]axis\d*$/.test(key) && title?.text) title.text = wrap(title.text, (key[0] === "x" ? width : height) - 120);
     const axis = { gridcolor: faint, linecolor: faint, zerolinecolor: faint, automargin: true, fixedrange: true };
     const defaults = { xaxis: axis, yaxis: axis, annotationdefaults: { arrowcolor: text }, shapedefaults: { line: { color: text } } };
     const font = { ...layout.font, color: text, family: getComputedStyle(document.body).fontFamily };
+    if (width < 480) font.size = 11; // a phone: legends in two columns, labels that leave room for the figure
     const hoverlabel = { ...layout.hoverlabel, bgcolor: back, bordercolor: faint, font: { color: text } };
     const clear = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)" };
-    const margin = { l: 8, r: 12, t: layout.title ? 60 : 24, b: 8, ...layout.margin };
+    const margin = { l: 8, r: 16, t: layout.title ? 60 : 24, b: 8, ...layout.margin };
     // dragmode: dragging would keep a finger from scrolling the page
     return { ...layout, ...clear, font, hoverlabel, margin, width, dragmode: false, template: { layout: defaults } };
   }

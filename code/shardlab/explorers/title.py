@@ -2,14 +2,13 @@
 
 from functools import cache
 
-from shardlab.costs import data_parallel, fitting, hardware, machines, models, scaling, units
+from shardlab.costs import data_parallel, fitting, machines, models, scaling, units
 from shardlab.costs.data_parallel import Run, Step
 from shardlab.figures import title as figures
 
 from .explorer import Explorer
 from .view import View
 
-CHIP = hardware.chip("H100 SXM 80 GB")
 # Half a million tokens in one step, as the smaller models of Brown et al. 2020 (Table 2.1) were trained. A GPU computes
 # one sequence at a time and adds up the gradients.
 GLOBAL_BATCH, SEQUENCE = 512, 1024
@@ -26,8 +25,11 @@ def explorer() -> Explorer:
             "gpus": list(GPUS),
             "network": list(machines.NETWORKS),
         },
-        title=f"One model, many GPUs: training on {CHIP.name}, {GLOBAL_BATCH * SEQUENCE:,} tokens a step",
-        labels={"gpus": "GPUs (8 in a server)"},
+        title=f"One model, many GPUs: training on H100s, {GLOBAL_BATCH * SEQUENCE:,} tokens a step",
+        labels={
+            "gpus": "GPUs (8 in a server)",
+            "network": "Network (NVLink: H100 SXM; PCIe: H100 PCIe, a slower chip)",
+        },
         default={"model": "GPT-2 XL", "gpus": 64, "network": "PCIe, 100 GbE"},
     )
 
@@ -41,7 +43,7 @@ def view(*, model: str, gpus: int, network: str) -> View:
         [one.efficiency for one in steps],
         gpus,
         step.memory,
-        CHIP.memory,
+        step.run.chip.memory,
         alt="Share of a step spent computing and waiting, by number of GPUs, and the memory of each GPU.",
     )
     return View(figure, _sentence(step, steps[0]), _table(steps))
@@ -55,7 +57,7 @@ def _steps(model: str, network: str) -> list[Step]:
         data_parallel.step(
             Run(
                 spec=spec,
-                chip=CHIP,
+                chip=machines.chip(network),
                 link=machines.network(network, count),
                 ranks=count,
                 batch_per_rank=GLOBAL_BATCH // count,

@@ -1,4 +1,4 @@
-"""The figures of data parallelism: where a step's time goes, what the busiest link carries, what fits."""
+"""The figures of data parallelism: how much of a step is waiting, what the busiest link carries, what fits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,13 +9,6 @@ from shardlab.trace import Event
 
 from . import style, trace
 
-# The look of the bars: parts of a step as in the timelines, and parts of the memory.
-STEP = {
-    "forward": trace.marker(style.COLOR["compute"], ""),
-    "backward": trace.marker(style.COLOR["compute"], "/"),
-    "waiting": trace.marker(style.COLOR["idle"], "."),
-    "update": trace.marker(style.COLOR["compute"], "x"),
-}
 MEMORY = {
     "parameters": trace.marker(style.COLOR["parameters"], ""),
     "gradients": trace.marker(style.COLOR["gradients"], "/"),
@@ -31,25 +24,16 @@ DASHES = ("solid", "dash", "dashdot", "longdash")
 BAR, FRAME = 44, 110  # pixels
 
 
-def step_split(steps: Mapping[str, Mapping[str, float]], *, unit: str = "ms", alt: str = "") -> go.Figure:
-    """One bar for each step: label -> part ("forward", "backward", "waiting", "update") -> seconds."""
-    scale = trace.UNITS[unit]
-    bars = [
-        stack(part, list(steps), [step.get(part, 0.0) * scale for step in steps.values()], STEP[part], unit)
-        for part in STEP
-        if any(part in step for step in steps.values())
-    ]
-    return _stacked(bars, len(steps), x=f"time of one step ({unit})", alt=alt or "Time of one step, split by part.")
-
-
 def memory(ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None = None, alt: str = "") -> go.Figure:
     """One bar for each rank or layout: label -> part -> bytes. capacity: bytes of the chip, drawn as a line."""
     widest = max([sum(parts.values()) for parts in ranks.values()] + [capacity or 0.0]) / 1e9
-    return _stacked(
+    return style.figure(
         [*memory_bars(ranks), *([] if capacity is None else [limit_in_legend()])],
-        len(ranks),
         x=style.axis("memory per rank (GB)", range=[0, 1.03 * widest]),
+        y=style.axis(autorange="reversed"),
         alt=alt or "Memory per rank, by part.",
+        height=FRAME + BAR * max(len(ranks), 2),
+        barmode="stack",
         shapes=[] if capacity is None else [limit(capacity / 1e9)],
     )
 
@@ -188,33 +172,21 @@ def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
     }
 
 
-def stack(name: str, labels: list[str], values: list[float], look: dict[str, Any], unit: str) -> dict[str, Any]:
-    """One part of stacked bars: a value for each label."""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": labels,
-        "x": values,
-        "marker": look,
-        "hovertemplate": f"%{{y}}, {name}: %{{x:.3g}} {unit}<extra></extra>",
-    }
-
-
 def memory_bars(ranks: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
     """The stacked parts of what ranks hold: label -> part -> bytes."""
     return [
-        stack(part, list(ranks), [parts.get(part, 0.0) / 1e9 for parts in ranks.values()], look, "GB")
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": part,
+            "y": list(ranks),
+            "x": [parts.get(part, 0.0) / 1e9 for parts in ranks.values()],
+            "marker": look,
+            "hovertemplate": f"%{{y}}, {part}: %{{x:.3g}} GB<extra></extra>",
+        }
         for part, look in MEMORY.items()
         if any(part in parts for parts in ranks.values())
     ]
-
-
-def _stacked(bars: list[Any], count: int, *, x: dict[str, Any] | str, alt: str, **options: Any) -> go.Figure:
-    height = FRAME + BAR * max(count, 2)
-    return style.figure(
-        bars, x=x, y=style.axis(autorange="reversed"), alt=alt, height=height, barmode="stack", **options
-    )
 
 
 def limit(x: float, *, xref: str = "x", yref: str = "paper") -> dict[str, Any]:

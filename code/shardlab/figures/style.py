@@ -51,7 +51,7 @@ def layout(*, height: int = HEIGHT, **options: Any) -> dict[str, Any]:
     look = {
         "template": "none",
         "height": height,
-        "margin": {"l": 8, "r": 12, "t": 36, "b": 8},  # pixels; the axes add what their labels need
+        "margin": {"l": 8, "r": 16, "t": 36, "b": 8},  # pixels; axes add what labels need, but for half the last
         "font": {"size": FONT_SIZE, "color": TEXT},
         "paper_bgcolor": "rgba(0, 0, 0, 0)",
         "plot_bgcolor": "rgba(0, 0, 0, 0)",

@@ -5,8 +5,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from . import data_parallel, style
+from . import data_parallel, style, trace
 
+LOOK = {
+    "computing": trace.marker(style.COLOR["compute"], trace.PATTERNS["forward"]),
+    "waiting": trace.marker(style.COLOR["idle"], trace.PATTERNS["waiting"]),
+}
 FADED = 0.4  # the numbers of GPUs that are not chosen
 
 
@@ -40,12 +44,11 @@ def time_and_memory(
 
 
 def _shares(name: str, gpus: Sequence[int], percent: list[float], strength: list[float]) -> dict[str, Any]:
-    look = data_parallel.STEP["forward" if name == "computing" else "waiting"]
     return {
         "type": "bar",
         "name": name,
         "x": [str(count) for count in gpus],
         "y": percent,
-        "marker": {**look, "opacity": strength},
+        "marker": {**LOOK[name], "opacity": strength},
         "hovertemplate": f"%{{x}} GPUs, {name}: %{{y:.1f}} %<extra></extra>",
     }

@@ -10,14 +10,14 @@ from shardlab.trace import Event
 from . import style
 
 # A kind of event has a colour, an operation a pattern; one that has none of its own here takes the next free shape.
-PATTERNS = {"forward": "", "backward": "/", "update": "x", "all_reduce": ""}
-SHAPES = ("", "/", "x", ".", "|", "-", "+", "\\")
+PATTERNS = {"forward": "", "backward": "/", "update": "x", "all_reduce": "", "waiting": "."}
+SHAPES = ("", "/", "x", "|", "-", "+", "\\")  # without the dots, which say that a rank waits
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 ROW_HEIGHT, FRAME = 34, 130  # pixels
 
 
 def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.Figure:
-    """Two rows for each rank, computing and network, from the first start to the last end.
+    """Two rows for each rank, computing (or waiting) and network, from the first start to the last end.
 
     Errors: ValueError for no events or an unknown unit.
     """
@@ -26,7 +26,7 @@ def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.
     if unit not in UNITS:
         raise ValueError(f"unknown unit {unit!r}; known: {', '.join(UNITS)}")
     ranks = sorted({event.rank for event in events})
-    rows = [row(event) for event in sorted(events, key=lambda event: (event.rank, event.kind != "compute"))]
+    rows = [row(event) for event in sorted(events, key=lambda event: (event.rank, event.kind == "communicate"))]
     order = list(dict.fromkeys(rows))
     return style.figure(
         spans(events, unit=unit),
@@ -41,13 +41,13 @@ def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.
 
 def row(event: Event) -> str:
     """The name of the line on which an event is drawn."""
-    return f"rank {event.rank} {'computes' if event.kind == 'compute' else 'talks'}"
+    return f"rank {event.rank} {'talks' if event.kind == 'communicate' else 'computes'}"
 
 
 def spans(events: Sequence[Event], *, unit: str = "ms") -> list[dict[str, Any]]:
     """One set of bars for each operation, computing first, in the order in which they first occur."""
     scale, origin = UNITS[unit], min(event.start for event in events)
-    first = sorted(events, key=lambda event: (event.kind != "compute", event.start))
+    first = sorted(events, key=lambda event: (event.kind == "communicate", event.start))
     ops = list(dict.fromkeys((event.kind, event.op) for event in first))
     return [
         _bars([event for event in events if (event.kind, event.op) == op], scale, origin, unit, shape)

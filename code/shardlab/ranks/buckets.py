@@ -36,6 +36,11 @@ class Bucket:
         self.missing.remove(index)
         parameter, view = self.parameters[index], self.views[index]
         assert parameter.grad is not None
+        if parameter.grad.layout != torch.strided:
+            raise ValueError(
+                f"the gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and a bucket is dense; "
+                f"use sparse=False in nn.Embedding and nn.EmbeddingBag"
+            )
         torch.mul(parameter.grad, self.scale, out=view)
         parameter.grad = view
 
@@ -58,10 +63,12 @@ class Bucket:
 def assign(parameters: Iterable[nn.Parameter], bucket_bytes: int, scale: float) -> list[Bucket]:
     """Deal parameters to buckets, in the given order; a bucket closes once it holds `bucket_bytes` or more.
 
-    bucket_bytes  0 gives every parameter a bucket of its own
+    bucket_bytes  with 0, every parameter has a bucket of its own
     scale         what every gradient is multiplied by on its way into the bucket
 
-    A bucket has one dtype, as a message has, and one device.
+    To scale by 1/ranks before the sum, not after it, keeps sums in fp16 below its largest number, 65504 (bf16 has
+    the range of fp32 and needs no such care). The price: tiny gradients in fp16 underflow to zero, as
+    half of its smallest number, 6e-8, does. A bucket has one dtype, as a message has, and one device.
     """
     if bucket_bytes < 0:
         raise ValueError(

@@ -5,6 +5,7 @@ module, call forward, backward and the optimizer's step as on one device. The av
 has the same number of samples; for unequal shards multiply the loss by the weight that `sampler` deals.
 """
 
+import hashlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from torch.autograd import Variable
 
 from . import buckets, comm
 
+PIECE_BYTES = 64 * 2**20  # how much of the model is packed into one message, and so copied, at a time
+
 
 class DataParallel(nn.Module):
     """A replica that agrees with its peers: equal at the start, equal gradients after every backward.
@@ -25,7 +28,8 @@ class DataParallel(nn.Module):
     find_unused   allow parameters that a backward does not reach (costs one more small message per step)
 
     Freeze parameters before you wrap. After backward, `grad` is a view into a bucket: the next backward
-    overwrites it, so clone what you want to keep.
+    overwrites it, so clone what you want to keep. A backward that failed on all ranks is forgotten at the next
+    forward; call zero_grad before it. Sparse gradients are refused.
     """
 
     def __init__(
@@ -50,6 +54,8 @@ class DataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward, after rank 0's buffers went to all ranks (once per averaged backward)."""
+        if self._in_backward and torch._C._current_graph_task_id() == -1:  # no backward runs: the last one failed
+            self._make_ready()
         if self._buffers_differ:
             copy_from_first(list(self.module.buffers()), self.group)
         self._buffers_differ = self._has_buffers and self.synchronize and torch.is_grad_enabled()
@@ -99,18 +105,22 @@ class DataParallel(nn.Module):
             self._waits.append(comm.start_all_reduce(bucket.buffer, self.group))
 
     def _finish(self) -> None:
-        """The end of backward: send the rest, wait for all, make ready for the next."""
+        """The end of backward: send the rest, wait for all."""
         unreached = [p for bucket in self.buckets for p in bucket.fill_rest()]
         if unreached and not self.find_unused:
             raise RuntimeError(self._explain(unreached))
         self._send_full()
-        for wait in self._waits:
-            wait()
+        self._make_ready()
         if self.find_unused:
             self._take_from_others()
+
+    def _make_ready(self) -> None:
+        """Wait for what was sent, because it fills our buffers, and expect every gradient anew."""
+        waits, self._waits, self._in_backward = self._waits, [], False
         for bucket in self.buckets:
             bucket.expect_all()
-        self._waits, self._in_backward = [], False
+        for wait in waits:
+            wait()
 
     def _take_from_others(self) -> None:
         """Where any rank had a gradient, all take the average; where none had, `grad` stays None."""
@@ -133,35 +143,53 @@ class DataParallel(nn.Module):
 
 def check(module: nn.Module, group: comm.Group) -> None:
     """ValueError unless the module can be trained, lives on this rank's device and is alike on every rank."""
-    tensors = [*module.parameters(), *module.buffers()]
+    named = [*module.named_parameters(), *module.named_buffers()]
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(
             "the module has no trainable parameter, so there is nothing to average; "
             "set requires_grad on some, or use it without DataParallel"
         )
     device = comm.device(group)
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+    for name, tensor in named:
         if tensor.device != device:
             raise ValueError(
                 f"{name} is on {tensor.device}, but rank {group.rank()} talks from {device}; "
                 f"use module.to(comm.device(group)) before wrapping (to_empty for a module on meta)"
             )
-    size = torch.tensor([len(tensors), sum(tensor.nbytes for tensor in tensors)], device=device)
-    sizes = comm.all_gather(size, group).view(-1, 2).tolist()
-    for rank, other in enumerate(sizes):
-        if other != sizes[0]:
+    facts = [(name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for name, tensor in named]
+    digest = torch.tensor([*hashlib.sha256(repr(facts).encode()).digest()], dtype=torch.uint8, device=device)
+    first, *others = comm.all_gather(digest[None], group)
+    for rank, other in enumerate(others, start=1):
+        if not torch.equal(other, first):
             raise ValueError(
-                f"rank 0's module has {sizes[0][0]} tensors of {sizes[0][1]:,} bytes in all, rank {rank}'s "
-                f"{other[0]} of {other[1]:,}; build the same module on every rank"
+                f"rank {rank}'s module differs from rank 0's in the name, shape, dtype, requires_grad or order of its "
+                f"parameters and buffers; build the same module, and freeze the same layers, on every rank"
             )
 
 
 @torch.no_grad()
 def copy_from_first(tensors: Sequence[Tensor], group: comm.Group) -> None:
-    """Overwrite the tensors with rank 0's: in one message, as bytes, because one message has one dtype."""
-    if not tensors:
-        return
-    packed = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors])
-    received = comm.broadcast(packed, group).split([tensor.nbytes for tensor in tensors])
-    for tensor, part in zip(tensors, received, strict=True):
-        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))  # a clone is aligned
+    """Overwrite the tensors with rank 0's: packed into few messages, as bytes, because a message has one dtype.
+
+    Beside the tensors it needs three pieces of PIECE_BYTES, and a copy of every tensor that is not contiguous.
+    """
+    flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+    for pieces in _messages(flat):
+        received = comm.broadcast(torch.cat(pieces), group).split([len(piece) for piece in pieces])
+        for piece, part in zip(pieces, received, strict=True):
+            piece.copy_(part)
+    for tensor, flattened in zip(tensors, flat, strict=True):
+        if not tensor.is_contiguous():  # where it is, `flattened` is a view of it
+            tensor.copy_(flattened.view(tensor.dtype).view(tensor.shape))
+
+
+def _messages(flat: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Cut and group byte tensors into messages of PIECE_BYTES at most."""
+    message: list[Tensor] = []
+    for piece in (piece for tensor in flat for piece in tensor.split(PIECE_BYTES)):
+        if message and sum(map(len, message)) + len(piece) > PIECE_BYTES:
+            yield message
+            message = []
+        message.append(piece)
+    if message:
+        yield message

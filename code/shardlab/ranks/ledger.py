@@ -1,4 +1,4 @@
-"""A ledger of what this rank says to the others: every c10d operation, torch's own engines included.
+"""A ledger of what this rank says to the others: every operation of c10d, torch's own engines included.
 
     with Ledger() as ledger:
         with ledger.span("step"):
@@ -7,11 +7,17 @@
     ledger.sent_bytes      # what the operating system saw leave this rank's sockets
 
 Every operation of torch.distributed, also one that DDP's C++ code starts, passes torch's dispatcher, where a
-TorchDispatchMode sees it. Without an open ledger nothing is intercepted.
+TorchDispatchMode sees it; so do the functional collectives, which DTensor uses. Without an open ledger nothing is
+intercepted. Not seen: what is sent without an operation of torch, such as by a kernel of one's own.
+
+An event ends when the operation has ended, as gloo tells; a functional collective, and a message between two ranks,
+when this rank has waited for it. Under NCCL an operation ends here when it was enqueued on the GPU, for there a
+wait holds up the GPU's stream and not this process; synchronize the device inside a span to see the whole.
 """
 
 import os
 import socket
+import stat
 import struct
 import sys
 import time
@@ -22,6 +28,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -48,9 +56,23 @@ _VERBS = {  # c10d's names of its operations -> the field's
     "recv_any_source_": "receive",
     "barrier": "barrier",
     "monitored_barrier_": "barrier",
+    # torch.distributed._functional_collectives, as DTensor uses them; an "_" or "_out" at the end changes nothing
+    "all_reduce": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "broadcast": "broadcast",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "isend": "send",
+    "irecv": "receive",
 }
-_BYTES_SENT = struct.Struct("<Q")  # tcpi_bytes_sent of Linux's struct tcp_info
-_BYTES_SENT_AT = 200
+_DESUGARED = (AsyncCollectiveTensor, DTensor)
+_FUNCTIONAL = "_c10d_functional"
+_SILENT = {"check_for_nan", "_wrap_tensor_autograd"}  # of these namespaces too, but nothing is sent
+_SENT = struct.Struct("<QQ")  # tcpi_bytes_sent and tcpi_bytes_retrans of Linux's struct tcp_info
+_SENT_AT = 200
 
 
 class Ledger(TorchDispatchMode):
@@ -61,6 +83,7 @@ class Ledger(TorchDispatchMode):
         self.sent_bytes: int | None = None  # counted by the operating system; None where it does not tell
         self._open: list[dict[str, Any]] = []
         self._waits: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self._promised: dict[int, dict[str, Any]] = {}  # functional collectives by the address of what they fill
 
     @property
     def events(self) -> list[Event]:
@@ -95,16 +118,28 @@ class Ledger(TorchDispatchMode):
         for entry in self._open:
             entry["end"] = entry["end"] or now
         self._waits.clear()
+        self._promised.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace != "c10d":
+        if any(issubclass(each, _DESUGARED) for each in types):
+            return NotImplemented  # let it take itself apart first: what it sends then comes by here
+        name = func._schema.name.rpartition("::")[2]
+        if func.namespace not in ("c10d", _FUNCTIONAL) or name in _SILENT:
             return func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("c10d::")
-        leaves = tree_leaves((args, kwargs))
-        op = _VERBS[name]
-        entry = self._begin("communicate", op, _ranks_of(leaves), 0 if op == "barrier" else _payload(args))
+        if name == "wait_tensor":
+            result = func(*args)
+            _end(self._promised.pop(args[0].data_ptr(), None))
+            return result
+        functional = func.namespace == _FUNCTIONAL
+        op = _VERBS.get(name.removesuffix("_out").removesuffix("_") if functional else name, name)
+        group = _ranks_of_name(args[-1]) if functional else _ranks_of(tree_leaves((args, kwargs)))
+        entry = self._begin("communicate", op, group, 0)
         result = func(*args, **(kwargs or {}))
-        self._note_end(entry, next(_works(result), None))
+        entry["nbytes"] = 0 if op == "barrier" else _payload((*args, result))
+        if functional:
+            self._promised |= {x.data_ptr(): entry for x in tree_leaves(result)}
+        else:
+            self._note_end(entry, next(_works(result), None))
         return result
 
     def _begin(self, kind: str, op: str, group: tuple[int, ...], nbytes: int) -> dict[str, Any]:
@@ -115,10 +150,9 @@ class Ledger(TorchDispatchMode):
     def _note_end(self, entry: dict[str, Any], work: Any) -> None:
         """An operation that has a future tells when it ends; any other has ended when somebody has waited for it."""
         if work is None:
-            entry["end"] = time.perf_counter()
-            return
+            return _end(entry)
         try:
-            work.get_future().add_done_callback(lambda _: entry.update(end=time.perf_counter()))
+            work.get_future().add_done_callback(lambda _: _end(entry))
         except RuntimeError:
             self._waits[id(work)] = work, entry  # keeping `work` keeps its id its own
 
@@ -126,11 +160,16 @@ class Ledger(TorchDispatchMode):
         def noting(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = wait(work, *args, **kwargs)
             _, entry = self._waits.pop(id(work), (None, None))
-            if entry is not None:
-                entry["end"] = time.perf_counter()
+            _end(entry)
             return result
 
         return noting
+
+
+def _end(entry: dict[str, Any] | None) -> None:
+    """Note the end, once: what ends after the ledger was closed ended, for the ledger, when it was closed."""
+    if entry is not None and entry["end"] is None:
+        entry["end"] = time.perf_counter()
 
 
 def _payload(args: Any) -> int:
@@ -147,6 +186,13 @@ def _ranks_of(leaves: list[Any]) -> tuple[int, ...]:
     return (dist.get_rank(),)
 
 
+def _ranks_of_name(group: Any) -> tuple[int, ...]:
+    """The ranks of the group that a functional collective names."""
+    if not isinstance(group, dist.ProcessGroup):
+        group = dist.distributed_c10d._resolve_process_group(group)
+    return tuple(dist.get_process_group_ranks(group))
+
+
 def _works(result: Any) -> Iterator[Any]:
     """The handles among an operation's results."""
     for leaf in tree_leaves(result):
@@ -155,19 +201,22 @@ def _works(result: Any) -> Iterator[Any]:
 
 
 def _sent_by_sockets() -> int | None:
-    """Bytes this process has sent over TCP so far, headers of gloo's messages included; Linux only."""
+    """Bytes this process has sent over TCP so far, gloo's headers included, repetitions not; Linux only."""
     if sys.platform != "linux":
         return None
     total = 0
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
             with socket.socket(fileno=os.dup(descriptor)) as link:
                 if link.family not in (socket.AF_INET, socket.AF_INET6) or link.type != socket.SOCK_STREAM:
                     continue
                 facts = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-        except OSError:  # not a socket
+        except OSError:  # closed meanwhile
             continue
-        if len(facts) < _BYTES_SENT_AT + _BYTES_SENT.size:
+        if len(facts) < _SENT_AT + _SENT.size:
             return None
-        total += int(_BYTES_SENT.unpack_from(facts, _BYTES_SENT_AT)[0])
+        sent, again = _SENT.unpack_from(facts, _SENT_AT)
+        total += sent - again
     return total

@@ -10,6 +10,8 @@ from torch import Tensor
 
 def shard(num_samples: int, rank: int, world_size: int) -> range:
     """This rank's samples: shards lie side by side; the first ones hold one more where it does not divide."""
+    if world_size < 1:
+        raise ValueError(f"world_size={world_size} leaves nobody to read {num_samples} samples; use at least 1 rank")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size} ranks does not exist; ranks are 0 to {world_size - 1}")
     if num_samples < world_size:
@@ -24,6 +26,11 @@ def shard(num_samples: int, rank: int, world_size: int) -> range:
 
 def weight(num_local: int, num_total: int, world_size: int) -> float:
     """What to multiply a rank's mean loss by, so that the average over ranks is the mean over all samples."""
+    if not 0 < num_local <= num_total:
+        raise ValueError(
+            f"{num_local} of {num_total} samples have no mean to weigh; give the rank 1 sample or more, "
+            f"and count in num_total those of all ranks"
+        )
     return num_local * world_size / num_total
 
 
@@ -32,7 +39,8 @@ def epoch(
 ) -> list[tuple[Tensor, float]]:
     """This rank's part of every batch of one epoch: (indices [n], weight) per step.
 
-    batch_size   samples per step, over all ranks; the last batch may be smaller
+    batch_size   samples per step, over all ranks; the last batch may be smaller, or larger by fewer than
+                 `world_size`: samples too few for a batch of their own join the one before (35 of 32 over 4 ranks)
     number, seed the order of the samples; all ranks shuffle alike, so that their parts stay disjoint
     """
     if batch_size < world_size:

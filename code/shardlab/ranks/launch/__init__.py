@@ -18,9 +18,9 @@ from typing import Any
 
 import cloudpickle
 
-from .helper import Job, loopback
 from .join import already_a_rank, join
 from .local import Helper, Watch
+from .rank import Job, loopback
 from .report import report
 
 MAX_LOCAL_RANKS = 64

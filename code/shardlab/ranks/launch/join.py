@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from .helper import loopback
+from .rank import loopback
 
 
 def already_a_rank() -> bool:

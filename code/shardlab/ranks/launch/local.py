@@ -8,7 +8,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from . import helper
+from .helper import start_python
+from .rank import ON_LINUX, Call, Failure, Job
 from .report import Outcome, mismatch
 
 TICK = 0.5  # seconds between two looks at whether anything moves
@@ -23,8 +24,8 @@ class Helper:
 
     def __init__(self) -> None:
         self.owner, (self.channel, theirs) = os.getpid(), socket.socketpair()
-        fork = helper.CAN_FORK and os.environ.get("SHARDLAB_FORK") != "0"
-        self.process = helper.start_python(f"helper.serve({theirs.fileno()}, {fork})", [theirs.fileno()])
+        fork = ON_LINUX and os.environ.get("SHARDLAB_FORK") != "0"
+        self.process = start_python(f"helper.serve({theirs.fileno()}, {fork})", [theirs.fileno()])
         theirs.close()
 
     @classmethod
@@ -76,8 +77,8 @@ class Rank:
         self.number, self.channel, self.output = number, channel, output
         self.text = b""
         self.result: bytes | None = None
-        self.calls: list[helper.Call] = []
-        self.failure: list[helper.Failure] | None = None
+        self.calls: list[Call] = []
+        self.failure: list[Failure] | None = None
         self.lost = False
         self.answers: dict[str, Any] = {}
 
@@ -89,7 +90,7 @@ class Rank:
         self.answers.pop(question, None)
         self.tell(question)
 
-    def tell(self, message: "str | helper.Job") -> None:
+    def tell(self, message: "str | Job") -> None:
         try:
             self.channel.send(message)
         except OSError:
@@ -137,7 +138,7 @@ class Watch:
         self.open_outputs = {rank.output: rank for rank in ranks}
         self.quiet, self.used = 0, 0.0
 
-    def see_through(self, job: helper.Job, timeout: float) -> None:
+    def see_through(self, job: Job, timeout: float) -> None:
         """Hand out the job and return when every rank has settled, one has failed, or nothing will come any more."""
         for rank in self.ranks:
             rank.tell(job)

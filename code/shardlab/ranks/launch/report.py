@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from .helper import Call, Failure, Place, Whereabouts
+from .rank import Call, Failure, Place, Whereabouts
 
 Said = TypeVar("Said")
 SAME_SHAPE = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "barrier"}
