@@ -19,11 +19,13 @@ from typing import Any
 import cloudpickle
 
 from .join import already_a_rank, join
-from .local import Helper, Watch
+from .local import Helper
 from .rank import Job, loopback
 from .report import report
+from .watch import Watch
 
 MAX_LOCAL_RANKS = 64
+PATIENCE = 1.0  # seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
 _lock = threading.RLock()  # one run at a time in a process
 
 
@@ -54,8 +56,9 @@ def run(
 
     Raises RankError, with the first failing rank's traceback and what the others did.
     """
-    if not isinstance(world_size, int) or world_size < 1:
+    if not hasattr(world_size, "__index__") or world_size < 1:
         raise ValueError(f"world_size={world_size!r}: a run needs at least 1 rank")
+    world_size = int(world_size)  # a number of numpy will do
     if timeout <= 0 or threads < 1:
         raise ValueError(f"timeout={timeout} and threads={threads} must both be positive")
     if already_a_rank():
@@ -82,18 +85,28 @@ def _run_here(
     with _lock, tempfile.TemporaryDirectory(prefix="shardlab-") as folder:
         store = os.path.join(folder, "store")
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
-        job = Job(call, world_size, threads, store, environment, list(sys.path), os.getcwd())
-        running = Helper.running()
-        ranks = running.start(world_size)
-        try:
-            watch = Watch(ranks, ordered)
-            watch.see_through(job, timeout)
-        finally:  # results, failure or Ctrl-C: no rank outlives this block
-            codes = running.end()
-            for rank in ranks:
-                rank.close()
-    watch.show_rest()
+        job = Job(call, world_size, timeout, threads, store, environment, list(sys.path), os.getcwd())
+        helper, watch = Helper.running(), Watch(ordered)
+        try:  # results, failure or Ctrl-C: no rank outlives this block
+            helper.start(watch.add_ranks(world_size))
+            watch.see_through(job)
+        except BaseException:
+            helper.end(PATIENCE)
+            raise
+        else:
+            codes = helper.end()
+        finally:
+            watch.close()
     outcome = watch.outcome(codes)
     if outcome is not None:
         raise RankError(report(outcome))
-    return [pickle.loads(rank.result or b"") for rank in ranks]
+    return [pickle.loads(rank.result or b"") for rank in watch.ranks]
+
+
+def _renew_lock() -> None:
+    """A process forked while another thread was in `run` has nobody to give the lock back."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

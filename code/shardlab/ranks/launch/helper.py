@@ -18,7 +18,8 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Any, NamedTuple, NoReturn
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
 
 from .rank import be_rank
 
@@ -31,64 +32,79 @@ PRELOADED = (  # costs a rank seconds to import; shardlab itself is not here, so
     "torch.distributed.pipelining",
     "cloudpickle",
 )
+RUN, END = b"run", b"end"  # the launcher's messages, of equal length
 
 
-def serve(descriptor: int, fork: bool) -> NoReturn:
-    """Fork ranks and reap them, for as long as the launcher lives."""
+def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
+    """Fork ranks and reap them, for as long as the process `launcher` lives."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored (a launcher may), it would hide how ranks ended
     if fork:
         for name in PRELOADED:
             importlib.import_module(name)
         gc.collect()
         gc.freeze()  # ranks share these objects' pages as long as nobody writes to them
-    channel, parent = socket.socket(fileno=descriptor), os.getppid()
-    ranks: list[_Forked | subprocess.Popen[bytes]] = []
+    channel = socket.socket(fileno=descriptor)
+    ranks: list[_Started] = []
     while True:
-        while not select.select([channel], [], [], 1.0)[0]:
-            if os.getppid() != parent:
-                _end(ranks)
-                os._exit(0)
-        message, descriptors, _, _ = socket.recv_fds(channel, 16, 250)
-        if message == b"run":
+        message, descriptors = _next_message(channel, launcher)
+        codes, ranks = _end(ranks), []  # there are some, too, when Ctrl-C cut the last run off before its end
+        if message == RUN:
             pairs = list(zip(descriptors[::2], descriptors[1::2], strict=True))
             held = [channel.fileno(), *descriptors]
             ranks = [_start_rank(rank, *pair, fork, held) for rank, pair in enumerate(pairs)]
             for each in descriptors:
                 os.close(each)
-            continue
-        codes, ranks = _end(ranks), []
-        if not message:  # the launcher is gone
+        elif message == END:
+            with suppress(OSError):  # a second Ctrl-C, and nobody wants to know
+                channel.sendall(pickle.dumps(codes))
+        else:  # the launcher is gone
             os._exit(0)
-        channel.sendall(pickle.dumps(codes))
 
 
-class _Forked(NamedTuple):
+def _next_message(channel: socket.socket, launcher: int) -> tuple[bytes, list[int]]:
+    """The launcher's next message with its descriptors, or b"" when there will be none.
+
+    A child that the launcher forked may hold the other end, so look for the launcher itself, too.
+    """
+    while not select.select([channel], [], [], 1.0)[0]:
+        if os.getppid() != launcher:
+            return b"", []
+    message, descriptors, _, _ = socket.recv_fds(channel, len(RUN), 250)
+    return message, descriptors
+
+
+class _Started(NamedTuple):
     pid: int
 
 
-def _start_rank(
-    rank: int, talk: int, output: int, fork: bool, inherited: list[int]
-) -> "_Forked | subprocess.Popen[bytes]":
-    """Start one rank; `inherited` are the descriptors that a forked rank must let go of."""
+def _start_rank(rank: int, talk: int, output: int, fork: bool, inherited: list[int]) -> _Started:
+    """Start one rank, leader of a process group; `inherited` are the descriptors a forked one must let go of."""
     if not fork:
-        return start_python(f"rank.be_rank({rank}, {talk}, {output})", [talk, output])
+        return _Started(start_python(f"rank.be_rank({rank}, {talk}, {output})", [talk, output]).pid)
     pid = os.fork()
     if pid == 0:
+        os.setpgid(0, 0)
         for each in inherited:
             if each not in (talk, output):
                 os.close(each)
         be_rank(rank, talk, output)
-    return _Forked(pid)
+    return _Started(pid)
 
 
-def _end(ranks: list[Any]) -> list[int]:
-    """Kill what still runs and return the exit codes, negative for a signal."""
+def _end(ranks: list[_Started]) -> list[int]:
+    """Kill what still runs and return the exit codes, negative for a signal.
+
+    What the ranks started themselves is asked to leave: multiprocessing's resource tracker ignores that, and tidies up.
+    """
     for rank in ranks:
         os.kill(rank.pid, signal.SIGKILL)  # not waited for yet, so this number is still ours
+        with suppress(OSError):  # it never came to lead a group
+            os.killpg(rank.pid, signal.SIGTERM)
     return [os.waitstatus_to_exitcode(os.waitpid(rank.pid, 0)[1]) for rank in ranks]
 
 
-def start_python(expression: str, descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """Evaluate an expression over this module in a fresh interpreter that inherits the descriptors.
+def start_python(expression: str, descriptors: list[int]) -> "subprocess.Popen[bytes]":
+    """Evaluate an expression over this package in a fresh interpreter that inherits the descriptors.
 
     It gets a session of its own, so that Ctrl-C reaches the notebook only, which then ends the ranks in order.
     """

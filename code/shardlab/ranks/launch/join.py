@@ -16,7 +16,9 @@ def already_a_rank() -> bool:
 
 
 def _mpi_started_us() -> bool:
-    return any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
+    """Whether we are one of several: Slurm's `srun jupyter lab` starts a single process in MPI's way, too."""
+    alone = "1" in [os.environ.get(name) for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")]
+    return not alone and any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
 
 
 def join(fn: Callable[..., Any], args: tuple[Any, ...], world_size: int, timeout: float) -> list[Any]:

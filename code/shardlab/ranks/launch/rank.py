@@ -6,18 +6,16 @@ import pickle
 import signal
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from multiprocessing.connection import Connection
-from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple, NoReturn
+
+from . import state
 
 ON_LINUX = sys.platform == "linux"
 MAX_CALLS = 4096  # collectives that a rank remembers for the report
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
-Place = tuple[str, int, str]  # file, line, function
 
 
 class Job(NamedTuple):
@@ -25,36 +23,12 @@ class Job(NamedTuple):
 
     call: bytes  # cloudpickle of (fn, args)
     world_size: int
+    timeout: float  # s
     threads: int
     store: str  # path of the file at which the ranks meet
     environment: dict[str, str]
     path: list[str]
     folder: str
-
-
-class Failure(NamedTuple):
-    """One exception of a chain, first cause first."""
-
-    places: list[Place]
-    text: str
-
-
-class Whereabouts(NamedTuple):
-    """What a rank is doing: the line it has come to, and the collectives it has called so far."""
-
-    finished: bool
-    places: list[Place]
-    calls: list["Call"]
-
-
-class Call(NamedTuple):
-    """One collective as torch's flight recorder saw it."""
-
-    group: str
-    number: int  # counts the group's collectives from 1
-    op: str
-    shapes: str
-    place: Place | None
 
 
 def loopback() -> str:
@@ -69,14 +43,17 @@ def be_rank(rank: int, talk: int, output: int) -> NoReturn:
     for standard in (1, 2):
         os.dup2(output, standard)
     os.close(output)
-    sys.stdout, sys.stderr = (os.fdopen(n, "w", 1, errors="replace", closefd=False) for n in (1, 2))
-    me = _Rank(Connection(talk))
+    sys.stdout, sys.stderr = (
+        os.fdopen(n, "w", 1, encoding="utf-8", errors="replace", closefd=False) for n in (1, 2)
+    )
+    me = _Rank(talk)
     try:
         job = Job(*me.channel.recv())
         threading.Thread(target=me.listen, daemon=True).start()
-        me.post("done", me.work(rank, job))
+        result = me.work(rank, job)
+        me.post("done", state.calls(with_places=False), result)
     except BaseException as error:
-        me.post("failed", _chain(error))
+        me.post("failed", state.chain(error))
     me.finished = True
     threading.Event().wait()
     os._exit(0)
@@ -85,55 +62,49 @@ def be_rank(rank: int, talk: int, output: int) -> NoReturn:
 class _Rank:
     """A rank's side of the conversation."""
 
-    def __init__(self, channel: Connection) -> None:
-        self.channel, self.lock, self.finished = channel, threading.Lock(), False
+    def __init__(self, talk: int) -> None:
+        self.channel, self.lock, self.finished = Connection(talk), threading.Lock(), False
+        os.set_inheritable(talk, False)  # a process that the rank starts must not keep the conversation open
+        os.register_at_fork(after_in_child=self.channel.close)
 
-    def post(self, kind: str, content: Any) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+    def post(self, kind: str, content: Any, attachment: bytes | None = None) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):  # the function may have closed or replaced it
+                stream.flush()
         with self.lock:
             self.channel.send((kind, content))
+            if attachment is not None:
+                self.channel.send_bytes(attachment)
 
     def listen(self) -> None:
         """Answer the launcher's questions while the main thread computes; leave when the launcher does."""
         while True:
             try:
                 question = self.channel.recv()
-                self.post(question, self.stirs() if question == "stirs" else self.where())
+                answer = state.signs if question == "signs" else state.where
+                self.post(question, answer(self.finished))
             except (EOFError, OSError):
                 os._exit(1)
 
-    def stirs(self) -> float | None:
-        """Seconds of processor time used so far, or None when some thread is doing more than waiting to be woken."""
-        return time.process_time() if self.finished or _all_threads_wait() else None
-
-    def where(self) -> Whereabouts:
-        return Whereabouts(self.finished, places(_main_frame()), calls())
-
-    def work(self, rank: int, job: Job) -> tuple[bytes, list[Call]]:
+    def work(self, rank: int, job: Job) -> bytes:
+        """Meet the other ranks, call the function, and return its pickled result."""
         os.environ.clear()
         os.environ.update(job.environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job.world_size))
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(MAX_CALLS))
         os.chdir(job.folder)
         sys.path[:] = job.path
-        import cloudpickle
         import torch
         import torch.distributed as dist
 
         torch.set_num_threads(job.threads)
         _draw_own_numbers()
         dist.set_debug_level_from_env()
-        store = dist.FileStore(job.store, job.world_size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=job.world_size)
+        store, patience = dist.FileStore(job.store, job.world_size), timedelta(seconds=job.timeout)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=job.world_size, timeout=patience)
         fn, args = pickle.loads(job.call)
-        result = fn(dist.group.WORLD, *args)
-        try:
-            return cloudpickle.dumps(result), calls(with_places=False)
-        except Exception as error:
-            raise TypeError(
-                f"the function returned a {type(result).__name__}, which cannot be sent back to you ({error}); "
-                "return tensors, numbers, strings, or lists and dicts of these"
-            ) from None
+        if getattr(fn, "__module__", "") == "__main__":  # pickle looks there for the classes of a notebook's cells
+            vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
+        return _pickled(fn(dist.group.WORLD, *args))
 
 
 def _draw_own_numbers() -> None:
@@ -148,64 +119,14 @@ def _draw_own_numbers() -> None:
     random.seed()
 
 
-def _main_frame() -> FrameType | None:
-    return sys._current_frames().get(threading.main_thread().ident or 0)
+def _pickled(result: Any) -> bytes:
+    import cloudpickle
 
-
-def places(frame: FrameType | None) -> list[Place]:
-    """The stack, outermost first: the reader's own lines, not those of the launcher, comm, the ledger or torch."""
-    return _theirs([(f.filename, f.lineno or 0, f.name) for f in traceback.extract_stack(frame)] if frame else [])
-
-
-def _theirs(stack: list[Place]) -> list[Place]:
-    ours = Path(__file__).parent
-    tools = (str(ours.with_name(name)) for name in ("comm.py", "ledger.py"))
-    hidden = (str(ours), *tools, "<string>", "<frozen ")
-    stack = [place for place in stack if not place[0].startswith(hidden)]
-    inside_torch = f"{os.sep}torch{os.sep}"
-    return [place for place in stack if inside_torch not in place[0]] or stack
-
-
-def _chain(error: BaseException) -> list[Failure]:
-    """The exception and what caused it, first cause first."""
-    chain: list[Failure] = []
-    seen: BaseException | None = error
-    while seen is not None:
-        stack = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(seen.__traceback__)]
-        chain.insert(0, Failure(_theirs(stack), "".join(traceback.format_exception_only(seen)).rstrip()))
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
-    return chain
-
-
-def calls(with_places: bool = True) -> list[Call]:
-    """The collectives this rank has called, oldest first, as torch's flight recorder keeps them (gloo and NCCL)."""
-    from torch._C import _distributed_c10d
-
-    dump: Callable[..., bytes] | None = getattr(_distributed_c10d, "_dump_fr_trace", None)
-    if dump is None:
-        return []
-    entries = pickle.loads(dump(includeStackTraces=with_places)).get("entries", [])
-    return [_call(entry) for entry in entries if not entry["is_p2p"]]
-
-
-def _call(entry: dict[str, Any]) -> Call:
-    inputs = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
-    shapes = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in inputs)
-    frames = [(f["filename"], f["line"], f["name"]) for f in entry.get("frames", [])]
-    theirs = _theirs(frames)  # innermost first
-    op = entry["profiling_name"].split(":")[-1]
-    return Call(entry["process_group"][0], entry["collective_seq_id"], op, shapes, theirs[0] if theirs else None)
-
-
-def _all_threads_wait() -> bool:
-    """Whether every thread of this process sleeps until another wakes it; False where that cannot be seen."""
-    for thread in os.listdir("/proc/self/task") if ON_LINUX else ["unknown"]:
-        if int(thread) == threading.get_native_id():
-            continue
-        try:
-            with open(f"/proc/self/task/{thread}/wchan") as file:
-                if not file.read().startswith(("futex", "do_epoll_wait", "ep_poll")):
-                    return False
-        except OSError:
-            return False
-    return True
+    try:
+        whole: bytes = cloudpickle.dumps(result)
+    except Exception as error:
+        raise TypeError(
+            f"the function returned a {type(result).__name__}, which cannot be sent back to you ({error}); "
+            "return tensors, numbers, strings, or lists and dicts of these"
+        ) from None
+    return whole

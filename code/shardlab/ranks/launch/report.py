@@ -5,11 +5,13 @@ import signal
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
-from .rank import Call, Failure, Place, Whereabouts
+from .state import Call, Failure, Place, Whereabouts
 
 Said = TypeVar("Said")
+MAX_PLACES = 12  # of a stack, at each end
 SAME_SHAPE = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "barrier"}
 
 
@@ -20,6 +22,7 @@ class Outcome:
     failed: dict[int, list[Failure]] = field(default_factory=dict)
     died: dict[int, int] = field(default_factory=dict)  # rank -> exit code, negative for a signal
     where: dict[int, Whereabouts] = field(default_factory=dict)
+    silent: list[int] = field(default_factory=list)  # ranks that did not say where they are
     verdict: str = ""  # why the launcher stopped waiting, if it did
 
 
@@ -37,6 +40,8 @@ def report(outcome: Outcome) -> str:
         lines.append(outcome.verdict)
     lines += mismatch({rank: place.calls for rank, place in outcome.where.items()})
     lines += _bystanders(outcome)
+    if outcome.silent:
+        lines.append(f"{_ranks(outcome.silent)} did not answer: not started yet, or in a C call that never yields.")
     return "\n".join(lines)
 
 
@@ -105,6 +110,10 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 def _stack(places: list[Place]) -> list[str]:
+    """Two lines a place; of a deep recursion only the ends."""
+    if len(places) > 2 * MAX_PLACES:
+        left_out = f"  ... {len(places) - 2 * MAX_PLACES} more ..."
+        return [*_stack(places[:MAX_PLACES]), left_out, *_stack(places[-MAX_PLACES:])]
     lines = []
     for file, line, function in places:
         source = linecache.getline(file, line).strip()
@@ -120,7 +129,11 @@ def _at(place: Place | None) -> str:
 
 
 def _name(file: str) -> str:
-    """A notebook's cell by its number, any other file by its path."""
+    """A notebook's cell by its number, a module of this package from the package on, any other file by its path."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
-    return f"Cell In[{cells[file]}]" if file in cells else f'File "{file}"'
+    if file in cells:
+        return f"Cell In[{cells[file]}]"
+    package = Path(__file__).parents[2]  # shardlab
+    ours = Path(file).is_relative_to(package)
+    return f'File "{Path(file).relative_to(package.parent).as_posix() if ours else file}"'
