@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardlab import exchanges as plans
 from shardlab.costs import collectives, hardware
 from shardlab.costs.units import GB, MB
 
@@ -15,6 +16,12 @@ ALL = [
     collectives.all_gather,
     collectives.broadcast,
     collectives.parameter_server,
+    collectives.binomial_all_reduce,
+    collectives.recursive_doubling_all_reduce,
+    collectives.halving_doubling_all_reduce,
+    collectives.all_to_all,
+    collectives.reduce,
+    collectives.scatter_all_gather_broadcast,
 ]
 
 
@@ -33,18 +40,79 @@ def test_a_ring_meets_the_lower_bound(ranks, nbytes):
     assert cost.busiest_link < 2 * nbytes
 
 
+FORMULAS = {  # formula -> plan that follows it move by move
+    **{collectives.ALL_REDUCES[name]: plan for name, plan in plans.ALL_REDUCES.items()},
+    collectives.reduce_scatter: plans.ring_reduce_scatter,
+    collectives.all_gather: plans.ring_all_gather,
+    collectives.broadcast: plans.binomial_broadcast,
+    collectives.reduce: plans.binomial_reduce,
+    collectives.scatter_all_gather_broadcast: plans.scatter_all_gather_broadcast,
+}
+
+
+def follow(plan, nbytes):
+    """The cost of a plan, added up move by move, for pieces of equal size."""
+    piece, sent, received, serial = nbytes / plan.num_pieces, {}, {}, 0.0
+    for step in plan.steps:
+        serial += max(len(move.pieces) for move in step) * piece
+        for move in step:
+            sent[move.source] = sent.get(move.source, 0.0) + len(move.pieces) * piece
+            received[move.to] = received.get(move.to, 0.0) + len(move.pieces) * piece
+    most = max(sent.values(), default=0.0), max(received.values(), default=0.0)
+    return len(plan.steps), *(pytest.approx(x) for x in (serial, *most))
+
+
+def figures(cost):
+    return cost.steps, cost.serial, cost.sent, cost.received
+
+
+@pytest.mark.parametrize("ranks", [*range(1, 18), 31, 33, 64, 100])
+@pytest.mark.counted("collectives", "steps and bytes of each formula, move by move of its plan")
+def test_the_formulas_are_what_the_plans_move(ranks):
+    for formula, plan in FORMULAS.items():
+        assert figures(formula(MB, ranks)) == follow(plan(ranks), MB), formula
+    assert figures(collectives.all_to_all(MB, ranks)) == follow(plans.pairwise_all_to_all(ranks), 2 * MB)
+    assert figures(collectives.barrier(ranks)) == follow(plans.dissemination_barrier(ranks), 1.0)
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(1, 1), (4, 1), (4, 2), (4, 4), (6, 2), (12, 3), (64, 8)])
+def test_two_levels_are_two_rings(ranks, size):
+    inside, across = collectives.hierarchical_all_reduce(MB, ranks, size)
+    assert figures(inside + across) == follow(plans.hierarchical_all_reduce(ranks, size), MB)
+    plan, crossing = plans.hierarchical_all_reduce(ranks, size), dict.fromkeys(range(ranks), 0.0)
+    for move in (move for step in plan.steps for move in step):
+        if move.source // size != move.to // size:
+            crossing[move.source] += len(move.pieces) / plan.num_pieces * MB
+    assert list(crossing.values()) == [pytest.approx(across.sent)] * ranks
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8, 64])
 def test_bus_bandwidth_is_the_rate_of_the_links(ranks):
-    """nccl-tests: the factor 2(n-1)/n makes the result independent of n."""
+    """nccl-tests: the factor makes the result independent of n, for algorithms that leave no link idle."""
     free = replace(LINK, latency=0.0)
-    seconds = collectives.ring_all_reduce(1e9, ranks).seconds(free)
-    assert collectives.bus_bandwidth(1e9, seconds, ranks) == pytest.approx(free.bandwidth)
+    busy = {
+        "all_reduce": collectives.ring_all_reduce,
+        "reduce_scatter": collectives.reduce_scatter,
+        "all_gather": collectives.all_gather,
+        "all_to_all": collectives.all_to_all,
+    }
+    for op, formula in busy.items():
+        seconds = formula(1e9, ranks).seconds(free)
+        assert collectives.bus_bandwidth(1e9, seconds, ranks, op) == pytest.approx(free.bandwidth)
+    assert collectives.bus_bandwidth(1e9, 0.5, ranks, "broadcast") == collectives.algorithm_bandwidth(1e9, 0.5) == 2e9
 
 
-def test_eight_a100s_reach_what_nccl_expects_of_them():
-    """NCCL's tuning model caps the bus bandwidth of A100 servers at 235 GB/s (src/graph/tuning.cc, compCap80)."""
-    expected = hardware.LINK_UTILISATION * hardware.link("NVLink 3").bandwidth
-    assert expected == pytest.approx(235 * GB, rel=0.03)
+@pytest.mark.parametrize(
+    ("nbytes", "seconds", "ranks", "algbw", "busbw"),
+    [
+        (4218900, 1011.4e-6, 4, 4.17, 6.26),  # https://gist.github.com/kwen2501/89c28b6d12045b45ccf7e33816af2713
+        (4218900, 993.6e-6, 4, 4.25, 6.37),
+        (1073741824, 9306.7e-6, 2, 115.37, 115.37),  # https://github.com/NVIDIA/nccl-tests/issues/194
+    ],
+)
+def test_bandwidths_are_those_that_nccl_tests_prints(nbytes, seconds, ranks, algbw, busbw):
+    assert round(collectives.algorithm_bandwidth(nbytes, seconds) / GB, 2) == algbw
+    assert round(collectives.bus_bandwidth(nbytes, seconds, ranks) / GB, 2) == busbw
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (1024, 10)])
@@ -147,5 +215,9 @@ def test_bad_input_is_refused(collective):
 def test_bad_measurements_and_servers_are_refused():
     with pytest.raises(ValueError, match="measure longer"):
         collectives.bus_bandwidth(1, 0, 2)
+    with pytest.raises(ValueError, match=r"no factor for 'gather'; known: all_reduce, reduce_scatter"):
+        collectives.bus_bandwidth(1, 1, 2, "gather")
+    with pytest.raises(ValueError, match="6 ranks do not split into groups of 4; use a divisor of 6"):
+        collectives.hierarchical_all_reduce(1, 6, 4)
     with pytest.raises(ValueError, match="at least 1 of each"):
         collectives.ring_through_servers(LINK, LINK, gpus=8, cards=0)

@@ -31,6 +31,7 @@ def received(events):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.counted("data_parallel", "bytes through a parameter server")
 def test_the_server_carries_what_is_predicted(ranks):
     books = [events for events, _ in launch.run(averaged, averaging.mean_through_server, world_size=ranks)]
     cost = collectives.parameter_server(NBYTES, ranks)
@@ -48,6 +49,7 @@ def test_the_server_carries_what_is_predicted(ranks):
         (averaging.mean_through_server, collectives.parameter_server),
     ],
 )
+@pytest.mark.counted("data_parallel", "bytes that left the sockets: those predicted, and at most 2 % more")
 def test_the_operating_system_counts_what_is_predicted(mean, predict, ranks):
     counted = [nbytes for _, nbytes in launch.run(averaged, mean, world_size=ranks)]
     predicted = predict(NBYTES, ranks).sent

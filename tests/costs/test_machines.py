@@ -3,25 +3,34 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import hardware, machines, memory, scaling
+from shardlab.costs import collectives, hardware, machines, recipes, scaling
 from shardlab.costs.data_parallel import step
 
+PARTS = {  # the link inside, the link between, and how many cards
+    "NVLink, 8 InfiniBand cards": ("NVLink 4", "InfiniBand NDR", 8),
+    "PCIe, 1 InfiniBand card": ("PCIe 5.0 x16", "InfiniBand NDR", 1),
+    "PCIe, 100 GbE": ("PCIe 5.0 x16", "100 GbE", 1),
+    "PCIe, 25 GbE": ("PCIe 5.0 x16", "25 GbE", 1),
+    "PCIe, 10 GbE": ("PCIe 5.0 x16", "10 GbE", 1),
+}
 
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 16, 64])
 @pytest.mark.parametrize("name", machines.NETWORKS)
-def test_a_network_slows_where_a_second_server_begins(name):
-    server = machines.NETWORKS[name]
-    inside, between = hardware.link(server.inside), hardware.link(server.between)
-    assert machines.network(name, 8) == inside
-    more = machines.network(name, 16)
-    assert more.bandwidth == min(inside.bandwidth, server.cards * between.bandwidth)
-    assert more.latency > inside.latency
+def test_a_network_is_what_the_formula_makes_of_its_parts(name, ranks):
+    """Rings laid over the wires of every server, against one line that knows the parts only."""
+    *links, cards = PARTS[name]
+    inside, between = map(hardware.link, links)
+    formula = collectives.ring_through_servers(inside, between, gpus=8, cards=cards) if ranks > 8 else inside
+    found = machines.network(name, ranks)
+    assert (found.bandwidth, found.latency) == pytest.approx((formula.bandwidth, formula.latency))
+    assert found.slowest_hop == formula.slowest_hop
 
 
 @pytest.mark.parametrize("name", machines.NETWORKS)
 def test_a_chip_is_only_on_the_link_it_exists_with(name):
     kind, chip = name.split(",")[0], machines.chip(name).name
     assert {"NVLink": "SXM", "PCIe": "PCIe"}[kind] in chip
-    assert machines.server(name).inside.startswith(kind)
 
 
 def test_the_networks_are_in_order():
@@ -52,7 +61,7 @@ def test_the_examples_differ_only_in_the_machine():
 
 def test_gradients_of_more_bytes_need_more_tokens():
     run = machines.examples()["8 H100, PCIe"]
-    fp32 = replace(run, recipe=memory.recipe("mixed, fp32 gradients"))
+    fp32 = replace(run, recipe=recipes.recipe("mixed, fp32 gradients"))
     assert machines.facts(fp32)[2] == 2 * machines.facts(run)[2]
 
 

@@ -8,11 +8,14 @@ gradients are averaged bucket by bucket, by rings or trees, over links of which 
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 from shardlab.trace import Event
 
 from . import collectives, flops, memory, models, overlap
 from .hardware import LINK_UTILISATION, Chip, Link
+from .recipes import MIXED, Recipe
+from .training import Training
 from .units import MiB
 
 
@@ -33,8 +36,8 @@ class Run:
     link_utilisation: float = LINK_UTILISATION
     bucket_bytes: float = 25 * MiB  # torch's DDP
     overlap: bool = True
-    recipe: memory.Recipe = memory.MIXED
-    attention: str = "flash"  # whether the scores are stored: see `memory.activations`
+    recipe: Recipe = MIXED
+    attention: str = "flash"  # whether the scores are stored: see `training.ATTENTIONS`
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -173,16 +176,21 @@ def messages(run: Run, backward: float) -> list[overlap.Message]:
 
 
 def memory_per_rank(run: Run, *, zero: int = 0) -> dict[str, float]:
-    """Bytes on one rank by part. zero: the ZeRO stage, 0 for plain data parallelism."""
-    activations = memory.activations(
-        run.spec,
-        batch=run.batch_per_rank // run.num_microbatches,
-        sequence=run.tokens_per_sequence,
-        attention=run.attention,
-        element=run.recipe.element,
+    """Bytes on one rank by part, without buffers. zero: the ZeRO stage, 0 for plain data parallelism."""
+    held = memory.per_rank(
+        Training(
+            spec=run.spec,
+            layout=Layout(dp=run.ranks, zero=zero),
+            recipe=run.recipe,
+            microbatch=run.batch_per_rank // run.num_microbatches,
+            num_microbatches=run.num_microbatches,
+            sequence=run.tokens_per_sequence,
+            attention=run.attention,
+            dropout=run.spec.style == "gpt2",
+        )
     )
-    states = memory.model_states(run.num_parameters, run.recipe, dp=run.ranks, zero=zero)
-    return {**states, "activations": sum(activations.values())}
+    states = {part: held[part] for part in memory.CUT_FROM}
+    return {**states, "activations": held["activations"] + held["logits"]}
 
 
 def events(step: Step, rank: int = 0) -> list[Event]:

@@ -1,55 +1,44 @@
 """Machines by name: networks that grow with the number of GPUs, and examples with a model that fits on them."""
 
-from dataclasses import dataclass
+from functools import cache
+from math import ceil
 
-from . import collectives, hardware, models
+from . import hardware, models, nodes, traffic
 from .data_parallel import Run
 from .hardware import Chip, Link
+from .network import Cluster
 
-GPUS_PER_SERVER = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """The parts of one kind of server, by their names in `hardware`."""
-
-    chip: str
-    inside: str  # the link between its GPUs
-    between: str  # the network cards between servers
-    cards: int  # how many of them each server has
-
-
+NETWORKS: dict[str, str] = {  # in words -> the server, in `nodes`
+    "NVLink, 8 InfiniBand cards": "DGX H100",
+    "PCIe, 1 InfiniBand card": "PCIe box, InfiniBand NDR",
+    "PCIe, 100 GbE": "PCIe box, 100 GbE",
+    "PCIe, 25 GbE": "PCIe box, 25 GbE",
+    "PCIe, 10 GbE": "PCIe box, 10 GbE",
+}
 _SXM, _PCIE = "H100 SXM 80 GB", "H100 PCIe 80 GB"  # the SXM module has NVLink; the PCIe card is a slower chip
 
-NETWORKS: dict[str, Server] = {
-    "NVLink, 8 InfiniBand cards": Server(chip=_SXM, inside="NVLink 4", between="InfiniBand NDR", cards=8),
-    "PCIe, 1 InfiniBand card": Server(chip=_PCIE, inside="PCIe 5.0 x16", between="InfiniBand NDR", cards=1),
-    "PCIe, 100 GbE": Server(chip=_PCIE, inside="PCIe 5.0 x16", between="100 GbE", cards=1),
-    "PCIe, 25 GbE": Server(chip=_PCIE, inside="PCIe 5.0 x16", between="25 GbE", cards=1),
-    "PCIe, 10 GbE": Server(chip=_PCIE, inside="PCIe 5.0 x16", between="10 GbE", cards=1),
-}
 
-
-def server(name: str) -> Server:
-    """The server of the network of that name. Errors: ValueError that lists the known networks."""
+def cluster(name: str, ranks: int) -> Cluster:
+    """As many of its servers as so many GPUs fill. Errors: ValueError that lists the known networks."""
     if name not in NETWORKS:
         raise ValueError(f"no network is named {name!r}; known: {', '.join(NETWORKS)}")
-    return NETWORKS[name]
+    node = nodes.node(NETWORKS[name])
+    return Cluster(node=node, num_nodes=ceil(ranks / node.gpus))
 
 
 def chip(name: str) -> Chip:
     """The GPU in the servers of that network."""
-    return hardware.chip(server(name).chip)
+    return cluster(name, 1).node.chip
 
 
+@cache  # rings through hundreds of GPUs take a while to lay, and explorers ask for the same ones again and again
 def network(name: str, ranks: int) -> Link:
-    """What a ring of so many GPUs runs at: the link inside as long as one server holds them all, else both."""
-    one = server(name)
-    inside = hardware.link(one.inside)
-    if ranks <= GPUS_PER_SERVER:
-        return inside
-    between = hardware.link(one.between)
-    return collectives.ring_through_servers(inside, between, gpus=GPUS_PER_SERVER, cards=one.cards)
+    """What a ring of so many GPUs runs at: inside one server the GPU's own link, else rings through all servers."""
+    servers = cluster(name, ranks)
+    if servers.num_nodes == 1:
+        (_, own), *_ = servers.node.route("GPU 0", "GPU 1")
+        return own.link
+    return traffic.as_link(servers, range(ranks))
 
 
 def examples() -> dict[str, Run]:

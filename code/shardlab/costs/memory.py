@@ -1,78 +1,38 @@
-"""Bytes one rank keeps while it trains: the model's states and the activations, part by part.
+"""Bytes that one rank holds while it trains, part by part, for every layout and pipeline stage.
 
 States: Rajbhandari et al. 2020, "ZeRO" (https://arxiv.org/abs/1910.02054).
-Activations: Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198).
+Activations: Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198); see `activations`.
+Left out: the CUDA context, libraries' own memory, fragmentation; what a layer's backward holds for a moment beside what
+it reads; messages of the pipeline and of context parallelism.
 """
 
-from dataclasses import dataclass
+from shardlab.layout import ZERO_STAGES, listed, stages
 
-from shardlab.spec import TransformerSpec
+from . import activations, shards
+from .recipes import MIXED, Recipe
+from .training import Training, in_flight
 
-ZERO_STAGES = {0: "everything on every rank", 1: "optimizer cut", 2: "+ gradients cut", 3: "+ parameters cut"}
-ATTENTIONS = ("flash", "stored")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How numbers are kept: bytes for each parameter."""
-
-    name: str
-    parameters: int
-    gradients: int
-    optimizer: int  # Adam's momentum and variance, and the fp32 master copy where the parameters are 16-bit
-    update_traffic: int  # bytes read and written by one step of Adam
-    element: int  # bytes of one activation
-    source: str
-
-    @property
-    def bytes_per_parameter(self) -> int:
-        """Of all states together."""
-        return self.parameters + self.gradients + self.optimizer
+CUT_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage from which a part is cut
 
 
-_ZERO = "Rajbhandari et al. 2020, section 3.1 (https://arxiv.org/abs/1910.02054)"
-_MEGATRON = "https://docs.nvidia.com/megatron-core/developer-guide/latest/distrib_optimizer.html"
-
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(  # reads gradient, parameter, momentum, variance; writes the last three
-            name="fp32 Adam",
-            parameters=4,
-            gradients=4,
-            optimizer=8,
-            update_traffic=4 + 2 * (4 + 8),
-            element=4,
-            source=_MEGATRON,
-        ),
-        Recipe(  # reads gradient, master, momentum, variance; writes the last three and the 16-bit parameter
-            name="mixed, 16-bit gradients",
-            parameters=2,
-            gradients=2,
-            optimizer=12,
-            update_traffic=2 + 2 * 12 + 2,
-            element=2,
-            source=_ZERO,
-        ),
-        Recipe(
-            name="mixed, fp32 gradients",
-            parameters=2,
-            gradients=4,
-            optimizer=12,
-            update_traffic=4 + 2 * 12 + 2,
-            element=2,
-            source=_MEGATRON,
-        ),
-    )
-}
-MIXED = RECIPES["mixed, 16-bit gradients"]
+def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
+    """Bytes on a rank of the stage at its peak: when backward begins, with gradients of earlier microbatches there."""
+    return {**states(training, stage), **kept(training, stage), "buffers": sum(buffers(training, stage).values())}
 
 
-def recipe(name: str) -> Recipe:
-    """The recipe of that name. Errors: ValueError that lists the known names."""
-    if name not in RECIPES:
-        raise ValueError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
-    return RECIPES[name]
+def total(training: Training) -> float:
+    """Bytes on a rank of the worst stage."""
+    return max(sum(per_rank(training, stage).values()) for stage in _ends(training))
+
+
+def worst_stage(training: Training) -> int:
+    """The stage whose ranks hold the most."""
+    return max(_ends(training), key=lambda stage: sum(per_rank(training, stage).values()))
+
+
+def _ends(training: Training) -> set[int]:
+    """The stages that may be the worst: the first has most layers and microbatches, the last has the head."""
+    return {0, training.layout.pp - 1}
 
 
 def model_states(
@@ -87,43 +47,70 @@ def model_states(
     if dp < 1 or num_parameters < 0:
         raise ValueError(f"{num_parameters} parameters on {dp} ranks is no layout; use at least 0 and 1")
     if zero not in ZERO_STAGES:
-        raise ValueError(f"ZeRO has the stages {', '.join(map(str, ZERO_STAGES))}, not {zero}")
-    pieces = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the stage from which a part is cut
+        raise ValueError(f"ZeRO has the stages {listed(ZERO_STAGES)}, not {zero}")
     return {
         part: getattr(recipe, part) * num_parameters / (dp if zero >= stage else 1)
-        for part, stage in pieces.items()
+        for part, stage in CUT_FROM.items()
     }
 
 
-def activations(
-    spec: TransformerSpec, *, batch: int, sequence: int, attention: str = "flash", element: int = 2
-) -> dict[str, float]:
-    """Bytes that the forward pass leaves for the backward pass, without recomputation.
+def states(training: Training, stage: int = 0) -> dict[str, float]:
+    """Bytes of parameters, gradients and optimizer states on a rank of the stage."""
+    layout = training.layout
+    held = sum(shards.parameters(training.spec, layout, stage).values())
+    return model_states(held, training.recipe, dp=layout.replicas, zero=layout.zero)
 
-    attention: "stored" keeps the [S, S] scores of every head, s*b*h*(34 + 5*a*s/h) bytes a layer for GPT
-    (Korthikanti et al. 2022, equation 1); "flash" does not, 34*s*b*h, what their selective recomputation
-    keeps (equation 6, t = 1). element: bytes of one activation; the paper's formulas are for 2.
-    Errors: ValueError for no tokens, more than the context, or another attention.
-    """
-    if attention not in ATTENTIONS:
-        raise ValueError(f"unknown attention {attention!r}; known: {', '.join(ATTENTIONS)}")
-    tokens, h = spec.tokens(batch, sequence), spec.hidden_size
-    dropout = spec.style == "gpt2"
-    layer = tokens * (element * _stored_per_token(spec) + dropout * 2 * h)  # two masks of one byte an entry
-    if attention == "stored":  # the softmax, and with dropout its mask and its output
-        layer += batch * spec.num_heads * sequence**2 * (2 * element + 1 if dropout else element)
+
+def kept(training: Training, stage: int = 0) -> dict[str, float]:
+    """Bytes of activations of all microbatches in flight; the logits are named, for they are only on the last stage."""
+    pp, flying = training.layout.pp, in_flight(training, stage)
+    layers = len(stages(training.spec.num_layers, pp)[stage]) / training.chunks
+    parts = {"activations": layers * sum(flying) * sum(activations.layer(training).values()), "logits": 0.0}
+    if stage == 0:
+        parts["activations"] += flying[0] * sum(activations.embedding(training).values())
+    if stage == pp - 1:
+        head = activations.head(training)
+        parts["logits"] = flying[-1] * head.pop("logits")
+        parts["activations"] += flying[-1] * sum(head.values())
+    return parts
+
+
+def buffers(training: Training, stage: int = 0) -> dict[str, float]:
+    """Bytes that come and go, by what they are for; only one of those that backward needs is there at a time."""
+    layout = training.layout
+    backward = {
+        "loss": 2 * activations.logits(training) * (stage == layout.pp - 1),  # gradient before and after the softmax
+        "recomputation": recomputed(training),
+    }
+    largest = max(backward, key=lambda part: backward[part])
+    gathered = layout.tp > 1 and layout.sequence_parallel
     return {
-        "layers": float(spec.num_layers * layer),
-        "embedding": float(tokens * h * dropout),  # the mask of its dropout
-        "head": float(tokens * (2 * element * h + 4 * spec.vocab_size)),  # two inputs, fp32 logits
+        largest: backward[largest],
+        "sequence parallelism": gathered * training.tokens * training.spec.hidden_size * float(training.recipe.element),
+        **_messages(training, stage),
     }
 
 
-def _stored_per_token(spec: TransformerSpec) -> int:
-    """Numbers one layer keeps for each token, for the backward of norms, matrices, activations. GPT: 16 h."""
-    h, kv, f = spec.hidden_size, spec.kv_size, spec.ffn
-    norms = 2 * h
-    attention = h + h + 2 * kv + h  # input, queries, keys and values, input of the output projection
-    if spec.style == "gpt2":
-        return norms + attention + h + 2 * f  # input, before and after GELU
-    return norms + attention + h + 4 * f  # input, gate before and after SiLU, up, their product
+def recomputed(training: Training) -> float:
+    """Bytes that the layer in work holds beyond what it kept."""
+    return sum(activations.whole_layer(training).values()) - sum(activations.layer(training).values())
+
+
+def _messages(training: Training, stage: int) -> dict[str, float]:
+    """Buckets of data parallelism, and the layers that ZeRO-2 and -3 have whole for a moment.
+
+    As torch's fully_shard does it: while a layer computes the next one is gathered, and what is not in a layer stays
+    whole from forward to backward. https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+    """
+    spec, layout, recipe = training.spec, training.layout, training.recipe
+    if layout.replicas == 1:
+        return {}
+    held, layer = sum(shards.parameters(spec, layout, stage).values()), shards.layer_parameters(spec, layout)
+    if layout.zero < CUT_FROM["gradients"]:
+        return {"buckets": 0.0 if training.bucket_views else recipe.gradients * held}
+    rest = held - layer * len(stages(spec.num_layers, layout.pp)[stage])
+    gathered = layout.zero >= CUT_FROM["parameters"]
+    return {
+        "gradients of a layer": recipe.gradients * layer,
+        "gathered layers": gathered * recipe.parameters * (2 * layer + rest),
+    }

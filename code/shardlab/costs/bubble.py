@@ -1,0 +1,90 @@
+"""What the papers on pipeline schedules state about waiting and activations, as formulas.
+
+p stages, m microbatches, v chunks on each stage. F, I and W are the seconds of one action: a forward, the gradient of
+the input, the gradients of the weights; a whole backward is B = I + W. An action is that of one chunk, so that with v
+equal chunks it takes a v-th of its stage's time. `timeline.play` finds the same by playing the schedule.
+"""
+
+from typing import Any
+
+SOURCES = {
+    "naive": "one stage at a time: Huang et al. 2019, Figure 2b (https://arxiv.org/abs/1811.06965)",
+    "GPipe": "Huang et al. 2019, section 2.3 (https://arxiv.org/abs/1811.06965)",
+    "1F1B": "Narayanan et al. 2021, section 2.2.1 (https://arxiv.org/abs/2104.04473)",
+    "interleaved": "Narayanan et al. 2021, section 2.2.2 (https://arxiv.org/abs/2104.04473); activations: "
+    "Korthikanti et al. 2022, section 4.2.3 (https://arxiv.org/abs/2205.05198)",
+    "ZB-H1": "Qi et al. 2023, Table 2 (https://arxiv.org/abs/2401.10241)",
+    "ZB-H2": "Qi et al. 2023, Table 2 (https://arxiv.org/abs/2401.10241)",
+    "ZB-V": "Qi et al. 2023, section 6 (https://arxiv.org/abs/2401.10241)",
+    "DualPipe-V": "DeepSeek-AI 2024, Table 2 (https://arxiv.org/abs/2412.19437), on half as many ranks: "
+    "https://github.com/deepseek-ai/DualPipe",
+}
+INSIDE = {"ZB-H2", "ZB-V"}  # the formula counts no waiting before a stage's first action or after its last
+
+
+def waiting(name: str, p: int, m: int, durations: dict[str, Any]) -> Any:
+    """Seconds that a stage waits in one batch; for INSIDE: at most, and only between its first action and its last.
+
+    durations: of F, I and W; and of a forward and a backward at the same time, "F&B", if that is not F + B.
+    Errors: ValueError where the formula does not hold, see `condition`.
+    """
+    if why := condition(name, p, m, durations):
+        raise ValueError(f"the formula of {name} holds {why}; play the schedule instead")
+    F, I, W = durations["F"], durations["I"], durations["W"]  # noqa: E741
+    formulas = {
+        "naive": (p - 1) * m * (F + I + W),
+        "GPipe": (p - 1) * (F + I + W),
+        "1F1B": (p - 1) * (F + I + W),
+        "interleaved": (p - 1) * (F + I + W),
+        "ZB-H1": (p - 1) * (F + I - W),
+        "ZB-H2": (p - 1) * (F + I - 2 * W),
+        "ZB-V": 0,
+        "DualPipe-V": (p - 1) * (durations.get("F&B", F + I + W) + I - 2 * W),
+    }
+    return formulas[name]
+
+
+def condition(name: str, p: int, m: int, durations: dict[str, Any]) -> str:
+    """What the formula of `waiting` asks for and this pipeline does not have, or ""."""
+    if name not in SOURCES:
+        raise ValueError(f"no formula for the schedule {name!r}; known: {', '.join(SOURCES)}")
+    least = {"interleaved": p, "ZB-H1": p, "ZB-H2": 2 * p - 1, "ZB-V": 2 * p - 1, "DualPipe-V": 2 * p}.get(name, 1)
+    F, I, W = durations["F"], durations["I"], durations["W"]  # noqa: E741
+    asks = {
+        "ZB-H1": ("W <= F and W <= I", min(F, I) >= W),
+        "ZB-H2": ("W <= F and W <= I", min(F, I) >= W),
+        "ZB-V": ("F = I = W", F == I == W),
+        "DualPipe-V": ("W <= F = I", W <= F == I),
+    }
+    text, holds = asks.get(name, ("", True))
+    if m < least:
+        return f"from {least} microbatches on, and there are {m}"
+    return "" if holds else f"where {text}"
+
+
+def activations(name: str, p: int, m: int, v: int = 1) -> int:
+    """The most that a stage holds, counted in chunks of microbatches: divide by v for microbatches of a whole stage."""
+    group = -(-m // max(1, m // p))  # microbatches that take turns on the chunks of an interleaved stage
+    formulas = {
+        "naive": 1,
+        "GPipe": m,
+        "1F1B": p,
+        "interleaved": 2 * (p - 1) + (v - 1) * group + 1,
+        "ZB-H1": p,
+        "ZB-H2": 2 * p - 1,
+        "ZB-V": 2 * p,
+        "DualPipe-V": 2 * p + 1,
+    }
+    if name not in formulas:
+        raise ValueError(f"no formula for the schedule {name!r}; known: {', '.join(formulas)}")
+    return min(formulas[name], m * v)
+
+
+def of_ideal(waiting: Any, m: int, v: int, durations: dict[str, Any]) -> Any:
+    """The bubble as a share of the time in which a stage computes: (p - 1) / m for GPipe."""
+    return waiting / (m * v * sum(durations[kind] for kind in "FIW"))
+
+
+def of_total(waiting: Any, m: int, v: int, durations: dict[str, Any]) -> Any:
+    """The bubble as a share of all time: (p - 1) / (m + p - 1) for GPipe."""
+    return waiting / (waiting + m * v * sum(durations[kind] for kind in "FIW"))

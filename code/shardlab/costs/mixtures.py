@@ -1,0 +1,167 @@
+"""Mixtures of experts: their sizes, and their parameters counted part by part, all of them and those one token uses.
+
+A router sends each token to a few of many feed-forward blocks, the experts (Shazeer et al. 2017,
+https://arxiv.org/abs/1701.06538). Layers as in Mixtral (https://arxiv.org/abs/2401.04088) and in DeepSeek-V3
+(https://arxiv.org/abs/2412.19437): RMSNorm, SwiGLU, no biases, untied head.
+"""
+
+from dataclasses import dataclass
+
+SWIGLU = 3  # matrices of a feed-forward block: gate, up, down
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedAttention:
+    """Query heads that share keys and values (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245)."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+
+    def parameters(self, hidden_size: int) -> int:
+        """Of one layer: queries and output, keys and values."""
+        return hidden_size * 2 * (self.num_heads + self.num_kv_heads) * self.head_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention: queries, and keys and values, pass a narrow layer with a norm in the middle.
+
+    DeepSeek-AI 2024, section 2.1 (https://arxiv.org/abs/2405.04434). Part of each query and key is rotated by its
+    position; the rotated part of the key is shared by all heads and comes straight from the input.
+    """
+
+    num_heads: int
+    query_rank: int
+    kv_rank: int
+    plain_size: int  # of a head's query and key, the part without positions
+    rotary_size: int
+    value_size: int
+
+    def parameters(self, hidden_size: int) -> int:
+        """Of one layer, with the two norms in the middle."""
+        queries = (hidden_size + 1) * self.query_rank
+        queries += self.query_rank * self.num_heads * (self.plain_size + self.rotary_size)
+        keys_and_values = hidden_size * (self.kv_rank + self.rotary_size) + self.kv_rank
+        keys_and_values += self.kv_rank * self.num_heads * (self.plain_size + self.value_size)
+        return queries + keys_and_values + self.num_heads * self.value_size * hidden_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureSpec:
+    """One decoder-only mixture of experts, as plain numbers."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    attention: GroupedAttention | LatentAttention
+    num_experts: int
+    experts_per_token: int
+    expert_size: int  # width of the hidden layer of one expert
+    num_shared_experts: int = 0  # that every token uses
+    num_dense_layers: int = 0  # the first layers have one block of dense_size, and no router
+    dense_size: int = 0
+    router_bias: bool = False  # one number for each expert, with which the router balances them
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.experts_per_token <= self.num_experts:
+            raise ValueError(
+                f"a token cannot use {self.experts_per_token} of {self.num_experts} experts; "
+                f"use experts_per_token = 1 to {self.num_experts}"
+            )
+        if not 0 <= self.num_dense_layers <= self.num_layers:
+            raise ValueError(
+                f"{self.num_dense_layers} of {self.num_layers} layers cannot be dense; use 0 to {self.num_layers}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedMixture:
+    """A mixture somebody published."""
+
+    name: str
+    spec: MixtureSpec
+    parameters: int | None  # of the released checkpoint
+    printed: tuple[float, float]  # total and active, as its authors round them
+    date: str  # of publication, year-month
+    source: str
+
+
+def parameters(spec: MixtureSpec) -> dict[str, int]:
+    """How many parameters each part has; exact."""
+    return _parts(spec, spec.num_experts)
+
+
+def active_parameters(spec: MixtureSpec) -> dict[str, int]:
+    """Those that one token uses. Of the token embedding it uses one row: some authors leave that part out."""
+    return _parts(spec, spec.experts_per_token)
+
+
+def published(name: str) -> PublishedMixture:
+    """The published mixture of that name. Errors: ValueError that lists the known names."""
+    if name not in PUBLISHED:
+        raise ValueError(f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}")
+    return PUBLISHED[name]
+
+
+def _parts(spec: MixtureSpec, experts: int) -> dict[str, int]:
+    h, sparse = spec.hidden_size, spec.num_layers - spec.num_dense_layers
+    expert = SWIGLU * h * spec.expert_size
+    return {
+        "token embedding": spec.vocab_size * h,
+        "attention": spec.num_layers * spec.attention.parameters(h),
+        "dense feed-forward": spec.num_dense_layers * SWIGLU * h * spec.dense_size,
+        "routers": sparse * spec.num_experts * (h + spec.router_bias),
+        "shared experts": sparse * spec.num_shared_experts * expert,
+        "routed experts": sparse * experts * expert,
+        "norms": (2 * spec.num_layers + 1) * h,
+        "head": spec.vocab_size * h,
+    }
+
+
+def _mixtral(width: int, layers: int, heads: int, expert: int, vocab: int) -> MixtureSpec:
+    return MixtureSpec(
+        vocab_size=vocab,
+        hidden_size=width,
+        num_layers=layers,
+        attention=GroupedAttention(num_heads=heads, num_kv_heads=8, head_size=128),
+        num_experts=8,
+        experts_per_token=2,
+        expert_size=expert,
+    )
+
+
+def _deepseek(heads: int, experts: int, dense_layers: int, vocab: int) -> MixtureSpec:
+    return MixtureSpec(
+        vocab_size=vocab,
+        hidden_size=7168,
+        num_layers=61,
+        attention=LatentAttention(
+            num_heads=heads, query_rank=1536, kv_rank=512, plain_size=128, rotary_size=64, value_size=128
+        ),
+        num_experts=experts,
+        experts_per_token=8,
+        expert_size=2048,
+        num_shared_experts=1,
+        num_dense_layers=dense_layers,
+        dense_size=18432,
+        router_bias=True,
+    )
+
+
+_MIXTRAL = "https://mistral.ai/news/mixtral-of-experts; Jiang et al. 2024, Table 1 (https://arxiv.org/abs/2401.04088)"
+_MIXTRAL_22 = "https://mistral.ai/news/mixtral-8x22b, and the released config.json"
+_V3 = (  # without the module that predicts a second token
+    "DeepSeek-AI 2024, section 4.2 (https://arxiv.org/abs/2412.19437), and the released config.json"
+)
+_K2 = "Kimi Team 2025, Table 2 (https://arxiv.org/abs/2507.20534), and the released config.json"
+
+PUBLISHED: dict[str, PublishedMixture] = {
+    name: PublishedMixture(name=name, spec=spec, parameters=count, printed=printed, date=date, source=source)
+    for name, spec, count, printed, date, source in (
+        ("Mixtral 8x7B", _mixtral(4096, 32, 32, 14336, 32000), 46_702_792_704, (46.7e9, 12.9e9), "2023-12", _MIXTRAL),
+        ("Mixtral 8x22B", _mixtral(6144, 56, 48, 16384, 32768), None, (141e9, 39e9), "2024-04", _MIXTRAL_22),
+        ("DeepSeek-V3", _deepseek(128, 256, 3, 129280), 671_026_419_200, (671e9, 37e9), "2024-12", _V3),
+        ("Kimi K2", _deepseek(64, 384, 1, 163840), None, (1.04e12, 32.6e9), "2025-07", _K2),
+    )
+}

@@ -1,0 +1,158 @@
+"""A pipeline schedule on a clock: when every stage does what, how long it waits, what it holds meanwhile.
+
+"The bubble" is measured in three ways. With p equal stages and m microbatches, GPipe and 1F1B have
+
+    waiting / computing              (p - 1) / m            Narayanan et al. 2021, 2.2.1, https://arxiv.org/abs/2104.04473
+    waiting / (waiting + computing)  (p - 1) / (m + p - 1)  Huang et al. 2019, 2.3, https://arxiv.org/abs/1811.06965
+
+and Qi et al. 2023 (https://arxiv.org/abs/2401.10241) count only the waiting between the first action of a stage and its
+last, since they let a stage begin the next batch before others have ended this one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from shardlab import schedules
+from shardlab.schedules import Action, Schedule
+from shardlab.trace import Event
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A schedule with the start and the end of each of its actions, in seconds. Lists have one entry for each stage."""
+
+    schedule: Schedule
+    spans: list[list[tuple[Any, Any]]]
+
+    @property
+    def makespan(self) -> Any:
+        """From the first action of all to the last, in seconds."""
+        return max(row[-1][1] for row in self.spans) - min(row[0][0] for row in self.spans)
+
+    @property
+    def busy(self) -> list[Any]:
+        """Seconds each stage computes; joined actions share their time."""
+        return [sum(end - start for start, end in dict.fromkeys(row)) for row in self.spans]
+
+    @property
+    def waiting(self) -> list[Any]:
+        """Seconds each stage does not compute, of the whole makespan."""
+        makespan = self.makespan
+        return [makespan - busy for busy in self.busy]
+
+    @property
+    def waiting_inside(self) -> list[Any]:
+        """Seconds each stage does not compute between its own first action and its own last."""
+        return [row[-1][1] - row[0][0] - busy for row, busy in zip(self.spans, self.busy, strict=True)]
+
+    @property
+    def bubble_of_ideal(self) -> Any:
+        """Waiting over computing."""
+        return sum(self.waiting) / sum(self.busy)
+
+    @property
+    def bubble_of_total(self) -> Any:
+        """Waiting over all time."""
+        return sum(self.waiting) / (self.makespan * self.schedule.num_stages)
+
+    def held(self, stage: int, *, activation: Any = 1, kept: Any = 1) -> list[tuple[Any, Any]]:
+        """The activations on a stage as (from when, how much), a step for each change.
+
+        activation: what a forward leaves, in any unit; or a list with an entry for each part of the model.
+        kept: the share of it that I leaves for W. Qi et al. 2023 write M_B and M_W for the whole and for that share.
+        """
+        parts = self.schedule.parts[stage]
+        sizes = [activation[part] if isinstance(activation, Sequence) else activation for part in parts]
+        steps: list[tuple[Any, Any]] = []
+        now: Any = 0
+        for action, (start, end) in zip(self.schedule.orders[stage], self.spans[stage], strict=True):
+            now += sizes[action.chunk] * {"F": 1, "B": -1, "I": kept - 1, "W": -kept}[action.kind]
+            at = start if action.kind == "F" else end
+            if steps and steps[-1][0] == at:
+                steps.pop()  # what is freed makes room at once
+            steps.append((at, now))
+        return steps[:1] + [after for before, after in pairwise(steps) if before[1] != after[1]]
+
+    def peaks(self, *, activation: Any = 1, kept: Any = 1) -> list[Any]:
+        """The most that each stage holds; for `activation` and `kept` see `held`."""
+        stages = range(self.schedule.num_stages)
+        return [max(amount for _, amount in self.held(s, activation=activation, kept=kept)) for s in stages]
+
+    def events(self) -> list[Event]:
+        """As ranks would record it: stage s is rank s, an action's name its op."""
+        return [
+            Event(stage, "compute", str(action), (stage,), 0, float(start), float(end))
+            for stage, (order, row) in enumerate(zip(self.schedule.orders, self.spans, strict=True))
+            for action, (start, end) in zip(order, row, strict=True)
+        ]
+
+
+def play(
+    schedule: Schedule,
+    durations: Mapping[str, Any] | Sequence[Mapping[str, Any]] = schedules.TICKS,
+    *,
+    nbytes: float = 0,
+    bandwidth: float = 1,
+    latency: Any = 0,
+    overlap: bool = True,
+) -> Timeline:
+    """The timeline of a schedule in which every action starts as soon as it can.
+
+    durations  seconds of one action: {"F": 1, "B": 2} or {"F": 1, "I": 1, "W": 1}, and "F&B" for joined actions; or a
+               list of such, one for each part of the model, in its order. B is I + W where it is not given.
+    nbytes     of a message between two stages, which a link of that bandwidth (bytes/s) carries one after the other
+    latency    seconds
+    overlap    a stage computes while its messages travel; False: it waits until they have arrived
+
+    Errors: ValueError for a deadlock, or a duration that is missing.
+    """
+    transfer = nbytes / bandwidth if nbytes else 0
+    return Timeline(schedule, schedules.times(schedule, durations, latency=latency, transfer=transfer, overlap=overlap))
+
+
+def recorded(schedule: Schedule, events: Iterable[Event]) -> Timeline:
+    """The timeline of a batch that ran: the actions of all stages, as `events` or `ranks.pipeline` give them.
+
+    Errors: ValueError unless every stage did what the schedule says.
+    """
+    found = sorted(events, key=lambda event: event.start)
+    spans: list[list[tuple[Any, Any]]] = []
+    for stage, order in enumerate(schedule.orders):
+        mine = [event for event in found if event.rank == stage and event.kind == "compute"]
+        if [event.op for event in mine] != list(map(str, order)):
+            raise ValueError(
+                f"stage {stage} did {len(mine)} actions where {schedule.name} has {len(order)}, or in another order; "
+                "pass the events of all stages, of one batch"
+            )
+        spans.append([(event.start, event.end) for event in mine])
+    return Timeline(schedule, spans)
+
+
+def typical(run: Timeline) -> list[dict[str, float]]:
+    """The median duration of each kind of action, for each part of the model: what `play` takes."""
+    found: list[dict[str, list[float]]] = [{} for _ in range(run.schedule.num_parts)]
+    for stage, (order, row) in enumerate(zip(run.schedule.orders, run.spans, strict=True)):
+        for action, (start, end) in zip(order, row, strict=True):
+            part = run.schedule.parts[stage][action.chunk]
+            found[part].setdefault(action.kind, []).append(end - start)
+    return [{kind: median(seconds) for kind, seconds in each.items()} for each in found]
+
+
+def sent_bytes(schedule: Schedule, nbytes: float | Sequence[float]) -> list[float]:
+    """Bytes that each stage sends to others in one batch: activations forward, their gradients backward.
+
+    nbytes: of one message; or a list with an entry for each microbatch.
+    """
+    sizes = nbytes if isinstance(nbytes, Sequence) else [nbytes] * schedule.num_microbatches
+    return [
+        sum(sizes[action.microbatch] for action in order if _leaves(schedule, stage, action))
+        for stage, order in enumerate(schedule.orders)
+    ]
+
+
+def _leaves(schedule: Schedule, stage: int, action: Action) -> bool:
+    target = schedule.target(stage, action)
+    return target is not None and schedule.homes[target][0] != stage

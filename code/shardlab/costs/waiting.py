@@ -1,0 +1,50 @@
+"""Who waits for whom, read from a trace: a collective can begin when the last of its ranks has come.
+
+The rank with the longest all-reduces is not the slow one: it came first. Tools for MPI have attributed waiting to its
+cause in this way (Böhme et al. 2016, https://doi.org/10.1145/2934661, who also follow it along chains of messages).
+
+Times are those of events: for operations that were issued early and waited for later they bound the waiting from above.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardlab.trace import Event
+
+from . import matching
+
+
+def who_waits(events: Sequence[Event]) -> dict[tuple[int, int], float]:
+    """(who waits, for whom) -> seconds, over the whole trace; pairs that never wait are left out."""
+    waited: dict[tuple[int, int], float] = {}
+    for index, last in _last_to_come(events).items():
+        seconds = _begin(events[index], events[last]) - events[index].start
+        if seconds > 0:
+            pair = events[index].rank, events[last].rank
+            waited[pair] = waited.get(pair, 0.0) + seconds
+    return waited
+
+
+def parted(events: Sequence[Event]) -> list[Event]:
+    """The trace with every rank's waiting for the last one as an event of its own, kind "idle", op "waiting"."""
+    parts, last = [], _last_to_come(events)
+    for index, event in enumerate(events):
+        begin = _begin(event, events[last.get(index, index)])
+        if begin > event.start:
+            parts.append(replace(event, kind="idle", op="waiting", nbytes=0, end=begin))
+        parts.append(replace(event, start=begin))
+    return parts
+
+
+def _last_to_come(events: Sequence[Event]) -> dict[int, int]:
+    """Position of a communication -> position of the event of its rank that came last, in the same transfer."""
+    found: dict[int, int] = {}
+    for meeting in matching.meetings(events):
+        last = max(meeting.events, key=lambda index: events[index].start)
+        found |= dict.fromkeys(meeting.events, last)
+    return found
+
+
+def _begin(event: Event, last: Event) -> float:
+    """When waiting ends: a message that was put aside for its receiver may end before that one comes."""
+    return max(event.start, min(last.start, event.end))

@@ -1,0 +1,46 @@
+"""All schedules by name, for a whole pipeline."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from . import classic, v_shaped, zero_bubble
+from .action import Action, Schedule, loop, vee
+
+Order = Callable[..., list[Action]]
+SCHEDULES: dict[str, Order] = {
+    "naive": classic.naive,
+    "GPipe": classic.gpipe,
+    "1F1B": classic.one_f_one_b,
+    "interleaved": classic.interleaved,
+    "ZB-H1": zero_bubble.zb_h1,
+    "ZB-H2": zero_bubble.zb_h2,
+    "ZB-V": v_shaped.zb_v,
+    "DualPipe-V": v_shaped.dualpipe_v,
+}
+V_SHAPED = {"ZB-V", "DualPipe-V"}
+
+
+def make(name: str, num_stages: int, num_microbatches: int, num_chunks: int | None = None) -> Schedule:
+    """The schedule of that name for any number of stages and of microbatches.
+
+    num_chunks: of each stage, for "interleaved" (None: 2). The V-shaped schedules have 2, all others 1.
+    Errors: ValueError for an unknown name, an empty pipeline, or chunks that the schedule does not have.
+    """
+    if name not in SCHEDULES:
+        raise ValueError(f"no schedule is called {name!r}; known: {', '.join(SCHEDULES)}")
+    if num_stages < 1 or num_microbatches < 1:
+        raise ValueError(f"{num_stages} stages with {num_microbatches} microbatches do nothing; use at least 1 of each")
+    has = 2 if name in V_SHAPED else 1
+    if name == "interleaved":
+        has = 2 if num_chunks is None else num_chunks
+    if num_chunks not in (None, has) or has < 1:
+        raise ValueError(
+            f"{name} with {num_chunks} chunks on each stage: only interleaved has a choice, of 1 or more; "
+            f"{name} has {max(1, has)}"
+        )
+    order: Callable[..., Any] = SCHEDULES[name]
+    if name == "interleaved":
+        order = partial(order, num_chunks=has)
+    orders = tuple(tuple(order(stage, num_stages, num_microbatches)) for stage in range(num_stages))
+    return Schedule(name, orders, num_microbatches, vee(num_stages) if name in V_SHAPED else loop(num_stages, has))

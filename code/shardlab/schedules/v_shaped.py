@@ -1,0 +1,93 @@
+"""Schedules in the shape of a V: every microbatch goes down the stages with chunk 0 and comes back with chunk 1.
+
+The first stage has both ends of the model, so its loss turns back at once, and tied embeddings stay on one rank.
+"""
+
+from collections import Counter
+
+from .action import Action
+
+
+class Draft:
+    """An order while it is written. Each chunk's microbatches come in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self.order: list[Action] = []
+        self.count: Counter[tuple[bool, int]] = Counter()  # of forwards, and of backwards, of each chunk
+        self.due: list[Action] = []  # W whose I is written, oldest first
+
+    def write(self, words: str, times: int = 1) -> None:
+        """Words such as "F0 I1 W &B1": kind and chunk. W alone is the oldest one due; & joins a word to the last."""
+        for word in words.split() * times:
+            if word[0] == "W":
+                self.order.append(self.due.pop(self._oldest(word[1:])))
+            else:
+                self._add(word[-2], int(word[-1]), joined=word[0] == "&")
+
+    def _oldest(self, chunk: str) -> int:
+        return next(i for i, action in enumerate(self.due) if chunk in ("", str(action.chunk)))
+
+    def _add(self, kind: str, chunk: int, joined: bool) -> None:
+        microbatch = self.count[kind == "F", chunk]
+        self.count[kind == "F", chunk] += 1
+        self.order.append(Action(kind, microbatch, chunk, joined))
+        if kind == "I":
+            self.due.append(Action("W", microbatch, chunk))
+
+    def first(self, num_microbatches: int) -> list[Action]:
+        """Without the microbatches beyond. What is left of an order that can run, can run."""
+        kept: list[Action] = []
+        for before, action in zip([None, *self.order], self.order, strict=False):
+            if action.microbatch < num_microbatches:
+                kept.append(action._replace(joined=action.joined and before in kept[-1:]))
+        return kept
+
+
+def zb_v(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
+    """ZB-V (Qi et al. 2023, https://arxiv.org/abs/2401.10241, section 6): as ZB-H2, with the memory of 1F1B.
+
+    2 stages, 3 microbatches:
+
+        stage 0: F0   F1   F2   F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0   W0   F2.1 I2.1 W2.1 I1   W1   I2   W2
+        stage 1:      F0   F0.1 F1   F1.1 I0.1 W0.1 F2   I0   W0   F2.1 I1.1 W1.1 I1   I2.1 I2   W1   W2.1 W2
+    """
+    before, after = stage, num_stages - 1 - stage
+    total, draft = max(num_microbatches, 2 * num_stages - 1), Draft()
+    draft.write("F0", 2 * after + 1)
+    draft.write("F1 F0", before)
+    draft.write("F1 I1 W1", after + 1)
+    draft.write("F0 I0 W0 F1 I1 W1", total - num_stages - after)
+    draft.write("I0 W0 F1 I1 W1", after)
+    draft.write("I0 I1", before)
+    draft.write("I0 W0", after + 1)
+    draft.write("W", 2 * before)
+    return draft.first(num_microbatches)
+
+
+def dualpipe_v(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
+    """DualPipe cut in half (DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437; https://github.com/deepseek-ai/DualPipe).
+
+    A forward and a backward run at the same time, so that the messages of one hide behind the products of the other.
+
+    2 stages, 3 microbatches (from 4 on, there are pairs in the middle of every stage):
+
+        stage 0: F0   F1   F2   F0.1 I0.1 W0.1 F1.1 B1.1      F2.1 &B0  B2.1 B1        I2   W2
+        stage 1:      F0   F0.1 F1   F1.1 F2   B0.1 F2.1 &B0  B1.1 B1        B2.1 B2
+    """
+    before, after = stage, num_stages - 1 - stage
+    total, draft = max(num_microbatches, 2 * num_stages), Draft()
+    draft.write("F0", 2 * after)
+    draft.write("F0 F1", before + 1)
+    draft.write("I1 W F1", after)
+    steady = total - num_stages - after
+    if after == 0:  # the turning point: a joined pair here would only delay what all wait for
+        draft.write("F0 B1 F1 &B0")
+        steady -= 1
+    draft.write("F0 &B1 F1 &B0", steady)
+    draft.write("B1 F1 &B0", after)
+    last = ["B1", "B0"] * (before + 1)
+    draft.write(" ".join(last[: before + 1]))
+    draft.write(" ".join(last[before + 1 :]).replace("B", "I"))
+    draft.write("W I0", after)
+    draft.write("W", before + 1)
+    return draft.first(num_microbatches)

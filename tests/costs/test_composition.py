@@ -1,0 +1,105 @@
+"""What goes along each axis is what ranks count; what leaves a node is what a transfer by transfer account says."""
+
+from itertools import permutations
+
+import pytest
+import torch
+
+from shardlab import schedules
+from shardlab.costs import composition, crossings, models, nodes, placement
+from shardlab.costs.recipes import Recipe
+from shardlab.costs.training import Training
+from shardlab.layout import AXES, Layout, groups
+from shardlab.ranks import launch, ledger, transformer
+from shardlab.ranks.mesh import Mesh
+from shardlab.ranks.train import Trainer
+from shardlab.spec import TransformerSpec
+
+DOUBLE = Recipe(
+    name="float64 Adam", parameters=8, gradients=8, optimizer=16, update_traffic=0, element=8, source="this test"
+)
+SIZES = {"vocab_size": 48, "context_length": 16, "hidden_size": 32, "num_layers": 4, "num_heads": 4}
+GPT = TransformerSpec(**SIZES)
+LLAMA = TransformerSpec(**SIZES, num_kv_heads=2, ffn_size=64, style="llama")
+CASES = [  # sizes without padding
+    (GPT, Layout(dp=2, tp=2, sequence_parallel=True), "1F1B"),
+    (GPT, Layout(tp=2, pp=2, sequence_parallel=True), "1F1B"),
+    (GPT, Layout(dp=2, pp=2, zero=2), "1F1B"),
+    (LLAMA, Layout(dp=2, tp=2, zero=3), "1F1B"),
+    (GPT, Layout(dp=2, pp=2, zero=3), "1F1B"),
+    (LLAMA, Layout(dp=2, pp=2, zero=1), "GPipe"),
+    (LLAMA, Layout(dp=2, pp=2, zero=2), "1F1B"),
+    (LLAMA, Layout(tp=4, sequence_parallel=True), "1F1B"),
+    (LLAMA, Layout(tp=4), "1F1B"),
+    (LLAMA, Layout(tp=2, pp=2), "interleaved"),
+    (LLAMA, Layout(pp=4), "1F1B"),
+]
+MICROBATCHES = 4
+
+
+def training(spec, layout, schedule):
+    chunks = 2 if schedule == "interleaved" else 1
+    return Training(
+        spec=spec, layout=layout, recipe=DOUBLE, microbatch=2, num_microbatches=MICROBATCHES, schedule=schedule,
+        chunks=chunks,
+    )
+
+
+def steps(group):
+    """Every case: where this rank is, and what it sent along each axis."""
+    found, known = [], {}
+    for spec, layout, schedule in CASES:
+        torch.manual_seed(0)
+        mesh = Mesh(layout, group, known=known)
+        plan = schedules.make(schedule, layout.pp, MICROBATCHES)
+        trainer = Trainer(transformer.Transformer(spec).double(), mesh, plan, torch.optim.AdamW)
+        tokens = torch.randint(48, (2 * MICROBATCHES, 17))
+        trainer.pipeline.negotiate(tokens[:, :-1])
+        trainer.pipeline.negotiated = tokens[:, :-1].shape
+        with ledger.Ledger() as book:
+            trainer.step(tokens[:, :-1], tokens[:, 1:])
+        found.append((mesh.place["pp"], composition.by_axis(book.events, layout)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def counted():
+    return launch.run(steps, world_size=4)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0].style}-{CASES[n][1:]}")
+def test_every_axis_carries_the_bytes_that_ranks_count(number, counted):
+    for rank in counted:
+        stage, found = rank[number]
+        layout = CASES[number][1]
+        parts = composition.sent(training(*CASES[number]), stage)
+        predicted = {axis: sum(each.values()) for axis, each in parts.items()}
+        for axis in AXES:
+            if getattr(layout, axis) == layout.ranks:
+                predicted[axis] += predicted.pop(composition.ALL)
+        assert {axis: found[axis] for axis in predicted} == pytest.approx(predicted)
+
+
+# ---- leaving a node --------------------------------------------------------------------------------------------------
+
+MODEL = models.published("Llama 3 8B").spec
+LARGE = [Layout(tp=8, dp=4), Layout(tp=4, dp=4, pp=2), Layout(tp=2, dp=4, pp=4)]
+
+
+@pytest.mark.parametrize("order", list(permutations(AXES)), ids="-".join)
+@pytest.mark.parametrize("layout", LARGE, ids=str)
+def test_a_node_sends_what_its_eight_cards_do(layout, order):
+    """Against `crossings`, which sends every transfer of a step's program over its wires."""
+    options = {"sequence": 4096, "num_microbatches": 4}
+    events = placement.step(MODEL, layout, order=order, batch=4, layers_at_a_time=8, **options)
+    cluster = nodes.cluster("PCIe box, 100 GbE", 4)  # one card, so that all that leaves a node leaves by it
+    by_card = crossings.busiest(events, cluster, groups(layout, order)).get("network", dict.fromkeys(AXES, 0.0))
+    left = composition.leaving(Training(spec=MODEL, layout=layout, **options), cluster.node.gpus, order)
+    assert left["pp"] == pytest.approx(by_card["pp"])
+    assert left["dp"] == pytest.approx(by_card["dp"], rel=0.001)
+    assert left["tp"] == pytest.approx(by_card["tp"], rel=0.06)  # the program leaves out embedding and head
+
+
+def test_one_node_keeps_everything():
+    left = composition.leaving(Training(spec=MODEL, layout=Layout(tp=4, pp=2)), 8)
+    assert left == dict.fromkeys(AXES, 0.0)

@@ -1,0 +1,82 @@
+import re
+from fractions import Fraction
+
+import pytest
+
+from shardlab.costs.training import Training, in_flight
+from shardlab.layout import Layout
+from shardlab.spec import TransformerSpec
+
+SIZES = {"vocab_size": 40, "context_length": 32, "hidden_size": 16, "num_layers": 48, "num_heads": 4}
+SPEC = TransformerSpec(**SIZES)
+def training(**changes):
+    return Training(spec=SPEC, **changes)
+
+
+def test_tokens_of_a_microbatch():
+    run = training(layout=Layout(dp=4, cp=2), microbatch=3, num_microbatches=5, sequence=8)
+    assert run.tokens == 3 * 8 // 2
+    assert training().tokens == 32
+
+
+@pytest.mark.parametrize("pp", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("microbatches", [1, 2, 5, 12, 24])
+def test_in_flight_is_what_the_papers_state(pp, microbatches):
+    def flying(schedule):
+        run = training(layout=Layout(pp=pp), num_microbatches=microbatches, schedule=schedule)
+        return [in_flight(run, stage) for stage in range(pp)]
+
+    assert flying("naive") == [[1]] * pp
+    assert flying("GPipe") == [[microbatches]] * pp
+    assert flying("1F1B") == [[min(pp - stage, microbatches)] for stage in range(pp)]
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4])
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_interleaving_runs_ahead_on_every_stage(pp, chunks):
+    """Narayanan et al. 2021: two forwards more for each stage that follows, pp more for each further chunk."""
+    run = training(layout=Layout(pp=pp), schedule="interleaved", chunks=chunks, num_microbatches=4 * pp)
+    for stage in range(pp):
+        flying = in_flight(run, stage)
+        assert sum(flying) == 2 * (pp - 1 - stage) + (chunks - 1) * pp + 1
+        assert sorted(flying, reverse=True) == flying
+        assert flying[-1] == 1 or stage < pp - 1
+
+
+@pytest.mark.parametrize(("layers", "pp", "chunks"), [(96, 8, 3), (105, 35, 3), (24, 4, 2)])
+def test_the_interleaved_schedule_of_korthikanti(layers, pp, chunks):
+    """Korthikanti et al. 2022, section 4.2.3: L (1 + (p - 1) / (p m)) layers on the first stage; GPT-3 and MT-NLG."""
+    spec = TransformerSpec(**{**SIZES, "num_layers": layers})
+    run = Training(spec=spec, layout=Layout(pp=pp), schedule="interleaved", chunks=chunks, num_microbatches=4 * pp)
+    layers_held = sum(in_flight(run, 0)) * Fraction(layers, pp * chunks)
+    assert layers_held == layers * (1 + Fraction(pp - 1, pp * chunks))
+
+
+def test_without_a_pipeline_one_microbatch_is_in_flight():
+    assert in_flight(training(num_microbatches=8), 0) == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": "ring"}, "known: flash, stored"),
+        ({"recomputation": "some"}, "known: none, selective, full"),
+        ({"schedule": "zigzag"}, "known: 1F1B, GPipe, interleaved, naive"),
+        ({"microbatch": 0}, "is empty"),
+        ({"num_microbatches": 0}, "use at least 1"),
+        ({"sequence": 33}, "use at most 32"),
+        ({"layout": Layout(tp=3)}, "use tp = 1, 2, 4"),
+        ({"layout": Layout(cp=3)}, "does not split over 3 ranks (cp, and tp where it is sequence parallel); use a mul"),
+        ({"layout": Layout(tp=4, sequence_parallel=True), "sequence": 30}, "use a multiple of 4"),
+        ({"chunks": 2}, "need the interleaved schedule, not '1F1B'"),
+        ({"schedule": "interleaved", "chunks": 0}, "use a divisor of 48"),
+        ({"schedule": "interleaved", "chunks": 7, "layout": Layout(pp=2)}, "chunks * pp (or of 50"),
+    ],
+)
+def test_what_cannot_run_is_refused(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        training(**changes)
+
+
+def test_sequence_parallel_needs_no_split_of_the_sequence_without_it():
+    assert training(layout=Layout(tp=4), sequence=30).tokens == 30

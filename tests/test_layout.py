@@ -1,0 +1,139 @@
+import re
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardlab.layout import AXES, DEGREES, Layout, coordinates, groups, holdings, stages, tensor_degrees, together
+from shardlab.spec import TransformerSpec
+
+
+def spec(**changes):
+    sizes = {"vocab_size": 50, "context_length": 16, "hidden_size": 24, "num_layers": 6, "num_heads": 12}
+    return TransformerSpec(**{**sizes, **changes})
+
+
+def test_ranks_are_the_product_of_the_axes_without_the_experts():
+    assert Layout(dp=2, tp=3, pp=5, cp=7, ep=2).ranks == 210
+    assert Layout().ranks == 1
+
+
+@pytest.mark.parametrize(("layers", "pp", "sizes"), [
+    (7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (4, 4, [1] * 4), (5, 1, [5]), (126, 16, [8] * 14 + [7] * 2),
+])  # fmt: skip
+def test_the_first_stages_take_one_layer_more(layers, pp, sizes):
+    assert [len(stage) for stage in stages(layers, pp)] == sizes
+
+
+@settings(deadline=None)
+@given(layers=st.integers(1, 130), data=st.data())
+def test_stages_hold_every_layer_once_and_in_order(layers, data):
+    parts = stages(layers, data.draw(st.integers(1, layers)))
+    assert [layer for part in parts for layer in part] == list(range(layers))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 3, 4, 6, 12])
+@pytest.mark.parametrize("ffn", [96, 40, 7])
+def test_tensor_degrees_are_those_that_cut_everything_evenly(kv_heads, ffn):
+    """Brute force over who holds which head: as many query heads each, and each with the key head it asks."""
+    model = spec(num_kv_heads=kv_heads, ffn_size=ffn)
+    works = []
+    for tp in range(1, 14):
+        ranks = [{h for h in range(12) if h * tp // 12 == rank} for rank in range(tp)]
+        keys = [{h * kv_heads // 12 for h in heads} for heads in ranks]
+        alike = {len(heads) for heads in ranks} == {12 / tp} and len({len(held) for held in keys}) == 1
+        if alike and ffn % tp == 0 and len(keys[0]) == max(1, kv_heads / tp):
+            works.append(tp)
+            Layout(tp=tp).check(model)
+            assert Layout(tp=tp).kv_heads(model) == len(keys[0])
+        else:
+            with pytest.raises(ValueError, match="use tp = 1"):
+                Layout(tp=tp).check(model)
+    assert tensor_degrees(model) == works
+
+
+def test_what_an_error_advises_works():
+    model = spec(num_kv_heads=4)
+    for layout, axis in ((Layout(tp=5), "tp"), (Layout(pp=7), "pp"), (Layout(dp=4, ep=2), "ep")):
+        with pytest.raises(ValueError, match=f"use {axis} = ") as refused:
+            layout.check(model)
+        for degree in re.findall(r"\d+", str(refused.value).partition("; use ")[2]):
+            Layout(**{axis: int(degree)}).check(model)
+
+
+@pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "2"])
+def test_a_degree_is_a_number_of_ranks(degree, value):
+    with pytest.raises(ValueError, match=f"{degree}={re.escape(repr(value))} is not a number of ranks"):
+        Layout(**{degree: value})
+
+
+def test_other_nonsense_is_refused():
+    for call, message in [
+        (lambda: Layout(zero=4), "stages 0, 1, 2, 3, not 4"),
+        (lambda: Layout(dp=6, ep=4), "use ep = 1, 2, 3, 6"),
+        (lambda: Layout(tp=24).check(spec()), "use tp = 1, 2, 3, 4, 6, 12$"),
+        (lambda: Layout(pp=7).check(spec()), "6 layers leave some of pp=7 stages empty; use pp = 6 or less"),
+        (lambda: stages(6, 7), "use pp = 1 to 6"),
+        (lambda: stages(6, 0), "use pp = 1 to 6"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+# ---- which ranks talk to each other ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", list(permutations(AXES)))
+def test_groups_are_all_ranks_that_differ_in_one_axis_only(order):
+    layout = Layout(dp=3, tp=2, pp=4)
+    found = groups(layout, order)
+    places = [coordinates(rank, layout, order) for rank in range(24)]
+    assert len({tuple(place.values()) for place in places}) == 24
+    for axis, members in found.items():
+        assert sorted(rank for group in members for rank in group) == list(range(24))
+        for group in members:
+            assert [places[rank][axis] for rank in group] == list(range(getattr(layout, axis)))
+            assert len({tuple(v for k, v in places[rank].items() if k != axis) for rank in group}) == 1
+    assert found[order[0]][0] == tuple(range(getattr(layout, order[0])))  # the first axis: neighbours
+
+
+def test_six_gpus_as_two_pipelines_of_three():
+    assert groups(Layout(dp=2, pp=3), ("tp", "pp", "dp"))["pp"] == [(0, 1, 2), (3, 4, 5)]
+    assert groups(Layout(dp=2, pp=3), ("tp", "dp", "pp"))["pp"] == [(0, 2, 4), (1, 3, 5)]
+    with pytest.raises(ValueError, match="no order of the axes tp, dp, pp"):
+        groups(Layout(), ("tp", "dp"))
+    with pytest.raises(ValueError, match="cp=2 is along none of them; use cp = 1"):
+        groups(Layout(cp=2))
+
+
+@pytest.mark.parametrize("order", list(permutations(AXES)))
+def test_ranks_of_several_axes_are_those_that_share_the_others(order):
+    layout = Layout(dp=3, tp=2, pp=4)
+    assert together(layout, AXES, order) == [tuple(range(24))]
+    assert together(layout, (), order) == [(rank,) for rank in range(24)]
+    models = together(layout, ("tp", "pp"), order)
+    assert sorted(rank for model in models for rank in model) == list(range(24))
+    for dp, model in enumerate(models):
+        assert {coordinates(rank, layout, order)["dp"] for rank in model} == {dp}
+        assert len(model) == 8
+
+
+@pytest.mark.parametrize("order", [AXES, ("pp", "dp", "tp")])
+def test_what_ranks_hold_is_each_replicas_model_once(order):
+    layout, num_layers = Layout(dp=2, tp=2, pp=3, zero=1), 7
+    held = holdings(layout, num_layers, order)
+    for replica in range(2):
+        areas = [(w[1] - w[0]) * (d[1] - d[0]) for which, w, d, _ in held if which == replica]
+        assert sum(areas) == pytest.approx(1)
+    for rank, each in enumerate(held):
+        place = coordinates(rank, layout, order)
+        assert each.replica == place["dp"]
+        assert each.width == (place["tp"] / 2, (place["tp"] + 1) / 2)
+        first, last = [(0, 3), (3, 5), (5, 7)][place["pp"]]
+        assert each.depth == (first / 7, last / 7)
+        assert each.states == (place["dp"] / 2, (place["dp"] + 1) / 2)
+    whole = holdings(Layout(dp=2), num_layers)
+    assert {each.states for each in whole} == {(0.0, 1.0)}
