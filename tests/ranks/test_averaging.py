@@ -63,6 +63,7 @@ def same(ours, theirs):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("make_optimizer", [sgd, adam])
+@pytest.mark.parity("data_parallel", "plain averaging, by all-reduce or through a server, is one process")
 def test_averaged_gradients_equal_one_process(world_size, mean, make_optimizer):
     reference = alone(world_size, make_optimizer)
     results = run(lambda group: train(group, "gradients", make_optimizer, MEANS[mean]), world_size=world_size)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shardlab.ranks import comm
+from shardlab.ranks import comm, ledger
 from shardlab.ranks.launch import RankError, run
 
 WORLD_SIZES = [1, 2, 3, 4]  # 3 catches every "rank - 1 == rank + 1" mistake
@@ -48,6 +48,35 @@ def test_start_all_reduce_fills_the_buffer_it_was_lent(world_size):
     expected = sum(of_rank(rank, world_size) for rank in range(world_size))
     for y in everyone(call, world_size):
         torch.testing.assert_close(y, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_start_all_gather_and_start_reduce_scatter(world_size):
+    def call(x, group):
+        x = x.contiguous()
+        gathered = x.new_empty(group.size() * len(x))
+        waits = [comm.start_all_gather(x, gathered, group), comm.start_reduce_scatter(x, group)]
+        return [wait() for wait in waits][1], gathered
+
+    inputs = [of_rank(rank, world_size) for rank in range(world_size)]
+    for (mine, gathered), expected in zip(everyone(call, world_size), sum(inputs).chunk(world_size), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=0, atol=1e-12)
+        assert torch.equal(gathered, torch.cat(inputs))
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_start_reduce_scatter_sends_half_of_what_gloo_would(world_size):
+    """(n - 1)/n of the buffer, and the headers of messages."""
+
+    def call(group):
+        x = torch.ones(world_size * 10_000)
+        with ledger.Ledger() as book:
+            comm.start_reduce_scatter(x, group)()
+        return book.sent_bytes
+
+    exact = (world_size - 1) * 40_000
+    for sent in run(call, world_size=world_size):
+        assert sent is None or exact <= sent < 1.02 * exact
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -111,6 +140,43 @@ def test_split_makes_groups_of_neighbours(size, groups):
         return mine.rank(), comm.all_gather(torch.tensor([group.rank()]), mine).tolist()
 
     assert run(members, world_size=4) == [(place, each) for each in groups for place in range(size)]
+
+
+@pytest.mark.parametrize(("size", "groups"), [(1, [[0, 1, 2, 3]]), (2, [[0, 2], [1, 3]]), (4, [[0], [1], [2], [3]])])
+def test_across_groups_the_same_places(size, groups):
+    def members(group):
+        mine = comm.across(group, size)
+        return mine.rank(), comm.all_gather(torch.tensor([group.rank()]), mine).tolist()
+
+    found = run(members, world_size=4)
+    assert sorted(found) == sorted((place, each) for each in groups for place in range(len(each)))
+    assert all(each[place] == rank for rank, (place, each) in enumerate(found))
+
+
+def test_groups_within_groups_do_not_hear_each_other():
+    """Halves that both split at the same time, as the replicas of a model do."""
+
+    def members(group):
+        half = comm.split(group, 2)
+        return [
+            comm.all_gather(torch.tensor([group.rank()]), comm.split(half, 2)).tolist(),
+            comm.all_gather(torch.tensor([group.rank()]), comm.subgroup(half, [0, 1])).tolist(),
+        ]
+
+    assert run(members, world_size=4) == [[[0, 1]] * 2] * 2 + [[[2, 3]] * 2] * 2
+
+
+def test_tensors_without_numbers_get_their_shapes_and_nothing_is_said():
+    """Only the first rank calls: if the others had to answer, it would wait for ever."""
+
+    def shapes(group):
+        x = torch.empty(4, 3, dtype=torch.bfloat16, device="meta")
+        verbs = [comm.all_reduce, comm.broadcast, comm.all_gather, comm.reduce_scatter]
+        found = [verb(x, group) for verb in verbs if group.rank() == 0]
+        assert all(y.is_meta and y.dtype == x.dtype for y in found)
+        return [tuple(y.shape) for y in found]
+
+    assert run(shapes, world_size=2) == [[(4, 3), (4, 3), (8, 3), (2, 3)], []]
 
 
 def test_the_device_is_the_cpu_under_gloo():

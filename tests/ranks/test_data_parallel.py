@@ -124,12 +124,14 @@ def assert_same(history, reference):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])  # 128 samples do not divide by 3: there the weights matter
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parity("data_parallel", "128 samples shared by ranks are 128 on one: parameters and gradients, each step")
 def test_ranks_equal_one_process(world_size, strategy):
     for history in run(lambda group: together(group, **STRATEGIES[strategy]), world_size=world_size):
         assert_same(history, alone())
 
 
 @pytest.mark.parametrize("samples", [5, 7, 126])
+@pytest.mark.parity("data_parallel", "batches that do not divide are exact with weights, and wrong without")
 def test_ragged_batches_are_exact_with_weights_and_wrong_without(samples):
     reference = alone(samples=samples)
     for history in run(lambda group: together(group, samples)):
@@ -138,6 +140,7 @@ def test_ragged_batches_are_exact_with_weights_and_wrong_without(samples):
         assert not torch.allclose(history[-1][0][0], reference[-1][0][0])
 
 
+@pytest.mark.parity("data_parallel", "clipping after averaging is clipping in one process")
 def test_clipping_by_global_norm_after_averaging_is_right():
     reference = alone(clip=0.05)
     assert not torch.allclose(reference[0][0][1], alone()[0][0][1])  # it does clip
@@ -166,6 +169,7 @@ def accumulate(group, in_place):
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["grad None", "grad zeroed in place"])
 @pytest.mark.parametrize("world_size", [1, 3, 4])
+@pytest.mark.parity("data_parallel", "gradient accumulation is exact, and silent until its last microbatch")
 def test_accumulation_under_no_sync_is_exact_and_silent(world_size, in_place):
     for history, early in run(lambda group: accumulate(group, in_place), world_size=world_size):
         assert_same(history, alone())
@@ -330,12 +334,14 @@ def both(group, make, ours, theirs):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("make", [Net, Normed])
+@pytest.mark.parity("data_parallel", "our DataParallel trains as torch's DDP, buffers included")
 def test_equals_torchs_ddp(make, world_size):
     sizes = {"bucket_bytes": 400}, {"bucket_cap_mb": 400 / 2**20}
     for mine, its in run(lambda group: both(group, make, *sizes), world_size=world_size):
         assert_same(mine, its)
 
 
+@pytest.mark.parity("data_parallel", "so it does with parameters that nobody uses")
 def test_equals_torchs_ddp_with_unused_parameters():
     options = {"find_unused": True}, {"find_unused_parameters": True}
     for mine, its in run(lambda group: both(group, lambda: Net(unused=True), *options), world_size=2):
@@ -365,6 +371,7 @@ def test_evaluation_after_a_step_sees_rank_0s_buffers():
 
 @pytest.mark.parametrize(("bucket_bytes", "num_buckets"), [(0, 4), (200, 3), (1000, 1), (25 * 2**20, 1)])
 @pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.counted("data_parallel", "messages and bytes of a backward pass, for each size of buckets")
 def test_bytes_counted_equal_the_formula(bucket_bytes, num_buckets, overlap):
     def step(group):
         wrapped = DataParallel(net(0), group, bucket_bytes=bucket_bytes, overlap=overlap)
@@ -379,6 +386,7 @@ def test_bytes_counted_equal_the_formula(bucket_bytes, num_buckets, overlap):
         assert sum(event.nbytes for event in events) == 8 * (4 * 10 + 1 + 10 + 10 * 6)
 
 
+@pytest.mark.counted("data_parallel", "bytes sent at the start: the whole state, once")
 def test_start_sends_the_whole_state_once():
     def start(group):
         model = Normed()

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
-from shardlab.ranks import comm
+from shardlab.ranks import comm, launch
 from shardlab.ranks.launch import RankError, already_a_rank, run
 from shardlab.ranks.launch.local import Helper
 
@@ -171,17 +171,17 @@ def test_threads_take_turns():
 
 
 def test_a_fork_of_a_process_in_which_a_thread_runs_ranks():
-    """The child has ranks of its own; nobody there would ever give the thread's lock back."""
+    """In the child nobody would ever give the thread's lock back."""
     started = threading.Event()
-    thread = threading.Thread(target=lambda: (started.set(), run(lambda group: time.sleep(1), world_size=1)))
+    thread = threading.Thread(target=lambda: (started.set(), run(lambda group: time.sleep(0.5), world_size=1)))
     thread.start()
     started.wait()
-    time.sleep(0.5)
-    child = multiprocessing.get_context("fork").Process(target=run, args=(rank_of,), kwargs={"world_size": 2})
+    time.sleep(0.2)
+    child = multiprocessing.get_context("fork").Process(target=launch.warm)
     child.start()
-    child.join(60)
-    thread.join()
+    child.join(30)
     child.kill()
+    thread.join()
     assert child.exitcode == 0
 
 
@@ -250,12 +250,18 @@ def test_two_hundred_runs_leave_nothing_behind(tmp_path, monkeypatch):
     def belongings():
         children = Path(f"/proc/{helper}/task/{helper}/children").read_text().split()
         descriptors = [len(os.listdir(f"/proc/{process}/fd")) for process in ("self", helper)]
-        return children, descriptors, os.listdir(tmp_path), set(os.listdir("/dev/shm"))
+        return children, descriptors, os.listdir(tmp_path)
 
-    before = belongings()
+    before, shared = belongings(), set(os.listdir("/dev/shm"))
     for _ in range(200):
         run(rank_of, world_size=2)
     assert belongings() == before
+    for _ in range(300):  # other processes of this machine use shared memory, too, for a while
+        if set(os.listdir("/dev/shm")) <= shared:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail(f"left in shared memory: {set(os.listdir('/dev/shm')) - shared}")
 
 
 # ---- in a notebook ---------------------------------------------------------------------------------------------------
@@ -306,6 +312,30 @@ def test_in_a_kernel_the_report_names_the_cell(kernel):
     assert told.startswith("RankError: rank 1 raised\n  Cell In[")
     assert "], line 4, in work\n    raise ValueError" in told
     assert "rank 0 waited at" in told
+
+
+@pytest.mark.parametrize("page", [False, True])
+def test_in_a_kernel_a_line_for_who_waits_comes_and_goes(kernel, page):
+    """But not in the kernel that builds a page of the book."""
+    code = f"""
+        import os, time
+        os.environ["SHARDLAB_STATIC"] = "{int(page)}"
+        from shardlab.ranks.launch import progress, run, watch
+        progress.PATIENCE, watch.TICK = 0.0, 0.05
+        for _ in range(2):
+            run(lambda group: time.sleep(0.3), world_size=1)
+        """
+    told = []
+    kernel.execute_interactive(textwrap.dedent(code), output_hook=told.append, timeout=120)
+    shown = [message["content"] for message in told if "transient" in message["content"]]
+    assert [message["content"] for message in told if message["msg_type"] in ("stream", "error")] == []
+    if page:
+        assert shown == []
+    else:
+        assert len({message["transient"]["display_id"] for message in shown}) == 1  # one for all runs of a cell
+        assert [message["msg_type"] for message in told].count("display_data") == 1
+        assert {"text/plain": "1 rank at work: 0 s"} in [message["data"] for message in shown]
+        assert shown[-1]["data"] == {"text/html": ""}
 
 
 # ---- ranks that somebody else started --------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ VERBS = {
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.counted("collectives", "bytes on the wire of torch's collectives, by the ledger")
 def test_payload_and_wire_bytes_of_a_collective(verb, world_size):
     function, payload, on_all_wires = VERBS[verb]
     recorded = record(function, world_size)
@@ -57,6 +58,7 @@ def test_payload_and_wire_bytes_of_a_collective(verb, world_size):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how many bytes a socket has sent")
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize("verb", ["all_reduce", "broadcast", "all_gather"])
+@pytest.mark.counted("collectives", "bytes that left the sockets: those predicted, and at most 2 % more")
 def test_the_operating_system_saw_the_same_bytes(verb, world_size):
     """gloo adds small headers, so a few hundredths more may leave the sockets, never less."""
     recorded = record(VERBS[verb][0], world_size)

@@ -62,6 +62,7 @@ def torch_layer(block):
     return layer.train()  # in eval mode torch may take a fused path
 
 
+@pytest.mark.parity("compute", "the reference model in GPT-2's style is torch's own encoder layers")
 def test_gpt2_equals_torchs_encoder_layers():
     net, x = model(GPT2), tokens()
     mask = nn.Transformer.generate_square_subsequent_mask(9, dtype=torch.float64)
@@ -105,6 +106,7 @@ def llama_block(x, block):
     return x + (gate * torch.sigmoid(gate) * (h @ block.mlp.up.weight.T)) @ block.mlp.down.weight.T
 
 
+@pytest.mark.parity("compute", "the reference model in Llama's style is attention by its definition")
 def test_llama_equals_attention_by_hand():
     net, x = model(LLAMA), tokens()
     rows = []

@@ -37,7 +37,7 @@ def weight(num_local: int, num_total: int, world_size: int) -> float:
 def epoch(
     num_samples: int, batch_size: int, rank: int, world_size: int, *, number: int = 0, seed: int = 0
 ) -> list[tuple[Tensor, float]]:
-    """This rank's part of every batch of one epoch: (indices [n], weight) per step.
+    """This rank's part of every batch of one epoch: (indices [n], on the CPU, and their weight) per step.
 
     batch_size   samples per step, over all ranks; the last batch may be smaller, or larger by fewer than
                  `world_size`: samples too few for a batch of their own join the one before (35 of 32 over 4 ranks)
@@ -47,7 +47,8 @@ def epoch(
         raise ValueError(
             f"batch_size={batch_size} leaves some of {world_size} ranks without a sample; use at least {world_size}"
         )
-    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+    order = torch.randperm(num_samples, generator=generator, device="cpu")  # alike on every device
     batches = list(order.split(batch_size))
     if len(batches) > 1 and len(batches[-1]) < world_size:  # too few: they join the batch before
         batches[-2:] = [torch.cat(batches[-2:])]

@@ -20,7 +20,7 @@ def read(folder: str | Path) -> Tensor:
         raise ValueError(
             f"{folder} holds {len(files)} .md files and no text; pass a folder of chapters, such as 'book'"
         )
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(torch.get_default_device())
 
 
 def num_samples(tokens: Tensor, length: int) -> int:

@@ -9,6 +9,7 @@ F = width of the feed-forward block, V = vocabulary. There is no dropout, so tha
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
         if spec.tied:
             self.head.weight = self.embedding.tokens.weight
+        self.loss: Callable[[Tensor, Tensor], Tensor] = loss  # a model whose logits are cut has another
         self.initialize()
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:  # [B, S] whole numbers
@@ -39,7 +41,7 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x = block(x)                                                         # [B, S, D]
         logits: Tensor = self.head(self.norm(x))                                 # [B, S, V]
-        return logits if targets is None else loss(logits, targets)
+        return logits if targets is None else self.loss(logits, targets)
 
     @torch.no_grad()
     def initialize(self) -> None:

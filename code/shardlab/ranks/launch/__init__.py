@@ -46,13 +46,16 @@ def run(
 ) -> list[Any]:
     """Call fn(group, *args) on `world_size` ranks and return what each returned, in rank order.
 
+    fn, args, and the variables of your notebook or script that fn uses go to the ranks as copies; what fn returns comes
+    back, tensors on the CPU. On a rank all of these, and every new tensor, are on its device: comm.device(group).
     What ranks print appears labelled by rank, as it comes, or with `ordered` rank after rank at the end.
 
     timeout   seconds until the run is given up; a deadlock is noticed and reported long before
     threads   processor threads each rank may use
 
     Under torchrun or mpiexec it runs on the first `world_size` of the ranks that were started, each on its own GPU
-    with NCCL if there are enough, and every rank gets all results.
+    with NCCL where the machine has GPUs, and every rank gets all results. Threads, prints and failures are then
+    the business of whoever started them.
 
     Raises RankError, with the first failing rank's traceback and what the others did.
     """

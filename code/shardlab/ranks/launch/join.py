@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from . import travel
 from .rank import loopback
 
 
@@ -25,6 +26,8 @@ def join(fn: Callable[..., Any], args: tuple[Any, ...], world_size: int, timeout
     """Run on the first `world_size` of the ranks that torchrun or mpiexec started; every one gets all results."""
     import torch.distributed as dist
 
+    from .. import comm
+
     if not dist.is_initialized():
         _initialise(timeout)
     started = dist.get_world_size()
@@ -35,31 +38,47 @@ def join(fn: Callable[..., Any], args: tuple[Any, ...], world_size: int, timeout
         )
     if world_size not in _groups:
         _groups[world_size] = dist.group.WORLD if world_size == started else dist.new_group(list(range(world_size)))
-    mine = fn(_groups[world_size], *args) if dist.get_rank() < world_size else None
-    results: list[Any] = [None] * started
+    group, mine, results = _groups[world_size], b"", [b""] * started
+    if dist.get_rank() < world_size:
+        mine = travel.away(fn, group, args, comm.device(group))
     dist.all_gather_object(results, mine)
-    return results[:world_size]
+    return [travel.unpacked(result) for result in results[:world_size]]
 
 
 _groups: dict[int, Any] = {}  # world size -> group of the first ranks; making one takes all ranks, so each is made once
 
 
 def _initialise(timeout: float) -> None:
-    """Meet the other ranks, on a GPU each where there are enough of them, else on the CPU."""
+    """Meet the other ranks, on a GPU each where the machine has GPUs, else on the CPU."""
     import torch
     import torch.distributed as dist
 
     if _mpi_started_us() and "RANK" not in os.environ:
         _meet_through_mpi()
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    on_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks
-    if on_gpus:
-        torch.cuda.set_device(local_rank)
-    elif local_ranks == int(os.environ["WORLD_SIZE"]):
+    gpu = _own_gpu()
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+    elif os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group("nccl" if on_gpus else "gloo", timeout=timedelta(seconds=timeout))
+    dist.init_process_group("gloo" if gpu is None else "nccl", timeout=timedelta(seconds=timeout), device_id=gpu)
     atexit.register(_leave)
+
+
+def _own_gpu() -> Any:
+    """This rank's GPU, or None on a machine without; ValueError where ranks would have to share one."""
+    import torch
+
+    missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
+    if missing:
+        raise ValueError(f"RANK is set, but not {' or '.join(missing)}; start the ranks with torchrun or mpiexec")
+    ranks, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if 0 < gpus < ranks:
+        raise ValueError(
+            f"{ranks} ranks on this machine, but each sees {gpus} GPU{'s' * (gpus > 1)}; start at most {gpus} here, "
+            "show each rank all GPUs (Slurm's --gpus-per-task hides them), or set CUDA_VISIBLE_DEVICES= to use the CPU"
+        )
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else None
 
 
 def _leave() -> None:

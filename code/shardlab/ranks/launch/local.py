@@ -79,7 +79,7 @@ class Rank:
         self.result: bytes | None = None
         self.calls: list[Call] = []
         self.failure: list[Failure] | None = None
-        self.lost = False
+        self.lost = self.at_work = False
         self.asked: set[str] = set()
         self.answers: dict[str, Any] = {}
 
@@ -107,6 +107,8 @@ class Rank:
                 self.result, self.calls = self.channel.recv_bytes(), content
             elif kind == "failed":
                 self.failure = content
+            elif kind == "at work":
+                self.at_work = True
             else:
                 self.answers[kind] = content
                 self.asked.discard(kind)

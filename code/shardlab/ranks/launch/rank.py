@@ -11,7 +11,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
-from . import state
+from . import state, travel
 
 ON_LINUX = sys.platform == "linux"
 MAX_CALLS = 4096  # collectives that a rank remembers for the report
@@ -51,10 +51,11 @@ def be_rank(rank: int, talk: int, output: int) -> NoReturn:
         job = Job(*me.channel.recv())
         threading.Thread(target=me.listen, daemon=True).start()
         result = me.work(rank, job)
+        me.finished = True  # before it says so: whoever hears it may ask at once
         me.post("done", state.calls(with_places=False), result)
     except BaseException as error:
+        me.finished = True
         me.post("failed", state.chain(error))
-    me.finished = True
     threading.Event().wait()
     os._exit(0)
 
@@ -97,36 +98,12 @@ class _Rank:
         import torch.distributed as dist
 
         torch.set_num_threads(job.threads)
-        _draw_own_numbers()
+        travel.draw_own_numbers()
         dist.set_debug_level_from_env()
         store, patience = dist.FileStore(job.store, job.world_size), timedelta(seconds=job.timeout)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=job.world_size, timeout=patience)
         fn, args = pickle.loads(job.call)
         if getattr(fn, "__module__", "") == "__main__":  # pickle looks there for the classes of a notebook's cells
             vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
-        return _pickled(fn(dist.group.WORLD, *args))
-
-
-def _draw_own_numbers() -> None:
-    """Seed anew: a forked rank has its siblings' random state, and what should differ between ranks would not."""
-    import random
-
-    import numpy
-    import torch
-
-    torch.seed()
-    numpy.random.seed()  # noqa: NPY002 (the state that readers' code may use)
-    random.seed()
-
-
-def _pickled(result: Any) -> bytes:
-    import cloudpickle
-
-    try:
-        whole: bytes = cloudpickle.dumps(result)
-    except Exception as error:
-        raise TypeError(
-            f"the function returned a {type(result).__name__}, which cannot be sent back to you ({error}); "
-            "return tensors, numbers, strings, or lists and dicts of these"
-        ) from None
-    return whole
+        self.post("at work", None)
+        return travel.packed_result(fn(dist.group.WORLD, *args))

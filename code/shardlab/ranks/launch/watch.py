@@ -7,6 +7,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from .local import Rank
+from .progress import Progress
 from .rank import Job
 from .report import Outcome, mismatch
 from .state import Signs
@@ -24,6 +25,7 @@ class Watch:
         self.ranks: list[Rank] = []
         self.ordered, self.verdict = ordered, ""
         self.open_outputs: dict[Any, Rank] = {}
+        self.progress = Progress()
         self.quiet_ticks = 0
         self.signs: dict[int, Signs | None] = {}
 
@@ -48,6 +50,7 @@ class Watch:
                 break
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
+                self.progress.tell(sum(rank.at_work for rank in self.ranks), len(self.ranks))
                 if self._stands_still():
                     self.verdict = "Deadlock: every rank that has not finished waits, and none has moved for seconds."
                     break
@@ -73,7 +76,7 @@ class Watch:
             elif not self.open_outputs[ready].read():
                 del self.open_outputs[ready]
             elif not self.ordered:
-                _show(self.open_outputs[ready].number, self.open_outputs[ready].lines())
+                self._show(self.open_outputs[ready], self.open_outputs[ready].lines())
 
     def _listen_for(self, seconds: float, enough: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds
@@ -103,7 +106,15 @@ class Watch:
         for rank in self.ranks:
             rank.close()
         for rank in self.ranks:
-            _show(rank.number, rank.lines(everything=True))
+            self._show(rank, rank.lines(everything=True))
+        self.progress.hide()
+
+    def _show(self, rank: Rank, lines: list[str]) -> None:
+        text = "".join(f"[rank {rank.number}] {line}\n" for line in lines)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        if text:  # in whatever letters this terminal has
+            self.progress.hide()
+            print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
 
     def outcome(self, codes: list[int]) -> Outcome | None:
         """What went wrong, or None."""
@@ -117,10 +128,3 @@ class Watch:
         failed = {rank.number: rank.failure for rank in self.ranks if rank.failure}
         silent = [rank.number for rank in self.ranks if rank.number not in {*where, *died, *failed}]
         return Outcome(failed=failed, died=died, where=where, silent=silent, verdict=self.verdict)
-
-
-def _show(rank: int, lines: list[str]) -> None:
-    text = "".join(f"[rank {rank}] {line}\n" for line in lines)
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    if text:  # in whatever letters this terminal has
-        print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)

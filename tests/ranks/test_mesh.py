@@ -1,0 +1,69 @@
+"""A mesh's groups are those of the layout, by their names, in every order; and many meshes need few groups."""
+
+from itertools import permutations
+
+import pytest
+import torch
+
+from shardlab.layout import AXES, Layout, coordinates, groups, together
+from shardlab.ranks import comm
+from shardlab.ranks.launch import RankError, run
+from shardlab.ranks.mesh import Mesh
+
+LAYOUTS = [Layout(dp=4), Layout(tp=2, pp=2), Layout(dp=2, tp=2), Layout(dp=2, pp=2)]
+CASES = [(layout, order) for layout in LAYOUTS for order in permutations(AXES)]
+NAMES = ("tp", "dp", "pp", "model", "world")
+
+
+def members(group, rank):
+    return tuple(comm.all_gather(torch.tensor([rank]), group).tolist())
+
+
+def seen(group):
+    """Who answers in each group of each mesh, where this rank is, and how many groups were made."""
+    known = {}
+    meshes = [Mesh(layout, group, order=order, known=known) for layout, order in CASES]
+    found = [({name: members(getattr(mesh, name), group.rank()) for name in NAMES}, mesh.place) for mesh in meshes]
+    return found, len(known), repr(meshes[8])
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return run(seen, world_size=4)
+
+
+def test_every_rank_is_in_the_groups_of_its_place(ranks):
+    for rank, (found, _, _) in enumerate(ranks):
+        for (layout, order), (by_name, place) in zip(CASES, found, strict=True):
+            assert place == coordinates(rank, layout, order)
+            for axis, every in groups(layout, order).items():
+                assert by_name[axis] == next(each for each in every if rank in each)
+                assert by_name[axis][place[axis]] == rank
+            assert by_name["model"] in together(layout, ("tp", "pp"), order)
+            assert by_name["world"] == (0, 1, 2, 3)
+
+
+def test_meshes_share_their_groups(ranks):
+    """24 meshes: of one rank, of two neighbours, of two at a distance; all four are the world."""
+    assert [count for _, count, _ in ranks] == [3] * 4
+
+
+def test_a_mesh_says_where_it_is(ranks):
+    assert [text for _, _, text in ranks] == [
+        f"rank {rank}: dp 0 of 1, tp {rank % 2} of 2, pp {rank // 2} of 2" for rank in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "order", "said"),
+    [
+        (Layout(dp=2, tp=2, pp=2), AXES, "pp=2 is for 8 ranks, and here are 4; start 8 ranks, or use dp=1"),
+        (Layout(tp=3), AXES, "tp=3 is for 3 ranks, and here are 4; start 3 ranks$"),
+        (Layout(), AXES, "dp=1 is for 1 ranks, and here are 4; start 1 ranks, or use dp=4"),
+        (Layout(dp=4), ("tp", "dp"), "no order of the axes tp, dp, pp; name each once"),
+        (Layout(dp=2, cp=2), AXES, "cp=2 is along none of them; use cp = 1"),
+    ],
+)
+def test_what_is_no_mesh_is_refused(layout, order, said):
+    with pytest.raises(RankError, match=said):
+        run(lambda group: Mesh(layout, group, order=order), world_size=4)

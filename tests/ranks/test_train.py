@@ -1,0 +1,404 @@
+"""Every layout trains the same model: losses, norms and weights of one process, step after step, in float64."""
+
+import functools
+import itertools
+from itertools import permutations
+
+import pytest
+import torch
+from torch import nn
+
+from shardlab.layout import AXES, ZERO_STAGES, Layout, divisors, tensor_degrees
+from shardlab.ranks import averaging, comm, pipeline, sampler, split_backward, tensor_parallel, train, transformer
+from shardlab.ranks.launch import run
+from shardlab.ranks.mesh import Mesh
+from shardlab.schedules import SCHEDULES, make
+from shardlab.spec import TransformerSpec
+
+STEPS, MICROBATCHES, LENGTH, MAX_NORM = 2, 2, 24, 0.1  # 24 tokens split over every tp
+STYLES = ("gpt2", "llama")
+
+
+def spec(style, layers):
+    """Odd vocabularies, which every tp pads; two key/value heads, which more ranks share."""
+    sizes = {"context_length": LENGTH, "hidden_size": 48, "num_heads": 24, "ffn_size": 48, "num_layers": layers}
+    if style == "three heads":
+        return TransformerSpec(vocab_size=13, **{**sizes, "num_heads": 3})
+    if style == "gpt2":
+        return TransformerSpec(vocab_size=13, **sizes)
+    return TransformerSpec(vocab_size=11, **sizes, num_kv_heads=2, style="llama")
+
+
+def plain(style, layers):
+    """Every parameter is random: ones and zeros would hide mistakes."""
+    torch.manual_seed(0)
+    model = transformer.Transformer(spec(style, layers)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    return model
+
+
+def data(style, step, samples):
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(spec(style, 1).vocab_size, (samples, LENGTH + 1), generator=generator)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def adamw(parameters):
+    """Its large eps is for the bias of the keys: that changes no attention, and Adam magnifies its gradient, noise."""
+    return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
+
+
+# ---- one process -----------------------------------------------------------------------------------------------------
+
+
+def alone(style, layers, samples):
+    """(loss, norm) of each step, and the weights after the last; microbatch after microbatch, in the plainest way."""
+    model, history = plain(style, layers), []
+    adam = adamw(model.parameters())
+    for step in range(STEPS):
+        adam.zero_grad()
+        loss = 0.0
+        for tokens, targets in zip(*(x.split(5) for x in data(style, step, samples)), strict=True):
+            share = model(tokens, targets) * len(tokens) / samples
+            share.backward()
+            loss += share.item()
+        history.append((loss, nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item()))
+        adam.step()
+    assert history[0][1] > 1.5 * MAX_NORM
+    return history, {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+# ---- all layouts -----------------------------------------------------------------------------------------------------
+
+
+def layouts(size):
+    for dp, tp in itertools.product(divisors(size), repeat=2):
+        if size % (dp * tp) == 0:
+            for sliced, zero in itertools.product((False, True)[: 1 + (tp > 1)], ZERO_STAGES if dp > 1 else [0]):
+                yield Layout(dp=dp, tp=tp, pp=size // dp // tp, zero=zero, sequence_parallel=sliced)
+
+
+def cases(size):
+    """(layout, schedule, style, layers, samples). Layers do not divide by stages, nor samples by replicas.
+
+    Schedules take turns; where ranks or ZeRO make many layouts, styles do, too.
+    """
+    names = [name for name in SCHEDULES if size < 6 or make(name, 2, MICROBATCHES).num_chunks == 1]
+    found, turns = [], {style: itertools.cycle(names) for style in STYLES}
+    for index, layout in enumerate(layouts(size)):
+        legal = [style for style in STYLES if layout.tp in tensor_degrees(spec(style, 1))]
+        for style in legal if size < 6 and not layout.zero else [legal[index % len(legal)]]:
+            schedule = next(name for name in turns[style] if allowed(name, layout, style))
+            layers = make(schedule, layout.pp, MICROBATCHES).num_parts + (layout.pp > 1)
+            found.append((layout, schedule, style, layers, MICROBATCHES * layout.dp + 1))
+    return found
+
+
+def allowed(schedule, layout, style):
+    """ZeRO refuses tied embeddings in two parts of one stage."""
+    plan = make(schedule, layout.pp, MICROBATCHES)
+    return not (layout.zero and style == "gpt2" and plan.num_chunks > 1 and plan.homes[0][0] == plan.homes[-1][0])
+
+
+def together(group, folder, size):
+    """The largest errors of loss, norm and weights, for every case."""
+    known = {}
+    return [errors(group, folder, case, known=known) for case in cases(size)]
+
+
+def errors(group, folder, case, **options):
+    """Of one case, against what one process did."""
+    _, _, style, layers, samples = case
+    history, weights = torch.load(folder / name(style, layers, samples), weights_only=False)
+    trainer = make_trainer(group, case, **options)
+    losses, norms = [], []
+    for step, (loss, norm) in enumerate(history):
+        losses.append(abs(trainer.backward(*batch(trainer.mesh, style, step, samples)).item() - loss))
+        norms.append(abs(trainer.update().item() - norm))
+    apart = [off(piece, weights[name], trainer.plan[name], trainer.mesh.tp) for name, piece in pieces(trainer)]
+    return max(losses), max(norms), max(apart)
+
+
+def make_trainer(group, case, **options):
+    layout, schedule, style, layers, _ = case
+    mesh = Mesh(layout, group, **options)
+    return train.Trainer(
+        plain(style, layers), mesh, make(schedule, layout.pp, MICROBATCHES), adamw, max_norm=MAX_NORM
+    )
+
+
+def batch(mesh, style, step, samples):
+    """This replica's samples of a batch, and their weight."""
+    mine = list(sampler.shard(samples, mesh.dp.rank(), mesh.dp.size()))
+    tokens, targets = (x[mine] for x in data(style, step, samples))
+    return tokens, targets, sampler.weight(len(mine), samples, mesh.dp.size())
+
+
+def pieces(trainer):
+    """Every parameter of this rank by its name in the plain model, the tied head among them."""
+    for state in trainer.states:
+        for name, piece in state.full_state_dict().items():
+            tied = name == "head.weight" and name not in trainer.plan
+            yield "embedding.tokens.weight" if tied else name, piece
+
+
+def off(piece, whole, cut, tp):
+    """How far a piece is from its place in the whole, whose padding is zero; without the library."""
+    if cut.dim is not None:
+        short = cut.pieces * -(-whole.shape[cut.dim] // cut.pieces) - whole.shape[cut.dim]
+        padded = torch.cat([whole, whole.new_zeros(short, *whole.shape[1:])]) if short else whole
+        whole = padded.chunk(cut.pieces, cut.dim)[tp.rank() * cut.pieces // tp.size()]
+    return (piece - whole).abs().max().item()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What one process does, in files."""
+    path = tmp_path_factory.mktemp("alone")
+    wanted = [case[2:] for size in SIZES for case in cases(size)] + [case[2:] for case in MISTAKEN.values()]
+    for each in sorted(set(wanted)):
+        torch.save(alone(*each), path / name(*each))
+    return path
+
+
+def name(style, layers, samples):
+    return f"{style}-{layers}-{samples}.pt"
+
+
+SIZES = (1, 2, 4, 6, 8)
+
+
+@functools.cache
+def executed(size, folder):
+    return run(together, folder, size, world_size=size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_layout_trains_the_model_of_one_process(size, folder):
+    """Losses, norms and weights after several steps with accumulation and clipping."""
+    for rank in executed(size, folder):
+        for case, (loss, norm, weight) in zip(cases(size), rank, strict=True):
+            assert max(loss, norm, weight) < 1e-12, (case, loss, norm, weight)
+
+
+# ---- what else a composition must bear ----------------------------------------------------------------------------
+
+
+def steps_of(trainer, style, sizes):
+    """Losses and norms of steps with so many samples each."""
+    return [
+        (trainer.backward(*batch(trainer.mesh, style, step, samples)).item(), trainer.update().item())
+        for step, samples in enumerate(sizes)
+    ]
+
+
+def in_every_order(group):
+    """The order of the axes decides who is whose neighbour, not what is learnt."""
+    case = (Layout(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True), "1F1B", "llama", 3, 5)
+    known = {}
+    return [steps_of(make_trainer(group, case, order=order, known=known), "llama", [5]) for order in permutations(AXES)]
+
+
+def some_shapes_change(group):
+    """Replica 0 has 4, 3 and 3 samples, replica 1 always 3: only one of them needs to tell its stages a new shape."""
+    found = {}
+    for zero in ZERO_STAGES:
+        trainer = make_trainer(group, (Layout(dp=2, pp=4, zero=zero), "1F1B", "llama", 5, None))
+        found[zero] = steps_of(trainer, "llama", [7, 6, 6])
+    return found
+
+
+def added_up(group):
+    """Two backwards before the step, each with half the weight."""
+    found = {}
+    for zero in ZERO_STAGES:
+        trainer = make_trainer(group, (Layout(dp=4, tp=2, zero=zero), "GPipe", "gpt2", 1, None))
+        for step in range(2):
+            tokens, targets, weight = batch(trainer.mesh, "gpt2", step, 9)
+            trainer.backward(tokens, targets, weight / 2)
+        found[zero] = trainer.update().item()
+    return found
+
+
+def both_ends(group):
+    """The tied embeddings of first and last stage, after steps of which four replicas sum the gradients."""
+    found = {}
+    for zero in ZERO_STAGES:
+        trainer = make_trainer(group, (Layout(dp=4, pp=2, zero=zero), "1F1B", "gpt2", 3, None))
+        steps_of(trainer, "gpt2", [9, 9, 9])
+        state = {name: piece for each in trainer.states for name, piece in each.full_state_dict().items()}
+        mine = state["head.weight" if trainer.mesh.place["pp"] else "embedding.tokens.weight"]
+        found[zero] = torch.equal(*comm.all_gather(mine[None], trainer.mesh.pp))
+    return found
+
+
+def whole(group):
+    """The plain model's weights, from all kinds of pieces, before a step."""
+    case = (Layout(dp=2, tp=2, pp=2, zero=3), "interleaved", "llama", 5, None)
+    expected = dict(plain("llama", 5).named_parameters())
+    found = make_trainer(group, case).gather()
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def refusals(group):
+    found = []
+    wrong = [
+        lambda: Mesh(Layout(dp=2, tp=2), group),
+        lambda: make_trainer(group, (Layout(tp=8), "GPipe", "three heads", 1, None)),
+        lambda: make_trainer(group, (Layout(dp=4, pp=2, zero=1), "ZB-V", "gpt2", 4, None)),
+        lambda: train.Trainer(other_on_rank_5(group), Mesh(Layout(dp=8), group), make("GPipe", 1, 1), adamw),
+    ]
+    for call in wrong:
+        try:
+            call()
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def other_on_rank_5(group):
+    model = plain("gpt2", 1)
+    with torch.no_grad():
+        model.norm.weight += group.rank() == 5
+    return model
+
+
+SITUATIONS = (in_every_order, some_shapes_change, added_up, both_ends, whole, refusals)
+
+
+@pytest.fixture(scope="module")
+def situations():
+    found = run(lambda group: [situation(group) for situation in SITUATIONS], world_size=8)
+    return {situation: [rank[i] for rank in found] for i, situation in enumerate(SITUATIONS)}
+
+
+def by_one_process(style, layers, sizes):
+    model, found = plain(style, layers), []
+    adam = adamw(model.parameters())
+    for step, samples in enumerate(sizes):
+        adam.zero_grad()
+        loss = model(*data(style, step, samples))
+        loss.backward()
+        found.append((loss.item(), nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item()))
+        adam.step()
+    return found
+
+
+def assert_near(found, expected):
+    assert torch.allclose(torch.tensor(found), torch.tensor(expected), rtol=0, atol=1e-12)
+
+
+def test_the_order_of_the_axes_changes_no_number(situations):
+    expected = by_one_process("llama", 3, [5])
+    for rank in situations[in_every_order]:
+        for steps in rank:
+            assert_near(steps, expected)
+
+
+def test_batches_may_change_on_some_replicas_only(situations):
+    expected = by_one_process("llama", 5, [7, 6, 6])
+    for rank in situations[some_shapes_change]:
+        for steps in rank.values():
+            assert_near(steps, expected)
+
+
+def test_gradients_of_several_batches_add_up(situations):
+    model = plain("gpt2", 1)
+    for step in range(2):
+        (model(*data("gpt2", step, 9)) / 2).backward()
+    expected = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()]).item()
+    for rank in situations[added_up]:
+        assert_near(list(rank.values()), [expected] * len(ZERO_STAGES))
+
+
+def test_tied_embeddings_stay_equal_to_the_last_bit(situations):
+    assert situations[both_ends] == [dict.fromkeys(ZERO_STAGES, True)] * 8
+
+
+def test_the_whole_model_comes_home_from_any_pieces(situations):
+    assert situations[whole] == [True] * 8
+
+
+def test_what_does_not_fit_is_refused(situations):
+    said = situations[refusals]
+    assert said == [said[0]] * 8
+    size, heads, tied, differ = said[0]
+    assert size == "a layout of tp=2 x dp=2 is for 4 ranks, and here are 8; start 4 ranks, or use dp=4"
+    assert heads.startswith("3 heads, 3 key/value heads and ffn=48 do not split over tp=8; use tp = 1, 3")
+    assert "with ZB-V two of stage 0 share the tied embeddings; use zero=0" in tied
+    assert differ.startswith("norm.weight differs between ranks")
+
+
+# ---- mistakes that published systems have made ----------------------------------------------------------------------
+
+MISTAKEN = {
+    "gradients are summed over replicas": (Layout(dp=4), "GPipe", "llama", 1, 9),
+    "unequal shards count alike": (Layout(dp=4), "GPipe", "llama", 1, 9),
+    "the ends of a pipeline keep their own gradients of tied embeddings": (Layout(tp=2, pp=2), "1F1B", "gpt2", 3, 3),
+    "tied embeddings count twice in the norm": (Layout(dp=2, pp=2), "1F1B", "gpt2", 3, 5),
+    "whole parameters count on every rank of tp": (Layout(tp=4), "GPipe", "llama", 1, 3),
+    "norms keep the gradients of a slice": (Layout(tp=4, sequence_parallel=True), "GPipe", "llama", 1, 3),
+    "shared key heads keep the gradients of some queries": (Layout(tp=4), "GPipe", "llama", 1, 3),
+    "the second half of a backward passes the hooks by": (Layout(tp=4), "ZB-H1", "llama", 1, 3),
+    "every rank clips by the norm of its own part": (Layout(tp=2, pp=2), "1F1B", "gpt2", 3, 3),
+    "every replica clips by the norm of its own piece": (Layout(dp=4, zero=2), "GPipe", "llama", 1, 9),
+}
+
+
+class ByItsOwnNorm(train.Trainer):
+    def update(self):
+        for state in self.states:
+            norm = state.squared_norm(self.share).sqrt()
+            state.clip(self.max_norm, norm)
+            state.step()
+            state.zero_grad()
+        return norm
+
+
+def passing_hooks_by(parameter, gradient):
+    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+def nothing(*_, **__):
+    pass
+
+
+def make_mistake(mistake, patch):
+    """Put it into the code."""
+    if "summed over replicas" in mistake:
+        patch.setattr(averaging, "mean", comm.all_reduce)
+        patch.setattr(averaging.average_gradients, "__defaults__", (comm.all_reduce,))
+    elif "count alike" in mistake:
+        patch.setattr(sampler, "weight", lambda *_: 1.0)
+    elif "ends of a pipeline" in mistake:
+        patch.setattr(pipeline.Pipeline, "_sum_shared", nothing)
+    elif "count" in mistake:
+        patch.setattr(train.Trainer, "share", lambda self, name: 1.0)
+    elif "hooks" in mistake:
+        patch.setattr(split_backward, "_add", passing_hooks_by)
+    elif "keep the gradients" in mistake:
+        patch.setattr(tensor_parallel, "share_gradients", nothing)
+    else:
+        patch.setattr(train, "Trainer", ByItsOwnNorm)
+
+
+def mistaken(group, folder):
+    found, known = {}, {}
+    for mistake, case in MISTAKEN.items():
+        with pytest.MonkeyPatch.context() as patch:
+            make_mistake(mistake, patch)
+            found[mistake] = errors(group, folder, case, known=known)
+    return found
+
+
+@pytest.fixture(scope="module")
+def with_mistakes(folder):
+    return run(mistaken, folder, world_size=4)
+
+
+@pytest.mark.parametrize("mistake", MISTAKEN)
+def test_the_comparison_sees_the_mistake(mistake, with_mistakes):
+    """Every one of them trains on, and nothing says a word. The first shows in the norm alone: clipping hides it."""
+    assert max(max(rank[mistake]) for rank in with_mistakes) > 1e-5
