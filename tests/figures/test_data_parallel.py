@@ -18,7 +18,6 @@ def data(figure):
 def every_figure():
     steps = [1, 2, 3]
     return {
-        "memory": figures.memory({"dp = 1": MEMORY}, capacity=80e9),
         "shares": figures.shares({"box": {"without overlap": 0.3, "with overlap": 0.1}}),
         "busiest_link": figures.busiest_link([2, 4], {"server": [1e6, 3e6]}),
         "speedup": figures.speedup([1, 2], {"predicted": [1, 1.9]}),
@@ -36,16 +35,6 @@ def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
     assert not layout.title.text  # the caption says it
     if name not in {"shares", "drift", "losses", "speedup", "busiest_link"}:
         assert layout.xaxis.title.text.endswith((")", "rank"))  # a unit in brackets
-
-
-def test_memory_is_gigabytes_beside_the_capacity():
-    figure = figures.memory({"dp = 1": MEMORY, "dp = 2": {"parameters": 1e9}}, capacity=80e9)
-    found = data(figure)
-    assert list(found["optimizer"].x) == [12, 0]
-    assert list(found["parameters"].y) == ["dp = 1", "dp = 2"]
-    assert figure.layout.shapes[0].x0 == 80
-    assert figure.layout.xaxis.range[1] > 80
-    assert not figures.memory({"dp = 1": MEMORY}).layout.shapes
 
 
 def test_shares_are_percent():

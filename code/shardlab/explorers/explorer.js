@@ -24,6 +24,13 @@
     return new Response(stream).json();
   }
 
+  function at(tree, index) { // one of the values that columns.py joined
+    if ("same" in tree) return tree.same;
+    if ("each" in tree) return tree.each[index];
+    if ("items" in tree) return tree.items.slice(0, at(tree.lengths, index)).map((branch) => at(branch, index));
+    return Object.fromEntries(Object.entries(tree.keys).map(([key, branch]) => [key, at(branch, index)]));
+  }
+
   // ---- the look: the theme's colours, and what a phone needs
 
   const themeColor = (name, otherwise) =>
@@ -108,8 +115,11 @@
     index() { // the last control turns fastest, as in Explorer.states() of explorer.py
       return this.controls.reduce((index, control) => index * control.values.length + control.at, 0);
     }
-    views() {
-      return (this.unpacked ??= unpack(this.packed.textContent));
+    get count() {
+      return this.controls.reduce((count, control) => count * control.values.length, 1);
+    }
+    async view(index) {
+      return at(await (this.tree ??= unpack(this.packed.textContent)), index);
     }
     changed() {
       touched = [this, ...touched.filter((other) => other !== this)];
@@ -119,8 +129,8 @@
     }
     async draw() {
       try {
-        const [Plotly, views] = await Promise.all([plotly(), this.views()]);
-        const { figure, sentence, table } = views[this.index()];
+        const [Plotly] = await Promise.all([plotly(), this.view(0)]);
+        const { figure, sentence, table } = await this.view(this.index());
         if (this.sentence.innerHTML !== sentence) this.sentence.innerHTML = sentence;
         if (this.data.open) this.fill(table);
         this.width = this.plot.clientWidth;

@@ -1,4 +1,4 @@
-"""An explorer as HTML for a page without a kernel: explorer.js plays back its states, gzipped JSON."""
+"""An explorer as HTML for a page without a kernel: explorer.js plays back its states, gzipped JSON in columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import plotly.io as pio
 from plotly.io.base_renderers import MimetypeRenderer
 
-from . import view
+from . import columns, view
 
 if TYPE_CHECKING:
     from .explorer import Control
@@ -73,13 +73,13 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def packed(views: Sequence[Mapping[str, Any]]) -> str:
     """base64(gzip(json)): the same text in every build, for gzip's own time stamp is left out."""
-    text = json.dumps(views, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(columns.join(views), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-def unpacked(text: str) -> Any:
-    """What `packed` packed."""
-    return json.loads(gzip.decompress(base64.b64decode(text)))
+def unpacked(text: str, index: int) -> Any:
+    """One of the views that `packed` packed."""
+    return columns.at(json.loads(gzip.decompress(base64.b64decode(text))), index)
 
 
 def slug(title: str) -> str:

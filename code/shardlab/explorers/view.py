@@ -79,11 +79,12 @@ def rounded(x: float) -> float | int | None:
 
 
 def points(figure: dict[str, Any]) -> list[list[Any]]:
-    """The points of a plain figure, one a row, thinned to MAX_ROWS: series, where, value."""
+    """The points of a plain figure, one a row, thinned to MAX_ROWS: series, where, value; none of mere decoration."""
     layout, rows = figure["layout"], []
+    data = [trace for trace in figure["data"] if trace.get("hoverinfo") != "skip"]
     titles = [(layout.get(axis, {}).get("title") or {}).get("text") or axis[0] for axis in ("xaxis", "yaxis")]
-    lying = bool(figure["data"]) and all(trace.get("orientation") == "h" for trace in figure["data"])
-    for trace in figure["data"]:
+    lying = bool(data) and all(trace.get("orientation") == "h" for trace in data)
+    for trace in data:
         rows += [[trace.get("name", ""), *point] for point in trace_points(trace)]
     header = ["series", *(reversed(titles) if lying else titles)]
     return [header, *rows[:: math.ceil(len(rows) / MAX_ROWS) or 1]]

@@ -26,6 +26,8 @@ COLOR: Mapping[str, str] = {
     "gradients": ORANGE,
     "optimizer": GREEN,
     "activations": PURPLE,
+    "logits": OLIVE,
+    "buffers": GREY,
     "predicted": PURPLE,
     "counted": GREEN,
     "measured": ORANGE,

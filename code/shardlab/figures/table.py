@@ -11,7 +11,7 @@ SMALL = -3  # powers of ten below which a number is written as 1.234e-05
 
 
 def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
-    """Rows of cells as a table; the first row is the header, numbers stand at the right."""
+    """Rows of cells as a table; the first row is the header, numbers stand at the right. A cell may be HTML itself."""
     header, *body = rows
     lines = [f"<caption>{html.escape(caption)}</caption>" if caption else ""]
     lines += ["<thead><tr>", *(f'<th scope="col">{html.escape(str(name))}</th>' for name in header), "</tr></thead>"]
@@ -31,4 +31,5 @@ def cell(x: Any) -> str:
 
 def _cell(x: Any) -> str:
     side = "right" if isinstance(x, int | float) else "left"
-    return f'<td style="text-align: {side}">{html.escape(cell(x))}</td>'
+    text = x.data if isinstance(x, HTML) else html.escape(cell(x))
+    return f'<td style="text-align: {side}">{text}</td>'

@@ -5,7 +5,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from . import data_parallel, style, trace
+from . import memory as memory_figures
+from . import style, trace
 
 LOOK = {
     "computing": trace.marker(style.COLOR["compute"], trace.PATTERNS["forward"]),
@@ -32,14 +33,14 @@ def time_and_memory(
         [
             _shares("computing", gpus, [100 * share for share in computing], strength),
             _shares("waiting", gpus, [100 * (1 - share) for share in computing], strength),
-            *data_parallel.memory_below(memory),
+            *memory_figures.below(memory),
         ],
         x=style.axis("GPUs", type="category"),
         y=style.axis("share of a step (%)", domain=[0.5, 1], range=[0, 100]),
         alt=alt,
         height=460,
         barmode="stack",
-        **data_parallel.layout_below(memory, capacity),
+        **memory_figures.layout_below(memory, capacity),
     )
 
 

@@ -1,0 +1,175 @@
+"""The explorers of the planner: the best plans for a model and a machine, and what breaks one step away."""
+
+from dataclasses import replace
+from functools import cache
+
+from shardlab.costs import memory, models, nodes, planner, plans, step, studies, units
+from shardlab.costs.plans import Plan, Plans, Question
+from shardlab.figures import planner as figures
+
+from .explorer import Explorer
+from .view import View
+
+MODELS = ["Llama 3 8B", "Llama 3 70B", "Llama 3 405B"]
+MACHINES = ["DGX A100", "DGX H100", "HGX B200", "PCIe box, InfiniBand NDR"]
+BATCHES = {"1 million": 2**20, "4 million": 2**22, "16 million": 2**24}  # tokens
+SHOWN = 4  # plans
+DRAGGED = {
+    "tensor parallelism (tp)": "tp",
+    "pipeline stages (pp)": "pp",
+    "microbatch": "microbatch",
+    "ZeRO": "zero",
+    "chunks of a stage": "chunks",
+    "recomputation": "recomputation",
+}
+CHOICES = ("tp", "cp", "pp", "zero", "sequence_parallel", "microbatch", "recomputation", "schedule", "chunks")
+
+
+def best_plans() -> Explorer:
+    """Machine, GPUs, model, batch, sequence -> the best plans, what their steps go into, why others fail."""
+    return Explorer(
+        best_view,
+        {
+            "model": MODELS,
+            "machine": MACHINES,
+            "gpus": [64, 512, 4096],
+            "batch": list(BATCHES),
+            "sequence": [8192, 32_768],
+        },
+        title="The best way to cut a model",
+        labels={
+            "machine": "Machine (8 GPUs each)",
+            "gpus": "GPUs",
+            "batch": "Tokens in a batch",
+            "sequence": "Sequence",
+        },
+        units={"sequence": "tokens"},
+        default={"model": "Llama 3 70B", "machine": "DGX H100", "gpus": 512, "batch": "4 million"},
+    )
+
+
+def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int) -> View:
+    """One state of the explorer of the best plans."""
+    found = _search(model, machine, gpus, BATCHES[batch] // sequence, sequence)
+    counts = {"fits": len(found.fitting), **{plans.REASONS[name]: count for name, count in found.reasons.items()}}
+    header = ["plan, or reason", "seconds of a step, or number"]
+    table: list[list[object]] = [[name, count] for name, count in counts.items()]
+    if not found.fitting:
+        figure = figures.reasons(counts, alt=f"Nothing fits; why plans for {model} fail.")
+        return View(figure, f"<b>Nothing fits</b> on {gpus:,} GPUs. Nearest: {found.nearest}.", [header, *table])
+    best = found.different[:SHOWN]
+    timed = {plan.name: step.step(plans.run_of(found.question, plan)) for plan in best}
+    figure = figures.breakdown(
+        {name: each.summary for name, each in timed.items()},
+        alt=f"What a step of the {len(timed)} best cuts for {model} on {gpus} GPUs goes into.",
+    )
+    rows = [[name, units.text(each.seconds, "s")] for name, each in timed.items()]
+    return View(figure, _told(found, next(iter(timed.values()))), [header, *rows, *table])
+
+
+def _told(found: Plans, first: step.Step) -> str:
+    """The best plan in a sentence, what it waits for, and what kept others out."""
+    plan, lost = found.best, found.reasons
+    most = max(lost, key=lost.__getitem__, default="")
+    waits = {"messages": first.communication, "other stages": first.bubble}
+    waiting = " and ".join(f"{units.percent(share)} for {name}" for name, share in waits.items() if share > 0)
+    sentence = f"<b>{plan.name}</b>: {units.text(plan.seconds, 's')} a step, {units.percent(first.mfu)} of the peak"
+    sentence += f"; it waits {waiting}" if waiting else ""
+    sentence += f". {len(found.fitting):,} of {found.count:,} plans fit"
+    if most:
+        sentence += f"; most others fail for: {plans.REASONS[most]}"
+    tightest = found.rejected_where(tp=plan.tp, pp=plan.pp, reason="memory")
+    if tightest:
+        sentence += f" (with these tp and pp the next one {plans.why(found.question, tightest[0])})"
+    return sentence + "."
+
+
+@cache
+def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> Plans:
+    spec = models.published(model).spec
+    spec = replace(spec, context_length=max(sequence, spec.context_length))  # rotary positions have no table to end
+    cluster = nodes.cluster(machine, gpus // nodes.node(machine).gpus)
+    return planner.search(
+        Question(
+            spec=spec,
+            cluster=cluster,
+            batch=batch,
+            sequence=sequence,
+            sequence_parallel=(True,),  # it saves memory and sends no byte more
+            schedules=("1F1B", "interleaved"),
+        )
+    )
+
+
+def one_step_away() -> Explorer:
+    """Case study, choice, steps -> the best plan beside the same with one choice moved, or why that cannot be."""
+    return Explorer(
+        away_view,
+        {"study": list(studies.STUDIES), "choice": list(DRAGGED), "steps": [-2, -1, 0, 1, 2]},
+        title="One step away from the best",
+        labels={"study": "Model and GPUs", "choice": "Move", "steps": "By so many values"},
+        default={"study": "a trillion on 3,072 A100", "steps": 1},
+    )
+
+
+def away_view(*, study: str, choice: str, steps: int) -> View:
+    """One state of the explorer of what breaks."""
+    found, name = _study(study), DRAGGED[choice]
+    best = found.best
+    moved = _moved(found, best, name, steps)
+    timed = {f"the best: {best.name}": step.step(plans.run_of(found.question, best))}
+    if moved is not None and moved != best and not moved.reason:
+        timed[f"moved: {moved.name}"] = step.step(plans.run_of(found.question, moved))
+    figure = figures.breakdown(
+        {label: each.summary for label, each in timed.items()},
+        alt=f"What a step of the best plan goes into, and with {choice} moved.",
+    )
+    rows = [[label, units.text(each.seconds, "s"), units.text(each.memory, "B")] for label, each in timed.items()]
+    return View(figure, _compared(found, choice, moved), [["plan", "a step", "memory of a GPU"], *rows])
+
+
+@cache
+def _study(name: str) -> Plans:
+    return planner.search(studies.STUDIES[name].question)
+
+
+def _moved(found: Plans, best: Plan, name: str, steps: int) -> Plan | None:
+    """The plan with one choice so many values further, others alike, dp making up for it; None if there is none."""
+    every = [plan for plan in (*found.fitting, *found.rejected) if _alike(plan, best, name)]
+    values = sorted({getattr(plan, name) for plan in every}, key=_order)
+    place = values.index(getattr(best, name)) + steps
+    if not 0 <= place < len(values):
+        return None
+    return min((plan for plan in every if getattr(plan, name) == values[place]), key=lambda plan: bool(plan.reason))
+
+
+def _alike(plan: Plan, best: Plan, name: str) -> bool:
+    """Whether all other choices are the same; one that was rejected early has made fewer of them."""
+    loose = {name, "dp", "schedule" if name == "chunks" else ""}
+    same = [each for each in CHOICES if each not in loose]
+    if plan.reason and not plan.microbatch:
+        same = [each for each in ("tp", "cp", "pp") if each not in loose]
+    return all(getattr(plan, each) == getattr(best, each) for each in same)
+
+
+def _order(value: int | str) -> int:
+    return value if isinstance(value, int) else ("none", "selective", "full").index(value)
+
+
+def _compared(found: Plans, choice: str, moved: Plan | None) -> str:
+    """What moving a choice costs, in words."""
+    best = found.best
+    if moved is None:
+        return f"There is no such value of <b>{choice}</b>: the others here are all on the other side."
+    if moved == best:
+        return f"<b>The best</b>: {units.text(best.seconds, 's')} a step, {plans.why(found.question, best)}. Move it."
+    if moved.reason:
+        return f"<b>It breaks</b>: {moved.name}: {plans.why(found.question, moved)}."
+    here, there = (step.step(plans.run_of(found.question, plan)) for plan in (best, moved))
+    grown = {part: seconds - here.summary[part] for part, seconds in there.summary.items()}
+    worst = max(grown, key=grown.__getitem__)
+    longer = there.seconds / here.seconds - 1
+    used = memory.total(there.run.training) - memory.total(here.run.training)
+    more = f"{units.text(abs(used), 'B')} {'more' if used > 0 else 'less'} memory"
+    what = f"what grows most is {worst}, by {units.text(grown[worst], 's')}"
+    return f"<b>{units.percent(longer)} longer</b>, with {more}: {what}."

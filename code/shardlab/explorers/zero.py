@@ -1,0 +1,125 @@
+"""The explorer of ZeRO: at each stage what a rank holds, what it sends, and how long it waits."""
+
+from dataclasses import replace
+from functools import cache
+
+from shardlab.costs import machines, memory, models, remedies, units, zero, zero_step
+from shardlab.costs.zero_step import Run, Step
+from shardlab.figures import zero as figures
+from shardlab.layout import ZERO_STAGES
+
+from .explorer import Explorer
+from .view import View
+
+SEQUENCE = 2048  # tokens of one sample; GPT-2 reads half as many
+NETWORKS = ["NVLink, 8 InfiniBand cards", "PCIe, 1 InfiniBand card", "PCIe, 100 GbE"]
+LITTLE, HALF = 0.05, 0.5  # shares of a step that a rank waits: how it is called
+MORE = 1.01  # times as many bytes: what is less is padding
+
+
+def explorer() -> Explorer:
+    """Model, ranks, stage, batch, network -> memory and time of a step at every stage, one of them chosen."""
+    return Explorer(
+        stage_view,
+        {
+            "model": ["GPT-2 XL", "Llama 3 8B", "Llama 3 70B", "GPT-3 175B"],
+            "stage": list(ZERO_STAGES),
+            "ranks": [8, 64, 512],
+            "batch": [1, 4],
+            "network": NETWORKS,
+        },
+        title="ZeRO on H100 GPUs: memory against messages",
+        labels={
+            "stage": "Stage (0: plain data parallelism)",
+            "ranks": "Ranks (GPUs, 8 in a server)",
+            "batch": f"Batch per rank ({SEQUENCE:,} tokens each; GPT-2: half of that)",
+            "network": "Network (NVLink: H100 SXM; PCIe: H100 PCIe, a slower chip)",
+        },
+        units={"batch": "sequences"},
+        default={"model": "Llama 3 8B", "stage": 3, "ranks": 64, "batch": 1, "network": NETWORKS[0]},
+    )
+
+
+def stage_view(*, model: str, stage: int, ranks: int, batch: int, network: str) -> View:
+    """One state of the explorer."""
+    steps = {every: step_at(model, every, ranks, batch, network) for every in ZERO_STAGES}
+    held = {every: memory.per_rank(step.run.training) for every, step in steps.items()}
+    capacity = steps[stage].run.chip.memory
+    figure = figures.memory_and_time(
+        {_name(every): parts for every, parts in held.items()},
+        {_name(every): step.parts for every, step in steps.items()},
+        _name(stage),
+        capacity,
+        alt=f"Memory of a rank and time of a step of {model} on {ranks} GPUs, at each stage of ZeRO.",
+    )
+    fits = {every: sum(parts.values()) <= capacity for every, parts in held.items()}
+    sentence = f"{_name(stage).capitalize()} {_fitting(steps[stage], fits)} {_time(steps, stage)}"
+    return View(figure, sentence, _table(held, steps))
+
+
+@cache
+def step_at(model: str, stage: int, ranks: int, batch: int, network: str) -> Step:
+    """What a step takes at this stage."""
+    return zero_step.step(
+        Run(
+            spec=models.published(model).spec,
+            chip=machines.chip(network),
+            link=machines.network(network, ranks),
+            ranks=ranks,
+            batch_per_rank=batch,
+            sequence=SEQUENCE if model != "GPT-2 XL" else SEQUENCE // 2,
+            zero=stage,
+        )
+    )
+
+
+def _name(stage: int) -> str:
+    return f"stage {stage}"
+
+
+def _fitting(step: Step, fits: dict[int, bool]) -> str:
+    run = step.run
+    words = remedies.verdict(run.training, run.chip.memory)
+    words = words.replace("does not fit", "<b>does not fit</b>").replace("fits:", "<b>fits</b>:")
+    enough = next((stage for stage, works in fits.items() if works), None)
+    if enough is not None and enough < run.zero:
+        words += f", and stage {enough} would do"
+    return f"{words}."
+
+
+def _time(steps: dict[int, Step], stage: int) -> str:
+    step, sent = steps[stage], sum(zero.sent_bytes(steps[stage].run.training).values())
+    ratio = zero.ratio(step.run.training)
+    share = step.waiting / step.seconds
+    said = f"Each rank sends {units.text(sent, 'B')}"
+    if stage > 0:
+        said += f", {'as much as' if ratio < MORE else f'{ratio:.3g} times what'} data parallelism does"
+    how = "hardly waits" if share < LITTLE else "<b>mostly waits</b>" if share > HALF else "waits"
+    waits = f"and {how}: {units.text(step.waiting, 's')} of {units.text(step.seconds, 's')} ({units.percent(share)})"
+    return f"{said}, {waits}.{_advice(step)}"
+
+
+def _advice(step: Step) -> str:
+    """How much larger the batch must be until computing hides the messages, where they show."""
+    run = step.run
+    if step.waiting < HALF * step.seconds:
+        return ""
+    times = 2
+    while times <= 2**10:
+        larger = zero_step.step(replace(run, batch_per_rank=times * run.batch_per_rank))
+        if larger.waiting < HALF * larger.seconds:
+            return f" With {times} times the batch it would wait less than half of the time."
+        times *= 2
+    return " No larger batch helps."
+
+
+def _table(held: dict[int, dict[str, float]], steps: dict[int, Step]) -> list[list[str]]:
+    parts = dict.fromkeys(part for each in held.values() for part in each)
+    rows = [[part, *(units.text(each.get(part, 0.0), "B") for each in held.values())] for part in parts]
+    rows.append(["memory", *(units.text(sum(each.values()), "B") for each in held.values())])
+    sent = [sum(zero.sent_bytes(step.run.training).values()) for step in steps.values()]
+    rows.append(["sent by each rank", *(units.text(nbytes, "B") for nbytes in sent)])
+    rows.append(["step", *(units.text(step.seconds, "s") for step in steps.values())])
+    rows.append(["waiting", *(units.text(step.waiting, "s") for step in steps.values())])
+    rows.append(["efficiency", *(f"{100 * step.efficiency:.1f} %" for step in steps.values())])
+    return [["one rank", *map(_name, held)], *rows]

@@ -1,0 +1,256 @@
+"""The figures of compute: rooflines, where FLOPs and seconds go, how long a training takes, how to split its budget."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from . import style
+from .lines import line, look, points
+from .trace import marker
+
+BOUND = {
+    "arithmetic": marker(style.COLOR["compute"], ""),
+    "memory": marker(style.COLOR["idle"], "."),
+}
+PARTS = {
+    "projections": marker(style.BLUE, ""),
+    "scores": marker(style.ORANGE, "/"),
+    "feed-forward": marker(style.GREEN, "x"),
+    "head": marker(style.PURPLE, "."),
+}
+SWAP = {
+    "arithmetic": marker(style.COLOR["compute"], ""),
+    "transfers": marker(style.COLOR["communicate"], "/"),
+}
+DURATIONS = {  # days -> what people call them
+    1 / 1440: "1 minute",
+    1 / 24: "1 hour",
+    1: "1 day",
+    30: "1 month",
+    365: "1 year",
+    3650: "10 years",
+    36500: "100 years",
+    365000: "1,000 years",
+    3650000: "10,000 years",
+}
+RATES = {1e9: "1 G", 1e10: "10 G", 1e11: "100 G", 1e12: "1 T", 1e13: "10 T", 1e14: "100 T", 1e15: "1 P", 1e16: "10 P"}
+BAR, FRAME, TALL = 30, 110, 440  # pixels
+
+
+def rooflines(
+    intensity: Sequence[float],
+    roofs: Mapping[str, Sequence[float]],
+    work: Mapping[str, tuple[float, float]] | None = None,
+    measured: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    *,
+    span: tuple[float, float] | None = None,
+    alt: str = "",
+) -> go.Figure:
+    """FLOP/s against FLOP/byte, both logarithmic. span: the lowest and the highest FLOP/s drawn.
+
+    roofs: chip -> FLOP/s at each of `intensity`. work: operation -> (FLOP/byte, FLOP/s), drawn with its name.
+    measured: name -> (FLOP/byte, FLOP/s) of many runs.
+    """
+    traces = [line(intensity, rates, name, *look(i)) for i, (name, rates) in enumerate(roofs.items())]
+    for name, (xs, ys) in (measured or {}).items():
+        color = look(list(roofs).index(name))[0] if name in roofs else style.COLOR["measured"]
+        traces.append(points(xs, ys, f"{name}, measured", color, "measured"))
+    if work:
+        traces.append(_named(work, "operation"))
+    return style.figure(
+        traces,
+        x=style.axis("arithmetic intensity (FLOP/byte)", type="log", exponentformat="none", dtick=1),
+        y=_logarithmic("rate (FLOP/s)", RATES, span),
+        alt=alt or "FLOP/s against arithmetic intensity: the roofline of each chip, and operations on it.",
+        height=TALL,
+    )
+
+
+def layer(parts: Mapping[str, tuple[float, str]], *, alt: str = "") -> go.Figure:
+    """A bar for each operation of a layer: operation -> (seconds, what it waits for: arithmetic or memory)."""
+    bars = [
+        go.Bar(
+            orientation="h",
+            name=f"waits for {bound}",
+            y=[name for name, (_, what) in parts.items() if what == bound],
+            x=[1e6 * seconds for seconds, what in parts.values() if what == bound],
+            marker=marker,
+            hovertemplate="%{y}: %{x:.3g} µs<extra></extra>",
+        )
+        for bound, marker in BOUND.items()
+    ]
+    return style.figure(
+        bars,
+        x="time at the least (µs)",
+        y=style.axis(categoryorder="array", categoryarray=list(parts)[::-1]),
+        alt=alt or "The time of each operation of one layer, and whether it waits for arithmetic or for memory.",
+        height=FRAME + BAR * len(parts),
+        barmode="overlay",
+    )
+
+
+def work_by_part(models: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
+    """Shares of the FLOPs: label -> part -> FLOPs. One bar for each label, together 100 %."""
+    totals = {label: sum(parts.values()) for label, parts in models.items()}
+    bars = [
+        go.Bar(
+            orientation="h",
+            name=part,
+            y=list(models),
+            x=[100 * parts.get(part, 0.0) / totals[label] for label, parts in models.items()],
+            marker=marker,
+            hovertemplate=f"%{{y}}, {part}: %{{x:.1f}} %<extra></extra>",
+        )
+        for part, marker in PARTS.items()
+    ]
+    return style.figure(
+        bars,
+        x=style.axis("share of the FLOPs (%)", range=[0, 100]),
+        y=style.axis(autorange="reversed"),
+        alt=alt or "Shares of the FLOPs of a step, by part of the model.",
+        height=FRAME + BAR * len(models),
+        barmode="stack",
+    )
+
+
+def utilisations(runs: Mapping[str, tuple[float, float | None, float | None]], *, alt: str = "") -> go.Figure:
+    """Published runs: name -> (MFU, HFU or None, what their authors print or None), all shares of the peak."""
+    names = list(runs)
+    model = [100 * mfu for mfu, _, _ in runs.values()]
+    again = [100 * (hfu - mfu) if hfu else 0.0 for mfu, hfu, _ in runs.values()]
+    claims = [(name, 100 * claim) for name, (_, _, claim) in runs.items() if claim]
+    bars = [
+        go.Bar(orientation="h", name="model FLOPs", y=names, x=model, marker=BOUND["arithmetic"]),
+        go.Bar(orientation="h", name="recomputed", y=names, x=again, marker=marker(style.COLOR["idle"], "/")),
+    ]
+    printed = points([x for _, x in claims], [name for name, _ in claims], "printed", style.RED, "measured")
+    return style.figure(
+        [*bars, printed],
+        x=style.axis("share of the peak (%)", range=[0, 62]),
+        y=style.axis(range=[len(runs) - 0.5, -0.5], tickfont={"size": 11}),
+        alt=alt or "Utilisation of published trainings: model FLOPs, what was recomputed, and what is printed.",
+        height=FRAME + 26 * len(runs),
+        barmode="stack",
+    )
+
+
+def days(
+    chips: Sequence[int],
+    runs: Mapping[str, Sequence[float]],
+    chosen: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    span: tuple[float, float] | None = None,
+    alt: str = "",
+) -> go.Figure:
+    """Days of a training against the number of chips, both logarithmic: label -> days for each of `chips`.
+
+    chosen: name -> (chips, days), named in the legend. span: the shortest and the longest time drawn, in days.
+    """
+    traces = [line(chips, values, name, *look(i)) for i, (name, values) in enumerate(runs.items())]
+    look_of_choice = {"color": style.RED, "symbol": "circle", "size": 9}
+    for name, (x, y) in (chosen or {}).items():  # the name stands in the legend, for at the edge it would meet labels
+        traces.append(go.Scatter(x=[x], y=[y], name=name, mode="markers", marker=look_of_choice))
+    return style.figure(
+        traces,
+        x=style.axis("chips", type="log", exponentformat="none", dtick=1),
+        y=_logarithmic("duration", DURATIONS, span),
+        alt=alt or "Days of a training against the number of chips.",
+    )
+
+
+def splits(
+    budgets: Sequence[float],
+    laws: Mapping[str, Sequence[float]],
+    trained: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    of: str = "parameters",
+    alt: str = "",
+) -> go.Figure:
+    """How each law splits a budget: law -> parameters (or tokens) for each of `budgets`, in FLOPs; logarithmic.
+
+    trained: model -> (FLOPs, parameters or tokens), drawn with its name. of: what the laws give, for the axis.
+    """
+    traces = [line(budgets, values, name, *look(i)) for i, (name, values) in enumerate(laws.items())]
+    if trained:
+        traces.append(_named(trained, "model"))
+    return style.figure(
+        traces,
+        x=style.axis("budget (FLOPs)", type="log", exponentformat="power", dtick=2),
+        y=style.axis(of, type="log", exponentformat="power", dtick=1),
+        alt=alt or f"The {of} that each scaling law gives for a budget of FLOPs, and those of trained models.",
+        height=TALL,
+    )
+
+
+def losses_by_size(
+    parameters: Sequence[float],
+    budgets: Mapping[str, Sequence[float]],
+    chosen: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Loss against size where the budget is fixed, so that a larger model reads less: label -> loss for each size.
+
+    chosen: name -> (parameters, loss), drawn with its name.
+    """
+    traces = [line(parameters, values, name, *look(i)) for i, (name, values) in enumerate(budgets.items())]
+    if chosen:
+        traces.append(_named(chosen, "choice"))
+    return style.figure(
+        traces,
+        x=style.axis("parameters", type="log", exponentformat="power", dtick=1),
+        y=style.axis("loss (nats per token)"),
+        alt=alt or "Loss against the size of the model at a fixed budget: too small and too large are both worse.",
+    )
+
+
+def swapping(steps: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
+    """Two bars for each machine: label -> (seconds of arithmetic, seconds of transfers), of one step."""
+    bars = [
+        go.Bar(
+            orientation="h",
+            name=name,
+            y=list(steps),
+            x=[seconds[index] for seconds in steps.values()],
+            text=[f"{seconds[index]:.3g} s" for seconds in steps.values()],
+            textposition="outside",
+            cliponaxis=False,
+            marker=marker,
+            hovertemplate="%{y}, " + name + ": %{x:.3g} s<extra></extra>",
+        )
+        for index, (name, marker) in enumerate(SWAP.items())
+    ]
+    return style.figure(
+        bars,
+        x=style.axis("time of one step (s)", range=[0, 1.5 * max(max(seconds) for seconds in steps.values())]),
+        y=style.axis(autorange="reversed"),
+        alt=alt or "Seconds of arithmetic, and of transfers to and from the host's memory, in one step.",
+        height=FRAME + 2 * BAR * len(steps),
+        barmode="group",
+    )
+
+
+def _logarithmic(title: str, ticks: Mapping[float, str], span: tuple[float, float] | None) -> dict[str, Any]:
+    """An axis with these ticks: value -> text."""
+    limits = {} if span is None else {"range": [math.log10(end) for end in span]}
+    return style.axis(title, type="log", tickvals=list(ticks), ticktext=list(ticks.values()), **limits)
+
+
+def _named(places: Mapping[str, tuple[float, float]], kind: str) -> go.Scatter:
+    """Points that carry their names: the highest to the left and above, the lowest to the right and below."""
+    falling = sorted(places, key=lambda name: -places[name][1])
+    side = ("top left", "middle left", "bottom right")
+    position = {name: side[round(2 * i / max(len(falling) - 1, 1))] for i, name in enumerate(falling)}
+    return go.Scatter(
+        x=[x for x, _ in places.values()],
+        y=[y for _, y in places.values()],
+        name=kind,
+        mode="markers+text",
+        text=list(places),
+        textposition=[position[name] for name in places],
+        textfont={"size": 11},
+        marker={"color": style.RED, "symbol": "circle", "size": 9},
+        hovertemplate="%{text}: %{x:.3g}, %{y:.3g}<extra></extra>",
+    )

@@ -1,0 +1,27 @@
+"""Lines and points: the series of a figure, each with a colour and a dash, or a symbol, of its own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from . import style
+
+LINES = (style.BLUE, style.GREEN, style.PURPLE, style.OLIVE, style.ORANGE, style.RED, style.GREY)
+DASHES = ("solid", "dash", "dashdot", "longdash", "dot", "longdashdot")
+
+
+def look(index: int) -> tuple[str, str]:
+    """The colour and the dash of a figure's line number `index`."""
+    return LINES[index % len(LINES)], DASHES[index % len(DASHES)]
+
+
+def line(x: Sequence[float | None], y: Sequence[float | None], name: str, color: str, dash: str) -> go.Scatter:
+    """A line through these points."""
+    return go.Scatter(x=list(x), y=list(y), name=name, mode="lines", line={"color": color, "dash": dash, "width": 2.5})
+
+
+def points(x: Sequence[Any], y: Sequence[Any], name: str, color: str, kind: str) -> go.Scatter:
+    """Points, without a line: numbers, or names on an axis of categories. kind: predicted, counted or measured."""
+    marker = {"color": color, "symbol": style.SYMBOL[kind], "size": 10}
+    return go.Scatter(x=list(x), y=list(y), name=name, mode="markers", marker=marker)

@@ -1,0 +1,33 @@
+"""Evidence on a page: claims with the tests that prove them; a bench as tables behind a line that opens them."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from IPython.display import HTML
+
+from .table import table
+
+
+def claims(chapter: str, rows: Sequence[Sequence[Any]]) -> HTML:
+    """Rows of `shardlab.measured.proofs`: a claim first, its test last, which here stands below the claim."""
+    (first, *names, _), *body = rows
+    shown = [[_claim(claim, test), *values] for claim, *values, test in body]
+    return _folded(chapter, [table([[first, *names], *shown])], unfolded=True)
+
+
+def bench(title: str, tables: Mapping[str, Sequence[Sequence[Any]]]) -> HTML:
+    """All tables of one file of results, with their captions."""
+    return _folded(title, [table(rows, caption) for caption, rows in tables.items()], unfolded=False)
+
+
+def _folded(title: str, tables: Sequence[HTML], *, unfolded: bool) -> HTML:
+    inside = "".join(f'<div class="wide">{each.data}</div>' for each in tables)
+    line = f"<summary><strong>{html.escape(title)}</strong></summary>"
+    return HTML(f"<details{' open' if unfolded else ''}>{line}{inside}</details>")
+
+
+def _claim(words: str, test: str) -> HTML:
+    """The test's name may break where a word of it ends."""
+    path = html.escape(test).replace("_", "_<wbr>").replace("::", "<wbr>::")
+    return HTML(f"{html.escape(words)}<br><small><code>{path}</code></small>")

@@ -1,0 +1,94 @@
+import pytest
+
+from shardlab.costs import hardware, models
+from shardlab.explorers import memory as explorers
+from tests.explorers.quantities import number
+
+DEVICE, CLUSTER = explorers.one_device(), explorers.cluster()
+SOME = DEVICE.states()[::29]  # prime steps: every value of every control occurs
+SOME_CLUSTERS = CLUSTER.states()[::31]
+
+
+@pytest.mark.parametrize(("explorer", "some"), [(DEVICE, SOME), (CLUSTER, SOME_CLUSTERS)], ids=["device", "cluster"])
+def test_some_states_try_every_value(explorer, some):
+    for control in explorer.controls:
+        assert {state[control.name] for state in some} == set(control.values)
+
+
+def parts_of(view):
+    """Label of a column -> part -> bytes, as the table says."""
+    (_, *labels), *rows = view.table
+    columns = {label: {row[0]: number(row[1 + i]) for row in rows} for i, label in enumerate(labels)}
+    for parts in columns.values():
+        assert sum(parts.values()) == pytest.approx(2 * parts["sum"], rel=0.02)
+    return columns
+
+
+def drawn(view):
+    """Label of a bar -> GB, as the figure has it."""
+    heights = {}
+    for bar in view.figure.data:
+        if bar.type == "bar":
+            labels, values = (bar.y, bar.x) if bar.orientation == "h" else (bar.x, bar.y)
+            for label, value in zip(labels, values, strict=True):
+                heights[label] = heights.get(label, 0) + value
+    return heights
+
+
+@pytest.mark.parametrize("state", SOME, ids=str)
+def test_one_device_agrees_with_itself(state):
+    view = DEVICE.view(**state)
+    if state["sequence"] > models.published(state["model"]).spec.context_length:
+        assert "<b>Impossible</b>" in view.sentence
+        assert "use at most 1024" in view.sentence
+        return
+    columns, capacity = parts_of(view), hardware.chip(state["chip"]).memory
+    fits = drawn(view)["as it is"] * 1e9 <= capacity
+    assert ("<b>fits</b>" in view.sentence, "<b>does not fit</b>" in view.sentence) == (fits, not fits)
+    assert list(columns) == ["as it is"] + ["after the change"] * (not fits)
+    if not fits:
+        assert drawn(view)["after the change"] * 1e9 <= capacity
+        assert " would fit: " in view.sentence
+    for label, gigabytes in drawn(view).items():
+        assert gigabytes * 1e9 == pytest.approx(columns[label]["sum"], rel=0.006)
+
+
+@pytest.mark.parametrize("state", SOME_CLUSTERS, ids=str)
+def test_a_cluster_agrees_with_itself(state):
+    view = CLUSTER.view(**state)
+    if state["model"] == "GPT-2 XL" and state["tp"] > 1:
+        assert "<b>Impossible</b>: 25 heads" in view.sentence
+        assert "use tp = 1, 5, 25" in view.sentence
+        return
+    heights = drawn(view)
+    assert list(heights) == [str(stage) for stage in range(state["pp"])]
+    assert ("<b>fits</b>" in view.sentence) == (max(heights.values()) <= 80)
+    gpus = state["tp"] * state["pp"] * state["dp"]
+    assert f"{state['model']} on {gpus:,} GPU" in view.sentence
+    columns = parts_of(view)
+    assert heights["0"] * 1e9 == pytest.approx(columns["stage 0"]["sum"], rel=0.006)
+
+
+@pytest.mark.parametrize("explorer", [DEVICE, CLUSTER], ids=["device", "cluster"])
+def test_every_control_changes_the_default(explorer):
+    default = explorer.default()
+    for control in explorer.controls:
+        seen = {explorer.view(**{**default, control.name: value}).sentence for value in control.values}
+        assert len(seen) > 1, control.name
+
+
+def test_the_chapters_story():
+    """GPT-2 XL: too much for a 4090 with all scores; 16 sequences too much for an H100, until fewer go at a time."""
+    small = DEVICE.view(**{**DEVICE.default(), "chip": "RTX 4090 24 GB", "microbatch": 1})
+    assert "<b>does not fit</b>: 24.9 GB of states" in small.sentence
+    large = DEVICE.view(**DEVICE.default())
+    assert "FlashAttention" in large.sentence
+
+
+def test_states_do_not_fall_as_replicas_join_unless_they_are_cut():
+    default = {**CLUSTER.default(), "zero": 0}
+    columns = [parts_of(CLUSTER.view(**{**default, "dp": dp}))["stage 0"] for dp in (1, 8, 64)]
+    assert len({parts["optimizer"] for parts in columns}) == 1
+    cut = [parts_of(CLUSTER.view(**{**default, "zero": 1, "dp": dp}))["stage 0"]["optimizer"] for dp in (1, 8, 64)]
+    assert cut[0] == pytest.approx(8 * cut[1], rel=0.01)
+    assert cut[1] == pytest.approx(8 * cut[2], rel=0.01)

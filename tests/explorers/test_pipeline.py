@@ -1,0 +1,108 @@
+import re
+from itertools import pairwise
+
+import pytest
+
+from shardlab import schedules
+from shardlab.costs import balance, bubble
+from shardlab.explorers import pipeline as explorers
+from tests.explorers.quantities import number
+
+SCHEDULES, BALANCER = explorers.schedules_explorer(), explorers.balancer()
+SOME = SCHEDULES.states()[::13]
+CUTS = BALANCER.states()[::9]
+
+
+def table(view):
+    return dict(view.table[1:])
+
+
+def test_some_states_try_every_value():
+    for explorer, some in ((SCHEDULES, SOME), (BALANCER, CUTS)):
+        for control in explorer.controls:
+            assert {state[control.name] for state in some} == set(control.values)
+        assert len(explorer.states()) < 400
+
+
+@pytest.mark.parametrize("state", SOME, ids=str)
+def test_the_sentence_the_table_and_the_figure_agree(state):
+    view = SCHEDULES.view(**state)
+    rows, p, m = table(view), state["stages"], state["microbatches"]
+    name, chunks = explorers.SCHEDULES[state["schedule"]]
+    time, work = rows["time (forward of a stage = 1)"], rows["of it a stage computes"]
+    assert work == pytest.approx(m * sum(explorers.DURATIONS[state["durations"]]))
+    share = float(rows["bubble, of all time"].split()[0])
+    assert share == pytest.approx(100 * (1 - work / time), abs=0.06)
+    ideal = float(rows["bubble, of the time that computing takes"].split()[0])
+    assert ideal == pytest.approx(100 * (time / work - 1), abs=0.06)
+    said = re.search(r"<b>(under 1|\d+) % of all time is bubble</b>", view.sentence)
+    assert said[1] == "under 1" or float(said[1]) == pytest.approx(share, abs=0.51)
+    bars = [bar for bar in view.figure.data if bar.type == "bar"]
+    assert max(base + x for bar in bars for base, x in zip(bar.base, bar.x, strict=True)) == pytest.approx(time)
+    actions = sum(map(len, schedules.make(name, p, m, chunks if name == "interleaved" else None).orders))
+    assert sum(len(bar.x) for bar in bars) == actions <= 400
+    fullest = max(float(x) for x in rows["activations of the stages (microbatches)"].split(", "))
+    assert f"the activations of {fullest:.3g} of {m} microbatches" in view.sentence
+    assert fullest == pytest.approx(bubble.activations(name, p, m, chunks) / chunks, rel=0.006)
+    waits = rows["waiting, by the paper's formula"]
+    if re.fullmatch(r"[\d.]+", waits):
+        inside = rows["waiting of a stage between its first and last action, at most"]
+        assert float(waits) == pytest.approx(inside if name in bubble.INSIDE else time - work, rel=0.001, abs=1e-9)
+
+
+def test_advice_is_good():
+    state = {"stages": 4, "microbatches": 8, "durations": next(iter(explorers.DURATIONS)), "latency": 0.0}
+    before = SCHEDULES.view(schedule="1F1B", **state)
+    assert "ZB-V, 2 chunks would save 23 % of the time and need no more memory." in before.sentence
+    after = SCHEDULES.view(schedule="ZB-V, 2 chunks", **state)
+    key = "time (forward of a stage = 1)"
+    assert 1 - table(after)[key] / table(before)[key] == pytest.approx(0.23, abs=0.005)
+    assert "With 16 microbatches the bubble would be" in after.sentence
+
+
+def test_taking_turns_cannot_be_helped_by_more_microbatches():
+    state = {"stages": 4, "microbatches": 8, "durations": next(iter(explorers.DURATIONS)), "latency": 0.0}
+    view = SCHEDULES.view(schedule="one microbatch at a time", **state)
+    assert "75 % of all time is bubble</b>, or 300 % of the time that computing takes" in view.sentence
+    assert "More microbatches would not help" in view.sentence
+
+
+@pytest.mark.parametrize("state", CUTS, ids=str)
+def test_the_balancer_agrees_with_itself(state):
+    view = BALANCER.view(**state)
+    seconds = [number(row[2]) for row in view.table[1:]]
+    held = [number(row[4]) for row in view.table[1:]]
+    slowest = max(range(4), key=seconds.__getitem__)
+    assert f"tage {slowest} is the slowest, with {view.table[1 + slowest][2]}" in view.sentence
+    assert ("does not fit" in view.sentence) == (max(held) > 80e9)
+    for stage, nbytes in enumerate(held):
+        assert (f"stage {stage} ({view.table[1 + stage][4]})" in view.sentence) == (nbytes > 80e9)
+    bars = {bar.name: bar for bar in view.figure.data}
+    assert [y / 1e3 for y in bars["forward and backward"].y] == pytest.approx(seconds, rel=0.005)
+    parts = ("parameters", "gradients", "optimizer", "activations")
+    drawn = [sum(bars[part].y[stage] for part in parts) for stage in range(4)]
+    assert [y * 1e9 for y in drawn] == pytest.approx(held, rel=0.006)
+    assert view.table[1][1] == f"embedding to layer {state['first'] - 1}"
+    assert view.table[4][1].endswith("to head")
+
+
+def test_no_state_is_better_than_the_best_cut():
+    best = explorers._best()
+    layers = "7, 9, 9, 7"
+    for state in BALANCER.states():
+        edges = [0, state["first"] + 1]
+        edges += [edges[-1] + state["second"], edges[-1] + state["second"] + state["third"], 34]
+        ranges = [range(a, b) for a, b in pairwise(edges)]
+        cut = balance.measure(explorers._pieces()[0], ranges, explorers._in_flight())
+        if max(cut.nbytes) <= 80e9:
+            assert max(cut.seconds) >= max(best.seconds)
+    assert f"The best cut that fits has {layers} layers" in BALANCER.view(first=8, second=8, third=8).sentence
+    assert "No cut that fits is faster" in BALANCER.view(first=7, second=9, third=9).sentence
+
+
+def test_every_control_changes_the_default():
+    for explorer in (SCHEDULES, BALANCER):
+        default = explorer.default()
+        for control in explorer.controls:
+            seen = {explorer.view(**{**default, control.name: value}).sentence for value in control.values}
+            assert len(seen) > 1, control.name

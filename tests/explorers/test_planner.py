@@ -1,0 +1,59 @@
+import pytest
+
+from shardlab.costs import plans
+from shardlab.explorers import planner
+from tests.explorers.quantities import number
+
+BEST, AWAY = planner.best_plans(), planner.one_step_away()
+BEST_STATES, AWAY_STATES = BEST.states()[::31], AWAY.states()[::7]
+
+
+@pytest.mark.parametrize("explorer", [BEST, AWAY], ids=lambda explorer: explorer.name)
+def test_every_control_changes_the_default(explorer):
+    default = explorer.default()
+    for control in explorer.controls:
+        seen = {explorer.view(**{**default, control.name: value}).sentence for value in control.values}
+        assert len(seen) > 1, control.name
+
+
+@pytest.mark.parametrize("explorer", [BEST, AWAY], ids=lambda explorer: explorer.name)
+def test_a_page_holds_a_few_hundred_states(explorer):
+    assert len(explorer.states()) <= 300
+
+
+@pytest.mark.parametrize("state", BEST_STATES, ids=str)
+def test_the_best_plans_are_drawn_told_and_tabled_alike(state):
+    view = BEST.view(**state)
+    table = dict(view.table[1:])
+    if not table["fits"]:
+        assert "Nothing fits" in view.sentence
+        assert "too much" in view.sentence
+        return
+    timed = [(name, number(text)) for name, text in view.table[1:] if isinstance(text, str)]
+    assert 1 <= len(timed) <= planner.SHOWN
+    assert view.sentence.startswith(f"<b>{timed[0][0]}</b>")
+    assert f"{table['fits']:,} of " in view.sentence
+    for row, (_, seconds) in enumerate(timed):
+        assert sum(trace.x[row] for trace in view.figure.data) == pytest.approx(seconds, rel=6e-3)
+    assert [seconds for _, seconds in timed] == sorted(seconds for _, seconds in timed)
+
+
+@pytest.mark.parametrize("state", AWAY_STATES, ids=str)
+def test_one_step_away_is_slower_or_breaks(state):
+    view = AWAY.view(**state)
+    (_, *best), *moved = view.table[1:]
+    if moved:
+        assert number(moved[0][1]) >= number(best[0])
+        assert "longer" in view.sentence
+    else:
+        assert any(words in view.sentence for words in ("It breaks", "There is no such value", "The best"))
+
+
+def test_a_trillion_breaks_without_recomputation():
+    choice = {"study": "a trillion on 3,072 A100", "choice": "recomputation", "steps": -1}
+    assert "GB too much" in AWAY.view(**choice).sentence
+
+
+def test_reasons_are_told_in_words():
+    view = BEST.view(**BEST.default())
+    assert any(words in view.sentence for words in plans.REASONS.values())

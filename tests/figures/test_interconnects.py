@@ -1,0 +1,141 @@
+import pytest
+
+from shardlab.costs import nodes
+from shardlab.costs.programs import Writer
+from shardlab.costs.replay import replay
+from shardlab.figures import interconnects, topology
+from shardlab.figures import replay as figures
+
+
+def by_name(figure):
+    return {trace.name: trace for trace in figure.data if trace.name}
+
+
+# ---- the wiring of a node --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["DGX-1V", "DGX H100", "PCIe box, 100 GbE", "Two RTX 4090", "Two RTX 3090, bridged"])
+def test_every_part_and_every_wire_is_drawn_once(name):
+    node = nodes.node(name)
+    figure = topology.topology(node.drawn)
+    parts = {part for wire in node.wires for part in (wire.a, wire.b)}
+    drawn = [text for trace in figure.data if trace.hovertext is not None for text in trace.hovertext]
+    assert sorted(drawn) == sorted(parts)
+    parts_drawn = [trace for trace in figure.data if trace.hovertext is not None]
+    places = [point for trace in parts_drawn for point in zip(trace.x, trace.y, strict=True)]
+    assert len(set(places)) == len(parts), "two parts stand in one place"
+    lines = [trace for trace in figure.data if trace.mode == "lines"]
+    assert sum(list(trace.x).count(None) for trace in lines) == len(node.wires)
+
+
+def test_links_are_named_with_their_rate_in_one_direction():
+    names = by_name(topology.topology(nodes.node("DGX-1V").drawn))
+    assert {"NVLink 2, 25 GB/s", "NVLink 2, 50 GB/s", "PCIe 3.0 x16, 15.8 GB/s"} <= {*names}
+    assert names["NVLink 2, 50 GB/s"].line.width > names["NVLink 2, 25 GB/s"].line.width
+    assert len({trace.line.dash for trace in names.values() if trace.mode == "lines"}) == 4  # also without colour
+
+
+def test_a_path_is_drawn_from_part_to_part():
+    paths = {"way": ["GPU 0", "PCIe switch 0", "CPU 0"]}
+    figure = topology.topology(nodes.node("DGX-1V").drawn, paths=paths)
+    places = {
+        text: point
+        for trace in figure.data
+        if trace.hovertext is not None
+        for text, *point in zip(trace.hovertext, trace.x, trace.y, strict=True)
+    }
+    way = by_name(figure)["way"]
+    assert [[x, y] for x, y in zip(way.x, way.y, strict=True)][::3] == [places["GPU 0"], places["CPU 0"]]
+
+
+def test_of_a_rack_a_part_may_be_drawn():
+    figure = topology.topology(nodes.node("NVL72 rack").drawn, gpus=8)
+    assert len(by_name(figure)["GPU"].x) == len(by_name(figure)["network card"].x) == 8
+    assert len(by_name(figure)["processor"].x) == 4
+
+
+# ---- charts ----------------------------------------------------------------------------------------------------------
+
+
+def test_generations_show_each_rate_and_leave_out_what_is_not_there():
+    rates = {name: nodes.rates_of_a_gpu(nodes.node(name)) for name in ("DGX H100", "PCIe box, 100 GbE")}
+    bars = by_name(interconnects.generations(rates))
+    assert list(bars["NVLink"].x) == [450, None]
+    assert list(bars["network"].x) == pytest.approx([50, 12.5 / 8])
+    assert list(bars["NVLink"].text) == ["450", ""]
+
+
+def test_published_bandwidths_stand_beside_what_was_expected():
+    figure = interconnects.bus_bandwidths({"8 GPUs": (230e9, 240e9, 300e9)})
+    assert {name: list(trace.x) for name, trace in by_name(figure).items()} == {
+        "rate of the slowest link": [300], "expected": [240], "measured": [230],
+    }  # fmt: skip
+
+
+def test_crossings_are_stacked_by_axis():
+    carried = {"network": {"tp": 0, "dp": 3e9, "pp": 1e9}, "NVLink": {"tp": 7e9, "dp": 0, "pp": 0}}
+    figure = interconnects.crossings(carried)
+    bars = by_name(figure)
+    assert {name: list(bar.x) for name, bar in bars.items()} == {
+        "tensor parallel": [0, 7], "data parallel": [3, 0], "pipeline": [1, 0],
+    }  # fmt: skip
+    assert list(bars["pipeline"].y) == ["busiest network card", "busiest NVLink"]
+
+
+def test_the_same_step_on_several_machines():
+    figure = interconnects.steps({"a": {"computing": 1.0, "waiting": 0.5}, "b": {"computing": 1.0, "waiting": 4.0}})
+    assert {name: list(bar.x) for name, bar in by_name(figure).items()} == {"computing": [1, 1], "waiting": [0.5, 4]}
+    assert figure.layout.barmode == "stack"
+
+
+def test_the_knee_is_drawn_in_terabits_a_second():
+    figure = interconnects.knee([50e9, 400e9], {"dp=8": [2.0, 1.1]}, have=400e9)
+    assert list(figure.data[0].x) == pytest.approx([0.4, 3.2])
+    assert figure.layout.shapes[0].x0 == pytest.approx(3.2)
+    assert "what the node has" in by_name(figure)
+    assert interconnects.knee([50e9, 400e9], {"dp=8": [2.0, 1.1]}).layout.shapes == ()
+
+
+# ---- a replay --------------------------------------------------------------------------------------------------------
+
+
+def played():
+    """Both GPUs of the first node send through one card."""
+    writers = [Writer(rank) for rank in range(10)]
+    for rank in range(2):
+        writers[rank].compute(1e12, "forward")
+        writers[rank].wait([writers[rank].send(10**8, rank + 8, range(10))])
+        writers[rank + 8].wait([writers[rank + 8].receive(10**8, rank, range(10))])
+    events = [event for writer in writers for event in writer.events]
+    return replay(events, nodes.cluster("PCIe box, 100 GbE", 2), link_utilisation=1.0)
+
+
+def test_a_replay_shows_ranks_above_links_and_says_where():
+    result = played()
+    figure = figures.timeline(result.events, result.curves(1), result.where, ranks=(0, 8))
+    assert figure.layout.xaxis.title.text == "time (ms)<br>replayed on 2 x PCIe box, 100 GbE"
+    assert list(figure.layout.yaxis.categoryarray)[::-1] == [
+        "rank 0 computes", "rank 0 talks", "rank 8 computes", "rank 8 talks",
+    ]  # fmt: skip
+    assert list(figure.layout.yaxis2.categoryarray) == list(result.curves(1))[::-1]
+    assert figure.layout.yaxis2.domain[1] < figure.layout.yaxis.domain[0]
+
+
+def test_a_full_link_looks_full():
+    """The card is full; PCIe, five times as fast, is busy up to a third."""
+    result = played()
+    figure = figures.timeline(result.events, result.curves(1), result.where)
+    card = next(name for name in result.curves(1) if "network" in name)
+    bars = by_name(figure)
+    assert card in bars["link ≤ 100 %"].y
+    assert set(result.curves(1)) - {card} == set(bars["link ≤ 33 %"].y)
+    width = sum(x for name, x in zip(bars["link ≤ 100 %"].y, bars["link ≤ 100 %"].x, strict=True) if name == card)
+    assert width == pytest.approx(2 * 8.0)  # ms
+    assert max(bars["link ≤ 100 %"].customdata) == pytest.approx(100)
+
+
+def test_nothing_to_draw_is_refused():
+    with pytest.raises(ValueError, match="0 events in 'ms' make no timeline"):
+        figures.timeline([], {}, "")
+    with pytest.raises(ValueError, match="in 'hours' make no timeline; replay some, in s, ms"):
+        figures.timeline(played().events, {}, "", unit="hours")

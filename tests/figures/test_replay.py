@@ -1,0 +1,38 @@
+import pytest
+
+from shardlab import exchanges
+from shardlab.costs import hardware, network, programs
+from shardlab.costs.replay import replay
+from shardlab.figures import replay as figures
+
+WHERE = network.uniform(4, hardware.link("InfiniBand NDR"), hardware.chip("H100 SXM 80 GB"))
+
+
+def test_links_of_several_replays_stand_below_one_another_on_one_clock():
+    played = {
+        name: replay(programs.of_plan(exchanges.ALL_REDUCES[name](4), 10**6), WHERE, link_utilisation=1.0)
+        for name in ("naive", "ring")
+    }
+    figure = figures.busy({name: each.curves(8) for name, each in played.items()}, played["ring"].where)
+    layout, bars = figure.layout, {bar.yaxis: bar for bar in figure.data}
+    assert (layout.yaxis.title.text, layout.yaxis2.title.text) == ("naive", "ring")
+    assert layout.yaxis2.domain[1] < layout.yaxis.domain[0]
+    assert layout.xaxis.title.text == "time (ms)<br>replayed on 4 x InfiniBand NDR"
+    assert layout.xaxis.range[1] == pytest.approx(1.01e3 * played["naive"].seconds)
+    megabyte = 1e3 * 1e6 / 50e9  # ms: the ring sends 6 quarters on each of 8 links, the naive one 6 buffers on two
+    busy = {axis: sum(bar.x) for axis, bar in bars.items()}
+    assert busy == {"y": pytest.approx(12 * megabyte), "y2": pytest.approx(8 * 6 / 4 * megabyte)}
+    assert not any(bar.showlegend for bar in figure.data), "all links are full: nothing to tell apart"
+
+
+def test_levels_stand_in_the_legend_once_where_there_are_several():
+    links = {"a": [(0.0, 0.2), (1.0, 1.0), (2.0, 0.0)]}
+    bars = figures.busy({"one": links, "two": links}, "replayed on nothing", unit="s").data
+    assert [(bar.name, bar.showlegend) for bar in bars] == [
+        ("link ≤ 33 %", True), ("link ≤ 100 %", True), ("link ≤ 33 %", False), ("link ≤ 100 %", False),
+    ]  # fmt: skip
+
+
+def test_an_unknown_unit_is_refused():
+    with pytest.raises(ValueError, match="unknown unit 'hours'; known: s, ms, µs"):
+        figures.busy({}, "", unit="hours")
