@@ -1,10 +1,7 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
 import itertools
-import re
-from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -12,40 +9,18 @@ from shardlab import exercises
 from shardlab.exercises import checker
 from shardlab.ranks import averaging, comm, sampler
 
+from .grading import Chapter, Graded
 from .solutions import data_parallel as solutions
 
-CHAPTER = Path(__file__).parents[2] / "book" / "data_parallel.md"
-NAMES = [name for name in exercises.EXERCISES if name.startswith("data_parallel.")]
+CHAPTER = Chapter("data_parallel", solutions)
+mistake = CHAPTER.mistake
+
+
+class TestExercises(Graded):
+    chapter = CHAPTER
+
+
 average_gradients, my_shard = solutions.my_average_gradients, solutions.my_shard
-
-
-def failed(report):
-    return [name for name, mark in report.marks.items() if mark == checker.FAILED]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_solution_passes(name):
-    report = exercises.check(name, getattr(solutions, exercises.find(name).function))
-    assert report, report
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_starter_runs_and_fails(name):
-    exercise, names = exercises.find(name), {}
-    exec(exercise.starter, names)
-    report = exercises.check(name, names[exercise.function])
-    assert not report
-    assert report.marks[checker.RUNS] == checker.PASSED
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_chapter_shows_the_starter_and_not_the_solution(name):
-    exercise, text = exercises.find(name), CHAPTER.read_text()
-    assert exercise.starter in text
-    assert f'check("{name}", {exercise.function})' in text
-    solution = Path(solutions.__file__).read_text()
-    body = re.search(rf"^def {exercise.function}\(.*?\n((?:    .*\n)+)", solution, re.MULTILINE)
-    assert body[1] not in text
 
 
 def test_the_library_passes_its_own_exercises():
@@ -55,16 +30,8 @@ def test_the_library_passes_its_own_exercises():
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_cases_grow_from_1_to_4_ranks(name):
-    sizes = [case.world_size for case in exercises.find(name).cases]
-    assert sizes == sorted(sizes)
-    assert set(sizes) == {1, 2, 3, 4}
-
-
 # ---- mistakes: what must fail (all else must hold), the smallest case, and a word of the report ----------------------
 
-MISTAKES = []
 OVERLAP, MISSING, UNEVEN = "no sample is read twice", "no sample is left out", "shares differ by at most one sample"
 NUMBERS = "returns numbers of samples"
 AVERAGE = "every gradient is the average over the ranks of its group"
@@ -72,15 +39,6 @@ NONE, SAME = "where there was no gradient, there is none", "parameters stay what
 BYTES, MESSAGES = "a rank sends no more than one all-reduce of the gradients", "a rank sends one message"
 ONCE, GLOBAL = "the optimizer steps once", "with the mean gradient over all samples of all ranks"
 HELD, BATCHES = "activations of one microbatch at a time", "batches stay what they were"
-
-
-def mistake(exercise, *fails, at, says=""):
-    def register(function):
-        case = (f"data_parallel.{exercise}", function, set(fails), at, says)
-        MISTAKES.append(pytest.param(*case, id=f"{exercise}-{function.__name__}"))
-        return function
-
-    return register
 
 
 @mistake("shard", MISSING, at="2 ranks, 3 samples", says="rank 0: [0]; rank 1: [1]")
@@ -321,17 +279,3 @@ def only_the_first_rank_synchronises(model, batches, loss_fn, optimizer, group):
     if group.rank() == 0:
         average_gradients(model, group)
     optimizer.step()
-
-
-@pytest.mark.parametrize(("name", "function", "fails", "at", "says"), MISTAKES)
-def test_a_mistake_fails_for_its_own_reason(name, function, fails, at, says):
-    report = exercises.check(name, function)
-    assert set(failed(report)) == fails
-    assert f"Smallest failing case: {at}" in report.reason
-    assert says in report.reason
-    assert not report
-
-
-def test_every_exercise_has_its_mistakes():
-    exercise_of = [param.values[0] for param in MISTAKES]
-    assert all(exercise_of.count(name) >= 3 for name in NAMES)

@@ -2,10 +2,25 @@
 
 from typing import Any
 
-from . import checker, data_parallel
+from . import (
+    checker,
+    collectives,
+    composition,
+    compute,
+    data_parallel,
+    failures,
+    interconnects,
+    memory,
+    pipeline,
+    planner,
+    tensor_parallel,
+    zero,
+)
 from .checker import Exercise, Report
 
-CHAPTERS = (data_parallel,)
+LIMITS, TALKING = (memory, compute), (collectives, interconnects)
+SPLITTING, TOGETHER = (data_parallel, zero, tensor_parallel, pipeline), (composition, planner, failures)
+CHAPTERS = LIMITS + TALKING + SPLITTING + TOGETHER
 EXERCISES: dict[str, Exercise] = {each.name: each for chapter in CHAPTERS for each in chapter.EXERCISES}
 
 

@@ -1,0 +1,39 @@
+"""Exercise: an all-reduce for short tensors, in log2(n) steps."""
+
+import torch
+
+from ..checker import Case, Exercise
+from .broadcast import log2
+from .messages import attempt, leave_input, only_messages, returns, takes_at_most
+
+STARTER = '''\
+from shardlab.ranks import comm
+
+def my_doubling_all_reduce(x, group):
+    """The sum of all x on every rank, in log2(n) steps; n is a power of two."""
+    rank, n = group.rank(), group.size()
+    total = x.clone()
+    ...  # rank ^ 1 is your neighbour, rank ^ 2 its like at distance 2
+    return total
+'''
+
+EXERCISE = Exercise(
+    name="collectives.doubling_all_reduce",
+    prompt="Sum a short tensor over 2 or 4 ranks (or 8, or 16) in log2(n) steps, however many bytes that takes.",
+    starter=STARTER,
+    hint="In the step of distance d = 1, 2, 4 ... swap your total with rank ^ d, and add what you get.",
+    points=2,
+    cases=[
+        Case(world_size=1, title="3 numbers", given=(3,)),
+        Case(world_size=2, title="3 numbers", given=(3,)),
+        Case(world_size=4, title="3 numbers", given=(3,)),
+        Case(world_size=4, title="1 number", given=(1,), group_size=2),
+    ],
+    attempt=attempt,
+    properties={
+        "every rank has the sum": returns(lambda inputs, place: torch.stack(inputs).sum(dim=0)),
+        "the input stays what it was": leave_input,
+        "ranks talk in messages between two of them": only_messages,
+        "it takes log2(n) steps": takes_at_most(log2, "log2(n)"),
+    },
+)

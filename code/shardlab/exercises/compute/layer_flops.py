@@ -1,0 +1,98 @@
+"""Exercise: FLOPs of one layer's forward, by part, against what torch's own formulas count on a real layer."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from shardlab.ranks import transformer
+from shardlab.ranks.saved import without_memory
+from shardlab.spec import TransformerSpec
+
+from .. import evidence
+from ..checker import Case, Exercise
+
+PARTS = ("projections", "scores", "feed-forward")
+STARTER = '''\
+def my_layer_flops(batch, sequence, hidden, kv_hidden, ffn, gated):
+    """FLOPs of the forward pass of one transformer layer, by part.
+
+    kv_hidden: width of the keys, and of the values; hidden where every head
+    has its own. gated: whether the feed-forward block has a third matrix.
+    Count matrix products alone, and every pair of tokens.
+    """
+    tokens = batch * sequence
+    return {"projections": 4 * tokens * hidden * hidden,
+            "scores": 0, "feed-forward": 0}
+'''
+
+
+def of(function: Callable[..., Any], x: torch.Tensor) -> float:
+    """FLOPs of one call; scores as two products, which is what every kernel computes."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        function(x)
+    return float(counter.get_total_flops())
+
+
+@cache
+def counted(batch: int, sequence: int, hidden: int, kv_hidden: int, ffn: int, gated: bool) -> dict[str, float]:
+    """Of a layer of the reference transformer, without memory for its numbers: any size can be counted."""
+    spec = TransformerSpec(
+        vocab_size=1,
+        context_length=sequence,
+        hidden_size=hidden,
+        num_layers=1,
+        num_heads=hidden // HEAD,
+        num_kv_heads=kv_hidden // HEAD,
+        ffn_size=ffn,
+        style="llama" if gated else "gpt2",
+    )
+    with without_memory():
+        block, x = transformer.Block(spec), torch.empty(batch, sequence, hidden)
+        attention = block.attention
+        projections = sum(of(matrix, x) for matrix in (attention.q, attention.k, attention.v, attention.out))
+        return {
+            "projections": projections,
+            "scores": of(attention, x) - projections,
+            "feed-forward": of(block.mlp, x),
+        }
+
+
+def case(title: str, *sizes: int, gated: bool = False) -> Case:
+    names = ("batch", "sequence", "hidden", "kv_hidden", "ffn")
+    return Case(world_size=1, title=title, given={**dict(zip(names, sizes, strict=True)), "gated": gated})
+
+
+HEAD = 2  # numbers per head: FLOPs do not depend on it
+EXERCISE = Exercise(
+    name="compute.layer_flops",
+    prompt="Say how many FLOPs the forward pass of one transformer layer takes, by part.",
+    starter=STARTER,
+    hint=(
+        "A product of [m, k] and [k, n] takes 2*m*k*n FLOPs. Projections: queries, keys, values and the output. "
+        "Scores: queries by keys, then scores by values; in each, every token meets every token of its sequence. "
+        "Feed-forward: up and down, and a gate."
+    ),
+    points=2,
+    pure=True,
+    cases=[
+        case("one token", 1, 1, 4, 4, 8),
+        case("three tokens", 1, 3, 4, 4, 8),
+        case("two sequences", 2, 3, 4, 4, 8),
+        case("a narrow feed-forward block", 2, 3, 8, 8, 10),
+        case("shared keys and values", 2, 3, 8, 4, 32),
+        case("gated", 2, 3, 8, 8, 20, gated=True),
+        case("a layer of GPT-3", 1, 2048, 12288, 12288, 4 * 12288),
+        case("a layer of Llama 3 8B", 1, 8192, 4096, 1024, 14336, gated=True),
+    ],
+    attempt=evidence.call,
+    properties={
+        "returns the FLOPs of three parts": evidence.has_parts(*PARTS),
+        "projections": evidence.is_part("projections", counted),
+        "scores": evidence.is_part("scores", counted),
+        "feed-forward block": evidence.is_part("feed-forward", counted),
+    },
+)

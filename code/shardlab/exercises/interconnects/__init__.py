@@ -1,0 +1,10 @@
+"""The exercises on interconnects, easiest first: interconnects.<file> is the name of each."""
+
+from . import fair_rates, message_seconds, network_share, two_levels
+
+EXERCISES = (
+    network_share.EXERCISE,
+    message_seconds.EXERCISE,
+    two_levels.EXERCISE,
+    fair_rates.EXERCISE,
+)

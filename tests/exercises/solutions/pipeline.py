@@ -1,0 +1,37 @@
+"""Solutions of the exercises on pipeline parallelism."""
+
+from itertools import pairwise
+
+from shardlab.schedules import Action
+
+
+def my_bubble(num_stages, num_microbatches, num_chunks):
+    waiting, computing = num_stages - 1, num_microbatches * num_chunks
+    return waiting / computing, waiting / (waiting + computing)
+
+
+def my_one_f_one_b(stage, num_stages, num_microbatches):
+    ahead = min(num_stages - 1 - stage, num_microbatches)
+    actions = [Action("F", m) for m in range(ahead)]
+    for m in range(num_microbatches):
+        if m + ahead < num_microbatches:
+            actions.append(Action("F", m + ahead))
+        actions.append(Action("B", m))
+    return actions
+
+
+def my_cut(seconds, nbytes, num_stages, memory):
+    n = len(seconds)
+    best = {0: (0, [0])}
+    for _ in range(num_stages):
+        row = {}
+        for end in range(1, n + 1):
+            ways = [
+                (max(slowest, sum(seconds[start:end])), [*edges, end])
+                for start, (slowest, edges) in best.items()
+                if start < end and sum(nbytes[start:end]) <= memory
+            ]
+            if ways:
+                row[end] = min(ways)
+        best = row
+    return [b - a for a, b in pairwise(best[n][1])] if n in best else None

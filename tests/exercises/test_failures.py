@@ -1,0 +1,179 @@
+"""Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
+
+import os
+import shutil
+
+import torch
+
+from shardlab import exercises
+from shardlab.exercises import checker
+from shardlab.exercises.failures import straggler
+from shardlab.ranks import comm, diagnose
+
+from .grading import Chapter, Graded
+from .solutions import failures as solutions
+
+CHAPTER = Chapter("failures", solutions)
+mistake = CHAPTER.mistake
+
+
+class TestExercises(Graded):
+    chapter = CHAPTER
+
+
+def test_the_straggler_of_every_case_by_hand():
+    """For whom the others waited: rank -> s."""
+    expected = {
+        "one collective": {1: 2.0},
+        "two collectives": {1: 0.5, 0: 2.0},
+        "always late": {2: 3.0 + 5.0 + 4.0},
+        "often a little, once a lot": {1: 1.5 + 1.5, 0: 15.0},
+        "two groups": {1: 1.5, 2: 2.0, 3: 0.5},
+    }
+    for case in exercises.find("failures.straggler").cases:
+        seconds = expected[case.title]
+        assert straggler.straggler(straggler.trace_of(case.given)) == max(seconds, key=seconds.get)
+
+
+def test_the_library_passes_its_own_exercise():
+    def by_all_gather(model, group):
+        return min(diagnose.nonfinite(diagnose.gradients(model), group), default=None)
+
+    report = exercises.check("failures.first_nan_rank", by_all_gather)
+    failed = [name for name, mark in report.marks.items() if mark == checker.FAILED]
+    assert failed == [SMALL], "it says more than was asked for: another verb, eight bytes from every rank"
+
+
+# ---- mistakes: what must fail (all else must hold), the smallest case, and a word of the report ----------------------
+
+NAMES, FIRST = "names the rank for which the others wait longest", "all ranks name the first rank that is ill"
+SAME, SMALL = "the gradients stay what they were", "one all-reduce of at most 16 bytes"
+NEW, KILL, AGAIN = (
+    "without a kill the new file is there",
+    "a kill leaves the old file or the new one",
+    "after a kill the next save works",
+)
+
+
+def calls(events):
+    return [event for event in events if event.kind == "communicate"]
+
+
+@mistake("straggler", NAMES, at="2 ranks, one collective", says="rank 1")
+def blames_the_longest_all_reduce(events):
+    return max(calls(events), key=lambda event: event.end - event.start).rank
+
+
+@mistake("straggler", NAMES, at="2 ranks, two collectives", says="rank 0")
+def counts_how_often_a_rank_is_last(events):
+    times = {}
+    for end in {event.end for event in calls(events)}:
+        last = max((event for event in calls(events) if event.end == end), key=lambda event: event.start)
+        times[last.rank] = times.get(last.rank, 0) + 1
+    return max(sorted(times, reverse=True), key=times.get)
+
+
+@mistake("straggler", NAMES, at="4 ranks, two groups", says="rank 2")
+def thinks_of_one_group_only(events):
+    group = min(event.group for event in calls(events))
+    return solutions.my_straggler([event for event in calls(events) if event.group == group])
+
+
+@mistake("straggler", checker.RUNS, at="4 ranks, two groups", says="zip()")
+def forgets_that_there_are_groups(events):
+    by_rank = {}
+    for event in sorted(calls(events), key=lambda event: event.start):
+        by_rank.setdefault(event.rank, []).append(event)
+    waited = dict.fromkeys(by_rank, 0.0)
+    for met in zip(*by_rank.values(), strict=True):
+        last = max(met, key=lambda event: event.start)
+        waited[last.rank] += sum(last.start - event.start for event in met)
+    return max(waited, key=waited.get)
+
+
+@mistake("first_nan_rank", FIRST, SMALL, at="3 ranks, an infinity on rank 2", says="None on rank 0")
+def looks_for_nan_alone_and_one_gradient_at_a_time(model, group):
+    first = group.size()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            mine = group.rank() if parameter.grad.isnan().any() else group.size()
+            first = min(first, int(comm.all_reduce(torch.tensor([mine]), group, "min")))
+    return first if first < group.size() else None
+
+
+@mistake("first_nan_rank", FIRST, at="2 ranks, a NaN on rank 1", says="None on rank 0")
+def keeps_it_to_itself(model, group):
+    return group.rank() if diagnose.first_nonfinite(diagnose.gradients(model)) else None
+
+
+@mistake("first_nan_rank", FIRST, at="4 ranks, NaNs on two ranks", says="3 on rank 0")
+def names_the_last(model, group):
+    ill = diagnose.first_nonfinite(diagnose.gradients(model)) is not None
+    last = int(comm.all_reduce(torch.tensor([group.rank() if ill else -1]), group, "max"))
+    return last if last >= 0 else None
+
+
+@mistake("first_nan_rank", FIRST, at="1 rank, all finite", says="1 on rank 0")
+def forgets_that_all_may_be_healthy(model, group):
+    ill = diagnose.first_nonfinite(diagnose.gradients(model)) is not None
+    return int(comm.all_reduce(torch.tensor([group.rank() if ill else group.size()]), group, "min"))
+
+
+@mistake("first_nan_rank", FIRST, at="1 rank, all finite", says="0 on rank 0")
+def adds_up_large_numbers(model, group):
+    """A sum of finite numbers may be infinite."""
+    ill = not all(p.grad.abs().pow(2).sum().isfinite() for p in model.parameters() if p.grad is not None)
+    first = int(comm.all_reduce(torch.tensor([group.rank() if ill else group.size()]), group, "min"))
+    return first if first < group.size() else None
+
+
+@mistake("first_nan_rank", SAME, at="1 rank, a NaN", says="other ones on rank 0")
+def mends_what_it_finds(model, group):
+    first = solutions.my_first_nan_rank(model, group)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.nan_to_num_()
+    return first
+
+
+@mistake("save", KILL, at="1 rank, a longer file before", says="no file")
+def makes_room_first(data, path):
+    with open(path + ".part", "wb") as file:
+        file.write(data)
+    if os.path.exists(path):
+        os.remove(path)
+    os.rename(path + ".part", path)
+
+
+@mistake("save", KILL, at="1 rank, no file before", says="a file of 0 bytes")
+def writes_beside_and_copies(data, path):
+    with open(path + ".part", "wb") as file:
+        file.write(data)
+    shutil.copyfile(path + ".part", path)
+
+
+@mistake("save", KILL, at="1 rank, no file before", says="a file of 0 bytes")
+def renames_before_it_closes(data, path):
+    with open(path + ".part", "wb") as file:
+        file.write(data)
+        os.replace(path + ".part", path)
+
+
+@mistake("save", AGAIN, at="1 rank, no file before", says="then saved again")
+def trips_over_what_is_left(data, path):
+    with open(path + ".part", "xb") as file:
+        file.write(data)
+    os.replace(path + ".part", path)
+
+
+@mistake("save", AGAIN, at="1 rank, no file before", says="neither the old one nor the new one")
+def adds_to_what_is_left(data, path):
+    with open(path + ".part", "ab") as file:
+        file.write(data)
+    os.replace(path + ".part", path)
+
+
+@mistake("save", NEW, AGAIN, at="1 rank, no file before", says="no file")
+def never_gives_the_name(data, path):
+    with open(path + ".part", "wb") as file:
+        file.write(data)

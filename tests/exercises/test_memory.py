@@ -1,0 +1,312 @@
+"""Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
+
+import pytest
+import torch
+from torch.utils import checkpoint as torchs
+
+from shardlab import exercises
+from shardlab.costs import activations, memory
+from shardlab.costs.training import Training
+from shardlab.costs.units import GB
+from shardlab.exercises import checker, evidence
+from shardlab.layout import Layout
+from shardlab.ranks import recompute
+from shardlab.spec import TransformerSpec
+
+from .grading import Chapter, Graded
+from .solutions import memory as solutions
+
+CHAPTER = Chapter("memory", solutions)
+mistake = CHAPTER.mistake
+
+
+class TestExercises(Graded):
+    chapter = CHAPTER
+
+
+# ---- against what others print and count -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dp", "stages"), [(1, (120, 120, 120)), (64, (31.4, 16.6, 1.88)), (1024, (30.1, 15.1, 0.12))])
+def test_the_solution_gives_zeros_table_1(dp, stages):
+    """Rajbhandari et al. 2020, Table 1: GB for 7.5e9 parameters, ZeRO stages 1, 2, 3."""
+    for zero, gigabytes in zip((1, 2, 3), stages, strict=True):
+        assert sum(solutions.my_model_states(7.5e9, dp, zero).values()) / GB == pytest.approx(gigabytes, abs=0.06)
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+@pytest.mark.parametrize(
+    ("sequence_parallel", "recomputation"),
+    [(False, "none"), (True, "none"), (False, "selective"), (True, "selective"), (False, "full")],
+)
+def test_the_solution_is_what_costs_predict_for_gpt_3(tp, sequence_parallel, recomputation):
+    """But for the statistics of norms, which the paper leaves out."""
+    spec = TransformerSpec(vocab_size=51200, context_length=2048, hidden_size=12288, num_layers=96, num_heads=96)
+    layout = Layout(tp=tp, sequence_parallel=sequence_parallel)
+    policy = {"attention": "stored", "recomputation": recomputation, "dropout": True}
+    parts = activations.layer(Training(spec=spec, layout=layout, **policy))
+    mine = solutions.my_activation_bytes(2048, 1, 12288, 96, tp, sequence_parallel, recomputation)
+    assert mine == pytest.approx(sum(parts.values()), rel=1e-3)
+
+
+def test_the_library_passes_its_own_exercises():
+    assert exercises.check("memory.checkpoint", recompute.checkpoint)
+    assert exercises.check("memory.model_states", lambda n, dp, zero: memory.model_states(n, dp=dp, zero=zero))
+    assert exercises.check("memory.checkpoint", lambda f, *x: torchs.checkpoint(f, *x, use_reentrant=False))
+
+
+def test_a_check_leaves_the_learner_s_random_numbers_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    exercises.check("memory.checkpoint", solutions.my_checkpoint)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_held_bytes_are_counted_wherever_they_are():
+    before, hidden = torch.ones(1000, requires_grad=True), []
+    with evidence.Held() as held:
+        y = before * 2  # 4000 bytes, the result
+        hidden.append(y.exp())  # 4000 more in a list
+        z = y.exp().sum()  # 4000 more that autograd keeps, and 4
+        before.view(10, 100).detach()
+        assert held.nbytes == 3 * 4000 + 4
+        hidden.clear()
+        assert held.nbytes == 2 * 4000 + 4
+        z.backward()  # and a gradient instead
+        assert held.nbytes == 2 * 4000 + 4
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+PARTS, PARAMETERS = "returns the bytes of three parts", "parameters are cut with stage 3"
+GRADIENTS = "gradients are cut from stage 2 on"
+OPTIMIZER = "the optimizer holds three fp32 numbers, cut from stage 1 on"
+
+
+@mistake("model_states", OPTIMIZER, at="1 rank, ZeRO stage 0, 1 parameter", says="optimizer: 8")
+def forgets_the_master_copy(num_parameters, dp, zero):
+    right = solutions.my_model_states(num_parameters, dp, zero)
+    return {**right, "optimizer": right["optimizer"] * 8 / 12}
+
+
+@mistake("model_states", GRADIENTS, at="1 rank, ZeRO stage 0, 1 parameter", says="gradients: 4")
+def keeps_gradients_in_fp32(num_parameters, dp, zero):
+    right = solutions.my_model_states(num_parameters, dp, zero)
+    return {**right, "gradients": 2 * right["gradients"]}
+
+
+@mistake("model_states", PARAMETERS, GRADIENTS, at="2 ranks, ZeRO stage 1", says="parameters: 10")
+def cuts_everything_at_once(num_parameters, dp, zero):
+    pieces = dp if zero else 1
+    return {name: bytes_ / pieces for name, bytes_ in solutions.my_model_states(num_parameters, 1, 0).items()}
+
+
+@mistake("model_states", OPTIMIZER, GRADIENTS, at="2 ranks, ZeRO stage 3", says="gradients: 20")
+def cuts_one_part_at_each_stage(num_parameters, dp, zero):
+    whole = solutions.my_model_states(num_parameters, 1, 0)
+    cut = {1: "optimizer", 2: "gradients", 3: "parameters"}.get(zero)
+    return {name: bytes_ / (dp if name == cut else 1) for name, bytes_ in whole.items()}
+
+
+@mistake("model_states", PARAMETERS, GRADIENTS, OPTIMIZER, at="2 ranks, ZeRO stage 0")
+def thinks_that_data_parallelism_cuts(num_parameters, dp, zero):
+    return solutions.my_model_states(num_parameters, dp, 3)
+
+
+@mistake("model_states", PARTS, PARAMETERS, GRADIENTS, OPTIMIZER, at="1 rank, ZeRO stage 0", says="a tuple")
+def returns_a_tuple(num_parameters, dp, zero):
+    return tuple(solutions.my_model_states(num_parameters, dp, zero).values())
+
+
+WHOLE, CUT = "one rank that recomputes nothing", "tensor parallelism cuts what lies between matrices"
+SHARED, SELECTIVE = "sequence parallelism cuts the rest", "selective recomputation keeps no scores"
+FULL = "full recomputation keeps the input"
+
+
+@mistake("activation_bytes", WHOLE, CUT, SHARED, SELECTIVE, at="1 rank, one token", says="68.5")
+def forgets_the_dropout_masks(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
+    right = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
+    if recomputation == "full":
+        return right
+    masks = 2 * sequence * batch * hidden / (tp if sequence_parallel else 1)
+    scores = heads * sequence**2 * batch / tp if recomputation == "none" else 0
+    return right - masks - scores / 2
+
+
+@mistake("activation_bytes", WHOLE, CUT, SHARED, at="1 rank, four tokens")
+def takes_scores_for_linear_in_the_sequence(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
+    without = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, "selective")
+    if recomputation == "none":
+        return without + 5 * heads * sequence * batch / tp
+    return solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
+
+
+@mistake("activation_bytes", CUT, SELECTIVE, at="2 ranks, tensor parallel")
+def cuts_everything(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
+    return solutions.my_activation_bytes(
+        sequence, batch, hidden, heads, tp, sequence_parallel or recomputation != "full", recomputation
+    )
+
+
+@mistake("activation_bytes", CUT, SHARED, at="2 ranks, tensor parallel")
+def does_not_cut_the_scores(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
+    right = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
+    scores = 5 * heads * sequence**2 * batch if recomputation == "none" else 0
+    return right + scores * (1 - 1 / tp)
+
+
+@mistake("activation_bytes", SHARED, SELECTIVE, at="2 ranks, tensor and sequence parallel")
+def overlooks_sequence_parallelism(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
+    return solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, False, recomputation)
+
+
+@mistake("activation_bytes", SELECTIVE, at="1 rank, selective", says="expected  2,176")
+def still_keeps_the_softmax(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
+    right = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
+    return right + (2 * heads * sequence**2 * batch / tp if recomputation == "selective" else 0)
+
+
+@mistake("activation_bytes", FULL, at="1 rank, full", says="expected  128")
+def keeps_two_inputs(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
+    right = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
+    return 2 * right if recomputation == "full" else right
+
+
+RESULT, INPUTS = "the result is that of the function", "inputs get the same gradients"
+WEIGHTS, HELD = "parameters get the same gradients", "after forward only inputs and result are there"
+TWICE, RANDOM = "the function runs once in forward and once in backward", "random numbers go on as without"
+
+
+def checkpoint_with(backward, forward=None):
+    """A checkpoint like the solution, but with this backward (and, if given, with this forward)."""
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, function, *inputs):
+            return (forward or solutions.Checkpoint.forward)(ctx, function, *inputs)
+
+    Wrong.backward = staticmethod(backward)
+    return Wrong.apply
+
+
+def again(ctx, enable=torch.enable_grad):
+    """The function once more: its inputs, its result, and the random numbers put back."""
+    inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+    with torch.random.fork_rng(devices=[]), enable():
+        torch.set_rng_state(ctx.random)
+        return inputs, ctx.function(*inputs)
+
+
+@mistake("checkpoint", INPUTS, RANDOM, at="1 rank, dropout")
+def draws_other_numbers(function, *inputs):
+    def backward(ctx, gradient):
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            torch.autograd.backward(ctx.function(*inputs), gradient)
+        return None, *[x.grad for x in inputs]
+
+    return checkpoint_with(backward)(function, *inputs)
+
+
+@mistake("checkpoint", RANDOM, at="1 rank, one input")
+def leaves_the_random_numbers_rewound(function, *inputs):
+    def backward(ctx, gradient):
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        torch.set_rng_state(ctx.random)
+        with torch.enable_grad():
+            torch.autograd.backward(ctx.function(*inputs), gradient)
+        return None, *[x.grad for x in inputs]
+
+    return checkpoint_with(backward)(function, *inputs)
+
+
+@mistake("checkpoint", INPUTS, at="1 rank, two inputs")
+def thinks_of_the_first_input_only(function, *inputs):
+    def backward(ctx, gradient):
+        inputs, result = again(ctx)
+        torch.autograd.backward(result, gradient)
+        needed = ctx.needs_input_grad[1:]
+        first = needed.index(True)
+        return None, *[x.grad if place == first else None for place, x in enumerate(inputs)]
+
+    return checkpoint_with(backward)(function, *inputs)
+
+
+@mistake("checkpoint", WEIGHTS, at="1 rank, layers with parameters", says="0.weight: None")
+def forgets_the_parameters(function, *inputs):
+    def backward(ctx, gradient):
+        inputs, result = again(ctx)
+        wanted = [x for x in inputs if x.requires_grad]
+        found = iter(torch.autograd.grad(result, wanted, gradient))
+        return None, *[next(found) if x.requires_grad else None for x in inputs]
+
+    return checkpoint_with(backward)(function, *inputs)
+
+
+@mistake("checkpoint", INPUTS, WEIGHTS, at="1 rank, one input")
+def ignores_the_gradient_that_comes_in(function, *inputs):
+    def backward(ctx, gradient):
+        inputs, result = again(ctx)
+        torch.autograd.backward(result, torch.ones_like(result))
+        return None, *[x.grad for x in inputs]
+
+    return checkpoint_with(backward)(function, *inputs)
+
+
+@mistake("checkpoint", INPUTS, at="1 rank, two with dropout in a row")
+def writes_the_gradients_itself(function, *inputs):
+    def backward(ctx, gradient):
+        copies, result = again(ctx)
+        torch.autograd.backward(result, gradient)
+        for x, copy in zip(ctx.saved_tensors, copies, strict=True):
+            if x.is_leaf and x.requires_grad:
+                x.grad = copy.grad if x.grad is None else x.grad + copy.grad
+        return None, *[None for _ in copies]
+
+    return checkpoint_with(backward)(function, *inputs)
+
+
+@mistake("checkpoint", HELD, at="1 rank, one input", says="got       65,536 bytes")
+def keeps_copies_of_the_inputs(function, *inputs):
+    def forward(ctx, function, *inputs):
+        ctx.copies = [x.clone() for x in inputs]
+        return solutions.Checkpoint.forward(ctx, function, *inputs)
+
+    return checkpoint_with(solutions.Checkpoint.backward, forward)(function, *inputs)
+
+
+@mistake("checkpoint", HELD, TWICE, at="1 rank, one input", says="131,072 bytes")
+def keeps_the_graph_in_a_corner(function, *inputs):
+    def forward(ctx, function, *inputs):
+        ctx.inputs = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+        with torch.enable_grad():
+            ctx.result = function(*ctx.inputs)
+        return ctx.result.detach()
+
+    def backward(ctx, gradient):
+        torch.autograd.backward(ctx.result, gradient)
+        return None, *[x.grad for x in ctx.inputs]
+
+    return checkpoint_with(backward, forward)(function, *inputs)
+
+
+@mistake("checkpoint", checker.RUNS, at="1 rank, one input", says="does not require grad")
+def computes_again_without_recording(function, *inputs):
+    def backward(ctx, gradient):
+        inputs, result = again(ctx, torch.no_grad)
+        torch.autograd.backward(result, gradient)
+        return None, *[x.grad for x in inputs]
+
+    return checkpoint_with(backward)(function, *inputs)
+
+
+@mistake("checkpoint", INPUTS, WEIGHTS, TWICE, at="1 rank, one input", says="input 0: None")
+def forgets_backward(function, *inputs):
+    with torch.no_grad():
+        return function(*inputs)
+
+
+@mistake("checkpoint", RESULT, INPUTS, WEIGHTS, TWICE, RANDOM, at="1 rank, one input", says="result: None")
+def returns_nothing(function, *inputs):
+    function(*inputs)

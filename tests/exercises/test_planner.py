@@ -1,0 +1,152 @@
+"""Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
+
+from shardlab.costs import planner, step
+from shardlab.costs.exposed import DataWait
+from shardlab.costs.hardware import chip, link
+from shardlab.costs.network import uniform
+from shardlab.costs.plans import Question
+from shardlab.exercises import checker
+from shardlab.spec import TransformerSpec
+
+from .grading import Chapter, Graded
+from .solutions import planner as solutions
+
+CHAPTER = Chapter("planner", solutions)
+mistake = CHAPTER.mistake
+
+
+class TestExercises(Graded):
+    chapter = CHAPTER
+
+
+def test_the_solution_is_what_costs_predict():
+    """Two layers of three seconds on each of eight stages, a head of twelve."""
+    time = step.LayerTime(step.layer_time.Pass(0, 0, 0), step.layer_time.Pass(0, 0, 0), 0, (0, 0), (0, 0))
+    micro = step.Micro(time, 0, 0, 0.0, 12.0, 3.0, 0, 0)
+    ours = step.pipeline_seconds(micro, DataWait(0, 0, 0), step.stages_of(16, 8), 32, 1, False)
+    assert solutions.my_step_seconds(2, 8, 3.0, 12.0, 32) == ours
+
+
+def test_the_planner_tries_the_same_layouts():
+    spec = TransformerSpec(vocab_size=100, context_length=64, hidden_size=48, num_layers=12, num_heads=12)
+    cluster = uniform(24, link("NVLink 3"), chip("A100 SXM 80 GB"))
+    found = planner.search(Question(spec=spec, cluster=cluster, batch=96))
+    ours = {(plan.tp, plan.pp, plan.dp) for plan in (*found.fitting, *found.rejected) if plan.microbatch}
+    theirs = set(solutions.my_layouts(24, 24, 12, 12, 96))
+    assert theirs <= ours
+    assert {triple for triple in ours if 12 % triple[1] == 0} == theirs
+
+
+ALONE, EVEN = "one stage does all the work", "equal stages wait for the first and the last microbatch"
+SLOWEST = "all wait for the slowest stage"
+
+
+@mistake("step_seconds", EVEN, SLOWEST, at="1 rank, one microbatch through two stages")
+def forgets_the_bubble(layers_per_stage, num_stages, layer, head, num_microbatches):
+    return num_microbatches * (layers_per_stage * layer + head)
+
+
+@mistake("step_seconds", SLOWEST, at="1 rank, two stages, a small head")
+def adds_the_head_at_the_end(layers_per_stage, num_stages, layer, head, num_microbatches):
+    alone = head * (num_microbatches if num_stages == 1 else 1)
+    return (num_microbatches + num_stages - 1) * layers_per_stage * layer + alone
+
+
+@mistake("step_seconds", SLOWEST, at="1 rank, two stages, a small head")
+def gives_every_stage_the_head(layers_per_stage, num_stages, layer, head, num_microbatches):
+    return (num_microbatches + num_stages - 1) * (layers_per_stage * layer + head)
+
+
+@mistake("step_seconds", ALONE, EVEN, SLOWEST, at="1 rank, one stage", says="12")
+def one_microbatch_only(layers_per_stage, num_stages, layer, head, num_microbatches):
+    return num_stages * layers_per_stage * layer + head
+
+
+@mistake("step_seconds", checker.RUNS, at="1 rank, one stage", says="ZeroDivisionError")
+def divides_by_the_stages_that_wait(layers_per_stage, num_stages, layer, head, num_microbatches):
+    return 1 / (num_stages - 1)
+
+
+ALL, HEADS = "every layout uses all GPUs", "tp divides the heads and the GPUs of a node"
+LAYERS, BATCH, MISSING = "pp divides the layers", "dp divides the batch", "none is missing, none is there twice"
+
+
+def triples(gpus, gpus_per_node, layers):
+    every = [(tp, pp) for tp in range(1, gpus_per_node + 1) for pp in range(1, layers + 1)]
+    return [(tp, pp, gpus // (tp * pp)) for tp, pp in every if gpus % (tp * pp) == 0]
+
+
+@mistake("layouts", HEADS, at="1 rank, three heads")
+def forgets_the_heads(gpus, gpus_per_node, heads, layers, batch):
+    found = triples(gpus, gpus_per_node, layers)
+    return [each for each in found if gpus_per_node % each[0] == 0 and layers % each[1] == 0 and batch % each[2] == 0]
+
+
+@mistake("layouts", LAYERS, at="1 rank, five layers")
+def leaves_stages_uneven(gpus, gpus_per_node, heads, layers, batch):
+    found = triples(gpus, gpus_per_node, layers)
+    return [each for each in found if heads % each[0] == gpus_per_node % each[0] == 0 and batch % each[2] == 0]
+
+
+@mistake("layouts", BATCH, at="1 rank, three sequences")
+def forgets_the_batch(gpus, gpus_per_node, heads, layers, batch):
+    found = triples(gpus, gpus_per_node, layers)
+    return [each for each in found if heads % each[0] == gpus_per_node % each[0] == 0 and layers % each[1] == 0]
+
+
+@mistake("layouts", HEADS, at="1 rank, two nodes", says="(4, 1, 1)")
+def leaves_the_node(gpus, gpus_per_node, heads, layers, batch):
+    return [each for each in solutions.my_layouts(gpus, gpus, heads, layers, batch)]
+
+
+@mistake("layouts", MISSING, at="1 rank, two GPUs", says="3 layouts")
+def forgets_pipelines(gpus, gpus_per_node, heads, layers, batch):
+    return [each for each in solutions.my_layouts(gpus, gpus_per_node, heads, layers, batch) if each[1] == 1]
+
+
+@mistake("layouts", MISSING, at="1 rank, one GPU", says="more than once")
+def lists_all_twice(*given):
+    return 2 * solutions.my_layouts(*given)
+
+
+@mistake("layouts", ALL, at="1 rank, two GPUs")
+def leaves_gpus_idle(gpus, gpus_per_node, heads, layers, batch):
+    return [*solutions.my_layouts(gpus, gpus_per_node, heads, layers, batch), *[(1, 1, 1)] * (gpus > 1)]
+
+
+FITS, NEAREST, LACKS = (
+    "the fastest that fits",
+    "where none fits, the one that lacks least",
+    "says how many bytes lack",
+)
+
+
+@mistake("choose", FITS, NEAREST, LACKS, at="1 rank, the faster one does not fit")
+def takes_the_fastest(plans, memory):
+    name, _, nbytes = min(plans, key=lambda plan: plan[1])
+    return name, max(0, nbytes - memory)
+
+
+@mistake("choose", FITS, at="1 rank, the second is faster")
+def takes_the_smallest(plans, memory):
+    name, _, nbytes = min(plans, key=lambda plan: plan[2])
+    return name, max(0, nbytes - memory)
+
+
+@mistake("choose", FITS, at="1 rank, one fits to the byte")
+def wants_a_byte_to_spare(plans, memory):
+    fits = [plan for plan in plans if plan[2] < memory]
+    return solutions.my_choose(fits or plans, memory)
+
+
+@mistake("choose", NEAREST, LACKS, at="1 rank, none fits")
+def takes_the_fastest_where_none_fits(plans, memory):
+    fits = [plan for plan in plans if plan[2] <= memory]
+    name, _, nbytes = min(fits or plans, key=lambda plan: plan[1])
+    return name, max(0, nbytes - memory)
+
+
+@mistake("choose", LACKS, at="1 rank, one plan")
+def says_what_it_needs(plans, memory):
+    name, _ = solutions.my_choose(plans, memory)
+    return name, dict((plan[0], plan[2]) for plan in plans)[name]
