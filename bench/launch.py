@@ -1,7 +1,8 @@
 """From the call to the results: `launch.run` against the other ways to start ranks from a live Python process.
 
 Every contender starts gloo ranks that do one all-reduce and return. They take turns, so that whatever else the machine
-does hits all alike; medians are kept. Also: the memory of an idle rank, and what an open ledger costs.
+does hits all alike; a ratio is formed within a round, and medians are kept. Also: the memory of an idle rank, and what
+an all-reduce pays for a ledger and for torch's flight recorder, which the launcher switches on for its reports.
 """
 
 import importlib.util
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import race
 import record
 import torch
 import torch.distributed as dist
@@ -25,7 +27,9 @@ from shardlab.ranks.launch import run
 from shardlab.ranks.launch.local import Helper
 
 RANKS = (2, 4, 8)
-WARM_ROUNDS, COLD_ROUNDS = 5, 3
+ROUNDS = 3
+WARM_RUNS = 3  # in a round; the others take seconds
+MESSAGES = {"4 B": (1, 200), "4 MB": (1_000_000, 40)}  # elements, repetitions in a run
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
@@ -92,22 +96,32 @@ def contenders() -> dict[str, Callable[[int], None]]:
     return {**known, "accelerate.notebook_launcher": accelerate}
 
 
-def seconds(start: Callable[[int], None], world_size: int) -> float:
-    begin = time.perf_counter()
-    start(world_size)
-    return time.perf_counter() - begin
+def seconds(name: str, start: Callable[[int], None], world_size: int) -> float:
+    """Median seconds of one contender in one round."""
+    runs = WARM_RUNS if name == "shardlab, warm" else 1
+    if runs > 1:
+        start(world_size)  # the last contender may have dropped the helper
+    taken = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        start(world_size)
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
 
 
-def start_up(world_size: int) -> dict[str, float]:
-    """Median seconds of every contender; cold ones count less often, for they are slow."""
+def start_up(world_size: int) -> dict[str, Any]:
+    """One row of the results."""
     taken: dict[str, list[float]] = {}
-    for turn in range(WARM_ROUNDS):
+    for _ in range(ROUNDS):
         for name, start in contenders().items():
-            if name == "shardlab, warm":
-                start(world_size)  # the helper may be gone: the cold contender drops it
-            if name == "shardlab, warm" or turn < COLD_ROUNDS:
-                taken.setdefault(name, []).append(seconds(start, world_size))
-    return {name: round(statistics.median(times), 4) for name, times in taken.items()}
+            taken.setdefault(name, []).append(seconds(name, start, world_size))
+    return {
+        "ranks": world_size,
+        "seconds": {name: round(statistics.median(times), 4) for name, times in taken.items()},
+        "times as fast as spawn": {
+            name: race.ratio(taken["torch.multiprocessing.spawn"], times)["median"] for name, times in taken.items()
+        },
+    }
 
 
 def own_megabytes(group: comm.Group) -> float:
@@ -117,35 +131,75 @@ def own_megabytes(group: comm.Group) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1e3
 
 
-def ledger_cost(group: comm.Group, rounds: int = 200) -> dict[str, float]:
-    """Median seconds of an all-reduce without and with an open ledger, taking turns."""
-    taken: dict[str, list[float]] = {}
-    for name, size in (("4 B", 1), ("4 MB", 1_000_000)):
-        x = torch.ones(size)
-        for _ in range(rounds if size == 1 else rounds // 10):
-            with ledger.Ledger():
-                taken.setdefault(f"{name}, open", []).append(_one(x, group))
-            taken.setdefault(f"{name}, closed", []).append(_one(x, group))
-    return {name: round(statistics.median(times), 7) for name, times in taken.items()}
-
-
-def _one(x: torch.Tensor, group: comm.Group) -> float:
+def one_all_reduce(x: torch.Tensor, group: comm.Group) -> float:
     begin = time.perf_counter()
     comm.all_reduce(x, group)
     return time.perf_counter() - begin
 
 
+def all_reduces(group: comm.Group) -> dict[str, float]:
+    """Median seconds of an all-reduce, by size."""
+    return {
+        name: statistics.median(one_all_reduce(torch.ones(elements), group) for _ in range(repetitions))
+        for name, (elements, repetitions) in MESSAGES.items()
+    }
+
+
+def all_reduces_after_a_ledger(group: comm.Group) -> dict[str, float]:
+    with ledger.Ledger():
+        comm.barrier(group)
+    return all_reduces(group)
+
+
+def all_reduces_without_recorder() -> dict[str, float]:
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
+    try:
+        return run(all_reduces, world_size=2)[0]
+    finally:
+        del os.environ["TORCH_FR_BUFFER_SIZE"]
+
+
+def open_ledger(group: comm.Group) -> dict[str, float]:
+    """Seconds of an all-reduce under an open ledger against one without, taking turns within the run."""
+    result = {}
+    for name, (elements, repetitions) in MESSAGES.items():
+        x, taken = torch.ones(elements), ([], [])
+        for _ in range(repetitions):
+            with ledger.Ledger():
+                taken[0].append(one_all_reduce(x, group))
+            taken[1].append(one_all_reduce(x, group))
+        result[name] = statistics.median(taken[0]) / statistics.median(taken[1])
+    return result
+
+
+def costs(rounds: int = 21) -> dict[str, dict[str, dict[str, float]]]:
+    """What an all-reduce of 2 ranks takes, as a multiple of one in a run of the same round that saw no ledger."""
+    kinds: dict[str, Callable[[], dict[str, float]]] = {
+        "usual": lambda: run(all_reduces, world_size=2)[0],
+        "after a ledger was closed": lambda: run(all_reduces_after_a_ledger, world_size=2)[0],
+        "without the flight recorder": all_reduces_without_recorder,
+    }
+    taken: dict[str, list[dict[str, float]]] = {}
+    for turn in range(rounds):
+        times = {name: kinds[name]() for name in race.order(kinds, turn)}
+        for name in kinds.keys() - {"usual"}:
+            taken.setdefault(name, []).append({size: times[name][size] / times["usual"][size] for size in MESSAGES})
+        taken.setdefault("under an open ledger", []).append(run(open_ledger, world_size=2)[0])
+    return {
+        name: {size: race.quartiles([each[size] for each in ratios]) for size in MESSAGES}
+        for name, ratios in sorted(taken.items())
+    }
+
+
 def main() -> None:
-    rows: list[dict[str, Any]] = []
+    rows = []
     for world_size in RANKS:
-        medians = start_up(world_size)
-        against = {name: round(medians["torch.multiprocessing.spawn"] / each, 2) for name, each in medians.items()}
-        rows.append({"ranks": world_size, "seconds": medians, "times as fast as spawn": against})
+        rows.append(start_up(world_size))
         print(rows[-1], flush=True)
     result = {
         "rows": rows,
         "own MB of an idle rank": round(statistics.median(run(own_megabytes, world_size=4)), 1),
-        "seconds of an all-reduce on 2 ranks, ledger": run(ledger_cost, world_size=2)[0],
+        "seconds of an all-reduce on 2 ranks, relative": costs(),
     }
     print(result, "\nwritten to", record.write("launch", result).name)
 

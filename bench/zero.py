@@ -1,0 +1,92 @@
+"""Step time of our ZeRO against torch's FSDP2 and ZeroRedundancyOptimizer: same model, same ranks, taking turns.
+
+All step with AdamW. `fully_shard` is stage 3; where it keeps parameters whole from forward to backward it talks as
+stage 2 does, which here gathers in the step. ZeroRedundancyOptimizer with DDP is stage 1: DDP all-reduces, each rank
+steps on some parameters, and broadcasts them.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import race
+import record
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from shardlab.ranks import comm, transformer, zero
+from shardlab.spec import TransformerSpec
+
+Contender = tuple[nn.Module, Any]  # a model, and what steps it
+RATE = 1e-3
+
+
+def ours(stage: int) -> Callable[[nn.Module, comm.Group], Contender]:
+    """Our stage."""
+
+    def make(model: nn.Module, group: comm.Group) -> Contender:
+        return model, zero.shard(model, group, stage=stage, optimizer=lambda pieces: torch.optim.AdamW(pieces, lr=RATE))
+
+    return make
+
+
+def fsdp2(again: bool) -> Callable[[nn.Module, comm.Group], Contender]:
+    """Torch's, as its tutorial has it: every layer, then the model. again: gather layers in backward, too."""
+
+    def make(model: Any, group: comm.Group) -> Contender:
+        mesh = DeviceMesh.from_group(group, comm.device(group).type)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=again)
+        fully_shard(model, mesh=mesh, reshard_after_forward=None if again else False)
+        return model, torch.optim.AdamW(model.parameters(), lr=RATE)
+
+    return make
+
+
+def redundancy(model: nn.Module, group: comm.Group) -> Contender:
+    """Torch's stage 1."""
+    wrapped = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.AdamW, process_group=group, parameters_as_bucket_view=True, lr=RATE
+    )
+    return wrapped, optimizer
+
+
+CONTENDERS: dict[str, Callable[[Any, comm.Group], Contender]] = {
+    "stage 1": ours(1),
+    "stage 2": ours(2),
+    "stage 3": ours(3),
+    "FSDP2": fsdp2(True),
+    "FSDP2, gathered once": fsdp2(False),
+    "ZeroRedundancyOptimizer": redundancy,
+}
+AGAINST_TORCH = {"stage 1": "ZeroRedundancyOptimizer", "stage 2": "FSDP2, gathered once", "stage 3": "FSDP2"}
+MODELS = {  # (hidden size, layers, samples per rank, tokens per sample, rounds)
+    "small": (64, 2, 8, 32, 30),
+    "medium": (128, 4, 8, 32, 14),
+    "large": (256, 4, 4, 64, 8),
+}
+
+
+def race_models(group: comm.Group, spec: TransformerSpec, samples: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds per step of every contender, round by round."""
+    tokens = torch.randint(0, spec.vocab_size, (samples, spec.context_length + 1))
+    torch.manual_seed(0)
+    plain = transformer.Transformer(spec)
+    made = {name: make(copy.deepcopy(plain), group) for name, make in CONTENDERS.items()}
+    return race.take_turns(group, {name: race.training_step(*each, tokens) for name, each in made.items()}, rounds)
+
+
+def main() -> None:
+    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH)
+    result = {"median of ours / torch": race.over_rows(rows), "rows": rows}
+    print("medians over all rows, ours / torch:", result["median of ours / torch"])
+    print("written to", record.write("zero", result).name)
+
+
+if __name__ == "__main__":
+    main()
