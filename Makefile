@@ -4,13 +4,19 @@ PYTHON ?= python3
 BIN = .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: book test lab bench check clean
+.PHONY: book archive pdf test lab bench check clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
 
-test: .venv/ready           ## run the tests, those in a browser included
-	pytest
+archive: book               ## the built pages in one zip file, to read without a network
+	python tools/archive.py
+
+pdf: book                   ## the built pages in one PDF
+	python tools/pdf.py
+
+test: .venv/ready           ## run the tests, those in a browser included, on up to four cores
+	pytest -n logical --maxprocesses 4
 
 lab: .venv/ready            ## open the chapters as notebooks
 	JUPYTER_CONFIG_PATH=book/_ext jupyter lab --notebook-dir=.
@@ -26,5 +32,5 @@ clean:                      ## remove what was built; the next build runs every 
 
 .venv/ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt --editable .
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt --editable .
 	touch $@

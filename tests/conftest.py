@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile(
+    "patient",
+    deadline=None,  # a busy machine is no mistake of the code
+    derandomize="CI" in os.environ,  # a commit passes there every time or never; new examples are for desks
+)
+hypothesis.settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[1]
 ARGUMENTS = [
@@ -23,6 +33,27 @@ ARGUMENTS = [
     "--no-first-run",
     "--disable-background-networking",
 ]
+
+
+BROWSER_FIXTURES = {"book", "browser", "lab", "site"}  # of tests that take longest, and so begin first
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not BROWSER_FIXTURES & {*getattr(item, "fixturenames", ())})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """How `pytest -n` deals tests to workers: those of a page of the book together, of other files file by file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFixtures(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            page = re.search(r"test_pages\.py::.*\b(book/[\w/]+)\]$", nodeid)
+            return page[1] if page else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False  # it is in order already
+    return ByFixtures(config, log)
 
 
 def unavailable(reason: str) -> None:
@@ -52,8 +83,17 @@ def site() -> Path:
     """The folder of the built book: SHARDLAB_SITE, or built here; nothing happens when it is up to date."""
     if "SHARDLAB_SITE" in os.environ:
         return Path(os.environ["SHARDLAB_SITE"]).resolve()
-    build_book(ROOT)
-    return ROOT / "_build" / "html"
+    build = ROOT / "_build"
+    build.mkdir(exist_ok=True)
+    with (build / ".tested").open("a+") as notes:  # which run of pytest has built it: one of its workers is enough
+        fcntl.flock(notes, fcntl.LOCK_EX)
+        notes.seek(0)
+        this_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+        if not this_run or notes.read() != this_run:
+            build_book(ROOT)
+            notes.truncate(0)
+            notes.write(this_run)
+    return build / "html"
 
 
 def build_book(root: Path) -> str:

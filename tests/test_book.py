@@ -21,67 +21,56 @@ kernelspec: {display_name: Python 3, language: python, name: python3}
 """
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's settings and extension around one page, which `write_page` writes."""
-    shutil.copytree(ROOT / "code", tmp_path / "code", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "bench" / "results").mkdir(parents=True)
-    shutil.copytree(ROOT / "book" / "_ext", tmp_path / "book" / "_ext")
-    shutil.copy(ROOT / "_config.yml", tmp_path)
+    book = tmp_path_factory.mktemp("project")
+    shutil.copytree(ROOT / "code", book / "code", ignore=shutil.ignore_patterns("__pycache__"))
+    (book / "bench" / "results").mkdir(parents=True)
+    shutil.copytree(ROOT / "book" / "_ext", book / "book" / "_ext")
+    shutil.copy(ROOT / "_config.yml", book)
     for name in ("favicon.svg", "references.bib"):
-        shutil.copy(ROOT / "book" / name, tmp_path / "book")
-    (tmp_path / "requirements.txt").write_text("")
-    (tmp_path / "_toc.yml").write_text("{format: jb-book, root: book/page}")
-    return tmp_path
+        shutil.copy(ROOT / "book" / name, book / "book")
+    (book / "requirements.txt").write_text("")
+    (book / "_toc.yml").write_text("{format: jb-book, root: book/page}")
+    return book
 
 
-def write_page(book: Path, *cells: str, prose: str = "") -> None:
-    code = "\n\n".join(f"```{{code-cell}} ipython3\n{cell}\n```" for cell in cells)
-    (book / "book" / "page.md").write_text(f"{HEADER}\n{prose}\n\n{code}\n")
+def write_page(book: Path, *parts: str) -> None:
+    """A page of cells, and of paragraphs: those that begin with a capital letter, a bracket or a mark of quotation."""
+    blocks = [part if re.match(r"[A-Z>\[]", part) else f"```{{code-cell}} ipython3\n{part}\n```" for part in parts]
+    (book / "book" / "page.md").write_text("\n\n".join([HEADER, *blocks]) + "\n")
 
 
-def page_of(book: Path) -> str:
+PROSE = ("All-reduce runs out of memory. " * 144).strip()
+CELLS = (
+    "_ = open('runs', 'a').write('x')",  # it notes that it ran
+    "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['a'], y=[2.5]))",
+    "> What to see at $N - 1$.",
+    "go.Figure(go.Bar(x=['a'], y=[2.5])).show()",
+    "import ipywidgets\nipywidgets.IntSlider()",
+    "print(sorted(x for x in dir() if x == 'page'))",
+)
+
+
+def runs(book: Path) -> int:
+    return len((book / "book" / "runs").read_text())
+
+
+# The builds of one page, each for all tests that look at it: a build takes seconds.
+
+
+@pytest.fixture(scope="module")
+def page(book: Path) -> str:
+    """The first build: figures and widgets, captions, what a page loads."""
+    write_page(book, PROSE, *CELLS, "Not a caption, but", "> a quotation.")
+    build_book(book)
+    assert runs(book) == 1
     return (book / "_build" / "html" / "book" / "page.html").read_text()
 
 
-def test_a_failed_cell_fails_every_build(book: Path) -> None:
-    write_page(book, "1 / 0")
-    for _ in range(2):
-        with pytest.raises(AssertionError, match="ZeroDivisionError"):
-            build_book(book)
-
-
-def test_a_warning_fails_the_build(book: Path) -> None:
-    write_page(book, prose="[nowhere](no-such-page.md)")
-    with pytest.raises(AssertionError, match="no-such-page"):
-        build_book(book)
-
-
-def test_a_page_runs_again_only_when_something_it_depends_on_changed(book: Path) -> None:
-    runs = book / "book" / "runs"
-
-    def build() -> int:
-        build_book(book)
-        return len(runs.read_text())
-
-    cell = "_ = open('runs', 'a').write('x')"
-    write_page(book, cell)
-    assert build() == 1
-    assert build() == 1
-    write_page(book, cell, prose="A better sentence.")
-    assert build() == 1
-    (book / "bench" / "results" / "launch.json").write_text("{}")
-    assert build() == 2
-    assert len(list((book / "_build" / ".jupyter_cache").iterdir())) == 1  # the stale cache is gone
-
-
-def test_figures_and_widgets_stay_inside_the_page(book: Path) -> None:
+def test_figures_and_widgets_stay_inside_the_page(page: str) -> None:
     """A figure of plain plotly becomes a block; neither it nor a widget makes the page load from another host."""
-    figure = "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['a'], y=[2.5]))"
-    shown = "import ipywidgets\nipywidgets.IntSlider()"
-    write_page(book, figure, f"{figure}.show()", shown, "print(sorted(x for x in dir() if x == 'page'))")
-    build_book(book)
-    page = page_of(book)
     assert page.count('class="explorer-states"') == 2
     assert "2.500" in page
     assert "[]" in page  # what runs first in the kernel leaves no name behind
@@ -89,12 +78,59 @@ def test_figures_and_widgets_stay_inside_the_page(book: Path) -> None:
     assert "cdn" not in page.split("THEBE_JS_URL")[0]
 
 
-def test_no_inline_script_stands_twice(book: Path) -> None:
-    write_page(book, "pass")
-    build_book(book)
-    scripts = re.findall(r"<script>(.*?)</script>", page_of(book), re.S)
+def test_a_quotation_after_a_cell_is_the_caption_of_its_figure(page: str) -> None:
+    (figure,) = re.findall(r"<figure.*?</figure>", page, re.S)
+    assert 'class="explorer-states"' in figure
+    assert re.search(r"<figcaption>.*Fig\. 1 .*What to see at <span class=\"math.*</figcaption>", figure, re.S)
+    assert [words.strip() for words in re.findall(r"<blockquote>\s*<div><p>(.*?)</p>", page)] == ["a quotation."]
+
+
+def test_the_search_knows_compounds_in_one_word_and_words_of_readers(book: Path, page: str) -> None:
+    assert '<meta content="allreduce, oom" lang="en" name="keywords"' in page
+    index = (book / "_build" / "html" / "searchindex.js").read_text()
+    assert '"allreduc"' in index
+    assert '"oom"' in index
+
+
+def test_no_inline_script_stands_twice(page: str) -> None:
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
     assert scripts
     assert len(set(scripts)) == len(scripts)
+
+
+def test_a_page_runs_again_only_when_something_it_depends_on_changed(book: Path, page: str) -> None:
+    """And a warning fails the build, whatever else is right."""
+    before = runs(book)
+    write_page(book, "A better sentence.", *CELLS, "[Nowhere](no-such-page.md).")
+    with pytest.raises(AssertionError, match="no-such-page"):
+        build_book(book)
+    assert runs(book) == before
+    (book / "bench" / "results" / "launch.json").write_text("{}")
+    write_page(book, *CELLS)
+    build_book(book)
+    assert runs(book) == before + 1
+    assert len(list((book / "_build" / ".jupyter_cache").iterdir())) == 1  # the stale cache is gone
+
+
+def test_a_button_opens_the_page_on_binder_once_the_project_has_an_address(book: Path, page: str) -> None:
+    """And not before. The downloaded notebook stays without outputs."""
+    assert "mybinder.org" not in page
+    settings = (book / "_config.yml").read_text()
+    (book / "_config.yml").write_text(re.sub("^# (repository|launch_buttons):", r"\1:", settings, flags=re.MULTILINE))
+    write_page(book, *CELLS)
+    build_book(book)
+    address = "https://mybinder.org/v2/gh/OWNER/NAME/main?urlpath=lab/tree/book/page.md"
+    assert address in (book / "_build" / "html" / "book" / "page.html").read_text()
+    assert '"outputs": []' in (book / "_build" / "html" / "_sources" / "book" / "page.ipynb").read_text()
+    assert "ipywidgets.IntSlider" in (book / "_build" / "html" / "_sources" / "book" / "page.ipynb").read_text()
+    (book / "_config.yml").write_text(settings)
+
+
+def test_a_failed_cell_fails_every_build(book: Path) -> None:
+    write_page(book, "1 / 0")
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="ZeroDivisionError"):
+            build_book(book)
 
 
 def test_the_cache_depends_on_code_results_and_pinned_versions(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ class Reader(html.parser.HTMLParser):
 
 def test_the_page_holds_every_state_in_order() -> None:
     made = make()
-    views = page.unpacked(Reader(made.html()).states)
+    states, count = Reader(made.html()).states, len(made.states())
+    views = [page.unpacked(states, index) for index in range(count)]
     expected = [show(r, link, o).plain() for r in (1, 2, 4) for link in CONTROLS["link"] for o in (False, True)]
     assert views == json.loads(json.dumps(expected))
     assert [*made.states()[1].values()] == [1, "NVLink", True]  # the last control turns fastest
@@ -140,6 +141,13 @@ def test_numbers_are_rounded_and_arrays_become_lists() -> None:
     assert (figure["data"][0]["x"], figure["data"][0]["y"]) == ([1, 2], [3.1416e-09, None])
     assert "template" not in figure["layout"]
     assert view.plain(go.Figure(go.Heatmap(z=np.eye(2))).to_dict()["data"][0]["z"]) == [[1, 0], [0, 1]]
+
+
+def test_decoration_is_no_data() -> None:
+    bars = go.Bar(orientation="h", x=[2.5], y=["a"], name="bars")
+    figure = go.Figure([bars, go.Scatter(x=[0, 1], y=[3, 4], hoverinfo="skip")])
+    figure.update_layout(xaxis_title="time (s)")
+    assert view.View(figure).plain()["table"] == [["series", "y", "time (s)"], ["bars", "a", "2.500"]]
 
 
 def test_without_a_table_the_points_are_listed() -> None:
@@ -196,7 +204,7 @@ def test_a_plain_figure_becomes_a_block_without_controls() -> None:
         pio.renderers.default = before
     assert 'aria-label="One bar of 2.5."' in text
     assert "data-control" not in text
-    (shown,) = page.unpacked(Reader(text).states)
+    shown = page.unpacked(Reader(text).states, 0)
     assert shown["figure"]["data"][0]["y"] == [2.5]
     assert "2.500" in Reader(text).cells
 

@@ -1,4 +1,7 @@
-"""The chapter alive in JupyterLab: every cell run, a slider moved by keyboard, the figure follows."""
+"""The chapter alive in JupyterLab: cells run, ranks answer, a slider moved by keyboard, the figure follows.
+
+The build of the book and test_chapters.py run every cell; here it is about what only a live notebook does.
+"""
 
 from __future__ import annotations
 
@@ -57,18 +60,27 @@ def address(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
     pytest.fail(f"JupyterLab does not start\n{log.read_text()}")
 
 
-def test_a_slider_moves_the_figure_in_jupyterlab(browser: Any, lab: str) -> None:
+def run_cell(tab: Any, words: str) -> Any:
+    """Run the first cell with these words and return it when it is done; one that fails says so itself."""
+    cell = tab.locator(".jp-CodeCell").filter(has_text=words).first
+    cell.locator(".jp-InputArea-editor").click()
+    tab.keyboard.press("Shift+Enter")
+    tab.wait_for_function(
+        "cell => /\\d/.test(cell.querySelector('.jp-InputPrompt').textContent)", arg=cell.element_handle()
+    )
+    assert cell.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0, cell.inner_text()
+    return cell
+
+
+def test_cells_run_and_a_slider_moves_the_figure_in_jupyterlab(browser: Any, lab: str) -> None:
     tab = browser.new_page(viewport={"width": 1280, "height": 1000})
     tab.set_default_timeout(2 * MINUTE)
     tab.goto(lab)
-    tab.get_by_text("| Idle").wait_for()  # the kernel has started; before that, Run All asks for one
-    tab.get_by_role("menuitem", name="Run", exact=True).click()
-    tab.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    tab.wait_for_function(
-        "() => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].every((x) => /\\d/.test(x.textContent))",
-        timeout=10 * MINUTE,  # a failed cell stops the run, and the prompts below it stay empty
-    )
-    cell = tab.locator(".jp-CodeCell").filter(has=tab.locator(SLIDER)).first
+    tab.get_by_text("| Idle").wait_for()  # the kernel has started; before that, a cell that is run asks for one
+    run_cell(tab, "from shardlab.explorers import")
+    assert "[rank 3] samples  96 to 127" in run_cell(tab, "four = launch.run(one_step").inner_text()
+    run_cell(tab, "draw.shares(shares)").locator(".js-plotly-plot .main-svg").first.wait_for()
+    cell = run_cell(tab, "explorers.explorer()")
     figure, slider = cell.locator(".js-plotly-plot").first, cell.locator(SLIDER).first
     slider.scroll_into_view_if_needed()
     before = figure.evaluate("plot => JSON.stringify(plot.data)")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import pkgutil
+import re
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,16 +24,15 @@ from .conftest import ROOT
 
 CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text())
 PAGES = [CONTENTS["root"], *(entry["file"] for part in CONTENTS["parts"] for entry in part["chapters"])]
-EVERY_PAGE = pytest.mark.parametrize("page_name", PAGES)
+EVERY_PAGE = pytest.mark.parametrize("page_name", PAGES, scope="module")
 SIZES = {"screen": (1280, 900), "phone": (390, 844)}
 TIMEOUT = 60_000  # milliseconds; a busy machine takes its time
+MOST_BYTES = 400_000  # of a page; scripts, fonts and styles are shared by all
 
 
 @contextmanager
-def opened(
-    browser: Any, home: str, path: str, size: str = "screen", draw: bool = True, **options: Any
-) -> Iterator[Any]:
-    """A fresh page with every explorer on it drawn; fails on a console error or a request that leaves `home`."""
+def opened(browser: Any, home: str, path: str, size: str = "screen", **options: Any) -> Iterator[Any]:
+    """A fresh page; fails on a console error or a request that leaves `home`."""
     width, height = SIZES[size]
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(TIMEOUT)
@@ -40,11 +41,35 @@ def opened(
     tab.on("pageerror", lambda error: faults.append(str(error)))
     tab.on("request", lambda sent: sent.url.startswith((home, "data:", "blob:")) or faults.append(sent.url))
     tab.goto(f"{home}/{path}")
-    if draw:
-        draw_all(tab)
     yield tab
     context.close()
     assert faults == [], f"{home}/{path}: {faults}"
+
+
+# A page is opened twice for all tests that only look and turn knobs: on a screen from disk, on a phone over http.
+
+
+@pytest.fixture(scope="module")
+def screen(browser: Any, site: Path, page_name: str) -> Iterator[Any]:
+    with opened(browser, site.as_uri(), f"{page_name}.html", "screen", color_scheme="light") as tab:
+        draw_all(tab)
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def phone(browser: Any, served: str, page_name: str) -> Iterator[Any]:
+    with opened(browser, served, f"{page_name}.html", "phone", color_scheme="light") as tab:
+        draw_all(tab)
+        yield tab
+
+
+@pytest.fixture
+def tab(screen: Any) -> Any:
+    """The page on a screen as it was when it was opened, whatever the test before has changed."""
+    screen.evaluate("document.documentElement.dataset.theme = 'light'")
+    for block in with_controls(screen):
+        block.evaluate(RESET)
+    return screen
 
 
 def draw_all(tab: Any) -> None:
@@ -69,6 +94,7 @@ def with_controls(tab: Any) -> list[Any]:
     return [block for block in tab.locator(".explorer").all() if block.locator("[data-control]").count()]
 
 
+@functools.cache
 def python_explorers() -> dict[str, Explorer]:
     """Every explorer of the package by its name in the page: functions without arguments that return an Explorer."""
     found: dict[str, Explorer] = {}
@@ -91,16 +117,27 @@ def returns_explorer(make: Callable[..., Any]) -> bool:
 
 
 @EVERY_PAGE
-@pytest.mark.parametrize("way", ["file", "http"])
-def test_every_explorer_draws(browser: Any, site: Path, served: str, page_name: str, way: str) -> None:
-    home = site.as_uri() if way == "file" else served
-    with opened(browser, home, f"{page_name}.html") as tab:
-        names = [block.get_attribute("data-explorer") for block in with_controls(tab)]
-        assert len(set(names)) == len(names), f"two explorers of one name: links to them would be mixed up: {names}"
-        for block in tab.locator(".explorer").all():
-            assert block.locator(".main-svg").first.bounding_box()["width"] > 200
-            assert block.locator(".explorer-plot").get_attribute("aria-label")
-            assert not block.locator("table").is_visible()
+def test_a_page_is_light(site: Path, page_name: str) -> None:
+    assert (site / f"{page_name}.html").stat().st_size < MOST_BYTES
+
+
+@EVERY_PAGE
+def test_every_explorer_draws(tab: Any, phone: Any) -> None:
+    names = [block.get_attribute("data-explorer") for block in with_controls(tab)]
+    assert len(set(names)) == len(names), f"two explorers of one name: links to them would be mixed up: {names}"
+    for block in [*tab.locator(".explorer").all(), *phone.locator(".explorer").all()]:
+        assert block.locator(".main-svg").first.bounding_box()["width"] > 200
+        assert block.locator(".explorer-plot").get_attribute("aria-label")
+        assert not block.locator("table").is_visible()
+
+
+@EVERY_PAGE
+def test_every_figure_says_what_to_see(tab: Any) -> None:
+    """A caption, a quotation after its cell; an explorer says it in its own sentence."""
+    mute = """() => [...document.querySelectorAll(".explorer")].filter((block) =>
+        !block.querySelector(".explorer-sentence").textContent && !block.closest("figure")?.querySelector("figcaption")
+    ).map((block) => block.getAttribute("aria-label"))"""
+    assert tab.evaluate(mute) == [], 'write "> What to see ..." right after the cell'
 
 
 @pytest.mark.parametrize("way", ["file", "http"])
@@ -111,26 +148,63 @@ def test_the_search_finds_pages(browser: Any, site: Path, served: str, way: str)
         tab.wait_for_load_state("networkidle")
 
 
+TYPED = {  # what a reader types -> pages that must be found
+    "allreduce": ["collectives", "data_parallel"],
+    "AllReduce": ["collectives"],
+    "all-reduce": ["collectives", "data_parallel"],
+    "reducescatter": ["collectives"],
+    "ring": ["collectives"],
+    "ZeRO": ["memory", "data_parallel"],
+    "bubble": ["pipeline"],
+    "1F1B": ["pipeline"],
+    "micro-batch": ["pipeline"],
+    "NVLink": ["interconnects", "hardware"],
+    "MFU": ["compute"],
+    "DDP": ["data_parallel"],
+    "gradient accumulation": ["data_parallel"],
+    "out of memory": ["memory"],
+    "OOM": ["memory"],
+    "deadlock": ["pipeline"],
+    "parity": ["measured"],
+}
+
+
+def test_the_search_finds_what_a_reader_types(browser: Any, site: Path) -> None:
+    ask = "query => Search._performSearch(...Search._parseQuery(query)).map(([page]) => page)"
+    with opened(browser, site.as_uri(), "search.html?q=rank") as tab:
+        tab.locator("ul.search li").first.wait_for()  # the index is there
+        for query, expected in TYPED.items():
+            missing = {f"book/{page}" for page in expected if f"book/{page}" in PAGES} - {*tab.evaluate(ask, query)}
+            assert not missing, query
+
+
+def test_chapters_say_how_long_they_take(site: Path) -> None:
+    for page in PAGES[1:]:
+        if "## Exercises" in (ROOT / f"{page}.md").read_text():
+            assert re.search(r"Reading time: about \d+ minutes", (site / f"{page}.html").read_text()), page
+
+
 @EVERY_PAGE
 @pytest.mark.parametrize("size", SIZES)
-def test_words_are_whole_and_apart(browser: Any, site: Path, page_name: str, size: str) -> None:
+def test_words_are_whole_and_apart(tab: Any, phone: Any, size: str) -> None:
     """No word of a figure is cut off or covered by another one, in the first state and in some others."""
-    with opened(browser, site.as_uri(), f"{page_name}.html", size) as tab:
-        assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
-        for block in tab.locator(".explorer").all():
-            assert block.evaluate(CUT_OFF) == []
-            assert block.evaluate(OVERLAPS) == []
-        for block in with_controls(tab):
-            count = block.evaluate(FIND + "return (await explorer.views()).length; }")
-            for state in range(0, count, max(1, count // 12)):
-                block.evaluate(DRAWN_DATA, state)
-                assert block.evaluate(CUT_OFF) == [], f"state {state}"
-                assert block.evaluate(OVERLAPS) == [], f"state {state}"
+    tab = {"screen": tab, "phone": phone}[size]
+    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
+    for block in tab.locator(".explorer").all():
+        assert block.evaluate(CUT_OFF) == []
+        assert block.evaluate(OVERLAPS) == []
+    for block in with_controls(tab):
+        count = block.evaluate(FIND + "return explorer.count; }")
+        for state in range(0, count, max(1, count // 12)):
+            block.evaluate(DRAWN_DATA, state)
+            assert block.evaluate(CUT_OFF) == [], f"state {state}"
+            assert block.evaluate(OVERLAPS) == [], f"state {state}"
 
 
 CUT_OFF = """(block) => {
     const box = block.querySelector(".explorer-plot").getBoundingClientRect();
-    return [...block.querySelectorAll(".main-svg text")].filter((text) => {
+    const shown = (text) => text.getClientRects().length;  // plotly hides numbers that have no room in their bars
+    return [...block.querySelectorAll(".main-svg text")].filter(shown).filter((text) => {
         const { left, right, top, bottom } = text.getBoundingClientRect();
         return left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || bottom > box.bottom + 1;
     }).map((text) => text.textContent);
@@ -146,18 +220,17 @@ OVERLAPS = """(block) => {
 
 
 @EVERY_PAGE
-def test_light_and_dark_are_readable(browser: Any, site: Path, page_name: str) -> None:
-    with opened(browser, site.as_uri(), f"{page_name}.html", color_scheme="light") as tab:
-        contrasts = {"light": axis_contrasts(tab)}
-        tab.evaluate("document.documentElement.dataset.theme = 'dark'")
-        for block in tab.locator(".explorer").all():
-            tab.wait_for_function(
-                "([block, old]) => getComputedStyle(block.querySelector('.main-svg text')).fill !== old",
-                arg=[block.element_handle(), contrasts["light"][0][0]],
-            )
-        contrasts["dark"] = axis_contrasts(tab)
-        poor = {theme: [fill for fill, ratio in found if ratio < 4.5] for theme, found in contrasts.items()}
-        assert poor == {"light": [], "dark": []}  # WCAG 2.1, 1.4.3: 4.5 to 1 for text
+def test_light_and_dark_are_readable(tab: Any) -> None:
+    contrasts = {"light": axis_contrasts(tab)}
+    tab.evaluate("document.documentElement.dataset.theme = 'dark'")
+    for block in tab.locator(".explorer").all():
+        tab.wait_for_function(
+            "([block, old]) => getComputedStyle(block.querySelector('.main-svg text')).fill !== old",
+            arg=[block.element_handle(), contrasts["light"][0][0]],
+        )
+    contrasts["dark"] = axis_contrasts(tab)
+    poor = {theme: [fill for fill, ratio in found if ratio < 4.5] for theme, found in contrasts.items()}
+    assert poor == {"light": [], "dark": []}  # WCAG 2.1, 1.4.3: 4.5 to 1 for text
 
 
 def axis_contrasts(tab: Any) -> list[tuple[str, float]]:
@@ -180,7 +253,7 @@ def axis_contrasts(tab: Any) -> list[tuple[str, float]]:
 
 @EVERY_PAGE
 def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) -> None:
-    with opened(browser, site.as_uri(), f"{page_name}.html", draw=False, java_script_enabled=False) as tab:
+    with opened(browser, site.as_uri(), f"{page_name}.html", java_script_enabled=False) as tab:
         for block in tab.locator(".explorer").all():
             assert block.locator("td").first.is_visible()
             assert not block.locator(".explorer-controls, .explorer-plot").filter(visible=True).count()
@@ -188,7 +261,7 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
 
 @EVERY_PAGE
 def test_a_page_that_was_never_scrolled_prints(browser: Any, site: Path, page_name: str) -> None:
-    with opened(browser, site.as_uri(), f"{page_name}.html", draw=False) as tab:
+    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
         tab.wait_for_function("() => document.querySelectorAll('.explorer:not(.live)').length === 0")
         says_nothing = tab.evaluate(
             """() => {
@@ -201,11 +274,10 @@ def test_a_page_that_was_never_scrolled_prints(browser: Any, site: Path, page_na
 
 
 @EVERY_PAGE
-def test_a_notebook_without_outputs_is_offered(browser: Any, site: Path, page_name: str) -> None:
+def test_a_notebook_without_outputs_is_offered(tab: Any, page_name: str) -> None:
     if "kernelspec" not in (ROOT / f"{page_name}.md").read_text().split("\n---", 1)[0]:
         pytest.skip("a page without cells")
-    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
-        link = tab.locator("a[href$='.ipynb']").first.evaluate("link => link.href")
+    link = tab.locator("a[href$='.ipynb']").first.evaluate("link => link.href")
     notebook = nbformat.read(Path(link.removeprefix("file://")), as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
@@ -217,24 +289,29 @@ def test_a_notebook_without_outputs_is_offered(browser: Any, site: Path, page_na
 
 
 @EVERY_PAGE
-def test_the_page_shows_what_python_computes(browser: Any, site: Path, page_name: str) -> None:
+def test_the_page_shows_what_python_computes(tab: Any) -> None:
     """All states: the order in which controls choose them, what is kept of each, and what plotly gets of some."""
-    explorers = python_explorers()
-    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
-        for block in with_controls(tab):
-            made = explorers[block.get_attribute("data-explorer")]
-            states = made.states()
-            chosen = block.evaluate(CHOOSE_EACH)
-            assert [values for values, _ in chosen] == [[str(x) for x in state.values()] for state in states]
-            assert [index for _, index in chosen] == list(range(len(states)))
-            kept = json.loads(block.evaluate(FIND + "return explorer.views().then(JSON.stringify); }"))
-            expected = [json.loads(json.dumps(made.view(**state).plain())) for state in states]
-            assert kept == expected
-            for index in range(0, len(states), max(1, len(states) // 10)):
-                assert block.evaluate(DRAWN_DATA, index) == expected[index]["figure"]["data"]
+    for block in with_controls(tab):
+        made = python_explorers()[block.get_attribute("data-explorer")]
+        states = made.states()
+        chosen = block.evaluate(CHOOSE_EACH)
+        assert [values for values, _ in chosen] == [[str(x) for x in state.values()] for state in states]
+        assert [index for _, index in chosen] == list(range(len(states)))
+        kept = json.loads(block.evaluate(KEPT))
+        expected = [json.loads(json.dumps(made.view(**state).plain())) for state in states]
+        assert kept == expected
+        for index in range(0, len(states), max(1, len(states) // 10)):
+            assert block.evaluate(DRAWN_DATA, index) == expected[index]["figure"]["data"]
 
 
 FIND = "async (block, state) => { const explorer = shardlab.explorers.find((other) => other.block === block);"
+KEPT = (
+    FIND
+    + """
+    const views = [...Array(explorer.count).keys()].map((state) => explorer.view(state));
+    return JSON.stringify(await Promise.all(views));
+}"""
+)
 CHOOSE_EACH = (
     FIND
     + """
@@ -261,18 +338,26 @@ DRAWN_DATA = (
 )
 
 
+RESET = (
+    FIND
+    + """
+    for (const control of explorer.controls) control.at = Number(control.input.dataset.at);
+    await explorer.draw();
+}"""
+)
+
+
 @EVERY_PAGE
-def test_the_keyboard_alone_changes_every_figure(browser: Any, site: Path, page_name: str) -> None:
-    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
-        for block in with_controls(tab):
-            for control in block.locator("[data-control]").all():
-                reach(tab, control)
-                assert step_through(tab, block, control) > 1, f"{control.get_attribute('id')} changes no figure"
+def test_the_keyboard_alone_changes_every_figure(tab: Any) -> None:
+    tab.evaluate("() => { document.activeElement.blur(); getSelection().removeAllRanges(); }")
+    for block in with_controls(tab):
+        for control in block.locator("[data-control]").all():
+            reach(tab, control)
+            assert step_through(tab, block, control) > 1, f"{control.get_attribute('id')} changes no figure"
 
 
 def reach(tab: Any, control: Any) -> None:
-    """Tab from the start of the page to the control."""
-    tab.evaluate("() => { document.activeElement.blur(); getSelection().removeAllRanges(); }")
+    """Press Tab until the control has the focus; the first one is reached from the start of the page."""
     for _ in range(1000):
         if control.evaluate("input => input === document.activeElement"):
             return
@@ -301,25 +386,30 @@ def step_through(tab: Any, block: Any, control: Any) -> int:
 
 
 @EVERY_PAGE
-def test_a_link_restores_the_positions(browser: Any, site: Path, page_name: str) -> None:
-    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
-        blocks = with_controls(tab)
-        for block in blocks:
-            for control in block.locator("[data-control]").all():
-                control.evaluate(OTHER_END)
-        fields = sum(block.locator("[data-control]").count() for block in blocks)
-        tab.wait_for_function("n => new URLSearchParams(location.hash.slice(1)).size === n", arg=fields)
-        link, states = tab.url, [state_of(block) for block in blocks]
-        names = [block.get_attribute("data-explorer") for block in blocks]
-    with opened(browser, site.as_uri(), link.removeprefix(f"{site.as_uri()}/")) as tab:
-        assert [state_of(block) for block in with_controls(tab)] == states
-        if names:
-            tab.goto("about:blank")
-            tab.goto(link)
-            last = tab.locator(f"[data-explorer='{names[-1]}']").element_handle()  # the link leads to it
-            tab.wait_for_function("block => Math.abs(block.getBoundingClientRect().top) < 200", arg=last)
+def test_a_link_restores_the_positions(tab: Any, browser: Any, site: Path) -> None:
+    blocks = with_controls(tab)
+    if not blocks:
+        pytest.skip("a page without controls")
+    for block in blocks:
+        for control in block.locator("[data-control]").all():
+            control.evaluate(OTHER_END)
+    tab.wait_for_function(SETTLED)
+    states, last = [state_of(block) for block in blocks], blocks[-1].get_attribute("data-explorer")
+    with opened(browser, site.as_uri(), tab.url.removeprefix(f"{site.as_uri()}/")) as other:
+        leads_to = other.locator(f"[data-explorer='{last}']").element_handle()
+        other.wait_for_function("block => Math.abs(block.getBoundingClientRect().top) < 200", arg=leads_to)
+        for block in with_controls(other):
+            block.scroll_into_view_if_needed()
+            other.wait_for_function("block => 'state' in block.dataset", arg=block.element_handle())
+        assert [state_of(block) for block in with_controls(other)] == states
 
 
+SETTLED = """() => {
+    const fields = new URLSearchParams(location.hash.slice(1));
+    return shardlab.explorers.filter(({ controls }) => controls.length).every((explorer) =>
+        Number(explorer.block.dataset.state) === explorer.index() && explorer.controls.every((control) =>
+            fields.get(`${explorer.name}.${control.name}`) === control.values[control.at]));
+}"""
 OTHER_END = """input => {
     if (input.type === "checkbox") input.checked = !input.checked;
     else if (input.type === "range") input.value = input.value === input.max ? input.min : input.max;

@@ -112,4 +112,34 @@ def test_an_empty_trace():
 
 def test_there_and_back_through_json():
     rows = json.loads(json.dumps(trace.plain(EVENTS)))
-    assert [Event(**{**row, "group": tuple(row["group"])}) for row in rows] == EVENTS
+    assert trace.from_plain(rows) == EVENTS
+
+
+def test_a_saved_trace_has_one_event_a_line(tmp_path):
+    sent = Event(1, "communicate", "send", (0, 1), 64, 0.0, 1.0, peer=0, tag=3, number=7)
+    trace.save([*EVENTS, sent], tmp_path / "trace.json")
+    assert trace.load(tmp_path / "trace.json") == [*EVENTS, sent]
+    lines = (tmp_path / "trace.json").read_text().splitlines()
+    assert json.loads(lines[trace.line(4) - 1]) == {
+        "rank": 1, "kind": "communicate", "op": "send", "group": [0, 1], "nbytes": 64, "start": 0.0, "end": 1.0,
+        "peer": 0, "tag": 3, "number": 7,
+    }  # fmt: skip
+    assert "peer" not in lines[trace.line(0) - 1]
+
+
+@pytest.mark.parametrize("row", ['{"rank": 0}', '{"group": [0], "colour": "red"}'])
+def test_a_line_that_is_no_event_is_named(tmp_path, row):
+    path = tmp_path / "trace.json"
+    trace.save(EVENTS[:1], path)
+    path.write_text(path.read_text().replace("\n]", f",\n{row}\n]"))
+    with pytest.raises(ValueError, match=r"trace.json, line 3: .* is no event of a trace"):
+        trace.load(path)
+
+
+def test_where_it_was_replayed_and_what_the_links_carried_stand_in_the_trace_for_perfetto():
+    rates = {"GPU 0 → switch": [(10.0, 2e9), (10.5, 0.0)]}
+    told = trace.chrome(EVENTS, where="replayed on two tins", rates=rates)["traceEvents"]
+    names = [event["args"]["name"] for event in told if event["name"] == "process_name"]
+    assert names == [f"{what}, replayed on two tins" for what in ("rank 0", "rank 1", "links")]
+    curve = [(event["ts"], event["args"]) for event in told if event["ph"] == "C"]
+    assert curve == [(0, {"GB/s": 2}), (500_000, {"GB/s": 0})]

@@ -12,8 +12,10 @@ from typing import Any
 
 import jupytext
 import nbformat
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.transforms import SphinxTransform
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -75,18 +77,45 @@ def wheel_file(package: str, path: str) -> Path:
     return Path(str(metadata.distribution(package).locate_file(f"{package}/{path}")))
 
 
+class Captions(SphinxTransform):
+    """A quotation right after a cell is the caption of what the cell shows; in a notebook it stays a quotation."""
+
+    default_priority = 400
+
+    def apply(self, **_: Any) -> None:
+        """Put the cell's output and the quotation into one numbered figure."""
+        for output in [x for x in self.document.findall(nodes.container) if x.get("nb_element") == "cell_code_output"]:
+            quotation = output.parent.next_node(descend=False, siblings=True)
+            if isinstance(quotation, nodes.block_quote):
+                (words,) = quotation.children  # one paragraph
+                quotation.parent.remove(quotation)
+                figure = nodes.figure("", *output.children, nodes.caption(words.rawsource, "", *words.children))
+                self.document.set_id(figure)
+                output.children = [figure]
+                figure.parent = output
+
+
 def offer_notebook(app: Sphinx, page: str, _: str, context: dict[str, Any], doctree: Any) -> None:
-    """Write an executed MyST page as a notebook without outputs; the download button then offers it."""
-    source = Path(app.srcdir) / f"{page}.md"
-    if doctree is None or "kernelspec" not in app.env.metadata.get(page, {}) or not source.exists():
-        return
-    notebook = jupytext.read(source, fmt="md:myst")
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook.metadata = nbformat.from_dict({"kernelspec": kernel})
-    target = Path(app.outdir) / "_sources" / f"{page}.ipynb"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, target)
-    context["ipynb_source"] = f"{page}.ipynb"
+    """Let the download button of an executed MyST page offer it as a notebook."""
+    if is_notebook(app, page, doctree):
+        context["ipynb_source"] = f"{page}.ipynb"
+
+
+def write_notebook(app: Sphinx, page: str, _: str, __: dict[str, Any], doctree: Any) -> None:
+    """Write that notebook, without outputs; the theme's launch button has put one with outputs there."""
+    if is_notebook(app, page, doctree):
+        notebook = jupytext.read(Path(app.srcdir) / f"{page}.md", fmt="md:myst")
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        notebook.metadata = nbformat.from_dict({"kernelspec": kernel})
+        target = Path(app.outdir) / "_sources" / f"{page}.ipynb"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, target)
+
+
+def is_notebook(app: Sphinx, page: str, doctree: Any) -> bool:
+    """Whether a page of the site is made from a MyST file with cells."""
+    cells = doctree is not None and "kernelspec" in app.env.metadata.get(page, {})
+    return cells and (Path(app.srcdir) / f"{page}.md").exists()
 
 
 def drop_repeated_scripts(app: Sphinx, page: str, _: str, context: dict[str, Any], __: Any) -> None:
@@ -103,8 +132,11 @@ def drop_repeated_scripts(app: Sphinx, page: str, _: str, context: dict[str, Any
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; the priorities put it before myst-nb and around the theme."""
+    app.setup_extension("shardlab_reading")
+    app.add_transform(Captions)
     app.connect("config-inited", prepare_execution, priority=100)
     app.connect("config-inited", add_scripts, priority=100)
     app.connect("html-page-context", offer_notebook, priority=400)
+    app.connect("html-page-context", write_notebook, priority=600)
     app.connect("html-page-context", drop_repeated_scripts, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,45 @@
+"""Every chapter's cells on ranks that have a second device each: what forgets its device fails here, as on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+
+from shardlab.ranks import launch, sampler
+
+from .conftest import ROOT
+from .ranks.second_device import as_on_gpus
+
+CHAPTERS = [path for path in sorted((ROOT / "book").glob("*.md")) if "```{code-cell}" in path.read_text()]
+FEW = 2  # batches of an epoch: a chapter trains longer, but not differently
+
+
+def briefly(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, in whose process an epoch has FEW batches."""
+
+    def on_rank(*args: Any) -> Any:
+        epoch = sampler.epoch
+        sampler.epoch = lambda *a, **k: epoch(*a, **k)[:FEW]
+        return fn(*args)
+
+    return on_rank
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_cells_run_on_a_second_device(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`comm.device` alone says where: what a cell makes, uses or is given is on the ranks' device."""
+    run = launch.run
+
+    def run_there(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return run(as_on_gpus(briefly(fn)), *args, **options)
+
+    monkeypatch.setattr(launch, "run", run_there)
+    monkeypatch.chdir(chapter.parent)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in jupytext.read(chapter, fmt="md:myst").cells:
+        if cell.cell_type == "code" and "raises-exception" not in cell.metadata.get("tags", []):
+            exec(compile(cell.source, chapter.name, "exec"), names)

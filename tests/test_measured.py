@@ -1,0 +1,83 @@
+"""Results of benches are found, named and shown."""
+
+import json
+
+import pytest
+
+from shardlab import measured
+
+SETTING = {"processor": "Abacus", "cores": 2, "gpus": [], "torch": "2.13", "date": "2026-01-02"}
+
+
+def test_the_nearest_results_are_read(tmp_path, monkeypatch):
+    results = tmp_path / "bench" / "results"
+    results.mkdir(parents=True)
+    (results / "roofline.json").write_text(json.dumps({"setting": SETTING, "rows": [1]}))
+    (tmp_path / "book").mkdir()
+    monkeypatch.chdir(tmp_path / "book")
+    assert measured.results("roofline")["rows"] == [1]
+
+
+def test_what_was_not_measured_says_how_to(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"run python bench/nothing\.py"):
+        measured.results("nothing")
+
+
+def test_circumstances_in_words():
+    assert measured.setting({"setting": SETTING}) == "2 cores of Abacus, torch 2.13, 2026-01-02"
+    gpus = {**SETTING, "gpus": ["A", "B"]}
+    assert measured.setting({"setting": gpus}).startswith("A, B, torch")
+
+
+def test_a_median_with_its_quartiles():
+    assert measured.spread({"median": 1.016, "quartile 1": 0.98, "quartile 3": 1.05}) == "1.02 (0.98-1.05)"
+
+
+ROWS = {
+    "setting": SETTING,
+    "rounds": 3,
+    "gain": {"median": 1.0, "quartile 1": 0.5, "quartile 3": 2.0},
+    "rows": [
+        {"ranks": 2, "rate": 0.5, "seconds": {"ours": 0.25, "theirs": {"alone": 0.5}}},
+        {"ranks": 4, "rate": 1.5, "seconds": {"ours": 0.125}},
+    ],
+    "hosts": {"near": {"measured": 1.5}, "far": {"measured": 2.5}},
+    "devices": [{"device": "cpu", "rows": [{"bytes": 8, "rate": 1.5}]}],
+    "deep": {"model": {"layers": [1, 2]}, "threads": 1},
+}
+
+
+def test_a_file_of_results_becomes_tables():
+    """Values together, rows in a table, what is nested in a row in one of its own beside what tells the rows apart."""
+    assert measured.tables(ROWS) == {
+        "in short": [["what", "value"], ["rounds", 3], ["gain", "1 (0.5-2)"]],
+        "rows": [["ranks", "rate"], [2, 0.5], [4, 1.5]],
+        "rows: seconds": [["ranks", "ours", "theirs, alone"], [2, 0.25, 0.5], [4, 0.125, None]],
+        "hosts": [["", "measured"], ["near", 1.5], ["far", 2.5]],
+        "devices": [["device"], ["cpu"]],
+        "devices, cpu: rows": [["bytes", "rate"], [8, 1.5]],
+        "deep": [["what", "value"], ["threads", 1]],
+        "deep, model": [["what", "value"], ["layers", "1, 2"]],
+    }
+
+
+def test_claims_by_chapter(tmp_path, monkeypatch):
+    row = {"kind": "parity", "chapter": "data_parallel", "claim": "is one process", "test": "tests/test_x.py::test_y"}
+    row |= {"cases": 5, "ranks": [1, 2, 3, 8], "checks": 7, "numbers": 9, "largest": 2.0}
+    other = {**row, "kind": "counted", "claim": "bytes", "difference": 0.5, "allowed": 1.0}
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    (tmp_path / "bench" / "results" / "proofs.json").write_text(json.dumps({"proofs": [row, other]}))
+    monkeypatch.chdir(tmp_path)
+    assert measured.stems() == ["proofs"]
+    header, line = measured.proofs("parity")["data parallel"]
+    assert header == ["claim", "ranks", "cases", "numbers", "worst difference", "allowed", "test"]
+    assert line == ["is one process", "1-3, 8", 5, 9, None, None, "test_x.py::test_y"]
+    assert measured.proofs("counted")["data parallel"][1][4:7] == [2.0, "5.0e-01", "1.0e+00"]
+
+
+def test_a_bench_says_what_it_asks(tmp_path, monkeypatch):
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    (tmp_path / "bench" / "speed.py").write_text('"""How fast\nis it?\n\nMore of it."""\n')
+    monkeypatch.chdir(tmp_path)
+    assert measured.question("speed") == "How fast is it?"
