@@ -9,8 +9,9 @@ from typing import Any
 
 import record
 
-from shardlab.costs import planner, studies
-from shardlab.costs.plans import Question
+from shardlab.costs import planner
+from shardlab.costs.planning.plans import Question
+from shardlab.costs.published import studies
 
 ROUNDS = 5
 

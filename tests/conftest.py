@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import hypothesis
 import pytest
 
@@ -39,6 +40,8 @@ BROWSER_FIXTURES = {"book", "browser", "lab", "site"}  # of tests that take long
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for module in {item.module for item in items if isinstance(item, pytest.Function)}:
+        cloudpickle.register_pickle_by_value(module)  # ranks need not import it, and with it pytest and hypothesis
     items.sort(key=lambda item: not BROWSER_FIXTURES & {*getattr(item, "fixturenames", ())})
 
 

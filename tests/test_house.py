@@ -21,34 +21,21 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
     "exercises": BRIDGES | {"costs", "ranks"},
 }
 NAMES_TORCH_DISTRIBUTED = {"launch", "comm.py", "ledger.py", "checkpoint.py"}
-COMPOSES = {
+COMPOSES = {  # adds up, or joins, what its siblings count or cut
     "costs/data_parallel.py",
     "costs/machines.py",
-    "costs/scaling.py",
-    "costs/overlap.py",
-    "costs/memory.py",  # adds up states, activations and buffers
-    "costs/memory_timeline.py",  # the same, piece by piece of the model
-    "costs/published_runs.py",
-    "costs/tensor_parallel.py",
-    "costs/pieces.py",  # time, states and activations of each piece of a model
-    "costs/placement.py",
-    "costs/replay.py",
-    "costs/zero_step.py",  # computes, talks and holds: a step of all of them
-    "costs/transfers.py",
-    "costs/layer_time.py",  # from here on: one step, and the plans made of steps, add up what the others count
-    "costs/axes.py",
-    "costs/exposed.py",
-    "costs/step.py",
-    "costs/footprint.py",
-    "costs/plans.py",
+    "costs/memory.py",
+    "costs/memory_timeline.py",
+    "costs/pieces.py",
     "costs/planner.py",
-    "costs/studies.py",
-    "costs/published_layouts.py",
-    "costs/published_a100.py",
-    "costs/published_h100.py",
-    "costs/published_steps.py",
-    "ranks/tensor_parallel.py",  # applies the cuts of several files to the whole model
-    "ranks/train.py",  # puts all methods on one model
+    "costs/replay.py",
+    "costs/step.py",
+    "costs/tensor_parallel.py",
+    "costs/zero_step.py",
+    "costs/published/steps.py",
+    "ranks/tensor_parallel.py",
+    "ranks/train.py",
+    "ranks/zero/sharding.py",
 }
 MAX_SIBLINGS, MAX_LINES, MAX_CELL, MAX_WIDTH = 2, 300, 15, 86
 
@@ -104,8 +91,9 @@ def test_ranks_draw_nothing(path):
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_a_module_is_one_file_and_its_neighbours(path):
     """Homework is a file, `comm`, and at most one more."""
-    siblings = {each.split(".")[2] for each in imports(path) if each.startswith(f"shardlab.{room(path)}.")}
-    siblings -= {path.stem, path.parent.name, "units", "style"}
+    folder = ".".join(["shardlab", *path.relative_to(PACKAGE).parts[:-1], ""])
+    siblings = {each.removeprefix(folder).split(".")[0] for each in imports(path) if each.startswith(folder)}
+    siblings -= {path.stem, "units", "style"}
     if room(path) in ("costs", "ranks") and name(path) not in COMPOSES and "launch" not in path.parts:
         assert len(siblings) <= MAX_SIBLINGS, siblings
 

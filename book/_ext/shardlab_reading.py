@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-WORDS_PER_MINUTE = 220  # of prose that is read to be understood
-SECONDS_PER_CODE = 30  # a cell, or a listing: predict, run, look
+from shardlab.exercises import course
+
 LEAST_MINUTES = 3  # what is shorter needs no announcement
 
 # A reader's word -> what the book says instead. Compounds need no entry: `joined` writes them in one word.
@@ -27,12 +27,6 @@ def prose(document: nodes.document) -> Iterator[str]:
             yield node.astext()
 
 
-def minutes(words: int, codes: int) -> int:
-    """Words of prose at 220 a minute, and half a minute for each block of code; above ten, in steps of five."""
-    exact = words / WORDS_PER_MINUTE + codes * SECONDS_PER_CODE / 60
-    return math.ceil(exact) if exact <= 10 else 5 * math.ceil(exact / 5)
-
-
 def joined(text: str) -> set[str]:
     """Compounds in one word, as many people type them: all-reduce and all_reduce are allreduce."""
     return {re.sub("[-_]", "", word) for word in COMPOUND.findall(text.lower())}
@@ -44,9 +38,8 @@ class ReadingTime(SphinxTransform):
     default_priority = 390  # before captions move into the figures of their cells
 
     def apply(self, **_: Any) -> None:
-        """Count words and code, and say how many minutes they take."""
-        codes = sum(not _aside(node.parent) for node in self.document.findall(_is_code))
-        needed = minutes(sum(len(text.split()) for text in prose(self.document)), codes)
+        """Say how many minutes its words and code take."""
+        needed = course.reading_minutes(Path(self.env.doc2path(self.env.docname)))
         title = next(iter(self.document.findall(nodes.title)), None)
         if title is not None and needed >= LEAST_MINUTES and self.env.docname != self.config.root_doc:
             words = f"Reading time: about {needed} minutes"
@@ -64,13 +57,6 @@ class SearchWords(SphinxTransform):
         found = joined(text) | {word for word, said in ALSO.items() if said in text}
         if found:
             self.document.insert(0, nodes.meta(name="keywords", lang="en", content=", ".join(sorted(found))))
-
-
-def _is_code(node: nodes.Node) -> bool:
-    """A cell, or a listing outside of one."""
-    return isinstance(node, nodes.literal_block) or (
-        isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
-    )
 
 
 def _aside(node: nodes.Node | None) -> bool:

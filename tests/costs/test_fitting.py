@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import data_parallel, fitting, hardware, models
+from shardlab.costs import data_parallel, hardware, models
 from shardlab.costs.data_parallel import Run
-from shardlab.costs.fitting import Change
+from shardlab.costs.planning import fitting
+from shardlab.costs.planning.fitting import Change
 
 SMALL = Run(
     spec=models.published("GPT-2 XL").spec,

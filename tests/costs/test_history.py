@@ -1,6 +1,7 @@
 import pytest
 
-from shardlab.costs import history, models
+from shardlab.costs import models
+from shardlab.costs.published import history
 
 SIZES = history.sizes()
 BY_NAME = {size.name: size for size in SIZES}

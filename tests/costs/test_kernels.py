@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import axes, exposed, flops, hardware, kernels, layer_time, models, nodes
-from shardlab.costs.engines import MEGATRON_2022, NEMO_2024, Engine, engine
+from shardlab.costs import flops, hardware, models, nodes
+from shardlab.costs.planning import axes, exposed, kernels, layer_time
+from shardlab.costs.planning.engines import MEGATRON_2022, NEMO_2024, Engine, engine
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 

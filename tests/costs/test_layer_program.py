@@ -7,11 +7,11 @@ import torch
 
 from shardlab.costs import flops, models, nodes
 from shardlab.costs import tensor_parallel as costs
-from shardlab.costs.layer_program import program
 from shardlab.costs.network import Cluster
 from shardlab.costs.recipes import recipe
 from shardlab.costs.replay import replay
 from shardlab.costs.tensor_parallel import Run, layer
+from shardlab.costs.traces.layer_program import program
 from shardlab.ranks import ledger, tensor_parallel, transformer
 from shardlab.ranks.launch import run
 from shardlab.spec import TransformerSpec

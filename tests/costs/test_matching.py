@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from shardlab.costs import matching
+from shardlab.costs.traces import matching
 from shardlab.trace import Event
 
 PAIR = (0, 1)

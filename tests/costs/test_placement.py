@@ -1,7 +1,8 @@
 import pytest
 
-from shardlab.costs import crossings, flops, knee, matching, models, nodes, placement, shards
+from shardlab.costs import flops, models, nodes, shards
 from shardlab.costs.replay import replay
+from shardlab.costs.traces import crossings, knee, matching, placement
 from shardlab.layout import AXES, Layout, groups
 from shardlab.spec import TransformerSpec
 

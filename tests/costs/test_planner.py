@@ -3,9 +3,11 @@ from itertools import product
 
 import pytest
 
-from shardlab.costs import axes, footprint, memory, models, nodes, planner, plans, step, studies, training
-from shardlab.costs.engines import ENGINES, MEGATRON_2021
-from shardlab.costs.plans import Plan, Question
+from shardlab.costs import memory, models, nodes, planner, step, training
+from shardlab.costs.planning import axes, footprint, plans
+from shardlab.costs.planning.engines import ENGINES, MEGATRON_2021
+from shardlab.costs.planning.plans import Plan, Question
+from shardlab.costs.published import studies
 from shardlab.costs.training import Training
 from shardlab.layout import Layout, divisors
 from shardlab.spec import TransformerSpec

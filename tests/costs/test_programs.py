@@ -1,7 +1,7 @@
 import pytest
 
 from shardlab import exchanges
-from shardlab.costs import matching, programs
+from shardlab.costs.traces import matching, programs
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

@@ -1,7 +1,7 @@
 import pytest
 
-from shardlab.costs import flops, models, published_runs
-from shardlab.costs.published_runs import RUNS
+from shardlab.costs import flops, models, published
+from shardlab.costs.published.runs import RUNS
 
 CLAIMS = [run for run in RUNS.values() if run.claimed_mfu is not None]
 HOURS = [run for run in RUNS.values() if run.num_chips is None]
@@ -23,7 +23,7 @@ def test_their_hfu_from_their_numbers(run):
 
 def test_megatrons_52_percent_count_the_recomputation():
     """Narayanan et al. 2021, Table 1: of the trillion's 52 %, 39 are model FLOPs."""
-    assert published_runs.run("Megatron 1008B").mfu == pytest.approx(0.392, abs=0.001)
+    assert published.runs.run("Megatron 1008B").mfu == pytest.approx(0.392, abs=0.001)
 
 
 # Narayanan et al. 2021, Table 1: petaFLOP/s of all GPUs together.
@@ -43,13 +43,13 @@ FULL = [("Megatron 22B", 8, 4, 1.42, 1.10, 0.290), ("Megatron 175B", 64, 64, 18.
 @pytest.mark.parametrize(("name", "gpus", "batch", "full", "selective", "gain"), FULL)
 def test_selective_recomputation_gains_what_is_printed(name, gpus, batch, full, selective, gain):
     assert full / selective - 1 == pytest.approx(gain, abs=0.002)
-    run = published_runs.run(f"{name}, selective")
+    run = published.runs.run(f"{name}, selective")
     assert run.tokens_per_second * gpus * selective == pytest.approx(batch * 2048)
 
 
 def test_llamas_gpu_hours_are_its_tokens_per_second():
     """Touvron et al. 2023, section 2.4, beside Table 15: "around 380 tokens/sec/GPU"."""
-    assert published_runs.run("Llama 1 65B").tokens_per_second == pytest.approx(380, abs=1)
+    assert published.runs.run("Llama 1 65B").tokens_per_second == pytest.approx(380, abs=1)
 
 
 @pytest.mark.parametrize("run", HOURS, ids=lambda run: run.name)
@@ -61,12 +61,12 @@ def test_hours_of_whole_trainings_give_a_plausible_utilisation(run):
 def test_palm_counts_what_its_formula_says():
     spec = models.published("Megatron 529.6B").spec
     ours = flops.model_flops(spec, batch=1, sequence=2048) / 2048
-    assert published_runs.run("MT-NLG 530B").model_flops == pytest.approx(ours, rel=0.001)
+    assert published.runs.run("MT-NLG 530B").model_flops == pytest.approx(ours, rel=0.001)
 
 
 def test_an_unknown_run_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"GPT-5.*PaLM 540B"):
-        published_runs.run("GPT-5")
+        published.runs.run("GPT-5")
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=lambda run: run.name)

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import memory, models, remedies
+from shardlab.costs import memory, models
+from shardlab.costs.planning import remedies
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardlab import exchanges, trace
-from shardlab.costs import hardware, network, nodes, programs
-from shardlab.costs.programs import Writer
+from shardlab.costs import hardware, network, nodes
 from shardlab.costs.replay import replay
+from shardlab.costs.traces import programs
+from shardlab.costs.traces.programs import Writer
 
 LINK, CHIP = hardware.link("NVLink 4"), hardware.chip("H100 SXM 80 GB")
 ALPHA, BETA = LINK.latency, LINK.bandwidth

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardlab.costs.sharing import Flow, Wires
+from shardlab.costs.traces.sharing import Flow, Wires
 
 
 def rates(capacities, *uses):

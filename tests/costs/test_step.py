@@ -4,11 +4,14 @@ from fractions import Fraction
 import pytest
 
 from shardlab import schedules
-from shardlab.costs import axes, exposed, flops, hardware, knee, models, nodes, step, studies, timeline
+from shardlab.costs import flops, hardware, models, nodes, step, timeline
 from shardlab.costs import zero as zero_costs
-from shardlab.costs.engines import ENGINES, MEGATRON_2021, NEMO_2024
-from shardlab.costs.exposed import DataWait
 from shardlab.costs.network import uniform
+from shardlab.costs.planning import axes, exposed
+from shardlab.costs.planning.engines import ENGINES, MEGATRON_2021, NEMO_2024
+from shardlab.costs.planning.exposed import DataWait
+from shardlab.costs.published import studies
+from shardlab.costs.traces import knee
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec

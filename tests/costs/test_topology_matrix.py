@@ -1,7 +1,8 @@
 import pytest
 
-from shardlab.costs import hardware, network, nodes, topology_matrix, traffic
+from shardlab.costs import hardware, network, nodes, topology_matrix
 from shardlab.costs.network import Cluster
+from shardlab.costs.traces import traffic
 
 # https://github.com/NVIDIA/nccl/issues/1264, without the cards that belong to no GPU
 HGX_H100 = """

@@ -1,6 +1,8 @@
 import pytest
 
-from shardlab.costs import bus_bandwidth, hardware, network, nodes, traffic
+from shardlab.costs import hardware, network, nodes
+from shardlab.costs.published import bus_bandwidth
+from shardlab.costs.traces import traffic
 from shardlab.costs.units import GB
 
 CHIP = hardware.chip("H100 SXM 80 GB")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardlab.costs import waiting
+from shardlab.costs.traces import waiting
 from shardlab.trace import Event
 
 ALL, PAIR = (0, 1, 2), (0, 2)

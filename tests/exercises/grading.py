@@ -25,7 +25,7 @@ class Chapter:
     def __init__(self, stem, solutions):
         self.stem, self.solutions, self.mistakes = stem, solutions, []
         self.page = Path(__file__).parents[2] / "book" / f"{stem}.md"
-        self.names = [name for name in exercises.EXERCISES if name.startswith(f"{stem}.")]
+        self.names = [each.name for each in exercises.of_chapter(stem)]
 
     def mistake(self, exercise, *fails, at, says=""):
         """Registers a function: what must fail (all else must hold), the smallest case, and a word of the report."""

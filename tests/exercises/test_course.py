@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +12,6 @@ import pytest
 from shardlab import exercises
 from shardlab.exercises import course
 from shardlab.ranks import data_parallel, recompute, zero
-
-from ..conftest import ROOT
 
 PAGE = """---
 kernelspec: {name: python3}
@@ -75,26 +73,9 @@ def test_minutes(tmp_path: Path, words: int, cells: int, minutes: int) -> None:
     assert course.reading_minutes(page) == minutes
 
 
-def test_no_page_has_no_minutes(tmp_path: Path) -> None:
-    assert course.reading_minutes(tmp_path / "none.md") is None
-
-
-@pytest.mark.parametrize("words", [0, 659, 660, 661, 2200, 2201, 5000])
-def test_the_line_below_a_title_counts_alike(tmp_path: Path, words: int) -> None:
-    """The pages and the syllabus would otherwise name two numbers."""
-    spec = importlib.util.spec_from_file_location("reading", ROOT / "book" / "_ext" / "shardlab_reading.py")
-    extension = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(extension)
-    page = tmp_path / "page.md"
-    page.write_text("word " * words + "\n" + "```{code-cell}\nx\n```\n" * 7)
-    assert course.reading_minutes(page) == extension.minutes(words, 7)
-
-
 def test_points_of_the_chapters_are_all_points() -> None:
-    chapters = {name.partition(".")[0] for name in exercises.EXERCISES}
-    assert sum(map(course.points, chapters)) == sum(each.points for each in exercises.EXERCISES.values())
+    assert sum(map(course.points, exercises.CHAPTERS)) == sum(each.points for each in exercises.every().values())
     assert course.points("data_parallel") == 10
-    assert course.points("hardware") == 0
 
 
 def test_files_that_a_module_takes() -> None:

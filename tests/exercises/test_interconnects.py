@@ -2,8 +2,9 @@
 
 
 from shardlab import exchanges
-from shardlab.costs import nodes, programs
+from shardlab.costs import nodes
 from shardlab.costs.replay import replay
+from shardlab.costs.traces import programs
 from shardlab.exercises import checker
 
 from .grading import Chapter, Graded

@@ -40,7 +40,7 @@ def file(tmp_path):
 
 def test_a_shell_gets_0_for_the_solutions_and_1_for_the_starters(tmp_path):
     starters = tmp_path / "starters.py"
-    starters.write_text("\n".join(exercise.starter for exercise in exercises.EXERCISES.values()))
+    starters.write_text("\n".join(exercise.starter for exercise in exercises.every().values()))
     for answers, code, points in [(Path(solutions.__file__), 0, "10 of 10 points"), (starters, 1, "0 of 10 points")]:
         line = [sys.executable, "-m", "shardlab.exercises", "check", "data_parallel", str(answers)]
         done = subprocess.run(line, capture_output=True, text=True, timeout=300, cwd=tmp_path)
@@ -51,7 +51,7 @@ def test_a_shell_gets_0_for_the_solutions_and_1_for_the_starters(tmp_path):
 def test_list_names_every_exercise(cli):
     code, text = cli("list")
     assert code == 0
-    for each in exercises.EXERCISES.values():
+    for each in exercises.every().values():
         assert f"{each.name}  ({each.points} points)\n    {each.prompt}\n" in text
 
 

@@ -1,10 +1,10 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
 from shardlab.costs import planner, step
-from shardlab.costs.exposed import DataWait
 from shardlab.costs.hardware import chip, link
 from shardlab.costs.network import uniform
-from shardlab.costs.plans import Question
+from shardlab.costs.planning.exposed import DataWait
+from shardlab.costs.planning.plans import Question
 from shardlab.exercises import checker
 from shardlab.spec import TransformerSpec
 

@@ -1,6 +1,6 @@
 import pytest
 
-from shardlab.costs import plans
+from shardlab.costs.planning import plans
 from shardlab.explorers import planner
 from tests.explorers.quantities import number
 

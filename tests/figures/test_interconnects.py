@@ -1,8 +1,8 @@
 import pytest
 
 from shardlab.costs import nodes
-from shardlab.costs.programs import Writer
 from shardlab.costs.replay import replay
+from shardlab.costs.traces.programs import Writer
 from shardlab.figures import interconnects, topology
 from shardlab.figures import replay as figures
 

@@ -1,8 +1,9 @@
 import pytest
 
 from shardlab import exchanges
-from shardlab.costs import hardware, network, programs
+from shardlab.costs import hardware, network
 from shardlab.costs.replay import replay
+from shardlab.costs.traces import programs
 from shardlab.figures import replay as figures
 
 WHERE = network.uniform(4, hardware.link("InfiniBand NDR"), hardware.chip("H100 SXM 80 GB"))

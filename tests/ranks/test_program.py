@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from shardlab import exchanges
-from shardlab.costs import collectives, flops, hardware, matching, network, programs
+from shardlab.costs import collectives, flops, hardware, network
 from shardlab.costs.replay import replay
+from shardlab.costs.traces import matching, programs
 from shardlab.ranks import collectives as ours
 from shardlab.ranks import comm, data_parallel, launch, ledger, transformer
 from shardlab.spec import TransformerSpec

@@ -3,10 +3,11 @@
 from functools import cache
 from math import ceil
 
-from . import hardware, models, nodes, traffic
+from . import hardware, models, nodes
 from .data_parallel import Run
 from .hardware import Chip, Link
 from .network import Cluster
+from .traces import traffic
 
 NETWORKS: dict[str, str] = {  # in words -> the server, in `nodes`
     "NVLink, 8 InfiniBand cards": "DGX H100",

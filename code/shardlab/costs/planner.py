@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from shardlab.layout import Layout, divisors, tensor_degrees
 
-from . import axes, exposed, footprint, step
+from . import step
 from .hardware import Link
-from .plans import Plan, Plans, Question
+from .planning import axes, exposed, footprint
+from .planning.plans import Plan, Plans, Question
 from .training import Training
 
 Degrees = tuple[int, int, int, int]  # tp, cp, pp, dp

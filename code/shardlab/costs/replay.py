@@ -24,8 +24,8 @@ from shardlab.trace import Event
 
 from .hardware import LINK_UTILISATION
 from .network import Cluster, Hop
-from .sharing import Flow, Wires
-from .transfers import COMPUTE, ISSUE, Plan, plan
+from .traces.sharing import Flow, Wires
+from .traces.transfers import COMPUTE, ISSUE, Plan, plan
 
 UTILISATION = 0.4  # of the chip's peak while computing: see `data_parallel.Run`
 TOGETHER = 1e-12  # what lies no further apart, as a share of the time, happens at the same time

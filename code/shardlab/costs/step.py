@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from shardlab.layout import stages
 
-from . import axes, exposed, flops, layer_time, memory, shards
-from .engines import NEMO_2024, Engine
+from . import flops, memory, shards
 from .hardware import Chip, Link
-from .kernels import moved_seconds
-from .layer_time import LayerTime
 from .network import Cluster
+from .planning import axes, exposed, layer_time
+from .planning.engines import NEMO_2024, Engine
+from .planning.kernels import moved_seconds
+from .planning.layer_time import LayerTime
 from .time_to_train import DAY
 from .training import Training
 

@@ -12,10 +12,11 @@ from functools import cached_property
 from shardlab.layout import Layout, divisors, listed
 from shardlab.spec import TransformerSpec
 
-from . import activations, collectives, flops, memory, models, shards, traffic
+from . import activations, collectives, flops, memory, models, shards
 from .hardware import LINK_UTILISATION, Chip, Link
 from .network import Cluster, Node
 from .recipes import MIXED, Recipe
+from .traces import traffic
 from .training import Training
 
 # Numbers read and written for each of a token's hidden numbers by norms and additions, each taken to be one kernel: a

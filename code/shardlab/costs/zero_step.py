@@ -13,7 +13,7 @@ from shardlab.layout import Layout
 from shardlab.trace import Event
 
 from . import collectives, data_parallel, flops, memory, zero
-from .programs import Writer
+from .traces.programs import Writer
 from .training import Training
 
 

@@ -17,14 +17,14 @@ import cloudpickle
 
 from shardlab.ranks import launch
 
-from . import EXERCISES, check, hint, starter
+from . import check, every, hint, starter
 from .checker import Exercise
 
 
 def main() -> int:
     arguments = parse()
     try:
-        exercises = select(arguments.name) if arguments.command != "list" else list(EXERCISES.values())
+        exercises = select(arguments.name) if arguments.command != "list" else list(every().values())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
@@ -53,9 +53,9 @@ def parse() -> argparse.Namespace:
 
 def select(name: str) -> list[Exercise]:
     """The exercise, or all those of a chapter. Errors: ValueError, listing what there is."""
-    chosen = [each for each in EXERCISES.values() if name in (each.name, each.name.partition(".")[0])]
+    chosen = [each for each in every().values() if name in (each.name, each.name.partition(".")[0])]
     if not chosen:
-        raise ValueError(f"no exercise or chapter is called {name!r}; there are {', '.join(EXERCISES)}")
+        raise ValueError(f"no exercise or chapter is called {name!r}; there are {', '.join(every())}")
     return chosen
 
 

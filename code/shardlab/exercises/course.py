@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from . import EXERCISES
+from . import of_chapter
 
-WORDS_PER_MINUTE, SECONDS_PER_CODE = 220, 30  # as below the titles of pages: book/_ext/shardlab_reading.py
+WORDS_PER_MINUTE, SECONDS_PER_CODE = 220, 30  # read to be understood; predict, run, look
 STEP = 5  # minutes: what takes more than two is rounded up to whole ones
 PACKAGE = Path(__file__).parents[1]
 HEADER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
@@ -49,18 +49,16 @@ def prose(page: str) -> tuple[str, int]:
     return text, codes
 
 
-def reading_minutes(page: Path) -> int | None:
-    """How long a page takes to read, half a minute for each block of code; None where there is no such page."""
-    if not page.is_file():
-        return None
+def reading_minutes(page: Path) -> int:
+    """How long a page takes to read, half a minute for each block of code."""
     text, codes = prose(page.read_text(encoding="utf-8"))
     exact = len(WORD.findall(text)) / WORDS_PER_MINUTE + codes * SECONDS_PER_CODE / 60
     return math.ceil(exact) if exact <= STEP * 2 else STEP * math.ceil(exact / STEP)
 
 
 def points(chapter: str) -> int:
-    """What all exercises of a chapter are worth; 0 where it has none."""
-    return sum(each.points for name, each in EXERCISES.items() if name.partition(".")[0] == chapter)
+    """What all exercises of a chapter are worth."""
+    return sum(each.points for each in of_chapter(chapter))
 
 
 def files(module: ModuleType) -> list[Path]:

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from shardlab.costs import data_parallel, fitting, machines, models, units
+from shardlab.costs import data_parallel, machines, models, units
 from shardlab.costs.data_parallel import Run, Step
+from shardlab.costs.planning import fitting
 from shardlab.figures import data_parallel as figures
 
 from .explorer import Explorer

@@ -3,7 +3,8 @@
 from functools import cache
 from itertools import permutations
 
-from shardlab.costs import crossings, knee, models, network, nodes, placement, replay, units
+from shardlab.costs import models, network, nodes, replay, units
+from shardlab.costs.traces import crossings, knee, placement
 from shardlab.figures import interconnects as figures
 from shardlab.figures import topology
 from shardlab.layout import AXES, Layout, groups

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from functools import cache
 
-from shardlab.costs import memory, models, nodes, planner, plans, step, studies, units
-from shardlab.costs.plans import Plan, Plans, Question
+from shardlab.costs import memory, models, nodes, planner, step, units
+from shardlab.costs.planning import plans
+from shardlab.costs.planning.plans import Plan, Plans, Question
+from shardlab.costs.published import studies
 from shardlab.figures import planner as figures
 
 from .explorer import Explorer

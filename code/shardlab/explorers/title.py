@@ -2,8 +2,9 @@
 
 from functools import cache
 
-from shardlab.costs import data_parallel, fitting, machines, models, scaling, units
+from shardlab.costs import data_parallel, machines, models, scaling, units
 from shardlab.costs.data_parallel import Run, Step
+from shardlab.costs.planning import fitting
 from shardlab.figures import title as figures
 
 from .explorer import Explorer

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from functools import cache
 
-from shardlab.costs import machines, memory, models, remedies, units, zero, zero_step
+from shardlab.costs import machines, memory, models, units, zero, zero_step
+from shardlab.costs.planning import remedies
 from shardlab.costs.zero_step import Run, Step
 from shardlab.figures import zero as figures
 from shardlab.layout import ZERO_STAGES

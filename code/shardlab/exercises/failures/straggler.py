@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardlab.costs import waiting
+from shardlab.costs.traces import waiting
 from shardlab.ranks import comm
 from shardlab.trace import Event
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardlab.costs.sharing import Flow, Wires
+from shardlab.costs.traces.sharing import Flow, Wires
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding, Judge

@@ -6,7 +6,7 @@ from typing import Any
 from shardlab.costs import planner
 from shardlab.costs.hardware import chip, link
 from shardlab.costs.network import uniform
-from shardlab.costs.plans import Question
+from shardlab.costs.planning.plans import Question
 from shardlab.ranks import comm
 from shardlab.spec import TransformerSpec
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from . import data_parallel, units
-from .data_parallel import Run
+from .. import data_parallel, units
+from ..data_parallel import Run
 
 CUT = {1: "the optimizer states", 2: "optimizer states and gradients", 3: "all states"}
 MOST_RANKS = 2**16  # beyond any machine there is

@@ -8,10 +8,10 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_CROSS_N
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from . import network
-from .hardware import Link
-from .network import Cluster, Hop
-from .units import us
+from .. import network
+from ..hardware import Link
+from ..network import Cluster, Hop
+from ..units import us
 
 # One all-reduce inside a switch that adds, however short: https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
 SWITCH_STEP = 25 * us

@@ -5,8 +5,8 @@ What `ranks.tensor_parallel` does to a model too large to be run here; `costs.te
 
 from shardlab.trace import Event
 
+from ..tensor_parallel import Run, halves
 from .programs import Writer
-from .tensor_parallel import Run, halves
 
 
 def program(run: Run, num_layers: int = 1) -> list[Event]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from . import flops, published_a100, published_h100
-from .published_layouts import PublishedStep
+from .. import flops
+from . import a100, h100
+from .layouts import PublishedStep
 
 _SC21 = "Narayanan et al. 2021, {} (https://arxiv.org/abs/2104.04473)"
 _KORTHIKANTI = "Korthikanti et al. 2022, Tables 3 and 5 (https://arxiv.org/abs/2205.05198)"
@@ -29,37 +30,37 @@ class Table:
 
 
 TABLES: dict[str, Table] = {
-    published_a100.TEN: Table(
+    a100.TEN: Table(
         source=_SC21.format("Table 1")
         + "; microbatches and chunks: https://github.com/NVIDIA/Megatron-LM/blob/v3.0/examples/sc21/run_table_1.sh",
     ),
-    published_a100.MORE: Table(source=_SC21.format("Table 2, PTD-P"), assumed="1F1B, tp = 8"),
-    published_a100.FULL: Table(source=_KORTHIKANTI + ", full recomputation"),
-    published_a100.SELECTIVE: Table(source=_KORTHIKANTI + ", present work"),
-    published_h100.BF16: Table(source=_RECIPES, assumed=_OPEN),
-    published_h100.FP8: Table(source=_RECIPES, assumed=_OPEN + ", fp8 in the layers only"),
-    published_h100.NEMO: Table(
+    a100.MORE: Table(source=_SC21.format("Table 2, PTD-P"), assumed="1F1B, tp = 8"),
+    a100.FULL: Table(source=_KORTHIKANTI + ", full recomputation"),
+    a100.SELECTIVE: Table(source=_KORTHIKANTI + ", present work"),
+    h100.BF16: Table(source=_RECIPES, assumed=_OPEN),
+    h100.FP8: Table(source=_RECIPES, assumed=_OPEN + ", fp8 in the layers only"),
+    h100.NEMO: Table(
         source="https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/performance/performance_summary.html",
         assumed=_OPEN + ", fp8 in the layers only",
     ),
-    published_h100.LLAMA: Table(
+    h100.LLAMA: Table(
         source="Llama Team 2024, Table 4 and section 3.3.2 (https://arxiv.org/abs/2407.21783)",
         assumed="microbatches of one sequence, gradients scattered once a step; their FLOP/s count the pairs that a "
         "causal mask leaves (if all, the third row would have taken 40 % longer)",
     ),
-    published_h100.MEGATRON: Table(
+    h100.MEGATRON: Table(
         source="README of https://github.com/NVIDIA/Megatron-LM (its table is an image); this row as quoted in "
         "https://github.com/NVIDIA/Megatron-LM/issues/1031 and https://github.com/NVIDIA/Megatron-LM/issues/1571",
         assumed="microbatches of one sequence, 6 chunks of 7 layers, nothing recomputed",
     ),
 }
 STEPS: tuple[PublishedStep, ...] = (
-    *published_a100.megatron_2021(),
-    *published_a100.korthikanti_2022(),
-    *published_h100.nvidia_2024(),
-    *published_h100.nemo_2024(),
-    *published_h100.llama_3(),
-    *published_h100.megatron_h100(),
+    *a100.megatron_2021(),
+    *a100.korthikanti_2022(),
+    *h100.nvidia_2024(),
+    *h100.nemo_2024(),
+    *h100.llama_3(),
+    *h100.megatron_h100(),
 )
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 from shardlab.layout import Layout
 
-from . import knee, models, nodes, step
-from .engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
-from .plans import Plan, Plans, Question
-from .recipes import RECIPES
-from .training import Training
+from .. import models, nodes, step
+from ..planning.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
+from ..planning.plans import Plan, Plans, Question
+from ..recipes import RECIPES
+from ..traces import knee
+from ..training import Training
 
 WITHOUT = replace(  # every message is waited for
     NEMO_2024,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from shardlab.layout import stages
 from shardlab.schedules import classic
 
-from . import activations, memory
-from .training import Training
+from .. import activations, memory
+from ..training import Training
 
 
 class Kept(NamedTuple):

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
-from . import flops, models
-from .engines import LLAMA_2024, NEMO_2024
-from .published_layouts import PublishedStep, Setting, row
-from .recipes import RECIPES
-from .units import TFLOP
+from .. import flops, models
+from ..planning.engines import LLAMA_2024, NEMO_2024
+from ..recipes import RECIPES
+from ..units import TFLOP
+from .layouts import PublishedStep, Setting, row
 
 LLAMA, MEGATRON = "Llama 3 405B", "Megatron-LM, H100, 70B"
 BF16, FP8, NEMO = "NVIDIA 2024, H100, bf16", "NVIDIA 2024, H100, fp8", "NeMo 24.12, H100, fp8"

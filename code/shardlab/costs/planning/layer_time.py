@@ -7,10 +7,10 @@ activation functions, additions, softmax and dropout read or write is counted. M
 from math import ceil
 from typing import NamedTuple
 
-from .hardware import Chip
+from ..hardware import Chip
+from ..tensor_parallel import BETWEEN_BACKWARD, BETWEEN_FORWARD
+from ..training import Training
 from .kernels import flash_seconds, matmul_seconds, moved_seconds
-from .tensor_parallel import BETWEEN_BACKWARD, BETWEEN_FORWARD
-from .training import Training
 
 FP32 = 4
 # Numbers read and written for each number of the feed-forward block's hidden layer: GELU reads one and writes one, its

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from shardlab.trace import Event
 
+from ..network import Cluster
 from . import transfers
-from .network import Cluster
 
 
 def busiest(

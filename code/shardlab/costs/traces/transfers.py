@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from shardlab.trace import Event
 
+from ..network import Cluster, Hop
 from . import matching, traffic
-from .network import Cluster, Hop
 from .traffic import Load
 
 ALGORITHMS = ("ring", "switch")  # for all-reduce: around rings, or added up in the switch where there is one that can

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from shardlab.layout import Layout
 
-from . import collectives
+from .. import collectives
+from ..hardware import Link
+from ..network import NETWORK
+from ..recipes import Recipe
+from ..training import Training
 from .engines import Engine
-from .hardware import Link
 from .layer_time import LayerTime
-from .network import NETWORK
-from .recipes import Recipe
-from .training import Training
 
 
 class Holdings(NamedTuple):

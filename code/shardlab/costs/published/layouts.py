@@ -7,9 +7,9 @@ from typing import Any
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
-from . import nodes, step
-from .engines import Engine
-from .training import Training
+from .. import nodes, step
+from ..planning.engines import Engine
+from ..training import Training
 
 
 @dataclass(frozen=True, kw_only=True)

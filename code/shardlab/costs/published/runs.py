@@ -6,9 +6,9 @@ https://arxiv.org/abs/2204.02311).
 
 from dataclasses import dataclass
 
-from . import flops, models
-from .chips import chip
-from .units import TFLOP
+from .. import flops, models
+from ..chips import chip
+from ..units import TFLOP
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ GPU sends and receives only (n+1)/n of the buffer, so that busbw may exceed the 
 
 from dataclasses import dataclass
 
-from . import nodes, traffic
-from .units import GB
+from .. import nodes
+from ..traces import traffic
+from ..units import GB
 
 _STAS = "https://github.com/stas00/ml-engineering/blob/0cc3de50b2dd083c34d848a1dcb5bfe65fe3dace/network/README.md"
 _SHARP, _SPEED = f"{_STAS}#sharp", f"{_STAS}#inter-node-speed-depends-on-intra-node-speed"

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from shardlab.layout import Layout
 
-from . import flops, models
-from .engines import MEGATRON_2021, MEGATRON_2022
-from .published_layouts import PublishedStep, Setting, row
-from .units import TFLOP
+from .. import flops, models
+from ..planning.engines import MEGATRON_2021, MEGATRON_2022
+from ..units import TFLOP
+from .layouts import PublishedStep, Setting, row
 
 TEN, MORE = "Megatron 2021, ten sizes", "Megatron 2021, more GPUs"
 FULL, SELECTIVE = "Korthikanti 2022, all layers again", "Korthikanti 2022, selective"

@@ -9,7 +9,7 @@ from shardlab.schedules import Action
 from shardlab.spec import TransformerSpec
 from shardlab.trace import Event
 
-from . import flops, shards
+from .. import flops, shards
 from .programs import Writer
 
 ELEMENT = 2  # bytes of an activation or a gradient: bf16

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil
 
-from .hardware import Chip
-from .roofline import ELEMENT
-from .units import TFLOP
+from ..hardware import Chip
+from ..roofline import ELEMENT
+from ..units import TFLOP
 
 TILE = 128, 256  # numbers of the result; the largest tile of NVIDIA's guide, and its most efficient
 # The share of BEST that ordinary shapes reach, amid other kernels, on a GPU that is warm, the slowest of its group.

@@ -13,11 +13,12 @@ from typing import NamedTuple
 from shardlab.layout import Layout, listed, tensor_degrees
 from shardlab.spec import TransformerSpec
 
-from . import axes, step, units
+from .. import step, units
+from ..network import Cluster
+from ..recipes import MIXED, Recipe
+from ..training import Training
+from . import axes
 from .engines import NEMO_2024, Engine
-from .network import Cluster
-from .recipes import MIXED, Recipe
-from .training import Training
 
 REASONS = {
     "heads": "heads do not split over tp",

@@ -10,9 +10,9 @@ from math import gcd
 
 from shardlab.layout import Layout
 
-from . import traffic
-from .hardware import LINK_UTILISATION, Link
-from .network import Cluster, Hop
+from ..hardware import LINK_UTILISATION, Link
+from ..network import Cluster, Hop
+from ..traces import traffic
 
 
 def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
