@@ -134,7 +134,7 @@ def test_a_failed_cell_fails_every_build(book: Path) -> None:
 
 
 def test_the_cache_depends_on_code_results_and_pinned_versions(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("shardlab_book", ROOT / "book" / "_ext" / "shardlab_book.py")
+    spec = importlib.util.spec_from_file_location("execution", ROOT / "book" / "_ext" / "shardlab_execution.py")
     extension = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extension)
     seen = {extension.digest(tmp_path)}

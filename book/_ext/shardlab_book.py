@@ -1,11 +1,8 @@
-"""Sphinx extension: scripts from installed wheels, explorers, clean notebooks, an honest execution cache."""
+"""Sphinx extension: scripts from installed wheels, explorers, captions, clean notebooks."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,39 +17,13 @@ from sphinx.transforms import SphinxTransform
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 EXPLORERS = ROOT / "code" / "shardlab" / "explorers"
-# Whatever can change the output of a chapter beside its own text.
-SOURCES = ("code/shardlab/**/*.py", "book/_ext/*.py", "bench/results/*.json", "requirements.txt")
-
 # The search page fetches the pages it found to show a line of each; from disk a browser does not allow that.
 SEARCH_FROM_DISK = 'if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;'
 
 
-def digest(root: Path) -> str:
-    """A name for the present state of SOURCES and of the running Python."""
-    state = hashlib.sha256(sys.version.encode())
-    for path in sorted(path for pattern in SOURCES for path in root.glob(pattern)):
-        state.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return state.hexdigest()[:16]
-
-
-def prepare_execution(app: Sphinx, config: Config) -> None:
-    """Tell the kernels that they build pages, and keep results of other sources out of the cache.
-
-    jupyter-cache looks at the text of the cells alone: a changed module would leave stale output.
-    """
-    os.environ["SHARDLAB_STATIC"] = "1"
-    os.environ["PYTHONSTARTUP"] = str(HERE / "kernel_start.py")
-    config.nb_ipywidgets_js = {}  # else a page with a widget loads scripts from other hosts
-    if config.nb_execution_mode == "cache":
-        caches, current = Path(app.outdir).parent / ".jupyter_cache", digest(ROOT)
-        for old in caches.glob("*"):
-            if old.is_dir() and old.name != current:
-                shutil.rmtree(old)
-        config.nb_execution_cache_path = str(caches / current)
-
-
 def add_scripts(app: Sphinx, config: Config) -> None:
     """Copy plotly.js and the needed part of MathJax out of their wheels, beside the explorers' own files."""
+    config.nb_ipywidgets_js = {}  # else a page with a widget loads scripts from other hosts
     static = Path(app.outdir).parent / ".shardlab_static"
     shutil.rmtree(static, ignore_errors=True)
     (static / "shardlab").mkdir(parents=True)
@@ -132,9 +103,9 @@ def drop_repeated_scripts(app: Sphinx, page: str, _: str, context: dict[str, Any
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; the priorities put it before myst-nb and around the theme."""
+    app.setup_extension("shardlab_execution")
     app.setup_extension("shardlab_reading")
     app.add_transform(Captions)
-    app.connect("config-inited", prepare_execution, priority=100)
     app.connect("config-inited", add_scripts, priority=100)
     app.connect("html-page-context", offer_notebook, priority=400)
     app.connect("html-page-context", write_notebook, priority=600)
