@@ -39,9 +39,13 @@ ARGUMENTS = [
 BROWSER_FIXTURES = {"book", "browser", "lab", "site"}  # of tests that take longest, and so begin first
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for module in {item.module for item in items if isinstance(item, pytest.Function)}:
-        cloudpickle.register_pickle_by_value(module)  # ranks need not import it, and with it pytest and hypothesis
+    for item in items:
+        if isinstance(item, pytest.Function):
+            cloudpickle.register_pickle_by_value(item.module)  # ranks need not import it, and pytest with it
+            page = getattr(item, "callspec", None) and item.callspec.params.get("page_name")
+            item.add_marker(pytest.mark.xdist_group(page or item.path.stem))  # what shares fixtures, on one worker
     items.sort(key=lambda item: not BROWSER_FIXTURES & {*getattr(item, "fixturenames", ())})
 
 

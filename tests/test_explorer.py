@@ -94,7 +94,7 @@ class Reader(html.parser.HTMLParser):
 def test_the_page_holds_every_state_in_order() -> None:
     made = make()
     states, count = Reader(made.html()).states, len(made.states())
-    views = [page.unpacked(states, index) for index in range(count)]
+    views = page.unpacked(states, count)
     expected = [show(r, link, o).plain() for r in (1, 2, 4) for link in CONTROLS["link"] for o in (False, True)]
     assert views == json.loads(json.dumps(expected))
     assert [*made.states()[1].values()] == [1, "NVLink", True]  # the last control turns fastest
@@ -204,7 +204,7 @@ def test_a_plain_figure_becomes_a_block_without_controls() -> None:
         pio.renderers.default = before
     assert 'aria-label="One bar of 2.5."' in text
     assert "data-control" not in text
-    shown = page.unpacked(Reader(text).states, 0)
+    (shown,) = page.unpacked(Reader(text).states, 1)
     assert shown["figure"]["data"][0]["y"] == [2.5]
     assert "2.500" in Reader(text).cells
 

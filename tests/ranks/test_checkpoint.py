@@ -16,7 +16,7 @@ from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
 from shardlab.spec import TransformerSpec
-from tests.ranks import test_train as training
+from tests.ranks import training
 from tests.ranks.second_device import as_on_gpus
 
 # ---- from layout to layout -------------------------------------------------------------------------------------------

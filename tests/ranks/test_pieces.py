@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardlab.layout import Layout
 from shardlab.ranks import pieces
 from shardlab.ranks.launch import run
-from tests.ranks import test_train as training
+from tests.ranks import training
 
 
 @given(shape=st.lists(st.integers(1, 5), max_size=3), data=st.data())

@@ -9,46 +9,13 @@ import torch
 from torch import nn
 
 from shardlab.layout import AXES, ZERO_STAGES, Layout, divisors, tensor_degrees
-from shardlab.ranks import averaging, comm, pipeline, sampler, split_backward, tensor_parallel, train, transformer
+from shardlab.ranks import averaging, comm, pipeline, sampler, split_backward, tensor_parallel, train
 from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import SCHEDULES, make
-from shardlab.spec import TransformerSpec
+from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, batch, data, make_trainer, plain, spec
 
-STEPS, MICROBATCHES, LENGTH, MAX_NORM = 2, 2, 24, 0.1  # 24 tokens split over every tp
-STYLES = ("gpt2", "llama")
-
-
-def spec(style, layers):
-    """Odd vocabularies, which every tp pads; two key/value heads, which more ranks share."""
-    sizes = {"context_length": LENGTH, "hidden_size": 48, "num_heads": 24, "ffn_size": 48, "num_layers": layers}
-    if style == "three heads":
-        return TransformerSpec(vocab_size=13, **{**sizes, "num_heads": 3})
-    if style == "gpt2":
-        return TransformerSpec(vocab_size=13, **sizes)
-    return TransformerSpec(vocab_size=11, **sizes, num_kv_heads=2, style="llama")
-
-
-def plain(style, layers):
-    """Every parameter is random: ones and zeros would hide mistakes."""
-    torch.manual_seed(0)
-    model = transformer.Transformer(spec(style, layers)).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.3)
-    return model
-
-
-def data(style, step, samples):
-    generator = torch.Generator().manual_seed(step)
-    tokens = torch.randint(spec(style, 1).vocab_size, (samples, LENGTH + 1), generator=generator)
-    return tokens[:, :-1], tokens[:, 1:]
-
-
-def adamw(parameters):
-    """Its large eps is for the bias of the keys: that changes no attention, and Adam magnifies its gradient, noise."""
-    return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
-
+STEPS = 2
 
 # ---- one process -----------------------------------------------------------------------------------------------------
 
@@ -119,21 +86,6 @@ def errors(group, folder, case, **options):
         norms.append(abs(trainer.update().item() - norm))
     apart = [off(piece, weights[name], trainer.plan[name], trainer.mesh.tp) for name, piece in pieces(trainer)]
     return max(losses), max(norms), max(apart)
-
-
-def make_trainer(group, case, **options):
-    layout, schedule, style, layers, _ = case
-    mesh = Mesh(layout, group, **options)
-    return train.Trainer(
-        plain(style, layers), mesh, make(schedule, layout.pp, MICROBATCHES), adamw, max_norm=MAX_NORM
-    )
-
-
-def batch(mesh, style, step, samples):
-    """This replica's samples of a batch, and their weight."""
-    mine = list(sampler.shard(samples, mesh.dp.rank(), mesh.dp.size()))
-    tokens, targets = (x[mine] for x in data(style, step, samples))
-    return tokens, targets, sampler.weight(len(mine), samples, mesh.dp.size())
 
 
 def pieces(trainer):

@@ -77,9 +77,10 @@ def packed(views: Sequence[Mapping[str, Any]]) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-def unpacked(text: str, index: int) -> Any:
-    """One of the views that `packed` packed."""
-    return columns.at(json.loads(gzip.decompress(base64.b64decode(text))), index)
+def unpacked(text: str, count: int) -> list[Any]:
+    """The first views of those that `packed` packed."""
+    tree = json.loads(gzip.decompress(base64.b64decode(text)))
+    return [columns.at(tree, index) for index in range(count)]
 
 
 def slug(title: str) -> str:
