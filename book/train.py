@@ -25,14 +25,17 @@ def train(group, layout, schedule, book, folder, num_steps):
     mesh = Mesh(layout, group)
     torch.manual_seed(0)  # every rank builds the same model, and keeps its part
     plan = schedules.make(schedule, layout.pp, MICROBATCHES)
-    trainer = Trainer(transformer.Transformer(SPEC), mesh, plan, torch.optim.AdamW, max_norm=1.0)
+    model = transformer.Transformer(SPEC)
+    trainer = Trainer(model, mesh, plan, torch.optim.AdamW, max_norm=1.0)
     path, losses = checkpoint.latest(folder), []
     step = 0 if path is None else trainer.load(path)["step"]
     tokens, length = text.read(book), SPEC.context_length
-    batches = sampler.epoch(text.num_samples(tokens, length), BATCH, mesh.dp.rank(), mesh.dp.size())
+    num_samples, dp = text.num_samples(tokens, length), mesh.dp
+    batches = sampler.epoch(num_samples, BATCH, dp.rank(), dp.size())
     while step < num_steps:
         indices, weight = batches[step % len(batches)]
-        losses.append(trainer.step(*text.batch(tokens, indices, length), weight).item())
+        batch = text.batch(tokens, indices, length)
+        losses.append(trainer.step(*batch, weight).item())
         step += 1
         if group.rank() == 0:
             print(f"step {step}: {losses[-1]:.4f} nats a token", flush=True)

@@ -36,28 +36,25 @@ ARGUMENTS = [
 ]
 
 
-BROWSER_FIXTURES = {"book", "browser", "lab", "site"}  # of tests that take longest, and so begin first
+LONG_FIXTURES = {"book", "browser", "chapter", "lab", "site"}  # of tests that take longest, and so begin first
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function):
             cloudpickle.register_pickle_by_value(item.module)  # ranks need not import it, and pytest with it
-            page = getattr(item, "callspec", None) and item.callspec.params.get("page_name")
-            item.add_marker(pytest.mark.xdist_group(page or item.path.stem))  # what shares fixtures, on one worker
-    items.sort(key=lambda item: not BROWSER_FIXTURES & {*getattr(item, "fixturenames", ())})
+    items.sort(key=lambda item: not LONG_FIXTURES & {*getattr(item, "fixturenames", ())})
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """How `pytest -n` deals tests to workers: those of a page of the book together, of other files file by file."""
+    """How `pytest -n` deals tests to workers: page by page, chapter by chapter, and other files as a whole."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFixtures(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            page = re.search(r"test_pages\.py::.*\b(book/[\w/]+)\]$", nodeid)
-            return page[1] if page else nodeid.partition("::")[0]
+            one = re.search(r"test_(?:pages|chapters)\.py::.*[\[-]([\w/]+)\]$", nodeid)
+            return one[1] if one else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False  # it is in order already
     return ByFixtures(config, log)

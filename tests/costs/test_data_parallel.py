@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlab import trace
-from shardlab.costs import collectives, data_parallel, flops, hardware, models, recipes
+from shardlab.costs import collectives, data_parallel, flops, hardware, memory, models, recipes
 from shardlab.costs.data_parallel import Run, step
 
 RUN = Run(
@@ -103,9 +103,9 @@ def test_smaller_buckets_hide_more_until_latency_counts():
 def test_memory_does_not_fall_as_ranks_join_unless_states_are_cut():
     """Row 9: a whole replica on every rank."""
     few, many = replace(RUN, ranks=2), replace(RUN, ranks=512)
-    assert data_parallel.memory_per_rank(few) == data_parallel.memory_per_rank(many)
-    assert step(many).memory == data_parallel.memory_per_rank(many)
-    totals = [sum(data_parallel.memory_per_rank(many, zero=stage).values()) for stage in range(4)]
+    assert step(few).memory == step(many).memory
+    totals = [memory.total(data_parallel.training(many, zero=stage)) for stage in range(4)]
+    assert totals[0] == sum(step(many).memory.values())
     assert totals == sorted(totals, reverse=True)
     assert len(set(totals)) == 4
 

@@ -157,7 +157,7 @@ def step(run: Run) -> Step:
         backward=backward,
         update=run.recipe.update_traffic * run.num_parameters / run.chip.memory_bandwidth,
         messages=tuple(messages(run, backward / run.num_microbatches)),
-        memory=memory_per_rank(run),
+        memory=memory.per_rank(training(run)),
     )
 
 
@@ -175,22 +175,18 @@ def messages(run: Run, backward: float) -> list[overlap.Message]:
     return overlap.send(buckets, seconds, backward=backward, overlap=run.overlap)
 
 
-def memory_per_rank(run: Run, *, zero: int = 0) -> dict[str, float]:
-    """Bytes on one rank by part, without buffers. zero: the ZeRO stage, 0 for plain data parallelism."""
-    held = memory.per_rank(
-        Training(
-            spec=run.spec,
-            layout=Layout(dp=run.ranks, zero=zero),
-            recipe=run.recipe,
-            microbatch=run.batch_per_rank // run.num_microbatches,
-            num_microbatches=run.num_microbatches,
-            sequence=run.tokens_per_sequence,
-            attention=run.attention,
-            dropout=run.spec.style == "gpt2",
-        )
+def training(run: Run, *, zero: int = 0) -> Training:
+    """The run as counts of memory see it. zero: the ZeRO stage, 0 for plain data parallelism."""
+    return Training(
+        spec=run.spec,
+        layout=Layout(dp=run.ranks, zero=zero),
+        recipe=run.recipe,
+        microbatch=run.batch_per_rank // run.num_microbatches,
+        num_microbatches=run.num_microbatches,
+        sequence=run.tokens_per_sequence,
+        attention=run.attention,
+        dropout=run.spec.style == "gpt2",
     )
-    states = {part: held[part] for part in memory.CUT_FROM}
-    return {**states, "activations": held["activations"] + held["logits"]}
 
 
 def events(step: Step, rank: int = 0) -> list[Event]:

@@ -1,8 +1,9 @@
 """One step under ZeRO, predicted: the program of a rank, played with its collectives one after another on one link.
 
 The program is that of `ranks.zero`: a layer is gathered while the one before it computes, gradients leave while those
-of the next layer are computed (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054; Zhao et al. 2023,
-https://arxiv.org/abs/2304.11277). All ranks are alike, so one stands for all; `replay` plays it for many.
+of the next layer are computed; here in stage 1, too, as in large engines, where `ranks.zero` sends them in its step
+(Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054; Zhao et al. 2023, https://arxiv.org/abs/2304.11277). All
+ranks are alike, so one stands for all; `replay` plays it for many.
 """
 
 from collections.abc import Iterable

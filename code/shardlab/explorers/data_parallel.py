@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardlab.costs import data_parallel, machines, models, units
 from shardlab.costs.data_parallel import Run, Step
-from shardlab.costs.planning import fitting
+from shardlab.costs.planning import remedies
 from shardlab.figures import data_parallel as figures
 
 from .explorer import Explorer
@@ -66,7 +66,7 @@ def _step(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bo
 
 
 def _sentence(step: Step) -> str:
-    verdict = fitting.verdict(step.run)
+    verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
     if step.fits:
         return f"{_bottleneck(step)} The memory of a rank {verdict}."
     return f"It {verdict.replace('does not fit', '<b>does not fit</b>')}. If it did: {_bottleneck(step)}"

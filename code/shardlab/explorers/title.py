@@ -4,7 +4,7 @@ from functools import cache
 
 from shardlab.costs import data_parallel, machines, models, scaling, units
 from shardlab.costs.data_parallel import Run, Step
-from shardlab.costs.planning import fitting
+from shardlab.costs.planning import remedies
 from shardlab.figures import title as figures
 
 from .explorer import Explorer
@@ -72,7 +72,7 @@ def _steps(model: str, network: str) -> list[Step]:
 
 
 def _sentence(step: Step, alone: Step) -> str:
-    verdict = fitting.verdict(step.run)
+    verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
     time = _time(step, alone)
     if step.fits:
         return f"{time} The memory of a GPU {verdict}."

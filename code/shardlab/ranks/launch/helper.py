@@ -4,9 +4,9 @@ Forking the notebook's own kernel would be unsafe: a lock that another thread ho
 child for ever. A process that never computes holds no such lock. Where fork does not exist or is unwise (macOS), every
 rank is a fresh interpreter: slower, same behaviour.
 
-The launcher talks to the helper over one socket (b"run" with two descriptors a rank; b"end", answered by exit codes),
-and to every rank over a socket of its own. When one side of a socket is gone, the other leaves: nothing outlives the
-notebook.
+The launcher talks to the helper over one socket (b"run" with two descriptors a rank, then the names of modules;
+b"end", answered by exit codes), and to every rank over a socket of its own. When one side of a socket is gone, the
+other leaves: nothing outlives the notebook.
 """
 
 import gc
@@ -21,18 +21,21 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from .modules import Modules
 from .rank import be_rank
 
-PRELOADED = (  # costs a rank seconds to import; shardlab itself is not here, so that an edited module is read anew
+PRELOADED = (  # costs a rank seconds to import
     "torch",
     "torch.distributed",
     "torch._dynamo",
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
     "cloudpickle",
 )
 RUN, END = b"run", b"end"  # the launcher's messages, of equal length
+SIZE = 4  # bytes of the length of the names that follow the first
 
 
 def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
@@ -41,9 +44,8 @@ def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
     if fork:
         for name in PRELOADED:
             importlib.import_module(name)
-        gc.collect()
-        gc.freeze()  # ranks share these objects' pages as long as nobody writes to them
-    channel = socket.socket(fileno=descriptor)
+        _share()
+    channel, modules = socket.socket(fileno=descriptor), Modules()
     ranks: list[_Started] = []
     while True:
         message, descriptors = _next_message(channel, launcher)
@@ -51,6 +53,9 @@ def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
         if message == RUN:
             pairs = list(zip(descriptors[::2], descriptors[1::2], strict=True))
             held = [channel.fileno(), *descriptors]
+            names = _names(channel)
+            if fork and modules.keep_up(names):
+                _share()
             ranks = [_start_rank(rank, *pair, fork, held) for rank, pair in enumerate(pairs)]
             for each in descriptors:
                 os.close(each)
@@ -59,6 +64,18 @@ def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
                 channel.sendall(pickle.dumps(codes))
         else:  # the launcher is gone
             os._exit(0)
+
+
+def _share() -> None:
+    """Let ranks share the pages of all objects there are, as long as nobody writes to them."""
+    gc.collect()
+    gc.freeze()
+
+
+def _names(channel: socket.socket) -> list[str]:
+    """Those of the modules that the launcher has imported."""
+    size = int.from_bytes(channel.recv(SIZE, socket.MSG_WAITALL), "big")
+    return channel.recv(size, socket.MSG_WAITALL).decode().split()
 
 
 def _next_message(channel: socket.socket, launcher: int) -> tuple[bytes, list[int]]:

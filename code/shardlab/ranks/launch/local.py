@@ -8,7 +8,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .helper import END, RUN, start_python
+from .helper import END, RUN, SIZE, start_python
+from .modules import in_use
 from .rank import ON_LINUX, Job
 from .state import Call, Failure
 
@@ -45,8 +46,9 @@ class Helper:
     def start(self, ranks: list["Rank"]) -> None:
         """Have these ranks started."""
         theirs = [end.fileno() for rank in ranks for end in (rank.talk, rank.write)]
+        names = " ".join(in_use()).encode()
         with suppress(ConnectionError):  # the helper has just died: then every rank is lost, and the watch sees it
-            socket.send_fds(self.channel, [RUN], theirs)
+            socket.send_fds(self.channel, [RUN, len(names).to_bytes(SIZE, "big"), names], theirs)
         for rank in ranks:
             rank.let_go()
 
