@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from shardlab.layout import Holding
 
 from . import interconnects, memory, style, trace
+from .bars import bar_rows
 
 GROUPS = [trace.marker(color, shape) for shape in ("", "/", "x") for color in style.PALETTE[:-1]]  # looks of groups
 GAP, ROOM = 0.12, 0.5  # between boxes, and between nodes, as shares of a box
@@ -116,25 +117,13 @@ def one_rank(
         )
         for who, (color, symbol) in PEERS.items()
     ]
-    bars = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": link,
-            "y": list(NAMES.values()),
-            "x": [sent[link][axis] / memory.UNITS[unit] for axis in NAMES],
-            "marker": look,
-            "hovertemplate": f"%{{y}}, {link}: %{{x:.3g}} {unit}<extra></extra>",
-            "xaxis": "x3",
-            "yaxis": "y3",
-            "legend": "legend3",
-        }
-        for link, look in LINKS.items()
-    ]
+    by_axis = {name: {link: each[axis] for link, each in sent.items()} for axis, name in NAMES.items()}
+    place = {"xaxis": "x3", "yaxis": "y3", "legend": "legend3"}
+    messages = bar_rows(by_axis, LINKS, unit, scale=1 / memory.UNITS[unit], **place)
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
     below = memory.layout_below(held, capacity)
     return style.figure(
-        [*dots, *bars, *memory.below(held)],
+        [*dots, *messages, *memory.below(held)],
         x=style.axis("GPU in its node", domain=[0, 1], anchor="y", dtick=1),
         y=style.axis("node", domain=[0.64, 1], autorange="reversed", dtick=1),
         xaxis3=style.axis(f"sent by GPU 0 in a step ({unit})", anchor="y3", rangemode="tozero"),

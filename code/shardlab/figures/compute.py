@@ -7,6 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import style
+from .bars import bar_rows
 from .lines import line, look, points
 from .trace import marker
 
@@ -94,19 +95,9 @@ def layer(parts: Mapping[str, tuple[float, str]], *, alt: str = "") -> go.Figure
 def work_by_part(models: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
     """Shares of the FLOPs: label -> part -> FLOPs. One bar for each label, together 100 %."""
     totals = {label: sum(parts.values()) for label, parts in models.items()}
-    bars = [
-        go.Bar(
-            orientation="h",
-            name=part,
-            y=list(models),
-            x=[100 * parts.get(part, 0.0) / totals[label] for label, parts in models.items()],
-            marker=marker,
-            hovertemplate=f"%{{y}}, {part}: %{{x:.1f}} %<extra></extra>",
-        )
-        for part, marker in PARTS.items()
-    ]
+    shares = {label: {part: work / totals[label] for part, work in parts.items()} for label, parts in models.items()}
     return style.figure(
-        bars,
+        bar_rows(shares, PARTS, "%", scale=100, digits=".1f"),
         x=style.axis("share of the FLOPs (%)", range=[0, 100]),
         y=style.axis(autorange="reversed"),
         alt=alt or "Shares of the FLOPs of a step, by part of the model.",

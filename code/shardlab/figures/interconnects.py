@@ -6,6 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import style
+from .bars import bar_rows
 from .lines import line, look
 from .trace import marker
 
@@ -31,7 +32,7 @@ TERABITS = [0.0125, 0.05, 0.2, 0.8, 3.2]  # per second; few, for a phone
 
 def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
     """What one GPU has in one direction: machine -> kind of link -> bytes/s."""
-    bars = [
+    pairs = [
         {
             **_bar(kind, list(rates), [each.get(kind, 0) / 1e9 or None for each in rates.values()], kind_look),
             "text": [f"{each[kind] / 1e9:.3g}" if kind in each else "" for each in rates.values()],
@@ -42,7 +43,7 @@ def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
         for kind, kind_look in KINDS.items()
     ]
     return style.figure(
-        bars,
+        pairs,
         x=style.axis("GB/s of one GPU, one direction", type="log", range=[-0.7, 3.4], tickvals=TICKS),
         y=style.axis(autorange="reversed"),
         alt=alt or "Bandwidth of one GPU in one direction, by machine and kind of link.",
@@ -71,16 +72,12 @@ def bus_bandwidths(rows: Mapping[str, tuple[float, float, float]], *, alt: str =
 
 def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
     """Bytes of one step through the busiest link of each kind: kind -> axis of the layout -> bytes."""
-    names = {kind: f"busiest {kind if kind != 'network' else 'network card'}" for kind in carried}
-    bars = [
-        {
-            **_bar(NAMES[axis], list(names.values()), [each[axis] / 1e9 for each in carried.values()], axis_look),
-            "hovertemplate": f"%{{y}}, {NAMES[axis]}: %{{x:.3g}} GB<extra></extra>",
-        }
-        for axis, axis_look in AXES.items()
-    ]
+    busiest = {
+        f"busiest {kind if kind != 'network' else 'network card'}": {NAMES[axis]: each[axis] for axis in AXES}
+        for kind, each in carried.items()
+    }
     return style.figure(
-        bars,
+        bar_rows(busiest, {NAMES[axis]: axis_look for axis, axis_look in AXES.items()}, "GB", scale=1e-9),
         x=style.axis("GB in one step, one direction", rangemode="tozero"),
         y=style.axis(autorange="reversed"),
         alt=alt or "Bytes through the busiest link of each kind, by axis of the layout.",
@@ -91,15 +88,8 @@ def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
 
 def steps(parts: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
     """The same step on several machines: machine -> {"computing", "waiting"} -> seconds."""
-    bars = [
-        {
-            **_bar(part, list(parts), [each[part] for each in parts.values()], part_look),
-            "hovertemplate": f"%{{y}}, {part}: %{{x:.3g}} s<extra></extra>",
-        }
-        for part, part_look in PARTS.items()
-    ]
     return style.figure(
-        bars,
+        bar_rows(parts, PARTS, "s"),
         x=style.axis("time of a step (s), replayed", rangemode="tozero"),
         y=style.axis(autorange="reversed"),
         alt=alt or "Time of the same training step on several machines: computing and waiting.",

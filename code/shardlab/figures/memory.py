@@ -6,6 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import style, trace
+from .bars import bar_rows
 from .lines import line, look
 
 PARTS = {  # colour and pattern of each part of what a rank holds, in the order of stacking
@@ -27,7 +28,7 @@ def by_part(ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None 
     widest = max([sum(parts.values()) for parts in ranks.values()] + [capacity or 0.0])
     unit = _unit(widest)
     return style.figure(
-        [*bars(ranks, unit), *([] if capacity is None else [limit_in_legend()])],
+        [*stacked(ranks, unit), *([] if capacity is None else [limit_in_legend()])],
         x=style.axis(f"memory per rank ({unit})", range=[0, 1.03 * widest / UNITS[unit]]),
         y=style.axis(autorange="reversed"),
         alt=alt or "Memory per rank, by part.",
@@ -43,7 +44,7 @@ def stages(held: Sequence[Mapping[str, float]], *, capacity: float | None = None
     unit = _unit(highest)
     columns = [
         {**bar, "orientation": "v", "x": bar["y"], "y": bar["x"], "hovertemplate": _hover(bar["name"], "x", "y", unit)}
-        for bar in bars({str(stage): parts for stage, parts in enumerate(held)}, unit)
+        for bar in stacked({str(stage): parts for stage, parts in enumerate(held)}, unit)
     ]
     return style.figure(
         [*columns, *([] if capacity is None else [limit_in_legend()])],
@@ -131,7 +132,7 @@ def counts(predicted: Mapping[str, float], counted: Mapping[str, float], *, alt:
 def below(held: Mapping[str, float]) -> list[Any]:
     """Bytes by part as one bar on second axes, with a legend of its own; `layout_below` places them."""
     place = {"xaxis": "x2", "yaxis": "y2", "legend": "legend2"}
-    return [{**bar, **place} for bar in bars({"memory": held})] + [limit_in_legend().update(legend="legend2")]
+    return [{**bar, **place} for bar in stacked({"memory": held})] + [limit_in_legend().update(legend="legend2")]
 
 
 def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
@@ -147,21 +148,10 @@ def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
     }
 
 
-def bars(ranks: Mapping[str, Mapping[str, float]], unit: str = "GB") -> list[dict[str, Any]]:
-    """The stacked parts of what ranks hold: label -> part -> bytes."""
-    return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": part,
-            "y": list(ranks),
-            "x": [parts.get(part, 0.0) / UNITS[unit] for parts in ranks.values()],
-            "marker": marker,
-            "hovertemplate": _hover(part, "y", "x", unit),
-        }
-        for part, marker in PARTS.items()
-        if any(part in parts for parts in ranks.values())
-    ]
+def stacked(ranks: Mapping[str, Mapping[str, float]], unit: str = "GB") -> list[dict[str, Any]]:
+    """The parts of what ranks hold, as bars: label -> part -> bytes."""
+    looks = {part: marker for part, marker in PARTS.items() if any(part in parts for parts in ranks.values())}
+    return bar_rows(ranks, looks, unit, scale=1 / UNITS[unit])
 
 
 def limit(x: float, *, xref: str = "x", yref: str = "paper") -> dict[str, Any]:

@@ -162,7 +162,7 @@ def cut(
     }
     below = [
         {**bar, "orientation": "v", "x": bar["y"], "y": bar["x"], "yaxis": "y2"}
-        for bar in memory.bars(dict(zip(names, held, strict=True)))
+        for bar in memory.stacked(dict(zip(names, held, strict=True)))
     ]
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0]) / 1e9
     line = {**memory.limit(0), "x0": 0, "x1": 1, "y0": (capacity or 0) / 1e9, "y1": (capacity or 0) / 1e9}

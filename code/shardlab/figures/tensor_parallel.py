@@ -9,6 +9,7 @@ from shardlab.cuts import Cut
 
 from . import lines, style, trace
 from . import memory as memory_figures
+from .bars import bar_rows
 
 PARTS = {  # of the time of a layer
     "matrices": trace.marker(style.COLOR["compute"], ""),
@@ -55,20 +56,8 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
 
 def layers(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
     """One bar for each case: label -> part of a layer's time (see PARTS) -> seconds."""
-    bars = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": part,
-            "y": list(cases),
-            "x": [1e3 * parts[part] for parts in cases.values()],
-            "marker": look,
-            "hovertemplate": f"%{{y}}, {part}: %{{x:.3g}} ms<extra></extra>",
-        }
-        for part, look in PARTS.items()
-    ]
     return style.figure(
-        bars,
+        bar_rows(cases, PARTS, "ms", scale=1e3),
         x=style.axis("forward and backward of one layer (ms)", rangemode="tozero"),
         y=style.axis(autorange="reversed"),
         alt=alt or "Time of one layer: matrices, norms and residuals, waiting; by case.",

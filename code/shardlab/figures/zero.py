@@ -6,6 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import lines, memory, style, trace
+from .bars import bar_rows
 
 STATES = ("parameters", "gradients", "optimizer")
 TIMES = {  # parts of a step
@@ -115,22 +116,9 @@ def memory_and_time(
     strength = [1.0 if stage == chosen else FADED for stage in held]
     widest = 1.03 * max([capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
     longest = 1.03 * max(sum(parts.values()) for parts in times.values())
-    above = [{**bar, "marker": {**bar["marker"], "opacity": strength}} for bar in memory.bars(held)]
-    below: list[Any] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": part,
-            "y": list(times),
-            "x": [parts[part] for parts in times.values()],
-            "marker": {**look, "opacity": strength},
-            "hovertemplate": f"%{{y}}, {part}: %{{x:.3g}} s<extra></extra>",
-            "xaxis": "x2",
-            "yaxis": "y2",
-            "legend": "legend2",
-        }
-        for part, look in TIMES.items()
-    ]
+    above = [{**bar, "marker": {**bar["marker"], "opacity": strength}} for bar in memory.stacked(held)]
+    looks = {part: {**look, "opacity": strength} for part, look in TIMES.items()}
+    below = bar_rows(times, looks, "s", xaxis="x2", yaxis="y2", legend="legend2")
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
     return style.figure(
         [*above, memory.limit_in_legend(), *below],
