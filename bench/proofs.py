@@ -128,7 +128,7 @@ def _tensors(x: Any) -> Iterator[torch.Tensor]:
         for each in x:
             yield from _tensors(each)
     elif x is not None:
-        yield torch.as_tensor(x)
+        yield x if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=torch.float64)
 
 
 def listen(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ def counted():
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0].style}-{CASES[n][1:]}")
+@pytest.mark.counted("composition", "bytes that a rank sends along each axis")
 def test_every_axis_carries_the_bytes_that_ranks_count(number, counted):
     for rank in counted:
         stage, found = rank[number]

@@ -64,11 +64,12 @@ def chain(request, tmp_path_factory):
     return request.param, folder, run(steps_apart, folder, request.param, world_size=4)
 
 
+@pytest.mark.parity("composition", "a checkpoint of any layout goes on in any other: losses and weights")
 def test_every_layout_goes_on_where_another_stopped(chain):
     style, folder, ranks = chain
     losses, weights = alone(style)
     for rank in ranks:
-        assert torch.allclose(torch.tensor(rank), torch.tensor(losses), rtol=0, atol=1e-12)
+        torch.testing.assert_close(rank, losses, rtol=0, atol=1e-12)
     found = checkpoint.weights(checkpoint.latest(folder))
     assert found.keys() == weights.keys()
     for name, weight in weights.items():
@@ -143,6 +144,7 @@ LAYOUTS = [Layout(dp=2, zero=2), Layout(tp=2), Layout(pp=2), Layout(dp=2), Layou
 
 
 @pytest.mark.parametrize(("kill", "layout"), list(zip(KILLS, LAYOUTS, strict=True)), ids=list(KILLS))
+@pytest.mark.parity("composition", "a run killed while it saved ends bit by bit like one that was not")
 def test_a_run_that_was_killed_ends_bit_identical_to_one_that_was_not(kill, layout, tmp_path):
     (expected, _) = run(steps, tmp_path / "whole", layout, world_size=2)
     folder = tmp_path / "killed"

@@ -65,6 +65,7 @@ def stepped(style):
 
 
 @pytest.mark.parametrize("index", range(len(LAYOUTS)), ids=lambda index: str(LAYOUTS[index][0]))
+@pytest.mark.parity("composition", "the pieces of all ranks are the weights and moments of one process")
 def test_all_ranks_together_hold_every_number_and_agree(index, by_rank):
     """Weights, moments and counts, at the places where one process has them; what is held twice is equal."""
     expected = stepped(LAYOUTS[index][2])

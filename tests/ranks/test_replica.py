@@ -44,6 +44,7 @@ def replicated(group):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parity("composition", "replicas step like one process")
 def test_replicas_step_like_one_process(size):
     net = model()
     optimizer, expected = adam([p for p in net.parameters() if p.requires_grad]), []
@@ -55,7 +56,7 @@ def test_replicas_step_like_one_process(size):
         expected.append((square, nn.utils.clip_grad_norm_(net.parameters(), 0.1).item()))
         optimizer.step()
     for found, state, left in run(replicated, world_size=size):
-        assert torch.allclose(torch.tensor(found), torch.tensor(expected), rtol=0, atol=1e-12)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
         assert left == []
         for name, weight in net.named_parameters():
             torch.testing.assert_close(state[name], weight.detach(), rtol=0, atol=1e-12)

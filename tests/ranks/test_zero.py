@@ -103,6 +103,7 @@ def histories(request):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
+@pytest.mark.parity("zero", "every stage trains like one process: parameters after each step, and norms")
 def test_ranks_equal_one_process(histories, number):
     style, _, optimizer, _, _, clip = CASES[number]
     reference = alone(style, optimizer, clip)
@@ -148,6 +149,7 @@ def beside_torch(group):
     return history
 
 
+@pytest.mark.parity("zero", "torch's fully_shard and ZeroRedundancyOptimizer end with the same parameters")
 def test_equal_to_fully_shard_and_to_zero_redundancy_optimizer():
     for history in run(beside_torch, world_size=3):
         for row in history:
@@ -311,6 +313,7 @@ def train(group, stage, steps, before=None):
     return states.full_state_dict(), states.full_optimizer_state()
 
 
+@pytest.mark.parity("zero", "a run goes on on other ranks, at another stage: parameters and moments")
 def test_a_run_goes_on_on_another_number_of_ranks_at_another_stage():
     first = run(train, 3, range(2), world_size=3)[1]
     (state, moments), *_ = run(train, 1, range(2, 4), first, world_size=2)
@@ -324,6 +327,7 @@ def test_a_run_goes_on_on_another_number_of_ranks_at_another_stage():
             torch.testing.assert_close(moments[name][key], value, **EXACT)
 
 
+@pytest.mark.parity("zero", "the joined moments are those of Adam in one process")
 def test_full_moments_are_those_of_plain_adam():
     model = build("gpt2", seed=5)
     plain = OPTIMIZERS["AdamW"]([p for p in model.parameters() if p.requires_grad])
@@ -449,6 +453,7 @@ def on_a_mesh(group, stage):
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parity("zero", "pieces of tensor parallelism, cut once more, train like the whole model")
 def test_on_a_mesh_with_tensor_parallelism_norms_count_every_parameter_once(stage):
     model = transformer.Transformer(MESH_SPEC)
     torch.manual_seed(1)
@@ -490,6 +495,7 @@ def of_a_pipeline(group, stage):
 
 
 @pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parity("zero", "stages of a pipeline, cut once more, train like the whole model")
 def test_on_a_mesh_with_a_pipeline(stage):
     reference = alone("gpt2", "AdamW", True)
     for history in run(of_a_pipeline, stage, world_size=4):

@@ -106,6 +106,7 @@ def counted(request):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
+@pytest.mark.counted("zero", "bytes that a rank holds at each stage")
 def test_memory_of_each_stage(counted, number):
     ranks, results = counted
     setting = training(ranks, *CASES[number][:4])
@@ -122,6 +123,7 @@ def test_memory_of_each_stage(counted, number):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
+@pytest.mark.counted("zero", "bytes that are whole for a moment")
 def test_what_is_whole_for_a_moment(counted, number):
     ranks, results = counted
     stage, predicted = CASES[number][2], costs.whole_for_a_moment(training(ranks, *CASES[number][:4]))
@@ -133,6 +135,7 @@ def test_what_is_whole_for_a_moment(counted, number):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
+@pytest.mark.counted("zero", "bytes that a rank sends at each stage")
 def test_what_a_rank_sends(counted, number):
     """By the ledger exactly; through the sockets it is as much, and the headers of messages."""
     ranks, results = counted
@@ -177,6 +180,7 @@ def against_data_parallel(group):
     return ratios
 
 
+@pytest.mark.counted("zero", "1, 1 and 1.5 times the bytes of data parallelism")
 def test_one_one_and_one_and_a_half_times_data_parallelism():
     for ratios in run(against_data_parallel, world_size=2):
         assert ratios == [1, 1, Fraction(3, 2), 1, Fraction(5, 2), 6]

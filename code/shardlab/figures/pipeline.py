@@ -21,7 +21,7 @@ SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle
 Held = Sequence[tuple[float, float]]  # (from when, how much)
 ROW, STRIP, GAP, FRAME = 30, 26, 24, 110  # pixels
 THICK = 0.84  # of a row
-LABELS = 48  # actions in a row, at most, that get a number
+LABELS = 24  # actions in a row, at most, that get a number
 
 
 def gantt(events: Sequence[Event], *, unit: str = "", alt: str = "") -> go.Figure:
