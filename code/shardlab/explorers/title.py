@@ -75,7 +75,7 @@ def _sentence(step: Step, alone: Step) -> str:
     verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
     time = _time(step, alone)
     if step.fits:
-        return f"{time} The memory of a GPU {verdict}."
+        return f"{time} What a GPU must hold {verdict}."
     return f"It {verdict.replace('does not fit', '<b>does not fit</b>')}. If it did: {time}"
 
 
