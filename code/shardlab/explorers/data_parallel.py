@@ -68,7 +68,7 @@ def _step(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bo
 def _sentence(step: Step) -> str:
     verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
     if step.fits:
-        return f"{_bottleneck(step)} The memory of a rank {verdict}."
+        return f"{_bottleneck(step)} What a rank must hold {verdict}."
     return f"It {verdict.replace('does not fit', '<b>does not fit</b>')}. If it did: {_bottleneck(step)}"
 
 
