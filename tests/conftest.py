@@ -27,6 +27,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[1]
+BROWSERS = ["chromium-headless-shell", "chromium", "google-chrome"]  # the first has no windows, and is twice as fast
 ARGUMENTS = [
     "--no-sandbox",  # containers run tests as root, where the sandbox refuses to start
     "--disable-gpu",
@@ -72,7 +73,7 @@ def browser() -> Iterator[Any]:
         from playwright import sync_api
     except ImportError:
         unavailable("playwright is not installed")
-    path = shutil.which("chromium") or shutil.which("google-chrome")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     with sync_api.sync_playwright() as tools:
         try:
             chromium = tools.chromium.launch(executable_path=path, args=ARGUMENTS)

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nbformat
 import pytest
@@ -48,19 +48,13 @@ def opened(browser: Any, home: str, path: str, size: str = "screen", **options: 
     assert faults == [], f"{home}/{path}: {faults}"
 
 
-# A page is opened twice for all tests that only look and turn knobs: on a screen from disk, on a phone over http.
+# A page is opened twice for all tests that look and turn knobs: on a screen from disk; on a phone over http, by a link
+# that the screen has made.
 
 
 @pytest.fixture(scope="module")
 def screen(browser: Any, site: Path, page_name: str) -> Iterator[Any]:
     with opened(browser, site.as_uri(), f"{page_name}.html", "screen", color_scheme="light") as tab:
-        draw_all(tab)
-        yield tab
-
-
-@pytest.fixture(scope="module")
-def phone(browser: Any, served: str, page_name: str) -> Iterator[Any]:
-    with opened(browser, served, f"{page_name}.html", "phone", color_scheme="light") as tab:
         draw_all(tab)
         yield tab
 
@@ -72,6 +66,37 @@ def tab(screen: Any) -> Any:
     for block in with_controls(screen):
         block.evaluate(RESET)
     return screen
+
+
+class Visit(NamedTuple):
+    """A page that somebody was sent a link to."""
+
+    tab: Any
+    sent: list[int]  # the states of the explorers that the link names
+    restored: list[int]  # those that came up
+    mute: int  # figures that would have been neither drawn nor told by their table, had it been printed at once
+
+
+@pytest.fixture(scope="module")
+def visit(screen: Any, browser: Any, served: str, page_name: str) -> Iterator[Visit]:
+    """The page on a phone, every control at its other end."""
+    for control in screen.locator("[data-control]").all():
+        control.evaluate(OTHER_END)
+    screen.wait_for_function(SETTLED)
+    sent = [state_of(block) for block in with_controls(screen)]
+    link = f"{page_name}.html{screen.evaluate('location.hash')}"
+    with opened(browser, served, link, "phone", color_scheme="light") as tab:
+        for block in with_controls(tab)[-1:]:  # the one that was touched last
+            leads_there = "block => Math.abs(block.getBoundingClientRect().top) < 200"
+            tab.wait_for_function(leads_there, arg=block.element_handle())
+        mute = tab.evaluate(PRINT)
+        draw_all(tab)
+        yield Visit(tab, sent, [state_of(block) for block in with_controls(tab)], mute)
+
+
+@pytest.fixture
+def phone(visit: Visit) -> Any:
+    return visit.tab
 
 
 def draw_all(tab: Any) -> None:
@@ -93,7 +118,48 @@ def drawing(block: Any) -> str:
 
 
 def with_controls(tab: Any) -> list[Any]:
-    return [block for block in tab.locator(".explorer").all() if block.locator("[data-control]").count()]
+    return list(tab.locator(".explorer:has([data-control])").all())
+
+
+def plain(tab: Any) -> list[Any]:
+    return list(tab.locator(".explorer:not(:has([data-control]))").all())
+
+
+class Look(NamedTuple):
+    """What is seen of one state."""
+
+    data: Any  # what plotly was given
+    faults: list[str]  # words that are cut off, and pairs of words of which one covers the other
+
+
+def look_at(block: Any) -> dict[int, Look]:
+    """The first state of an explorer and every tenth of the others, one after another."""
+    count = block.evaluate(FIND + "return explorer.count; }")
+    return {
+        state: Look(block.evaluate(DRAWN_DATA, state), block.evaluate(FAULTS))
+        for state in sorted({state_of(block), *range(0, count, max(1, count // 10))})
+    }
+
+
+@pytest.fixture(scope="module")
+def looks(screen: Any) -> dict[str, dict[int, Look]]:
+    """What is seen of each explorer on a screen."""
+    return {block.get_attribute("data-explorer"): look_at(block) for block in with_controls(screen)}
+
+
+FAULTS = """(block) => {
+    const box = block.querySelector(".explorer-plot").getBoundingClientRect();
+    const shown = (text) => text.getClientRects().length;  // plotly hides numbers that have no room in their bars
+    const words = [...block.querySelectorAll(".main-svg text")].filter(shown)
+        .map((text) => [text.textContent, text.getBoundingClientRect()]);
+    const cut = ({ left, right, top, bottom }) =>
+        left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || bottom > box.bottom + 1;
+    const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+                        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    const covered = words.flatMap(([one, a], i) =>
+        words.slice(i + 1).filter(([, b]) => meet(a, b)).map(([other]) => `${one} | ${other}`));
+    return [...words.filter(([, place]) => cut(place)).map(([word]) => word), ...covered];
+}"""
 
 
 @functools.cache
@@ -187,38 +253,24 @@ def test_chapters_say_how_long_they_take(site: Path) -> None:
 
 
 @EVERY_PAGE
-@pytest.mark.parametrize("size", SIZES)
-def test_words_are_whole_and_apart(tab: Any, phone: Any, size: str) -> None:
+def test_words_are_whole_and_apart_on_a_screen(tab: Any, looks: dict[str, dict[int, Look]]) -> None:
     """No word of a figure is cut off or covered by another one, in the first state and in some others."""
-    tab = {"screen": tab, "phone": phone}[size]
-    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
-    for block in tab.locator(".explorer").all():
-        assert block.evaluate(CUT_OFF) == []
-        assert block.evaluate(OVERLAPS) == []
-    for block in with_controls(tab):
-        count = block.evaluate(FIND + "return explorer.count; }")
-        for state in range(0, count, max(1, count // 12)):
-            block.evaluate(DRAWN_DATA, state)
-            assert block.evaluate(CUT_OFF) == [], f"state {state}"
-            assert block.evaluate(OVERLAPS) == [], f"state {state}"
+    assert tab.evaluate(STAYS_INSIDE), "the page scrolls sideways"
+    assert [block.evaluate(FAULTS) for block in plain(tab)] == [[]] * len(plain(tab))
+    for name, seen in looks.items():
+        assert {state: look.faults for state, look in seen.items() if look.faults} == {}, name
 
 
-CUT_OFF = """(block) => {
-    const box = block.querySelector(".explorer-plot").getBoundingClientRect();
-    const shown = (text) => text.getClientRects().length;  // plotly hides numbers that have no room in their bars
-    return [...block.querySelectorAll(".main-svg text")].filter(shown).filter((text) => {
-        const { left, right, top, bottom } = text.getBoundingClientRect();
-        return left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || bottom > box.bottom + 1;
-    }).map((text) => text.textContent);
-}"""
-OVERLAPS = """(block) => {
-    const texts = [...block.querySelectorAll(".main-svg text")];
-    const words = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
-    const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
-                        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
-    return words.flatMap(([one, a], i) =>
-        words.slice(i + 1).filter(([, b]) => meet(a, b)).map(([other]) => `${one} | ${other}`));
-}"""
+@EVERY_PAGE
+def test_words_are_whole_and_apart_on_a_phone(phone: Any) -> None:
+    assert phone.evaluate(STAYS_INSIDE), "the page scrolls sideways"
+    assert [block.evaluate(FAULTS) for block in plain(phone)] == [[]] * len(plain(phone))
+    for block in with_controls(phone):
+        seen, name = look_at(block), block.get_attribute("data-explorer")
+        assert {state: look.faults for state, look in seen.items() if look.faults} == {}, name
+
+
+STAYS_INSIDE = "document.scrollingElement.scrollWidth <= innerWidth"
 
 
 @EVERY_PAGE
@@ -262,17 +314,17 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
 
 
 @EVERY_PAGE
-def test_a_page_that_was_never_scrolled_prints(browser: Any, site: Path, page_name: str) -> None:
-    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
-        tab.wait_for_function("() => document.querySelectorAll('.explorer:not(.live)').length === 0")
-        says_nothing = tab.evaluate(
-            """() => {
-                dispatchEvent(new Event("beforeprint"));
-                const open = (block) => "state" in block.dataset || block.querySelector("details").open;
-                return [...document.querySelectorAll(".explorer")].filter((block) => !open(block)).length;
-            }"""
-        )
-        assert says_nothing == 0
+def test_a_page_that_was_never_scrolled_prints(visit: Visit) -> None:
+    assert visit.mute == 0
+
+
+PRINT = """() => {
+    dispatchEvent(new Event("beforeprint"));
+    const tells = (block) => "state" in block.dataset || block.querySelector("details").open;
+    const mute = [...document.querySelectorAll(".explorer")].filter((block) => !tells(block)).length;
+    for (const details of document.querySelectorAll(".explorer details")) details.open = false;
+    return mute;
+}"""
 
 
 @EVERY_PAGE
@@ -291,7 +343,7 @@ def test_a_notebook_without_outputs_is_offered(tab: Any, page_name: str) -> None
 
 
 @EVERY_PAGE
-def test_the_page_shows_what_python_computes(tab: Any) -> None:
+def test_the_page_shows_what_python_computes(tab: Any, looks: dict[str, dict[int, Look]]) -> None:
     """All states: the order in which controls choose them, what is kept of each. Some: computed anew, and drawn."""
     for block in with_controls(tab):
         made = python_explorers()[block.get_attribute("data-explorer")]
@@ -302,10 +354,10 @@ def test_the_page_shows_what_python_computes(tab: Any) -> None:
         kept = json.loads(block.evaluate(KEPT))
         packed = block.locator(".explorer-states").text_content()
         assert kept == page.unpacked(packed, len(states))
-        for index in range(0, len(states), max(1, len(states) // 10)):
+        for index, look in looks[made.name].items():
             computed = json.loads(json.dumps(made.view(**states[index]).plain()))
             assert kept[index] == computed
-            assert block.evaluate(DRAWN_DATA, index) == computed["figure"]["data"]
+            assert look.data == computed["figure"]["data"]
 
 
 FIND = "async (block, state) => { const explorer = shardlab.explorers.find((other) => other.block === block);"
@@ -346,38 +398,27 @@ RESET = (
     FIND
     + """
     for (const control of explorer.controls) control.at = Number(control.input.dataset.at);
-    await explorer.draw();
+    if (Number(block.dataset.state) !== explorer.index()) await explorer.draw();
 }"""
 )
 
 
 @EVERY_PAGE
 def test_the_keyboard_alone_changes_every_figure(tab: Any) -> None:
-    tab.evaluate("() => { document.activeElement.blur(); getSelection().removeAllRanges(); }")
     for block in with_controls(tab):
+        block.locator(".explorer-title").click()  # where the Tab key goes on from
         for control in block.locator("[data-control]").all():
-            reach(tab, control)
-            assert step_through(tab, block, control) > 1, f"{control.get_attribute('id')} changes no figure"
-
-
-def reach(tab: Any, control: Any) -> None:
-    """Press Tab until the control has the focus; the first one is reached from the start of the page."""
-    for _ in range(1000):
-        if control.evaluate("input => input === document.activeElement"):
-            return
-        tab.keyboard.press("Tab")
-    pytest.fail(f"{control.get_attribute('id')} is not reached with the Tab key")
+            tab.keyboard.press("Tab")
+            name = control.get_attribute("id")
+            assert control.evaluate("input => input === document.activeElement"), f"the Tab key passes {name} by"
+            assert step_through(tab, block, control) > 1, f"{name} changes no figure"
 
 
 def step_through(tab: Any, block: Any, control: Any) -> int:
-    """Press keys through all values of the focused control; the number of different figures seen."""
-    count = len(json.loads(control.get_attribute("data-values")))
-    if control.get_attribute("type") == "checkbox":
-        keys = ["Space"]
-    else:
-        keys = ["Home", *["ArrowRight" if control.get_attribute("type") == "range" else "ArrowDown"] * (count - 1)]
+    """Press the keys of the focused control, to its last value; the number of different figures seen."""
+    kind = control.get_attribute("type")
     seen = {drawing(block)}
-    for key in keys:
+    for key in ["Space"] if kind == "checkbox" else ["Home", "ArrowRight" if kind == "range" else "ArrowDown", "End"]:
         tab.keyboard.press(key)
         tab.wait_for_function(
             f"block => {{ {FIND.split('{', 1)[1]} return explorer.index() === Number(block.dataset.state); }}",
@@ -390,22 +431,8 @@ def step_through(tab: Any, block: Any, control: Any) -> int:
 
 
 @EVERY_PAGE
-def test_a_link_restores_the_positions(tab: Any, browser: Any, site: Path) -> None:
-    blocks = with_controls(tab)
-    if not blocks:
-        pytest.skip("a page without controls")
-    for block in blocks:
-        for control in block.locator("[data-control]").all():
-            control.evaluate(OTHER_END)
-    tab.wait_for_function(SETTLED)
-    states, last = [state_of(block) for block in blocks], blocks[-1].get_attribute("data-explorer")
-    with opened(browser, site.as_uri(), tab.url.removeprefix(f"{site.as_uri()}/")) as other:
-        leads_to = other.locator(f"[data-explorer='{last}']").element_handle()
-        other.wait_for_function("block => Math.abs(block.getBoundingClientRect().top) < 200", arg=leads_to)
-        for block in with_controls(other):
-            block.scroll_into_view_if_needed()
-            other.wait_for_function("block => 'state' in block.dataset", arg=block.element_handle())
-        assert [state_of(block) for block in with_controls(other)] == states
+def test_a_link_restores_the_positions(visit: Visit) -> None:
+    assert visit.restored == visit.sent
 
 
 SETTLED = """() => {

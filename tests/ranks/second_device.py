@@ -13,7 +13,6 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 
 from shardlab.ranks import comm, launch
 
@@ -63,7 +62,7 @@ class SecondDevice(TorchDispatchMode):
         if any(issubclass(each, DESUGARED) for each in types):
             return NotImplemented  # what is made of other tensors comes back with these
         name, kwargs = func._schema.name, kwargs or {}
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        tensors = [*_tensors(args), *_tensors(kwargs.values())]
         lent = [x for x in tensors if isinstance(x, Lent)]
         sends = name.startswith("c10d") and name != "c10d::barrier"
         own = [x for x in tensors if not isinstance(x, Lent) and (x.dim() or sends)]
@@ -80,11 +79,26 @@ class SecondDevice(TorchDispatchMode):
         there = bool(lent) if to is None else to.type == DEVICE.type
         if there and kwargs.get("generator") is not None:
             raise RuntimeError(f"{name} on the second device with a generator of the CPU")
-        result = func(*tree_map(_numbers, args), **tree_map(_numbers, kwargs))
+        result = func(*_each(_numbers, args), **{key: _each(_numbers, x) for key, x in kwargs.items()})
         if not there:
             return result
-        result = tree_map(_lend, result)
+        result = _each(_lend, result)
         return return_and_correct_aliasing(func, args, kwargs, result) if lent else result
+
+
+def _tensors(values):
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            yield x
+        elif isinstance(x, (list, tuple)):
+            yield from _tensors(x)
+
+
+def _each(change, x):
+    """`x` changed, or each value in it: what operations take is flatter than torch's trees, which are slow."""
+    if isinstance(x, (list, tuple)):
+        return type(x)([_each(change, each) for each in x])
+    return change(x)
 
 
 def _numbers(x):
