@@ -119,6 +119,7 @@ def cells(chapter):
     return [re.sub(r"\A(:[^\n]*\n|---\n.*?\n---\n)*", "", block, flags=re.DOTALL) for block in blocks]
 
 
+@functools.cache
 def public_names():
     trees = [ast.parse(path.read_text()) for path in MODULES]
     nodes = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
