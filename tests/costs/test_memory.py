@@ -184,7 +184,14 @@ def test_messages_of_data_parallelism():
     copies = buffers(layout=Layout(dp=2), bucket_views=False)
     assert copies["buckets"] == 2 * models.num_parameters(LLAMA)  # torch's DDP: the size of all gradients
     assert buffers(layout=Layout(dp=2))["buckets"] == 0
-    assert buffers(layout=Layout(dp=2, zero=2))["gradients of a layer"] == layer
+
+    def gradients(spec, **degrees):
+        setting = Training(spec=spec, recipe=recipes.MIXED, sequence=8, layout=Layout(dp=2, zero=2, **degrees))
+        return [memory.buffers(setting, stage)["gradients of head and layer"] for stage in range(setting.layout.pp)]
+
+    assert gradients(LLAMA) == [layer + 2 * 128256 * 4096]
+    assert gradients(LLAMA, pp=2) == [layer, layer + 2 * 128256 * 4096]
+    assert gradients(GPT) == [2 * (models.layer_parameters(GPT) + 50257 * 768)]  # the tied embedding's
     assert buffers(layout=Layout(dp=2, zero=3))["gathered layers"] == 2 * layer + ends
     assert buffers(layout=Layout(cp=2, zero=3)) == buffers(layout=Layout(dp=2, zero=3)) | {
         name: nbytes for name, nbytes in buffers(layout=Layout(cp=2)).items() if name != "buckets"

@@ -97,20 +97,23 @@ def recomputed(training: Training) -> float:
 
 
 def _messages(training: Training, stage: int) -> dict[str, float]:
-    """Buckets of data parallelism, and the layers that ZeRO-2 and -3 have whole for a moment.
+    """Buckets of data parallelism, and what ZeRO-2 and -3 have whole when backward begins.
 
     As torch's fully_shard does it: while a layer computes the next one is gathered, and what is not in a layer stays
-    whole from forward to backward. https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+    whole from forward to the end of backward; so does the head's gradient, which is the first to be made.
+    https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
     spec, layout, recipe = training.spec, training.layout, training.recipe
     if layout.replicas == 1:
         return {}
-    held, layer = sum(shards.parameters(spec, layout, stage).values()), shards.layer_parameters(spec, layout)
+    parts, layer = shards.parameters(spec, layout, stage), shards.layer_parameters(spec, layout)
+    held = sum(parts.values())
     if layout.zero < CUT_FROM["gradients"]:
         return {"buckets": 0.0 if training.bucket_views else recipe.gradients * held}
     rest = held - layer * len(stages(spec.num_layers, layout.pp)[stage])
+    head = parts["head"] or parts["token embedding"] if stage == layout.pp - 1 else 0  # no head of its own: tied
     gathered = layout.zero >= CUT_FROM["parameters"]
     return {
-        "gradients of a layer": recipe.gradients * layer,
+        "gradients of head and layer": recipe.gradients * (head + layer),
         "gathered layers": gathered * recipe.parameters * (2 * layer + rest),
     }
