@@ -1,6 +1,7 @@
 """The import graph is the architecture, and chapters only use what the package has."""
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
