@@ -119,7 +119,8 @@ def make(browser: Any, site: Path, target: Path, toc: dict[str, Any], settings: 
 if __name__ == "__main__":
     toc, settings = (yaml.safe_load((ROOT / name).read_text()) for name in ("_toc.yml", "_config.yml"))
     with sync_playwright() as tools:
-        installed = shutil.which("chromium") or shutil.which("google-chrome")  # else playwright's own
+        names = "chromium-headless-shell", "chromium", "google-chrome"
+        installed = next(filter(None, map(shutil.which, names)), None)  # else playwright's own
         chromium = tools.chromium.launch(executable_path=installed, args=["--no-sandbox", "--disable-gpu"])
         print(make(chromium, SITE, TARGET, toc, settings))
         chromium.close()

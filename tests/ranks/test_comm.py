@@ -81,9 +81,11 @@ def test_start_reduce_scatter_sends_half_of_what_gloo_would(world_size):
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_broadcast(world_size):
-    for source in range(world_size):
-        for y in everyone(lambda x, group, source=source: comm.broadcast(x, group, source), world_size):
-            assert torch.equal(y, of_rank(source, world_size))
+    def from_each(x, group):
+        return torch.stack([comm.broadcast(x, group, source) for source in range(world_size)])
+
+    for y in everyone(from_each, world_size):
+        assert torch.equal(y, torch.stack([of_rank(source, world_size) for source in range(world_size)]))
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
