@@ -54,7 +54,8 @@ def proofs(kind: str) -> dict[str, list[list[Any]]]:
     for row in results("proofs")["proofs"]:
         if row["kind"] == kind:
             sizes = [row[name] for name in ("cases", "numbers", *largest)]
-            worst = [f"{row[name]:.1e}" if row.get(name) else row.get(name) for name in ("difference", "allowed")]
+            worst = [row.get(name) for name in ("difference", "allowed")]
+            worst = [None if x is None else f"{x:.1e}" if x else "0" for x in worst]
             shown = [row["claim"], _ranges(row["ranks"]), *sizes, *worst, row["test"].removeprefix("tests/")]
             tables.setdefault(row["chapter"].replace("_", " "), [header]).append(shown)
     return tables

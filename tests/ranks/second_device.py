@@ -82,6 +82,8 @@ class SecondDevice(TorchDispatchMode):
         result = func(*_each(_numbers, args), **{key: _each(_numbers, x) for key, x in kwargs.items()})
         if not there:
             return result
+        if name.startswith("aten::") and name.endswith("_"):
+            return args[0]  # changed in place
         result = _each(_lend, result)
         return return_and_correct_aliasing(func, args, kwargs, result) if lent else result
 

@@ -30,6 +30,6 @@ def cell(x: Any) -> str:
 
 
 def _cell(x: Any) -> str:
-    side = "right" if isinstance(x, int | float) else "left"
+    style = "text-align: right; white-space: nowrap" if isinstance(x, int | float) else "text-align: left"
     text = x.data if isinstance(x, HTML) else html.escape(cell(x))
-    return f'<td style="text-align: {side}">{text}</td>'
+    return f'<td style="{style}">{text}</td>'
