@@ -264,6 +264,7 @@ def test_words_are_whole_and_apart_on_a_screen(tab: Any, looks: dict[str, dict[i
 @EVERY_PAGE
 def test_words_are_whole_and_apart_on_a_phone(phone: Any) -> None:
     assert phone.evaluate(STAYS_INSIDE), "the page scrolls sideways"
+    assert phone.evaluate(WIDE_FORMULAS) == []
     assert [block.evaluate(FAULTS) for block in plain(phone)] == [[]] * len(plain(phone))
     for block in with_controls(phone):
         seen, name = look_at(block), block.get_attribute("data-explorer")
@@ -271,6 +272,11 @@ def test_words_are_whole_and_apart_on_a_phone(phone: Any) -> None:
 
 
 STAYS_INSIDE = "document.scrollingElement.scrollWidth <= innerWidth"
+WIDE_FORMULAS = """async () => {
+    await window.MathJax?.startup.promise;
+    const wider = (box) => box.querySelector("mjx-math")?.getBoundingClientRect().width > box.clientWidth + 1;
+    return [...document.querySelectorAll("mjx-container[display]")].filter(wider).map((box) => box.textContent);
+}"""
 
 
 @EVERY_PAGE
