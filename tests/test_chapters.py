@@ -16,8 +16,7 @@ from .ranks.second_device import as_on_gpus
 
 CHAPTERS = [path for path in sorted((ROOT / "book").glob("*.md")) if "```{code-cell}" in path.read_text()]
 FEW = 2  # batches of an epoch: a chapter trains longer, but not differently
-LONG = {"layouts_of", "cuts_of_four"}  # what chapters go through, a training for each entry
-EVERY = 5  # of these, so many-th ones
+EVERY = 5  # of the layouts that a chapter goes through, so many-th ones
 
 
 def briefly(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,11 +30,6 @@ def briefly(fn: Callable[..., Any]) -> Callable[..., Any]:
     return on_rank
 
 
-def sparse(entries: Any) -> Any:
-    """Every fifth of the entries of a list, or of what a function returns."""
-    return (lambda *a: [*entries(*a)][::EVERY]) if callable(entries) else entries[::EVERY]
-
-
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_cells_run_on_a_second_device(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`comm.device` alone says where: what a cell makes, uses or is given is on the ranks' device."""
@@ -47,10 +41,8 @@ def test_cells_run_on_a_second_device(chapter: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(launch, "run", run_there)
     monkeypatch.chdir(chapter.parent)
     names: dict[str, Any] = {"__name__": "__main__"}
-    shortened: set[str] = set()
     for cell in jupytext.read(chapter, fmt="md:myst").cells:
         if cell.cell_type == "code" and "raises-exception" not in cell.metadata.get("tags", []):
             exec(compile(cell.source, chapter.name, "exec"), names)
-            for name in LONG & {*names} - shortened:
-                names[name] = sparse(names[name])
-                shortened.add(name)
+            if "def layouts_of" in cell.source:
+                names["layouts_of"] = lambda size, all_of=names["layouts_of"]: [*all_of(size)][::EVERY]

@@ -244,7 +244,7 @@ def test_two_hundred_runs_leave_nothing_behind(tmp_path, monkeypatch):
     """No process, no descriptor, no file, no shared memory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    run(rank_of, world_size=1)
+    run(rank_of, world_size=2)
     helper = Helper.current.process.pid
 
     def belongings():
@@ -254,7 +254,7 @@ def test_two_hundred_runs_leave_nothing_behind(tmp_path, monkeypatch):
 
     before, shared = belongings(), set(os.listdir("/dev/shm"))
     for _ in range(200):
-        run(rank_of, world_size=1)
+        run(rank_of, world_size=2)
     assert belongings() == before
     for _ in range(300):  # other processes of this machine use shared memory, too, for a while
         if set(os.listdir("/dev/shm")) <= shared:
