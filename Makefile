@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: book archive pdf test lab bench check clean
+.PHONY: book archive pdf test test-book lab bench check clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
@@ -15,8 +15,11 @@ archive: book               ## the built pages in one zip file, to read without 
 pdf: book                   ## the built pages in one PDF
 	python tools/pdf.py
 
-test: .venv/ready           ## run the tests, those in a browser included, on up to four cores
-	pytest -n logical --maxprocesses 4
+test: .venv/ready           ## test the package, on up to four cores
+	pytest -n logical --maxprocesses 4 --ignore tests/book
+
+test-book: .venv/ready      ## test the book: its pages in a browser, its cells as on GPUs, how it is built
+	pytest -n logical --maxprocesses 4 tests/book
 
 lab: .venv/ready            ## open the chapters as notebooks
 	JUPYTER_CONFIG_PATH=book/_ext jupyter lab --notebook-dir=.

@@ -1,3 +1,4 @@
+import functools
 from dataclasses import replace
 from itertools import product
 
@@ -31,7 +32,11 @@ QUESTIONS = {
     "Llama, three nodes, PCIe": small(GROUPED, num_nodes=3, batch=24, node="PCIe box, InfiniBand NDR", room=6e9),
     "fp8": small(GROUPED, node="DGX H100", batch=32, precision="fp8", engine=ENGINES["Llama 3, 2024"]),
 }
-ANSWERS = {name: planner.search(question) for name, question in QUESTIONS.items()}
+
+
+@functools.cache
+def answered(name):
+    return planner.search(QUESTIONS[name])
 
 
 def brute(question):
@@ -64,7 +69,7 @@ def brute(question):
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_plans_are_all_there_are_and_as_step_and_memory_have_them(name):
-    question, answer = QUESTIONS[name], ANSWERS[name]
+    question, answer = QUESTIONS[name], answered(name)
     expected = brute(question)
     every = (*answer.fitting, *answer.rejected)
     looked_at = {(*plan[2:12], ""): plan for plan in every if plan.reason in ("", "memory")}
@@ -81,14 +86,14 @@ def test_the_plans_are_all_there_are_and_as_step_and_memory_have_them(name):
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_fastest_comes_first(name):
-    seconds = [plan.seconds for plan in ANSWERS[name].fitting]
+    seconds = [plan.seconds for plan in answered(name).fitting]
     assert seconds == sorted(seconds)
-    assert ANSWERS[name].best.seconds == seconds[0] > 0
+    assert answered(name).best.seconds == seconds[0] > 0
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_rejected_plan_has_a_reason_with_numbers(name):
-    question, answer = QUESTIONS[name], ANSWERS[name]
+    question, answer = QUESTIONS[name], answered(name)
     assert sum(answer.reasons.values()) == len(answer.rejected)
     for reason in answer.reasons:
         plan = next(plan for plan in answer.rejected if plan.reason == reason)
@@ -116,7 +121,7 @@ def test_reasons_name_what_is_wrong():
 
 
 def test_a_plan_that_lacks_memory_says_how_much():
-    answer = ANSWERS["GPT, one node"]
+    answer = answered("GPT, one node")
     plan = next(plan for plan in answer.rejected if plan.reason == "memory")
     text = plans.why(answer.question, plan)
     assert text.startswith("needs ")
@@ -162,7 +167,7 @@ def test_headroom_is_memory_that_no_plan_takes():
 
 
 def test_the_best_of_each_value_and_those_that_have_it():
-    answer = ANSWERS["GPT, two nodes, scores stored"]
+    answer = answered("GPT, two nodes, scores stored")
     for tp, plan in answer.best_of_each("tp").items():
         assert plan == answer.where(tp=tp)[0]
         assert plan.tp == tp
@@ -173,7 +178,7 @@ def test_the_best_of_each_value_and_those_that_have_it():
 
 
 def test_different_plans_differ_in_their_degrees():
-    answer = ANSWERS["Llama, two nodes, contexts"]
+    answer = answered("Llama, two nodes, contexts")
     degrees = [(plan.tp, plan.cp, plan.pp) for plan in answer.different]
     assert len(degrees) == len(set(degrees)) == len({(plan.tp, plan.cp, plan.pp) for plan in answer.fitting})
     assert answer.different[0] == answer.best
@@ -195,18 +200,21 @@ def test_a_plan_that_was_not_looked_at_to_its_end_makes_no_training():
 
 # ---- what teams published --------------------------------------------------------------------------------------------
 
-FOUND = {name: planner.search(study.question) for name, study in studies.STUDIES.items()}
+
+@functools.cache
+def studied(name):
+    return planner.search(studies.STUDIES[name].question)
 
 
 def test_a_trillion_parameters_are_cut_as_megatron_cut_them():
-    study, answer = studies.STUDIES["a trillion on 3,072 A100"], FOUND["a trillion on 3,072 A100"]
+    study, answer = studies.STUDIES["a trillion on 3,072 A100"], studied("a trillion on 3,072 A100")
     assert {name: getattr(answer.best, name) for name in study.published} == study.published == {"tp": 8, "pp": 64}
     assert (answer.best.dp, answer.best.microbatch, answer.best.recomputation) == (6, 1, "full")
 
 
 def test_gpt_3_as_megatron_cut_it_is_near_the_best():
     """Theirs computes all layers again; the best keeps everything in 99 % of the memory, with four stages more."""
-    study, answer = studies.STUDIES["GPT-3 on 1,536 A100"], FOUND["GPT-3 on 1,536 A100"]
+    study, answer = studies.STUDIES["GPT-3 on 1,536 A100"], studied("GPT-3 on 1,536 A100")
     theirs = study.theirs(answer)
     assert (answer.best.tp, answer.best.recomputation) == (8, "none")
     assert answer.best.nbytes > 0.98 * 80e9
@@ -217,7 +225,7 @@ def test_gpt_3_as_megatron_cut_it_is_near_the_best():
 
 def test_llama_3_as_its_team_cut_it_is_near_the_best():
     """Theirs recomputed nothing and cut the gradients: so it fits, just. What is faster here has tp = 16."""
-    study, answer = studies.STUDIES["Llama 3 405B on 16,384 H100"], FOUND["Llama 3 405B on 16,384 H100"]
+    study, answer = studies.STUDIES["Llama 3 405B on 16,384 H100"], studied("Llama 3 405B on 16,384 H100")
     theirs = study.theirs(answer)
     assert (theirs.dp, theirs.schedule, theirs.microbatch, theirs.recomputation) == (128, "interleaved", 1, "full")
     assert theirs.seconds < 1.2 * answer.best.seconds
@@ -237,7 +245,7 @@ def test_a_hundred_thousand_plans():
     )
     answer = planner.search(question)
     assert answer.count > 100_000
-    assert answer.best.seconds < FOUND["a trillion on 3,072 A100"].best.seconds
+    assert answer.best.seconds < studied("a trillion on 3,072 A100").best.seconds
 
 
 # ---- memory, taken apart ---------------------------------------------------------------------------------------------
@@ -256,7 +264,7 @@ def test_flying_is_what_the_schedule_has_in_flight(schedule):
 
 
 def test_degrees_use_all_gpus():
-    for answer in ANSWERS.values():
+    for answer in map(answered, QUESTIONS):
         gpus = answer.question.cluster.gpus
         assert all(plan.tp * plan.cp * plan.pp * plan.dp == gpus for plan in (*answer.fitting, *answer.rejected))
         assert {plan.tp for plan in answer.rejected} | {plan.tp for plan in answer.fitting} == set(divisors(gpus))
@@ -264,5 +272,5 @@ def test_degrees_use_all_gpus():
 
 def test_published_models_have_their_published_layouts_in_reach():
     for name, study in studies.STUDIES.items():
-        assert study.theirs(FOUND[name]) is not None
+        assert study.theirs(studied(name)) is not None
         assert models.num_parameters(study.question.spec) > 100e9

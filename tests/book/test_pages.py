@@ -80,7 +80,7 @@ class Visit(NamedTuple):
 @pytest.fixture(scope="module")
 def visit(screen: Any, browser: Any, served: str, page_name: str) -> Iterator[Visit]:
     """The page on a phone, every control at its other end."""
-    for control in screen.locator("[data-control]").all():
+    for control in screen.query_selector_all("[data-control]"):
         control.evaluate(OTHER_END)
     screen.wait_for_function(SETTLED)
     sent = [state_of(block) for block in with_controls(screen)]
@@ -88,7 +88,7 @@ def visit(screen: Any, browser: Any, served: str, page_name: str) -> Iterator[Vi
     with opened(browser, served, link, "phone", color_scheme="light") as tab:
         for block in with_controls(tab)[-1:]:  # the one that was touched last
             leads_there = "block => Math.abs(block.getBoundingClientRect().top) < 200"
-            tab.wait_for_function(leads_there, arg=block.element_handle())
+            tab.wait_for_function(leads_there, arg=block)
         mute = tab.evaluate(PRINT)
         draw_all(tab)
         yield Visit(tab, sent, [state_of(block) for block in with_controls(tab)], mute)
@@ -101,10 +101,9 @@ def phone(visit: Visit) -> Any:
 
 def draw_all(tab: Any) -> None:
     """Scroll through the page, so that every figure on it is drawn."""
-    for block in tab.locator(".explorer").all():
+    for block in explorers(tab):
         block.scroll_into_view_if_needed()
-        block.locator("css=.main-svg").first.wait_for()
-        tab.wait_for_function("block => 'state' in block.dataset", arg=block.element_handle())
+        tab.wait_for_function("block => 'state' in block.dataset", arg=block)
 
 
 def state_of(block: Any) -> int:
@@ -117,12 +116,17 @@ def drawing(block: Any) -> str:
     return str(block.evaluate(shown + "return JSON.stringify([plot.data, plot.layout]); }"))
 
 
+def explorers(tab: Any) -> list[Any]:
+    """The blocks themselves: a locator would look for its block anew each time, through all of the page."""
+    return list(tab.query_selector_all(".explorer"))
+
+
 def with_controls(tab: Any) -> list[Any]:
-    return list(tab.locator(".explorer:has([data-control])").all())
+    return [block for block in explorers(tab) if block.query_selector("[data-control]")]
 
 
 def plain(tab: Any) -> list[Any]:
-    return list(tab.locator(".explorer:not(:has([data-control]))").all())
+    return [block for block in explorers(tab) if not block.query_selector("[data-control]")]
 
 
 class Look(NamedTuple):
@@ -193,10 +197,10 @@ def test_a_page_is_light(site: Path, page_name: str) -> None:
 def test_every_explorer_draws(tab: Any, phone: Any) -> None:
     names = [block.get_attribute("data-explorer") for block in with_controls(tab)]
     assert len(set(names)) == len(names), f"two explorers of one name: links to them would be mixed up: {names}"
-    for block in [*tab.locator(".explorer").all(), *phone.locator(".explorer").all()]:
-        assert block.locator(".main-svg").first.bounding_box()["width"] > 200
-        assert block.locator(".explorer-plot").get_attribute("aria-label")
-        assert not block.locator("table").is_visible()
+    for block in [*explorers(tab), *explorers(phone)]:
+        assert block.query_selector(".main-svg").bounding_box()["width"] > 200
+        assert block.query_selector(".explorer-plot").get_attribute("aria-label")
+        assert not block.query_selector("table").is_visible()
 
 
 @EVERY_PAGE
@@ -283,10 +287,10 @@ WIDE_FORMULAS = """async () => {
 def test_light_and_dark_are_readable(tab: Any) -> None:
     contrasts = {"light": axis_contrasts(tab)}
     tab.evaluate("document.documentElement.dataset.theme = 'dark'")
-    for block in tab.locator(".explorer").all():
+    for block in explorers(tab):
         tab.wait_for_function(
             "([block, old]) => getComputedStyle(block.querySelector('.main-svg text')).fill !== old",
-            arg=[block.element_handle(), contrasts["light"][0][0]],
+            arg=[block, contrasts["light"][0][0]],
         )
     contrasts["dark"] = axis_contrasts(tab)
     poor = {theme: [fill for fill, ratio in found if ratio < 4.5] for theme, found in contrasts.items()}
@@ -314,9 +318,9 @@ def axis_contrasts(tab: Any) -> list[tuple[str, float]]:
 @EVERY_PAGE
 def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) -> None:
     with opened(browser, site.as_uri(), f"{page_name}.html", java_script_enabled=False) as tab:
-        for block in tab.locator(".explorer").all():
-            assert block.locator("td").first.is_visible()
-            assert not block.locator(".explorer-controls, .explorer-plot").filter(visible=True).count()
+        for block in explorers(tab):
+            assert block.query_selector("td").is_visible()
+            assert not any(part.is_visible() for part in block.query_selector_all(".explorer-controls, .explorer-plot"))
 
 
 @EVERY_PAGE
@@ -358,7 +362,7 @@ def test_the_page_shows_what_python_computes(tab: Any, looks: dict[str, dict[int
         assert [values for values, _ in chosen] == [[str(x) for x in state.values()] for state in states]
         assert [index for _, index in chosen] == list(range(len(states)))
         kept = json.loads(block.evaluate(KEPT))
-        packed = block.locator(".explorer-states").text_content()
+        packed = block.query_selector(".explorer-states").text_content()
         assert kept == page.unpacked(packed, len(states))
         for index, look in looks[made.name].items():
             computed = json.loads(json.dumps(made.view(**states[index]).plain()))
@@ -413,7 +417,7 @@ RESET = (
 def test_the_keyboard_alone_changes_every_figure(tab: Any) -> None:
     tab.evaluate("() => { document.activeElement.blur(); getSelection().removeAllRanges(); }")
     for block in with_controls(tab):
-        for control in block.locator("[data-control]").all():
+        for control in block.query_selector_all("[data-control]"):
             reach(tab, control)
             assert step_through(tab, block, control) > 1, f"{control.get_attribute('id')} changes no figure"
 
@@ -439,7 +443,7 @@ def step_through(tab: Any, block: Any, control: Any) -> int:
         tab.keyboard.press(key)
         tab.wait_for_function(
             f"block => {{ {FIND.split('{', 1)[1]} return explorer.index() === Number(block.dataset.state); }}",
-            arg=block.element_handle(),
+            arg=block,
         )
         seen.add(drawing(block))
     text = control.get_attribute("aria-valuetext")

@@ -11,8 +11,8 @@ import pytest
 
 from shardlab.ranks import launch, sampler
 
+from ..ranks.second_device import as_on_gpus
 from .conftest import ROOT
-from .ranks.second_device import as_on_gpus
 
 CHAPTERS = [path for path in sorted((ROOT / "book").glob("*.md")) if "```{code-cell}" in path.read_text()]
 FEW = 2  # batches of an epoch: a chapter trains longer, but not differently

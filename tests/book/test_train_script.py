@@ -14,7 +14,7 @@ from shardlab.layout import Layout
 from shardlab.ranks import checkpoint
 from shardlab.ranks.launch import run
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "book" / "train.py"
 sys.path.insert(0, str(ROOT / "bench"))
 import two_hosts  # noqa: E402
