@@ -1,7 +1,8 @@
-"""Sphinx extension: scripts from installed wheels, explorers, captions, clean notebooks."""
+"""Sphinx extension: scripts from installed wheels, explorers, captions, whole lines, clean notebooks."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,7 @@ from sphinx.transforms import SphinxTransform
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 EXPLORERS = ROOT / "code" / "shardlab" / "explorers"
+PUNCTUATION = re.compile(r"[.,;:!?)]+")
 # The search page fetches the pages it found to show a line of each; from disk a browser does not allow that.
 SEARCH_FROM_DISK = 'if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;'
 
@@ -66,6 +68,24 @@ class Captions(SphinxTransform):
                 figure.parent = output
 
 
+class Punctuation(SphinxTransform):
+    """A full stop stays on the line of the formula before it; a browser may break a line after each formula."""
+
+    default_priority = 400
+
+    def apply(self, **_: Any) -> None:
+        """Put the formula and the marks into one part, which book.css keeps on one line."""
+        for formula in [*self.document.findall(nodes.math)]:
+            after = formula.next_node(descend=False, siblings=True)
+            marks = PUNCTUATION.match(after) if isinstance(after, nodes.Text) else None
+            if marks:
+                rest = nodes.Text(after[marks.end() :])
+                formula.parent.replace(after, rest)
+                together = nodes.inline("", "", classes=["together"])
+                formula.parent.replace(formula, together)
+                together += [formula, nodes.Text(marks[0])]
+
+
 def offer_notebook(app: Sphinx, page: str, _: str, context: dict[str, Any], doctree: Any) -> None:
     """Let the download button of an executed MyST page offer it as a notebook."""
     if is_notebook(app, page, doctree):
@@ -106,6 +126,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("shardlab_execution")
     app.setup_extension("shardlab_reading")
     app.add_transform(Captions)
+    app.add_transform(Punctuation)
     app.connect("config-inited", add_scripts, priority=100)
     app.connect("html-page-context", offer_notebook, priority=400)
     app.connect("html-page-context", write_notebook, priority=600)

@@ -81,8 +81,12 @@ def test_figures_and_widgets_stay_inside_the_page(page: str) -> None:
 def test_a_quotation_after_a_cell_is_the_caption_of_its_figure(page: str) -> None:
     (figure,) = re.findall(r"<figure.*?</figure>", page, re.S)
     assert 'class="explorer-states"' in figure
-    assert re.search(r"<figcaption>.*Fig\. 1 .*What to see at <span class=\"math.*</figcaption>", figure, re.S)
+    assert re.search(r"<figcaption>.*Fig\. 1 .*What to see at .*<span class=\"math.*</figcaption>", figure, re.S)
     assert [words.strip() for words in re.findall(r"<blockquote>\s*<div><p>(.*?)</p>", page)] == ["a quotation."]
+
+
+def test_a_full_stop_stays_with_its_formula(page: str) -> None:
+    assert re.search(r'<span class="together"><span class="math[^>]*>[^<]*</span>\.</span>', page)
 
 
 def test_the_search_knows_compounds_in_one_word_and_words_of_readers(book: Path, page: str) -> None:
