@@ -6,7 +6,7 @@ from typing import Any
 
 from IPython.display import HTML
 
-from .table import table
+from .table import breakable, table
 
 
 def claims(chapter: str, rows: Sequence[Sequence[Any]]) -> HTML:
@@ -28,6 +28,4 @@ def _folded(title: str, tables: Sequence[HTML], *, unfolded: bool) -> HTML:
 
 
 def _claim(words: str, test: str) -> HTML:
-    """The test's name may break where a word of it ends."""
-    path = html.escape(test).replace("_", "_<wbr>").replace("::", "<wbr>::")
-    return HTML(f"{html.escape(words)}<br><small><code>{path}</code></small>")
+    return HTML(f"{html.escape(words)}<br><small><code>{breakable(test)}</code></small>")

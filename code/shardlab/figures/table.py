@@ -29,7 +29,12 @@ def cell(x: Any) -> str:
     return f"{x:.3e}" if size < SMALL else f"{x:,.{max(0, 3 - size)}f}"
 
 
+def breakable(text: str) -> str:
+    """Text as HTML in which a long name may break where one of its words ends."""
+    return html.escape(text).replace("_", "_<wbr>").replace("::", "<wbr>::")
+
+
 def _cell(x: Any) -> str:
     style = "text-align: right; white-space: nowrap" if isinstance(x, int | float) else "text-align: left"
-    text = x.data if isinstance(x, HTML) else html.escape(cell(x))
+    text = x.data if isinstance(x, HTML) else breakable(cell(x))
     return f'<td style="{style}">{text}</td>'
