@@ -147,7 +147,7 @@ def test_the_inequality():
 
 
 def test_leaving_the_server_costs():
-    """Row 12 of the claims: the same eight ranks in one server, and spread over more of them."""
+    """The same eight ranks in one server, and spread over more of them."""
     node = nodes.node("DGX H100")
     links = [costs.spread(node, 8, per_node) for per_node in (8, 4, 2, 1)]
     assert [link.bandwidth for link in links] == pytest.approx([450e9, 4 * 50e9, 2 * 50e9, 50e9])

@@ -84,21 +84,24 @@ def test_prints_are_labelled_by_rank(capfd):
 
 
 def test_prints_come_while_the_ranks_still_run(capfd, tmp_path):
+    """The rank waits for the file that is written once its first print is seen; without that its launch times out."""
     seen = tmp_path / "seen"
 
     def look():
-        while capfd.readouterr().out != "[rank 0] early\n":
+        deadline = time.monotonic() + 60
+        while capfd.readouterr().out != "[rank 0] early\n" and time.monotonic() < deadline:
             time.sleep(0.1)
-        seen.touch()
+        if time.monotonic() < deadline:
+            seen.touch()
 
     def speak(group):
         print("early")
         while not seen.exists():
             time.sleep(0.1)
 
-    watcher = threading.Thread(target=look)
+    watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
-    run(speak, world_size=1)
+    run(speak, world_size=1, timeout=60)
     watcher.join()
 
 
