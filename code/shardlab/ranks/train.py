@@ -166,7 +166,9 @@ def states(parts: Sequence[Part], mesh: Mesh, optimizer: MakeOptimizer) -> Seque
 
 
 def check_shared(model: Transformer, mesh: Mesh, schedule: Schedule) -> None:
-    """ValueError for ZeRO where two parts of one stage share a parameter."""
+    """ValueError for ZeRO where two parts of one stage share a parameter, and for an axis that the trainer lacks."""
+    if mesh.layout.cp > 1:
+        raise ValueError(f"this trainer cuts no sequences, and the layout has cp={mesh.layout.cp}; use cp=1")
     first, last = schedule.homes[0], schedule.homes[-1]
     if mesh.layout.zero and model.spec.tied and first != last and first[0] == last[0]:
         raise ValueError(
