@@ -11,8 +11,9 @@ from shardlab.costs.recipes import Recipe
 from shardlab.costs.traces import crossings, placement
 from shardlab.costs.training import Training
 from shardlab.layout import AXES_3D, Layout, groups
-from shardlab.ranks import launch, ledger, transformer
+from shardlab.ranks import launch, transformer
 from shardlab.ranks.mesh import Mesh
+from shardlab.ranks.observe import ledger
 from shardlab.ranks.train import Trainer
 from shardlab.spec import TransformerSpec
 

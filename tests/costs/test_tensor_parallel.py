@@ -13,8 +13,9 @@ from shardlab.costs import tensor_parallel as costs
 from shardlab.costs.recipes import recipe
 from shardlab.costs.tensor_parallel import Run, layer
 from shardlab.layout import tensor_degrees
-from shardlab.ranks import ledger, tensor_parallel, transformer
+from shardlab.ranks import tensor_parallel, transformer
 from shardlab.ranks.launch import run
+from shardlab.ranks.observe import ledger
 from shardlab.spec import TransformerSpec
 
 A100, H100, V100 = (hardware.chip(name) for name in ("A100 SXM 80 GB", "H100 SXM 80 GB", "V100 SXM2 32 GB"))

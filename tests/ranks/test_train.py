@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from shardlab.layout import AXES_3D, ZERO_STAGES, Layout, divisors, tensor_degrees
-from shardlab.ranks import averaging, comm, pipeline, sampler, split_backward, tensor_parallel, train
+from shardlab.ranks import comm, pipeline, tensor_parallel, train
+from shardlab.ranks.data_parallel import averaging, sampler
 from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
+from shardlab.ranks.pipeline import split_backward
 from shardlab.schedules import SCHEDULES, make
 from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, batch, data, make_trainer, plain, spec
 
@@ -338,7 +340,7 @@ def make_mistake(mistake, patch):
     elif "hooks" in mistake:
         patch.setattr(split_backward, "_add", passing_hooks_by)
     elif "keep the gradients" in mistake:
-        patch.setattr(tensor_parallel, "share_gradients", nothing)
+        patch.setattr(tensor_parallel.engine, "share_gradients", nothing)
     else:
         patch.setattr(train, "Trainer", ByItsOwnNorm)
 
