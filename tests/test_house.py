@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "code" / "shardlab"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent.name == "launch")
 CHAPTERS = sorted((ROOT / "book").glob("*.md"))
-BRIDGES = {"spec", "trace", "layout", "schedules", "cuts", "exchanges", "measured"}
+BRIDGES = {"spec", "trace", "layout", "schedules", "cuts", "exchanges", "measured", "project", "learner"}
 MAY_IMPORT = {  # room -> rooms it may use, beside itself
     **{bridge: BRIDGES for bridge in BRIDGES},
     "costs": BRIDGES,

@@ -22,7 +22,8 @@ import cloudpickle
 from .join import already_a_rank, join
 from .local import Helper
 from .rank import Job, loopback
-from .report import report
+from .report import interruption, report
+from .state import Message
 from .watch import Watch
 
 MAX_LOCAL_RANKS = 64
@@ -36,6 +37,13 @@ class RankError(RuntimeError):
 
     def _render_traceback_(self, *_: Any) -> list[str]:
         return ["RankError: " + str(self)]
+
+
+class Interrupted(KeyboardInterrupt):
+    """The end of a run by Ctrl-C; the message, all a notebook shows, says where each rank was."""
+
+    def _render_traceback_(self, *_: Any) -> list[str]:
+        return ["KeyboardInterrupt: " + str(self)]
 
 
 def run(
@@ -60,7 +68,8 @@ def run(
     with NCCL and a GPU for each where the machine has GPUs, and every rank returns all results.
     The starter then sets the threads, shows what is printed, and handles failures.
 
-    Raises RankError, with the first failing rank's traceback and what the others did.
+    Errors: RankError, with the traceback of the first rank that failed and what the others did;
+    after Ctrl-C Interrupted, which is a KeyboardInterrupt.
     """
     if not hasattr(world_size, "__index__") or world_size < 1:
         raise ValueError(f"world_size={world_size!r}: a run needs at least 1 rank")
@@ -110,6 +119,8 @@ def _run_here(
         try:  # results, failure or Ctrl-C: no rank outlives this block
             helper.start(watch.add_ranks(world_size))
             watch.see_through(job)
+        except KeyboardInterrupt:
+            raise Interrupted(_last_words(watch, helper)) from None
         except BaseException:
             helper.end(PATIENCE)
             raise
@@ -121,6 +132,15 @@ def _run_here(
     if outcome is not None:
         raise RankError(report(outcome))
     return [pickle.loads(rank.result or b"") for rank in watch.ranks]
+
+
+def _last_words(watch: Watch, helper: Helper) -> str:
+    """Ask where each rank is, and end them all, even if a second Ctrl-C interrupts the question."""
+    try:
+        watch.ask_where(PATIENCE)
+    finally:
+        helper.end(PATIENCE)
+    return interruption({rank.number: rank.answers.get(Message.WHERE) for rank in watch.ranks})
 
 
 def _renew_lock() -> None:

@@ -12,6 +12,9 @@ from .state import Call, Failure, Place, Whereabouts
 
 Fact = TypeVar("Fact")
 MAX_PLACES = 12  # of a stack, at each end
+MAX_GROUPS = 5  # groups of ranks at the same line, listed after Ctrl-C
+MAX_SOURCE = 60  # characters of such a line of code
+PACKAGE = Path(__file__).parents[2]
 SAME_SHAPE = {  # collectives that need the same shape on every rank
     "all_reduce",
     "broadcast",
@@ -94,6 +97,38 @@ def _bystanders(outcome: Outcome) -> list[str]:
     return [f"{_ranks(ranks)} {text}" for ranks, text in _alike(told)]
 
 
+# ---- after Ctrl-C ------------------------------------------------------------------------------
+
+
+def interruption(where: Mapping[int, Whereabouts | None]) -> str:
+    """Say in a few lines where each rank was; None if it did not answer."""
+    told = _alike({rank: _whereabouts(place) for rank, place in where.items()})
+    lines = [f"  {_ranks(ranks)}: {text}" for ranks, text in told[:MAX_GROUPS]]
+    others = sum(len(ranks) for ranks, _ in told[MAX_GROUPS:])
+    if others:
+        lines.append(f"  and {others} more ranks elsewhere")
+    return "\n".join(["the run has ended, and its ranks with it. They were here:", *lines])
+
+
+def _whereabouts(where: Whereabouts | None) -> str:
+    """Name the user's own line; of this package's lines further inside, only the innermost."""
+    if where is None:
+        return "no answer; not started yet, or in a C call that never yields"
+    if where.finished:
+        return "finished"
+    if not where.places:
+        return "starting"
+    inside = where.places[-1]
+    own = [place for place in where.places if not Path(place[0]).is_relative_to(PACKAGE)]
+    shown = own[-1] if own else inside
+    file, line, _ = shown
+    source = linecache.getline(file, line).strip()
+    if len(source) > MAX_SOURCE:
+        source = f"{source[:MAX_SOURCE]} ..."
+    further = f" (in {_name(inside[0])}, line {inside[1]})" if inside != shown else ""
+    return f"at {_name(file)}, line {line}: {source}{further}"
+
+
 # ---- collectives that do not match -------------------------------------------------------------
 
 
@@ -170,6 +205,5 @@ def _name(file: str) -> str:
     cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
     if file in cells:
         return f"Cell In[{cells[file]}]"
-    package = Path(__file__).parents[2]  # shardlab
-    ours = Path(file).is_relative_to(package)
-    return f'File "{Path(file).relative_to(package.parent).as_posix() if ours else file}"'
+    ours = Path(file).is_relative_to(PACKAGE)
+    return f'File "{Path(file).relative_to(PACKAGE.parent).as_posix() if ours else file}"'

@@ -61,7 +61,7 @@ class Watch:
                     )
                     break
         if not self._succeeded():
-            self._ask_where()
+            self.ask_where(PATIENCE)
 
     def _settled(self) -> bool:
         return all(rank.settled for rank in self.ranks)
@@ -101,11 +101,16 @@ class Watch:
             rank.ask(Message.SIGNS)
         return self.quiet_ticks >= QUIET_TICKS
 
-    def _ask_where(self) -> None:
+    def ask_where(self, seconds: float) -> None:
+        """Ask every rank where it is; return when all have answered, or after `seconds`."""
         asked = [rank for rank in self.ranks if not rank.lost]
         for rank in asked:
             rank.ask(Message.WHERE)
-        self._listen_for(PATIENCE, lambda: all(Message.WHERE in rank.answers or rank.lost for rank in asked))
+
+        def all_answered() -> bool:
+            return all(Message.WHERE in rank.answers or rank.lost for rank in asked)
+
+        self._listen_for(seconds, all_answered)
 
     def close(self) -> None:
         """Close the channels of the dead ranks, and show the rest of what they printed."""
