@@ -332,7 +332,8 @@ def test_bad_input_names_the_way_out():
             *["dim 0 has 4 rows, which 3 ranks cannot share equally; pad it to a multiple of 3"] * 2,
             "rank 3 is none of 3 ranks; use 0 to 2",
             "the plan is for 4 ranks, the group has 3; make it for 3",
-            "4 numbers do not divide into 6 equal pieces, which a pairwise all-to-all needs; pad them",
+            "4 numbers do not divide into 6 equal pieces, which a pairwise all-to-all needs; "
+            "pad them to a multiple of 6",
         ]
 
 
