@@ -33,7 +33,7 @@ def counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: A
 def _formula(func: Any) -> Callable[..., int] | None:
     """Return torch's formula, from shapes to FLOPs, without its slow wrapper that takes tensors."""
     packet = getattr(func, "overloadpacket", None)
-    formula = flop_registry.get(_LIKE.get(packet, packet))  # type: ignore[arg-type]
+    formula = flop_registry.get(_LIKE.get(packet, packet))
     return getattr(formula, "__wrapped__", None)
 
 
