@@ -1,4 +1,4 @@
-"""What tests of ranks share: the test's own process computes on one thread, as a rank does."""
+"""Let the tests' own process compute on one thread, as a rank does."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Small operations on many threads, beside ranks that need the same cores, mostly wait for one another."""
+    """On many threads, small operations mostly wait for each other, beside ranks that need the same cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

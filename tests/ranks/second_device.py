@@ -1,4 +1,4 @@
-"""A second device for machines without one: its tensors compute on the CPU, and mixing them with the CPU's own fails.
+"""Pretend a second device, whose tensors compute on the CPU and fail when mixed with the CPU's own.
 
 Code that forgets which device it is on works on a machine that has the CPU alone, and fails on a GPU. Here it fails
 too, by CUDA's rules: an operation takes tensors of one device (numbers, indices and copies aside), and messages are
@@ -56,7 +56,7 @@ class Lent(torch.Tensor):
 
 
 class SecondDevice(TorchDispatchMode):
-    """While it is open there are two devices."""
+    """A mode in which there are two devices."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(issubclass(each, DESUGARED) for each in types):
@@ -97,7 +97,7 @@ def _tensors(values):
 
 
 def _each(change, x):
-    """`x` changed, or each value in it: what operations take is flatter than torch's trees, which are slow."""
+    """Change `x`, or each value in it; arguments of operations are too flat for torch's slow trees."""
     if isinstance(x, (list, tuple)):
         return type(x)([_each(change, each) for each in x])
     return change(x)
@@ -114,7 +114,7 @@ def _lend(x):
 
 
 def as_on_gpus(fn):
-    """A function for `launch.run` whose ranks have a second device each, and join as those of torchrun do."""
+    """Return a function for `launch.run` whose ranks each have a second device, and join as under torchrun."""
 
     def on_rank(group, *args):
         comm.device = lambda group: DEVICE
@@ -135,7 +135,7 @@ def as_on_gpus(fn):
 
 
 class _NoRandomNumbers:
-    """What torch knows of the second device: random numbers are drawn by the CPU, so it has no state of its own.
+    """The module through which torch knows the second device; the CPU draws its random numbers.
 
     Its streams are the CPU's, which do one thing after another: `fully_shard` asks for some.
     """
@@ -154,12 +154,12 @@ class _NoRandomNumbers:
 
 
 def _on_cpu(get_backend):
-    """The backend that carries the second device's tensors; torch looks for it by their device."""
+    """The backend for the second device's tensors, which torch looks up by their device."""
     return lambda group, device: get_backend(group, _numbers(device))
 
 
 def _not_in_backward(default):
-    """What `with torch.device(...)` does, but not while backward runs: for GPUs autograd does so on other threads."""
+    """A `with torch.device(...)` that pauses while backward runs, which for GPUs is on other threads."""
 
     def choose(context, func, types, args=(), kwargs=None):
         if torch._C._current_graph_task_id() == -1:

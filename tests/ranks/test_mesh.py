@@ -1,4 +1,4 @@
-"""A mesh's groups are those of the layout, by their names, in every order; and many meshes need few groups."""
+"""A mesh's groups are those of its layout, by name, in every order; many meshes share a few groups."""
 
 from itertools import permutations
 
@@ -21,7 +21,7 @@ def members(group, rank):
 
 
 def seen(group):
-    """Who answers in each group of each mesh, where this rank is, and how many groups were made."""
+    """Return the members of each group of each mesh, this rank's place, and the number of groups made."""
     known = {}
     meshes = [Mesh(layout, group, order=order, known=known) for layout, order in CASES]
     found = [({name: members(getattr(mesh, name), group.rank()) for name in NAMES}, mesh.place) for mesh in meshes]
@@ -45,7 +45,7 @@ def test_every_rank_is_in_the_groups_of_its_place(ranks):
 
 
 def test_meshes_share_their_groups(ranks):
-    """120 meshes: of one rank, of two neighbours, of two at a distance; all four are the world."""
+    """120 meshes share three groups: one rank, two neighbours, two at a distance; all four are the world."""
     assert [count for _, count, _ in ranks] == [3] * 4
 
 

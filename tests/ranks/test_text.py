@@ -1,4 +1,4 @@
-"""Bytes of chapters, cut into windows."""
+"""Chapters are read as bytes and cut into windows."""
 
 import argparse
 import inspect

@@ -1,4 +1,4 @@
-"""Every layout trains the same model: losses, norms and weights of one process, step after step, in float64."""
+"""Every layout trains the model of one process: equal losses, norms and weights after each step, in float64."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ STEPS = 2
 
 
 def alone(style, layers, samples):
-    """(loss, norm) of each step, and the weights after the last; microbatch after microbatch, in the plainest way."""
+    """Train in one process, in the plainest way; return loss and norm of each step, and the last weights."""
     model, history = plain(style, layers), []
     adam = adamw(model.parameters())
     for step in range(STEPS):
@@ -50,7 +50,7 @@ def layouts(size):
 
 
 def cases(size):
-    """(layout, schedule, style, layers, samples). Layers do not divide by stages, nor samples by replicas.
+    """List (layout, schedule, style, layers, samples). Stages do not divide layers, nor replicas samples.
 
     Schedules take turns; where ranks or ZeRO make many layouts, styles do, too.
     """
@@ -66,19 +66,19 @@ def cases(size):
 
 
 def allowed(schedule, layout, style):
-    """ZeRO refuses tied embeddings in two parts of one stage."""
+    """Tell whether ZeRO takes the case; it refuses tied embeddings in two parts of one stage."""
     plan = make(schedule, layout.pp, MICROBATCHES)
     return not (layout.zero and style == "gpt2" and plan.num_chunks > 1 and plan.homes[0][0] == plan.homes[-1][0])
 
 
 def together(group, folder, size):
-    """The largest errors of loss, norm and weights, for every case."""
+    """Return the largest errors of loss, norm and weights, for every case."""
     known = {}
     return [errors(group, folder, case, known=known) for case in cases(size)]
 
 
 def errors(group, folder, case, **options):
-    """Of one case, against what one process did."""
+    """Return the errors of one case against one process."""
     _, _, style, layers, samples = case
     history, weights = torch.load(folder / name(style, layers, samples), weights_only=False)
     trainer = make_trainer(group, case, **options)
@@ -91,7 +91,7 @@ def errors(group, folder, case, **options):
 
 
 def pieces(trainer):
-    """Every parameter of this rank by its name in the plain model, the tied head among them."""
+    """List the parameters of this rank, also a tied head, by their names in the plain model."""
     for state in trainer.states:
         for name, piece in state.full_state_dict().items():
             tied = name == "head.weight" and name not in trainer.cuts
@@ -99,7 +99,7 @@ def pieces(trainer):
 
 
 def off(piece, whole, cut, tp):
-    """How far a piece is from its place in the whole, whose padding is zero; without the library."""
+    """Return how far a piece is from its place in the whole, padded with zeros; without the library."""
     if cut.dim is not None:
         short = cut.pieces * -(-whole.shape[cut.dim] // cut.pieces) - whole.shape[cut.dim]
         padded = torch.cat([whole, whole.new_zeros(short, *whole.shape[1:])]) if short else whole
@@ -109,7 +109,7 @@ def off(piece, whole, cut, tp):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What one process does, in files."""
+    """Save what one process does in files."""
     path = tmp_path_factory.mktemp("alone")
     wanted = [case[2:] for size in SIZES for case in cases(size)] + [case[2:] for case in MISTAKEN.values()]
     for each in sorted(set(wanted)):
@@ -132,7 +132,7 @@ def executed(size, folder):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parity("composition", "every legal layout of 1, 2, 4, 6 and 8 ranks trains like one process")
 def test_every_layout_trains_the_model_of_one_process(size, folder):
-    """Losses, norms and weights after several steps with accumulation and clipping."""
+    """Losses, norms and weights agree after several steps with accumulation and clipping."""
     for rank in executed(size, folder):
         for case, apart in zip(cases(size), rank, strict=True):
             torch.testing.assert_close(list(apart), [0.0] * 3, rtol=0, atol=1e-12, msg=f"{case}: {apart}")
@@ -142,7 +142,7 @@ def test_every_layout_trains_the_model_of_one_process(size, folder):
 
 
 def steps_of(trainer, style, sizes):
-    """Losses and norms of steps with so many samples each."""
+    """Return the losses and norms of steps with these numbers of samples."""
     return [
         (trainer.backward(*batch(trainer.mesh, style, step, samples)).item(), trainer.update().item())
         for step, samples in enumerate(sizes)
@@ -150,7 +150,7 @@ def steps_of(trainer, style, sizes):
 
 
 def in_every_order(group):
-    """The order of the axes decides who is whose neighbour, not what is learnt."""
+    """Train with every order of the axes, which decides which ranks are neighbours and changes no number."""
     case = (Layout(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True), "1F1B", "llama", 3, 5)
     known = {}
     orders = permutations(AXES_3D)
@@ -158,7 +158,7 @@ def in_every_order(group):
 
 
 def some_shapes_change(group):
-    """Replica 0 has 4, 3 and 3 samples, replica 1 always 3: only one of them needs to tell its stages a new shape."""
+    """Replica 0 has 4, 3 and 3 samples, replica 1 always 3: only replica 0 must negotiate a new shape."""
     found = {}
     for zero in ZERO_STAGES:
         trainer = make_trainer(group, (Layout(dp=2, pp=4, zero=zero), "1F1B", "llama", 5, None))
@@ -167,7 +167,7 @@ def some_shapes_change(group):
 
 
 def added_up(group):
-    """Two backwards before the step, each with half the weight."""
+    """Run backward twice before the step, each time with half the weight."""
     found = {}
     for zero in ZERO_STAGES:
         trainer = make_trainer(group, (Layout(dp=4, tp=2, zero=zero), "GPipe", "gpt2", 1, None))
@@ -179,7 +179,7 @@ def added_up(group):
 
 
 def both_ends(group):
-    """The tied embeddings of first and last stage, after steps of which four replicas sum the gradients."""
+    """Return the tied embeddings of the first and last stage, after steps with four replicas."""
     found = {}
     for zero in ZERO_STAGES:
         trainer = make_trainer(group, (Layout(dp=4, pp=2, zero=zero), "1F1B", "gpt2", 3, None))
@@ -191,7 +191,7 @@ def both_ends(group):
 
 
 def whole(group):
-    """The plain model's weights, from all kinds of pieces, before a step."""
+    """Gather the plain model's weights from all kinds of pieces, before a step."""
     case = (Layout(dp=2, tp=2, pp=2, zero=3), "interleaved", "llama", 5, None)
     expected = dict(plain("llama", 5).named_parameters())
     found = make_trainer(group, case).gather()
@@ -273,11 +273,11 @@ def test_gradients_of_several_batches_add_up(situations):
         assert_near(list(rank.values()), [expected] * len(ZERO_STAGES))
 
 
-def test_tied_embeddings_stay_equal_to_the_last_bit(situations):
+def test_tied_embeddings_stay_bitwise_identical(situations):
     assert situations[both_ends] == [dict.fromkeys(ZERO_STAGES, True)] * 8
 
 
-def test_the_whole_model_comes_home_from_any_pieces(situations):
+def test_the_whole_model_is_gathered_from_any_pieces(situations):
     assert situations[whole] == [True] * 8
 
 
@@ -327,7 +327,7 @@ def nothing(*_, **__):
 
 
 def make_mistake(mistake, patch):
-    """Put it into the code."""
+    """Put a mistake into the code."""
     if "summed over replicas" in mistake:
         patch.setattr(averaging, "mean", comm.all_reduce)
         patch.setattr(averaging.average_gradients, "__defaults__", (comm.all_reduce,))
@@ -361,5 +361,5 @@ def with_mistakes(folder):
 
 @pytest.mark.parametrize("mistake", MISTAKEN)
 def test_the_comparison_sees_the_mistake(mistake, with_mistakes):
-    """Every one of them trains on, and nothing says a word. The first shows in the norm alone: clipping hides it."""
+    """With each mistake, training goes on without an error. The first shows in the norm alone, because of clipping."""
     assert max(max(rank[mistake]) for rank in with_mistakes) > 1e-5

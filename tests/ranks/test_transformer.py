@@ -17,7 +17,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def model(spec):
-    """A model in float64 whose every parameter is random: ones and zeros would hide mistakes."""
+    """Make a float64 model in which every parameter is random: ones and zeros would hide mistakes."""
     torch.manual_seed(0)
     net = transformer.Transformer(spec).double()
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_parameter_counts_are_the_published_ones(published, sizes):
 
 
 def torch_layer(block):
-    """torch's own layer, given our block's weights."""
+    """Make torch's own layer with our block's weights."""
     layer = nn.TransformerEncoderLayer(
         24, 6, 96, dropout=0.0, activation=nn.GELU(approximate="tanh"), batch_first=True, norm_first=True
     ).double()
@@ -78,7 +78,7 @@ def rms_norm(x, weight):
 
 
 def turn(x):
-    """RoPE in complex numbers: pair i at position m times e^(i m base^(-2i/N))."""
+    """Rotate with complex numbers: multiply pair j at position m by e^(i m base^(-2j/N))."""
     length, width = x.shape[-2:]
     angle = torch.arange(length)[:, None] * 500_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angle), angle)
@@ -86,14 +86,14 @@ def turn(x):
 
 
 def attend(q, k, v):
-    """One head, one sample, by the definition: [S, N] each."""
+    """Compute attention of one head and one sample by its definition: [S, N] each."""
     scores = turn(q) @ turn(k).T / math.sqrt(q.shape[-1])
     scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
     return scores.softmax(-1) @ v
 
 
 def llama_block(x, block):
-    """One sample [S, D], head by head."""
+    """Compute attention of one sample, head by head: [S, D]."""
     h, a = rms_norm(x, block.attention_norm.weight), block.attention
     q, k, v = (h @ part.weight.T for part in (a.q, a.k, a.v))
     heads = []
@@ -218,7 +218,7 @@ DOCUMENTS = (4, 5)  # lengths of two documents that lie in one sequence
 
 
 def within_documents(q, k, v):
-    """Attention by hand: a token sees those before it in its own document."""
+    """Compute attention by hand: a token attends to those before it in its own document."""
     number = torch.repeat_interleave(torch.arange(len(DOCUMENTS)), torch.tensor(DOCUMENTS))
     seen = (number[:, None] == number).tril()
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
@@ -229,7 +229,7 @@ def within_documents(q, k, v):
 @pytest.mark.parametrize("rows", [1, 3], ids=["alike for all", "for each sequence"])
 @pytest.mark.parametrize("spec", [GPT2, LLAMA], ids=["gpt2", "llama"])
 def test_attention_and_positions_can_be_replaced(spec, rows):
-    """Two documents in a sequence, each with positions from 0, are two sequences."""
+    """Two documents in a sequence, each with positions from 0, give the results of two sequences."""
     net, x = model(spec), tokens()
     alone = torch.cat([net(document) for document in x.split(DOCUMENTS, dim=1)], dim=1)
     positions = torch.cat([torch.arange(length) for length in DOCUMENTS])

@@ -1,4 +1,4 @@
-"""What tests of whole trainings share: a small model of each style, its data, its optimizer, and a trainer of it."""
+"""Share a small model of each style, its data, optimizer and trainer among tests of whole trainings."""
 
 import torch
 
@@ -13,7 +13,7 @@ STYLES = ("gpt2", "llama")
 
 
 def spec(style, layers):
-    """Odd vocabularies, which every tp pads; two key/value heads, which more ranks share."""
+    """Make a spec with an odd vocabulary, which every tp pads, and two key/value heads, which more ranks share."""
     sizes = {"context_length": LENGTH, "hidden_size": 48, "num_heads": 24, "ffn_size": 48, "num_layers": layers}
     if style == "three heads":
         return TransformerSpec(vocab_size=13, **{**sizes, "num_heads": 3})
@@ -23,7 +23,7 @@ def spec(style, layers):
 
 
 def plain(style, layers):
-    """Every parameter is random: ones and zeros would hide mistakes."""
+    """Make a model in which every parameter is random: ones and zeros would hide mistakes."""
     torch.manual_seed(0)
     model = transformer.Transformer(spec(style, layers)).double()
     with torch.no_grad():
@@ -39,7 +39,7 @@ def data(style, step, samples):
 
 
 def adamw(parameters):
-    """Its large eps is for the bias of the keys: that changes no attention, and Adam magnifies its gradient, noise."""
+    """Make AdamW with a large eps: the bias of the keys has a gradient of pure noise, which Adam would magnify."""
     return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
 
 
@@ -52,7 +52,7 @@ def make_trainer(group, case, **options):
 
 
 def batch(mesh, style, step, samples):
-    """This replica's samples of a batch, and their weight."""
+    """Return this replica's samples of a batch, and their weight."""
     mine = list(sampler.shard(samples, mesh.dp.rank(), mesh.dp.size()))
     tokens, targets = (x[mine] for x in data(style, step, samples))
     return tokens, targets, sampler.weight(len(mine), samples, mesh.dp.size())

@@ -93,15 +93,15 @@ class Trainer:
         return loss
 
     def backward(self, tokens: Tensor, targets: Tensor, weight: float = 1.0) -> Tensor:
-        """Add the gradients of a batch to those that are there; the rest is as in `step`."""
+        """Add the gradients of a batch to those that are there; otherwise like `step`."""
         with ExitStack() as stack:
-            if self.averages_late:  # the stage needs whole gradients until its last microbatch
+            if self.averages_late:  # whole gradients are needed until the last microbatch
                 for state in self.states:
                     stack.enter_context(state.no_sync())
             if tokens.shape != self.pipeline.negotiated:
                 self.pipeline.negotiate(tokens)
             loss = self.pipeline.step(tokens, targets, weight)
-        if loss is None:  # only one stage of a pipeline has it
+        if loss is None:  # only one stage has it
             loss = torch.zeros((), device=tokens.device)
         total = comm.all_reduce(loss.double(), self.mesh.world)       # []
         return total / (self.mesh.layout.tp * self.mesh.layout.dp)
@@ -122,8 +122,8 @@ class Trainer:
     def share(self, name: str) -> float:
         """Return the factor of this rank's piece in a sum that counts every number once.
 
-        It is 1/n for a piece that n ranks hold, and 0 for the copy of a tied head on the last
-        stage, which is the embedding of the first.
+        It is 1/n for a piece that n ranks hold, and 0 for the copy of a tied head on the
+        last stage, which is the embedding of the first.
         """
         return 1 / self.cuts[name].holders if name in self.cuts else 0.0
 

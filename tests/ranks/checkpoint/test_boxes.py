@@ -38,7 +38,7 @@ LAYOUTS = [
 
 
 def boxes_of(group):
-    """The boxes of every layout after a step, with copies of their numbers."""
+    """Return the boxes of every layout after a step, with copies of their numbers."""
     known, found = {}, []
     for layout, schedule, style in LAYOUTS:
         trainer = training.make_trainer(group, (layout, schedule, style, 3, None), known=known)
@@ -68,7 +68,7 @@ def stepped(style):
 @pytest.mark.parametrize("index", range(len(LAYOUTS)), ids=lambda index: str(LAYOUTS[index][0]))
 @pytest.mark.parity("composition", "the pieces of all ranks are the weights and moments of one process")
 def test_all_ranks_together_hold_every_number_and_agree(index, by_rank):
-    """Weights, moments and counts, at the places where one process has them; what is held twice is equal."""
+    """Weights, moments and counts are those of one process, and what two ranks hold is equal."""
     expected = stepped(LAYOUTS[index][2])
     count = {name: torch.zeros_like(whole, dtype=torch.int) for name, whole in expected.items()}
     seen = {}

@@ -1,4 +1,4 @@
-"""A checkpoint of any layout goes on in any other; a run that was killed and went on ends as if it had not been."""
+"""A checkpoint of any layout loads in any other, and a run that was killed ends as if it had not been."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ LAYERS, SAMPLES = 3, 9
 
 
 def steps_apart(group, folder, style):
-    """Every step in another layout, from the checkpoint of the one before; returns the losses."""
+    """Take every step in another layout, from the checkpoint of the step before; return the losses."""
     known, losses, path = {}, [], None
     for step, (layout, schedule) in enumerate(CHAIN):
         trainer = training.make_trainer(group, (layout, schedule, style, LAYERS, None), known=known)
@@ -94,7 +94,7 @@ STEPS, KILLED_AT = 5, 3
 
 
 def steps(group, folder, layout, kill=None):
-    """To the end, with random samples and a falling learning rate, from the last checkpoint if there is one."""
+    """Train to the end, with random samples and a falling learning rate, from the last checkpoint if there is one."""
     torch.manual_seed(0)
     model = transformer.Transformer(SPEC)
     mesh = Mesh(layout, group)
@@ -120,7 +120,7 @@ def die(*_, **__):
 
 
 def die_in(owner, name):
-    """The next call of this function is the last thing that the rank does."""
+    """Let the rank die at the next call of this function."""
     return lambda: setattr(owner, name, die)
 
 
@@ -135,10 +135,10 @@ def die_after_some_tensors():
 
 
 KILLS = {
-    "before it is saved": die_in(files, "_sweep"),
+    "before it is saved": die_in(files, "delete_partial"),
     "in the middle of a file": die_after_some_tensors,
-    "when all is written but the name": die_in(files, "_settle"),
-    "when it has its name": die_in(files, "_whole"),
+    "when all is written but the name": die_in(files, "flush"),
+    "when it has its name": die_in(files, "complete"),
     "when an old one goes": die_in(shutil, "rmtree"),
 }
 LAYOUTS = [Layout(dp=2, zero=2), Layout(tp=2), Layout(pp=2), Layout(dp=2), Layout(dp=2, zero=3)]
@@ -168,7 +168,7 @@ ON_DEVICE = [  # without ZeRO-3: the stand-in for a GPU has no storage that one 
 
 
 def there_and_back(group, folder):
-    """The loss of a step after a checkpoint was saved and loaded."""
+    """Save and load a checkpoint, take a step, and return its loss."""
     found = []
     for number, (layout, schedule) in enumerate(ON_DEVICE):
         torch.manual_seed(0)

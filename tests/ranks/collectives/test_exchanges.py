@@ -1,4 +1,4 @@
-"""What ranks really send is what the plan says: to whom, in which step, how many bytes."""
+"""Ranks send what the plan says: the receiver, the step and the bytes of each message."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ ELEMENT = 8  # bytes of a float64
 
 
 def plans(n):
-    """Every algorithm for n ranks, by name."""
+    """Make every algorithm for n ranks, by name."""
     sizes = [size for size in (2, 3) if n % size == 0]
     found = [make(n) for make in exchanges.ALL_REDUCES.values()]
     found += [exchanges.hierarchical_all_reduce(n, size) for size in sizes]
@@ -38,17 +38,17 @@ def plans(n):
 
 
 def messages(book, op):
-    """(to or from whom, bytes) of each message in a ledger, in the order in which this rank asked for it."""
+    """List the peer and the bytes of each message in a ledger, in the order in which it was started."""
     return [(event.peer, event.nbytes) for event in book.events if event.op == op]
 
 
 def lengths(plan):
-    """An all-to-all needs equal pieces."""
+    """List the lengths to try; an all-to-all needs equal pieces."""
     return [0, plan.num_pieces, 8 * plan.num_pieces] if "all-to-all" in plan.name else LENGTHS
 
 
 def watch(group):
-    """Per plan and length, what this rank sent and received."""
+    """Return what this rank sent and received, by plan and length."""
     seen = {}
     for name, plan in plans(group.size()).items():
         for length in lengths(plan):
@@ -60,7 +60,7 @@ def watch(group):
 
 
 def planned(plan, rank, length):
-    """The messages of one rank as its plan has them: those sent, and those received, empty ones left out."""
+    """List the messages that the plan has for one rank, sent and received, without empty ones."""
     sizes = costs.piece_bytes(plan, length, ELEMENT)
     moves = [(move, sum(sizes[piece] for piece in move.pieces)) for step in plan.steps for move in step]
     sent = [(move.to, nbytes) for move, nbytes in moves if move.source == rank and nbytes]
@@ -93,8 +93,8 @@ def test_a_long_message_travels_in_parts():
     assert run(parts, ring, 1, world_size=2) == [[0.5, 0.5]] * 2
 
 
-def test_what_leaves_has_left_before_its_place_changes():
-    """Recursive doubling adds to what it is sending; eight megabytes do not leave at once."""
+def test_a_send_completes_before_its_place_changes():
+    """Recursive doubling adds to what it is sending, and eight megabytes take time to leave."""
 
     def swap_all(group):
         executed.PART_BYTES = 2**30  # in one part
@@ -109,8 +109,8 @@ def test_what_leaves_has_left_before_its_place_changes():
     assert run(swap_all, world_size=4) == [[[15.0]] * 3] * 4
 
 
-def test_the_check_costs_what_is_said():
-    """`agree` sends the words of every rank once around, by doubling."""
+def test_the_check_costs_what_is_documented():
+    """`agree` gathers the descriptions of all ranks' calls, by doubling."""
 
     def checked(group, check):
         with ledger.Ledger() as book:
@@ -123,8 +123,8 @@ def test_the_check_costs_what_is_said():
         assert more == [words, 2 * words, *plain]
 
 
-def test_a_rank_hears_nothing_it_did_not_ask_for():
-    """Two collectives of other lengths back to back: what is asked for early belongs to the same collective."""
+def test_a_receive_takes_no_message_of_another_collective():
+    """Two collectives of different lengths run back to back; early receives belong to their own collective."""
 
     def twice(group):
         first = collectives.all_reduce(torch.full((5,), 1.0), group, exchanges.binomial_all_reduce, check=False)

@@ -1,3 +1,5 @@
+"""Fused tensors are combined as single ones are, in as few buffers as fit."""
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ SHAPES = [(3,), (2, 5), (), (0,), (4, 1), (7,)]
 
 
 def tensors(rank):
-    """Shapes and dtypes of many kinds; one is transposed."""
+    """Make tensors of many shapes and dtypes, one of them transposed."""
     random = torch.Generator().manual_seed(rank)
     found = [torch.randint(100, shape, generator=random).to(torch.float64) for shape in SHAPES]
     return [*found, torch.randint(9, (3, 2), generator=random).t(), torch.ones(2, dtype=torch.bfloat16) * rank]

@@ -36,7 +36,7 @@ class Case:
     seed: int
 
     def input(self, rank, world_size):
-        """What a rank brings: other numbers on every rank, zeros of both signs among them."""
+        """Make a rank's input: different numbers on every rank, with zeros of both signs."""
         dealt = self.verb in ("reduce_scatter", "all_to_all")
         shape = (self.rows * (world_size if dealt else 1), self.width)
         random = torch.Generator().manual_seed(1000 * self.seed + rank)
@@ -55,7 +55,7 @@ class Case:
 
 
 def two_levels(n):
-    """Groups of the smallest size above 1 that cuts n ranks; a prime number of ranks is one group."""
+    """Plan groups of the smallest size above 1 that divides n; a prime number of ranks is one group."""
     return partial(exchanges.hierarchical_all_reduce, size=next((d for d in range(2, n + 1) if n % d == 0), 1))
 
 
@@ -90,7 +90,7 @@ def cases(draw):
 
 
 def drawn(number):
-    """So many cases, the smallest first, and every algorithm among them."""
+    """List `count` cases, the smallest first, with every algorithm among them."""
     found = []
 
     @settings(
@@ -112,14 +112,14 @@ def drawn(number):
 
 
 def call(case, x, group, plan):
-    """The collective of a case; reduce and broadcast have the last rank as their root."""
+    """Call the collective of a case; reduce and broadcast have the last rank as root."""
     root = {"reduce": {"to": group.size() - 1}, "broadcast": {"source": group.size() - 1}}.get(case.verb, {})
     op = {"op": case.op} if "reduce" in case.verb else {}
     return getattr(collectives, case.verb)(x, group, plan=plan, check=False, **root, **op)
 
 
 def attempt(group, chosen, changes=None):
-    """Every case on this rank: the result, and what is wrong with how it came about."""
+    """Run every case on this rank; return the result, and what is wrong with how it was made."""
     seen = []
     for case in chosen:
         x = case.input(group.rank(), group.size())
@@ -143,7 +143,7 @@ def bits(y):
 
 
 def expected(case, world_size):
-    """What every rank must end with, and how far rounding may lead away from it."""
+    """Return what every rank must end with, and the tolerance for rounding."""
     inputs = torch.stack([case.input(rank, world_size) for rank in range(world_size)])
     exact = inputs if case.dtype == torch.int64 else inputs.double()
     if case.verb == "broadcast":
@@ -170,7 +170,7 @@ def share(slack, world_size):
 
 
 def wrong(case, results, world_size):
-    """What is wrong with the results of all ranks."""
+    """List what is wrong with the results of all ranks."""
     found = [f"rank {rank} {fault}" for rank, (_, faults) in enumerate(results) for fault in faults]
     right, slack = expected(case, world_size)
     for rank, (y, _) in enumerate(results):
@@ -209,7 +209,7 @@ def test_the_bits_are_the_same_from_run_to_run(chosen):
 
 
 def mistake(plan):
-    """The last move that adds copies; where nothing adds, the last message takes the piece beside its own."""
+    """Let a plan's last move that adds copy instead; without one, its last message takes a wrong piece."""
     steps = [list(step) for step in plan.steps]
     adding = [(i, j) for i, step in enumerate(steps) for j, move in enumerate(step) if move.action == exchanges.ADD]
     if adding:
@@ -290,7 +290,7 @@ TOLD = {
 
 
 def told(group):
-    """What a rank is told about every disagreement, and whether the group still works afterwards."""
+    """Return the error of every disagreement, and whether the group still works afterwards."""
     messages = {}
     for name, disagree in DISAGREEMENTS.items():
         with pytest.raises(ValueError, match="the ranks do not call the same collective") as caught:

@@ -1,4 +1,4 @@
-"""Where tensors of a rank live: what travels to it, what it makes, what comes home; on CPU, GPU, a second device."""
+"""The device of a rank's tensors: its arguments, those that it makes, its results; on CPU, GPU and a second device."""
 
 import importlib
 import os
@@ -29,7 +29,7 @@ SPEC = TransformerSpec(
 
 
 def notebook():
-    """A cell's function, its variables, and what it gives to `run`, as they would be in __main__."""
+    """Define a cell's function, its variables and its arguments to `run`, as they would be in __main__."""
     cell = {"__name__": "__main__", "torch": torch, "nn": nn, "comm": comm, "used": torch.arange(3.0)}
     cell["net"] = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     cell["net"][1].weight = cell["net"][0].weight
@@ -50,7 +50,7 @@ def work(group, given):
     return cell["work"], {"x": torch.ones(3), "more": [torch.full((3,), 2.0), torch.zeros(3)]}
 
 
-def test_what_travels_what_is_made_and_what_comes_home():
+def test_arguments_new_tensors_and_results_are_on_the_right_device():
     work, given = notebook()
     for mine in run(as_on_gpus(work), given, world_size=2):
         assert mine["sum"].tolist() == [6.0, 8.0, 10.0]
@@ -80,14 +80,14 @@ def hooked(x, hook):
 
 
 @pytest.mark.parametrize("way", FORGETFUL)
-def test_who_forgets_the_device_fails_on_the_second_one_alone(way):
+def test_a_forgotten_device_fails_only_on_the_second_one(way):
     run(FORGETFUL[way], torch.ones(3), world_size=1)
     with pytest.raises(RankError, match=r"second device|two devices|talks from"):
         run(as_on_gpus(FORGETFUL[way]), torch.ones(3), world_size=1)
 
 
 def train(group, corpus):
-    """Everything of this package that a data-parallel run needs: losses and parameters after four steps."""
+    """Train four steps with everything that data parallelism has; return losses and parameters."""
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(group.rank())
     model = data_parallel.DataParallel(transformer.Transformer(SPEC), group, bucket_bytes=20_000, find_unused=True)
@@ -122,7 +122,7 @@ def test_text_is_read_onto_the_device_of_new_tensors(tmp_path):
 
 
 def test_the_readme_s_script(capsys):
-    """As `python train.py` would run it, and on a second device."""
+    """It works as `python train.py` would run it, and on a second device."""
     script = README.read_text().split("# train.py\n")[1].split("```")[0]
     assert "(train, 10," in script
     names = {"__name__": "__main__"}
@@ -137,11 +137,11 @@ def test_the_readme_s_script(capsys):
 
 
 def inside(fn, *args, world_size=2):
-    """fn on ranks that join: what each got."""
+    """Run fn on ranks that join, and return what each got."""
     return run(lambda group: run(fn, *args, world_size=group.size())[group.rank()], world_size=world_size)
 
 
-def test_ranks_that_join_draw_different_numbers_and_leave_everybody_else_s_alone():
+def test_ranks_that_join_draw_different_numbers_and_restore_the_random_states():
     def draw(group):
         torch.set_default_dtype(torch.float64)
         return torch.rand(1).item(), random.random(), numpy.random.rand()  # noqa: NPY002
@@ -161,8 +161,8 @@ def test_ranks_that_join_draw_different_numbers_and_leave_everybody_else_s_alone
     assert after == other  # as seeded: the runs in between took nothing
 
 
-def test_what_a_rank_changes_stays_with_it():
-    """Ranks get copies, wherever they run: only what is returned comes home."""
+def test_what_a_rank_changes_stays_on_the_rank():
+    """Ranks get copies, wherever they run; only what they return comes back."""
 
     def change(group, given):
         given.append(1)
@@ -175,7 +175,7 @@ def test_what_a_rank_changes_stays_with_it():
     assert run(twice, world_size=2) == [([[1], [1]], [])] * 2
 
 
-def test_a_result_that_cannot_come_home():
+def test_a_result_that_cannot_be_sent_back():
     with pytest.raises(RankError, match="returned a generator, which cannot be sent back"):
         inside(lambda group: (x for x in ()))
 
@@ -185,7 +185,7 @@ def test_a_result_that_cannot_come_home():
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A function that makes this process a rank of torchrun on a machine with some GPUs, and notes what it asks for."""
+    """Return a function that makes this process a rank of torchrun on a machine with GPUs, and records its calls."""
     asked = SimpleNamespace()
 
     def make(gpus, ranks, **environment):
@@ -201,7 +201,7 @@ def machine(monkeypatch):
     return make
 
 
-def test_every_rank_has_a_gpu_of_its_own_and_speaks_nccl(machine):
+def test_every_rank_has_a_gpu_of_its_own_and_uses_nccl(machine):
     asked = machine(gpus=4, ranks=2)
     join._initialise(60.0)
     assert asked.backend == "nccl"
@@ -210,14 +210,14 @@ def test_every_rank_has_a_gpu_of_its_own_and_speaks_nccl(machine):
     assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
-def test_without_gpus_ranks_speak_gloo_on_the_loopback_interface(machine):
+def test_without_gpus_ranks_use_gloo_on_the_loopback_interface(machine):
     asked = machine(gpus=0, ranks=2)
     join._initialise(60.0)
     assert (asked.backend, asked.device_id) == ("gloo", None)
     assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
 
 
-def test_ranks_of_several_machines_do_not_talk_on_the_loopback_interface(machine):
+def test_ranks_of_several_machines_do_not_use_the_loopback_interface(machine):
     machine(gpus=0, ranks=2, WORLD_SIZE="4")
     join._initialise(60.0)
     assert "GLOO_SOCKET_IFNAME" not in os.environ
@@ -231,20 +231,20 @@ def test_ranks_of_several_machines_do_not_talk_on_the_loopback_interface(machine
         (4, {"LOCAL_RANK": ""}, "RANK is set, but not LOCAL_RANK; start the ranks with torchrun or mpiexec"),
     ],
 )
-def test_ranks_that_would_share_a_gpu_or_do_not_know_theirs_are_told(machine, gpus, told, message):
+def test_ranks_that_would_share_a_gpu_or_do_not_know_theirs_are_refused(machine, gpus, told, message):
     machine(gpus, 8, **told)
     with pytest.raises(ValueError, match=message):
         join._initialise(60.0)
 
 
-def test_the_device_follows_the_language_of_the_group(monkeypatch):
+def test_the_device_follows_the_backend_of_the_group(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     for language, device in (("nccl", torch.device("cuda", 3)), ("gloo", torch.device("cpu"))):
         monkeypatch.setattr(dist, "get_backend", lambda group, language=language: language)
         assert comm.device(None) == device
 
 
-def test_bytes_that_leave_by_nccl_are_not_counted_at_the_sockets():
+def test_bytes_sent_by_nccl_are_not_counted_at_the_sockets():
     def sent(group, language):
         dist.get_backend = lambda group=None: language
         with ledger.Ledger() as book:

@@ -1,7 +1,4 @@
-"""The matrix of failures.
-
-Each ends promptly, names the rank and the line, and leaves nothing behind.
-"""
+"""Every failure ends promptly, is reported with its rank and line, and leaves nothing behind."""
 
 import asyncio
 import ctypes
@@ -35,7 +32,7 @@ PROMPTLY = 30.0  # s: far below every time-out, far above what two busy cores ne
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """A deadlock is called one after half a second, not two."""
+    """Report a deadlock after half a second, not two."""
     monkeypatch.setattr(watch, "TICK", 0.1)
 
 
@@ -44,7 +41,7 @@ def rank_of(group):
 
 
 def failure(fn, *args, world_size=4, **options):
-    """The report of a run that must fail, promptly, and after which the next run works."""
+    """Return the report of a run that must fail promptly and leave the next run working."""
     begin = time.monotonic()
     with pytest.raises(RankError) as caught:
         run(fn, *args, world_size=world_size, **options)
@@ -54,7 +51,7 @@ def failure(fn, *args, world_size=4, **options):
 
 
 def gone(processes):
-    """Whether all of them end, sooner or later."""
+    """Tell whether all of them end in time."""
     deadline = time.monotonic() + PROMPTLY
     while any(_runs(process) for process in processes):
         if time.monotonic() > deadline:
@@ -64,7 +61,7 @@ def gone(processes):
 
 
 def _runs(process):
-    """Whether it is more than an entry for a parent that does not care."""
+    """Tell whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -92,7 +89,7 @@ def test_a_rank_raises():
     assert "comm.barrier(group)" in told
 
 
-def test_the_readers_line_is_shown_and_not_that_of_the_ledger_or_of_comm():
+def test_the_users_line_is_shown_and_not_that_of_the_ledger_or_of_comm():
     def work(group):
         with ledger.Ledger():
             if group.rank():
@@ -106,7 +103,7 @@ def test_the_readers_line_is_shown_and_not_that_of_the_ledger_or_of_comm():
     assert "ledger.py" not in told
 
 
-def test_all_ranks_raise_alike_and_the_report_says_it_once():
+def test_an_error_of_all_ranks_is_reported_once():
     told = failure(lambda group: [][7])
     assert told.startswith("ranks 0, 1, 2 and 3 raised")
     assert told.count("IndexError") == 1
@@ -134,7 +131,7 @@ def test_an_exception_that_is_its_own_cause():
 
 
 def test_a_report_stays_readable():
-    """Whatever the depth of the recursion, whatever the length of the message."""
+    """However deep the recursion, however long the message."""
 
     def fall(group, depth=0):
         return fall(group, depth + 1)
@@ -152,13 +149,13 @@ def test_a_report_stays_readable():
 
 
 def test_code_from_a_string_has_lines_too():
-    """That of `python -c`, say."""
+    """For example that of `python -c`."""
     script = {"__name__": "__main__"}
     exec(compile("def fail(group):\n    return 1 / 0", "<string>", "exec"), script)
     assert 'File "<string>", line 2, in fail' in failure(script["fail"], world_size=1)
 
 
-def test_a_folder_of_the_readers_may_be_called_torch(tmp_path, monkeypatch):
+def test_a_folder_of_the_user_may_be_called_torch(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "homework.py").write_text("def fail():\n    return 1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path / "torch"))
@@ -191,12 +188,12 @@ def test_a_rank_exits():
     assert "SystemExit: 3" in told
 
 
-def test_a_rank_leaves_without_a_word():
+def test_a_rank_exits_without_an_exception():
     assert failure(lambda group: os._exit(5), world_size=1) == "rank 0 died: exit code 5"
 
 
 def started_by(rank, leave, folder):
-    """A function of which one rank starts processes, in several ways, and then leaves; they write down their number."""
+    """Return a function in which one rank starts processes in several ways, notes their numbers, and exits."""
 
     def start(group):
         if group.rank() == rank:
@@ -211,8 +208,8 @@ def started_by(rank, leave, folder):
 
 
 @pytest.mark.parametrize("leave", [lambda: None, lambda: os._exit(5), lambda: os.kill(os.getpid(), signal.SIGKILL)])
-def test_what_a_rank_has_started_ends_with_it(leave, tmp_path):
-    """And it keeps neither the launcher from noticing the rank's end, nor the run from ending."""
+def test_processes_that_a_rank_has_started_end_with_it(leave, tmp_path):
+    """Nor do these processes keep the launcher from noticing the rank's end, or the run from ending."""
     begin = time.monotonic()
     try:
         run(started_by(1, leave, str(tmp_path)), world_size=2)
@@ -248,7 +245,7 @@ def test_a_rank_that_closed_its_outputs_can_still_answer():
 
 @pytest.fixture
 def patient(monkeypatch):
-    """After the first failure the others get enough time to report theirs; the wait ends when all have."""
+    """Give all ranks enough time to report; the wait ends when they have."""
     monkeypatch.setattr(watch, "GRACE", PROMPTLY / 2)
 
 
@@ -300,7 +297,7 @@ def test_ranks_that_wait_at_the_time_limit_are_not_blamed(monkeypatch):
     assert "raised" not in told
 
 
-def test_blame_falls_on_everybody_when_nobody_else_went_wrong():
+def test_all_lost_peers_are_reported_when_nothing_else_went_wrong():
     lost = state.Failure([], "RuntimeError: [gloo/transport/tcp/pair.cc:1] closed", lost_peer=True)
     assert report(Outcome(failed={0: [lost], 1: [lost]})).startswith("ranks 0 and 1 raised")
 
@@ -326,7 +323,7 @@ def test_a_lost_peer_is_told_by_the_type_and_the_source_of_the_error():
 # ---- ranks that wait ------------------------------------------------------------------------------------------------
 
 
-def test_a_receive_that_nobody_sends():
+def test_a_receive_without_a_send():
     def wait_for_ever(group):
         if group.rank() > 0:
             comm.receive(torch.ones(1), group, source=0)
@@ -378,13 +375,13 @@ WAITING = {
 
 
 @pytest.mark.parametrize("waiting_for", WAITING)
-def test_who_waits_for_something_else_is_not_in_a_deadlock(waiting_for, monkeypatch):
+def test_a_rank_that_waits_for_something_else_is_not_in_a_deadlock(waiting_for, monkeypatch):
     monkeypatch.setattr(watch, "TICK", 0.05)
     run(lambda group: WAITING[waiting_for](), world_size=1)
 
 
 def test_a_main_thread_that_ran_has_moved():
-    """However little: the other processes of a busy machine may have left it next to no time."""
+    """However little: other processes of a busy machine may have left it next to no time."""
     look = state.Signs(switches=5, used=1.0, clock=10.0)
     assert state.Signs(switches=5, used=1.001, clock=10.5).unmoved_since(look)
     assert not state.Signs(switches=6, used=1.001, clock=10.5).unmoved_since(look)
@@ -412,7 +409,7 @@ def test_a_rank_that_computes_for_ever_meets_the_time_limit():
 
 
 def test_a_rank_that_answers_no_question(monkeypatch):
-    """A call into C that never yields the interpreter; the questions would fill the line, and the launcher block."""
+    """A call into C never yields the interpreter; unread questions would fill the channel and block the launcher."""
     monkeypatch.setattr(watch, "TICK", 0.001)
     monkeypatch.setattr(watch, "PATIENCE", 0.5)
     told = failure(lambda group: ctypes.PyDLL(None).sleep(60), world_size=2, timeout=1.5)
@@ -491,7 +488,7 @@ def test_unequal_shares_are_not_a_mismatch():
 
 @pytest.fixture
 def terminal():
-    """A terminal's Ctrl-C reaches this process; one that a script has started in the background ignores it."""
+    """Let Ctrl-C reach this process, even if a script has started it in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -543,7 +540,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing_behind(terminal, tmp_path, monkeypa
 
 
 def test_the_notebook_is_killed():
-    """While one rank sleeps, one is in a call that never lets go of the interpreter, and one waits for a message."""
+    """One rank sleeps, one is in a call that never yields the interpreter, and one waits for a message."""
     script = """
         import ctypes, os, time, torch, torch.distributed as dist
         from shardlab.ranks.launch import run
@@ -563,7 +560,7 @@ def test_the_notebook_is_killed():
 
 
 def test_the_notebook_is_killed_while_the_helper_starts():
-    """And a child of the notebook keeps the line to the helper open."""
+    """A child of the notebook keeps the channel to the helper open."""
     script = """
         import os, time
         from shardlab.ranks import launch
@@ -607,7 +604,7 @@ def test_the_helper_is_killed_just_before_a_run(monkeypatch):
 
 
 def test_a_launcher_that_ignores_its_children():
-    """A server may; what is ignored stays so in a new program."""
+    """A server may ignore SIGCHLD, and a program that it starts inherits that."""
     Helper.drop()
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:

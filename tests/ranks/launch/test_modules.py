@@ -1,4 +1,4 @@
-"""What the helper imports for its ranks: all that its launcher uses of shardlab, as it stands in the files now."""
+"""The helper imports for its ranks what its launcher uses of shardlab, as the files are now."""
 
 import importlib
 import os
@@ -11,7 +11,7 @@ from shardlab.ranks.launch.modules import Modules, in_use
 
 
 def edited_files(group, folder):
-    """Three keep up with one file, in a process of its own: whether anything was imported, and the file's number."""
+    """Return whether anything was imported, and the number in the file, for three modules in a process of their own."""
     shardlab.__path__.append(str(folder))
     modules, seen = Modules(), []
     file = folder / "number.py"

@@ -1,4 +1,4 @@
-"""The line for a person who waits; the live notebook's is tested with the others of a kernel, in test_launch.py."""
+"""The progress line of a terminal; that of a live notebook is tested in test_run.py."""
 
 import io
 import re
@@ -11,7 +11,7 @@ from shardlab.ranks.launch import RankError, progress, run, watch
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps all that was ever written to it."""
+    """A terminal that keeps all that was written to it."""
 
     def isatty(self):
         return True
@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def look(monkeypatch):
-    """A function that puts this process's streams before a person, who is told everything at once."""
+    """Return a function that connects this process to a terminal, where progress appears at once."""
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(watch, "TICK", 0.05)
 
@@ -32,7 +32,7 @@ def look(monkeypatch):
     return open_terminal
 
 
-def test_the_line_says_what_ranks_do_makes_room_for_what_they_print_and_goes(look):
+def test_the_line_tells_the_state_makes_room_for_prints_and_goes(look):
     terminal = look()
 
     def work(group):
@@ -71,7 +71,7 @@ def test_a_short_run_shows_nothing(look, monkeypatch):
     assert terminal.getvalue() == ""
 
 
-def test_where_nobody_looks_nothing_is_shown(look, monkeypatch):
+def test_without_a_terminal_nothing_is_shown(look, monkeypatch):
     terminal = look()
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     run(lambda group: time.sleep(0.2), world_size=1)

@@ -1,4 +1,4 @@
-"""The launcher in fair weather: from a script, a thread, a notebook's kernel, torchrun and mpiexec."""
+"""Runs that succeed: from a script, a thread, a notebook's kernel, torchrun and mpiexec."""
 
 import io
 import multiprocessing
@@ -44,7 +44,7 @@ def test_functions_of_a_notebook_cell_work():
 
 
 def test_classes_of_a_notebook_cell_travel_everywhere():
-    """To the ranks, between them by torch's own pickling, and back."""
+    """They travel to the ranks, between ranks by torch's own pickling, and back."""
     cell = {"__name__": "__main__", "comm": comm, "dist": dist}
     exec(
         """
@@ -84,7 +84,7 @@ def test_prints_are_labelled_by_rank(capfd):
 
 
 def test_prints_come_while_the_ranks_still_run(capfd, tmp_path):
-    """The rank waits for the file that is written once its first print is seen; without that its launch times out."""
+    """The rank waits for a file that is written when its first print is seen; otherwise the run times out."""
     seen = tmp_path / "seen"
 
     def look():
@@ -118,7 +118,7 @@ def test_a_line_is_shown_as_a_terminal_shows_it_in_the_end(capfd):
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_line_may_be_longer_than_the_line_to_the_launcher(capfd, ordered):
+def test_a_line_may_be_longer_than_the_pipe_to_the_launcher(capfd, ordered):
     def write(group):
         for _ in range(3):
             print("é" * 200_000, end="", flush=True)
@@ -155,7 +155,7 @@ def test_ranks_draw_different_random_numbers_unless_they_seed_alike():
     assert len({drawn[0] for drawn in run(draw, 7, world_size=3)}) == 1
 
 
-def test_an_edited_module_is_read_anew(tmp_path, monkeypatch):
+def test_an_edited_module_is_imported_again(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for value in (1, 2):
@@ -174,7 +174,7 @@ def test_threads_take_turns():
 
 
 def test_a_fork_of_a_process_in_which_a_thread_runs_ranks():
-    """In the child nobody would ever give the thread's lock back."""
+    """In the child nobody would ever release the thread's lock."""
     started = threading.Event()
     thread = threading.Thread(target=lambda: (started.set(), run(lambda group: time.sleep(0.5), world_size=1)))
     thread.start()
@@ -211,7 +211,7 @@ def test_nothing_listens_outside_the_loopback_interface():
 
 
 def test_fresh_interpreters_where_fork_is_unwise(monkeypatch, capfd):
-    """The way of macOS; and where the locale knows no Korean."""
+    """As on macOS; and where the locale cannot encode Korean."""
     Helper.drop()
     for name, value in {"SHARDLAB_FORK": "0", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
         monkeypatch.setenv(name, value)
@@ -244,7 +244,7 @@ def test_bad_options_say_what_would_work(options, words):
 
 
 def test_two_hundred_runs_leave_nothing_behind(tmp_path, monkeypatch):
-    """No process, no descriptor, no file, no shared memory."""
+    """No process is left, no descriptor, no file, no shared memory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     run(rank_of, world_size=2)
@@ -272,7 +272,7 @@ def test_two_hundred_runs_leave_nothing_behind(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def kernel():
-    """A live kernel, as JupyterLab starts it."""
+    """Start a live kernel, as JupyterLab does."""
     manager, client = start_new_kernel()
     yield client
     client.stop_channels()
@@ -280,7 +280,7 @@ def kernel():
 
 
 def cell(kernel, code):
-    """What a cell prints, and how it fails."""
+    """Return what a cell prints, and how it fails."""
     told = []
     kernel.execute_interactive(code, output_hook=lambda message: told.append(message["content"]), timeout=120)
     printed = "".join(content["text"] for content in told if content.get("name") == "stdout")
@@ -318,8 +318,8 @@ def test_in_a_kernel_the_report_names_the_cell(kernel):
 
 
 @pytest.mark.parametrize("page", [False, True])
-def test_in_a_kernel_a_line_for_who_waits_comes_and_goes(kernel, page):
-    """But not in the kernel that builds a page of the book."""
+def test_in_a_kernel_a_progress_line_comes_and_goes(kernel, page):
+    """It does not come in a kernel that builds a page of the book."""
     code = f"""
         import os, time
         os.environ["SHARDLAB_STATIC"] = "{int(page)}"
@@ -404,7 +404,7 @@ def free_port():
 
 
 def test_a_process_that_slurm_started_alone_is_no_rank(monkeypatch):
-    """`srun jupyter lab` looks like an MPI program with one rank; a notebook in it can still have four."""
+    """`srun jupyter lab` looks like an MPI program with one rank; its notebooks can still run four."""
     monkeypatch.setenv("PMIX_RANK", "0")
     assert already_a_rank()
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")

@@ -1,4 +1,4 @@
-"""Offloaded equals resident, to the bit; what is on the device and what crosses are as few bytes as predicted."""
+"""Offloading changes no bit; resident bytes and moved bytes are as predicted."""
 
 import functools
 import time
@@ -21,7 +21,7 @@ WAYS = ["plain", "prefetch", "files"]
 
 
 def model(style="gpt2", device="cpu", frozen=False):
-    """The blocks on the host, the rest on the device."""
+    """Put the blocks on the host, and all other modules on the device."""
     torch.manual_seed(0)
     sizes = {"context_length": 16, "hidden_size": 32, "num_layers": LAYERS, "num_heads": 4}
     net = transformer.Transformer(TransformerSpec(vocab_size=32, style=style, **sizes))
@@ -42,7 +42,7 @@ def text(device="cpu"):
 
 
 def train(net, device="cpu", microbatches=2, steps=STEPS):
-    """Everything that a training run shows: gradients, losses and parameters, step by step, with an evaluation."""
+    """Train, and return gradients, losses and parameters of each step, with an evaluation."""
     optimizer, seen = torch.optim.AdamW(net.parameters(), lr=0.01), []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -81,7 +81,7 @@ def test_equals_the_resident_model_to_the_bit(style, way, frozen, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("way", WAYS)
 def test_learns_the_same_on_a_gpu(way, tmp_path):
-    """The optimizer steps on the CPU, which rounds its square roots in its own way."""
+    """The optimizer steps on the CPU, whose square roots are rounded differently."""
     net = model(device="cuda")
     Offload(net.blocks, "cuda", **options(way, tmp_path))
     for ours, theirs in zip(train(net, "cuda"), resident(device="cuda"), strict=True):
@@ -90,7 +90,7 @@ def test_learns_the_same_on_a_gpu(way, tmp_path):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("order", ["recompute first", "offload first", "torch's checkpoint"])
-def test_with_recomputation_each_block_still_comes_twice(order, way, tmp_path):
+def test_with_recomputation_each_block_is_still_loaded_twice(order, way, tmp_path):
     net = model()
     if order == "recompute first":
         recompute.wrap(net.blocks)
@@ -136,7 +136,7 @@ def test_bytes_moved_without_gradients():
 
 
 def watch(net, offloaded):
-    """Notes which blocks are on the device whenever a norm has computed, in forward and in backward."""
+    """Record which blocks are on the device whenever a norm has computed, in forward and in backward."""
     slots, seen = {slot.untyped_storage().data_ptr() for slot in offloaded.slots}, []
 
     def note(_):
@@ -183,7 +183,7 @@ def test_modules_of_unequal_size_and_dtype():
 
 
 class Late(ThreadPoolExecutor):
-    """Copies arrive after everybody has had time to go on without them."""
+    """An executor whose copies arrive late, when code that does not wait has gone on."""
 
     def submit(self, function, *arguments):
         return super().submit(lambda: (time.sleep(0.02), function(*arguments)))
@@ -196,8 +196,8 @@ def test_a_prefetched_block_is_waited_for(monkeypatch):
     assert_same(train(net, steps=1), train(model(), steps=1))
 
 
-def test_what_was_prefetched_in_vain_is_not_used_later():
-    """Forward stops after the second block: the third is on the device, and out of date after the step."""
+def test_an_outdated_prefetch_is_not_used():
+    """Forward stops after the second block; the third is on the device, and outdated after the step."""
     ours, theirs = model(), model()
     Offload(ours.blocks, prefetch=True)
     x, results = torch.ones(1, 16, 32), []
@@ -228,7 +228,7 @@ def test_the_next_block_is_on_its_way_while_one_computes(monkeypatch):
     assert told[2 * LAYERS :] == [3, 2, "backward", 1, "backward", 0, "backward", "backward"]
 
 
-def test_a_penalty_computed_at_home_counts():
+def test_a_penalty_computed_on_the_host_counts():
     gradients = []
     for offloaded in (False, True):
         net = model()
@@ -276,7 +276,7 @@ def test_a_step_during_backward_is_noticed():
         net(text()[:, :-1], text()[:, 1:]).backward()
 
 
-def test_modules_that_cannot_travel_alone_are_refused():
+def test_modules_that_cannot_be_offloaded_alone_are_refused():
     layer = nn.Linear(2, 2)
     for modules, message in [
         ([layer, layer], "module 1 shares a parameter with an earlier one; offload them as one module"),

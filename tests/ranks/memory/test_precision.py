@@ -1,4 +1,4 @@
-"""Mixed precision beside fp32 and torch's GradScaler; what is lost without masters and without a scale; the bytes."""
+"""Mixed precision against fp32 and torch's GradScaler: results, what is lost without it, and bytes."""
 
 import functools
 
@@ -27,14 +27,14 @@ OPTIMIZERS = {
 
 
 def slopes(step):
-    """The gradient of one step: small numbers that fp16 holds exactly, and now and then an overflow."""
+    """Make the gradient of one step: small numbers that fp16 holds exactly, and sometimes an overflow."""
     if step in (2, 6, 7, 12):
         return torch.tensor([1.0, float("inf"), 0.5])
     return torch.tensor([1.0, -2.0, step / 4]) / 1024
 
 
 def torchs(make, steps):
-    """Scale, and weights in fp32, after each step of torch's own."""
+    """Return the scale and the fp32 weights after each step of torch's own scaler."""
     weight = nn.Parameter(torch.tensor([1.0, 2.0, -0.5]))
     optimizer, scaler = make([weight]), torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=3)
     for step in range(steps):
@@ -103,7 +103,7 @@ def model(dtype, style="gpt2"):
 
 
 def sequences(step):
-    """Counting in threes from a random start: [16, 17]."""
+    """Make sequences that count in threes from a random start: [16, 17]."""
     start = torch.randint(32, (16, 1), generator=torch.Generator().manual_seed(step))
     return (start + torch.arange(17) * 3) % 32
 
@@ -261,7 +261,7 @@ def test_parameters_without_gradients_stay():
 @pytest.mark.parametrize("dtype", precision.HALVES)
 @pytest.mark.counted("memory", "bytes of each model state in mixed precision")
 def test_bytes_counted_equal_the_recipes(style, dtype):
-    """16 bytes a parameter between steps; 18 with fp32 gradients, which is what the step itself needs, too."""
+    """There are 16 bytes per parameter between steps, and 18 with fp32 gradients, as during the step."""
     net, in_step = model(dtype, style), []
     optimizer = MasterWeights(torch.optim.AdamW(net.parameters(), lr=1e-3))
     optimizer.optimizer.register_step_pre_hook(lambda *_: in_step.append(optimizer.nbytes()))
@@ -283,7 +283,7 @@ def test_bytes_counted_equal_the_recipes(style, dtype):
 
 
 def agree(group, together):
-    """Rank r overflows in step r; each has gradients of its own, as with ZeRO."""
+    """Let rank r overflow in step r; ranks have different gradients, as with ZeRO."""
     weight = nn.Parameter(torch.ones(1, dtype=torch.float16))
     scale = LossScale(16.0, good_steps=2)
     optimizer = MasterWeights(torch.optim.SGD([weight], lr=0.25), loss_scale=scale, group=group if together else None)
@@ -295,7 +295,7 @@ def agree(group, together):
 
 
 def average(group):
-    """Data parallelism in bf16: the masters after three steps, the second of which overflowed on the last rank."""
+    """Train data-parallel for three steps, of which the second overflows on the last rank; return the masters."""
     net = model(torch.bfloat16) if group.rank() == 0 else transformer.Transformer(TransformerSpec(**SIZES)).bfloat16()
     wrapped = DataParallel(net, group)
     optimizer = MasterWeights(torch.optim.AdamW(net.parameters(), lr=1e-3), loss_scale=LossScale(1024.0))

@@ -1,4 +1,4 @@
-"""Recomputed equals kept, to the bit: gradients, random numbers, casts; and the bytes saved are those predicted."""
+"""Recomputation changes no bit of gradients, random numbers or casts, and saves the predicted bytes."""
 
 import functools
 import gc
@@ -49,7 +49,7 @@ CHECKPOINTS = (plain, checkpoint, torchs_checkpoint)
 
 
 def same(ours, theirs):
-    """Equal to the bit, where both are or are not."""
+    """Assert that gradients are bitwise identical, or missing in both."""
     return (ours is None) == (theirs is None) and (ours is None or torch.equal(ours, theirs))
 
 
@@ -76,7 +76,7 @@ def tokens(batch=BATCH):
 
 @functools.cache
 def trained(style, attention, policy):
-    """Gradients of one step, the bytes that forward left, and the most at any time."""
+    """Return the gradients of one step, the bytes that forward kept, and the peak."""
     net, text = model(style, policy), tokens()
     with ATTENTIONS[attention](), SavedTensors(without=[*net.parameters(), text]) as saved:
         loss = net(text[:, :-1], text[:, 1:])
@@ -95,7 +95,7 @@ def test_gradients_are_equal_to_the_bit(style, attention, policy):
 
 @functools.cache
 def alone(style, attention):
-    """What one block leaves, its input not counted."""
+    """Return the bytes that one block keeps, without its input."""
     block, x = model(style).blocks[0], torch.randn(BATCH, LENGTH, HIDDEN, dtype=torch.float64, requires_grad=True)
     with ATTENTIONS[attention](), SavedTensors(without=[*block.parameters(), x]) as saved:
         y = block(x)
@@ -103,7 +103,7 @@ def alone(style, attention):
 
 
 def without_blocks(style):
-    """What embedding, norm, head and loss leave."""
+    """Return the bytes that embedding, norm, head and loss keep."""
     net, text = model(style), tokens()
     net.blocks = nn.ModuleList()
     with SavedTensors(without=[*net.parameters(), text]) as saved:
@@ -115,7 +115,7 @@ def without_blocks(style):
 @pytest.mark.parametrize("style", ["gpt2", "llama"])
 @pytest.mark.counted("memory", "bytes that stay of recomputed blocks")
 def test_of_a_block_its_input_stays(style, attention):
-    """Every block's input; at its peak backward holds one block more."""
+    """Every block keeps its input; at the peak of backward one block keeps everything."""
     x, block = alone(style, attention)
     assert x == BATCH * LENGTH * HIDDEN * 8
     rest, _ = without_blocks(style)
@@ -173,7 +173,7 @@ def test_wrapping_can_be_undone_and_keeps_names():
 
 
 def test_microbatches_hold_the_activations_of_one_and_give_the_gradient_of_all():
-    """The other way to hold less: accumulation is a loop, and costs nothing but smaller matrices."""
+    """Accumulation, the other way to need less memory, is a loop, and only makes matrices smaller."""
     text, whole, parts = tokens(batch=8), model(), model()
     with SavedTensors(without=[*whole.parameters(), text]) as at_once:
         whole(text[:, :-1], text[:, 1:]).backward()
@@ -250,7 +250,7 @@ MODULES = {
 
 
 def outcome(how, make, needs_gradient=True):
-    """Result, gradients, and the next random number, from the same seeds."""
+    """Return the result, the gradients and the next random number, from the same seeds."""
     torch.manual_seed(0)
     module, x = make().double(), torch.randn(5, 6, dtype=torch.float64, requires_grad=needs_gradient)
     torch.manual_seed(1)
@@ -322,7 +322,7 @@ def test_one_tensor_in_two_places():
 
 
 def cast_step(how, make, inside):
-    """What the result's dtype was, and the gradients; backward inside the block or after it."""
+    """Return the result's dtype and the gradients, with backward inside the block or after it."""
     torch.manual_seed(0)
     module, x = make(), torch.randn(5, 6)
     with torch.autocast("cpu", torch.bfloat16):
@@ -461,7 +461,7 @@ class Shared(nn.Module):
 
 
 def test_hooks_of_modules_may_watch_the_second_forward():
-    """torch's FLOP counter hangs hooks on the inputs of every module; leaves of a nested backward cannot have them."""
+    """torch's FLOP counter registers hooks on the inputs of every module, which leaves of a nested backward reject."""
     x, net = torch.ones(2, 6, requires_grad=True), nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     with FlopCounterMode(display=False) as counter:
         checkpoint(net, x).sum().backward()

@@ -1,4 +1,4 @@
-"""The tools of a diagnosis, on patients whose illness is known."""
+"""The tools of a diagnosis find mistakes that we made on purpose."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def net():
 
 
 def consult(group):
-    """Several patients in one launch: what each tool says, and what it sent."""
+    """Run every tool in one launch; return what it finds and what it sent."""
     rank, said, model = group.rank(), {}, net()
     tensors = dict(model.state_dict())
     said["healthy"] = diagnose.differing(tensors, group)
@@ -87,7 +87,7 @@ def test_a_checksum_is_of_the_bits(dtype):
 
 
 def test_a_checksum_sees_every_bit():
-    """Also a NaN, another NaN, and a zero's sign, which `==` does not."""
+    """It sees a NaN, another NaN, and the sign of a zero, which `==` does not."""
     x = torch.zeros(5, dtype=torch.float64)
     seen = {int(diagnose.checksum(x))}
     for place in range(5):

@@ -21,7 +21,7 @@ NBYTES = 4 * NUM
 
 
 def record(body, world_size):
-    """(events, bytes counted by the operating system) of `body(x, group)` on every rank."""
+    """Return the events of `body(x, group)` and the bytes counted by the operating system, for every rank."""
 
     def call(group):
         x = torch.ones(NUM)
@@ -70,7 +70,7 @@ def test_the_operating_system_saw_the_same_bytes(verb, world_size):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how many bytes a socket has sent")
 def test_gloo_reduce_scatter_sends_as_much_as_an_all_reduce():
-    """It is one inside, in torch 2.13: twice the bytes a reduce-scatter needs. If this fails, rejoice."""
+    """In torch 2.13 it is one inside, with twice the bytes it needs. If this fails, torch has improved."""
     on_sockets = sum(sent for _, sent in record(comm.reduce_scatter, 4))
     assert on_sockets == pytest.approx(VERBS["all_reduce"][2](4), rel=0.02)
 
@@ -160,7 +160,7 @@ _functional = operator.attrgetter("ops._c10d_functional")  # of torch; cloudpick
 
 
 def issue(name, x, group):
-    """The operation `name` of torch's functional collectives on `x`; returns its result, or a list of them."""
+    """Call the operation `name` of torch's functional collectives on `x`; return its result or results."""
     call, size, told = getattr(_functional(torch), name), group.size(), group.group_name
     many = [x, x.clone()] if "coalesced" in name else x
     if "all_reduce" in name:
@@ -248,7 +248,7 @@ def test_an_unknown_operation_is_recorded_under_its_own_name():
 
 
 def test_what_has_not_ended_ends_with_the_ledger_and_leaves_nothing_behind():
-    """Rank 1 joins in only when rank 0, its ledger closed, tells it to."""
+    """Rank 1 takes part only when rank 0 has closed its ledger."""
 
     def call(group):
         import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""What a ledger records is a program that can be played: computing, communications and waitings of every rank."""
+"""A ledger records a program that can be replayed: computing, communication and waits of every rank."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def steps(events):
 
 
 def ring(x, group):
-    """A ring all-reduce out of messages, as one would write it down."""
+    """Run a ring all-reduce made of messages, in the plainest way."""
     rank, size = group.rank(), group.size()
     pieces = list(x.clone().chunk(size))
     for step in range(2 * (size - 1)):
@@ -43,7 +43,7 @@ def doubling(x, group):
 
 
 def naive(x, group):
-    """Everybody sends to rank 0, one after the other, which sends everybody the sum."""
+    """Send every rank's tensor to rank 0, one after the other, and the sum back to every rank."""
     if group.rank():
         comm.send(x, group, to=0)
         return comm.receive(x, group, source=0)
@@ -62,7 +62,7 @@ BY_MESSAGES = {
 
 
 def record_all(group):
-    """Everything that these tests look at, in one run: name -> what this rank recorded."""
+    """Record everything that these tests need in one run: name -> what this rank recorded."""
     torch.manual_seed(group.rank())
     recorded = {}
     for name, (algorithm, _) in BY_MESSAGES.items():
@@ -89,7 +89,7 @@ def wrapped(kind, group):
 
 
 def data_parallel_step(kind, group):
-    """A training step after two others: in the second torch's DDP makes its buckets anew."""
+    """Record the third training step, because torch's DDP rebuilds its buckets in the second."""
     model, tokens = wrapped(kind, group), torch.randint(64, (2, 17))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
@@ -120,7 +120,7 @@ def overlapped(group):
 
 
 def halves(group, in_words):
-    """Two messages fill the halves of one buffer; using the first says nothing about the second."""
+    """Two messages fill the halves of one buffer; a use of the first implies nothing about the second."""
     whole, other = torch.zeros(8), 1 - group.rank()
     with ledger.Ledger() as book:
         works = [torch.distributed.irecv(half, other, group=group, tag=tag) for tag, half in enumerate(whole.split(4))]
@@ -193,7 +193,7 @@ def merged(recorded, name):
 @pytest.mark.parametrize("name", BY_MESSAGES)
 @pytest.mark.counted("interconnects", "seconds of recorded messages, replayed on a uniform network")
 def test_recorded_messages_replay_in_the_time_of_the_formula(four, name):
-    """On a uniform network, to 1e-9: nothing of this machine's speed is left in it."""
+    """They agree to 1e-9 on a uniform network: the speed of this machine plays no part."""
     num_steps, carried = BY_MESSAGES[name][1](4)
     played = replay(merged(four, name), network.uniform(4, LINK, CHIP), link_utilisation=1.0)
     expected = num_steps * LINK.latency + carried * NBYTES / LINK.bandwidth
@@ -210,7 +210,7 @@ TEXTBOOK = {  # steps, and buffers that follow one another, on 4 ranks: Thakur e
 @pytest.mark.parametrize("name", TEXTBOOK)
 @pytest.mark.counted("interconnects", "seconds of our recorded all-reduces, replayed, by the textbook")
 def test_our_collectives_replay_in_the_time_of_the_textbook(four, name):
-    """Executed on real ranks, with receives asked for ahead of time, and recorded; the plan itself takes as long."""
+    """The record of a plan, with receives that start early, takes as long as the plan itself."""
     num_steps, carried = TEXTBOOK[name]
     cluster, recorded = network.uniform(4, LINK, CHIP), merged(four, f"our {name}")
     expected = num_steps * LINK.latency + carried * NBYTES / LINK.bandwidth
@@ -222,7 +222,7 @@ def test_our_collectives_replay_in_the_time_of_the_textbook(four, name):
 @pytest.mark.parametrize("name", ["ours", "torch's", "views"])
 @pytest.mark.counted("compute", "FLOPs of a training step on ranks, by the ledger")
 def test_a_training_step_counts_the_flops_that_are_predicted(four, name):
-    """Forward exactly; backward computes the scores of attention once more, as flash attention does."""
+    """Forward is exact; backward recomputes the scores of attention, as flash attention does."""
     predicted = flops.training_step(SPEC, batch=2, sequence=16)
     for program, spans in (each[name] for each in four):
         assert spans["forward"] == sum(predicted["forward"].values())
@@ -248,7 +248,7 @@ def test_buckets_leave_during_backward_and_are_waited_for_after_it(four, name):
 @pytest.mark.parametrize("name", ["ours", "torch's", "views"])
 @pytest.mark.counted("data_parallel", "seconds that a replayed step shows of its averaging")
 def test_a_replayed_step_hides_what_the_formula_hides(four, name):
-    """A slow chip, a fast link: only what is sent after the last computing is left over, for the time of its rings."""
+    """With a slow chip and a fast link, only what is sent after the last computing takes extra time."""
     program = merged(four, name)
     cluster = network.uniform(4, LINK, hardware.chip("V100 SXM2 32 GB"))
     played = replay(program, cluster, utilisation=1e-6, link_utilisation=1.0)
@@ -274,7 +274,7 @@ def test_an_operation_is_issued_here_and_waited_for_there(four):
 
 
 def test_using_a_part_of_a_buffer_waits_for_that_part_alone(two):
-    """Tag 0 is waited for in words, tag 1 by using its half."""
+    """The message with tag 0 has an explicit wait; that with tag 1 is waited for by a use of its half."""
     program = two[0]["halves"]
     received = {event.tag: event.number for event in program if event.op == "receive"}
     assert [event.number for event in program if event.kind == "idle"] == [received[0], received[1]]
@@ -282,7 +282,7 @@ def test_using_a_part_of_a_buffer_waits_for_that_part_alone(two):
 
 
 def test_words_count_where_there_are_any(two):
-    """A buffer may be asked for ahead of time and used meanwhile; the rank waits where it says so."""
+    """A receive may start early and its buffer be used meanwhile; an explicit wait is the one that counts."""
     program = two[0]["in words"]
     received = {event.tag: event.number for event in program if event.op == "receive"}
     assert [(event.op, event.number) for event in program[4:]] == [
@@ -297,7 +297,7 @@ def test_who_sent_is_known_when_it_has_arrived(two):
 
 
 def test_fully_sharded_modules_can_be_replayed(four):
-    """Parameters are gathered before they are used, and waited for: the replay is a step one after the other."""
+    """Parameters are gathered and waited for before they are used, so the replay overlaps nothing."""
     program = merged(four, "fully sharded")
     mine = [event for event in program if event.rank == 0]
     for op in ("all_gather", "reduce_scatter"):

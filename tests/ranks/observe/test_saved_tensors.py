@@ -1,3 +1,5 @@
+"""Every storage that autograd keeps counts once, until the last operation that keeps it is done."""
+
 import pytest
 import torch
 from torch import nn

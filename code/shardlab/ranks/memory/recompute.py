@@ -61,7 +61,11 @@ class _Recompute(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, again: Any, outputs: list[Tensor], parameters: list[Tensor], *tensors: Tensor
+        ctx: Any,
+        again: Any,
+        outputs: list[Tensor],
+        parameters: list[Tensor],
+        *tensors: Tensor,
     ) -> Any:
         ctx.again = again
         ctx.parameters = parameters
@@ -74,7 +78,8 @@ class _Recompute(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "what is recomputed has no second derivative; use create_graph without checkpoint"
+                "what is recomputed has no second derivative; "
+                "use create_graph without checkpoint"
             )
         if ctx.versions != [parameter._version for parameter in ctx.parameters]:
             raise RuntimeError(
@@ -86,7 +91,7 @@ class _Recompute(torch.autograd.Function):
         with torch.enable_grad():
             for tensor, need in zip(ctx.saved_tensors, needed, strict=False):
                 leaf = tensor.detach().requires_grad_(need)
-                inputs.append(leaf.view_as(leaf))  # some hooks of modules do not accept a leaf
+                inputs.append(leaf.view_as(leaf))  # some hooks do not accept a leaf
         outputs, incoming = [], []
         for y, gradient in zip(_tensors(ctx.again(inputs)), gradients, strict=True):
             if gradient is not None and y.requires_grad:

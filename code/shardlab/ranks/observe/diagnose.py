@@ -59,8 +59,8 @@ def checksum(x: Tensor) -> Tensor:
 def differing(tensors: Mapping[str, Tensor], group: comm.Group) -> dict[str, list[int]]:
     """Find the tensors that are not bitwise identical to those of rank 0: name -> ranks.
 
-    Every rank passes the same names in the same order, and gets the same answer. Communicates
-    eight bytes per tensor.
+    Every rank passes the same names in the same order, and gets the same answer.
+    Communicates eight bytes per tensor.
     """
     if not tensors:
         return {}
