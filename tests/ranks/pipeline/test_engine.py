@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shardlab import schedules, trace
-from shardlab.costs import timeline
+from shardlab.costs.pipeline import timeline
 from shardlab.ranks import comm, pipeline, transformer
 from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.launch import RankError, run

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab.costs import activations
-from shardlab.costs.recipes import recipe
+from shardlab.costs.facts.recipes import recipe
+from shardlab.costs.memory import activations
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 from shardlab.ranks import tensor_parallel, transformer

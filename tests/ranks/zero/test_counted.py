@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from shardlab import trace
-from shardlab.costs import memory, recipes
+from shardlab.costs import memory
 from shardlab.costs import zero as costs
+from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 from shardlab.ranks import transformer, zero

@@ -1,4 +1,4 @@
-"""FLOPs of the operations that torch runs, by torch's own formulas: the counted side of `costs.flops`.
+"""FLOPs of the operations that torch runs, by torch's own formulas: the counted side of `costs.compute.flops`.
 
 Only matrix products, convolutions and attention have a formula; all else is limited by memory and counts nothing.
 A causal mask saves nothing here, as in torch.utils.flop_counter, whose formulas these are.

@@ -4,7 +4,7 @@
         with ledger.span("step"):
             loss.backward()
     ledger.events          # list of trace.Event: the spans and the communications, with their times
-    ledger.program         # list of trace.Event: all that `costs.replay` needs to play this rank elsewhere
+    ledger.program         # list of trace.Event: all that `costs.traces.replay` needs to play this rank elsewhere
     ledger.sent_bytes      # what the operating system saw leave this rank's sockets
 
 Every operation of torch.distributed, also one that DDP's C++ code starts, passes torch's dispatcher, where a
