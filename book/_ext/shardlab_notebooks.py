@@ -219,14 +219,13 @@ def directive(token: Any, here: Place) -> str:
     lines = token.content.splitlines()
     settings = list(itertools.takewhile(lambda line: line.startswith(":"), lines))
     options = dict(options_to_items("\n".join(line[1:] for line in settings))[0])
-    body = "\n".join(lines[len(settings) :])
-    return DIRECTIVES[name](argument, options, body, here.below(1 + len(settings)))
+    body = "\n".join(["", *("" for _ in settings), *lines[len(settings) :]])  # as far below `here` as in the page
+    return DIRECTIVES[name](argument, options, body, here)
 
 
 def admonition(title: str, options: dict[str, str], body: str, here: Place) -> str:
     """A folded answer is <details>; anything else is a quotation with a title."""
-    blank = len(body) - len(body.lstrip("\n"))
-    words = translate(body.strip("\n"), here.below(blank))
+    words = translate(body, here).strip("\n")
     if {"dropdown", "toggle"} & set(options.get("class", "").split()):
         return f"<details>\n<summary><b>{html.escape(title)}</b></summary>\n\n{words}\n\n</details>\n"
     return textwrap.indent(f"**{inline(title, here)}**\n\n{words}", "> ", lambda _: True)
@@ -238,7 +237,7 @@ def figure(name: str, options: dict[str, str], body: str, here: Place) -> str:
     kind = {".svg": "svg+xml", ".jpg": "jpeg"}.get(path.suffix, path.suffix[1:])
     data, alt = base64.b64encode(path.read_bytes()).decode(), html.escape(options.get("alt", ""))
     picture = f'<img width="700" alt="{alt}" src="data:image/{kind};base64,{data}">'
-    return f"{picture}\n\n{textwrap.indent(translate(body.strip(), here.below(1)), '> ')}"
+    return f"{picture}\n\n{textwrap.indent(translate(body, here).strip(), '> ')}"
 
 
 def literalinclude(name: str, options: dict[str, str], _: str, here: Place) -> str:
@@ -282,7 +281,7 @@ DIRECTIVES: dict[str, Callable[[str, dict[str, str], str, Place], str]] = {
     "bibliography": bibliography,
     "dropdown": lambda title, options, *rest: admonition(title, options | {"class": "dropdown"}, *rest),
     "figure": figure,
-    "glossary": lambda _, __, body, here: definitions(body.strip("\n"), here),
+    "glossary": lambda _, __, body, here: definitions(body, here).strip("\n"),
     "literalinclude": literalinclude,
     "margin": admonition,
     "note": lambda _, *rest: admonition("Note", *rest),
