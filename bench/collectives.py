@@ -27,8 +27,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shardlab import exchanges
-from shardlab.ranks import collectives, comm, fusion, launch
-from shardlab.ranks.exchanges import execute
+from shardlab.ranks import collectives, comm, launch
+from shardlab.ranks.collectives import fusion
+from shardlab.ranks.collectives.exchanges import execute
 
 RANKS = (2, 4, 8)
 SIZES = [2**power for power in range(10, 27, 2)]  # bytes: 1 KiB to 64 MiB

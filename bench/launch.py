@@ -22,9 +22,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from shardlab.ranks import comm, ledger
+from shardlab.ranks import comm
 from shardlab.ranks.launch import run
 from shardlab.ranks.launch.local import Helper
+from shardlab.ranks.observe import ledger
 
 RANKS = (2, 4, 8)
 ROUNDS = 3

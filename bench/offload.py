@@ -19,7 +19,7 @@ import record
 import torch
 
 from shardlab.ranks import transformer
-from shardlab.ranks.offload import Offload
+from shardlab.ranks.memory.offload import Offload
 from shardlab.spec import TransformerSpec
 
 SPEC = TransformerSpec(vocab_size=256, context_length=512, hidden_size=512, num_layers=6, num_heads=8)

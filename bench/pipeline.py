@@ -17,8 +17,8 @@ from torch.distributed import pipelining
 
 from shardlab import schedules
 from shardlab.costs import timeline
-from shardlab.ranks import comm, partition, transformer
-from shardlab.ranks.pipeline import Pipeline
+from shardlab.ranks import comm, transformer
+from shardlab.ranks.pipeline import Pipeline, partition
 from shardlab.schedules import Schedule
 from shardlab.spec import TransformerSpec
 

@@ -21,8 +21,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint as torchs
 from torch.utils.flop_counter import FlopCounterMode
 
-from shardlab.ranks import recompute, transformer
-from shardlab.ranks.saved import SavedTensors
+from shardlab.ranks import transformer
+from shardlab.ranks.memory import recompute
+from shardlab.ranks.observe.saved_tensors import SavedTensors
 from shardlab.spec import TransformerSpec
 
 # 5 * heads * sequence / hidden is 80, as in GPT-3 (Korthikanti et al. 2022, section 5): scores weigh as much there

@@ -25,8 +25,9 @@ from shardlab.costs.hardware import Link
 from shardlab.costs.network import NETWORK, Cluster, Node, Wire
 from shardlab.costs.replay import replay as play_again
 from shardlab.costs.traces import programs
-from shardlab.ranks import collectives, comm, ledger, transformer
+from shardlab.ranks import collectives, comm, transformer
 from shardlab.ranks.launch import run
+from shardlab.ranks.observe import ledger
 from shardlab.spec import TransformerSpec
 
 RATES = {"50 Mb/s": 50e6, "200 Mb/s": 200e6}  # of the cable, in each direction

@@ -12,7 +12,8 @@ import torch
 
 from shardlab import schedules
 from shardlab.layout import Layout
-from shardlab.ranks import checkpoint, launch, sampler, text, transformer
+from shardlab.ranks import checkpoint, launch, text, transformer
+from shardlab.ranks.data_parallel import sampler
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.train import Trainer
 from shardlab.spec import TransformerSpec

@@ -17,6 +17,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("patient")
 
+os.environ["SHARDLAB_FOLDER"] = ""  # a test is no learner: no record is kept, but where it asks for one
+
 LONG_FIXTURES = {"book", "browser", "chapter", "lab", "site"}  # of tests that take longest, and so begin first
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "code" / "shardlab"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent.name == "launch")
 CHAPTERS = sorted((ROOT / "book").glob("*.md"))
-BRIDGES = {"spec", "trace", "layout", "schedules", "cuts", "exchanges", "measured"}
+BRIDGES = {"spec", "trace", "layout", "schedules", "cuts", "exchanges", "measured", "project", "learner"}
 MAY_IMPORT = {  # room -> rooms it may use, beside itself
     **{bridge: BRIDGES for bridge in BRIDGES},
     "costs": BRIDGES,
@@ -21,7 +21,7 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
     "explorers": BRIDGES | {"costs", "figures"},
     "exercises": BRIDGES | {"costs", "ranks"},
 }
-NAMES_TORCH_DISTRIBUTED = {"launch", "comm.py", "ledger.py", "checkpoint.py"}
+NAMES_TORCH_DISTRIBUTED = {"ranks/comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/files.py"}
 COMPOSES = {  # adds up, or joins, what its siblings count or cut
     "costs/data_parallel.py",
     "costs/machines.py",
@@ -34,7 +34,7 @@ COMPOSES = {  # adds up, or joins, what its siblings count or cut
     "costs/tensor_parallel.py",
     "costs/zero_step.py",
     "costs/published/steps.py",
-    "ranks/tensor_parallel.py",
+    "ranks/tensor_parallel/engine.py",
     "ranks/train.py",
     "ranks/zero/sharding.py",
 }
@@ -80,7 +80,7 @@ def test_what_a_run_should_take_is_pure_python(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_few_modules_name_torch_distributed(path):
-    if not NAMES_TORCH_DISTRIBUTED & set(path.relative_to(PACKAGE).parts[1:]):
+    if name(path) not in NAMES_TORCH_DISTRIBUTED and "launch" not in path.parts:
         assert not {each for each in imports(path) if each.startswith("torch.distributed")}
 
 
@@ -137,7 +137,8 @@ def test_a_chapter_redefines_nothing_of_the_package(chapter):
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_a_cell_is_short(chapter):
     for cell in cells(chapter):
-        assert len(cell.strip().splitlines()) <= MAX_CELL, cell
+        lines = [line for line in cell.strip().splitlines() if not line.startswith(("import ", "from "))]
+        assert len(lines) <= MAX_CELL, cell
         assert max(map(len, cell.splitlines())) <= MAX_WIDTH, cell
 
 

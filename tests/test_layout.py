@@ -5,7 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardlab.layout import AXES, DEGREES, Layout, coordinates, groups, holdings, stages, tensor_degrees, together
+from shardlab.layout import (
+    AXES,
+    AXES_3D,
+    DEGREES,
+    Layout,
+    coordinates,
+    groups,
+    holdings,
+    stages,
+    tensor_degrees,
+    together,
+)
 from shardlab.spec import TransformerSpec
 
 
@@ -86,9 +97,9 @@ def test_other_nonsense_is_refused():
 # ---- which ranks talk to each other ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", list(permutations(AXES)))
+@pytest.mark.parametrize("order", [*permutations(AXES), *permutations(AXES_3D)])
 def test_groups_are_all_ranks_that_differ_in_one_axis_only(order):
-    layout = Layout(dp=3, tp=2, pp=4)
+    layout = Layout(dp=3, tp=2, pp=2, cp=2) if "cp" in order else Layout(dp=3, tp=2, pp=4)
     found = groups(layout, order)
     places = [coordinates(rank, layout, order) for rank in range(24)]
     assert len({tuple(place.values()) for place in places}) == 24
@@ -103,13 +114,33 @@ def test_groups_are_all_ranks_that_differ_in_one_axis_only(order):
 def test_six_gpus_as_two_pipelines_of_three():
     assert groups(Layout(dp=2, pp=3), ("tp", "pp", "dp"))["pp"] == [(0, 1, 2), (3, 4, 5)]
     assert groups(Layout(dp=2, pp=3), ("tp", "dp", "pp"))["pp"] == [(0, 2, 4), (1, 3, 5)]
-    with pytest.raises(ValueError, match="no order of the axes tp, dp, pp"):
-        groups(Layout(), ("tp", "dp"))
-    with pytest.raises(ValueError, match="cp=2 is along none of them; use cp = 1"):
-        groups(Layout(cp=2))
 
 
-@pytest.mark.parametrize("order", list(permutations(AXES)))
+@pytest.mark.parametrize("order", [("dp", "pp"), ("tp", "tp", "dp", "pp"), ("tp", "dp", "pp", "ep")])
+def test_an_order_names_each_axis_that_is_cut_once(order):
+    with pytest.raises(ValueError, match="no order of the axes tp, cp, dp, pp; name each once"):
+        groups(Layout(tp=2, dp=2), order)
+
+
+def test_the_ranks_of_a_sequence_are_next_after_those_of_a_layer():
+    """tp = 2, cp = 2, dp = 2, by hand: the order of Llama 3's and Megatron-LM's innermost axes."""
+    found = groups(Layout(tp=2, cp=2, dp=2))
+    assert found["tp"] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert found["cp"] == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert found["dp"] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert together(Layout(tp=2, cp=2, dp=2), ("cp", "dp")) == [(0, 2, 4, 6), (1, 3, 5, 7)]
+
+
+def test_experts_are_divided_among_neighbours_along_dp():
+    """dp = 4 beside tp = 2: ranks 0 2 4 6 see different samples. With ep = 2, the neighbours 0 2 and 4 6 hold all
+    experts between them, and 0 4 and 2 6 hold the same ones."""
+    layout = Layout(tp=2, dp=4, ep=2)
+    assert together(layout, ("ep",)) == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert together(layout, ("edp",)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert together(layout, ("ep", "edp")) == together(layout, ("dp",)) == [(0, 2, 4, 6), (1, 3, 5, 7)]
+
+
+@pytest.mark.parametrize("order", list(permutations(AXES_3D)))
 def test_ranks_of_several_axes_are_those_that_share_the_others(order):
     layout = Layout(dp=3, tp=2, pp=4)
     assert together(layout, AXES, order) == [tuple(range(24))]
@@ -135,5 +166,7 @@ def test_what_ranks_hold_is_each_replicas_model_once(order):
         first, last = [(0, 3), (3, 5), (5, 7)][place["pp"]]
         assert each.depth == (first / 7, last / 7)
         assert each.states == (place["dp"] / 2, (place["dp"] + 1) / 2)
+    sequence = holdings(Layout(dp=2, cp=2, zero=1), num_layers)  # the ranks of a sequence hold one state between them
+    assert [each.states for each in sequence] == [(0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1)]
     whole = holdings(Layout(dp=2), num_layers)
     assert {each.states for each in whole} == {(0.0, 1.0)}

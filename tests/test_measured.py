@@ -1,25 +1,30 @@
 """Results of benches are found, named and shown."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from shardlab import measured
+from shardlab import measured, project
 
 SETTING = {"processor": "Abacus", "cores": 2, "gpus": [], "torch": "2.13", "date": "2026-01-02"}
 
 
-def test_the_nearest_results_are_read(tmp_path, monkeypatch):
-    results = tmp_path / "bench" / "results"
-    results.mkdir(parents=True)
-    (results / "roofline.json").write_text(json.dumps({"setting": SETTING, "rows": [1]}))
-    (tmp_path / "book").mkdir()
-    monkeypatch.chdir(tmp_path / "book")
-    assert measured.results("roofline")["rows"] == [1]
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """The bench/ of a project without benches."""
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(project, "BENCH", tmp_path)
+    return tmp_path
 
 
-def test_what_was_not_measured_says_how_to(monkeypatch, tmp_path):
+def test_the_results_of_the_project_are_read_in_any_folder(tmp_path, monkeypatch):
+    expected = json.loads((Path(__file__).parents[1] / "bench" / "results" / "roofline.json").read_text())
     monkeypatch.chdir(tmp_path)
+    assert measured.results("roofline") == expected
+
+
+def test_what_was_not_measured_says_how_to(bench):
     with pytest.raises(FileNotFoundError, match=r"run python bench/nothing\.py"):
         measured.results("nothing")
 
@@ -62,13 +67,11 @@ def test_a_file_of_results_becomes_tables():
     }
 
 
-def test_claims_by_chapter(tmp_path, monkeypatch):
+def test_claims_by_chapter(bench):
     row = {"kind": "parity", "chapter": "data_parallel", "claim": "is one process", "test": "tests/test_x.py::test_y"}
     row |= {"cases": 5, "ranks": [1, 2, 3, 8], "checks": 7, "numbers": 9, "largest": 2.0}
     other = {**row, "kind": "counted", "claim": "bytes", "difference": 0.5, "allowed": 1.0}
-    (tmp_path / "bench" / "results").mkdir(parents=True)
-    (tmp_path / "bench" / "results" / "proofs.json").write_text(json.dumps({"proofs": [row, other]}))
-    monkeypatch.chdir(tmp_path)
+    (bench / "results" / "proofs.json").write_text(json.dumps({"proofs": [row, other]}))
     assert measured.stems() == ["proofs"]
     header, line = measured.proofs("parity")["data parallel"]
     assert header == ["claim", "ranks", "cases", "numbers", "worst difference", "allowed", "test"]
@@ -76,8 +79,6 @@ def test_claims_by_chapter(tmp_path, monkeypatch):
     assert measured.proofs("counted")["data parallel"][1][4:7] == [2.0, "5.0e-01", "1.0e+00"]
 
 
-def test_a_bench_says_what_it_asks(tmp_path, monkeypatch):
-    (tmp_path / "bench" / "results").mkdir(parents=True)
-    (tmp_path / "bench" / "speed.py").write_text('"""How fast\nis it?\n\nMore of it."""\n')
-    monkeypatch.chdir(tmp_path)
+def test_a_bench_says_what_it_asks(bench):
+    (bench / "speed.py").write_text('"""How fast\nis it?\n\nMore of it."""\n')
     assert measured.question("speed") == "How fast is it?"

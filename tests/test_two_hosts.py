@@ -15,8 +15,7 @@ sys.path.insert(0, str(BENCH))
 import replay as bench  # noqa: E402
 import two_hosts  # noqa: E402
 
-RESULTS = json.loads((BENCH / "results" / "replay.json").read_text())
-MEASURED = RESULTS["two hosts"]
+MEASURED = json.loads((BENCH / "results" / "replay.json").read_text())["two hosts"]
 SLOWEST = next(iter(bench.RATES))
 
 SCRIPT = """
@@ -54,48 +53,33 @@ def names_of_hosts():
     return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", bench.PLAYED)
-def test_what_was_measured_lies_near_what_is_replayed(name):
-    """On the slowest cable, where it decides: from 5 % faster to 20 % slower. The processor's time is not replayed."""
-    row = MEASURED[SLOWEST]["programs"][name]
-    assert 0.95 < row["measured"] / row["replayed"] < 1.2
+PLANS = {
+    "all-reduce, naive": exchanges.naive_all_reduce,
+    "all-reduce, binomial tree": exchanges.binomial_all_reduce,
+    "all-reduce, ring": exchanges.ring_all_reduce,
+    "all-reduce, halving-doubling": exchanges.halving_doubling_all_reduce,
+    "all-reduce, two levels": lambda num_ranks: exchanges.hierarchical_all_reduce(num_ranks, 2),
+}
 
 
-def test_contention_was_measured_too():
-    """Two messages at once take twice as long as one; there and back at once take no longer."""
-    rows = MEASURED[SLOWEST]["programs"]
-    names = ("one message", "two messages at once", "there and back at once")
-    one, two, back = (rows[name]["measured"] for name in names)
-    assert two / one == pytest.approx(2, rel=0.1)
-    assert back / one == pytest.approx(1, rel=0.25)
+def replayed_now(name, rate):
+    """Seconds that the replay gives a plan today, on the cable that pings and one message measured."""
+    facts = MEASURED[rate]
+    where = bench.cluster(facts["latency"], facts["bandwidth"])
+    return replay(programs.of_plan(PLANS[name](bench.RANKS), bench.NBYTES), where, link_utilisation=1.0).seconds
 
 
 @pytest.mark.parametrize("rate", bench.RATES)
-def test_the_stored_replays_are_those_of_the_rules(rate):
-    """What was recorded on the two hosts replays, on any machine, to what one can work out by hand."""
-    facts = MEASURED[rate]
-    latency, once = facts["latency"], bench.NBYTES / facts["bandwidth"]
-    by_hand = {
-        "one message": latency + once,
-        "two messages at once": latency + 2 * once,
-        "there and back at once": latency + once,
-        "all-reduce, naive": 2 * latency + 4 * once,  # all receives and all sends at once; two of each over the cable
-    }
-    for name, expected in by_hand.items():
-        assert facts["programs"][name]["replayed"] == pytest.approx(expected, rel=1e-9)
-    where = bench.cluster(latency, facts["bandwidth"])
-    plan = programs.of_plan(exchanges.halving_doubling_all_reduce(bench.RANKS), bench.NBYTES)
-    planned = replay(plan, where, link_utilisation=1.0).seconds
-    assert facts["programs"]["all-reduce, halving-doubling"]["replayed"] == pytest.approx(planned, rel=1e-9)
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_replays_as_what_ranks_recorded_when_they_executed_it(name, rate):
+    """To rounding where each step is one message per rank; messages of the two others may overlap more."""
+    recorded = MEASURED[rate]["programs"][name]["replayed"]
+    overlaps = name in ("all-reduce, naive", "all-reduce, ring")
+    assert replayed_now(name, rate) == pytest.approx(recorded, rel=0.03 if overlaps else 1e-9)
 
 
-def test_recording_costs_a_few_percent_where_the_model_is_not_tiny():
-    """Of a tiny model every operation is so short that torch's call of Python costs more than it; ours adds little."""
-    medians = {name: {what: each["median"] for what, each in row.items()} for name, row in RESULTS["recording"].items()}
-    assert medians["large"]["ledger"] < 1.05
-    assert medians["small"]["ledger"] < 1.5 * medians["small"]["empty mode"]
-
-
-def test_traces_of_64_ranks_by_thousands_of_events_take_about_a_second():
-    assert max(row["events"] for row in RESULTS["speed"]) > 64 * 2000 - 1
-    assert all(row["seconds"] < 2 for row in RESULTS["speed"])
+@pytest.mark.parametrize("name", PLANS)
+def test_a_replayed_plan_predicts_what_two_hosts_measured(name):
+    """On the slowest cable, which decides: from 5 % too slow to 20 % too fast. Computing is not replayed."""
+    measured = MEASURED[SLOWEST]["programs"][name]["measured"]
+    assert 0.95 < measured / replayed_now(name, SLOWEST) < 1.2

@@ -8,14 +8,18 @@ and GShard (https://arxiv.org/abs/2006.16668).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isqrt
+from math import isqrt, prod
 from typing import NamedTuple
 
 from shardlab.spec import TransformerSpec
 
 ZERO_STAGES = {0: "everything on every rank", 1: "optimizer cut", 2: "+ gradients cut", 3: "+ parameters cut"}
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
-AXES = ("tp", "dp", "pp")  # of the mesh, in Megatron-LM's order: the ranks of tp are neighbours
+AXES = ("tp", "cp", "dp", "pp")  # of the mesh, in Megatron-LM's order: the ranks of tp are neighbours
+AXES_3D = ("tp", "dp", "pp")  # an order for layouts without context parallelism
+# A mesh has an axis inside dp, too: ep neighbours along dp hold different experts; edp, "expert data parallel" in
+# Megatron-LM, joins the dp / ep ranks that hold the same ones.
+PARTS = {"dp": ("ep", "edp")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,33 +100,44 @@ def stages(num_layers: int, pp: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(starts)]
 
 
-def coordinates(rank: int, layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
-    """The place of a rank along each axis: ranks are numbered along the axes, the first one fastest.
+def strides(layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
+    """How far apart two neighbours along each axis are: ranks are numbered along the axes, the first one fastest.
 
-    With ("tp", "dp", "pp") the ranks of a tensor-parallel group are neighbours, and share a node if the group is no
-    larger (Narayanan et al. 2021, section 4). Errors: ValueError for an order that does not name each axis once.
+    With ("tp", "cp", "dp", "pp") the ranks of a tensor-parallel group are neighbours, and share a node if the group is
+    no larger (Narayanan et al. 2021, section 4). An order may leave out axes of one rank.
+    Errors: ValueError for an order that names an axis twice, an unknown one, or leaves out one that is cut.
     """
-    if sorted(order) != sorted(AXES):
-        raise ValueError(f"{list(order)} is no order of the axes {listed(AXES)}; name each once")
-    place = {}
-    for axis in order:
-        rank, place[axis] = divmod(rank, getattr(layout, axis))
-    return place
+    needed = {axis for axis in AXES if getattr(layout, axis) > 1}
+    if len(set(order)) < len(order) or not needed <= set(order) <= set(AXES):
+        raise ValueError(
+            f"{list(order)} is no order of the axes {listed(AXES)}; name each once, those of degree 1 if you like"
+        )
+    sizes = [getattr(layout, axis) for axis in order]
+    return {axis: prod(sizes[:index]) for index, axis in enumerate(order)}
+
+
+def coordinates(rank: int, layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
+    """The place of a rank along each axis, those of `order` first; numbered as `strides` says, with its errors."""
+    place = {axis: rank // step % getattr(layout, axis) for axis, step in strides(layout, order).items()}
+    return place | {axis: 0 for axis in AXES if axis not in place}
 
 
 def groups(layout: Layout, order: Sequence[str] = AXES) -> dict[str, list[tuple[int, ...]]]:
-    """For each axis the groups of ranks that differ in that axis only, in order of their first ranks."""
-    return {axis: together(layout, (axis,), order) for axis in AXES}
+    """For each axis of `order` the groups of ranks that differ in that axis only, in order of their first ranks."""
+    return {axis: together(layout, (axis,), order) for axis in order}
 
 
 def together(layout: Layout, axes: Sequence[str], order: Sequence[str] = AXES) -> list[tuple[int, ...]]:
-    """The groups of ranks that differ in these axes only: with ("tp", "pp") those that hold one model between them."""
-    if layout.cp > 1:
-        raise ValueError(f"a mesh has the axes {listed(AXES)}, and cp={layout.cp} is along none of them; use cp = 1")
+    """The groups of ranks that differ in these axes only: with ("tp", "pp") those that hold one model between them.
+
+    axes: of AXES, or "ep" and "edp", the parts of dp.
+    """
+    varied = {part for axis in axes for part in PARTS.get(axis, (axis,))}
     found: dict[tuple[int, ...], list[int]] = {}
     for rank in range(layout.ranks):
         place = coordinates(rank, layout, order)
-        found.setdefault(tuple(place[axis] for axis in AXES if axis not in axes), []).append(rank)
+        place["edp"], place["ep"] = divmod(place.pop("dp"), layout.ep)
+        found.setdefault(tuple(place[axis] for axis in sorted(place) if axis not in varied), []).append(rank)
     return [tuple(group) for group in found.values()]
 
 
@@ -136,16 +151,15 @@ class Holding(NamedTuple):
 
 
 def holdings(layout: Layout, num_layers: int, order: Sequence[str] = AXES) -> list[Holding]:
-    """What each rank holds, in order of the ranks."""
+    """What each rank holds, in order of the ranks. The ranks of cp hold the same states, as those of dp do."""
     found, cut = [], stages(num_layers, layout.pp)
     for rank in range(layout.ranks):
         place = coordinates(rank, layout, order)
-        width, share = (
-            (place[axis] / size, (place[axis] + 1) / size) for axis, size in (("tp", layout.tp), ("dp", layout.dp))
-        )
-        held = cut[place["pp"]]
+        held, replica = cut[place["pp"]], place["dp"] * layout.cp + place["cp"]
+        width = place["tp"] / layout.tp, (place["tp"] + 1) / layout.tp
         depth = held.start / num_layers, held.stop / num_layers
-        found.append(Holding(place["dp"], width, depth, share if layout.zero else (0.0, 1.0)))
+        share = replica / layout.replicas, (replica + 1) / layout.replicas
+        found.append(Holding(replica, width, depth, share if layout.zero else (0.0, 1.0)))
     return found
 
 

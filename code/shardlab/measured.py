@@ -2,24 +2,25 @@
 
 import ast
 import json
-from pathlib import Path
 from typing import Any
+
+from . import project
 
 SPREAD = {"median", "quartile 1", "quartile 3"}
 
 
 def results(stem: str) -> dict[str, Any]:
-    """What bench/<stem>.py wrote, of the project in whose folders this process works.
+    """Return what bench/<stem>.py wrote.
 
     Errors: FileNotFoundError that names the command, where nothing was written.
     """
-    places = _places()
-    for place in places:
-        path = place / "bench" / "results" / f"{stem}.json"
-        if path.is_file():
-            found: dict[str, Any] = json.loads(path.read_text())
-            return found
-    raise FileNotFoundError(f"no bench/results/{stem}.json above {places[0].name}; run python bench/{stem}.py")
+    path = project.BENCH / "results" / f"{stem}.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no bench/results/{stem}.json; run python bench/{stem}.py in the project's folder"
+        )
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def setting(found: dict[str, Any]) -> str:
@@ -36,12 +37,12 @@ def spread(ratio: dict[str, float]) -> str:
 
 def stems() -> list[str]:
     """Names of all that was measured, in alphabetical order."""
-    return sorted(path.stem for path in _folder().glob("results/*.json"))
+    return sorted(path.stem for path in (project.BENCH / "results").glob("*.json"))
 
 
 def question(stem: str) -> str:
     """What a bench is about: the first sentence in its file."""
-    text = (_folder() / f"{stem}.py").read_text()
+    text = (project.BENCH / f"{stem}.py").read_text(encoding="utf-8")
     (words, *_) = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
     return " ".join(words.split())
 
@@ -77,18 +78,6 @@ def tables(found: dict[str, Any]) -> dict[str, list[list[Any]]]:
     named: dict[str, list[list[Any]]] = {}
     _collect("", {key: value for key, value in found.items() if key != "setting"}, named)
     return named
-
-
-def _places() -> list[Path]:
-    return [Path.cwd(), *Path.cwd().parents, *Path(__file__).resolve().parents]
-
-
-def _folder() -> Path:
-    """The bench/ of the project in whose folders this process works."""
-    for place in _places():
-        if (place / "bench" / "results").is_dir():
-            return place / "bench"
-    raise FileNotFoundError(f"no bench/results above {Path.cwd().name}; start in the project's folder")
 
 
 def _collect(title: str, found: dict[str, Any], named: dict[str, list[list[Any]]]) -> None:

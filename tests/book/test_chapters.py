@@ -9,7 +9,8 @@ from typing import Any
 import jupytext
 import pytest
 
-from shardlab.ranks import launch, sampler
+from shardlab.ranks import launch
+from shardlab.ranks.data_parallel import sampler
 
 from ..ranks.second_device import as_on_gpus
 from .conftest import ROOT

@@ -1,4 +1,4 @@
-"""The third GPU of the claims' row 11: what it does all day."""
+"""Model parallelism by hand on three GPUs: what the third one does all day."""
 
 from dataclasses import replace
 

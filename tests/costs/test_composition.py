@@ -10,9 +10,10 @@ from shardlab.costs import composition, models, nodes
 from shardlab.costs.recipes import Recipe
 from shardlab.costs.traces import crossings, placement
 from shardlab.costs.training import Training
-from shardlab.layout import AXES, Layout, groups
-from shardlab.ranks import launch, ledger, transformer
+from shardlab.layout import AXES_3D, Layout, groups
+from shardlab.ranks import launch, transformer
 from shardlab.ranks.mesh import Mesh
+from shardlab.ranks.observe import ledger
 from shardlab.ranks.train import Trainer
 from shardlab.spec import TransformerSpec
 
@@ -76,7 +77,7 @@ def test_every_axis_carries_the_bytes_that_ranks_count(number, counted):
         layout = CASES[number][1]
         parts = composition.sent(training(*CASES[number]), stage)
         predicted = {axis: sum(each.values()) for axis, each in parts.items()}
-        for axis in AXES:
+        for axis in AXES_3D:
             if getattr(layout, axis) == layout.ranks:
                 predicted[axis] += predicted.pop(composition.ALL)
         assert {axis: found[axis] for axis in predicted} == pytest.approx(predicted)
@@ -88,14 +89,14 @@ MODEL = models.published("Llama 3 8B").spec
 LARGE = [Layout(tp=8, dp=4), Layout(tp=4, dp=4, pp=2), Layout(tp=2, dp=4, pp=4)]
 
 
-@pytest.mark.parametrize("order", list(permutations(AXES)), ids="-".join)
+@pytest.mark.parametrize("order", list(permutations(AXES_3D)), ids="-".join)
 @pytest.mark.parametrize("layout", LARGE, ids=str)
 def test_a_node_sends_what_its_eight_cards_do(layout, order):
     """Against `crossings`, which sends every transfer of a step's program over its wires."""
     options = {"sequence": 4096, "num_microbatches": 4}
     events = placement.step(MODEL, layout, order=order, batch=4, layers_at_a_time=8, **options)
     cluster = nodes.cluster("PCIe box, 100 GbE", 4)  # one card, so that all that leaves a node leaves by it
-    by_card = crossings.busiest(events, cluster, groups(layout, order)).get("network", dict.fromkeys(AXES, 0.0))
+    by_card = crossings.busiest(events, cluster, groups(layout, order)).get("network", dict.fromkeys(AXES_3D, 0.0))
     left = composition.leaving(Training(spec=MODEL, layout=layout, **options), cluster.node.gpus, order)
     assert left["pp"] == pytest.approx(by_card["pp"])
     assert left["dp"] == pytest.approx(by_card["dp"], rel=0.001)
@@ -104,4 +105,4 @@ def test_a_node_sends_what_its_eight_cards_do(layout, order):
 
 def test_one_node_keeps_everything():
     left = composition.leaving(Training(spec=MODEL, layout=Layout(tp=4, pp=2)), 8)
-    assert left == dict.fromkeys(AXES, 0.0)
+    assert left == dict.fromkeys(AXES_3D, 0.0)

@@ -7,7 +7,9 @@ import torch
 
 from shardlab import trace
 from shardlab.costs import collectives
-from shardlab.ranks import averaging, comm, launch, ledger
+from shardlab.ranks import comm, launch
+from shardlab.ranks.data_parallel import averaging
+from shardlab.ranks.observe import ledger
 
 NUMBERS, NBYTES = 1_000_000, 4_000_000
 HEADERS = 0.02  # of all bytes: headers, and the barrier's own messages

@@ -12,8 +12,9 @@ from shardlab.costs.recipes import recipe
 from shardlab.costs.replay import replay
 from shardlab.costs.tensor_parallel import Run, layer
 from shardlab.costs.traces.layer_program import program
-from shardlab.ranks import ledger, tensor_parallel, transformer
+from shardlab.ranks import tensor_parallel, transformer
 from shardlab.ranks.launch import run
+from shardlab.ranks.observe import ledger
 from shardlab.spec import TransformerSpec
 
 NODE = nodes.node("DGX H100")

@@ -12,7 +12,7 @@ from shardlab.costs import activations, memory, memory_timeline, models, recipes
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 from shardlab.ranks import launch, tensor_parallel, transformer
-from shardlab.ranks.saved import SavedTensors, without_memory
+from shardlab.ranks.observe.saved_tensors import SavedTensors, without_memory
 from shardlab.spec import TransformerSpec
 
 SIZES = {"vocab_size": 41, "context_length": 24, "hidden_size": 24, "num_layers": 3, "num_heads": 6}

@@ -3,7 +3,7 @@ import pytest
 from shardlab.costs import flops, models, nodes, shards
 from shardlab.costs.replay import replay
 from shardlab.costs.traces import crossings, knee, matching, placement
-from shardlab.layout import AXES, Layout, groups
+from shardlab.layout import AXES_3D, Layout, groups
 from shardlab.spec import TransformerSpec
 
 SPEC = TransformerSpec(
@@ -36,11 +36,11 @@ def test_every_axis_carries_the_bytes_of_its_formula(layout):
     events = placement.step(SPEC, layout, batch=6, num_microbatches=3, sequence=32)
     by_axis, meetings = groups(layout), matching.meetings(events)
     activations = 2 * 6 * 32 * SPEC.hidden_size  # bytes of all microbatches
-    sent = {axis: 0 for axis in AXES}
+    sent = {axis: 0 for axis in AXES_3D}
     for meeting in meetings:
         group = events[meeting.events[0]].group
         sent[next(axis for axis, every in by_axis.items() if group in every and len(group) > 1)] += meeting.nbytes
-    others = {axis: layout.ranks // getattr(layout, axis) for axis in AXES}
+    others = {axis: layout.ranks // getattr(layout, axis) for axis in AXES_3D}
     assert sent["tp"] == (layout.tp > 1) * 4 * SPEC.num_layers * activations * others["tp"] // layout.pp
     assert sent["pp"] == 2 * (layout.pp - 1) * activations * others["pp"]
     held = sum(sum(shards.parameters(SPEC, layout, stage).values()) for stage in range(layout.pp))
@@ -59,7 +59,7 @@ MODEL, LAYOUT = models.published("Llama 3 8B").spec, Layout(dp=4, tp=8)
 CLUSTER = nodes.cluster("DGX H100", 4)
 
 
-def step(order=AXES, layout=LAYOUT):
+def step(order=AXES_3D, layout=LAYOUT):
     return placement.step(MODEL, layout, order=order, batch=2, sequence=4096, layers_at_a_time=8)
 
 

@@ -17,7 +17,7 @@ COUNTS = [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_time_does_not_fall_to_one_nth():
-    """Row 6: the all-reduce and the update do not shrink with the batch per rank."""
+    """The all-reduce and the update do not shrink with the batch per rank."""
     steps = scaling.strong(RUN, 64, COUNTS)
     assert {step.run.tokens for step in steps} == {64 * 1024}
     gains = scaling.speedups(steps)
@@ -60,7 +60,7 @@ def test_with_a_fixed_batch_per_rank_it_comes_close():
 
 
 def test_the_examples_fit_and_cover_what_the_claim_says():
-    """Row 18: all-reduce takes about 5 %, 20-30 %, 60 % and more of a step, depending on the machine."""
+    """All-reduce takes about 5 %, 20-30 %, 60 % and more of a step, depending on the machine."""
     examples = machines.examples()
     assert all(step(run).fits for run in examples.values())
     shares = {name: scaling.communication_share(run) for name, run in examples.items()}

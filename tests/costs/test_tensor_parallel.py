@@ -13,8 +13,9 @@ from shardlab.costs import tensor_parallel as costs
 from shardlab.costs.recipes import recipe
 from shardlab.costs.tensor_parallel import Run, layer
 from shardlab.layout import tensor_degrees
-from shardlab.ranks import ledger, tensor_parallel, transformer
+from shardlab.ranks import tensor_parallel, transformer
 from shardlab.ranks.launch import run
+from shardlab.ranks.observe import ledger
 from shardlab.spec import TransformerSpec
 
 A100, H100, V100 = (hardware.chip(name) for name in ("A100 SXM 80 GB", "H100 SXM 80 GB", "V100 SXM2 32 GB"))
@@ -147,7 +148,7 @@ def test_the_inequality():
 
 
 def test_leaving_the_server_costs():
-    """Row 12 of the claims: the same eight ranks in one server, and spread over more of them."""
+    """The same eight ranks in one server, and spread over more of them."""
     node = nodes.node("DGX H100")
     links = [costs.spread(node, 8, per_node) for per_node in (8, 4, 2, 1)]
     assert [link.bandwidth for link in links] == pytest.approx([450e9, 4 * 50e9, 2 * 50e9, 50e9])

@@ -12,7 +12,8 @@ from IPython.core.formatters import DisplayFormatter
 from shardlab import exercises
 from shardlab.exercises import checker, evidence
 from shardlab.exercises.checker import FAILED, PASSED, RUNS, UNKNOWN, Case, Exercise, Finding
-from shardlab.ranks import comm, ledger
+from shardlab.ranks import comm
+from shardlab.ranks.observe import ledger
 
 PROMPTLY = 60.0  # s: far above what two busy cores need, far below the launcher's own time-out
 

@@ -7,7 +7,9 @@ import torch.distributed as dist
 from shardlab import exchanges, exercises
 from shardlab.exercises import checker
 from shardlab.exercises.collectives.steps import steps
-from shardlab.ranks import averaging, collectives, comm, launch, ledger
+from shardlab.ranks import collectives, comm, launch
+from shardlab.ranks.data_parallel import averaging
+from shardlab.ranks.observe import ledger
 
 from .grading import Chapter, Graded
 from .solutions import collectives as solutions

@@ -11,7 +11,9 @@ import pytest
 
 from shardlab import exercises
 from shardlab.exercises import course
-from shardlab.ranks import data_parallel, recompute, zero
+from shardlab.ranks import zero
+from shardlab.ranks.data_parallel import engine
+from shardlab.ranks.memory import recompute
 
 PAGE = """---
 kernelspec: {name: python3}
@@ -79,8 +81,9 @@ def test_points_of_the_chapters_are_all_points() -> None:
 
 
 def test_files_that_a_module_takes() -> None:
-    names = [path.relative_to(course.PACKAGE).as_posix() for path in course.files(data_parallel)]
-    assert names == ["ranks/data_parallel.py", "ranks/buckets.py", "ranks/comm.py"]
+    names = [path.relative_to(course.PACKAGE).as_posix() for path in course.files(engine)]
+    taken = ["ranks/agreement.py", "ranks/backward.py", "ranks/comm.py", "ranks/data_parallel/buckets.py"]
+    assert names == ["ranks/data_parallel/engine.py", *taken]
     assert course.files(recompute) == [Path(recompute.__file__)]
     assert course.PACKAGE / "ranks" / "zero" / "gathering.py" in course.files(zero)
 

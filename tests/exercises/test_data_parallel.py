@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from shardlab import exercises
 from shardlab.exercises import checker
-from shardlab.ranks import averaging, comm, sampler
+from shardlab.ranks import comm
+from shardlab.ranks.data_parallel import averaging, sampler
 
 from .grading import Chapter, Graded
 from .solutions import data_parallel as solutions

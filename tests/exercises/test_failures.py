@@ -8,7 +8,8 @@ import torch
 from shardlab import exercises
 from shardlab.exercises import checker
 from shardlab.exercises.failures import straggler
-from shardlab.ranks import comm, diagnose
+from shardlab.ranks import comm
+from shardlab.ranks.observe import diagnose
 
 from .grading import Chapter, Graded
 from .solutions import failures as solutions

@@ -10,7 +10,7 @@ from shardlab.costs.training import Training
 from shardlab.costs.units import GB
 from shardlab.exercises import checker, evidence
 from shardlab.layout import Layout
-from shardlab.ranks import recompute
+from shardlab.ranks.memory import recompute
 from shardlab.spec import TransformerSpec
 
 from .grading import Chapter, Graded

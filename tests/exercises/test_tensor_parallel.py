@@ -4,8 +4,9 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-from shardlab.ranks import comm, conjugates
-from shardlab.ranks.conjugates import CopyToRanks, SumOverRanks
+from shardlab.ranks import comm
+from shardlab.ranks.tensor_parallel import conjugates
+from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
 
 from .grading import Chapter, Graded
 from .solutions import tensor_parallel as solutions

@@ -5,7 +5,7 @@ import pytest
 
 from shardlab.figures import composition as figures
 from shardlab.figures import style
-from shardlab.layout import AXES, Layout, groups, holdings
+from shardlab.layout import AXES_3D, Layout, groups, holdings
 
 LAYOUT = Layout(dp=2, tp=2, pp=2, zero=1)
 SENT = {"its group is in one node": {"tp": 4e9, "dp": 0.0, "pp": 0.0}, "in several": {"tp": 0.0, "dp": 2e9, "pp": 1e9}}
@@ -47,7 +47,7 @@ def test_every_figure_says_what_it_shows(name):
     assert layout.legend.orientation == "h"
 
 
-@pytest.mark.parametrize("order", [AXES, ("pp", "dp", "tp")])
+@pytest.mark.parametrize("order", [AXES_3D, ("pp", "dp", "tp")])
 def test_ranks_of_a_group_have_its_look_in_the_row_of_their_axis(order):
     every = groups(LAYOUT, order)
     figure = figures.mesh(every, per_node=4)

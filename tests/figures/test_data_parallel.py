@@ -27,14 +27,22 @@ def every_figure():
     }
 
 
+AXES = {  # the words along x and y; a quantity that has a unit says it
+    "shares": ("share of the step spent waiting (%)", ""),  # the bars' names stand along y
+    "busiest_link": ("ranks", "bytes through the busiest link (MB)"),
+    "speedup": ("ranks", "speed-up"),
+    "drift": ("training step", "distance between the parameters"),
+    "losses": ("training step", "loss (nats per token)"),
+    "timeline_and_memory": ("time (ms)", ""),
+}
+
+
 @pytest.mark.parametrize("name", every_figure())
 def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
     layout = every_figure()[name].layout
     assert layout.meta["alt"]
-    assert layout.xaxis.title.text
+    assert (layout.xaxis.title.text, layout.yaxis.title.text) == AXES[name]
     assert not layout.title.text  # the caption says it
-    if name not in {"shares", "drift", "losses", "speedup", "busiest_link"}:
-        assert layout.xaxis.title.text.endswith((")", "rank"))  # a unit in brackets
 
 
 def test_shares_are_percent():

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from shardlab.ranks import comm, ledger
+from shardlab.ranks import comm
 from shardlab.ranks.launch import RankError, run
+from shardlab.ranks.observe import ledger
 
 WORLD_SIZES = [1, 2, 3, 4]  # 3 catches every "rank - 1 == rank + 1" mistake
 

@@ -10,9 +10,10 @@ from shardlab.ranks import comm
 from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.mesh import Mesh
 
-LAYOUTS = [Layout(dp=4), Layout(tp=2, pp=2), Layout(dp=2, tp=2), Layout(dp=2, pp=2)]
+LAYOUTS = [Layout(dp=4, ep=2), Layout(tp=2, pp=2), Layout(dp=2, tp=2), Layout(dp=2, pp=2), Layout(cp=2, dp=2, ep=2)]
 CASES = [(layout, order) for layout in LAYOUTS for order in permutations(AXES)]
-NAMES = ("tp", "dp", "pp", "model", "world")
+TOGETHER = {"model": ("tp", "pp"), "replicas": ("cp", "dp"), "ep": ("ep",), "edp": ("edp",), "world": AXES}
+NAMES = (*AXES, *TOGETHER)
 
 
 def members(group, rank):
@@ -24,7 +25,7 @@ def seen(group):
     known = {}
     meshes = [Mesh(layout, group, order=order, known=known) for layout, order in CASES]
     found = [({name: members(getattr(mesh, name), group.rank()) for name in NAMES}, mesh.place) for mesh in meshes]
-    return found, len(known), repr(meshes[8])
+    return found, len(known), repr(meshes[len(list(permutations(AXES)))])
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +40,18 @@ def test_every_rank_is_in_the_groups_of_its_place(ranks):
             for axis, every in groups(layout, order).items():
                 assert by_name[axis] == next(each for each in every if rank in each)
                 assert by_name[axis][place[axis]] == rank
-            assert by_name["model"] in together(layout, ("tp", "pp"), order)
-            assert by_name["world"] == (0, 1, 2, 3)
+            for name, axes in TOGETHER.items():
+                assert by_name[name] == next(each for each in together(layout, axes, order) if rank in each)
 
 
 def test_meshes_share_their_groups(ranks):
-    """24 meshes: of one rank, of two neighbours, of two at a distance; all four are the world."""
+    """120 meshes: of one rank, of two neighbours, of two at a distance; all four are the world."""
     assert [count for _, count, _ in ranks] == [3] * 4
 
 
 def test_a_mesh_says_where_it_is(ranks):
     assert [text for _, _, text in ranks] == [
-        f"rank {rank}: dp 0 of 1, tp {rank % 2} of 2, pp {rank // 2} of 2" for rank in range(4)
+        f"rank {rank}: tp {rank % 2} of 2, pp {rank // 2} of 2" for rank in range(4)
     ]
 
 
@@ -60,8 +61,7 @@ def test_a_mesh_says_where_it_is(ranks):
         (Layout(dp=2, tp=2, pp=2), AXES, "pp=2 is for 8 ranks, and here are 4; start 8 ranks, or use dp=1"),
         (Layout(tp=3), AXES, "tp=3 is for 3 ranks, and here are 4; start 3 ranks$"),
         (Layout(), AXES, "dp=1 is for 1 ranks, and here are 4; start 1 ranks, or use dp=4"),
-        (Layout(dp=4), ("tp", "dp"), "no order of the axes tp, dp, pp; name each once"),
-        (Layout(dp=2, cp=2), AXES, "cp=2 is along none of them; use cp = 1"),
+        (Layout(dp=4), ("tp", "pp"), "no order of the axes tp, cp, dp, pp; name each once"),
     ],
 )
 def test_what_is_no_mesh_is_refused(layout, order, said):

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab.layout import AXES, ZERO_STAGES, Layout, divisors, tensor_degrees
-from shardlab.ranks import averaging, comm, pipeline, sampler, split_backward, tensor_parallel, train
+from shardlab.layout import AXES_3D, ZERO_STAGES, Layout, divisors, tensor_degrees
+from shardlab.ranks import comm, pipeline, tensor_parallel, train
+from shardlab.ranks.data_parallel import averaging, sampler
 from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
+from shardlab.ranks.pipeline import split_backward
 from shardlab.schedules import SCHEDULES, make
 from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, batch, data, make_trainer, plain, spec
 
@@ -151,7 +153,8 @@ def in_every_order(group):
     """The order of the axes decides who is whose neighbour, not what is learnt."""
     case = (Layout(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True), "1F1B", "llama", 3, 5)
     known = {}
-    return [steps_of(make_trainer(group, case, order=order, known=known), "llama", [5]) for order in permutations(AXES)]
+    orders = permutations(AXES_3D)
+    return [steps_of(make_trainer(group, case, order=order, known=known), "llama", [5]) for order in orders]
 
 
 def some_shapes_change(group):
@@ -201,6 +204,7 @@ def refusals(group):
         lambda: Mesh(Layout(dp=2, tp=2), group),
         lambda: make_trainer(group, (Layout(tp=8), "GPipe", "three heads", 1, None)),
         lambda: make_trainer(group, (Layout(dp=4, pp=2, zero=1), "ZB-V", "gpt2", 4, None)),
+        lambda: make_trainer(group, (Layout(dp=4, cp=2), "GPipe", "gpt2", 1, None)),
         lambda: train.Trainer(other_on_rank_5(group), Mesh(Layout(dp=8), group), make("GPipe", 1, 1), adamw),
     ]
     for call in wrong:
@@ -280,10 +284,11 @@ def test_the_whole_model_comes_home_from_any_pieces(situations):
 def test_what_does_not_fit_is_refused(situations):
     said = situations[refusals]
     assert said == [said[0]] * 8
-    size, heads, tied, differ = said[0]
+    size, heads, tied, sequences, differ = said[0]
     assert size == "a layout of tp=2 x dp=2 is for 4 ranks, and here are 8; start 4 ranks, or use dp=4"
     assert heads.startswith("3 heads, 3 key/value heads and ffn=48 do not split over tp=8; use tp = 1, 3")
     assert "with ZB-V two of stage 0 share the tied embeddings; use zero=0" in tied
+    assert sequences == "this trainer cuts no sequences, and the layout has cp=2; use cp=1"
     assert differ.startswith("norm.weight differs between ranks")
 
 
@@ -335,7 +340,7 @@ def make_mistake(mistake, patch):
     elif "hooks" in mistake:
         patch.setattr(split_backward, "_add", passing_hooks_by)
     elif "keep the gradients" in mistake:
-        patch.setattr(tensor_parallel, "share_gradients", nothing)
+        patch.setattr(tensor_parallel.engine, "share_gradients", nothing)
     else:
         patch.setattr(train, "Trainer", ByItsOwnNorm)
 

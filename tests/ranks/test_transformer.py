@@ -212,3 +212,31 @@ def test_a_model_on_meta_can_be_filled_later():
 def test_too_many_tokens_name_the_way_out():
     with pytest.raises(ValueError, match="13 tokens do not fit context_length=12; pass at most 12"):
         model(GPT2)(tokens(length=13))
+
+
+DOCUMENTS = (4, 5)  # lengths of two documents that lie in one sequence
+
+
+def within_documents(q, k, v):
+    """Attention by hand: a token sees those before it in its own document."""
+    number = torch.repeat_interleave(torch.arange(len(DOCUMENTS)), torch.tensor(DOCUMENTS))
+    seen = (number[:, None] == number).tril()
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    scores = (q @ k.transpose(2, 3) / math.sqrt(q.shape[3])).masked_fill(~seen, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("rows", [1, 3], ids=["alike for all", "for each sequence"])
+@pytest.mark.parametrize("spec", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_attention_and_positions_can_be_replaced(spec, rows):
+    """Two documents in a sequence, each with positions from 0, are two sequences."""
+    net, x = model(spec), tokens()
+    alone = torch.cat([net(document) for document in x.split(DOCUMENTS, dim=1)], dim=1)
+    positions = torch.cat([torch.arange(length) for length in DOCUMENTS])
+    expanded = positions if rows == 1 else positions.expand(rows, -1)
+    transformer.replace(net, attend=within_documents, locate=lambda _: expanded)
+    torch.testing.assert_close(net(x), alone, **EXACT)
+    transformer.replace(net, locate=transformer.count_positions)
+    assert (net(x) - alone).abs().max() > 1e-3 or spec.style == "llama"  # rotary positions are relative
+    transformer.replace(net, attend=transformer.causal_attention)
+    assert (net(x) - alone).abs().max() > 1e-3

@@ -2,7 +2,8 @@
 
 import torch
 
-from shardlab.ranks import sampler, train, transformer
+from shardlab.ranks import train, transformer
+from shardlab.ranks.data_parallel import sampler
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
 from shardlab.spec import TransformerSpec

@@ -1,6 +1,7 @@
 """Model parallelism by hand, predicted: who is busy while pieces of a layer are computed here and added up there.
 
-What `ranks.by_hand` does, in the forward pass of one layer: `tp` ranks compute a piece each, and one more adds.
+What `ranks.tensor_parallel.by_hand` does, in the forward pass of one layer: `tp` ranks compute a piece each, and one
+more adds.
 Messages take latency + bytes / bandwidth (Hockney 1994); all pieces come and go through the last rank's one link.
 """
 

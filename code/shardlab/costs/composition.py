@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import prod
 
 from shardlab import cuts, trace
-from shardlab.layout import AXES, Layout, coordinates, groups, stages
+from shardlab.layout import AXES_3D, Layout, coordinates, groups, stages
 from shardlab.trace import Event
 
 from . import zero
@@ -35,13 +35,13 @@ def sent(training: Training, stage: int = 0) -> Sent:
     }
 
 
-def by_axis(events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES) -> dict[str, float]:
+def by_axis(events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES_3D) -> dict[str, float]:
     """The same, counted: axis -> bytes that one rank's ledger says must go on the wire.
 
     A message belongs to the axis whose group has all its ranks; what belongs to none is of all ranks. Where all ranks
     are one group of an axis, that has it.
     """
-    found = dict.fromkeys((*AXES, ALL), 0.0)
+    found = dict.fromkeys((*AXES_3D, ALL), 0.0)
     every = [(axis, set(group)) for axis, each in groups(layout, order).items() for group in each]
     for event in trace.communication(events):
         axis = next((axis for axis, group in every if set(event.group) <= group), ALL)
@@ -49,7 +49,7 @@ def by_axis(events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES
     return found
 
 
-def leaving(training: Training, per_node: int, order: Sequence[str] = AXES) -> dict[str, float]:
+def leaving(training: Training, per_node: int, order: Sequence[str] = AXES_3D) -> dict[str, float]:
     """Axis -> bytes of one step that leave the node that sends most; nodes are filled in the order of the ranks.
 
     Rings go through the ranks of a group in their order, and stages send to their neighbours.
@@ -60,9 +60,9 @@ def leaving(training: Training, per_node: int, order: Sequence[str] = AXES) -> d
     for axis, each in groups(layout, order).items():
         for group in each:
             for rank, nbytes in _edges(training, axis, group, per_node, every, order):
-                node = nodes.setdefault(rank // per_node, dict.fromkeys(AXES, 0.0))
+                node = nodes.setdefault(rank // per_node, dict.fromkeys(AXES_3D, 0.0))
                 node[axis] += nbytes
-    return max(nodes.values(), key=lambda by: sum(by.values()), default=dict.fromkeys(AXES, 0.0))
+    return max(nodes.values(), key=lambda by: sum(by.values()), default=dict.fromkeys(AXES_3D, 0.0))
 
 
 def _edges(

@@ -1,9 +1,14 @@
-"""Exercises that grade themselves, on real ranks: `check` your function, ask for a `hint`, begin with a `starter`."""
+"""Exercises that grade themselves, on real ranks: `check` your function, ask for a `hint`, begin with a `starter`.
+
+`progress` shows which ones you have passed.
+"""
 
 import importlib
 from typing import Any
 
-from . import checker
+from shardlab import learner
+
+from . import checker, record
 from .checker import Exercise, Report
 
 LIMITS, TALKING = ("memory", "compute"), ("collectives", "interconnects")
@@ -32,10 +37,28 @@ def find(name: str) -> Exercise:
 
 
 def check(name: str, function: Any) -> Report:
-    """Run your function on real ranks, print what holds and what does not, and return the verdict: true or false."""
+    """Run your function on real ranks, print what holds and what does not, and return the verdict: true or false.
+
+    Your folder remembers an exercise that you have tried or passed; see `progress`.
+    """
     report = checker.check(find(name), function)
     print(report)
+    record.keep(report)
     return report
+
+
+def progress(chapter: str = "") -> None:
+    """Print what you have passed: chapter by chapter, or each exercise of one chapter.
+
+    Errors: ValueError for an unknown chapter.
+    """
+    results, _ = record.best(learner.read(record.KIND))
+    if chapter and chapter not in CHAPTERS:
+        raise ValueError(f"no chapter is called {chapter!r}; there are {', '.join(CHAPTERS)}")
+    if chapter:
+        print(record.by_exercise(results, of_chapter(chapter)))
+    else:
+        print(record.by_chapter(results, {each: of_chapter(each) for each in CHAPTERS}))
 
 
 def hint(name: str) -> None:

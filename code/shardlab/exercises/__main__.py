@@ -4,6 +4,8 @@
     python -m shardlab.exercises starter data_parallel.shard > my_file.py
     python -m shardlab.exercises check data_parallel.shard my_file.py     # ends with 0 when it passes, else with 1
     python -m shardlab.exercises check data_parallel my_file.py           # the whole chapter
+    python -m shardlab.exercises progress                                 # what you have passed
+    python -m shardlab.exercises gather class/*/ --csv class.csv          # what everybody has passed
 """
 
 import argparse
@@ -17,19 +19,24 @@ import cloudpickle
 
 from shardlab.ranks import launch
 
-from . import check, every, hint, starter
+from . import CHAPTERS, check, every, gather, hint, of_chapter, progress, starter
 from .checker import Exercise
 
 
 def main() -> int:
     arguments = parse()
     try:
-        exercises = select(arguments.name) if arguments.command != "list" else list(every().values())
+        if arguments.command == "progress":
+            progress(arguments.chapter)
+            return 0
+        exercises = select(arguments.name) if "name" in arguments else list(every().values())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
     if arguments.command == "check":
         return grade(exercises, Path(arguments.file))
+    if arguments.command == "gather":
+        return tell_class(arguments.path, arguments.csv)
     for exercise in exercises:
         if arguments.command == "list":
             print(f"{exercise.name}  ({exercise.points} points)\n    {exercise.prompt}")
@@ -48,6 +55,11 @@ def parse() -> argparse.Namespace:
         sub = commands.add_parser(command, help=text)
         sub.add_argument("name", help="an exercise, or a chapter for all of its exercises")
     sub.add_argument("file", help="Python file with your functions")
+    sub = commands.add_parser("progress", help="what you have passed")
+    sub.add_argument("chapter", nargs="?", default="", help="show each exercise of this chapter")
+    sub = commands.add_parser("gather", help="one table of the records of a class")
+    sub.add_argument("path", nargs="+", type=Path, help="a learner's folder, or the file of a record")
+    sub.add_argument("--csv", metavar="FILE", help="write the table there, too; with -, print only that")
     return parser.parse_args()
 
 
@@ -79,6 +91,24 @@ def grade(exercises: list[Exercise], file: Path) -> int:
     total = sum(exercise.points for exercise in exercises)
     print(f"{points} of {total} points")
     return 0 if points == total else 1
+
+
+def tell_class(paths: list[Path], target: str | None) -> int:
+    """Print what a class has passed, and write it as CSV where that is asked for."""
+    learners = gather.gather(paths, every())
+    chapters = {chapter: of_chapter(chapter) for chapter in CHAPTERS}
+    if target == "-":
+        gather.write_csv(learners, chapters, sys.stdout)
+        return 0
+    print(gather.table(learners, list(every().values())))
+    if target is not None:
+        try:
+            with open(target, "w", encoding="utf-8", newline="") as file:
+                gather.write_csv(learners, chapters, file)
+        except OSError as error:
+            print(f"{target} cannot be written: {error.strerror}", file=sys.stderr)
+            return 1
+    return 0
 
 
 def load(file: Path) -> ModuleType:

@@ -16,7 +16,7 @@ from shardlab.ranks import comm, launch
 TIMEOUT = 10.0  # s for all cases of one world size; the launcher notices a deadlock after about two
 MAX_LINES = 16  # of a rank's report
 # not the learner's lines, as reports name them
-OURS = ('  File "shardlab/exercises/', '  File "shardlab/ranks/ledger.py')
+OURS = ('  File "shardlab/exercises/', '  File "shardlab/ranks/observe/ledger.py')
 RUNS = "runs to its end on every rank"  # the property that all exercises share
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
 

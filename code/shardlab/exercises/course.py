@@ -72,7 +72,7 @@ def files(module: ModuleType) -> list[Path]:
 
 
 def _imports(path: Path) -> set[Path]:
-    """Files of the package that this one imports itself; a room's own __init__.py is but a sentence."""
+    """Files of the package that this one imports itself; of a folder its __init__.py where a name comes from there."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
@@ -80,7 +80,7 @@ def _imports(path: Path) -> set[Path]:
             start = path.parents[node.level - 1] if node.level else PACKAGE.parent
             for each in node.names:
                 base = start.joinpath(*parts)
-                places = base / f"{each.name}.py", base / each.name / "__init__.py", base.with_suffix(".py")
-                found |= {place for place in [*places, base / "__init__.py"] if place.is_relative_to(PACKAGE)}
-    rooms = {PACKAGE / room / "__init__.py" for room in (".", "ranks", "costs")}
-    return {place for place in found - rooms if place.is_file()}
+                modules = base / f"{each.name}.py", base / each.name / "__init__.py"
+                places = *modules, base.with_suffix(".py"), base / "__init__.py"  # the first that is there
+                found |= {place for place in [*filter(Path.is_file, places)][:1] if place.is_relative_to(PACKAGE)}
+    return found

@@ -6,13 +6,13 @@ from shardlab.costs.network import Node
 from shardlab.costs.replay import UTILISATION
 from shardlab.costs.training import Training
 from shardlab.figures import composition as figures
-from shardlab.layout import AXES, Layout, groups
+from shardlab.layout import AXES_3D, Layout, groups
 
 from .explorer import Explorer
 from .view import View
 
 MODEL, SEQUENCE, BATCH, NUM_NODES = "Llama 3 70B", 8192, 128, 8  # sequences of a step
-ORDERS = {" · ".join(order): order for order in (AXES, ("tp", "pp", "dp"), ("dp", "tp", "pp"), ("pp", "dp", "tp"))}
+ORDERS = {" · ".join(order): order for order in (AXES_3D, ("tp", "pp", "dp"), ("dp", "tp", "pp"), ("pp", "dp", "tp"))}
 ADVICE = {"tp": "put tp first in the order", "dp": "cut more by tp, or less by ZeRO", "pp": "take fewer stages"}
 MACHINE = "DGX H100"
 
@@ -49,7 +49,7 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
     said = {axis: sum(parts.values()) for axis, parts in composition.sent(training).items()}
     away = {axis: _crosses(ranks, per_node) for axis, ranks in mine.items()}
     sent = {
-        link: {axis: said[axis] * (away[axis] == outside) for axis in AXES}
+        link: {axis: said[axis] * (away[axis] == outside) for axis in AXES_3D}
         for link, outside in zip(figures.LINKS, (False, True), strict=True)
     }
     figure = figures.one_rank(
@@ -58,7 +58,7 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
     left = composition.leaving(training, per_node, axes)
     sentence = f"<b>{_name(layout)}</b> {_fitting(training, capacity)} {_network(training, left, cluster.node)}"
     rows = [["axis", "ranks in a group", "GPU 0 sends in a step", "leaves the busiest node"]]
-    rows += [[axis, str(len(mine[axis])), units.text(said[axis], "B"), units.text(left[axis], "B")] for axis in AXES]
+    rows += [[axis, str(len(mine[axis])), units.text(said[axis], "B"), units.text(left[axis], "B")] for axis in AXES_3D]
     rows += [[part, "", units.text(nbytes, "B"), ""] for part, nbytes in held.items()]
     return View(figure, sentence, rows)
 

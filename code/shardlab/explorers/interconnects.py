@@ -7,7 +7,7 @@ from shardlab.costs import models, network, nodes, replay, units
 from shardlab.costs.traces import crossings, knee, placement
 from shardlab.figures import interconnects as figures
 from shardlab.figures import topology
-from shardlab.layout import AXES, Layout, groups
+from shardlab.layout import AXES_3D, Layout, groups
 from shardlab.trace import Event
 
 from .explorer import Explorer
@@ -22,7 +22,7 @@ LAYOUTS = {
     "tp=4, dp=4, pp=2": Layout(tp=4, dp=4, pp=2),
     "tp=2, dp=4, pp=4": Layout(tp=2, dp=4, pp=4),
 }
-ORDERS = {" · ".join(order): order for order in permutations(AXES)}  # the first axis: neighbours
+ORDERS = {" · ".join(order): order for order in permutations(AXES_3D)}  # the first axis: neighbours
 NUM_NODES, GLOBAL_BATCH = 4, 32
 TOGETHER = 7  # layers that compute and talk as one, so that a page has its numbers in seconds
 RATES = [1e9 * 2.0**exponent for exponent in range(11)]  # bytes/s of a node: 8 Gb/s to 8 Tb/s

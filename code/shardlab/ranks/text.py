@@ -1,15 +1,17 @@
-"""Real text to train on, one byte a token: the chapters of a book, read from a folder."""
+"""Real text to train on, one byte a token: the chapters of this book, or those in a folder of yours."""
 
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from shardlab import project
+
 VOCAB_SIZE = 256  # every byte is a token
 
 
-def read(folder: str | Path) -> Tensor:
-    """All .md files below `folder`, one after another in order of their paths: [bytes], uint8.
+def read(folder: str | Path = project.BOOK) -> Tensor:
+    """Read all .md files below `folder`, without one this book, in order of their paths: [bytes], uint8.
 
     What lies in folders that tools make (.ipynb_checkpoints, _build) is left out.
     """

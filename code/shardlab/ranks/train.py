@@ -22,12 +22,14 @@ from torch.optim import Optimizer
 
 from .. import cuts
 from ..schedules import Schedule
-from . import checkpoint, comm, partition, shards, tensor_parallel, zero
+from . import agreement, checkpoint, comm, tensor_parallel, zero
+from .checkpoint.boxes import Box, Span, spans
+from .data_parallel.replica import Replica
 from .mesh import Mesh
-from .partition import Part
-from .pieces import Box, Span, spans
-from .pipeline import Pipeline
-from .replica import Replica
+from .pipeline import partition
+from .pipeline.engine import Pipeline
+from .pipeline.partition import Part
+from .tensor_parallel import shards
 from .transformer import Transformer
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
@@ -61,7 +63,7 @@ class Trainer:
         layout, stage = mesh.layout, mesh.pp.rank()
         layout.check(model.spec)
         check_shared(model, mesh, schedule)
-        tensor_parallel.check_equal(model, mesh.world)
+        agreement.check_equal(model, mesh.world)
         tensor_parallel.parallelize(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
         parts = partition.cut(model, schedule, stage, layers)
         self.pipeline = Pipeline(parts, schedule, mesh.pp)
@@ -166,7 +168,9 @@ def states(parts: Sequence[Part], mesh: Mesh, optimizer: MakeOptimizer) -> Seque
 
 
 def check_shared(model: Transformer, mesh: Mesh, schedule: Schedule) -> None:
-    """ValueError for ZeRO where two parts of one stage share a parameter."""
+    """ValueError for ZeRO where two parts of one stage share a parameter, and for an axis that the trainer lacks."""
+    if mesh.layout.cp > 1:
+        raise ValueError(f"this trainer cuts no sequences, and the layout has cp={mesh.layout.cp}; use cp=1")
     first, last = schedule.homes[0], schedule.homes[-1]
     if mesh.layout.zero and model.spec.tied and first != last and first[0] == last[0]:
         raise ValueError(

@@ -6,6 +6,9 @@ or Llama style (Touvron et al. 2023, https://arxiv.org/abs/2302.13971; Llama 3: 
 
 Shapes: B = batch, S = sequence, D = hidden_size, H = heads, K = key/value heads, N = numbers per head,
 F = width of the feed-forward block, V = vocabulary. There is no dropout, so that two runs can be compared.
+
+A rank may hold other tokens than 0 to S - 1, and may have to ask other ranks for keys: `replace` puts another attention
+and other positions into a model that is built.
 """
 
 import math
@@ -19,6 +22,8 @@ from shardlab.spec import TransformerSpec
 
 EPSILON = 1e-5  # of every norm: https://github.com/openai/gpt-2/blob/master/src/model.py; the same in Llama 3
 ROTARY_BASE = 500_000.0  # Llama 3, section 3.2 (RoFormer and Llama 1 have 10,000)
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # q [B, H, S, N], k and v [B, K, S, N] -> [B, H, S, N]
+Locate = Callable[[Tensor], Tensor]  # tokens [B, S], or what a layer makes of them [B, S, D] -> positions [S] or [B, S]
 
 
 class Transformer(nn.Module):
@@ -70,6 +75,7 @@ class Embedding(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.context_length = spec.context_length
+        self.locate: Locate = count_positions
         self.tokens = nn.Embedding(spec.vocab_size, spec.hidden_size)
         learned = spec.style == "gpt2"
         self.positions = nn.Embedding(spec.context_length, spec.hidden_size) if learned else None
@@ -83,7 +89,7 @@ class Embedding(nn.Module):
             )
         x: Tensor = self.tokens(tokens)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(length, device=tokens.device))
+            x = x + self.positions(self.locate(tokens))
         return x
 
 
@@ -112,6 +118,8 @@ class Attention(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.head_size, self.rotary = spec.head_size, spec.style == "llama"
+        self.attend: Attend = causal_attention
+        self.locate: Locate = count_positions
         bias = spec.style == "gpt2"
         self.q = nn.Linear(spec.hidden_size, spec.hidden_size, bias)
         self.k = nn.Linear(spec.hidden_size, spec.kv_size, bias)
@@ -122,10 +130,9 @@ class Attention(nn.Module):
         q = self.split(self.q(x))                                                       # [B, H, S, N]
         k, v = self.split(self.k(x)), self.split(self.v(x))                             # [B, K, S, N]
         if self.rotary:
-            positions = torch.arange(x.shape[1], device=x.device)
+            positions = self.locate(x)                                                  # [S] or [B, S]
             q, k = rotate(q, positions), rotate(k, positions)
-        shared = q.shape[1] != k.shape[1]
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)  # [B, H, S, N]
+        y = self.attend(q, k, v)                                                        # [B, H, S, N]
         out: Tensor = self.out(y.transpose(1, 2).flatten(2))                            # [B, S, D]
         return out
 
@@ -170,16 +177,42 @@ def make_norm(spec: TransformerSpec) -> nn.Module:
     return norm(spec.hidden_size, eps=EPSILON)
 
 
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Let every token see itself and those before it: [B, H, S, N] and [B, K, S, N] twice -> [B, H, S, N]."""
+    shared = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
+
+
+def count_positions(x: Tensor) -> Tensor:
+    """Number the tokens of a sequence from 0: [B, S, ...] -> [S]."""
+    return torch.arange(x.shape[1], device=x.device)
+
+
+def replace(model: nn.Module, *, attend: Attend | None = None, locate: Locate | None = None) -> None:
+    """Give the model, or a part of it, another attention or other positions; None keeps what is there.
+
+    attend  maps q, k and v to what each token has seen, as `causal_attention` does
+    locate  maps tokens, or what a layer makes of them, to positions, as `count_positions` does
+    """
+    for module in model.modules():
+        if isinstance(module, Attention) and attend is not None:
+            module.attend = attend
+        if isinstance(module, Attention | Embedding) and locate is not None:
+            module.locate = locate
+
+
 def rotate(x: Tensor, positions: Tensor, base: float = ROTARY_BASE) -> Tensor:
     """Rotary positions (RoFormer, https://arxiv.org/abs/2104.09864, equation 34): [..., S, N] -> [..., S, N].
 
-    Turns the i-th pair of neighbouring numbers by position * base**(-2i/N), so that a product of a query
-    and a key depends on their distance alone.
+    positions: [S], or [B, S] for x of [B, H, S, N]. Turns the i-th pair of neighbouring numbers by
+    position * base**(-2i/N), so that a product of a query and a key depends on their distance alone.
     """
     width = x.shape[-1]
     exact = torch.promote_types(x.dtype, torch.float32)
     turns = base ** (-torch.arange(0, width, 2, device=x.device, dtype=exact) / width)  # [N/2]
-    angles = torch.outer(positions.to(exact), turns)                                    # [S, N/2]
+    angles = positions.to(exact).unsqueeze(-1) * turns                                  # [S, N/2] or [B, S, N/2]
+    if positions.dim() > 1:
+        angles = angles.unsqueeze(1)                                                    # [B, 1, S, N/2]
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]                                              # [..., S, N/2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)

@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from shardlab.ranks import comm
-from shardlab.ranks.conjugates import CopyToRanks, SumOverRanks
+from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
 
 
 class SummedInBackward(torch.autograd.Function):

@@ -1,14 +1,13 @@
 """The link of each axis of a layout: what its rings run at while the rings of all its groups run at the same time.
 
-Ranks are numbered tp fastest, then cp, dp and pp, as Megatron-LM numbers them (Narayanan et al. 2021, section 4,
-https://arxiv.org/abs/2104.04473), so that tp stays inside a node as long as it can.
+Ranks are numbered in the default order of `layout`, so that tp stays inside a node as long as it can.
 """
 
 from dataclasses import replace
 from functools import cache
 from math import gcd
 
-from shardlab.layout import Layout
+from shardlab.layout import Layout, strides
 
 from ..hardware import LINK_UTILISATION, Link
 from ..network import Cluster, Hop
@@ -17,12 +16,12 @@ from ..traces import traffic
 
 def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
     """The link of each axis; that of "replicas" joins the ranks of cp and dp, which hold the same parameters."""
-    beyond = layout.tp * layout.replicas  # GPUs of one stage
+    step = strides(layout)
     return {
-        "tp": link(cluster, 1, layout.tp),
-        "cp": link(cluster, layout.tp, layout.cp),
-        "replicas": link(cluster, layout.tp, layout.replicas),
-        "pp": neighbour(cluster, beyond, layout.pp),
+        "tp": link(cluster, step["tp"], layout.tp),
+        "cp": link(cluster, step["cp"], layout.cp),
+        "replicas": link(cluster, step["cp"], layout.replicas),
+        "pp": neighbour(cluster, step["pp"], layout.pp),
     }
 
 

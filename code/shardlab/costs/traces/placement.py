@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shardlab import schedules
-from shardlab.layout import AXES, Layout, groups, stages
+from shardlab.layout import AXES_3D, Layout, groups, stages
 from shardlab.schedules import Action
 from shardlab.spec import TransformerSpec
 from shardlab.trace import Event
@@ -20,7 +20,7 @@ def step(
     spec: TransformerSpec,
     layout: Layout,
     *,
-    order: Sequence[str] = AXES,
+    order: Sequence[str] = AXES_3D,
     batch: int = 1,
     num_microbatches: int = 1,
     sequence: int | None = None,
@@ -43,7 +43,7 @@ def step(
     by_axis = groups(layout, order)
     writers = []
     for rank in range(layout.ranks):
-        mine = {axis: next(group for group in by_axis[axis] if rank in group) for axis in AXES}
+        mine = {axis: next(group for group in by_axis[axis] if rank in group) for axis in AXES_3D}
         stage = mine["pp"].index(rank)
         program = _Rank(rank, mine, _parts(spec, layout, stage, work, layers_at_a_time), nbytes)
         program.run(planned.orders[stage])

@@ -1,6 +1,7 @@
 """Programs made without running them: what ranks would do, as a trace that `replay` plays.
 
-A plan of `exchanges` becomes the messages of one collective. For what ranks really do, record them: `ranks.ledger`.
+A plan of `exchanges` becomes the messages of one collective. For what ranks really do, record them with
+`ranks.observe.ledger`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -11,8 +11,9 @@ from torch import Tensor
 from shardlab import trace
 from shardlab.costs import collectives
 from shardlab.layout import Layout
-from shardlab.ranks import comm, ledger
+from shardlab.ranks import comm
 from shardlab.ranks.mesh import Mesh
+from shardlab.ranks.observe import ledger
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardlab.ranks import transformer
-from shardlab.ranks.saved import without_memory
+from shardlab.ranks.observe.saved_tensors import without_memory
 from shardlab.spec import TransformerSpec
 
 from .. import evidence

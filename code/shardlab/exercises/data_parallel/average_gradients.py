@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from shardlab import trace
-from shardlab.ranks import comm, ledger, transformer
+from shardlab.ranks import comm, transformer
+from shardlab.ranks.observe import ledger
 from shardlab.spec import TransformerSpec
 
 from .. import evidence

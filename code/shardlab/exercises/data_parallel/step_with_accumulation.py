@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from shardlab import trace
-from shardlab.ranks import comm, ledger
+from shardlab.ranks import comm
+from shardlab.ranks.observe import ledger
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding

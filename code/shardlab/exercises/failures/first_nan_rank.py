@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from shardlab import trace
-from shardlab.ranks import comm, ledger
+from shardlab.ranks import comm
+from shardlab.ranks.observe import ledger
 
 from ..checker import Case, Exercise, Finding
 

@@ -7,7 +7,7 @@ LAYER = layers.Linear(inputs=3, outputs=12, dims={"x": None, "weight": 0, "bias"
 
 STARTER = '''\
 from torch.nn import functional as F
-from shardlab.ranks.conjugates import CopyToRanks, SumOverRanks
+from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
 
 def my_column_linear(x, weight, bias, group):
     """This rank's outputs of a linear layer: [..., D] -> [..., F / ranks].

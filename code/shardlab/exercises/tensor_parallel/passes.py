@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from shardlab import trace
 from shardlab.costs import collectives
-from shardlab.ranks import ledger
+from shardlab.ranks.observe import ledger
 
 from .. import evidence
 from ..checker import Case, Finding, Judge

@@ -7,7 +7,7 @@ LAYER = layers.Linear(inputs=12, outputs=3, dims={"x": -1, "weight": -1, "bias":
 
 STARTER = '''\
 from torch.nn import functional as F
-from shardlab.ranks.conjugates import CopyToRanks, SumOverRanks
+from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
 
 def my_row_linear(x, weight, bias, group):
     """All outputs of a linear layer, on every rank: [..., F / ranks] -> [..., D].

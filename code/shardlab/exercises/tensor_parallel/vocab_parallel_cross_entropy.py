@@ -21,7 +21,7 @@ STARTER = '''\
 import torch
 from torch.nn import functional as F
 from shardlab.ranks import comm
-from shardlab.ranks.conjugates import SumOverRanks
+from shardlab.ranks.tensor_parallel.conjugates import SumOverRanks
 
 def my_vocab_parallel_cross_entropy(logits, targets, group):
     """The loss of every token, on every rank.

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from shardlab import trace
-from shardlab.ranks import comm, ledger
+from shardlab.ranks import comm
+from shardlab.ranks.observe import ledger
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding

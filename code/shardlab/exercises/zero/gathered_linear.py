@@ -10,7 +10,8 @@ from torch import Tensor
 
 from shardlab import trace
 from shardlab.costs import collectives
-from shardlab.ranks import comm, ledger
+from shardlab.ranks import comm
+from shardlab.ranks.observe import ledger
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding, Judge

@@ -21,7 +21,7 @@ import cloudpickle
 from .join import already_a_rank, join
 from .local import Helper
 from .rank import Job, loopback
-from .report import report
+from .report import interruption, report
 from .watch import Watch
 
 MAX_LOCAL_RANKS = 64
@@ -34,6 +34,13 @@ class RankError(RuntimeError):
 
     def _render_traceback_(self, *_: Any) -> list[str]:
         return ["RankError: " + str(self)]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended a run; the message says where each rank was, and in a notebook it is all that is shown."""
+
+    def _render_traceback_(self, *_: Any) -> list[str]:
+        return ["KeyboardInterrupt: " + str(self)]
 
 
 def run(
@@ -57,7 +64,8 @@ def run(
     with NCCL where the machine has GPUs, and every rank gets all results. Threads, prints and failures are then
     the business of whoever started them.
 
-    Raises RankError, with the first failing rank's traceback and what the others did.
+    Raises RankError, with the first failing rank's traceback and what the others did; after Ctrl-C, Interrupted, which
+    is a KeyboardInterrupt.
     """
     if not hasattr(world_size, "__index__") or world_size < 1:
         raise ValueError(f"world_size={world_size!r}: a run needs at least 1 rank")
@@ -93,6 +101,8 @@ def _run_here(
         try:  # results, failure or Ctrl-C: no rank outlives this block
             helper.start(watch.add_ranks(world_size))
             watch.see_through(job)
+        except KeyboardInterrupt:
+            raise Interrupted(_last_words(watch, helper)) from None
         except BaseException:
             helper.end(PATIENCE)
             raise
@@ -104,6 +114,15 @@ def _run_here(
     if outcome is not None:
         raise RankError(report(outcome))
     return [pickle.loads(rank.result or b"") for rank in watch.ranks]
+
+
+def _last_words(watch: Watch, helper: Helper) -> str:
+    """Where each rank is; then end them all, even when a second Ctrl-C cuts the question short."""
+    try:
+        watch.ask_where(PATIENCE)
+    finally:
+        helper.end(PATIENCE)
+    return interruption({rank.number: rank.answers.get("where") for rank in watch.ranks})
 
 
 def _renew_lock() -> None:

@@ -12,6 +12,9 @@ from .state import Call, Failure, Place, Whereabouts
 
 Said = TypeVar("Said")
 MAX_PLACES = 12  # of a stack, at each end
+MAX_GROUPS = 5  # of ranks, each with its own line, after Ctrl-C
+MAX_SOURCE = 60  # letters of such a line of code
+PACKAGE = Path(__file__).parents[2]
 SAME_SHAPE = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "barrier"}
 
 
@@ -67,6 +70,36 @@ def _bystanders(outcome: Outcome) -> list[str]:
         if rank not in outcome.failed and rank not in outcome.died
     }
     return [f"{_ranks(ranks)} {text}" for ranks, text in _alike(stood)]
+
+
+# ---- after Ctrl-C ----------------------------------------------------------------------------------------------------
+
+
+def interruption(where: Mapping[int, Whereabouts | None]) -> str:
+    """A few lines: where each rank was, None if it did not say; ranks at the same line together."""
+    told = _alike({rank: _whereabouts(place) for rank, place in where.items()})
+    lines = [f"  {_ranks(ranks)}: {text}" for ranks, text in told[:MAX_GROUPS]]
+    others = sum(len(ranks) for ranks, _ in told[MAX_GROUPS:])
+    if others:
+        lines.append(f"  and {others} more ranks elsewhere")
+    return "\n".join(["the run has ended, and its ranks with it. They were here:", *lines])
+
+
+def _whereabouts(where: Whereabouts | None) -> str:
+    """What a rank was doing, by the reader's own line; those of this package, further inside, are only named."""
+    if where is None:
+        return "no answer; not started yet, or in a C call that never yields"
+    if where.finished:
+        return "finished"
+    if not where.places:
+        return "starting"
+    *_, inside = where.places
+    own = [place for place in where.places if not Path(place[0]).is_relative_to(PACKAGE)] or [inside]
+    file, line, _ = own[-1]
+    source = linecache.getline(file, line).strip()
+    source = source if len(source) <= MAX_SOURCE else f"{source[:MAX_SOURCE]} ..."
+    further = f" (in {_name(inside[0])}, line {inside[1]})" if inside != own[-1] else ""
+    return f"at {_name(file)}, line {line}: {source}{further}"
 
 
 # ---- collectives that do not match ---------------------------------------------------------------------------------
@@ -134,6 +167,5 @@ def _name(file: str) -> str:
     cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
     if file in cells:
         return f"Cell In[{cells[file]}]"
-    package = Path(__file__).parents[2]  # shardlab
-    ours = Path(file).is_relative_to(package)
-    return f'File "{Path(file).relative_to(package.parent).as_posix() if ours else file}"'
+    ours = Path(file).is_relative_to(PACKAGE)
+    return f'File "{Path(file).relative_to(PACKAGE.parent).as_posix() if ours else file}"'

@@ -72,7 +72,7 @@ def places(frame: FrameType | None) -> list[Place]:
 
 def _theirs(stack: list[Place]) -> list[Place]:
     ours = Path(__file__).parent
-    tools = (str(ours.with_name(name)) for name in ("comm.py", "ledger.py"))
+    tools = (str(ours.parent / name) for name in ("comm.py", "observe/ledger.py"))
     hidden = (str(ours) + os.sep, *tools, "<frozen ")
     stack = [place for place in stack if not place[0].startswith(hidden) and place[::2] != ("<string>", "<module>")]
     torch = str(Path(sys.modules["torch"].__file__ or "").parent) + os.sep if "torch" in sys.modules else "<none>"

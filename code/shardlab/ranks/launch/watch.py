@@ -55,7 +55,7 @@ class Watch:
                     self.verdict = "Deadlock: every rank that has not finished waits, and none has moved for seconds."
                     break
         if not self._succeeded():
-            self._ask_where()
+            self.ask_where(PATIENCE)
 
     def _settled(self) -> bool:
         return all(rank.settled for rank in self.ranks)
@@ -95,11 +95,12 @@ class Watch:
             rank.ask("signs")
         return self.quiet_ticks >= QUIET_TICKS
 
-    def _ask_where(self) -> None:
+    def ask_where(self, seconds: float) -> None:
+        """Ask every rank where it is, and give them so long to answer."""
         asked = [rank for rank in self.ranks if not rank.lost]
         for rank in asked:
             rank.ask("where")
-        self._listen_for(PATIENCE, lambda: all("where" in rank.answers or rank.lost for rank in asked))
+        self._listen_for(seconds, lambda: all("where" in rank.answers or rank.lost for rank in asked))
 
     def close(self) -> None:
         """Hang up on the ranks, which are dead, and show the rest of what they printed."""

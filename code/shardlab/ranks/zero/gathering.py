@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function, Variable
+from torch.autograd import Function
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from .. import backward
 from .flat import Flat
-
-NONE = -1  # what autograd says when it runs no backward
 
 
 class Unit:
@@ -51,7 +50,7 @@ class Gathering:
 
     def __init__(self, root: Unit, units: Sequence[Unit]):
         self.root, self.units = root, units
-        self._task = NONE  # autograd's number of the last backward
+        self._turns = backward.Once()
         root.module.register_forward_pre_hook(unless_meta(self._begin))
         root.module.register_forward_hook(unless_meta(self._end))
         for index, unit in enumerate(units):
@@ -73,7 +72,7 @@ class Gathering:
     def _before(self, index: int) -> Callable[..., Any]:
         def hook(module: nn.Module, inputs: Any, options: Any) -> Any:
             self.units[index].ready()
-            if not in_backward():
+            if not backward.is_running():
                 self._ahead(index + 1)
             return when_left(self.units[index].forget, inputs, options)
 
@@ -81,7 +80,7 @@ class Gathering:
 
     def _after(self, index: int) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not in_backward():  # else it is computed again, and needed still
+            if not backward.is_running():  # else it is computed again, and needed still
                 self.units[index].forget()
             when_entered(lambda: self._back(index), output)
 
@@ -94,11 +93,8 @@ class Gathering:
     # ---- backward ----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        task = torch._C._current_graph_task_id()
-        if task == self._task:  # another output of the same model
+        if not self._turns.begins(self.forget):  # another output of the same model
             return
-        self._task = task
-        Variable._execution_engine.queue_callback(self.forget)  # runs when backward ends
         self.root.gather()
         self._ahead(len(self.units) - 1)
         self.root.ready()
@@ -120,11 +116,6 @@ def unless_meta(hook: Callable[..., Any]) -> Callable[..., Any]:
         return None if asks else hook(module, inputs, *rest)
 
     return called
-
-
-def in_backward() -> bool:
-    """Whether autograd is running a backward."""
-    return torch._C._current_graph_task_id() != NONE
 
 
 def when_entered(call: Callable[[], None], output: Any) -> bool:

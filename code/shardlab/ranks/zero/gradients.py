@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable
 
-from .. import comm
+from .. import backward, comm
 from .flat import Flat
 
 
@@ -31,7 +30,7 @@ class Gradients:
         if index not in self.missing:
             raise RuntimeError(
                 f"{self.flat.names[index]} received its gradient twice in one backward; "
-                "if it is checkpointed, use shardlab.ranks.recompute, or use_reentrant=False"
+                "if it is checkpointed, use shardlab.ranks.memory.recompute, or use_reentrant=False"
             )
         if parameter.grad is None or parameter.grad.layout != torch.strided:
             raise ValueError(f"the gradient of {self.flat.names[index]} is sparse; use sparse=False in nn.Embedding")
@@ -87,7 +86,7 @@ class Reducer:
     def __init__(self, gradients: Sequence[Gradients], *, listen: bool):
         self.gradients, self.synchronize = gradients, True
         self._on_its_way: Gradients | None = None
-        self._task = -1  # autograd's number of the last backward
+        self._backwards = backward.Once()
         for each in gradients if listen else ():
             for index, parameter in enumerate(each.flat.parameters):
                 parameter.register_post_accumulate_grad_hook(self._hook(each, index))
@@ -95,10 +94,7 @@ class Reducer:
     def _hook(self, gradients: Gradients, index: int) -> Callable[[nn.Parameter], None]:
         def arrived(parameter: nn.Parameter) -> None:
             if self.synchronize:
-                task = torch._C._current_graph_task_id()
-                if task != self._task:
-                    self._task = task
-                    Variable._execution_engine.queue_callback(self._finish)  # runs when backward ends
+                self._backwards.begins(self._finish)
                 gradients.take(index)
                 if not gradients.missing:
                     self._send(gradients)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import comm, data_parallel
+from .. import agreement, comm
 from . import full, units
 from .flat import Flat
 from .gathering import Gathering, Unit
@@ -54,8 +54,8 @@ def shard(
     """
     if stage not in STAGES:
         raise ValueError(f"ZeRO has the stages 1, 2 and 3, not {stage}; without any, use DataParallel")
-    data_parallel.check(module, group)
-    data_parallel.copy_from_first(list(module.buffers()), group)
+    agreement.check(module, group)
+    agreement.copy_from_first(list(module.buffers()), group)
     named = units.cut(module, units.listed(module) if layers is None else layers)
     parts = [
         Unit(part, [Flat(kind, group, precision=precision, cut=stage == PARAMETERS) for kind in units.sort(members)])

@@ -1,0 +1,82 @@
+"""An interval of a flattened tensor is some boxes of it, in order; and all ranks together hold the whole."""
+
+from math import prod
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardlab.layout import Layout
+from shardlab.ranks.checkpoint import boxes
+from shardlab.ranks.launch import run
+from tests.ranks import training
+
+
+@given(shape=st.lists(st.integers(1, 5), max_size=3), data=st.data())
+def test_boxes_are_the_interval_in_its_order(shape, data):
+    begin = data.draw(st.integers(0, prod(shape) - 1))
+    end = data.draw(st.integers(begin + 1, prod(shape)))
+    whole = torch.arange(prod(shape)).view(shape)
+    found = []
+    for offsets, sizes in boxes.boxes(shape, begin, end):
+        box = whole[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))]
+        assert tuple(box.shape) == tuple(sizes)
+        found += box.flatten().tolist()
+    assert found == list(range(begin, end))
+    assert len(list(boxes.boxes(shape, begin, end))) <= max(1, 2 * len(shape) - 1)
+
+
+LAYOUTS = [
+    (Layout(tp=2, pp=2), "1F1B", "gpt2"),
+    (Layout(tp=4, sequence_parallel=True), "GPipe", "llama"),  # two ranks hold the same key head
+    (Layout(dp=4, zero=3), "GPipe", "gpt2"),
+    (Layout(dp=2, tp=2, zero=1), "GPipe", "llama"),
+    (Layout(dp=2, pp=2, zero=2), "1F1B", "gpt2"),
+]
+
+
+def boxes_of(group):
+    """The boxes of every layout after a step, with copies of their numbers."""
+    known, found = {}, []
+    for layout, schedule, style in LAYOUTS:
+        trainer = training.make_trainer(group, (layout, schedule, style, 3, None), known=known)
+        trainer.step(*training.batch(trainer.mesh, style, 0, 9))
+        found.append([box._replace(tensor=box.tensor.clone()) for box in trainer.boxes()])
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_rank():
+    return run(boxes_of, world_size=4)
+
+
+def stepped(style):
+    model = training.plain(style, 3)
+    adam = training.adamw(model.parameters())
+    model(*training.data(style, 0, 9)).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), training.MAX_NORM)
+    adam.step()
+    named = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    found = {f"weights/{name}": parameter for name, parameter in named.items()}
+    for name, parameter in model.named_parameters():
+        found |= {f"{key}/{name}": value for key, value in adam.state[parameter].items()}
+    return found
+
+
+@pytest.mark.parametrize("index", range(len(LAYOUTS)), ids=lambda index: str(LAYOUTS[index][0]))
+@pytest.mark.parity("composition", "the pieces of all ranks are the weights and moments of one process")
+def test_all_ranks_together_hold_every_number_and_agree(index, by_rank):
+    """Weights, moments and counts, at the places where one process has them; what is held twice is equal."""
+    expected = stepped(LAYOUTS[index][2])
+    count = {name: torch.zeros_like(whole, dtype=torch.int) for name, whole in expected.items()}
+    seen = {}
+    for rank in by_rank:
+        for name, shape, offsets, tensor in rank[index]:
+            whole = expected[name]
+            assert tuple(whole.shape) == tuple(shape)
+            place = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
+            torch.testing.assert_close(tensor, whole[place], rtol=0, atol=1e-12)
+            assert torch.equal(tensor, seen.setdefault((name, offsets, tensor.shape), tensor))
+            count[name][place] += 1
+    assert all((each > 0).all() for each in count.values())

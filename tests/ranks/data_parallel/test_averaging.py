@@ -1,0 +1,120 @@
+"""Two ways to average gradients are one; averaging weights is something else."""
+
+import pytest
+import torch
+from torch import nn
+
+from shardlab import trace
+from shardlab.ranks.data_parallel import averaging
+from shardlab.ranks.launch import run
+from shardlab.ranks.observe import ledger
+
+MEANS = {"all-reduce": averaging.mean, "server": averaging.mean_through_server}
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+
+
+def loss(net, rank, step):
+    """The same number of samples on every rank, other ones on each."""
+    x = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + rank))
+    return (net(x[:, :4]) - x[:, 4:]).pow(2).mean()
+
+
+def train(group, what, make_optimizer, mean=averaging.mean, every=1):
+    """Six steps that average `what`, the weights only every few steps; returns the parameters."""
+    net = model()
+    optimizer = make_optimizer(net.parameters())
+    for step in range(6):
+        optimizer.zero_grad()
+        loss(net, group.rank(), step).backward()
+        if what == "gradients":
+            averaging.average_gradients(net.parameters(), group, mean)
+        optimizer.step()
+        if what == "weights" and (step + 1) % every == 0:
+            averaging.average_weights(net.parameters(), group, mean)
+    return [p.detach() for p in net.parameters()]
+
+
+def alone(world_size, make_optimizer):
+    net = model()
+    optimizer = make_optimizer(net.parameters())
+    for step in range(6):
+        optimizer.zero_grad()
+        (sum(loss(net, rank, step) for rank in range(world_size)) / world_size).backward()
+        optimizer.step()
+    return [p.detach() for p in net.parameters()]
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
+def same(ours, theirs):
+    return all(torch.allclose(a, b, **EXACT) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("make_optimizer", [sgd, adam])
+@pytest.mark.parity("data_parallel", "plain averaging, by all-reduce or through a server, is one process")
+def test_averaged_gradients_equal_one_process(world_size, mean, make_optimizer):
+    reference = alone(world_size, make_optimizer)
+    results = run(lambda group: train(group, "gradients", make_optimizer, MEANS[mean]), world_size=world_size)
+    assert all(same(ours, reference) for ours in results)
+
+
+@pytest.mark.parametrize("server", [0, 2])
+def test_means_are_means_and_leave_their_input_alone(server):
+    def call(group):
+        x = torch.arange(3.0) * group.rank()
+        before = x.clone()
+        means = averaging.mean(x, group), averaging.mean_through_server(x, group, server)
+        assert torch.equal(x, before)
+        return means
+
+    for means in run(call, world_size=3):
+        assert [mean.tolist() for mean in means] == [[0, 1, 2]] * 2
+
+
+def test_weights_averaged_after_every_step_of_sgd_equal_gradients():
+    reference = alone(3, sgd)
+    assert all(same(ours, reference) for ours in run(lambda group: train(group, "weights", sgd), world_size=3))
+
+
+@pytest.mark.parametrize(("make_optimizer", "every"), [(adam, 1), (sgd, 3), (adam, 3)])
+def test_weights_averaged_with_adam_or_more_rarely_are_something_else(make_optimizer, every):
+    reference = alone(3, make_optimizer)
+    results = run(lambda group: train(group, "weights", make_optimizer, every=every), world_size=3)
+    assert same(results[0], results[1])
+    assert not any(torch.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(results[0], reference, strict=True))
+
+
+def test_the_server_alone_carries_the_traffic_of_all():
+    def traffic(group):
+        x = torch.zeros(1000)
+        with ledger.Ledger() as book:
+            averaging.mean_through_server(x, group)
+        return trace.totals(book.events)
+
+    server, *others = run(traffic, world_size=4)
+    assert server["send"]["nbytes"] == server["receive"]["nbytes"] == 3 * 4000
+    assert all(other["send"]["nbytes"] == other["receive"]["nbytes"] == 4000 for other in others)
+
+
+def test_parameters_without_gradient_stay_without():
+    def call(group):
+        net = model()
+        net[0].requires_grad_(False)
+        loss(net, group.rank(), 0).backward()
+        averaging.average_gradients(net.parameters(), group)
+        return [p.grad is None for p in net.parameters()]
+
+    assert run(call, world_size=2) == [[True, True, False, False]] * 2
