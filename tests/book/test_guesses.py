@@ -1,4 +1,4 @@
-"""The forms that ask for a guess: every sentence in a browser, every form of a built chapter, and the chapters' text."""
+"""The forms that ask for a guess: every sentence in a browser, every form of a built chapter, what chapters ask."""
 
 from __future__ import annotations
 

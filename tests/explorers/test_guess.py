@@ -115,11 +115,14 @@ def test_a_choice_is_a_fieldset_with_a_legend_and_nothing_chosen() -> None:
     assert page.texts[:3] == ['Which is larger, <b> or "c"?', *values]
 
 
-@pytest.mark.parametrize(("asked", "answer"), [(MEMORY, "2,800 GB. Four parts."), (LARGER, "The states. 1 < 2")])
-def test_the_answer_is_folded_and_the_verdict_is_spoken(asked: guess.Guess, answer: str) -> None:
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [(MEMORY, ["2,800 GB", "Four parts."]), (LARGER, ["the states", "1 < 2"]), (COUNT, ["1 GPU"])],
+)
+def test_the_answer_is_folded_and_the_verdict_is_spoken(asked: guess.Guess, answer: list[str]) -> None:
     page = Reader(asked.html())
     assert "open" not in page.all("details")[0]
-    assert page.texts[-2:] == ["The answer", answer]
+    assert page.texts[-len(answer) - 1 :] == ["The answer", *answer]
     (verdict,) = [attributes for attributes in page.all("p") if attributes.get("class") == "guess-result"]
     assert verdict["aria-live"] == "polite"
     assert not page.all("b"), "a question is text, not HTML"

@@ -63,8 +63,9 @@ class Guess:
 
     def folded(self, state: str = "") -> str:
         """Return the answer with its reason, below a line that unfolds it; state: "open", or nothing."""
-        words = html.escape(f"{self.question.solution}. {self.question.why}".strip())
-        return f'<details class="guess-answer" {state}><summary>The answer</summary><p>{words}</p></details>'
+        answer, why = html.escape(self.question.solution), html.escape(self.question.why)
+        words = f"<p><strong>{answer}</strong><br>{why}</p>"
+        return f'<details class="guess-answer" {state}><summary>The answer</summary>{words}</details>'
 
     def widget(self) -> Any:
         """Return the form for a live kernel: a box of ipywidgets. What is guessed is kept in a file."""

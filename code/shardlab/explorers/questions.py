@@ -123,8 +123,8 @@ class Choice(Question):
 
     @property
     def solution(self) -> str:
-        """The answer, as the beginning of a sentence."""
-        return self.answer[:1].upper() + self.answer[1:]
+        """The right option."""
+        return self.answer
 
     def shown(self, given: str) -> str:
         """Return the chosen option; raises ValueError, saying what to do, if it is none of them."""
