@@ -1,4 +1,4 @@
-"""Sphinx extension: scripts from installed wheels, explorers, captions, whole lines, clean notebooks."""
+"""Sphinx extension: scripts from installed wheels, explorers, guesses, captions, whole lines, clean notebooks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     shutil.rmtree(static, ignore_errors=True)
     (static / "shardlab").mkdir(parents=True)
     plotly = wheel_file("plotly", "package_data/plotly.min.js")
-    ours = EXPLORERS / "explorer.js", EXPLORERS / "explorer.css", HERE / "book.css", HERE / "download.js"
+    ours = HERE / "book.css", HERE / "download.js", *EXPLORERS.glob("*.js"), *EXPLORERS.glob("*.css")
     for path in (*ours, plotly):
         shutil.copy(path, static / "shardlab")
     mathjax = wheel_file("sphinx-mathjax-offline", "static/mathjax")
@@ -43,9 +43,11 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     config.mathjax_path = "mathjax/tex-chtml.js"
     config.html_static_path.append(str(static))
     app.add_css_file("shardlab/explorer.css")
+    app.add_css_file("shardlab/guess.css")
     app.add_css_file("shardlab/book.css", priority=900)  # after the theme's own
     app.add_js_file("shardlab/explorer.js", defer="defer")
     app.add_js_file("shardlab/download.js", defer="defer")
+    app.add_js_file("shardlab/guess.js", defer="defer")
     app.add_js_file(None, body=SEARCH_FROM_DISK)
 
 
