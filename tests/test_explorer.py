@@ -200,14 +200,11 @@ def test_a_view_that_was_shown_is_not_computed_again() -> None:
     assert sorted(computed) == [1, 2]
 
 
-def test_a_live_figure_gives_plotly_to_a_page_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    figure, sent = live.figure(), []
-    monkeypatch.setattr(figure, "send", lambda content, buffers: sent.append((content, buffers)))
-    figure._handle_custom_msg("plotly.js", [])
-    figure._handle_custom_msg("something else", [])
-    ((content, (script,)),) = sent
-    assert content == "plotly.js"
-    assert script.startswith(b"/**\n* plotly.js v")
+def test_the_first_live_figure_of_a_kernel_brings_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.Figure, "brought", False)
+    first, second = live.figure(), live.figure()
+    assert first.script.startswith(b"/**\n* plotly.js v")
+    assert second.script is None
 
 
 def test_a_front_end_that_knows_the_core_only_gets_a_new_output(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,26 @@
 /* A figure in a live notebook: what the kernel sends is drawn into the figure that is there. See live.py. */
-const PLOTLY = "shardlabPlotly"; // one plotly.js for all figures of a page, which the first of them asks its kernel for
+const NAME = "shardlabPlotly"; // one plotly.js for all figures of a page
 
-function plotly(model) {
-  window[PLOTLY] ??= new Promise((resolve) => {
-    model.on("msg:custom", (message, [script]) => {
-      const module = { exports: {} }; // else the script would look for a loader of the page, and find the wrong one
-      new Function("module", new TextDecoder().decode(script))(module);
-      resolve(module.exports);
-    });
-    model.send("plotly.js");
-  });
-  return window[PLOTLY];
+function plotly() { // a promise, kept by its resolver
+  if (!(NAME in window)) {
+    let resolve;
+    const promise = new Promise((done) => (resolve = done));
+    window[NAME] = { promise, resolve };
+  }
+  return window[NAME];
+}
+
+function initialize({ model }) { // also while the kernel is busy: the script comes along with its first figure
+  const script = model.get("script");
+  if (!script || plotly().loaded) return;
+  plotly().loaded = true;
+  const module = { exports: {} }; // else the script would look for a loader of the page, and find the wrong one
+  new Function("module", new TextDecoder().decode(script))(module);
+  plotly().resolve(module.exports);
 }
 
 async function render({ model, el }) {
-  const Plotly = await plotly(model);
+  const Plotly = await plotly().promise;
   let frame;
   const draw = () => {
     frame = undefined;
@@ -30,4 +36,4 @@ async function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { initialize, render };

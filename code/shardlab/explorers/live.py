@@ -6,7 +6,6 @@ wherever plotly's own FigureWidget does; `Output` is for front ends that know th
 """
 
 from pathlib import Path
-from typing import Any
 
 import anywidget
 import ipywidgets
@@ -22,22 +21,20 @@ ONLY_CORE = ("colab", "kaggle")  # renderers that plotly chooses where widgets o
 
 
 class Figure(anywidget.AnyWidget):
-    """A figure that is redrawn in place; the first one of a page asks for plotly.js."""
+    """A figure that is redrawn in place. The first one of a kernel brings plotly.js for all that follow."""
 
     _esm = Path(__file__).with_name("live.js")
+    script = traitlets.Bytes(None, allow_none=True).tag(sync=True)
     figure = traitlets.Dict().tag(sync=True)  # data and layout, as plotly.js takes them
+    brought = False
 
     def __init__(self) -> None:
-        super().__init__()
-        self.on_msg(self._answer)
+        super().__init__(script=None if Figure.brought else PLOTLY.read_bytes())
+        Figure.brought = True
 
     def show(self, shown: view.View) -> None:
         """Draw the figure of a view."""
         self.figure = view.plain_figure(shown.figure)
-
-    def _answer(self, _: Any, content: Any, __: Any) -> None:
-        if content == "plotly.js":
-            self.send(content, buffers=[PLOTLY.read_bytes()])
 
 
 class Output(ipywidgets.Output):
