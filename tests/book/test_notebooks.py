@@ -137,6 +137,15 @@ def test_a_page_in_markdown(book: Book) -> None:
     )
 
 
+def test_what_a_page_folds_is_folded_as_jupyterlab_saves_it() -> None:
+    assert notebooks.folded(["hide-cell"]) == {
+        "jupyter": {"outputs_hidden": True, "source_hidden": True},
+        "collapsed": True,
+        "cellView": "form",
+    }
+    assert notebooks.folded(["raises-exception"]) == {}
+
+
 @pytest.mark.parametrize(
     ("wrong", "line", "what"),
     [
