@@ -19,7 +19,8 @@ from pathlib import Path
 import nbformat
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "book" / "_ext"))
-from shardlab_notebooks import Book, notebook, state, written
+from shardlab_notebooks import notebook, state, written
+from shardlab_source import Book
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "newer-edition"  # the id of the cell that says so

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from shardlab_notebooks import Book, notebook, written
+from shardlab_notebooks import notebook, written
+from shardlab_source import Book
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.transforms import SphinxTransform

@@ -7,10 +7,11 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .conftest import ROOT, build_book
+from .conftest import ROOT, build_book, serving
 
 HEADER = """---
 jupytext:
@@ -95,6 +96,21 @@ def test_the_search_knows_compounds_in_one_word_and_words_of_readers(book: Path,
     index = (book / "_build" / "html" / "searchindex.js").read_text()
     assert '"allreduc"' in index
     assert '"oom"' in index
+
+
+@pytest.mark.parametrize("over", ["file", "http"])
+def test_the_download_button_saves_the_notebook(book: Path, page: str, browser: Any, over: str) -> None:
+    """From disk too, where a link to the file would show it as text."""
+    site = book / "_build" / "html"
+    (made,) = (site / "_sources").rglob("*.ipynb")
+    with serving(site) as served:
+        tab = browser.new_page()
+        tab.goto(f"{served if over == 'http' else site.as_uri()}/book/page.html")
+        with tab.expect_download() as download:
+            tab.locator("a.btn-download-notebook-button").evaluate("link => link.click()")
+        assert download.value.suggested_filename == made.name == "00_page.ipynb"
+        assert Path(download.value.path()).read_bytes() == made.read_bytes()
+        tab.close()
 
 
 def test_no_inline_script_stands_twice(page: str) -> None:

@@ -19,8 +19,9 @@ from .conftest import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 import lab
 import shardlab_notebooks as notebooks
+from shardlab_source import Book
 
-BOOK = notebooks.Book(ROOT)
+BOOK = Book(ROOT)
 PAGES = {Path(page).name: page for page in BOOK.names}
 MYST = re.compile(r"\{[\w:-]+\}`|^ *(```+|:::+)\{|^:::|^\(\S+\)=$|^ *:\w+: |\]\{\.", re.MULTILINE)
 CODE = re.compile(r"^( *)(`{3,})[^`{]*\n.*?^\1\2$|(`+)[^`].*?\3", re.MULTILINE | re.DOTALL)
@@ -73,20 +74,21 @@ def test_links_lead_to_notebooks_that_exist(stem: str, made: dict[str, Any]) -> 
 
 
 def test_the_same_source_gives_the_same_bytes(made: dict[str, Any]) -> None:
-    again = notebooks.Book(ROOT)
+    again = Book(ROOT)
     for stem, page in PAGES.items():
         assert notebooks.written(notebooks.notebook(again, page)) == notebooks.written(made[stem])
 
 
 def test_with_an_address_links_lead_to_the_pages_there() -> None:
-    book = notebooks.Book(ROOT, "https://example.org/book/")
+    book = Book(ROOT, "https://example.org/book/")
     found = notebooks.notebook(book, "book/index")
     assert "https://example.org/book/book/memory.html" in set(links(found))
 
 
 # ---- a book of two pages, to change ---------------------------------------------------------------------------------
 
-PAGE = """# One
+PAGE = """\
+# One
 
 Text with {cite}`li2020`, $\\{cite\\}$, `{cite}` and [two](two.md).
 
@@ -105,7 +107,7 @@ Because of {cite:t}`li2020,brown2020`.
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> notebooks.Book:
+def book(tmp_path: Path) -> Book:
     (tmp_path / "book").mkdir()
     shutil.copy(ROOT / "_config.yml", tmp_path)
     shutil.copy(ROOT / "book" / "references.bib", tmp_path / "book")
@@ -114,14 +116,14 @@ def book(tmp_path: Path) -> notebooks.Book:
     return number(tmp_path, "one", "two")
 
 
-def number(root: Path, *stems: str) -> notebooks.Book:
+def number(root: Path, *stems: str) -> Book:
     """The book of `root` with these chapters in this order."""
     first, *others = (f"book/{stem}" for stem in stems)
     (root / "_toc.yml").write_text(f"format: jb-book\nroot: {first}\nchapters: {[{'file': each} for each in others]}")
-    return notebooks.Book(root)
+    return Book(root)
 
 
-def test_a_page_in_markdown(book: notebooks.Book) -> None:
+def test_a_page_in_markdown(book: Book) -> None:
     text, code, answer = notebooks.notebook(book, "book/one").cells
     li, brown = "https://arxiv.org/abs/2006.15704", "https://arxiv.org/abs/2005.14165"
     assert text.source.split("\n\n") == [
@@ -133,6 +135,15 @@ def test_a_page_in_markdown(book: notebooks.Book) -> None:
         "<details>\n<summary><b>Why?</b></summary>\n\n"
         f"Because of Li *et al.* [[2020]({li})], Brown *et al.* [[2020]({brown})].\n\n</details>"
     )
+
+
+def test_what_a_page_folds_is_folded_as_jupyterlab_saves_it() -> None:
+    assert notebooks.folded(["hide-cell"]) == {
+        "jupyter": {"outputs_hidden": True, "source_hidden": True},
+        "collapsed": True,
+        "cellView": "form",
+    }
+    assert notebooks.folded(["raises-exception"]) == {}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +163,7 @@ def test_a_page_in_markdown(book: notebooks.Book) -> None:
     ],
 )
 def test_what_has_no_form_in_a_notebook_is_an_error_with_page_and_line(
-    book: notebooks.Book, wrong: str, line: int, what: str
+    book: Book, wrong: str, line: int, what: str
 ) -> None:
     (book.root / "book" / "one.md").write_text(f"{PAGE}\n{wrong}\n")
     with pytest.raises(ValueError, match=f"book/one.md, line {line}: .*{what}"):
@@ -162,15 +173,15 @@ def test_what_has_no_form_in_a_notebook_is_an_error_with_page_and_line(
 # ---- the learner's folder -------------------------------------------------------------------------------------------
 
 
-def update(book: notebooks.Book) -> list[str]:
+def update(book: Book) -> list[str]:
     return list(lab.update(book, book.root / "notebooks"))
 
 
-def folder(book: notebooks.Book) -> set[str]:
+def folder(book: Book) -> set[str]:
     return {path.name for path in (book.root / "notebooks").iterdir()}
 
 
-def answer(book: notebooks.Book, name: str, cell: str = "my answer") -> str:
+def answer(book: Book, name: str, cell: str = "my answer") -> str:
     """Change a notebook as a learner does; return what is in its file."""
     path = book.root / "notebooks" / name
     found = nbformat.read(path, as_version=4)
@@ -179,11 +190,11 @@ def answer(book: notebooks.Book, name: str, cell: str = "my answer") -> str:
     return path.read_text()
 
 
-def rewrite(book: notebooks.Book, words: str) -> None:
+def rewrite(book: Book, words: str) -> None:
     (book.root / "book" / "one.md").write_text(f"{PAGE}\n{words}\n")
 
 
-def test_what_nobody_touched_is_brought_up_to_date(book: notebooks.Book) -> None:
+def test_what_nobody_touched_is_brought_up_to_date(book: Book) -> None:
     assert update(book) == []
     path = book.root / "notebooks" / "00_one.ipynb"
     saved = nbformat.read(path, as_version=4)
@@ -197,7 +208,7 @@ def test_what_nobody_touched_is_brought_up_to_date(book: notebooks.Book) -> None
     assert folder(book) == {"00_one.ipynb", "01_two.ipynb"}
 
 
-def test_a_changed_notebook_stays_and_newer_editions_come_beside_it(book: notebooks.Book) -> None:
+def test_a_changed_notebook_stays_and_newer_editions_come_beside_it(book: Book) -> None:
     update(book)
     mine = answer(book, "00_one.ipynb")
     assert update(book) == []  # the book has not changed
@@ -220,7 +231,7 @@ def test_a_changed_notebook_stays_and_newer_editions_come_beside_it(book: notebo
     assert "A fourth edition." in (book.root / "notebooks" / "00_one_edition_3.ipynb").read_text()
 
 
-def test_an_output_is_a_change_too(book: notebooks.Book) -> None:
+def test_an_output_is_a_change_too(book: Book) -> None:
     update(book)
     path = book.root / "notebooks" / "00_one.ipynb"
     found = nbformat.read(path, as_version=4)
@@ -230,7 +241,7 @@ def test_an_output_is_a_change_too(book: notebooks.Book) -> None:
     assert len(update(book)) == 1
 
 
-def test_when_chapters_move_answers_stay_and_untouched_notebooks_move_along(book: notebooks.Book) -> None:
+def test_when_chapters_move_answers_stay_and_untouched_notebooks_move_along(book: Book) -> None:
     update(book)
     mine = answer(book, "01_two.ipynb")
     (book.root / "book" / "one.md").write_text("# One, which links to nothing\n")
@@ -244,7 +255,7 @@ def test_when_chapters_move_answers_stay_and_untouched_notebooks_move_along(book
     assert folder(book) == {"00_new.ipynb", "01_one.ipynb", "01_two.ipynb"}
 
 
-def test_reset_makes_a_chapter_fresh_and_keeps_what_was_there(book: notebooks.Book) -> None:
+def test_reset_makes_a_chapter_fresh_and_keeps_what_was_there(book: Book) -> None:
     update(book)
     fresh = (book.root / "notebooks" / "00_one.ipynb").read_text()
     mine = answer(book, "00_one.ipynb")
@@ -260,7 +271,7 @@ def test_reset_makes_a_chapter_fresh_and_keeps_what_was_there(book: notebooks.Bo
         list(lab.reset(book, book.root / "notebooks", "three"))
 
 
-def test_a_file_of_the_learner_with_the_name_of_a_chapter_is_not_overwritten(book: notebooks.Book) -> None:
+def test_a_file_of_the_learner_with_the_name_of_a_chapter_is_not_overwritten(book: Book) -> None:
     (book.root / "notebooks").mkdir()
     for text in ("not a notebook", nbformat.writes(nbformat.v4.new_notebook())):
         path = book.root / "notebooks" / "00_one.ipynb"
