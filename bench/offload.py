@@ -111,12 +111,12 @@ def main() -> None:
         for num_tokens in ROUNDS:
             rows.append(take_turns(contenders, num_tokens))
             print(rows[-1], flush=True)
-        rooms = {name: c.offload.rooms for name, c in contenders.items() if c.offload}
+        slots = {name: c.offload.slots for name, c in contenders.items() if c.offload}
         resident = sum(p.nbytes for p in contenders[RESIDENT].model.blocks.parameters())
         result = {
             "model": {"hidden size": SPEC.hidden_size, "layers": SPEC.num_layers, "numbers": "fp32"},
             "bytes of blocks on the device": {RESIDENT: resident}
-            | {name: sum(room.nbytes for room in each) for name, each in rooms.items()},
+            | {name: sum(slot.nbytes for slot in each) for name, each in slots.items()},
             "threads": 1,
             "rows": rows,
         }

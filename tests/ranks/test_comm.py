@@ -1,4 +1,4 @@
-"""Every verb against plain arithmetic on the list of what all ranks hold; no verb changes its input."""
+"""Each verb agrees with plain arithmetic on the list of all ranks' tensors, and keeps its input."""
 
 import pytest
 import torch
@@ -11,12 +11,12 @@ WORLD_SIZES = [1, 2, 3, 4]  # 3 catches every "rank - 1 == rank + 1" mistake
 
 
 def of_rank(rank, size, dtype=torch.float64):
-    """Different on every rank; with a stride, so that it is not contiguous."""
+    """Make a tensor that differs between ranks and is not contiguous."""
     return (torch.arange(6 * size * 2, dtype=dtype).sin() * (rank + 1)).reshape(-1, 2)[:, 0]
 
 
 def everyone(verb, world_size):
-    """What each rank got from `verb(x, group)`, after making sure that x is as it was."""
+    """Return what each rank gets from `verb(x, group)`; assert that x has not changed."""
 
     def call(group):
         x = of_rank(group.rank(), group.size())
@@ -67,7 +67,7 @@ def test_start_all_gather_and_start_reduce_scatter(world_size):
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_start_reduce_scatter_sends_half_of_what_gloo_would(world_size):
-    """(n - 1)/n of the buffer, and the headers of messages."""
+    """Each rank sends (n - 1)/n of the buffer, plus the headers of the messages."""
 
     def call(group):
         x = torch.ones(world_size * 10_000)
@@ -105,7 +105,7 @@ def test_reduce_scatter(world_size):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_send_and_receive(world_size):
     def relay(x, group):
-        """Rank 0's tensor goes from hand to hand."""
+        """Pass rank 0's tensor from rank to rank."""
         if group.rank() > 0:
             x = comm.receive(x, group, source=group.rank() - 1)
         if group.rank() < group.size() - 1:
@@ -117,7 +117,7 @@ def test_send_and_receive(world_size):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_exchange_passes_a_turn_around_the_ring(world_size):
+def test_exchange_passes_tensors_around_the_ring(world_size):
     def turn(x, group):
         return comm.exchange(x, group, to=(group.rank() + 1) % group.size(), source=(group.rank() - 1) % group.size())
 
@@ -146,7 +146,7 @@ def test_split_makes_groups_of_neighbours(size, groups):
 
 
 @pytest.mark.parametrize(("size", "groups"), [(1, [[0, 1, 2, 3]]), (2, [[0, 2], [1, 3]]), (4, [[0], [1], [2], [3]])])
-def test_across_groups_the_same_places(size, groups):
+def test_across_groups_the_same_positions(size, groups):
     def members(group):
         mine = comm.across(group, size)
         return mine.rank(), comm.all_gather(torch.tensor([group.rank()]), mine).tolist()
@@ -156,8 +156,8 @@ def test_across_groups_the_same_places(size, groups):
     assert all(each[place] == rank for rank, (place, each) in enumerate(found))
 
 
-def test_groups_within_groups_do_not_hear_each_other():
-    """Halves that both split at the same time, as the replicas of a model do."""
+def test_groups_within_groups_do_not_mix_their_messages():
+    """Both halves split at the same time, as the replicas of a model do."""
 
     def members(group):
         half = comm.split(group, 2)
@@ -169,8 +169,8 @@ def test_groups_within_groups_do_not_hear_each_other():
     assert run(members, world_size=4) == [[[0, 1]] * 2] * 2 + [[[2, 3]] * 2] * 2
 
 
-def test_tensors_without_numbers_get_their_shapes_and_nothing_is_said():
-    """Only the first rank calls: if the others had to answer, it would wait for ever."""
+def test_a_dry_run_gives_shapes_and_communicates_nothing():
+    """Only rank 0 calls the verbs; if they communicated, it would wait forever."""
 
     def shapes(group):
         x = torch.empty(4, 3, dtype=torch.bfloat16, device="meta")

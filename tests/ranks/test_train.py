@@ -86,7 +86,7 @@ def errors(group, folder, case, **options):
     for step, (loss, norm) in enumerate(history):
         losses.append(abs(trainer.backward(*batch(trainer.mesh, style, step, samples)).item() - loss))
         norms.append(abs(trainer.update().item() - norm))
-    apart = [off(piece, weights[name], trainer.plan[name], trainer.mesh.tp) for name, piece in pieces(trainer)]
+    apart = [off(piece, weights[name], trainer.cuts[name], trainer.mesh.tp) for name, piece in pieces(trainer)]
     return max(losses), max(norms), max(apart)
 
 
@@ -94,7 +94,7 @@ def pieces(trainer):
     """Every parameter of this rank by its name in the plain model, the tied head among them."""
     for state in trainer.states:
         for name, piece in state.full_state_dict().items():
-            tied = name == "head.weight" and name not in trainer.plan
+            tied = name == "head.weight" and name not in trainer.cuts
             yield "embedding.tokens.weight" if tied else name, piece
 
 
@@ -285,10 +285,10 @@ def test_what_does_not_fit_is_refused(situations):
     said = situations[refusals]
     assert said == [said[0]] * 8
     size, heads, tied, sequences, differ = said[0]
-    assert size == "a layout of tp=2 x dp=2 is for 4 ranks, and here are 8; start 4 ranks, or use dp=4"
+    assert size == "a layout of tp=2 x dp=2 is for 4 ranks, but there are 8; start 4 ranks, or use dp=4"
     assert heads.startswith("3 heads, 3 key/value heads and ffn=48 do not split over tp=8; use tp = 1, 3")
-    assert "with ZB-V two of stage 0 share the tied embeddings; use zero=0" in tied
-    assert sequences == "this trainer cuts no sequences, and the layout has cp=2; use cp=1"
+    assert "with ZB-V two parts of stage 0 share the tied embeddings; use zero=0" in tied
+    assert sequences == "the layout has cp=2, and this trainer does not cut sequences; use cp=1"
     assert differ.startswith("norm.weight differs between ranks")
 
 

@@ -1,8 +1,13 @@
-"""What ranks say to each other, one function a verb; every function takes the group it talks to.
+"""Communication between ranks: one function per verb, and every verb takes its group.
 
-Out of place: no function changes the tensor it was given. Ranks in arguments are positions in the group. Of tensors on
-torch's meta device, which have no numbers, the collectives give the shape of the result, and nothing is said.
-The verbs and their meaning are those of the MPI standard (https://www.mpi-forum.org/docs/) and of torch.distributed.
+No verb changes the tensor it was given, except the `start...` verbs, which borrow buffers. Ranks in
+arguments are positions in the group. In shapes, W is the number of ranks in the group.
+
+In a dry run the tensors are on torch's meta device and hold no numbers: the collectives then return
+tensors of the right shape and communicate nothing.
+
+The verbs and their meaning are those of the MPI standard (https://www.mpi-forum.org/docs/) and of
+torch.distributed.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 Group = dist.ProcessGroup
+Wait = Callable[[], Any]  # returns when the communication has completed
+Send = tuple[Tensor, int]  # a tensor, and the rank that it goes to
+Receive = tuple[Tensor, int]  # the tensor to fill, and the rank that it comes from
 # torch 2.13 renamed these two; older releases only have the second name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -25,84 +33,102 @@ _OPERATIONS = {
 
 
 def device(group: Group) -> torch.device:
-    """Where this rank's tensors live: its GPU when the group speaks NCCL, else the CPU."""
+    """Return the device of this rank's tensors: its GPU if the group uses NCCL, else the CPU."""
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
+# ---- collectives -------------------------------------------------------------------------------
+
+
 def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
-    """Combine the ranks' tensors, the result on every rank: [...] -> [...]. `op`: sum, max, min or product."""
+    """Combine the tensors of all ranks, and return the result on every rank: [...] -> [...].
+
+    op: sum, max, min or product.
+    """
     y = x.clone(memory_format=torch.contiguous_format)
-    if not y.is_meta:
-        dist.all_reduce(y, _operation(op), group=group)
+    _communicate(dist.all_reduce, y, _operation(op), group=group)
     return y
 
 
-def start_all_reduce(buffer: Tensor, group: Group) -> Callable[[], Any]:
-    """Begin to sum `buffer` over ranks and return at once; call the result to wait.
-
-    The one verb that works in place: you lend the buffer until the wait returns, and must not touch it before.
-    """
-    work = dist.all_reduce(buffer, group=group, async_op=True)
-    wait: Callable[[], Any] = work.wait
-    return wait
-
-
 def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
-    """The source's tensor on every rank: [...] -> [...]. Every rank passes a tensor of the same shape and dtype."""
+    """Return the tensor of `source` on every rank: [...] -> [...].
+
+    Every rank passes a tensor of the same shape and dtype.
+    """
     y = x.clone(memory_format=torch.contiguous_format)
-    if not y.is_meta:
-        dist.broadcast(y, group=group, group_src=source)
+    _communicate(dist.broadcast, y, group=group, group_src=source)
     return y
 
 
 def all_gather(x: Tensor, group: Group) -> Tensor:
-    """Put the ranks' tensors one after another along dim 0: [n, ...] -> [world*n, ...]."""
+    """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [W*n, ...]."""
     y = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
-    if not y.is_meta:
-        _all_gather(y, x.contiguous(), group=group)
+    _communicate(_all_gather, y, x.contiguous(), group=group)
     return y
 
 
 def reduce_scatter(x: Tensor, group: Group) -> Tensor:
-    """Sum over ranks, keep your slice of dim 0: [world*n, ...] -> [n, ...]."""
+    """Sum over ranks and keep this rank's slice of dim 0: [W*n, ...] -> [n, ...]."""
     size = group.size()
-    if x.shape[0] % size:
+    rows = x.shape[0]
+    if rows % size:
         raise ValueError(
-            f"dim 0 has {x.shape[0]} rows, which {size} ranks cannot share equally; pad it to a multiple of {size}"
+            f"dim 0 has {rows} rows, which {size} ranks cannot share equally; "
+            f"pad it to a multiple of {size}"
         )
-    y = x.new_empty(x.shape[0] // size, *x.shape[1:])
-    if not y.is_meta:
-        _reduce_scatter(y, x.contiguous(), group=group)
+    y = x.new_empty(rows // size, *x.shape[1:])
+    _communicate(_reduce_scatter, y, x.contiguous(), group=group)
     return y
 
 
-def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Callable[[], Any]:
-    """Begin to put the ranks' tensors one after another into `into`: [n] -> [world*n]; call the result to wait.
+def barrier(group: Group) -> None:
+    """Return when every rank of the group has called this."""
+    dist.barrier(group)
 
-    You lend both tensors until then.
+
+def _communicate(verb: Callable[..., Any], y: Tensor, *args: Any, **options: Any) -> None:
+    """Fill `y` with a verb of torch; in a dry run, leave it as it is."""
+    if not y.is_meta:
+        verb(y, *args, **options)
+
+
+# ---- collectives that run in the background ----------------------------------------------------
+
+
+def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
+    """Start to sum `buffer` over ranks, in place, and return a function that waits for the sum.
+
+    Do not touch the buffer before that function has returned.
+    """
+    work = dist.all_reduce(buffer, group=group, async_op=True)
+    wait: Wait = work.wait
+    return wait
+
+
+def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
+    """Start to concatenate the tensors of all ranks in `into`: [n] -> [W*n].
+
+    Returns a function that waits for the result. Do not touch either tensor before it has returned.
     """
     work = _all_gather(into, x, group=group, async_op=True)
-    wait: Callable[[], Any] = work.wait
+    wait: Wait = work.wait
     return wait
 
 
 def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
-    """Begin to sum over ranks, each keeping its slice: [world*n] -> [n]; call the result to wait, and for the slice.
+    """Start to sum over ranks, each keeping its slice: [W*n] -> [n].
 
-    You lend the tensor until then. On CPUs the ranks send each other their slices: gloo's own reduce-scatter is an
-    all-reduce of which the rest is thrown away, and sends twice as much.
+    Returns a function that waits and returns the slice. Do not touch `x` before it has returned. On
+    CPUs the ranks send each other their slices, because gloo's own reduce-scatter is an all-reduce
+    that discards all but one slice, and sends twice as much.
     """
-    size, rank = group.size(), group.rank()
     if x.is_cuda:
-        waits, slices = [], x.new_empty(1, x.numel() // size)
-        waits.append(_reduce_scatter(slices[0], x, group=group, async_op=True).wait)
+        slices = x.new_empty(1, x.numel() // group.size())            # [1, n], the sum
+        waits = [_reduce_scatter(slices[0], x, group=group, async_op=True).wait]
     else:
-        slices, theirs = torch.empty_like(x).view(size, -1), x.view(size, -1)
-        others = [other for other in range(size) if other != rank]
-        waits = start([(theirs[other], other) for other in others], [(slices[other], other) for other in others], group)
-        slices[rank] = theirs[rank]
+        waits, slices = _start_slices(x, group)                       # [W, n], to be summed
 
     def finish() -> Tensor:
         for wait in waits:
@@ -112,24 +138,48 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     return finish
 
 
+def _start_slices(x: Tensor, group: Group) -> tuple[list[Wait], Tensor]:
+    """Start to send every rank its slice of `x`, and to receive this rank's slice from every rank.
+
+    Returns what to wait for, and where the slices arrive: [W*n] -> [W, n].
+    """
+    mine = x.view(group.size(), -1)                                   # [W, n], one for each rank
+    slices = torch.empty_like(mine)                                   # [W, n], one from each rank
+    rank = group.rank()
+    others = [other for other in range(group.size()) if other != rank]
+    sends = [(mine[other], other) for other in others]
+    receives = [(slices[other], other) for other in others]
+    waits = start(sends, receives, group)
+    slices[rank] = mine[rank]
+    return waits, slices
+
+
+# ---- point-to-point ----------------------------------------------------------------------------
+
+
 def send(x: Tensor, group: Group, to: int) -> None:
-    """Send x to one rank; returns when x may be reused."""
+    """Send `x` to one rank, and return when `x` may be reused."""
     dist.send(x.contiguous(), group=group, group_dst=to)
 
 
 def receive(like: Tensor, group: Group, source: int) -> Tensor:
-    """What `source` sent, as a new tensor with the shape and dtype of `like`."""
+    """Receive a tensor of the shape and dtype of `like` from `source`."""
     y = torch.empty_like(like, memory_format=torch.contiguous_format)
     dist.recv(y, group=group, group_src=source)
     return y
 
 
 def exchange(x: Tensor, group: Group, to: int, source: int) -> Tensor:
-    """Send x to one rank while receiving its like from another; cannot deadlock as two `send`s would."""
+    """Send `x` to one rank and receive a tensor of the same shape and dtype from another.
+
+    Cannot deadlock, unlike two ranks that both `send` first.
+    """
     if to == source == group.rank():
         return x.clone()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    requests = [  # the receive first: gloo tells the sender to begin on the line on which it sends, and would queue
+    requests = [
+        # The receive comes first: gloo asks for the message on the connection that x uses,
+        # and the request would queue behind x.
         dist.P2POp(dist.irecv, y, group=group, group_peer=source),
         dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=to),
     ]
@@ -138,55 +188,66 @@ def exchange(x: Tensor, group: Group, to: int, source: int) -> Tensor:
     return y
 
 
-def start(
-    sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], group: Group
-) -> list[Callable[[], Any]]:
-    """Begin to send (tensor, to whom) and to receive (into which tensor, from whom), and return at once.
+def start(sends: Sequence[Send], receives: Sequence[Receive], group: Group) -> list[Wait]:
+    """Start to send and to receive, and return one function per message that waits for it.
 
-    Returns a function for each message, those sent first, that waits for it. The tensors are contiguous and lent until
-    then. Messages from one rank to another arrive in order; NCCL pairs a send and a receive only within one call.
+    The functions of the sends come first. Do not touch the tensors, which must be contiguous,
+    before their functions have returned. Messages from one rank to another arrive in order. NCCL
+    pairs a send and a receive only within one call.
     """
     if any(tensor.is_cuda for tensor, _ in [*sends, *receives]):
         requests = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x, to in sends]
-        requests += [dist.P2POp(dist.irecv, y, group=group, group_peer=source) for y, source in receives]
+        for y, source in receives:
+            requests.append(dist.P2POp(dist.irecv, y, group=group, group_peer=source))
         works = dist.batch_isend_irecv(requests)
         return [lambda: [work.wait() for work in works]] * len(requests)
-    arriving = [group.recv([y], source, 0) for y, source in receives]  # what dist.irecv calls, in half the time
+    # group.recv is what dist.irecv calls; calling it directly takes half the time.
+    arriving = [group.recv([y], source, 0) for y, source in receives]
     leaving = [group.send([x], to, 0) for x, to in sends]
     return [work.wait for work in [*leaving, *arriving]]
 
 
-def barrier(group: Group) -> None:
-    """Return when every rank of the group has come here."""
-    dist.barrier(group)
+# ---- groups ------------------------------------------------------------------------------------
 
 
 def split(group: Group, size: int) -> Group:
-    """Cut the group into groups of `size` neighbours and return this rank's own; every rank of `group` must call it."""
-    if size < 1 or group.size() % size:
-        raise ValueError(f"{group.size()} ranks do not split into groups of {size}; use a divisor of {group.size()}")
+    """Cut the group into groups of `size` neighbours, and return the one of this rank.
+
+    Every rank of `group` must call it.
+    """
+    _check_splits(group, size)
     first = group.rank() // size * size
     return subgroup(group, range(first, first + size))
 
 
 def across(group: Group, size: int) -> Group:
-    """Group the ranks that have the same place in the groups of `split`; every rank of `group` must call it.
+    """Group the ranks that have the same position in the groups of `split`; return this rank's.
 
-    Six ranks in groups of 3, which are 0 1 2 and 3 4 5, give 0 3, 1 4 and 2 5. Returns this rank's own.
+    Six ranks in groups of 3, which are 0 1 2 and 3 4 5, give 0 3, 1 4 and 2 5. Every rank of
+    `group` must call it.
     """
-    if size < 1 or group.size() % size:
-        raise ValueError(f"{group.size()} ranks do not split into groups of {size}; use a divisor of {group.size()}")
+    _check_splits(group, size)
     return subgroup(group, range(group.rank() % size, group.size(), size))
 
 
 def subgroup(group: Group, members: Sequence[int]) -> Group:
-    """A group of some ranks of this one, in order of their numbers; the members call it, and nobody else.
+    """Make a group of some ranks of this one, in ascending order; only its members call it.
 
-    They must be in equally many groups by now: torch forms the name by which they find each other from that number.
+    All members must have made the same number of groups before: torch derives the name by which
+    they find each other from that number.
     """
     ranks = dist.get_process_group_ranks(group)
-    mine: Group = dist.new_group([ranks[member] for member in members], use_local_synchronization=True)
-    return mine
+    chosen = [ranks[member] for member in members]
+    made: Group = dist.new_group(chosen, use_local_synchronization=True)
+    return made
+
+
+def _check_splits(group: Group, size: int) -> None:
+    if size < 1 or group.size() % size:
+        raise ValueError(
+            f"{group.size()} ranks do not split into groups of {size}; "
+            f"use a divisor of {group.size()}"
+        )
 
 
 def _operation(name: str) -> Any:

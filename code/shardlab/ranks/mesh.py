@@ -1,10 +1,10 @@
-"""A layout's ranks as a mesh: every rank finds its groups by the names of the axes.
+"""Make the groups of a layout; every rank finds its own by the names of the axes.
 
     mesh = Mesh(Layout(dp=2, tp=2, pp=2), group)     # every rank of the group
     comm.all_reduce(x, mesh.tp)                      # the ranks that share this rank's layers
-    mesh.place                                       # {"tp": 1, "cp": 0, "dp": 0, "pp": 1}: where this rank is
+    mesh.place                                       # {"tp": 1, "cp": 0, "dp": 0, "pp": 1}
 
-Narayanan et al. 2021 (https://arxiv.org/abs/2104.04473). A mesh is an object: several may live side by side.
+Narayanan et al. 2021 (https://arxiv.org/abs/2104.04473). A mesh is an object: there may be several.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ..layout import AXES, Layout, coordinates, together
 from . import comm
 
 Groups = dict[tuple[int, ...], comm.Group]
-# What a mesh calls its groups, and the axes along which the ranks of each differ.
+# the groups of a mesh, and the axes along which the ranks of each differ
 GROUPS = {
     **{axis: (axis,) for axis in (*AXES, "ep", "edp")},
     "replicas": ("cp", "dp"),
@@ -24,15 +24,17 @@ GROUPS = {
 class Mesh:
     """This rank's place in a layout, and the groups it communicates in.
 
-    tp, cp, dp, pp  the ranks that differ from this one along that axis only, in order of their places
+    tp, cp, dp, pp  the ranks that differ from this one along that axis only, in that order
     ep              the ranks of dp that hold different experts, and together all of them
     edp             the ranks of dp that hold the same experts
-    replicas        the ranks of cp and dp: they hold the same parameters and average their gradients
+    replicas        the ranks of cp and dp, which hold the same parameters and average gradients
     model           the ranks of tp and pp: together they hold the model once
     world           all ranks
 
-    order: of the axes; the ranks along the first one are neighbours. known: groups by their ranks in `group`. A mesh
-    takes from it what is there and adds what it makes, so that many meshes of the same ranks need few groups.
+    order  of the axes; the ranks along the first axis are neighbours
+    known  groups that exist already, by their ranks in `group`; the mesh adds those that it makes,
+           so that many meshes of the same ranks share a few groups
+
     Errors: ValueError unless the layout is for as many ranks as the group has.
     """
 
@@ -46,18 +48,28 @@ class Mesh:
     model: comm.Group
 
     def __init__(
-        self, layout: Layout, group: comm.Group, *, order: Sequence[str] = AXES, known: Groups | None = None
+        self,
+        layout: Layout,
+        group: comm.Group,
+        *,
+        order: Sequence[str] = AXES,
+        known: Groups | None = None,
     ) -> None:
         if layout.ranks != group.size():
             raise ValueError(_explain(layout, group.size()))
-        self.layout, self.order, self.world = layout, tuple(order), group
+        self.layout = layout
+        self.order = tuple(order)
+        self.world = group
         self.place = coordinates(group.rank(), layout, order)
         self._known = {} if known is None else known
         for name, axes in GROUPS.items():
             setattr(self, name, self._group(axes))
 
     def _group(self, axes: Sequence[str]) -> comm.Group:
-        """This rank's group along the axes. All ranks find theirs in `known`, or none does: groups are alike."""
+        """Return this rank's group along the axes.
+
+        Either all ranks find theirs in `known`, or none does and all make theirs together.
+        """
         found = together(self.layout, axes, self.order)
         mine = next(ranks for ranks in found if self.world.rank() in ranks)
         if len(mine) == self.world.size():
@@ -67,16 +79,21 @@ class Mesh:
         return self._known[mine]
 
     def __repr__(self) -> str:
-        cut = [axis for axis in self.order if getattr(self.layout, axis) > 1]
-        place = ", ".join(f"{axis} {self.place[axis]} of {getattr(self.layout, axis)}" for axis in cut)
-        return f"rank {self.world.rank()}: {place or 'alone'}"
+        places = []
+        for axis in self.order:
+            degree = getattr(self.layout, axis)
+            if degree > 1:
+                places.append(f"{axis} {self.place[axis]} of {degree}")
+        return f"rank {self.world.rank()}: {', '.join(places) or 'alone'}"
 
 
 def _explain(layout: Layout, size: int) -> str:
-    """What is wrong with the number of ranks, and what would work."""
-    degrees = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
-    rest, more = divmod(size, layout.ranks // layout.dp)
+    """Say why the layout does not suit `size` ranks, and what would work."""
+    degrees = {axis: getattr(layout, axis) for axis in AXES}
+    name = " x ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree > 1)
     works = f"start {layout.ranks} ranks"
-    if rest and not more:
-        works += f", or use dp={rest}"
-    return f"a layout of {degrees or 'dp=1'} is for {layout.ranks} ranks, and here are {size}; {works}"
+    dp, remainder = divmod(size, layout.ranks // layout.dp)
+    if dp and not remainder:
+        works += f", or use dp={dp}"
+    layout_name = f"a layout of {name or 'dp=1'}"
+    return f"{layout_name} is for {layout.ranks} ranks, but there are {size}; {works}"

@@ -26,21 +26,29 @@ def read(folder: str | Path = project.BOOK) -> Tensor:
 
 
 def num_samples(tokens: Tensor, length: int) -> int:
-    """How many windows of `length` tokens lie side by side; each needs the token after it, too."""
+    """Count the windows of `length` tokens, side by side, that have a token after them."""
     if not 1 <= length < len(tokens):
         raise ValueError(
-            f"length={length} does not fit a text of {len(tokens)} tokens; use 1 to {len(tokens) - 1}"
+            f"length={length} does not fit a text of {len(tokens)} tokens; "
+            f"use 1 to {len(tokens) - 1}"
         )
     return (len(tokens) - 1) // length
 
 
 def batch(tokens: Tensor, indices: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The windows `indices`, and the same one token later (the targets): [B] -> [B, length] twice, int64."""
+    """Return the windows `indices`, and the same one token later, which are the targets.
+
+    indices: [B]. Both results: [B, length], int64. Errors: ValueError for a window that the text
+    does not have.
+    """
     count = num_samples(tokens, length)
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
-        raise ValueError(
-            f"indices from {int(indices.min())} to {int(indices.max())}, but the text has {count} samples "
-            f"of {length} tokens; use 0 to {count - 1}"
-        )
-    windows = tokens.unfold(0, length + 1, length)[indices].long()  # [B, length + 1]
-    return windows[:, :-1], windows[:, 1:]
+    if len(indices):
+        first, last = int(indices.min()), int(indices.max())
+        if first < 0 or last >= count:
+            raise ValueError(
+                f"indices from {first} to {last}, but the text has {count} samples "
+                f"of {length} tokens; use 0 to {count - 1}"
+            )
+    windows = tokens.unfold(0, length + 1, length)                    # [count, length + 1], views
+    chosen = windows[indices].long()                                  # [B, length + 1]
+    return chosen[:, :-1], chosen[:, 1:]

@@ -1,18 +1,21 @@
-"""Training with every method at once: layers cut among ranks, the model cut into stages, samples dealt to replicas.
+"""Train with every method at once: tensor, pipeline and data parallelism, and ZeRO.
 
-Narayanan et al. 2021, "PTD-P" (https://arxiv.org/abs/2104.04473). The model stays the plain one: every method is put
-on it from outside, and says what it has to say in its own group of the mesh.
+Narayanan et al. 2021, "PTD-P" (https://arxiv.org/abs/2104.04473). The model stays the plain one:
+every method is applied to it from outside, and communicates in its own group of the mesh.
 
     mesh = Mesh(Layout(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True), group)
     schedule = schedules.make("1F1B", num_stages=2, num_microbatches=4)
     trainer = Trainer(Transformer(spec), mesh, schedule, torch.optim.AdamW, max_norm=1.0)
     loss = trainer.step(tokens, targets)
+
+Shapes: N = samples of this rank's replica, S = sequence; [] is a single number.
 """
 
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +39,21 @@ MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
 
 class Trainer:
-    """One rank's part of a model in training; every rank of the mesh makes one, of the same plain model.
+    """One rank's part of a model in training; every rank of the mesh makes one from the same model.
 
-    schedule   of the pipeline, for mesh.layout.pp stages; with one stage its microbatches are gradient accumulation
-    optimizer  makes one from a list of tensors, such as torch.optim.AdamW; it must treat every number by itself
-    layers     of each part of the model; None: as equal as possible
-    max_norm   gradients are scaled down where the norm of the whole model's is larger
+    schedule   of the pipeline, for mesh.layout.pp stages; with one stage, its microbatches
+               accumulate gradients
+    optimizer  makes an optimizer from a list of tensors, such as torch.optim.AdamW; it must update
+               every number independently of all others
+    layers     the layers of each part of the model; None: as equal as possible
+    max_norm   upper limit for the norm of the whole model's gradient, to which it is scaled down
 
-    With ZeRO-2 and -3 every microbatch's gradients are averaged and cut, as they come, where a stage has one part, does
-    whole backwards and no end of a tied model; else its gradients stay whole until the step.
+    ZeRO-2 and -3 average and cut the gradients of every microbatch as soon as backward has made
+    them, if the stage has one part, does not split backward, and does not hold one end of a tied
+    model. Otherwise its gradients stay whole until the step.
 
-    It takes the model apart: do not use that afterwards. Errors: ValueError for a layout or a schedule that does not
-    suit the model, and for models that differ between ranks.
+    The trainer takes the model apart: do not use the model afterwards. Errors: ValueError for a
+    layout or schedule that does not suit the model, and for models that differ between ranks.
     """
 
     def __init__(
@@ -60,43 +66,53 @@ class Trainer:
         layers: Sequence[range] | None = None,
         max_norm: float = math.inf,
     ) -> None:
-        layout, stage = mesh.layout, mesh.pp.rank()
+        layout = mesh.layout
         layout.check(model.spec)
-        check_shared(model, mesh, schedule)
+        check_supported(model, mesh, schedule)
         agreement.check_equal(model, mesh.world)
         tensor_parallel.parallelize(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
-        parts = partition.cut(model, schedule, stage, layers)
+        parts = partition.cut(model, schedule, mesh.pp.rank(), layers)
+        self.mesh = mesh
+        self.max_norm = max_norm
+        self.cuts = cuts.model(model.spec, layout.tp)  # by parameter
         self.pipeline = Pipeline(parts, schedule, mesh.pp)
-        self.states = states(parts, mesh, optimizer)
-        self.mesh, self.plan, self.max_norm = mesh, cuts.model(model.spec, layout.tp), max_norm
-        self.sums_later = bool(self.pipeline.shared) or schedule.splits_backward or schedule.num_chunks > 1
+        self.states = make_states(parts, mesh, optimizer)
+        several_parts = schedule.num_chunks > 1
+        tied = bool(self.pipeline.shared)
+        self.averages_late = several_parts or tied or schedule.splits_backward
 
     def step(self, tokens: Tensor, targets: Tensor, weight: float = 1.0) -> Tensor:
-        """One step on this replica's samples [N, S]; returns the mean loss over those of all replicas, on every rank.
+        """Take one step on this replica's samples, and return the mean loss over all replicas.
 
-        All ranks with the same place along dp pass the same samples, whose tokens all count. weight: where replicas
-        have unequally many samples, the one that `sampler` deals.
+        tokens, targets: [N, S], the same on all ranks with the same place along dp; every token
+        counts. weight: what `sampler` deals where replicas have different numbers of samples.
+        Returns the loss, [], on every rank.
         """
         loss = self.backward(tokens, targets, weight)
         self.update()
         return loss
 
     def backward(self, tokens: Tensor, targets: Tensor, weight: float = 1.0) -> Tensor:
-        """Add the gradients of a batch to those that are there; no step. The rest is as in `step`."""
+        """Add the gradients of a batch to those that are there; the rest is as in `step`."""
         with ExitStack() as stack:
-            if self.sums_later:  # until a stage has done its last microbatch, it needs the gradients as they are
+            if self.averages_late:  # the stage needs whole gradients until its last microbatch
                 for state in self.states:
                     stack.enter_context(state.no_sync())
             if tokens.shape != self.pipeline.negotiated:
                 self.pipeline.negotiate(tokens)
             loss = self.pipeline.step(tokens, targets, weight)
-        mine = torch.zeros((), device=tokens.device) if loss is None else loss  # one stage of a pipeline has it
-        return comm.all_reduce(mine.double(), self.mesh.world) / (self.mesh.layout.tp * self.mesh.layout.dp)
+        if loss is None:  # only one stage of a pipeline has it
+            loss = torch.zeros((), device=tokens.device)
+        total = comm.all_reduce(loss.double(), self.mesh.world)       # []
+        return total / (self.mesh.layout.tp * self.mesh.layout.dp)
 
     def update(self) -> Tensor:
-        """Average the gradients over replicas, clip them, step, and forget them; returns their norm before clipping."""
+        """Average the gradients over replicas, clip them, step, and free them.
+
+        Returns the norm of the whole model's gradient before clipping, [], on every rank.
+        """
         squares = torch.stack([state.squared_norm(self.share) for state in self.states])
-        norm = comm.all_reduce(squares.sum(), self.mesh.world).sqrt()
+        norm = comm.all_reduce(squares.sum(), self.mesh.world).sqrt()  # []
         for state in self.states:
             state.clip(self.max_norm, norm)
             state.step()
@@ -104,28 +120,34 @@ class Trainer:
         return norm
 
     def share(self, name: str) -> float:
-        """How much of its piece of a parameter a rank adds to what is summed over the model: every number counts once.
+        """Return the factor of this rank's piece in a sum that counts every number once.
 
-        The copy of a tied head, on the last stage, counts for nothing: it is the embedding of the first.
+        It is 1/n for a piece that n ranks hold, and 0 for the copy of a tied head on the last
+        stage, which is the embedding of the first.
         """
-        return 1 / self.plan[name].holders if name in self.plan else 0.0
+        return 1 / self.cuts[name].holders if name in self.cuts else 0.0
 
     def save(self, folder: str | Path, step: int, *, keep: int = 2, **facts: Any) -> Path:
-        """A checkpoint after so many steps: weights, optimizer states and options, random states, and your own facts.
+        """Save a checkpoint after `step` steps; all ranks call it with the same `facts`.
 
-        All ranks call it with the same facts, such as the place in the data. The rest is as in `checkpoint.save`.
+        It holds weights, optimizer states and options, random states, and your own facts, such as
+        the position in the data. keep, errors and result: as in `checkpoint.save`.
         """
         groups = self.states[0].optimizer.param_groups  # every part of a model has the same options
-        facts["options"] = [{name: x for name, x in group.items() if name != "params"} for group in groups]
-        return checkpoint.save(folder, step, self.mesh.world, self.boxes(), facts, random_states(), keep=keep)
+        facts["options"] = [_without_params(group) for group in groups]
+        world = self.mesh.world
+        return checkpoint.save(
+            folder, step, world, self.boxes(), facts, random_states(), keep=keep
+        )
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Go on from a checkpoint of any layout; returns the facts that it was saved with, and its step.
+        """Restore a checkpoint of any layout; return its step and the facts saved with it.
 
-        With as many ranks as it was saved by, random numbers go on, too. Errors: as in `checkpoint.load`.
+        Random states are restored, too, if as many ranks load as have saved. Errors: as in
+        `checkpoint.contents` and `checkpoint.check`.
         """
         saved = checkpoint.contents(path)
-        checkpoint.check(path, saved, {name: cut.shape for name, cut in self.plan.items()})
+        checkpoint.check(path, saved, {name: cut.shape for name, cut in self.cuts.items()})
         for span in self.spans():
             span.expect(saved)
         facts, mine = checkpoint.load(path, self.mesh.world, self.boxes())
@@ -134,53 +156,65 @@ class Trainer:
             for group, options in zip(state.optimizer.param_groups, facts["options"], strict=True):
                 group.update(options)
         if mine is not None:
-            set_random_states(mine)
+            restore_random_states(mine)
         return facts
 
     def spans(self) -> Iterator[Span]:
-        """All that this rank keeps, by its place in the plain model."""
-        return spans(self.states, self.plan, self.mesh.tp.rank())
+        """List all that this rank keeps, by its place in the plain model."""
+        return spans(self.states, self.cuts, self.mesh.tp.rank())
 
     def boxes(self) -> Iterator[Box]:
-        """The same as boxes of whole tensors: weights, and what the optimizer has made of them so far."""
+        """List all that this rank keeps as boxes of whole tensors: weights and optimizer states."""
         for span in self.spans():
             yield from span.weights()
             yield from span.states()
 
     def gather(self) -> dict[str, Tensor]:
-        """The parameters of the plain model, whole, on every rank; a tied head is left out."""
-        held = {name: piece for state in self.states for name, piece in state.full_state_dict().items()}
-        like, whole = next(self.pipeline.parameters()), {}
-        for name, cut in self.plan.items():
-            here = shards.join(held[name], cut, self.mesh.tp) if name in held else like.new_zeros(cut.shape)
-            whole[name] = comm.all_reduce(here, self.mesh.pp)  # one stage has it
+        """Return the parameters of the plain model, whole, on every rank; without a tied head."""
+        held: dict[str, Tensor] = {}                                  # pieces, of this stage only
+        for state in self.states:
+            held.update(state.full_state_dict())
+        like = next(self.pipeline.parameters())
+        whole: dict[str, Tensor] = {}
+        for name, cut in self.cuts.items():
+            here = like.new_zeros(cut.shape)
+            if name in held:
+                here = shards.join(held[name], cut, self.mesh.tp)     # whole, on this stage only
+            whole[name] = comm.all_reduce(here, self.mesh.pp)         # whole, on every stage
         return whole
 
 
-def states(parts: Sequence[Part], mesh: Mesh, optimizer: MakeOptimizer) -> Sequence[Replica | zero.Zero]:
-    """The states of a stage's parameters: on every rank of mesh.dp, or shared among them where the layout says so."""
+def make_states(
+    parts: Sequence[Part], mesh: Mesh, optimizer: MakeOptimizer
+) -> Sequence[Replica | zero.Zero]:
+    """Make the states of a stage's parameters: whole on every rank of mesh.dp, or cut by ZeRO."""
     if not mesh.layout.zero:
         return [Replica(dict(_named(parts)), mesh.dp, optimizer)]
-    return [
-        zero.shard(part, mesh.dp, stage=mesh.layout.zero, optimizer=optimizer, layers=list(_units(part)))
-        for part in parts
-    ]
+    shard = partial(zero.shard, stage=mesh.layout.zero, optimizer=optimizer)
+    return [shard(part, mesh.dp, layers=list(_units(part))) for part in parts]
 
 
-def check_shared(model: Transformer, mesh: Mesh, schedule: Schedule) -> None:
-    """ValueError for ZeRO where two parts of one stage share a parameter, and for an axis that the trainer lacks."""
+def check_supported(model: Transformer, mesh: Mesh, schedule: Schedule) -> None:
+    """Check that this trainer can train the model in this layout with this schedule.
+
+    Errors: ValueError for context parallelism, and for ZeRO where two parts of a stage share a
+    parameter.
+    """
     if mesh.layout.cp > 1:
-        raise ValueError(f"this trainer cuts no sequences, and the layout has cp={mesh.layout.cp}; use cp=1")
+        raise ValueError(
+            f"the layout has cp={mesh.layout.cp}, and this trainer does not cut sequences; use cp=1"
+        )
     first, last = schedule.homes[0], schedule.homes[-1]
     if mesh.layout.zero and model.spec.tied and first != last and first[0] == last[0]:
         raise ValueError(
-            f"ZeRO takes each part of the model by itself, and with {schedule.name} two of stage {first[0]} share the "
-            "tied embeddings; use zero=0, a model whose head is not tied, or a schedule with one part a stage"
+            f"ZeRO cuts each part of the model by itself, but with {schedule.name} two parts of "
+            f"stage {first[0]} share the tied embeddings; use zero=0, a model whose head is not "
+            "tied, or a schedule with one part per stage"
         )
 
 
 def _named(parts: Sequence[Part]) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of a stage by their names in the model, each once."""
+    """List the parameters of a stage, each once, under their names in the model."""
     seen: set[int] = set()
     for part in parts:
         for name, parameter in part.named_parameters():
@@ -190,9 +224,10 @@ def _named(parts: Sequence[Part]) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _units(part: Part) -> Iterator[nn.Module]:
-    """What ZeRO gathers and averages as one: the layers, and embeddings and head by themselves.
+    """List the modules that ZeRO gathers and averages one by one: embeddings, each layer, head.
 
-    So tied embeddings lie alike in the buffers of the first and of the last stage, and stay equal to the last bit.
+    Tied embeddings then have the same position in the buffers of the first and the last stage, and
+    stay bitwise identical.
     """
     if part.embedding is not None:
         yield part.embedding.tokens
@@ -201,15 +236,20 @@ def _units(part: Part) -> Iterator[nn.Module]:
         yield part.head
 
 
+def _without_params(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of an optimizer's group of parameters."""
+    return {name: option for name, option in group.items() if name != "params"}
+
+
 def random_states() -> dict[str, Any]:
-    """Of torch, on the CPU and on this rank's GPU, and of Python."""
+    """Return the random states of torch, on the CPU and on this rank's GPU, and of Python."""
     gpu = {"gpu": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
     return {"torch": torch.get_rng_state(), "python": random.getstate(), **gpu}
 
 
-def set_random_states(found: dict[str, Any]) -> None:
-    """Go on where `random_states` was."""
-    torch.set_rng_state(found["torch"])
-    random.setstate(found["python"])
-    if "gpu" in found and torch.cuda.is_available():
-        torch.cuda.set_rng_state(found["gpu"])
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Restore what `random_states` returned."""
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["python"])
+    if "gpu" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["gpu"])

@@ -82,10 +82,10 @@ def test_ranks_send_what_the_plan_says(world_size):
 
 def test_a_long_message_travels_in_parts():
     def parts(group, plan, num_parts):
-        x = torch.ones(int(num_parts * executed.PART) // 4)
+        x = torch.ones(int(num_parts * executed.PART_BYTES) // 4)
         with ledger.Ledger() as book:
             executed.execute(plan, x, torch.empty_like(x), group)
-        return [nbytes / executed.PART for _, nbytes in messages(book, "send")]
+        return [nbytes / executed.PART_BYTES for _, nbytes in messages(book, "send")]
 
     broadcast, ring = exchanges.binomial_broadcast(2), exchanges.ring_all_reduce(2)
     assert run(parts, broadcast, 2.25, world_size=2) == [[1, 1, 0.25], []]
@@ -97,7 +97,7 @@ def test_what_leaves_has_left_before_its_place_changes():
     """Recursive doubling adds to what it is sending; eight megabytes do not leave at once."""
 
     def swap_all(group):
-        executed.PART = 2**30  # in one part
+        executed.PART_BYTES = 2**30  # in one part
         x = torch.full((2**20,), 2.0**group.rank(), dtype=torch.float64)
         plan, found = exchanges.recursive_doubling_all_reduce(group.size()), []
         for _ in range(3):

@@ -129,9 +129,9 @@ def attempt(group, chosen, changes=None):
         faults = [] if bits(x) == bits(before) else ["changed its input"]
         if y is not None and y.numel() and y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
             faults.append("returned a view of its input")
-        executed.PART, usual = SMALL_PART, executed.PART
+        executed.PART_BYTES, usual = SMALL_PART, executed.PART_BYTES
         again = call(case, x, group, plan)
-        executed.PART = usual
+        executed.PART_BYTES = usual
         if bits(again) != bits(y):
             faults.append("gave other bits in short parts")
         seen.append((y, faults))
@@ -328,11 +328,12 @@ def test_bad_input_names_the_way_out():
     for found in run(refused, world_size=3):
         assert found == [
             "unknown operation 'mean'; use one of average, sum, max, min, product",
-            "an average of torch.int64 is not whole; sum it, or pass x.float()",
+            "an average of torch.int64 would not be an integer; use op='sum', or pass x.float()",
             *["dim 0 has 4 rows, which 3 ranks cannot share equally; pad it to a multiple of 3"] * 2,
             "rank 3 is none of 3 ranks; use 0 to 2",
-            "the plan is for 4 ranks, the group has 3; make it for the group",
-            "4 numbers make no 6 equal pieces for a pairwise all-to-all; pad them",
+            "the plan is for 4 ranks, the group has 3; make it for 3",
+            "4 numbers do not divide into 6 equal pieces, which a pairwise all-to-all needs; "
+            "pad them to a multiple of 6",
         ]
 
 

@@ -12,7 +12,7 @@ from torch.utils import checkpoint as torchs
 from shardlab.costs.facts import hardware, recipes
 from shardlab.costs.memory import offload as predict
 from shardlab.ranks import transformer
-from shardlab.ranks.memory import offload, recompute
+from shardlab.ranks.memory import hosted, offload, recompute
 from shardlab.ranks.memory.offload import Offload
 from shardlab.spec import TransformerSpec
 
@@ -137,10 +137,10 @@ def test_bytes_moved_without_gradients():
 
 def watch(net, offloaded):
     """Notes which blocks are on the device whenever a norm has computed, in forward and in backward."""
-    rooms, seen = {room.untyped_storage().data_ptr() for room in offloaded.rooms}, []
+    slots, seen = {slot.untyped_storage().data_ptr() for slot in offloaded.slots}, []
 
     def note(_):
-        seen.append(tuple(i for i, b in enumerate(net.blocks) if b.mlp.up.weight.untyped_storage().data_ptr() in rooms))
+        seen.append(tuple(i for i, b in enumerate(net.blocks) if b.mlp.up.weight.untyped_storage().data_ptr() in slots))
 
     for block in net.blocks:
         block.mlp_norm.register_forward_hook(lambda _module, _inputs, y: (note(y), y.register_hook(note), y)[-1])
@@ -148,22 +148,22 @@ def watch(net, offloaded):
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_one_block_computes_on_the_device_and_with_prefetch_another_has_room(prefetch):
+def test_one_block_is_on_the_device_and_with_prefetch_another(prefetch):
     net = model()
     offloaded = Offload(net.blocks, prefetch=prefetch)
     largest = max(sum(p.nbytes for p in block.parameters()) for block in net.blocks)
-    assert [room.nbytes for room in offloaded.rooms] == [largest] * (1 + prefetch)
+    assert [slot.nbytes for slot in offloaded.slots] == [largest] * (1 + prefetch)
     seen = watch(net, offloaded)
     net(text()[:, :-1], text()[:, 1:]).backward()
     forward, backward = seen[:LAYERS], seen[LAYERS:]
     assert forward == [(index,) for index in range(LAYERS)]
     assert [blocks[0] for blocks in backward] == list(reversed(range(LAYERS)))
     assert max(map(len, backward)) <= 1 + prefetch
-    rooms = {room.untyped_storage().data_ptr() for room in offloaded.rooms}
+    slots = {slot.untyped_storage().data_ptr() for slot in offloaded.slots}
     for block in net.blocks:  # at home, each block's parameters lie together, and its gradients
         for tensors in (list(block.parameters()), [p.grad for p in block.parameters()]):
             (storage,) = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-            assert storage not in rooms
+            assert storage not in slots
 
 
 def test_modules_of_unequal_size_and_dtype():
@@ -178,7 +178,7 @@ def test_modules_of_unequal_size_and_dtype():
 
     net = make()
     offloaded = Offload(net, prefetch=True)
-    assert [room.nbytes for room in offloaded.rooms] == [8 * (5 * 7 + 7)] * 2
+    assert [slot.nbytes for slot in offloaded.slots] == [8 * (5 * 7 + 7)] * 2
     assert_same(step(net), step(make()))
 
 
@@ -190,7 +190,7 @@ class Late(ThreadPoolExecutor):
 
 
 def test_a_prefetched_block_is_waited_for(monkeypatch):
-    monkeypatch.setattr(offload, "ThreadPoolExecutor", Late)
+    monkeypatch.setattr(hosted, "ThreadPoolExecutor", Late)
     net = model()
     Offload(net.blocks, prefetch=True)
     assert_same(train(net, steps=1), train(model(), steps=1))
@@ -213,10 +213,10 @@ def test_what_was_prefetched_in_vain_is_not_used_later():
 def test_the_next_block_is_on_its_way_while_one_computes(monkeypatch):
     net, log = model(), []
 
-    def carry(device):
-        return lambda source, target: (log.append(source.data_ptr()), offload._at_once(source, target))[1]
+    def copy(device):
+        return lambda source, target: (log.append(source.data_ptr()), hosted.at_once(source, target))[1]
 
-    monkeypatch.setattr(offload, "_in_background", carry)
+    monkeypatch.setattr(offload, "in_background", copy)
     Offload(net.blocks, prefetch=True)
     names = {block.attention_norm.weight.untyped_storage().data_ptr(): n for n, block in enumerate(net.blocks)}
     for block in net.blocks:

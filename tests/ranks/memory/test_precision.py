@@ -352,5 +352,5 @@ def test_what_is_not_16_bits_is_refused():
 
 @pytest.mark.parametrize("arguments", [{"value": 0.0}, {"good_steps": 0}])
 def test_a_scale_that_scales_nothing_is_refused(arguments):
-    with pytest.raises(ValueError, match="scale nothing; use more than 0, and at least 1"):
+    with pytest.raises(ValueError, match="cannot scale a loss; use a value above 0, and at least 1"):
         LossScale(**arguments)

@@ -1,7 +1,7 @@
-"""Horovod's fusion: tensors that are ready travel together in one buffer, because every ring pays 2(n-1) latencies.
+"""Horovod's tensor fusion: reduce many tensors in one buffer, since a ring has 2(n-1) latencies.
 
-Sergeev and Del Balso 2018, https://arxiv.org/abs/1802.05799. Horovod's rank 0 also finds out which tensors are ready on
-all ranks; here all ranks pass the same ones in the same order.
+Sergeev and Del Balso 2018, https://arxiv.org/abs/1802.05799. In Horovod, rank 0 also finds out
+which tensors are ready on all ranks; here all ranks pass the same tensors in the same order.
 """
 
 from collections.abc import Sequence
@@ -26,26 +26,37 @@ def all_reduce_fused(
     fusion_bytes: int = FUSION_BYTES,
     check: bool = True,
 ) -> list[Tensor]:
-    """Combine every tensor over ranks, new tensors in the same order; the rest is as in `collectives.all_reduce`.
+    """Combine every tensor over ranks; return new tensors in the same order.
 
-    fusion_bytes  of one buffer; 0: every tensor in messages of its own
+    fusion_bytes: size of one buffer; 0 sends every tensor by itself. The other arguments are those
+    of `collectives.all_reduce`.
     """
     results = [torch.empty(0)] * len(tensors)
     for together in fuse(tensors, fusion_bytes):
-        buffer = torch.cat([tensors[index].detach().flatten() for index in together])
+        flat = [tensors[index].detach().flatten() for index in together]
+        buffer = torch.cat(flat)                                      # [n], all of `together`
         combined = verbs.all_reduce(buffer, group, plan, op, check=check)
-        for index, part in zip(together, combined.split([tensors[index].numel() for index in together]), strict=True):
+        parts = combined.split([x.numel() for x in flat])
+        for index, part in zip(together, parts, strict=True):
             results[index] = part.view_as(tensors[index])
     return results
 
 
 def fuse(tensors: Sequence[Tensor], fusion_bytes: int) -> list[list[int]]:
-    """Which tensors travel together: of one dtype, and as many as fit. Errors: ValueError for a negative size."""
+    """Choose the tensors that share a buffer: of one dtype, and as many as fit.
+
+    Returns the indices of the tensors for each buffer. Errors: ValueError for a negative size.
+    """
     if fusion_bytes < 0:
-        raise ValueError(f"fusion_bytes={fusion_bytes} is negative; use 0 for no fusion, or a size such as 64 * 2**20")
-    waiting, groups = list(range(len(tensors))), []
+        raise ValueError(
+            f"fusion_bytes={fusion_bytes} is negative; "
+            "use 0 for no fusion, or a size such as 64 * 2**20"
+        )
+    waiting = list(range(len(tensors)))
+    groups: list[list[int]] = []
     while waiting:
-        dtype, room = tensors[waiting[0]].dtype, fusion_bytes
+        dtype = tensors[waiting[0]].dtype
+        room = fusion_bytes
         together: list[int] = []
         for index in waiting:
             if not together or (tensors[index].dtype == dtype and tensors[index].nbytes <= room):

@@ -1,11 +1,12 @@
-"""Run one function on many ranks: from a notebook, a script or a test, and unchanged under torchrun or mpiexec.
+"""Run one function on many ranks: from a notebook, a script or a test, under torchrun or mpiexec.
 
     def hello(group, name):
         return f"{name} {group.rank()} of {group.size()}"
 
     run(hello, "rank", world_size=4)      # four gloo ranks on this machine
 
-The same line in a script started by `torchrun --nproc-per-node 4` or `mpiexec -n 4` joins the ranks already there.
+The same line in a script started by `torchrun --nproc-per-node 4` or `mpiexec -n 4` runs on the
+ranks that were started.
 """
 
 import os
@@ -22,22 +23,24 @@ from .join import already_a_rank, join
 from .local import Helper
 from .rank import Job, loopback
 from .report import interruption, report
+from .state import Message
 from .watch import Watch
 
 MAX_LOCAL_RANKS = 64
-PATIENCE = 1.0  # seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
-_lock = threading.RLock()  # one run at a time in a process
+# seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
+PATIENCE = 1.0
+_lock = threading.RLock()  # a process does one run at a time
 
 
 class RankError(RuntimeError):
-    """Some rank failed; the message is the report, and in a notebook it is all that is shown."""
+    """The failure of a rank; the message is the report, and a notebook shows nothing else."""
 
     def _render_traceback_(self, *_: Any) -> list[str]:
         return ["RankError: " + str(self)]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended a run; the message says where each rank was, and in a notebook it is all that is shown."""
+    """The end of a run by Ctrl-C; the message, all a notebook shows, says where each rank was."""
 
     def _render_traceback_(self, *_: Any) -> list[str]:
         return ["KeyboardInterrupt: " + str(self)]
@@ -53,19 +56,20 @@ def run(
 ) -> list[Any]:
     """Call fn(group, *args) on `world_size` ranks and return what each returned, in rank order.
 
-    fn, args, and the variables of your notebook or script that fn uses go to the ranks as copies; what fn returns comes
-    back, tensors on the CPU. On a rank all of these, and every new tensor, are on its device: comm.device(group).
-    What ranks print appears labelled by rank, as it comes, or with `ordered` rank after rank at the end.
+    Ranks get copies of fn, of args, and of the variables of your notebook or script that fn uses;
+    tensors arrive on the rank's device, comm.device(group), where new tensors are made, too. The
+    tensors of results come back to the CPU. What ranks print appears labelled by rank.
 
-    timeout   seconds until the run is given up; a deadlock is noticed and reported long before
-    threads   processor threads each rank may use
+    timeout   seconds until the run is stopped; a deadlock is noticed and reported long before
+    threads   processor threads that each rank may use
+    ordered   show what ranks print at the end, rank after rank, and not as it comes
 
-    Under torchrun or mpiexec it runs on the first `world_size` of the ranks that were started, each on its own GPU
-    with NCCL where the machine has GPUs, and every rank gets all results. Threads, prints and failures are then
-    the business of whoever started them.
+    Under torchrun or mpiexec, fn runs on the first `world_size` of the ranks that were started,
+    with NCCL and a GPU for each where the machine has GPUs, and every rank returns all results.
+    The starter then sets the threads, shows what is printed, and handles failures.
 
-    Raises RankError, with the first failing rank's traceback and what the others did; after Ctrl-C, Interrupted, which
-    is a KeyboardInterrupt.
+    Errors: RankError, with the traceback of the first rank that failed and what the others did;
+    after Ctrl-C Interrupted, which is a KeyboardInterrupt.
     """
     if not hasattr(world_size, "__index__") or world_size < 1:
         raise ValueError(f"world_size={world_size!r}: a run needs at least 1 rank")
@@ -83,20 +87,34 @@ def run(
 
 
 def warm() -> None:
-    """Start the helper process now, in the background, so that the first `run` need not wait for its imports."""
+    """Start the helper process in the background, so that the first `run` starts faster."""
     if not already_a_rank():
         with _lock:
             Helper.running()
 
 
 def _run_here(
-    fn: Callable[..., Any], args: tuple[Any, ...], world_size: int, timeout: float, threads: int, ordered: bool
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    world_size: int,
+    timeout: float,
+    threads: int,
+    ordered: bool,
 ) -> list[Any]:
     call = cloudpickle.dumps((fn, args))
     with _lock, tempfile.TemporaryDirectory(prefix="shardlab-") as folder:
         store = os.path.join(folder, "store")
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
-        job = Job(call, world_size, timeout, threads, store, environment, list(sys.path), os.getcwd())
+        job = Job(
+            call=call,
+            world_size=world_size,
+            timeout=timeout,
+            threads=threads,
+            store=store,
+            environment=environment,
+            path=list(sys.path),
+            folder=os.getcwd(),
+        )
         helper, watch = Helper.running(), Watch(ordered)
         try:  # results, failure or Ctrl-C: no rank outlives this block
             helper.start(watch.add_ranks(world_size))
@@ -117,16 +135,16 @@ def _run_here(
 
 
 def _last_words(watch: Watch, helper: Helper) -> str:
-    """Where each rank is; then end them all, even when a second Ctrl-C cuts the question short."""
+    """Ask where each rank is, and end them all, even if a second Ctrl-C interrupts the question."""
     try:
         watch.ask_where(PATIENCE)
     finally:
         helper.end(PATIENCE)
-    return interruption({rank.number: rank.answers.get("where") for rank in watch.ranks})
+    return interruption({rank.number: rank.answers.get(Message.WHERE) for rank in watch.ranks})
 
 
 def _renew_lock() -> None:
-    """A process forked while another thread was in `run` has nobody to give the lock back."""
+    """Replace the lock in a forked child: the thread that held it exists only in the parent."""
     global _lock
     _lock = threading.RLock()
 

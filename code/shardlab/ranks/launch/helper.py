@@ -1,12 +1,12 @@
-"""The helper process: it imports torch once, stays idle and single-threaded, and forks ranks on demand.
+"""The helper process: import torch once, stay idle and single-threaded, and fork ranks on demand.
 
-Forking the notebook's own kernel would be unsafe: a lock that another thread holds at that moment stays locked in the
-child for ever. A process that never computes holds no such lock. Where fork does not exist or is unwise (macOS), every
-rank is a fresh interpreter: slower, same behaviour.
+Forking the notebook's own kernel would be unsafe: a lock that another thread holds at that moment
+stays locked in the child forever. A process that never computes holds no such lock. Where fork does
+not exist or is unwise (macOS), every rank is a fresh interpreter, which is slower.
 
-The launcher talks to the helper over one socket (b"run" with two descriptors a rank, then the names of modules;
-b"end", answered by exit codes), and to every rank over a socket of its own. When one side of a socket is gone, the
-other leaves: nothing outlives the notebook.
+The launcher has one socket to the helper and one to each rank. It sends the helper b"run" with two
+descriptors per rank, then the names of modules; or b"end", which the helper answers with exit
+codes. When one side of a socket is gone, the other exits, so that nothing outlives the notebook.
 """
 
 import gc
@@ -24,7 +24,7 @@ from typing import NamedTuple, NoReturn
 from .modules import Modules
 from .rank import be_rank
 
-PRELOADED = (  # costs a rank seconds to import
+PRELOADED = (  # modules that a rank would need seconds to import
     "torch",
     "torch.distributed",
     "torch._dynamo",
@@ -35,53 +35,56 @@ PRELOADED = (  # costs a rank seconds to import
     "cloudpickle",
 )
 RUN, END = b"run", b"end"  # the launcher's messages, of equal length
-SIZE = 4  # bytes of the length of the names that follow the first
+SIZE = 4  # bytes that hold the length of the names after b"run"
 
 
 def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
     """Fork ranks and reap them, for as long as the process `launcher` lives."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored (a launcher may), it would hide how ranks ended
+    # A launcher may ignore SIGCHLD, and its children inherit that; it would hide how ranks ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if fork:
         for name in PRELOADED:
             importlib.import_module(name)
         _share()
-    channel, modules = socket.socket(fileno=descriptor), Modules()
+    channel = socket.socket(fileno=descriptor)
+    modules = Modules()
     ranks: list[_Started] = []
     while True:
         message, descriptors = _next_message(channel, launcher)
-        codes, ranks = _end(ranks), []  # there are some, too, when Ctrl-C cut the last run off before its end
+        codes = _end(ranks)  # also before b"run": Ctrl-C may have kept the last b"end" away
+        ranks = []
         if message == RUN:
             pairs = list(zip(descriptors[::2], descriptors[1::2], strict=True))
             held = [channel.fileno(), *descriptors]
-            names = _names(channel)
+            names = _receive_names(channel)
             if fork and modules.keep_up(names):
                 _share()
             ranks = [_start_rank(rank, *pair, fork, held) for rank, pair in enumerate(pairs)]
             for each in descriptors:
                 os.close(each)
         elif message == END:
-            with suppress(OSError):  # a second Ctrl-C, and nobody wants to know
+            with suppress(OSError):  # after a second Ctrl-C nobody listens
                 channel.sendall(pickle.dumps(codes))
         else:  # the launcher is gone
             os._exit(0)
 
 
 def _share() -> None:
-    """Let ranks share the pages of all objects there are, as long as nobody writes to them."""
+    """Keep the garbage collector off all present objects, so that ranks share their pages."""
     gc.collect()
     gc.freeze()
 
 
-def _names(channel: socket.socket) -> list[str]:
-    """Those of the modules that the launcher has imported."""
+def _receive_names(channel: socket.socket) -> list[str]:
+    """Receive the names of the modules that the launcher has imported."""
     size = int.from_bytes(channel.recv(SIZE, socket.MSG_WAITALL), "big")
     return channel.recv(size, socket.MSG_WAITALL).decode().split()
 
 
 def _next_message(channel: socket.socket, launcher: int) -> tuple[bytes, list[int]]:
-    """The launcher's next message with its descriptors, or b"" when there will be none.
+    """Receive the launcher's next message and its descriptors; b"" when the launcher is gone.
 
-    A child that the launcher forked may hold the other end, so look for the launcher itself, too.
+    A child that the launcher forked may keep the other end open, so check the launcher itself, too.
     """
     while not select.select([channel], [], [], 1.0)[0]:
         if os.getppid() != launcher:
@@ -94,38 +97,50 @@ class _Started(NamedTuple):
     pid: int
 
 
-def _start_rank(rank: int, talk: int, output: int, fork: bool, inherited: list[int]) -> _Started:
-    """Start one rank, leader of a process group; `inherited` are the descriptors a forked one must let go of."""
+def _start_rank(
+    rank: int, channel: int, output: int, fork: bool, inherited: list[int]
+) -> _Started:
+    """Start one rank as leader of a process group of its own.
+
+    inherited: descriptors that a forked rank must close, except its own two.
+    """
     if not fork:
-        return _Started(start_python(f"rank.be_rank({rank}, {talk}, {output})", [talk, output]).pid)
+        expression = f"rank.be_rank({rank}, {channel}, {output})"
+        return _Started(start_python(expression, [channel, output]).pid)
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
         for each in inherited:
-            if each not in (talk, output):
+            if each not in (channel, output):
                 os.close(each)
-        be_rank(rank, talk, output)
+        be_rank(rank, channel, output)
     return _Started(pid)
 
 
 def _end(ranks: list[_Started]) -> list[int]:
-    """Kill what still runs and return the exit codes, negative for a signal.
+    """Kill the ranks and return their exit codes, negative for a signal.
 
-    What the ranks started themselves is asked to leave: multiprocessing's resource tracker ignores that, and tidies up.
+    Processes that the ranks started get SIGTERM, which multiprocessing's resource tracker ignores:
+    it ends by itself after it has tidied up.
     """
     for rank in ranks:
-        os.kill(rank.pid, signal.SIGKILL)  # not waited for yet, so this number is still ours
-        with suppress(OSError):  # it never came to lead a group
+        os.kill(rank.pid, signal.SIGKILL)  # not waited for yet, so its number is not reused
+        with suppress(OSError):  # it had not yet become the leader of a group
             os.killpg(rank.pid, signal.SIGTERM)
     return [os.waitstatus_to_exitcode(os.waitpid(rank.pid, 0)[1]) for rank in ranks]
 
 
 def start_python(expression: str, descriptors: list[int]) -> "subprocess.Popen[bytes]":
-    """Evaluate an expression over this package in a fresh interpreter that inherits the descriptors.
+    """Evaluate an expression of this package in a fresh interpreter that has the descriptors.
 
-    It gets a session of its own, so that Ctrl-C reaches the notebook only, which then ends the ranks in order.
+    The interpreter gets a session of its own, so that Ctrl-C reaches only the notebook, which then
+    ends the ranks in order.
     """
-    boot = f"import sys; sys.path[:] = {sys.path!r}; from shardlab.ranks.launch import helper, rank; {expression}"
+    path = f"import sys; sys.path[:] = {sys.path!r}"
+    package = "from shardlab.ranks.launch import helper, rank"
     return subprocess.Popen(
-        [sys.executable, "-c", boot], pass_fds=descriptors, stdin=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-c", f"{path}; {package}; {expression}"],
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )

@@ -1,4 +1,4 @@
-"""Ranks that torchrun or mpiexec started: meet them, and run on the first few of them."""
+"""Join the ranks that torchrun or mpiexec started, and run on the first few of them."""
 
 import atexit
 import os
@@ -12,18 +12,26 @@ from .rank import loopback
 
 
 def already_a_rank() -> bool:
-    """Whether somebody else made this process a rank: torchrun, mpiexec, or `run` itself."""
+    """Tell whether this process is a rank, started by torchrun, mpiexec or `run` itself."""
     return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or _mpi_started_us()
 
 
 def _mpi_started_us() -> bool:
-    """Whether we are one of several: Slurm's `srun jupyter lab` starts a single process in MPI's way, too."""
-    alone = "1" in [os.environ.get(name) for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")]
-    return not alone and any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
+    """Tell whether MPI started this process as one of several.
+
+    Slurm's `srun jupyter lab` starts a single process in the same way; that one is no rank.
+    """
+    sizes = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+    if any(os.environ.get(name) == "1" for name in sizes):
+        return False
+    ranks = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+    return any(name in os.environ for name in ranks)
 
 
-def join(fn: Callable[..., Any], args: tuple[Any, ...], world_size: int, timeout: float) -> list[Any]:
-    """Run on the first `world_size` of the ranks that torchrun or mpiexec started; every one gets all results."""
+def join(
+    fn: Callable[..., Any], args: tuple[Any, ...], world_size: int, timeout: float
+) -> list[Any]:
+    """Run fn(group, *args) on the first `world_size` ranks; return all results on every rank."""
     import torch.distributed as dist
 
     from .. import comm
@@ -36,20 +44,31 @@ def join(fn: Callable[..., Any], args: tuple[Any, ...], world_size: int, timeout
             f"run(world_size={world_size}), but only {started} ranks were started; "
             f"start more (torchrun --nproc-per-node {world_size}, mpiexec -n {world_size})"
         )
-    if world_size not in _groups:
-        _groups[world_size] = dist.group.WORLD if world_size == started else dist.new_group(list(range(world_size)))
-    group, mine, results = _groups[world_size], b"", [b""] * started
+    group = _group_of_first(world_size)
+    mine = b""
     if dist.get_rank() < world_size:
         mine = travel.away(fn, group, args, comm.device(group))
+    results = [b""] * started
     dist.all_gather_object(results, mine)
     return [travel.unpacked(result) for result in results[:world_size]]
 
 
-_groups: dict[int, Any] = {}  # world size -> group of the first ranks; making one takes all ranks, so each is made once
+_groups: dict[int, Any] = {}  # world size -> group of the first ranks
+
+
+def _group_of_first(count: int) -> Any:
+    """Return the group of the first `count` ranks, which all ranks make together, once."""
+    import torch.distributed as dist
+
+    if count == dist.get_world_size():
+        return dist.group.WORLD
+    if count not in _groups:
+        _groups[count] = dist.new_group(list(range(count)))
+    return _groups[count]
 
 
 def _initialise(timeout: float) -> None:
-    """Meet the other ranks, on a GPU each where the machine has GPUs, else on the CPU."""
+    """Meet the other ranks: with a GPU for each where the machine has GPUs, else on the CPU."""
     import torch
     import torch.distributed as dist
 
@@ -61,28 +80,37 @@ def _initialise(timeout: float) -> None:
     elif os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group("gloo" if gpu is None else "nccl", timeout=timedelta(seconds=timeout), device_id=gpu)
+    dist.init_process_group(
+        "gloo" if gpu is None else "nccl", timeout=timedelta(seconds=timeout), device_id=gpu
+    )
     atexit.register(_leave)
 
 
 def _own_gpu() -> Any:
-    """This rank's GPU, or None on a machine without; ValueError where ranks would have to share one."""
+    """Return this rank's GPU, or None on a machine without GPUs.
+
+    Errors: ValueError where ranks would have to share a GPU, or where it is unknown which is ours.
+    """
     import torch
 
     missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
     if missing:
-        raise ValueError(f"RANK is set, but not {' or '.join(missing)}; start the ranks with torchrun or mpiexec")
-    ranks, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise ValueError(
+            f"RANK is set, but not {' or '.join(missing)}; start the ranks with torchrun or mpiexec"
+        )
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if 0 < gpus < ranks:
         raise ValueError(
-            f"{ranks} ranks on this machine, but each sees {gpus} GPU{'s' * (gpus > 1)}; start at most {gpus} here, "
-            "show each rank all GPUs (Slurm's --gpus-per-task hides them), or set CUDA_VISIBLE_DEVICES= to use the CPU"
+            f"{ranks} ranks on this machine, but each sees {gpus} GPU{'s' * (gpus > 1)}; "
+            f"start at most {gpus} here, show each rank all GPUs "
+            "(Slurm's --gpus-per-task hides them), or set CUDA_VISIBLE_DEVICES= to use the CPU"
         )
     return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else None
 
 
 def _leave() -> None:
-    """Let go of every group in order; one that is still held when the interpreter ends would abort the process."""
+    """Release every group; one that still exists when the interpreter ends aborts the process."""
     import torch.distributed as dist
 
     _groups.clear()
@@ -91,7 +119,7 @@ def _leave() -> None:
 
 
 def _meet_through_mpi() -> None:
-    """Tell torch, in torchrun's own words, what MPI knows: who we are, how many, and where rank 0 is."""
+    """Set torchrun's environment variables from what MPI knows about the ranks."""
     try:
         from mpi4py import MPI
     except ImportError:
@@ -101,8 +129,9 @@ def _meet_through_mpi() -> None:
     here = world.Split_type(MPI.COMM_TYPE_SHARED)
     with socket.socket() as free:
         free.bind(("", 0))
-        address = (socket.gethostname() if here.size < world.size else "127.0.0.1", free.getsockname()[1])
-    host, port = world.bcast(address)
+        port = free.getsockname()[1]
+    host = socket.gethostname() if here.size < world.size else "127.0.0.1"
+    host, port = world.bcast((host, port))
     os.environ.update(
         RANK=str(world.rank),
         WORLD_SIZE=str(world.size),

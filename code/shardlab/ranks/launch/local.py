@@ -1,4 +1,4 @@
-"""Ranks on this machine, as the launcher sees them: the helper process that starts them, and each rank's two lines."""
+"""The launcher's side of its processes: the helper that starts ranks, and the ranks themselves."""
 
 import os
 import pickle
@@ -11,10 +11,10 @@ from typing import Any
 from .helper import END, RUN, SIZE, start_python
 from .modules import in_use
 from .rank import ON_LINUX, Job
-from .state import Call, Failure
+from .state import Call, Failure, Message
 
-CHUNK = 1 << 16  # bytes; a pipe of Linux holds as much
-MOST_CHUNKS = 16  # in a pipe that somebody has made larger
+CHUNK = 1 << 16  # bytes, the capacity of a pipe on Linux
+MAX_CHUNKS = 16  # to read from a pipe whose capacity was raised
 
 
 class Helper:
@@ -23,37 +23,47 @@ class Helper:
     current: "Helper | None" = None
 
     def __init__(self) -> None:
-        self.owner, (self.channel, theirs) = os.getpid(), socket.socketpair()
+        self.owner = os.getpid()
+        self.channel, theirs = socket.socketpair()
         fork = ON_LINUX and os.environ.get("SHARDLAB_FORK") != "0"
-        self.process = start_python(f"helper.serve({theirs.fileno()}, {fork}, {self.owner})", [theirs.fileno()])
+        serve = f"helper.serve({theirs.fileno()}, {fork}, {self.owner})"
+        self.process = start_python(serve, [theirs.fileno()])
         theirs.close()
 
     @classmethod
     def running(cls) -> "Helper":
-        """The helper of this process, started anew if it is gone."""
-        if cls.current is None or cls.current.owner != os.getpid() or cls.current.process.poll() is not None:
+        """Return the helper of this process; start a new one if there is none."""
+        if cls.current is None or not cls.current.serves_us():
             cls.drop()
             cls.current = cls()
         return cls.current
 
+    def serves_us(self) -> bool:
+        """Tell whether the helper runs, and was started by this process, not by its parent."""
+        return self.owner == os.getpid() and self.process.poll() is None
+
     @classmethod
     def drop(cls) -> None:
-        """Hang up; the helper notices, kills its ranks and leaves."""
+        """Close the channel; the helper notices, kills its ranks and exits."""
         if cls.current is not None:
             cls.current.channel.close()
             cls.current = None
 
     def start(self, ranks: list["Rank"]) -> None:
-        """Have these ranks started."""
-        theirs = [end.fileno() for rank in ranks for end in (rank.talk, rank.write)]
+        """Let the helper start these ranks."""
+        theirs = [end.fileno() for rank in ranks for end in (rank.their_channel, rank.their_output)]
         names = " ".join(in_use()).encode()
-        with suppress(ConnectionError):  # the helper has just died: then every rank is lost, and the watch sees it
-            socket.send_fds(self.channel, [RUN, len(names).to_bytes(SIZE, "big"), names], theirs)
+        with suppress(ConnectionError):  # the helper has just died; the watch sees every rank lost
+            message = [RUN, len(names).to_bytes(SIZE, "big"), names]
+            socket.send_fds(self.channel, message, theirs)
         for rank in ranks:
-            rank.let_go()
+            rank.close_their_ends()
 
     def end(self, patience: float | None = None) -> list[int]:
-        """Kill the ranks and return their exit codes; none when the helper does not answer in `patience` seconds."""
+        """Kill the ranks and return their exit codes.
+
+        Returns no codes when the helper has not answered after `patience` seconds.
+        """
         try:
             self.channel.sendall(END)
             if select.select([self.channel], [], [], patience)[0]:
@@ -69,62 +79,71 @@ class Helper:
 
 
 class Rank:
-    """What the launcher knows of one rank."""
+    """What the launcher knows about one rank, and its ends of the rank's channel and output."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        mine, self.talk = socket.socketpair()
+        mine, self.their_channel = socket.socketpair()
         self.channel = Connection(mine.detach())
-        output, write = os.pipe()
-        self.output, self.write = os.fdopen(output, "rb", 0), os.fdopen(write, "wb", 0)
-        self.text, self.searched = bytearray(), 0  # what it has printed and nobody has seen; so much has no newline
+        output, their_output = os.pipe()
+        self.output = os.fdopen(output, "rb", 0)
+        self.their_output = os.fdopen(their_output, "wb", 0)
+        self.text = bytearray()  # printed and not yet shown
+        self.searched = 0  # bytes of `text` known to hold no newline
         self.result: bytes | None = None
         self.calls: list[Call] = []
         self.failure: list[Failure] | None = None
-        self.lost = self.at_work = False
-        self.asked: set[str] = set()
-        self.answers: dict[str, Any] = {}
+        self.lost = False
+        self.at_work = False
+        self.asked: set[Message] = set()
+        self.answers: dict[Message, Any] = {}
 
     @property
     def settled(self) -> bool:
+        """Whether the rank will send neither a result nor a failure any more."""
         return self.result is not None or self.failure is not None or self.lost
 
-    def ask(self, question: str) -> None:
-        """Ask, once until it is answered: what a rank does not read would fill the line, and then block us."""
+    def ask(self, question: Message) -> None:
+        """Ask, unless the last answer is still missing: unread questions would fill the channel."""
         if question not in self.asked:
             self.asked.add(question)
-            self.tell(question)
+            self.send(question)
 
-    def tell(self, message: "str | Job") -> None:
+    def send(self, message: Message | Job) -> None:
+        """Send a question or the job; note when the rank is lost."""
         try:
             self.channel.send(message)
         except OSError:
             self.lost = True
 
-    def hear(self) -> None:
-        """Take one message."""
+    def receive(self) -> None:
+        """Receive one message and keep what it brings; note when the rank is lost."""
         try:
-            kind, content = self.channel.recv()
-            if kind == "done":
-                self.result, self.calls = self.channel.recv_bytes(), content
-            elif kind == "failed":
+            message, content = self.channel.recv()
+            if message is Message.DONE:
+                self.calls = content
+                self.result = self.channel.recv_bytes()
+            elif message is Message.FAILED:
                 self.failure = content
-            elif kind == "at work":
+            elif message is Message.AT_WORK:
                 self.at_work = True
             else:
-                self.answers[kind] = content
-                self.asked.discard(kind)
+                self.answers[message] = content
+                self.asked.discard(message)
         except (EOFError, OSError):
             self.lost = True
 
     def read(self) -> bool:
-        """Take some of what the rank has printed; False at the end."""
+        """Read some of what the rank has printed; False at the end."""
         some = self.output.read(CHUNK) or b""
         self.text += some
         return bool(some)
 
     def lines(self, everything: bool = False) -> list[str]:
-        """The complete lines printed since the last call, each as a terminal shows it in the end."""
+        """Return the complete lines printed since the last call, as a terminal would show them.
+
+        everything: return the last line, too, although it may not be complete.
+        """
         end = len(self.text) if everything else self.text.rfind(b"\n", self.searched) + 1
         self.searched = len(self.text) - end
         if end == 0:
@@ -133,17 +152,18 @@ class Rank:
         del self.text[:end]
         return [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
 
-    def let_go(self) -> None:
+    def close_their_ends(self) -> None:
         """Close our copies of the rank's ends."""
-        self.talk.close()
-        self.write.close()
+        self.their_channel.close()
+        self.their_output.close()
 
     def close(self) -> None:
-        """Hang up on a rank that is dead, and take the last of what it printed."""
-        self.let_go()
+        """Close the channel of a dead rank, and read the rest of what it printed."""
+        self.close_their_ends()
         self.channel.close()
-        os.set_blocking(self.output.fileno(), False)  # a process that the rank has started may still hold the other end
-        for _ in range(MOST_CHUNKS):
+        # A process that the rank has started may still hold the other end.
+        os.set_blocking(self.output.fileno(), False)
+        for _ in range(MAX_CHUNKS):
             if not self.read():
                 break
         self.output.close()

@@ -1,6 +1,7 @@
-"""A line for a person who waits: ranks that start (the first time torch is imported), ranks that are long at work.
+"""A progress line for a person who waits while ranks start or work.
 
-It appears after a second and goes when the run ends. A file, a test or a page of the book never sees it.
+The line appears after a second and goes when the run ends. It appears in a terminal and in a live
+notebook, and never in a file, a test or a page of the book.
 """
 
 import os
@@ -13,20 +14,22 @@ WIPE = "\r\x1b[K"  # to the start of the terminal's line, and erase it
 
 
 class Progress:
-    """What one run shows while it lasts."""
+    """The progress line of one run."""
 
     def __init__(self) -> None:
-        self.began, self.shown, self.notebook = time.monotonic(), False, _notebook()
+        self.began = time.monotonic()
+        self.shown = False
+        self.notebook = _notebook()
 
     def tell(self, at_work: int, num_ranks: int) -> None:
-        """Show how far the run is, if it has taken long and somebody looks; `at_work` ranks call their function."""
+        """Show the state of a run that has taken long; `at_work` ranks have called the function."""
         seconds = time.monotonic() - self.began
         if seconds >= PATIENCE:
             what = "at work" if at_work == num_ranks else "starting (torch is being imported)"
             self._write(f"{num_ranks} rank{'s' * (num_ranks > 1)} {what}: {seconds:.0f} s")
 
     def hide(self) -> None:
-        """Make room for other output, or end."""
+        """Remove the line, at the end or to make room for other output."""
         if self.shown:
             self._write("")
 
@@ -40,12 +43,13 @@ class Progress:
 
 
 def _notebook() -> Any:
-    """The live notebook this process is the kernel of, or None; a kernel that builds a page has nobody who waits."""
+    """Return the live notebook of this kernel, or None; nobody waits for one that builds a page."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell if hasattr(shell, "kernel") and os.environ.get("SHARDLAB_STATIC") != "1" else None
 
 
-_displays: dict[int, Any] = {}  # number of a cell's execution -> its line, one for all runs of the cell
+# number of a cell's execution -> its line, which all runs of the cell share
+_displays: dict[int, Any] = {}
 
 
 def _replace_display(shell: Any, line: str) -> None:

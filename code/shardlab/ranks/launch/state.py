@@ -1,4 +1,4 @@
-"""What a rank can say about itself: where it is, what it has called, what went wrong, whether it moves at all."""
+"""The state of a rank, as it reports it: where it is, what it called, what failed, if it moves."""
 
 import os
 import pickle
@@ -7,25 +7,43 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 MAX_TEXT = 10_000  # characters of an exception's text that are worth sending
 STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
-WAKEABLE = ("futex", "do_epoll_wait", "ep_poll")  # where in the kernel a thread sleeps until another wakes it
+# kernel functions in which a thread sleeps until another thread wakes it
+WAKEABLE = ("futex", "do_epoll_wait", "ep_poll")
+# gloo has no exceptions of its own: it raises RuntimeError, whose text holds the place in gloo's
+# source, such as "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed".
+GLOO_SOURCES = ("gloo/transport/", "gloo/rendezvous/")
 Place = tuple[str, int, str]  # file, line, function
 
 
+class Message(Enum):
+    """What the launcher and a rank send each other, after the launcher has sent the job."""
+
+    AT_WORK = auto()  # from the rank: it calls the function now
+    DONE = auto()  # from the rank: its collectives, and then its result as bytes
+    FAILED = auto()  # from the rank: its exceptions
+    SIGNS = auto()  # a question, and its answer: signs of life
+    WHERE = auto()  # a question, and its answer: whereabouts
+
+
 class Failure(NamedTuple):
-    """One exception of a chain, first cause first."""
+    """One exception of a chain."""
 
     places: list[Place]
     text: str
+    lost_peer: bool = False  # gloo raised it: another rank did not answer, or not in time
 
 
-class Call(NamedTuple):
-    """One collective as torch's flight recorder saw it."""
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One collective, as torch's flight recorder saw it."""
 
     group: str
     number: int  # counts the group's collectives from 1
@@ -35,7 +53,7 @@ class Call(NamedTuple):
 
 
 class Whereabouts(NamedTuple):
-    """What a rank is doing: the line it has come to, and the collectives it has called so far."""
+    """What a rank is doing: the line it has reached, and the collectives it has called so far."""
 
     finished: bool
     places: list[Place]
@@ -43,21 +61,26 @@ class Whereabouts(NamedTuple):
 
 
 class Signs(NamedTuple):
-    """Signs of life of a rank that waits; two looks apart they tell whether it has moved in between."""
+    """Signs of life of a rank that waits; two of them tell whether the rank moved in between."""
 
-    switches: int  # how often its main thread has gone to sleep or was put to sleep
+    switches: int  # context switches of the main thread
     used: float  # s of processor time, all threads
-    clock: float  # s, when this was so
+    clock: float  # s, when they were read
 
-    def still_those_of(self, earlier: "Signs") -> bool:
-        """Whether the main thread never ran. The others may wake now and then, as gloo's do, 100 times a second."""
-        return self.switches == earlier.switches and self.used - earlier.used < 0.1 * (self.clock - earlier.clock)
+    def unmoved_since(self, earlier: "Signs") -> bool:
+        """Tell whether the main thread has not run since `earlier`.
+
+        Other threads may wake now and then, as gloo's do, 100 times a second.
+        """
+        slept = self.used - earlier.used < 0.1 * (self.clock - earlier.clock)
+        return self.switches == earlier.switches and slept
 
 
-# ---- where it is -----------------------------------------------------------------------------------------------------
+# ---- where it is -------------------------------------------------------------------------------
 
 
 def where(finished: bool) -> Whereabouts:
+    """Report where this rank is."""
     return Whereabouts(finished, places(_main_frame()), calls())
 
 
@@ -66,40 +89,65 @@ def _main_frame() -> FrameType | None:
 
 
 def places(frame: FrameType | None) -> list[Place]:
-    """The stack, outermost first: the reader's own lines, not those of the launcher, comm, the ledger or torch."""
-    return _theirs([(f.filename, f.lineno or 0, f.name) for f in traceback.extract_stack(frame)] if frame else [])
+    """List the user's own lines on the stack, outermost first.
+
+    Lines of the launcher, of comm, of the ledger and of torch are left out.
+    """
+    return _own_lines(_as_places(traceback.extract_stack(frame)) if frame else [])
 
 
-def _theirs(stack: list[Place]) -> list[Place]:
-    ours = Path(__file__).parent
-    tools = (str(ours.parent / name) for name in ("comm.py", "observe/ledger.py"))
-    hidden = (str(ours) + os.sep, *tools, "<frozen ")
-    stack = [place for place in stack if not place[0].startswith(hidden) and place[::2] != ("<string>", "<module>")]
-    torch = str(Path(sys.modules["torch"].__file__ or "").parent) + os.sep if "torch" in sys.modules else "<none>"
-    return [place for place in stack if not place[0].startswith(torch)] or stack
+def _as_places(stack: traceback.StackSummary) -> list[Place]:
+    return [(each.filename, each.lineno or 0, each.name) for each in stack]
+
+
+def _own_lines(stack: list[Place]) -> list[Place]:
+    """Leave out the lines of our tools, and those of torch unless no other line is left."""
+    launcher = Path(__file__).parent
+    tools = [str(launcher.parent / name) for name in ("comm.py", "observe/ledger.py")]
+    hidden = (str(launcher) + os.sep, *tools, "<frozen ")
+    shown = [place for place in stack if not place[0].startswith(hidden) and not _is_boot(place)]
+    if "torch" not in sys.modules:
+        return shown
+    torch = str(Path(sys.modules["torch"].__file__ or "").parent) + os.sep
+    return [place for place in shown if not place[0].startswith(torch)] or shown
+
+
+def _is_boot(place: Place) -> bool:
+    """Tell whether this is the line with which an interpreter was started (`python -c`)."""
+    file, _, function = place
+    return (file, function) == ("<string>", "<module>")
 
 
 def chain(error: BaseException) -> list[Failure]:
-    """The exception and what caused it, first cause first."""
+    """List the exception and its causes, first cause first."""
     failures: list[Failure] = []
-    told: set[int] = set()
-    seen: BaseException | None = error
-    while seen is not None and id(seen) not in told:  # `raise error from error` makes a circle
-        told.add(id(seen))
-        stack = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(seen.__traceback__)]
-        text = "".join(traceback.format_exception_only(seen)).rstrip()
-        if len(text) > MAX_TEXT:
-            text = f"{text[:MAX_TEXT]} ... ({len(text)} characters)"
-        failures.insert(0, Failure(_theirs(stack), text))
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    listed: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in listed:  # `raise error from error` is a circle
+        listed.add(id(current))
+        failures.insert(0, _failure(current))
+        implicit = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or implicit
     return failures
 
 
-# ---- what it has called ----------------------------------------------------------------------------------------------
+def _failure(error: BaseException) -> Failure:
+    stack = _as_places(traceback.extract_tb(error.__traceback__))
+    text = "".join(traceback.format_exception_only(error)).rstrip()
+    lost_peer = type(error) is RuntimeError and any(source in text for source in GLOO_SOURCES)
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]} ... ({len(text)} characters)"
+    return Failure(_own_lines(stack), text, lost_peer)
+
+
+# ---- what it has called ------------------------------------------------------------------------
 
 
 def calls(with_places: bool = True) -> list[Call]:
-    """The collectives this rank has called, oldest first, as torch's flight recorder keeps them (gloo and NCCL)."""
+    """List the collectives that this rank has called, oldest first.
+
+    Torch's flight recorder keeps them, for gloo and NCCL.
+    """
     from torch._C import _distributed_c10d
 
     dump: Callable[..., bytes] | None = getattr(_distributed_c10d, "_dump_fr_trace", None)
@@ -111,42 +159,55 @@ def calls(with_places: bool = True) -> list[Call]:
 
 def _call(entry: dict[str, Any]) -> Call:
     inputs = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
-    shapes = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in inputs)
-    frames = [(f["filename"], f["line"], f["name"]) for f in entry.get("frames", [])]
-    theirs = _theirs(frames)  # innermost first
-    op = entry["profiling_name"].split(":")[-1]
-    return Call(entry["process_group"][0], entry["collective_seq_id"], op, shapes, theirs[0] if theirs else None)
+    stack = [(f["filename"], f["line"], f["name"]) for f in entry.get("frames", [])]
+    own = _own_lines(stack)  # innermost first
+    return Call(
+        group=entry["process_group"][0],
+        number=entry["collective_seq_id"],
+        op=entry["profiling_name"].split(":")[-1],
+        shapes=", ".join(f"{dtype}{list(shape)}" for shape, dtype in inputs),
+        place=own[0] if own else None,
+    )
 
 
-# ---- whether it moves ------------------------------------------------------------------------------------------------
+# ---- whether it moves --------------------------------------------------------------------------
 
 
 def signs(finished: bool) -> Signs | None:
-    """Signs of life, or None when this rank does not only wait for others (or where that cannot be seen)."""
+    """Report signs of life; None if this rank may be busy, or where that cannot be seen."""
     try:
-        waits = finished or (_waits_in_torch() and _threads_sleep())
-        return Signs(_switches(), time.process_time(), time.monotonic()) if waits else None
+        if finished or (_waits_in_torch() and _threads_sleep()):
+            return Signs(_switches(), time.process_time(), time.monotonic())
+        return None
     except OSError:  # not Linux, or a thread that has just ended
         return None
 
 
 def _waits_in_torch() -> bool:
-    """Python's own waits (a queue, an event, a child, asyncio) may have a time-out, or wait for no other rank."""
+    """Tell whether the main thread is outside Python's standard library.
+
+    The library's own waits (a queue, an event, a child, asyncio) may have a time limit, or wait for
+    something other than a rank.
+    """
     frame = _main_frame()
     file = frame.f_code.co_filename if frame else STANDARD_LIBRARY
     return not file.startswith(STANDARD_LIBRARY) or f"{os.sep}site-packages{os.sep}" in file
 
 
 def _threads_sleep() -> bool:
-    """Whether the main thread sleeps until another wakes it, and no other thread waits for a clock, disk or child."""
+    """Tell whether the main thread sleeps until another wakes it, and no other thread will.
+
+    A thread that waits for a clock, a disk or a child process may wake the main thread later.
+    """
     threads = {int(thread): _sleeps_in(thread) for thread in os.listdir("/proc/self/task")}
     threads.pop(threading.get_native_id())
     main = threads.pop(os.getpid())
-    return main.startswith("futex") and all(each == "0" or each.startswith(WAKEABLE) for each in threads.values())
+    others_wait = all(each == "0" or each.startswith(WAKEABLE) for each in threads.values())
+    return main.startswith("futex") and others_wait
 
 
 def _sleeps_in(thread: str) -> str:
-    """The kernel function in which a thread sleeps; "0" while it runs."""
+    """Return the kernel function in which a thread sleeps; "0" while it runs."""
     return Path(f"/proc/self/task/{thread}/wchan").read_text()
 
 

@@ -1,4 +1,4 @@
-"""The watch over one run's ranks: shows what they print, takes what they return, notices when they fail or stop."""
+"""Watch a run: show what ranks print, receive what they return, notice failures and deadlocks."""
 
 import sys
 import time
@@ -10,36 +10,39 @@ from .local import Rank
 from .progress import Progress
 from .rank import Job
 from .report import Outcome, mismatch
-from .state import Signs
+from .state import Message, Signs
 
-TICK = 0.5  # seconds between two looks at whether anything moves
-QUIET_TICKS = 4  # so many looks without a move, while every rank waits, are a deadlock
-GRACE = 0.3  # seconds that the other ranks get to report, too, after the first failure
+TICK = 0.5  # seconds between two checks whether any rank moves
+QUIET_TICKS = 4  # checks in a row without a move, while every rank waits, that make a deadlock
+GRACE = 0.3  # seconds that the other ranks get to report after the first failure
 PATIENCE = 5.0  # seconds for every rank to say where it is; only one that a call holds needs more
 
 
 class Watch:
-    """One run, from the first rank's start to the last word about it."""
+    """One run, from the start of its ranks to its outcome."""
 
     def __init__(self, ordered: bool) -> None:
         self.ranks: list[Rank] = []
-        self.ordered, self.verdict = ordered, ""
+        self.ordered = ordered
+        self.verdict = ""
         self.open_outputs: dict[Any, Rank] = {}
         self.progress = Progress()
         self.quiet_ticks = 0
         self.signs: dict[int, Signs | None] = {}
 
-    def add_ranks(self, number: int) -> list[Rank]:
-        for each in range(number):
-            self.ranks.append(Rank(each))
+    def add_ranks(self, count: int) -> list[Rank]:
+        """Make `count` ranks and return them; on an error `close` knows those that were made."""
+        for number in range(count):
+            self.ranks.append(Rank(number))
         return self.ranks
 
     def see_through(self, job: Job) -> None:
-        """Hand out the job and return when every rank has settled, one has failed, or nothing will come any more."""
+        """Send out the job; return when every rank is done, one has failed, or none will go on."""
         self.open_outputs = {rank.output: rank for rank in self.ranks}
         for rank in self.ranks:
-            rank.tell(job)
-        end, next_tick = time.monotonic() + job.timeout, time.monotonic() + TICK
+            rank.send(job)
+        end = time.monotonic() + job.timeout
+        next_tick = time.monotonic() + TICK
         while not self._settled():
             self._listen(min(next_tick, end))
             if any(rank.failure or rank.lost for rank in self.ranks):
@@ -52,7 +55,10 @@ class Watch:
                 next_tick = time.monotonic() + TICK
                 self.progress.tell(sum(rank.at_work for rank in self.ranks), len(self.ranks))
                 if self._stands_still():
-                    self.verdict = "Deadlock: every rank that has not finished waits, and none has moved for seconds."
+                    self.verdict = (
+                        "Deadlock: every rank that has not finished waits, "
+                        "and none has moved for seconds."
+                    )
                     break
         if not self._succeeded():
             self.ask_where(PATIENCE)
@@ -61,22 +67,24 @@ class Watch:
         return all(rank.settled for rank in self.ranks)
 
     def _succeeded(self) -> bool:
-        """Whether every rank has a result, and they agreed on every collective on the way."""
-        return all(rank.result is not None for rank in self.ranks) and not mismatch(
-            {rank.number: rank.calls for rank in self.ranks}
-        )
+        """Tell whether every rank has a result, and they agreed on every collective on the way."""
+        if any(rank.result is None for rank in self.ranks):
+            return False
+        return not mismatch({rank.number: rank.calls for rank in self.ranks})
 
     def _listen(self, until: float) -> None:
-        """Take what the ranks say or print, once."""
-        talking: dict[Any, Rank] = {rank.channel: rank for rank in self.ranks if not rank.lost}
+        """Receive once what the ranks send or print."""
+        channels: dict[Any, Rank] = {rank.channel: rank for rank in self.ranks if not rank.lost}
         pause = max(0.0, until - time.monotonic())
-        for ready in wait([*talking, *self.open_outputs], pause):
-            if ready in talking:
-                talking[ready].hear()
-            elif not self.open_outputs[ready].read():
+        for ready in wait([*channels, *self.open_outputs], pause):
+            if ready in channels:
+                channels[ready].receive()
+                continue
+            rank = self.open_outputs[ready]
+            if not rank.read():
                 del self.open_outputs[ready]
             elif not self.ordered:
-                self._show(self.open_outputs[ready], self.open_outputs[ready].lines())
+                self._show(rank, rank.lines())
 
     def _listen_for(self, seconds: float, enough: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds
@@ -84,26 +92,28 @@ class Watch:
             self._listen(until)
 
     def _stands_still(self) -> bool:
-        """Whether, for several looks in a row, every rank only waited for others."""
-        before, self.signs = self.signs, {rank.number: rank.answers.pop("signs", None) for rank in self.ranks}
-        still = all(
-            now is not None and (then := before.get(number)) is not None and now.still_those_of(then)
-            for number, now in self.signs.items()
-        )
+        """Tell whether every rank has only waited for others, for several checks in a row."""
+        before = self.signs
+        self.signs = {rank.number: rank.answers.pop(Message.SIGNS, None) for rank in self.ranks}
+        still = all(_unmoved(before.get(number), now) for number, now in self.signs.items())
         self.quiet_ticks = self.quiet_ticks + 1 if still else 0
         for rank in self.ranks:
-            rank.ask("signs")
+            rank.ask(Message.SIGNS)
         return self.quiet_ticks >= QUIET_TICKS
 
     def ask_where(self, seconds: float) -> None:
-        """Ask every rank where it is, and give them so long to answer."""
+        """Ask every rank where it is; return when all have answered, or after `seconds`."""
         asked = [rank for rank in self.ranks if not rank.lost]
         for rank in asked:
-            rank.ask("where")
-        self._listen_for(seconds, lambda: all("where" in rank.answers or rank.lost for rank in asked))
+            rank.ask(Message.WHERE)
+
+        def all_answered() -> bool:
+            return all(Message.WHERE in rank.answers or rank.lost for rank in asked)
+
+        self._listen_for(seconds, all_answered)
 
     def close(self) -> None:
-        """Hang up on the ranks, which are dead, and show the rest of what they printed."""
+        """Close the channels of the dead ranks, and show the rest of what they printed."""
         for rank in self.ranks:
             rank.close()
         for rank in self.ranks:
@@ -113,19 +123,31 @@ class Watch:
     def _show(self, rank: Rank, lines: list[str]) -> None:
         text = "".join(f"[rank {rank.number}] {line}\n" for line in lines)
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        if text:  # in whatever letters this terminal has
+        if text:  # in the letters that this terminal has
             self.progress.hide()
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
 
     def outcome(self, codes: list[int]) -> Outcome | None:
-        """What went wrong, or None."""
+        """Describe what went wrong; None if nothing did."""
         if self._succeeded():
             return None
         if not codes:
-            verdict = "The helper process died, and the ranks with it (out of memory?). The next run starts a new one."
-            return Outcome(verdict=verdict)
-        where = {rank.number: rank.answers["where"] for rank in self.ranks if "where" in rank.answers}
-        died = {rank.number: codes[rank.number] for rank in self.ranks if rank.lost}
-        failed = {rank.number: rank.failure for rank in self.ranks if rank.failure}
-        silent = [rank.number for rank in self.ranks if rank.number not in {*where, *died, *failed}]
-        return Outcome(failed=failed, died=died, where=where, silent=silent, verdict=self.verdict)
+            return Outcome(
+                verdict="The helper process died, and the ranks with it (out of memory?). "
+                "The next run starts a new one."
+            )
+        outcome = Outcome(verdict=self.verdict)
+        for rank in self.ranks:
+            if Message.WHERE in rank.answers:
+                outcome.where[rank.number] = rank.answers[Message.WHERE]
+            if rank.lost:
+                outcome.died[rank.number] = codes[rank.number]
+            if rank.failure:
+                outcome.failed[rank.number] = rank.failure
+        known = {*outcome.where, *outcome.died, *outcome.failed}
+        outcome.silent = [rank.number for rank in self.ranks if rank.number not in known]
+        return outcome
+
+
+def _unmoved(before: Signs | None, now: Signs | None) -> bool:
+    return before is not None and now is not None and now.unmoved_since(before)

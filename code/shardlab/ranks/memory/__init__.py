@@ -1,5 +1,5 @@
-"""Ways to need less memory on one device. Each file is one method and stands alone.
+"""Use less memory on one device. Each method is one file and stands alone.
 
-`precision` computes in 16 bits, `recompute` forgets activations and computes them again, and `offload` keeps parameters
-in the host's memory.
+`precision` computes in 16 bits, `recompute` drops activations and computes them again, and
+`offload` keeps parameters in the host's memory, with the host's side in `hosted`.
 """

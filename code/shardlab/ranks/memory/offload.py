@@ -1,21 +1,23 @@
-"""Offload: parameters live in the host's memory and visit the device module by module, in forward and in backward.
+"""Offload: keep parameters in the host's memory, and load them on the device module by module.
 
-ZeRO-Offload (Ren et al. 2021, https://arxiv.org/abs/2101.06840) and ZeRO-Infinity (Rajbhandari et al. 2021,
-https://arxiv.org/abs/2104.07857). Gradients go home, where they add up and where any optimizer steps:
+ZeRO-Offload (Ren et al. 2021, https://arxiv.org/abs/2101.06840) and ZeRO-Infinity (Rajbhandari et
+al. 2021, https://arxiv.org/abs/2104.07857). Gradients go to the host, where they accumulate and
+where any optimizer steps:
 
-    offload = Offload(model.blocks, device)            # the rest of the model is on the device already
-    optimizer = torch.optim.Adam(model.parameters())   # its states are made where the parameters live
+    offload = Offload(model.blocks, device)            # all other modules are on the device already
+    optimizer = torch.optim.Adam(model.parameters())   # its states are made on the host
     model(tokens, targets).backward()
     optimizer.step()
-    offload.moved                                      # bytes each way
+    offload.moved                                      # bytes in each direction
 
-Where there is no GPU, the device is the CPU, too: the copies are real, from one place in its memory to another.
+Without a GPU, the device is the CPU, too: the copies are real, from one place in its memory to
+another.
 """
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,20 +27,25 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from .. import backward
+from .hosted import Hosted, Wait, at_once, in_background
 
-WORD = 8  # bytes: a room holds a whole number of them, so that it can be read as any dtype
+WORD = 8  # bytes: a slot holds a whole number of words, so that it can be read as any dtype
 
 
 class Offload:
-    """Modules that compute on a device and live elsewhere.
+    """Modules that compute on a device and keep their parameters in the host's memory.
 
     modules   in the order in which they compute; no parameter may be in two of them
     device    where they compute; their buffers move there for good
-    prefetch  copy the next module in while one computes: two have room on the device, not one
+    prefetch  load the next module while one computes: the device has slots for two, not one
     folder    keep the parameters in files there, not in memory
 
-    Between steps parameters are at home, and so are their gradients, which the next backward may overwrite. Modules
-    that are computed again in backward (`recompute.wrap`) come in twice for each microbatch, as others do.
+    Between steps the parameters and their gradients are on the host; the next backward may
+    overwrite the gradients. Modules that are recomputed in backward (`recompute.wrap`) are loaded
+    twice for each microbatch, as other modules are.
+
+    Errors: ValueError for modules that share a parameter, or have parameters of several dtypes;
+    RuntimeError for a parameter that changed while it was on the device.
     """
 
     def __init__(
@@ -50,215 +57,165 @@ class Offload:
         folder: str | Path | None = None,
     ):
         _check(modules)
-        self.device, self.moved = torch.device(device), Counter({"to device": 0, "to host": 0})
-        self._homes = [
-            _Home(module, self.device, None if folder is None else Path(folder, f"{index}.bin"))
-            for index, module in enumerate(modules)
-        ]
-        words = max(-(-home.numbers.nbytes // WORD) for home in self._homes)
-        self.rooms = [torch.empty(words * WORD, dtype=torch.uint8, device=self.device) for _ in range(1 + prefetch)]
-        self._guests: dict[int, _Guest] = {}  # who was needed last comes last
-        self._carry = _in_background(self.device) if prefetch else _at_once
+        self.device = torch.device(device)
+        self.moved = Counter({"to device": 0, "to host": 0})  # bytes
+        self._hosted: list[Hosted] = []
+        for index, module in enumerate(modules):
+            file = None if folder is None else Path(folder, f"{index}.bin")
+            self._hosted.append(Hosted(module, self.device, file))
+        words = max(math.ceil(hosted.numbers.nbytes / WORD) for hosted in self._hosted)
+        self.slots = [self._make_slot(words * WORD) for _ in range(1 + prefetch)]
+        self._loaded: dict[int, _Loaded] = {}  # by module; the most recently used comes last
+        self._copy = in_background(self.device) if prefetch else at_once
         self._backwards = backward.Once()
         for index, module in enumerate(modules):
-            setattr(module, "forward", functools.partial(self._visit, index, module.forward))  # noqa: B010
-            for place, parameter in enumerate(self._homes[index].parameters):
+            forward = functools.partial(self._forward, index, module.forward)
+            setattr(module, "forward", forward)  # noqa: B010
+            for place, parameter in enumerate(self._hosted[index].parameters):
                 if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(functools.partial(self._send_home, index, place))
+                    send = functools.partial(self._send_gradient, index, place)
+                    parameter.register_post_accumulate_grad_hook(send)
 
-    def _visit(self, index: int, forward: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
-        """A module's forward, with its parameters on the device."""
-        again = backward.is_running()  # it recomputes, and will need them at once
-        self._come_back(index) if again else self._come_in(index, then=index + 1)
+    def _make_slot(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+
+    def _forward(
+        self, index: int, forward: Callable[..., Any], *inputs: Any, **options: Any
+    ) -> Any:
+        """Run a module's forward with its parameters on the device."""
+        recomputes = backward.is_running()  # its backward follows at once, and needs them, too
+        if recomputes:
+            self._load_for_backward(index)
+        else:
+            self._load(index, then=index + 1)
+        pack = functools.partial(self._pack, index)
         try:
-            with torch.autograd.graph.saved_tensors_hooks(functools.partial(self._keep, index), self._find):
+            with torch.autograd.graph.saved_tensors_hooks(pack, self._unpack):
                 result = forward(*inputs, **options)
         finally:
-            if not again:
-                self._leave(index)
+            if not recomputes:
+                self._evict(index)
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.requires_grad and not again:
-                tensor.register_hook(lambda _: self._come_back(index) and None)  # a hook that changes nothing
+            if isinstance(tensor, Tensor) and tensor.requires_grad and not recomputes:
+                # `and None`: the hook must not replace the gradient
+                tensor.register_hook(lambda _: self._load_for_backward(index) and None)
         return result
 
-    def _come_back(self, index: int) -> "_Guest":
-        """Come in for backward, which goes from the last module to the first; when it ends, everybody leaves."""
-        self._backwards.begins(self._all_leave)
-        return self._come_in(index, then=index - 1)
+    # ---- which parameters are on the device ----------------------------------------------------
 
-    def _come_in(self, index: int, then: int) -> "_Guest":
-        """Bring a module's parameters to the device, and begin to bring those of the one needed then."""
-        self._call(index)
-        guest = self._guests[index] = self._guests.pop(index)  # the last to go
-        if not self._homes[index].away:
-            guest.wait()
-            self._homes[index].lend(guest.room)
-        if len(self.rooms) > 1 and 0 <= then < len(self._homes):
-            self._call(then)
-        return guest
+    def _load_for_backward(self, index: int) -> "_Loaded":
+        """Load a module in backward, which runs from the last module to the first."""
+        self._backwards.begins(self._evict_all)
+        return self._load(index, then=index - 1)
 
-    def _call(self, index: int) -> None:
-        """Begin to copy parameters into a room, unless they are there; who was not needed for longest makes room."""
-        home, guest = self._homes[index], self._guests.get(index)
-        if guest is not None and guest.versions == home.versions:
+    def _load(self, index: int, then: int) -> "_Loaded":
+        """Put a module's parameters on the device; prefetch those of module `then`."""
+        self._start_copy(index)
+        loaded = self._loaded.pop(index)
+        self._loaded[index] = loaded  # now the most recently used
+        if not self._hosted[index].on_device:
+            loaded.wait()
+            self._hosted[index].use(loaded.slot)
+        if len(self.slots) > 1 and 0 <= then < len(self._hosted):
+            self._start_copy(then)
+        return loaded
+
+    def _start_copy(self, index: int) -> None:
+        """Start to copy parameters to a slot, unless they are there; evict the oldest if needed."""
+        hosted = self._hosted[index]
+        loaded = self._loaded.get(index)
+        if loaded is not None and loaded.versions == hosted.versions:
             return
-        if guest is not None:  # they have changed since they were called
-            self._leave(index)
-        if len(self._guests) == len(self.rooms):
-            self._leave(next(iter(self._guests)))
-        taken = [guest.room.data_ptr() for guest in self._guests.values()]
-        room = next(room for room in self.rooms if room.data_ptr() not in taken)
-        self._guests[index] = _Guest(room, self._carry(home.numbers, home.in_room(room)), home.versions)
-        self.moved["to device"] += home.numbers.nbytes
+        if loaded is not None:  # the parameters have changed since they were copied
+            self._evict(index)
+        if len(self._loaded) == len(self.slots):
+            self._evict(next(iter(self._loaded)))
+        taken = [each.slot.data_ptr() for each in self._loaded.values()]
+        slot = next(slot for slot in self.slots if slot.data_ptr() not in taken)
+        wait = self._copy(hosted.numbers, hosted.part_of(slot))
+        self._loaded[index] = _Loaded(slot, wait, hosted.versions)
+        self.moved["to device"] += hosted.numbers.nbytes
 
-    def _leave(self, index: int) -> None:
-        """Free the room; what was copied is dropped, for nothing has changed it."""
-        guest, home = self._guests.pop(index), self._homes[index]
-        guest.wait()
-        if home.away:
-            home.take_back()
-            if guest.versions != home.versions:
-                raise RuntimeError("a parameter changed while it was on the device; step the optimizer after backward")
+    def _evict(self, index: int) -> None:
+        """Free a module's slot; nothing has changed the parameters, so they are not copied back."""
+        loaded = self._loaded.pop(index)
+        hosted = self._hosted[index]
+        loaded.wait()
+        if hosted.on_device:
+            hosted.restore()
+            if loaded.versions != hosted.versions:
+                raise RuntimeError(
+                    "a parameter changed while it was on the device; "
+                    "step the optimizer after backward"
+                )
 
-    def _all_leave(self) -> None:
-        for index in list(self._guests):
-            self._leave(index)
+    def _evict_all(self) -> None:
+        for index in list(self._loaded):
+            self._evict(index)
 
-    def _keep(self, index: int, tensor: Tensor) -> Any:
-        """What backward keeps of a parameter on the device: where it is, for the room will have other guests."""
-        room = self._guests[index].room
-        if tensor.untyped_storage().data_ptr() != room.data_ptr():
+    # ---- what autograd keeps, and what it makes ------------------------------------------------
+
+    def _pack(self, index: int, tensor: Tensor) -> Any:
+        """Keep a tensor for backward; of a parameter only its place, because slots are reused."""
+        slot = self._loaded[index].slot
+        if tensor.untyped_storage().data_ptr() != slot.data_ptr():
             return tensor.detach()
-        return _Place(index, tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+        return _Place(
+            index=index,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            stride=tensor.stride(),
+            offset=int(tensor.storage_offset()),
+        )
 
-    def _find(self, kept: Any) -> Tensor:
+    def _unpack(self, kept: Any) -> Tensor:
+        """Return a tensor that `_pack` has kept; load the module of a parameter."""
         if isinstance(kept, Tensor):
             return kept
-        here = self._homes[kept.index].away
-        room = (self._guests[kept.index] if here else self._come_back(kept.index)).room
-        return room.view(kept.dtype).as_strided(kept.shape, kept.stride, kept.offset)
+        if not self._hosted[kept.index].on_device:
+            self._load_for_backward(kept.index)
+        slot = self._loaded[kept.index].slot
+        return slot.view(kept.dtype).as_strided(kept.shape, kept.stride, kept.offset)
 
-    def _send_home(self, index: int, place: int, parameter: Tensor) -> None:
+    def _send_gradient(self, index: int, place: int, parameter: Tensor) -> None:
         assert parameter.grad is not None
         self.moved["to host"] += parameter.grad.nbytes
-        self._homes[index].receive(place)
-
-
-class _Home:
-    """The parameters of one module, side by side in the host's memory."""
-
-    def __init__(self, module: nn.Module, device: torch.device, file: Path | None):
-        for buffer in module.buffers():
-            buffer.data = buffer.data.to(device)
-        self.parameters = list(module.parameters())
-        self.sizes = [parameter.numel() for parameter in self.parameters]
-        self.away = False
-        self.gradients: list[Tensor | None] = [None for _ in self.parameters]  # while the parameters are away
-        self.numbers = self._memory(device, file)
-        self.at_home = self._views(self.numbers)
-        for view, parameter in zip(self.at_home, self.parameters, strict=True):
-            parameter.data = view.copy_(parameter.data)
-        self._device = device
-        self._sums: list[Tensor] | None = None
-
-    def _memory(self, device: torch.device, file: Path | None = None) -> Tensor:
-        dtype = self.parameters[0].dtype
-        if file is not None:
-            return torch.from_file(str(file), shared=True, size=sum(self.sizes), dtype=dtype)
-        return torch.empty(sum(self.sizes), dtype=dtype, pin_memory=device.type == "cuda")  # pinned: copies are faster
-
-    def _views(self, numbers: Tensor) -> list[Tensor]:
-        return [part.view_as(p) for part, p in zip(numbers.split(self.sizes), self.parameters, strict=True)]
-
-    @property
-    def versions(self) -> list[int]:
-        """Numbers that grow whenever a parameter is changed."""
-        return [parameter._version for parameter in self.parameters]
-
-    def in_room(self, room: Tensor) -> Tensor:
-        """The part of a room that the parameters fill."""
-        return room[: self.numbers.nbytes].view(self.numbers.dtype)
-
-    def lend(self, room: Tensor) -> None:
-        """Let the parameters be those in the room, and put their gradients aside."""
-        for place, (view, parameter) in enumerate(zip(self._views(self.in_room(room)), self.parameters, strict=True)):
-            self.gradients[place], parameter.grad = parameter.grad, None
-            parameter.data = view
-        self.away = True
-
-    def take_back(self) -> None:
-        """Let the parameters be those at home again."""
-        for place, (view, parameter) in enumerate(zip(self.at_home, self.parameters, strict=True)):
-            parameter.data = view
-            parameter.grad, self.gradients[place] = self.gradients[place], None
-        self.away = False
-
-    def receive(self, place: int) -> None:
-        """Copy a gradient from the device, or add it to what came before."""
-        parameter, before = self.parameters[place], self.gradients[place]
-        new, parameter.grad = parameter.grad, None
-        assert new is not None
-        if before is not None:
-            before += new.to(before.device)
-        else:
-            self._sums = self._sums or self._views(self._memory(self._device))
-            self.gradients[place] = self._sums[place].copy_(new)
-        if not self.away:  # it came late
-            parameter.grad, self.gradients[place] = self.gradients[place], None
+        self._hosted[index].receive(place)
 
 
 @dataclass
-class _Guest:
-    """A module's parameters on the device, or on their way."""
+class _Loaded:
+    """A module's parameters on the device, or in flight to it."""
 
-    room: Tensor
-    wait: Callable[[], object]  # returns when they are there
+    slot: Tensor
+    wait: Wait
     versions: list[int]  # of what was copied
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Place:
-    """A saved parameter, or a view of one, without its numbers."""
+    """Where a saved parameter, or a view of one, is in its slot."""
 
-    index: int
+    index: int  # of the module
     dtype: torch.dtype
     shape: torch.Size
     stride: tuple[int, ...]
     offset: int
 
 
-def _at_once(source: Tensor, target: Tensor) -> Callable[[], object]:
-    target.copy_(source)
-    return lambda: None
-
-
-def _in_background(device: torch.device) -> Callable[[Tensor, Tensor], Callable[[], object]]:
-    """Copies on a thread of their own; on a GPU also on a stream of their own, after what was asked of it before."""
-    thread = ThreadPoolExecutor(max_workers=1)
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def copy(source: Tensor, target: Tensor, before: Any) -> None:
-        if stream is None:
-            target.copy_(source)
-            return
-        with torch.cuda.stream(stream):
-            stream.wait_event(before)
-            target.copy_(source, non_blocking=True)
-        stream.synchronize()
-
-    def start(source: Tensor, target: Tensor) -> Callable[[], object]:
-        before = None if stream is None else torch.cuda.current_stream(device).record_event()
-        return thread.submit(copy, source, target, before).result
-
-    return start
-
-
 def _check(modules: Sequence[nn.Module]) -> None:
     seen: set[int] = set()
     for index, module in enumerate(modules):
         parameters = list(module.parameters())
-        if len(dtypes := {parameter.dtype for parameter in parameters}) != 1:
-            raise ValueError(f"module {index} has parameters of {len(dtypes)} dtypes; offload modules that have one")
-        if seen & {id(parameter) for parameter in parameters}:
-            raise ValueError(f"module {index} shares a parameter with an earlier one; offload them as one module")
-        seen |= {id(parameter) for parameter in parameters}
+        dtypes = {parameter.dtype for parameter in parameters}
+        if len(dtypes) != 1:
+            raise ValueError(
+                f"module {index} has parameters of {len(dtypes)} dtypes; "
+                "offload modules that have one"
+            )
+        ids = {id(parameter) for parameter in parameters}
+        if seen & ids:
+            raise ValueError(
+                f"module {index} shares a parameter with an earlier one; offload them as one module"
+            )
+        seen |= ids
