@@ -40,15 +40,28 @@ def test_every_dtype_has_its_own_buckets():
 
 def test_gradients_move_into_the_buffer_in_place_and_scaled():
     bucket = buckets.Bucket(parameters(2, 3), scale=0.5)
+    bucket.buffer.fill_(9)  # what the last step left
     first, second = bucket.parameters
     second.grad = torch.tensor([2.0, 4.0, 6.0])
     bucket.fill(1)
     assert bucket.missing == {0}
-    assert bucket.fill_rest() == [first]
+    bucket.fill_accumulated()
+    assert bucket.missing == {0}
+    bucket.zero_missing()
+    assert bucket.missing == set()
     assert bucket.buffer.tolist() == [0, 0, 1, 2, 3]
     assert first.grad is None
     bucket.buffer.add_(1)  # what an all-reduce does
     assert second.grad.tolist() == [2, 3, 4]
+
+
+def test_gradients_of_earlier_microbatches_fill_the_bucket_too():
+    bucket = buckets.Bucket(parameters(2, 1), scale=0.5)
+    first, _ = bucket.parameters
+    first.grad = torch.tensor([2.0, 4.0])
+    bucket.fill_accumulated()
+    assert bucket.missing == {1}
+    assert bucket.buffer.tolist() == [1, 2, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

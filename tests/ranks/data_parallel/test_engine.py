@@ -405,7 +405,7 @@ def test_start_sends_pieces_of_bounded_size():
 
     def start(group):
         model = nn.ModuleList([net(group.rank()), Normed()])
-        with ledger.Ledger() as book, mock.patch.object(agreement, "PIECE_BYTES", 100):
+        with ledger.Ledger() as book, mock.patch.object(agreement, "MESSAGE_BYTES", 100):
             DataParallel(model, group)
         tensors = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
         return [event.nbytes for event in book.events if event.op == "broadcast"], tensors
@@ -545,7 +545,7 @@ def test_checkpointed_layers_need_the_version_that_is_not_reentrant():
         (Net, {"bucket_bytes": -1}, "bucket_bytes=-1 is negative; use 0 for one message per parameter"),
         (lambda: nn.ReLU(), {}, "no trainable parameter, so there is nothing to average"),
         (lambda: nn.Linear(2, 2).requires_grad_(False), {}, "no trainable parameter"),
-        (lambda: nn.Linear(2, 2, device="meta"), {}, r"weight is on meta, but rank 0 talks from cpu; use module.to\("),
+        (lambda: nn.Linear(2, 2, device="meta"), {}, r"is on meta, but rank 0 communicates from cpu; use module.to\("),
     ],
 )
 def test_what_cannot_be_trained_names_the_way_out(make, options, message):

@@ -36,7 +36,7 @@ def replicated(group):
         replica.reduce()  # it is averaged already
         square = comm.all_reduce(replica.squared_norm(SHARES.get), group)
         norm = comm.all_reduce(replica.squared_norm(lambda name: 1.0), group).sqrt()
-        replica.clip(0.1, norm)
+        assert replica.clip(0.1, norm) is norm
         replica.step()
         replica.zero_grad()
         found.append((square.item(), norm.item()))
