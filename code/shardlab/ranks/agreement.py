@@ -16,8 +16,7 @@ MESSAGE_BYTES = 64 * 2**20  # the most that is packed into one message, and so c
 
 
 def check(module: nn.Module, group: comm.Group) -> None:
-    """Refuse a `module` that cannot be trained, is on another device, or is built differently
-    elsewhere.
+    """Refuse a module that cannot be trained, is on another device, or differs between ranks.
 
     Names, shapes, dtypes, `requires_grad` and order of all parameters and buffers are compared by a
     hash; their numbers may differ. Errors: ValueError.
@@ -81,10 +80,10 @@ def _messages(flat: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 @torch.no_grad()
 def check_equal(model: nn.Module, group: comm.Group) -> None:
-    """Refuse a `model` whose numbers differ between ranks, as far as the sum of each parameter
-    tells.
+    """Refuse a model whose numbers differ between ranks.
 
-    Parameters on torch's meta device have no numbers and are skipped. Errors: ValueError.
+    Only the sum of each parameter is compared. Parameters on torch's meta device have no numbers
+    and are skipped. Errors: ValueError.
     """
     named = [(name, p) for name, p in model.named_parameters() if not p.is_meta]
     if not named:

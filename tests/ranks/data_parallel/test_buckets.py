@@ -1,4 +1,4 @@
-"""How parameters are dealt to buckets, and where gradients live."""
+"""Buckets: which parameters share one, and how gradients move into it."""
 
 import pytest
 import torch
@@ -74,8 +74,8 @@ def test_a_third_is_as_exact_as_the_dtype_allows(dtype):
     assert error <= torch.finfo(dtype).eps
 
 
-def test_dividing_first_saves_large_halves_and_loses_tiny_ones():
-    """Two ranks in fp16: 40,000 + 40,000 is beyond 65,504; half of 6e-8 is nothing."""
+def test_dividing_before_the_sum_avoids_overflow_and_loses_tiny_gradients():
+    """Two ranks in fp16: 40,000 + 40,000 overflows at 65,504, and half of 6e-8 becomes zero."""
     (parameter,) = parameters(2, dtype=torch.float16)
     bucket = buckets.Bucket([parameter], scale=1 / 2)
     parameter.grad = gradient = torch.tensor([40_000.0, 6e-8], dtype=torch.float16)

@@ -1,4 +1,4 @@
-"""Replicas keep everything and agree: averages, norms and steps are those of one process that sees all samples."""
+"""Replicas train as one process that sees all samples: averages, norms and steps."""
 
 import pytest
 import torch

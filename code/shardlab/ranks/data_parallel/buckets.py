@@ -23,6 +23,7 @@ class Bucket:
         self.views = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
         exact = torch.promote_types(self.buffer.dtype, torch.float32)
         self.scale = self.buffer.new_tensor(scale, dtype=exact)  # else every call makes a tensor
+        self.missing: set[int] = set()  # numbers of the parameters whose gradient has not arrived
         self.expect_all()
 
     def expect_all(self) -> None:

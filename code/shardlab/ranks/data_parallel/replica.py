@@ -39,8 +39,7 @@ class Replica:
         yield
 
     def reduce(self) -> None:
-        """Average the gradients, unless that is done; `squared_norm`, `clip` and `step` do so
-        first.
+        """Average the gradients, unless that is done; `clip` and `step` do so first.
 
         Every gradient is a message of its own. So if two groups average the same parameter beside
         different neighbours, as two stages with tied embeddings do, both get bitwise identical
