@@ -1,4 +1,4 @@
-"""Two ways to average gradients are one; averaging weights is something else."""
+"""Averaging gradients, by all-reduce or through a server, equals one process; averaging weights may not."""
 
 import pytest
 import torch
@@ -19,13 +19,13 @@ def model():
 
 
 def loss(net, rank, step):
-    """The same number of samples on every rank, other ones on each."""
+    """Compute the loss on as many samples on every rank, but different ones."""
     x = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + rank))
     return (net(x[:, :4]) - x[:, 4:]).pow(2).mean()
 
 
 def train(group, what, make_optimizer, mean=averaging.mean, every=1):
-    """Six steps that average `what`, the weights only every few steps; returns the parameters."""
+    """Take six steps that average gradients, or weights every few steps; return the parameters."""
     net = model()
     optimizer = make_optimizer(net.parameters())
     for step in range(6):
@@ -40,6 +40,7 @@ def train(group, what, make_optimizer, mean=averaging.mean, every=1):
 
 
 def alone(world_size, make_optimizer):
+    """Take six steps in one process that sees the samples of all ranks; return the parameters."""
     net = model()
     optimizer = make_optimizer(net.parameters())
     for step in range(6):
@@ -72,7 +73,7 @@ def test_averaged_gradients_equal_one_process(world_size, mean, make_optimizer):
 
 
 @pytest.mark.parametrize("server", [0, 2])
-def test_means_are_means_and_leave_their_input_alone(server):
+def test_means_are_right_and_leave_their_input_unchanged(server):
     def call(group):
         x = torch.arange(3.0) * group.rank()
         before = x.clone()
@@ -90,7 +91,7 @@ def test_weights_averaged_after_every_step_of_sgd_equal_gradients():
 
 
 @pytest.mark.parametrize(("make_optimizer", "every"), [(adam, 1), (sgd, 3), (adam, 3)])
-def test_weights_averaged_with_adam_or_more_rarely_are_something_else(make_optimizer, every):
+def test_weights_averaged_with_adam_or_less_often_differ_from_averaged_gradients(make_optimizer, every):
     reference = alone(3, make_optimizer)
     results = run(lambda group: train(group, "weights", make_optimizer, every=every), world_size=3)
     assert same(results[0], results[1])

@@ -30,7 +30,7 @@ STRATEGIES = {
 
 
 class Net(nn.Module):
-    """Tied weights, a frozen layer, a scalar, a transposed weight, and (if asked) a layer nobody uses."""
+    """A net with tied weights, a frozen layer, a scalar, a transposed weight, and maybe an unused layer."""
 
     def __init__(self, unused=False):
         super().__init__()
@@ -55,13 +55,13 @@ def net(seed, **options):
 
 
 def data(step):
-    """The samples of one step, over all ranks: [128, 6] and [128, 4]."""
+    """Draw the samples of one step, over all ranks: [128, 6] and [128, 4]."""
     generator = torch.Generator().manual_seed(100 + step)
     return [torch.randn(SAMPLES, width, dtype=torch.float64, generator=generator) for width in (6, 4)]
 
 
 def part(step, group, samples=SAMPLES):
-    """This rank's samples of one step and the weight of their mean."""
+    """Return this rank's samples of one step, and the weight of their mean."""
     mine = sampler.shard(samples, group.rank(), group.size())
     x, y = (whole[mine.start : mine.stop] for whole in data(step))
     return x, y, sampler.weight(len(mine), samples, group.size())
@@ -72,18 +72,18 @@ def error(model, x, y):
 
 
 def optimizer(model):
-    """AdamW moves every parameter that has a gradient, were it zero: a zero instead of None shows."""
+    """Make an AdamW, which moves parameters even by a zero gradient: so a zero instead of None shows."""
     return torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
 
 
 def state(model):
-    """Every parameter and gradient, as they are now."""
+    """Copy every parameter and gradient."""
     return [(p.detach().clone(), None if p.grad is None else p.grad.clone()) for p in model.parameters()]
 
 
 @functools.cache
 def alone(samples=SAMPLES, clip=None, **options):
-    """The history of one process that sees all samples."""
+    """Return the history of one process that sees all samples."""
     model, history = net(0, **options), []
     adam = optimizer(model)
     for step in range(STEPS):
@@ -98,7 +98,7 @@ def alone(samples=SAMPLES, clip=None, **options):
 
 
 def together(group, samples=SAMPLES, clip=None, weighted=True, options=None, **strategy):
-    """The history of one rank; every rank starts from its own seed."""
+    """Return the history of one rank; every rank starts from its own seed."""
     wrapped, history = DataParallel(net(group.rank(), **(options or {})), group, **strategy), []
     adam = optimizer(wrapped)
     for step in range(STEPS):
@@ -150,7 +150,7 @@ def test_clipping_by_global_norm_after_averaging_is_right():
 
 
 def accumulate(group, in_place):
-    """Three microbatches a step; only the last one talks. Returns the history and what was said before it."""
+    """Train on three microbatches per step; return the history, and the events before the last of them."""
     wrapped, history, early = DataParallel(net(group.rank()), group, bucket_bytes=500), [], []
     adam = optimizer(wrapped)
     for step in range(STEPS):
@@ -177,7 +177,7 @@ def test_accumulation_under_no_sync_is_exact_and_silent(world_size, in_place):
         assert early == []
 
 
-def test_every_backward_that_talks_averages_what_has_gathered():
+def test_every_backward_outside_no_sync_averages_the_accumulated_gradient():
     """Two backwards without zeroing, both averaged: the sum of two averages."""
 
     def twice(group):
@@ -212,7 +212,7 @@ def test_unused_parameters_are_an_error_unless_allowed():
 
 
 class Branches(nn.Module):
-    """Layer 0 is used by all, layer 1 by odd ranks, layer 2 by none."""
+    """Three layers: all ranks use layer 0, odd ranks layer 1, and none layer 2."""
 
     def __init__(self):
         super().__init__()
@@ -223,7 +223,7 @@ class Branches(nn.Module):
 
 
 def test_a_parameter_used_by_some_ranks_gets_the_average_on_all():
-    """In a first step all ranks use layer 1, so that its place in the bucket holds something old."""
+    """In a first step all ranks use layer 1, so that its view in the bucket holds old numbers."""
 
     def step(group):
         torch.manual_seed(0)
@@ -263,7 +263,7 @@ def test_gradients_of_earlier_microbatches_count_where_the_last_one_reaches_noth
 
 
 class TwoOrders(nn.Module):
-    """Two layers of equal size; `swapped` turns round the order in which backward reaches them."""
+    """Two layers of equal size; `swapped` reverses the order in which backward reaches them."""
 
     def __init__(self):
         super().__init__()
@@ -295,7 +295,7 @@ def test_ranks_send_buckets_in_one_order_whatever_order_backward_has():
 
 
 class Normed(nn.Module):
-    """Batch statistics: buffers that differ between ranks unless somebody makes them equal."""
+    """A net with batch statistics: buffers that differ between ranks unless they are made equal."""
 
     def __init__(self):
         super().__init__()
@@ -306,7 +306,7 @@ class Normed(nn.Module):
 
 
 def trace_training(wrapped, group):
-    """History with buffers, of training with two microbatches a step and a look at validation data."""
+    """Return the history, with buffers, of training on two microbatches per step with an evaluation."""
     sgd, history = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9), []
     for step in range(STEPS):
         x, y, _ = part(step, group, 120)
@@ -324,7 +324,7 @@ def trace_training(wrapped, group):
 
 
 def both(group, make, ours, theirs):
-    """The same training under DataParallel and under torch's DDP, on one rank."""
+    """Train the same model under DataParallel and under torch's DDP, on one rank."""
     torch.manual_seed(group.rank())
     model = make()
     twin = copy.deepcopy(model)
@@ -400,12 +400,12 @@ def test_start_sends_the_whole_state_once():
         assert [event.nbytes for event in events if event.op == "broadcast"] == [nbytes]
 
 
-def test_start_sends_pieces_of_bounded_size():
-    """Tensors share a message, and a large one is cut; 100 bytes here, not 64 MiB."""
+def test_start_sends_messages_of_bounded_size():
+    """Small tensors share a message and large ones are cut; the limit is 100 bytes here, not 64 MiB."""
 
     def start(group):
         model = nn.ModuleList([net(group.rank()), Normed()])
-        with ledger.Ledger() as book, mock.patch.object(agreement, "PIECE_BYTES", 100):
+        with ledger.Ledger() as book, mock.patch.object(agreement, "MESSAGE_BYTES", 100):
             DataParallel(model, group)
         tensors = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
         return [event.nbytes for event in book.events if event.op == "broadcast"], tensors
@@ -420,7 +420,7 @@ def test_start_sends_pieces_of_bounded_size():
 
 
 def test_start_makes_every_dtype_equal():
-    """gloo knows no int16; bytes travel whatever they mean."""
+    """gloo cannot send int16, but it can send the same bytes as uint8."""
     dtypes = [torch.int16, torch.bool, torch.float64, torch.int64, torch.bfloat16, torch.uint8, torch.complex64]
 
     def start(group):
@@ -494,7 +494,7 @@ def test_inputs_and_other_tensors_stay_as_they_were():
         torch.testing.assert_close(outside_grad, y.sum(0).detach(), **EXACT)
 
 
-def test_a_module_can_be_wrapped_anew_and_leaves_nothing_behind():
+def test_a_module_can_be_wrapped_again_and_leaves_no_hooks_behind():
     def step(group):
         model = net(0)
         first = DataParallel(model, group)
@@ -536,7 +536,7 @@ def test_checkpointed_layers_need_the_version_that_is_not_reentrant():
         run(step, True, world_size=2)
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -545,16 +545,16 @@ def test_checkpointed_layers_need_the_version_that_is_not_reentrant():
         (Net, {"bucket_bytes": -1}, "bucket_bytes=-1 is negative; use 0 for one message per parameter"),
         (lambda: nn.ReLU(), {}, "no trainable parameter, so there is nothing to average"),
         (lambda: nn.Linear(2, 2).requires_grad_(False), {}, "no trainable parameter"),
-        (lambda: nn.Linear(2, 2, device="meta"), {}, r"weight is on meta, but rank 0 talks from cpu; use module.to\("),
+        (lambda: nn.Linear(2, 2, device="meta"), {}, r"is on meta, but rank 0 communicates from cpu; use module.to\("),
     ],
 )
-def test_what_cannot_be_trained_names_the_way_out(make, options, message):
+def test_errors_for_modules_that_cannot_be_trained_say_what_to_do(make, options, message):
     with pytest.raises(RankError, match=f"ValueError: .*{message}"):
         run(lambda group: DataParallel(make(), group, **options) and None, world_size=1)
 
 
 def freeze(layer):
-    """Two layers of one size, one of them frozen."""
+    """Make two layers of one size, one of them frozen."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[layer].requires_grad_(False)
     return model
@@ -572,7 +572,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_modules_that_differ_between_ranks_are_refused(what):
-    """Rank 2 is the odd one out; of most pairs, number of tensors and bytes are equal."""
+    """Rank 2 has another module; in most pairs the number of tensors and of bytes are equal."""
     message = "ValueError: rank 2's module differs from rank 0's .* build the same module, and freeze the same layers"
     with pytest.raises(RankError, match=message):
         run(lambda group: DataParallel(DIFFERENT[what](group.rank() == 2), group) and None, world_size=3)
@@ -596,7 +596,7 @@ def fail(tensor):
 
 
 def break_in_backward(wrapped, x):
-    """The gradient of the last parameters has arrived and is on its way when an exception ends backward."""
+    """Raise in backward while the all-reduce of the last parameters' gradients is in flight."""
     wrapped.module.first.weight.register_hook(fail)
     with pytest.raises(ArithmeticError):
         wrapped(x).sum().backward()
@@ -610,7 +610,7 @@ def reach_too_little(wrapped, x):
 
 @pytest.mark.parametrize("failure", [break_in_backward, reach_too_little])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_failed_backward_is_forgotten_at_the_next_forward(failure, overlap):
+def test_the_next_forward_drops_what_a_failed_backward_left(failure, overlap):
     def recover(group):
         wrapped = DataParallel(net(group.rank()), group, bucket_bytes=0, overlap=overlap)
         failure(wrapped, part(1, group)[0])
@@ -626,8 +626,8 @@ def test_a_failed_backward_is_forgotten_at_the_next_forward(failure, overlap):
         assert_same([ours], [state(model)])
 
 
-def test_what_a_failed_backward_has_sent_is_waited_for():
-    """Rank 1 sends late. Rank 0 must not compute on while a buffer of its own is still being filled."""
+def test_the_next_forward_waits_for_what_a_failed_backward_sent():
+    """Rank 1 sends late, and rank 0 must not go on while its buffer is still being filled."""
 
     def recover(group):
         wrapped = DataParallel(net(0), group, bucket_bytes=0)

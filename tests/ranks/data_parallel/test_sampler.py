@@ -1,4 +1,4 @@
-"""Every sample is read once, by one rank, and counts as much as every other."""
+"""Every sample is read once, by one rank, and counts as much as any other."""
 
 import pytest
 import torch
@@ -31,8 +31,8 @@ def test_weights_make_the_average_of_means_the_mean():
 @pytest.mark.parametrize(
     ("num_samples", "sizes"), [(128, [64, 64]), (130, [64, 66]), (132, [64, 64, 4]), (67, [67]), (7, [7])]
 )
-def test_an_epoch_deals_every_sample_once(num_samples, sizes):
-    """A tail of fewer samples than ranks joins the batch before it, so that every rank has some."""
+def test_an_epoch_has_every_sample_once(num_samples, sizes):
+    """Leftover samples, fewer than ranks, join the batch before them, so that every rank has some."""
     epochs = [sampler.epoch(num_samples, 64, rank, 4) for rank in range(4)]
     assert [sum(len(indices) for indices, _ in step) for step in zip(*epochs, strict=True)] == sizes
     dealt = torch.cat([indices for epoch in epochs for indices, _ in epoch])
@@ -41,7 +41,7 @@ def test_an_epoch_deals_every_sample_once(num_samples, sizes):
         assert [weight for _, weight in step] == [len(indices) * 4 / size for indices, _ in step]
 
 
-def test_order_depends_on_epoch_and_seed_and_on_nothing_else():
+def test_order_depends_only_on_epoch_and_seed():
     def order(**options):
         torch.rand(1)  # the global generator moves; the order must not
         return torch.cat([indices for indices, _ in sampler.epoch(100, 10, 0, 1, **options)]).tolist()
@@ -73,6 +73,6 @@ def test_the_union_of_a_step_does_not_depend_on_the_number_of_ranks():
         (lambda: sampler.epoch(3, 64, 0, 4), "3 samples leave some of 4 ranks without any"),
     ],
 )
-def test_what_cannot_be_dealt_names_the_way_out(call, message):
+def test_errors_say_what_to_do(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -82,7 +82,7 @@ def hooked(x, hook):
 @pytest.mark.parametrize("way", FORGETFUL)
 def test_who_forgets_the_device_fails_on_the_second_one_alone(way):
     run(FORGETFUL[way], torch.ones(3), world_size=1)
-    with pytest.raises(RankError, match=r"second device|two devices|talks from"):
+    with pytest.raises(RankError, match=r"second device|two devices|talks from|communicates from"):
         run(as_on_gpus(FORGETFUL[way]), torch.ones(3), world_size=1)
 
 

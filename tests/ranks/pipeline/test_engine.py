@@ -1,4 +1,4 @@
-"""Every schedule, executed, against the uncut model: gradients, order, what is held, what is sent."""
+"""Every schedule against the uncut model: gradients, order, microbatches held, bytes sent."""
 
 import functools
 import re
@@ -48,7 +48,7 @@ def model(style, layers, seed=0):
 
 
 def data(seed=0, samples=SAMPLES):
-    """tokens and targets, [samples, LENGTH] each."""
+    """Draw tokens and targets, [samples, LENGTH] each."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(VOCABULARY, (samples, LENGTH + 1), generator=generator)
     return tokens[:, :-1], tokens[:, 1:]
@@ -60,7 +60,7 @@ def gradients(module):
 
 @functools.cache
 def alone(style, layers, batches=1):
-    """The loss of the last of so many batches in the uncut model, and the gradients of all, added."""
+    """Train the uncut model on `batches` batches; return the last loss, and the sum of all gradients."""
     whole = model(style, layers)
     for seed in range(batches):
         loss = whole(*data(seed))
@@ -77,7 +77,7 @@ def assert_same(found, expected):
 
 
 class Marker(torch.autograd.Function):
-    """Hangs an object into the graph, which dies with it."""
+    """The identity, which puts an object into the graph that is freed with it."""
 
     class Held:
         pass
@@ -94,7 +94,7 @@ class Marker(torch.autograd.Function):
 
 
 class Watched(nn.Module):
-    """A part that notes, by itself, when it is called, when its gradient comes, how many of its graphs are alive."""
+    """A part that logs its calls, its gradients, and how many of its graphs are alive."""
 
     def __init__(self, part, chunk, log, alive, peak):
         super().__init__()
@@ -114,12 +114,12 @@ class Watched(nn.Module):
 
 
 def layers_of(schedule):
-    """One more than there are parts: the first part has two."""
+    """Count one layer more than there are parts, so that the first part has two."""
     return schedule.num_parts + 1
 
 
 def execute(group, case):
-    """One step, watched from outside."""
+    """Execute one step, watched from outside."""
     name, m, v, style = case
     schedule = make(name, group.size(), m, v)
     log, peak, alive = [], [], weakref.WeakSet()
@@ -142,7 +142,7 @@ def execute(group, case):
 
 @functools.cache
 def executed(world_size):
-    """What every rank saw, for every case: one launch."""
+    """Return what every rank saw, for every case, in one launch."""
     by_rank = run(lambda group: [execute(group, case) for case in CASES], world_size=world_size)
     return dict(zip(CASES, zip(*by_rank, strict=True), strict=True))
 
@@ -204,7 +204,7 @@ def test_the_ledger_counts_what_the_formula_says(case, p):
     assert [rank["sent"]["nbytes"] for rank in executed(p)[case]] == predicted
 
 
-# ---- what else a pipeline must bear ----------------------------------------------------------------------------------
+# ---- other models and uses -------------------------------------------------------------------------------------------
 
 SIX = 6  # layers
 
@@ -214,7 +214,7 @@ def build(group, schedule, whole, layers=None):
 
 
 def uneven(group):
-    """One layer, another one, all the rest; and a first stage that has the embeddings only."""
+    """Cut stages of 1, 1 and 4 layers, and of 0, 5 and 1; stage 0 of the second has only embeddings."""
     found = {}
     for layers in ([range(0, 1), range(1, 2), range(2, 6)], [range(0), range(0, 5), range(5, 6)]):
         pipe = build(group, make("1F1B", 3, 4), model("gpt2", SIX), layers)
@@ -224,7 +224,7 @@ def uneven(group):
 
 
 def own_seeds(group):
-    """Every rank draws a model of its own; only what two stages share must be equal. Two batches, then a step."""
+    """Let every rank draw its own model; two batches, then a step. Shared weights must become equal."""
     pipe = build(group, make("ZB-H1", 3, 4), model("gpt2", SIX, seed=group.rank()))
     start = {name: p.detach().clone() for name, p in pipe.parts[0].named_parameters()}
     pipe.step(*data(0))
@@ -235,7 +235,7 @@ def own_seeds(group):
 
 
 def recomputed(group):
-    """Blocks, or whole parts, that compute their activations again; with whole and with split backwards."""
+    """Recompute blocks or whole parts, with whole and with split backwards."""
     found = {}
     for name in ("1F1B", "ZB-H2"):
         for what in ("blocks", "parts"):
@@ -249,7 +249,7 @@ def recomputed(group):
 
 
 def frozen(group):
-    """The embeddings and the first layers do not learn: the first stage has nothing to do in backward."""
+    """Freeze the embeddings and the first layers: the first stage has no backward."""
     found = {}
     for name, style in (("GPipe", "llama"), ("ZB-V", "llama"), ("1F1B", "gpt2")):
         whole, schedule = model(style, SIX), make(name, 3, 4)
@@ -262,7 +262,7 @@ def frozen(group):
 
 
 def inference(group):
-    """Before and after training, and with batches of another shape."""
+    """Predict before and after training, and with batches of another shape."""
     pipe = build(group, make("interleaved", 3, 4), model("gpt2", SIX))
     found = [pipe.predict(data()[0])]
     pipe.step(*data())
@@ -273,7 +273,7 @@ def inference(group):
 
 
 def only_where_needed(group):
-    """Tokens on the first stage, targets on the last, nothing between."""
+    """Pass tokens to the first stage, targets to the last, and nothing to the others."""
     tokens, targets = data()
     pipe = build(group, make("GPipe", 3, 4), model("gpt2", SIX))
     last = group.rank() == 2
@@ -282,7 +282,7 @@ def only_where_needed(group):
 
 
 class Last(nn.Module):
-    """The end of a plain model: a layer, and with targets its error."""
+    """The last part of a plain model: a layer, and with targets its error."""
 
     def __init__(self):
         super().__init__()
@@ -294,7 +294,7 @@ class Last(nn.Module):
 
 
 def plain():
-    """Modules of any kind, that hand on tensors of different shapes: [N, 4] -> [N, 7, 1] -> [N, 3] -> loss."""
+    """Make modules that pass on different shapes: [N, 4] -> [N, 7, 1] -> [N, 3] -> loss."""
     torch.manual_seed(0)
     first = nn.Sequential(nn.Linear(4, 7), nn.Unflatten(1, (7, 1)))
     middle = nn.Sequential(nn.Flatten(), nn.Tanh(), nn.Linear(7, 3))
@@ -320,12 +320,12 @@ ALL = (uneven, own_seeds, recomputed, frozen, inference, only_where_needed, othe
 
 @functools.cache
 def of_three():
-    """All of these in one launch; for each what the ranks returned."""
+    """Run all of these in one launch; return, for each, what the ranks returned."""
     by_rank = run(lambda group: [each(group) for each in ALL], world_size=3)
     return dict(zip(ALL, zip(*by_rank, strict=True), strict=True))
 
 
-def test_stages_may_be_unequal():
+def test_stages_can_be_unequal():
     _, expected = alone("gpt2", SIX)
     for rank in of_three()[uneven]:
         assert_same(rank, {key: expected[key.split()[-1]] for key in rank})
@@ -353,7 +353,7 @@ def test_recomputation_changes_nothing():
         assert_same(rank, {key: expected[key.split()[-1]] for key in rank})
 
 
-def test_frozen_layers_get_nothing_and_disturb_nobody():
+def test_frozen_layers_get_no_gradient_and_the_others_are_right():
     for rank in of_three()[frozen]:
         for key, gradient in rank.items():
             style, _, name = key.split()
@@ -391,7 +391,7 @@ def test_any_chain_of_modules_can_be_a_pipeline():
 
 @pytest.mark.parity("pipeline", "six ranks as two pipelines of three stages are one model of six layers")
 def test_six_ranks_as_two_pipelines_of_three_over_six_layers():
-    """The article's case, dp=2 x pp=3: layers 0 and 1, 2 and 3, 4 and 5."""
+    """dp=2 x pp=3: stages of layers 0 and 1, 2 and 3, 4 and 5."""
 
     def train(group):
         pipe_group, replicas = comm.split(group, 3), comm.across(group, 3)  # 0 1 2 and 3 4 5; 0 3, 1 4 and 2 5
@@ -425,7 +425,7 @@ ENGINES = {
 
 
 def torchs(name, schedule, parts, group):
-    """A step of torch's engine."""
+    """Make a function that takes a step with torch's engine."""
     from torch.distributed import pipelining
 
     numbers = schedule.parts[group.rank()]
@@ -444,7 +444,7 @@ def torchs(name, schedule, parts, group):
 
 
 def both(group):
-    """The same model in torch's engine and in ours: gradients of the second batch, and what was sent for it."""
+    """Train in torch's engine and in ours: return gradients of the second batch, and bytes sent for it."""
     found = {}
     for name in ENGINES:
         schedule, found[name] = make(name, 2, 4), []
@@ -475,7 +475,7 @@ def test_torchs_engine_has_the_same_gradients_and_the_same_traffic(name):
         assert our_bytes == their_bytes
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_torchs_engine_has_the_same_gradients_and_the_same_traffic(name):
         (lambda g: twice(g), "tokens [9, 5], where [7, 5] was negotiated; call negotiate(tokens) on all stages first"),
     ],
 )  # fmt: skip
-def test_mistakes_are_explained(mistake, message):
+def test_errors_say_what_to_do(mistake, message):
     with pytest.raises(RankError, match=re.escape(message)):
         run(mistake, world_size=2)
 

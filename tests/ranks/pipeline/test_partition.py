@@ -1,4 +1,4 @@
-"""The parts, one after the other, are the model; and they hold its own modules, not copies."""
+"""The parts in sequence compute what the model computes, with the model's own modules."""
 
 import re
 
@@ -18,7 +18,7 @@ def model(style="gpt2"):
 
 
 def parts_of(whole, schedule, layers=None):
-    """All parts in the model's order."""
+    """Cut all parts, in the model's order."""
     found = {}
     for stage, numbers in enumerate(schedule.parts):
         found |= dict(zip(numbers, partition.cut(whole, schedule, stage, layers), strict=True))

@@ -1,4 +1,4 @@
-"""Without a flush every stage computes with older weights: exactly those that the paper's formula names."""
+"""Without a flush every stage computes with the stale weights that the paper's formula gives."""
 
 import re
 
@@ -31,7 +31,7 @@ def weights(module):
 
 
 def stale():
-    """One process after the formula: w_s(t+1) = w_s(t) - rate * gradient at w_s(t - (p - 1 - s))."""
+    """Train one process by the formula: w_s(t+1) = w_s(t) - rate * gradient at w_s(t - (p - 1 - s))."""
     whole, schedule = model(), make("1F1B", STAGES, 1)
     stage_of = {
         name: stage
@@ -52,7 +52,7 @@ def stale():
 
 
 def train(group, flush):
-    """PipeDream, or the same batches one after the other through a pipeline that is emptied each time."""
+    """Train with PipeDream, or on the same batches with a pipeline that drains after each."""
     whole = model()
     parts = partition.cut(whole, make("1F1B", STAGES, BATCHES), group.rank())
     sgd = torch.optim.SGD(parts[0].parameters(), lr=RATE)
@@ -101,7 +101,7 @@ def test_with_a_flush_it_is_the_training_of_one_process(ranks):
 
 
 @pytest.mark.parametrize(("name", "style"), [("1F1B", "gpt2"), ("ZB-H1", "llama")])
-def test_what_cannot_go_without_a_flush_is_refused(name, style):
+def test_tied_heads_and_split_backwards_are_refused(name, style):
     def start(group):
         schedule, whole = make(name, 2, 2), model(style)
         sgd = torch.optim.SGD(whole.parameters(), lr=RATE)

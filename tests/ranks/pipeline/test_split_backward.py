@@ -1,4 +1,4 @@
-"""The two halves of a backward together are the whole; and each does only its own half."""
+"""The two halves of a split backward together are the whole, and each computes only its half."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 class Net(nn.Module):
-    """Linear layers with and without bias, frozen and used twice; a norm; a weight that is no leaf."""
+    """A net of linear layers, biased or not, frozen, used twice; a norm; a weight that is no leaf."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,7 @@ def test_outside_the_block_and_without_gradients_nothing_is_split():
     assert later == []
 
 
-def test_what_is_computed_again_splits_where_it_is_computed():
+def test_recomputed_layers_split_where_they_are_recomputed():
     whole, cut, x, y, later = net(), net(), samples(), samples(), []
     whole(x).square().sum().backward()
     split = SplitBackward(cut)
@@ -125,7 +125,7 @@ def test_mixed_precision_keeps_the_dtypes_of_the_weights():
 
 @pytest.mark.parametrize(("style", "per_token"), [("gpt2", 16), ("llama", None)])
 def test_what_waits_for_the_second_half_is_what_the_paper_counts(style, per_token):
-    """Qi et al. 2023, Table 1: 32 s b h bytes a layer for W, in 16 bits; so 16 h numbers a token (GPT-like blocks)."""
+    """Qi et al. 2023, Table 1: a layer keeps 32 s b h bytes for W in 16 bits, so 16 h numbers a token."""
     h, f = 8, 32
     spec = TransformerSpec(
         vocab_size=5, context_length=4, hidden_size=h, num_layers=1, num_heads=2, ffn_size=f, style=style
@@ -143,7 +143,7 @@ def test_what_waits_for_the_second_half_is_what_the_paper_counts(style, per_toke
 
 
 def test_hooks_on_weights_see_and_change_their_gradients():
-    """As tensor parallelism sums those of key heads that several ranks share."""
+    """Tensor parallelism sums the gradients of shared key heads with such hooks."""
     seen, whole, split = [], net(), net()
     for model in (whole, split):
         model.second.weight.register_hook(lambda gradient: seen.append(gradient) or 2 * gradient)

@@ -1,4 +1,4 @@
-"""By hand: the same numbers as in one piece, and a timeline on which somebody always waits."""
+"""Layers cut by hand give the same numbers as whole ones, and a timeline on which a rank always waits."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_pieces_and_a_combiner_compute_the_whole_and_wait_for_each_other(size):
     assert sent == [3 * x().nbytes] * (size - 1) + [3 * (size - 1) * x().nbytes]
 
 
-def test_what_cannot_be_shared_is_refused():
+def test_widths_that_workers_cannot_share_are_refused():
     with pytest.raises(RankError, match=r"2 ranks beside the last do not share layers of width \[7\]; use a divisor"):
         run(lambda group: by_hand.forward(x(), layers(7), group), world_size=3)
     with pytest.raises(RankError, match="0 ranks beside the last"):

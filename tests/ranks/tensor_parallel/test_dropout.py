@@ -1,4 +1,4 @@
-"""Dropout that is right on both sides of a cut: alike where ranks hold the same, independent where they do not."""
+"""Dropout on both sides of a cut: alike where ranks hold the same numbers, independent elsewhere."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ def x():
 
 
 def alone():
-    """Output and gradient on one process."""
+    """Compute output and gradient on one process."""
     whole = x().requires_grad_()
     y = dropout.dropout(whole, PROBABILITY, KEY)
     y.pow(2).sum().backward()
@@ -25,7 +25,7 @@ def alone():
 
 
 def on_both_sides(group):
-    """The whole tensor on every rank, and its pieces along every dim: joined outputs and gradients."""
+    """Return outputs and gradients of the whole tensor, and joined ones of its pieces along every dim."""
     whole = x().requires_grad_()
     y = dropout.dropout(whole, PROBABILITY, KEY)
     y.pow(2).sum().backward()
@@ -53,12 +53,12 @@ def test_every_tp_drops_the_same_numbers_of_the_whole(dim, size):
 
 
 def test_pieces_are_dropped_independently():
-    """On equal pieces other numbers are dropped."""
+    """Ranks with equal pieces drop different numbers of them."""
     first, second = run(lambda group: dropout.dropout(torch.ones(1000), 0.5, KEY, group, 0) == 0, world_size=2)
     assert 0.45 < (first == second).double().mean() < 0.55
 
 
-def test_as_many_are_dropped_as_was_asked_and_the_mean_stays():
+def test_the_share_that_is_dropped_is_the_probability_and_the_mean_stays():
     ones = torch.ones(1000, 1000, dtype=torch.float64)
     for probability in (0.0, 0.1, 0.5, 0.9):
         y = dropout.dropout(ones, probability, KEY)
@@ -81,7 +81,7 @@ def test_neighbours_keys_and_bits_are_independent():
 
 
 def test_the_bits_are_those_of_splitmix64():
-    """Its first outputs from state 1234567: https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64"""
+    """Its first outputs from state 1234567 are in https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64"""
     states = [1234567 + (i + 1) * dropout.GAMMA for i in range(3)]
     mixed = dropout._mix(torch.tensor([dropout._signed(state) for state in states]))
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
@@ -97,7 +97,7 @@ def test_nothing_is_kept_for_backward_and_the_input_stays():
     assert torch.equal(whole, before)
 
 
-def test_nonsense_is_refused():
+def test_errors_say_what_to_do():
     with pytest.raises(ValueError, match="probability=1 leaves nothing"):
         dropout.dropout(torch.ones(2), 1, KEY)
     with pytest.raises(ValueError, match="pass both for a tensor that is cut"):

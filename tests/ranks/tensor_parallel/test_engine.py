@@ -55,7 +55,7 @@ CASES = [
 
 
 def plain(name, **changes):
-    """A model in float64 whose every parameter is random: ones and zeros would hide mistakes."""
+    """Build a model in float64 with only random parameters: ones and zeros would hide mistakes."""
     torch.manual_seed(0)
     net = transformer.Transformer(dataclasses.replace(SPECS[name], **changes)).double()
     with torch.no_grad():
@@ -71,13 +71,13 @@ def data(name, step):
 
 
 def optimizer(model):
-    """Its large eps is for the bias of the keys: that changes no attention, and Adam magnifies its gradient, noise."""
+    """Make an AdamW with a large eps: the gradient of the keys' bias is pure noise, which Adam would magnify."""
     return torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
 
 
 @functools.cache
 def alone(name):
-    """Logits, and for each step: loss, gradients, norm of all gradients; and the parameters at the end."""
+    """Return logits, (loss, gradients, norm of all gradients) for each step, and the last parameters."""
     model, history = plain(name), []
     adam, logits = optimizer(model), model(data(name, 0)[0]).detach()
     for step in range(STEPS):
@@ -91,7 +91,7 @@ def alone(name):
 
 
 def together(group, name, way):
-    """What `alone` gives, with the gradients and parameters of this rank's pieces."""
+    """Return the same as `alone`, with the gradients and parameters of this rank's pieces."""
     model, history = tensor_parallel.parallelize(plain(name), group, **WAYS[way]), []
     adam, vocab_size = optimizer(model), SPECS[name].vocab_size
     with torch.no_grad():
@@ -108,14 +108,14 @@ def together(group, name, way):
 
 @functools.cache
 def ranks(size):
-    """All cases of one world size in one launch: case -> what each rank has seen."""
+    """Run all cases of one world size in one launch: case -> what each rank has seen."""
     cases = [(name, way) for each, name, way in CASES if each == size]
     by_rank = run(lambda group: [together(group, *case) for case in cases], world_size=size)
     return {case: [seen[index] for seen in by_rank] for index, case in enumerate(cases)}
 
 
 def joined(pieces, cut):
-    """The whole from the pieces of all ranks, without the library; ranks with the same piece must agree."""
+    """Join the pieces of all ranks without the library; ranks with the same piece must agree."""
     if cut.dim is None:
         distinct = pieces[:1]
         assert all(torch.equal(pieces[0], piece) for piece in pieces)
@@ -148,7 +148,7 @@ def test_the_cut_model_is_the_uncut_one(size, name, way):
 
 
 def test_every_tp_starts_from_the_same_numbers():
-    """The whole model is drawn on every rank, and cut: initialisation does not know of tp."""
+    """Every rank draws the whole model and cuts it, so the start does not depend on tp."""
 
     def start(group):
         torch.manual_seed(3)
@@ -168,7 +168,7 @@ def gradients(model, name, steps=1):
 
 
 def several_ways_to_use_it(group, name):
-    """Gradients of pieces under: frozen parameters, accumulation, a model built on meta, computing layers again."""
+    """Return gradients with frozen parameters, accumulation, a model built on meta, and recomputation."""
     cut = functools.partial(tensor_parallel.parallelize, group=group, sequence_parallel=True, regather=True)
     frozen = plain(name)
     for key, parameter in frozen.named_parameters():
@@ -208,7 +208,7 @@ def test_frozen_accumulated_from_meta_and_recomputed(name):
 
 
 def two_by_two(group):
-    """Two replicas of two ranks each: data parallel across, tensor parallel inside."""
+    """Train two replicas of two ranks each: data parallel across, tensor parallel inside."""
     inside = comm.split(group, 2)
     across = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])[0]
     model = tensor_parallel.parallelize(plain("gpt2"), inside, sequence_parallel=True)
@@ -232,7 +232,7 @@ def test_data_parallel_replicas_of_a_cut_model():
 
 
 def bench():
-    """The module that measures step times: it has torch's plan."""
+    """Import the module that measures step times: it has torch's plan."""
     sys.path.append(str(BENCH.parent))  # it imports `record` from there
     description = importlib.util.spec_from_file_location("bench_tensor_parallel", BENCH)
     module = importlib.util.module_from_spec(description)
@@ -241,7 +241,7 @@ def bench():
 
 
 def beside_torch(group, sequence_parallel):
-    """Three steps of both: losses, parameters made whole, and the bytes of all large messages."""
+    """Take three steps of both; return losses, whole parameters, and the bytes of all large messages."""
     theirs = bench().cut_by_torch(plain("llama", vocab_size=48), group, sequence_parallel)
     ours = tensor_parallel.parallelize(plain("llama", vocab_size=48), group, sequence_parallel=sequence_parallel)
     losses, said = [], []
@@ -277,7 +277,7 @@ def test_equals_torchs_parallelize_module(sequence_parallel):
 
 
 def two_layers(group, biased):
-    """x -> columns -> rows, on pieces of two plain layers: output, and the gradients of x and of this rank's pieces."""
+    """Compute x -> columns -> rows on pieces of two plain layers: the output and all gradients."""
     first, second, x = layers(biased)
     rank, size = group.rank(), group.size()
     up = first.weight.chunk(size, 0)[rank].detach().requires_grad_()
@@ -318,11 +318,11 @@ def test_a_column_and_a_row_layer_are_two_plain_ones(size, biased):
             torch.testing.assert_close(each["bias"], second.bias.grad, **EXACT)
 
 
-# ---- what is said --------------------------------------------------------------------------------------------------
+# ---- what is sent --------------------------------------------------------------------------------------------------
 
 
-def said(group, name, num_layers, way):
-    """The operations of one forward and backward of a model of so many layers, in float64."""
+def sent(group, name, num_layers, way):
+    """Record what one forward and backward of a model with `num_layers` layers sends, in float64."""
     model = tensor_parallel.parallelize(plain(name, num_layers=num_layers), group, **WAYS[way])
     with ledger.Ledger() as book:
         model(*data(name, 0)).backward()
@@ -330,14 +330,14 @@ def said(group, name, num_layers, way):
 
 
 def per_layer(group, name, way):
-    """Count and wire bytes of each operation in one layer: what three layers say more than two."""
-    two, three = (trace.totals(said(group, name, layers, way)) for layers in (2, 3))
+    """Count operations and wire bytes of one layer: what three layers send more than two."""
+    two, three = (trace.totals(sent(group, name, layers, way)) for layers in (2, 3))
     return {op: {kind: three[op][kind] - two[op][kind] for kind in ("count", "wire_bytes")} for op in three}
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_layer_says_what_is_published(size):
-    """4 all-reduces; 8bsh(t-1)/t numbers, here of 8 bytes (Narayanan et al. 2021, section 3.2); in halves, as much."""
+def test_a_layer_sends_what_is_published(size):
+    """4 all-reduces, 8bsh(t-1)/t numbers of 8 bytes here: Narayanan et al. 2021, section 3.2."""
     numbers = 8 * BATCH * LENGTH * 48 * (size - 1) / size
     seen = run(lambda group: {way: per_layer(group, "gpt2", way) for way in WAYS}, world_size=size)
     for ways in seen:
@@ -345,18 +345,18 @@ def test_a_layer_says_what_is_published(size):
         assert counts["tensor"] == {"all_reduce": 4}
         assert counts["sequence"] == {"all_gather": 4, "reduce_scatter": 4}
         assert counts["sequence, gathered again"] == {"all_gather": 6, "reduce_scatter": 4}
-        sent = {way: sum(row["wire_bytes"] for row in ways[way].values()) for way in WAYS}
-        assert sent["tensor"] == sent["sequence"] == pytest.approx(8 * numbers)
-        assert sent["sequence, gathered again"] == pytest.approx(8 * numbers * 10 / 8)
+        wire = {way: sum(row["wire_bytes"] for row in ways[way].values()) for way in WAYS}
+        assert wire["tensor"] == wire["sequence"] == pytest.approx(8 * numbers)
+        assert wire["sequence, gathered again"] == pytest.approx(8 * numbers * 10 / 8)
 
 
-def test_embedding_and_head_say_one_all_reduce_each_and_the_loss_three_numbers_a_token():
-    (events, *_) = run(lambda group: said_by_the_ends(group), world_size=2)
+def test_embedding_and_head_send_one_all_reduce_each_and_the_loss_three_numbers_a_token():
+    (events, *_) = run(sent_by_the_ends, world_size=2)
     token = 8 * BATCH * LENGTH
     assert [event.nbytes for event in events] == [48 * token, token, 2 * token, 48 * token]
 
 
-def said_by_the_ends(group):
+def sent_by_the_ends(group):
     model = tensor_parallel.parallelize(plain("llama"), group)
     model.blocks = nn.ModuleList()
     with ledger.Ledger() as book:
@@ -364,14 +364,14 @@ def said_by_the_ends(group):
     return book.events
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------------
 
 
 def cut_on(size, spec, **options):
     run(lambda group: tensor_parallel.parallelize(transformer.Transformer(spec), group, **options), world_size=size)
 
 
-def test_what_does_not_split_is_refused():
+def test_models_that_do_not_split_are_refused():
     heads = TransformerSpec(vocab_size=8, context_length=8, hidden_size=12, num_layers=1, num_heads=4)
     with pytest.raises(RankError, match=r"4 heads.* do not split over tp=3; use tp = 1, 2, 4"):
         cut_on(3, heads)
@@ -410,5 +410,5 @@ def test_a_state_that_does_not_fit_is_refused():
     with pytest.raises(RankError, match=r"the state lacks 1 parameters \(blocks.1.mlp.up.bias\)"):
         run(lambda group: call(group, lambda state: state.pop("blocks.1.mlp.up.bias")), world_size=1)
     small = {"embedding.tokens.weight": torch.ones(2, 48)}
-    with pytest.raises(RankError, match=r"a tensor of shape \(2, 48\) is none of shape \(50, 48\); pass the whole one"):
+    with pytest.raises(RankError, match=r"expected shape \(50, 48\), got \(2, 48\); pass the whole tensor"):
         run(lambda group: call(group, lambda state: state.update(small)), world_size=1)

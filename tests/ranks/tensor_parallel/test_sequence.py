@@ -1,4 +1,4 @@
-"""Between the matrices: what a rank keeps, byte by byte, and gradients that only the sum over slices makes right."""
+"""Sequence parallelism: the bytes that a rank keeps, and gradients that need a sum over slices."""
 
 import dataclasses
 import functools
@@ -44,7 +44,7 @@ def tokens():
 
 
 def kept(group, spec, options):
-    """Bytes of fp32 that the forward pass keeps on this rank."""
+    """Count the bytes of fp32 that the forward pass keeps on this rank."""
     cut, (x, targets) = tensor_parallel.parallelize(model(spec), group, **options), tokens()
     with SavedTensors(without=[*cut.parameters(), x, targets]) as saved:
         loss = cut(x, targets)
@@ -55,7 +55,7 @@ def kept(group, spec, options):
 
 
 def kept_by_a_layer(group):
-    """What three layers keep more than two, for each model and way."""
+    """Count what three layers keep more than two, for each model and way."""
     return {
         (name, way): kept(group, dataclasses.replace(spec, num_layers=3), options) - kept(group, spec, options)
         for name, spec in SPECS.items()
@@ -115,7 +115,7 @@ def test_norms_see_a_slice_and_need_the_sum():
 
 
 def test_the_sum_survives_a_change_of_the_parameters():
-    """model.to(...) may put new parameters in the place of those that had hooks."""
+    """model.to(...) may replace the parameters that had hooks."""
 
     def gradient(group):
         cut = tensor_parallel.parallelize(model(GPT2).double(), group, sequence_parallel=True)
@@ -144,26 +144,26 @@ def test_positions_of_a_slice():
 
 
 def reads_gathered(group, frozen):
-    """Two layers that read one gathered tensor, twice through: outputs, gradients, and what is held on to."""
+    """Run two layers that read one gathered tensor, twice; return outputs, gradients, and what is held."""
     torch.manual_seed(0)
-    entrance = regather.Entrance(group)
+    gathered = regather.GatheredInput(group)
     plain = [nn.Linear(3, 4).double(), nn.Linear(3, 4, bias=False).double().requires_grad_(not frozen)]
-    layers = [regather.Linear(layer, entrance) for layer in plain]
+    layers = [regather.RegatheringLinear(layer, gathered) for layer in plain]
     x = torch.randn(2, 4, 3, dtype=torch.float64)
     part = x.chunk(group.size(), 1)[group.rank()].clone().requires_grad_()
     outputs, again = [], []
     for factor in (1.0, 2.0):
-        whole = entrance(part * factor)
+        whole = gathered(part * factor)
         outputs.append(sum(layer(whole) for layer in layers))
-        again.append(entrance.slices[whole][1])
-    in_use = len(entrance.slices)
+        again.append(gathered.slices[whole][1])
+    in_use = len(gathered.slices)
     del whole
     with ledger.Ledger() as book:
         (outputs[0] * outputs[1]).sum().backward()
-    gathered = [event.op for event in book.events].count("all_gather")
-    held = len(entrance.slices) + sum(each.whole is not None for each in again)
+    num_gathers = [event.op for event in book.events].count("all_gather")
+    held = len(gathered.slices) + sum(each.whole is not None for each in again)
     grads = [parameter.grad for layer in layers for parameter in layer.parameters()]
-    return outputs[1].detach(), part.grad, grads, in_use, gathered, held
+    return outputs[1].detach(), part.grad, grads, in_use, num_gathers, held
 
 
 @pytest.mark.parametrize("frozen", [False, True])

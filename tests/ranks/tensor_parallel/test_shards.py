@@ -1,4 +1,4 @@
-"""Pieces of all ranks, joined, are the whole; a piece is its own."""
+"""The joined pieces of all ranks are the whole tensor, and a piece is a copy."""
 
 import pytest
 import torch
@@ -61,5 +61,5 @@ def test_a_piece_is_a_copy_without_history():
 
 
 def test_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"shape \(3, 2\) is none of shape \(4, 2\); pass the whole one"):
+    with pytest.raises(ValueError, match=r"expected shape \(4, 2\), got \(3, 2\); pass the whole tensor"):
         shards.take(torch.ones(3, 2), cut("two pieces", 2), 0)

@@ -21,7 +21,7 @@ SIZES = [1, 2, 3, 4]
 
 
 def drawn(vocab, shift=0.0):
-    """Table [V, D], logits [B, S, V], tokens, targets of which two do not count, weights of the losses."""
+    """Draw a table [V, D], logits [B, S, V], tokens, targets (two do not count), weights of losses."""
     random = torch.Generator().manual_seed(vocab)
     table = torch.randn(vocab, WIDTH, dtype=torch.float64, generator=random)
     logits = 3 * torch.randn(BATCH, LENGTH, vocab, dtype=torch.float64, generator=random) + shift
@@ -31,7 +31,7 @@ def drawn(vocab, shift=0.0):
 
 
 def padded(x, dim, group):
-    """This rank's piece of x, made independently of the library: equal sizes, zeros at the end."""
+    """Cut this rank's piece of x without the library: equal sizes, zeros at the end."""
     size = -(-x.shape[dim] // group.size())
     missing = size * group.size() - x.shape[dim]
     whole = torch.cat([x, x.new_zeros(*x.shape[:dim], missing, *x.shape[dim + 1 :])], dim)
@@ -97,7 +97,7 @@ def test_the_cross_entropy_is_torchs(vocab, size):
 
 @pytest.mark.parametrize("shift", [1e4, -1e4])
 def test_logits_far_from_zero_neither_overflow_nor_vanish(shift):
-    """Also where a rank has nothing but padding, whose zeros are far above or below."""
+    """The shift puts the zeros of a rank that has only padding far above or below the others."""
     near, far = run(lambda group: (lose(group, 2)[0], lose(group, 2, shift)[0]), world_size=4)[0]
     torch.testing.assert_close(far, near, rtol=0, atol=1e-9)
 
@@ -134,7 +134,7 @@ def test_16_bit_logits_are_summed_in_32_bits():
         assert (loss.dtype, dtype) == (torch.float32, torch.bfloat16)
 
 
-def test_tokens_that_nobody_has_are_refused():
+def test_tokens_outside_the_vocabulary_are_refused():
     def look(group, token):
         piece = nn.Embedding(4, 2)
         vocabulary.VocabularyEmbedding(piece, 7, group, SumOverRanks)(torch.tensor([[0, token]]))
@@ -143,7 +143,7 @@ def test_tokens_that_nobody_has_are_refused():
         vocabulary.cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[-100, 7]]), 7, group)
 
     for token in (7, -1):
-        with pytest.raises(RankError, match="not all among the 7 of the vocabulary; use 0 to 6"):
+        with pytest.raises(RankError, match="not all in the vocabulary of 7; use 0 to 6"):
             run(look, token, world_size=2)
-    with pytest.raises(RankError, match="tokens from 7 to 7 are not all among the 7"):
+    with pytest.raises(RankError, match="tokens from 7 to 7 are not all in the vocabulary of 7"):
         run(score, world_size=2)

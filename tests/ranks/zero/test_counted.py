@@ -1,4 +1,4 @@
-"""Predicted equals counted, to the byte: what a rank holds at each of ZeRO's stages, and what it sends."""
+"""Predicted bytes equal counted ones: what a rank holds at each of ZeRO's stages, and what it sends."""
 
 import contextlib
 import gc
@@ -48,7 +48,7 @@ def training(group_size, style, recipe, stage, microbatches):
 
 
 def alive():
-    """Bytes of all storages of floating numbers on this rank; not scalars, such as Adam's count of steps."""
+    """Count the bytes of all floating-point storages on this rank, without scalars as Adam's count of steps."""
     gc.collect()
     tensors = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor) and x.is_floating_point()]
     storages = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in tensors if x.dim()}
@@ -57,7 +57,7 @@ def alive():
 
 
 class Peaks:
-    """The most bytes of gathered parameters, and of gradients on their way, whenever a module or a gradient is done."""
+    """The peak bytes of gathered parameters and of gradient buffers, seen after each module and gradient."""
 
     def __init__(self, model, states):
         self.states, self.parameters, self.gradients = states, 0, 0
@@ -68,14 +68,14 @@ class Peaks:
             parameter.register_post_accumulate_grad_hook(self._note)
 
     def _note(self, *_):
-        whole = sum(flat.whole.untyped_storage().nbytes() for flat in self.states.flats if flat.cut)
+        whole = sum(flat.whole.untyped_storage().nbytes() for flat in self.states.flats if flat.sharded)
         waiting = [each._buffer for each in self.states.gradients if each._buffer is not None]
         self.parameters = max(self.parameters, whole)
         self.gradients = max(self.gradients, sum(buffer.nbytes for buffer in waiting))
 
 
 def count(group, style, recipe, stage, microbatches, hold):
-    """Of the second step: bytes held by part and in all before it steps, the peaks, bytes sent."""
+    """Count bytes in the second step: held before the optimizer steps, at the peaks, and sent."""
     dtype, options = RECIPES[recipe]
     before = alive()
     model = transformer.Transformer(SPECS[style]).to(dtype)
@@ -90,7 +90,7 @@ def count(group, style, recipe, stage, microbatches, hold):
                 with contextlib.nullcontext() if last or not hold else states.no_sync():
                     transformer.loss(model(tokens).float(), tokens).backward()
             held, total = states.nbytes(), alive() - before if step else 0
-            whole = [flat for flat in states.flats if flat.cut and flat.is_whole]
+            whole = [flat for flat in states.flats if flat.sharded and flat.is_whole]
             states.step()
         after = states.nbytes()["parameters"]
     events = trace.communication(book.events)
@@ -139,7 +139,7 @@ def test_what_is_whole_for_a_moment(counted, number):
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
 @pytest.mark.counted("zero", "bytes that a rank sends at each stage")
 def test_what_a_rank_sends(counted, number):
-    """By the ledger exactly; through the sockets it is as much, and the headers of messages."""
+    """The ledger counts exactly as predicted; sockets carry the headers of messages as well."""
     ranks, results = counted
     setting, hold = training(ranks, *CASES[number][:4]), CASES[number][4]
     predicted = sum(costs.sent_bytes(setting, hold=hold).values())
@@ -156,7 +156,7 @@ EVERY = [(1, 1), (2, 1), (3, 1), (1, 4), (2, 4), (3, 4)]  # stage, microbatches
 
 
 def against_data_parallel(group):
-    """Bytes each stage sends, over those of DataParallel, with all parameters in layers that are gathered twice."""
+    """Divide the bytes that each stage sends by DataParallel's, with every parameter gathered twice."""
     tokens = torch.randint(SIZES["vocab_size"], (1, 9))
 
     def sent(model, step, microbatches, no_sync):

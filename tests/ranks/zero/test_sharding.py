@@ -1,4 +1,4 @@
-"""ZeRO against one process that sees the whole batch, and against torch's own: every parameter after every step."""
+"""ZeRO against one process that sees the whole batch, and against torch: every parameter, every step."""
 
 import contextlib
 import copy
@@ -46,7 +46,7 @@ CASES = [  # style, stage, optimizer, microbatches, hold gradients back until th
 
 
 def build(style, seed=0):
-    """The reference model with a frozen matrix in the middle; GPT-2 style has a tied head."""
+    """Build the reference model with a frozen matrix in the middle; GPT-2 style has a tied head."""
     torch.manual_seed(seed)
     model = transformer.Transformer(TransformerSpec(**SIZES, style=style)).double()
     model.get_parameter(FROZEN).requires_grad_(False)
@@ -67,7 +67,7 @@ def clones(state):
 
 @functools.cache
 def alone(style, optimizer, clip):
-    """(norm, state dict) after each step of one process that sees all samples."""
+    """Return (norm, state dict) after each step of one process that sees all samples."""
     model, history = build(style), []
     steps = OPTIMIZERS[optimizer]([p for p in model.parameters() if p.requires_grad])
     for step in range(STEPS):
@@ -80,7 +80,7 @@ def alone(style, optimizer, clip):
 
 
 def together(group, style, stage, optimizer, microbatches, hold, clip):
-    """The same from one rank, which starts from its own seed and sees its own samples."""
+    """Return the same from one rank, which starts from its own seed and sees its own samples."""
     model, history = build(style, seed=group.rank()), []
     states = zero.shard(model, group, stage=stage, optimizer=OPTIMIZERS[optimizer])
     for step in range(STEPS):
@@ -125,7 +125,7 @@ def test_ranks_equal_one_process(histories, number):
 
 
 def beside_torch(group):
-    """Parameters after each step, of ours and of torch's, of each stage."""
+    """Return the parameters after each step, for each stage of ours and of torch's."""
     plain = {name: build("gpt2") for name in ("stage 1", "stage 2", "stage 3", "redundancy", "fsdp")}
     adam = functools.partial(torch.optim.AdamW, lr=0.02)
     models, steps = dict(plain), {}
@@ -166,7 +166,7 @@ def test_equal_to_fully_shard_and_to_zero_redundancy_optimizer():
 
 
 class Odd(nn.Module):
-    """Layers that share a weight, take keywords, return two tensors, or train nothing; a scalar, a buffer, a branch."""
+    """A module with unusual layers: shared or frozen weights, keywords, two outputs, a buffer, a branch."""
 
     class Layer(nn.Module):
         def __init__(self, shared, train=True):
@@ -206,7 +206,7 @@ def odd_loss(model, x, way):
 
 
 def odd_steps(model, states, x):
-    """Two steps; the second takes the other branch, so that the first's parameters have no gradient."""
+    """Take two steps; the second leaves the parameters of the first's branch without gradients."""
     for way in (0, 1):
         states.zero_grad()
         odd_loss(model, x, way).backward()
@@ -240,7 +240,7 @@ def test_any_module():
 
 
 def recomputed(group):
-    """Layers that are computed again in backward, by our checkpoint and by torch's around the whole layer."""
+    """Recompute layers in backward, with our checkpoint and with torch's around the whole layer."""
     found = []
     for way in ("plain", "ours", "torch's"):
         model = build("llama")
@@ -264,7 +264,7 @@ class Around(nn.Module):
         return checkpoint(self.block, x, use_reentrant=False)
 
 
-def test_layers_that_are_computed_again():
+def test_recomputed_layers():
     for plain, ours, theirs in run(recomputed, world_size=2):
         for expected, one, other in zip(plain, ours, theirs, strict=True):
             torch.testing.assert_close(one, expected, **EXACT)
@@ -275,7 +275,7 @@ def test_layers_that_are_computed_again():
 
 
 def watched(group):
-    """What a reader sees between steps, and the order of gathering and computing."""
+    """Return what a reader sees between steps, and the order of gathering and computing."""
     model, said = build("llama"), []
     states = zero.shard(model, group, stage=3, optimizer=OPTIMIZERS["Adam"])
     outside = [bool(p.isnan().all()) for p in model.parameters()], [p.shape for p in model.parameters()]
@@ -348,7 +348,7 @@ def test_full_moments_are_those_of_plain_adam():
 
 
 def low(group, precision, gradients, stage, scale):
-    """Two steps in 16 bits, with the masters of fp32 after each; with a scale, fp16's."""
+    """Take two steps in 16 bits, and return the fp32 masters after each. scale: of the loss in fp16."""
     model = build("llama").float()
     states = zero.shard(
         model, group, stage=stage, optimizer=OPTIMIZERS["AdamW"], precision=precision, gradients=gradients
@@ -372,7 +372,7 @@ def low(group, precision, gradients, stage, scale):
 
 
 def test_masters_keep_fp32_and_the_model_computes_in_16_bits():
-    """One rank does to the bit what `MasterWeights` does from the same start; several, but for the order of sums."""
+    """One rank is bitwise identical to `MasterWeights`; several ranks differ by the order of sums."""
     model = build("llama").float()
     exact = clones(model.state_dict())
     model = model.to(torch.bfloat16)
@@ -422,7 +422,7 @@ def norms(group):
     return some, ratios
 
 
-def test_a_norm_may_count_some_parameters_less_and_come_from_elsewhere():
+def test_a_norm_can_count_a_share_of_a_parameter_and_clip_takes_any_norm():
     model = build("gpt2")
     error(model, tokens_of(0)).backward()
     squares = {name: p.grad.pow(2).sum() for name, p in model.named_parameters() if p.grad is not None}
@@ -436,7 +436,7 @@ def test_a_norm_may_count_some_parameters_less_and_come_from_elsewhere():
 
 
 def on_a_mesh(group, stage):
-    """Two steps on tp=2 and the rest dp: (norm over all groups, this rank's pieces) after each; stage 0: plain Adam."""
+    """Take two steps on tp=2 x dp; return (norm over all groups, this rank's pieces) after each."""
     tp, dp = comm.split(group, 2), comm.across(group, 2)
     model = transformer.Transformer(MESH_SPEC)
     torch.manual_seed(1)
@@ -477,7 +477,7 @@ def test_on_a_mesh_with_tensor_parallelism_norms_count_every_parameter_once(stag
 
 
 def of_a_pipeline(group, stage):
-    """Two steps on pp=2 and the rest dp, with a tied head: (norm over all groups, this stage's parameters)."""
+    """Take two steps on pp=2 x dp with a tied head; return (norm over all groups, parameters) after each."""
     pp, dp = comm.split(group, 2), comm.across(group, 2)
     model, schedule, history = build("gpt2"), schedules.make("1F1B", num_stages=2, num_microbatches=3), []
     pipe = pipeline.Pipeline(partition.cut(model, schedule, pp.rank()), schedule, pp)
@@ -508,11 +508,11 @@ def test_on_a_mesh_with_a_pipeline(stage):
                 torch.testing.assert_close(tensor, whole[name], **EXACT)
 
 
-# ---- mistakes ------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------------
 
 
 def fails_once(group):
-    """A backward that fails on all ranks, forgotten by zero_grad; then one that does not."""
+    """Run a backward that fails on all ranks, then zero_grad, then one that does not fail."""
     model = build("gpt2")
     states = zero.shard(model, group, stage=3, optimizer=OPTIMIZERS["SGD"])
     loss = error(model, tokens_of(0).chunk(group.size())[group.rank()])
@@ -531,7 +531,7 @@ def fails_once(group):
     return states.full_state_dict()
 
 
-def test_a_backward_that_failed_is_forgotten():
+def test_zero_grad_drops_what_a_failed_backward_left():
     model = build("gpt2")
     plain = OPTIMIZERS["SGD"]([p for p in model.parameters() if p.requires_grad])
     error(model, tokens_of(0)).backward()
@@ -542,7 +542,7 @@ def test_a_backward_that_failed_is_forgotten():
 
 
 class Half(nn.Module):
-    """A layer half of which nobody uses."""
+    """A layer of which one half is never used."""
 
     def __init__(self):
         super().__init__()
@@ -553,7 +553,7 @@ class Half(nn.Module):
 
 
 def half_used(group):
-    """A step with a gradient for half of a unit; torch fills what is not set with NaN."""
+    """Step with gradients for half of a unit, while torch fills uninitialized memory with NaN."""
     torch.use_deterministic_algorithms(True)
     module = Half()
     states = zero.shard(module, group, stage=1, optimizer=functools.partial(torch.optim.SGD, lr=0.1))
@@ -563,7 +563,7 @@ def half_used(group):
     return {name: tensor - before[name] for name, tensor in states.full_state_dict().items()}
 
 
-def test_what_no_backward_of_a_step_reached_counts_as_zero():
+def test_parameters_that_no_backward_reached_count_as_zero():
     for moved in run(half_used, world_size=2):
         used = {name for name, difference in moved.items() if difference.any()}
         assert used == {"layers.0.used.weight", "layers.0.used.bias"}
@@ -582,7 +582,7 @@ def shard_anything(group, module, stage=2, **options):
         ({"module": nn.Linear(2, 2), "layers": [nn.Linear(2, 2)]}, "layer 0 is not inside the module"),
     ],
 )
-def test_mistakes_are_told(options, message):
+def test_errors_say_what_to_do(options, message):
     with pytest.raises(RankError, match=message):
         run(lambda group: shard_anything(group, **options), world_size=2)
 
