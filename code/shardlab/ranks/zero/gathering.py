@@ -6,8 +6,8 @@
                               gather 3 | gather 2   | gather 1   |
 
 While a unit computes, the next one is gathered, so two units are whole at a time. Parameters that
-are in no unit are whole from the beginning of forward to the end of backward. Torch's fully_shard
-does the same: Zhao et al. 2023, sections 3.3 and 4 (https://arxiv.org/abs/2304.11277).
+are in no unit are whole from the beginning of forward to the end of backward. Source:
+Zhao et al. 2023, "PyTorch FSDP", sections 3.3 and 4 (https://arxiv.org/abs/2304.11277).
 """
 
 from collections.abc import Callable, Sequence
