@@ -1,4 +1,4 @@
-"""Averaging gradients, by all-reduce or through a server, equals one process; averaging weights may not."""
+"""Averaged gradients equal one process, by all-reduce or a server; averaged weights may not."""
 
 import pytest
 import torch
@@ -20,7 +20,9 @@ def model():
 
 def loss(net, rank, step):
     """Compute the loss on as many samples on every rank, but different ones."""
-    x = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + rank))
+    x = torch.randn(
+        8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + rank)
+    )
     return (net(x[:, :4]) - x[:, 4:]).pow(2).mean()
 
 
@@ -65,10 +67,14 @@ def same(ours, theirs):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("make_optimizer", [sgd, adam])
-@pytest.mark.parity("data_parallel", "plain averaging, by all-reduce or through a server, is one process")
+@pytest.mark.parity(
+    "data_parallel", "plain averaging, by all-reduce or through a server, is one process"
+)
 def test_averaged_gradients_equal_one_process(world_size, mean, make_optimizer):
     reference = alone(world_size, make_optimizer)
-    results = run(lambda group: train(group, "gradients", make_optimizer, MEANS[mean]), world_size=world_size)
+    results = run(
+        lambda group: train(group, "gradients", make_optimizer, MEANS[mean]), world_size=world_size
+    )
     assert all(same(ours, reference) for ours in results)
 
 
@@ -87,15 +93,22 @@ def test_means_are_right_and_leave_their_input_unchanged(server):
 
 def test_weights_averaged_after_every_step_of_sgd_equal_gradients():
     reference = alone(3, sgd)
-    assert all(same(ours, reference) for ours in run(lambda group: train(group, "weights", sgd), world_size=3))
+    assert all(
+        same(ours, reference)
+        for ours in run(lambda group: train(group, "weights", sgd), world_size=3)
+    )
 
 
 @pytest.mark.parametrize(("make_optimizer", "every"), [(adam, 1), (sgd, 3), (adam, 3)])
-def test_weights_averaged_with_adam_or_less_often_differ_from_averaged_gradients(make_optimizer, every):
+def test_weights_averaged_with_adam_or_less_often_differ_from_averaged_gradients(
+    make_optimizer, every
+):
     reference = alone(3, make_optimizer)
     results = run(lambda group: train(group, "weights", make_optimizer, every=every), world_size=3)
     assert same(results[0], results[1])
-    assert not any(torch.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(results[0], reference, strict=True))
+    assert not any(
+        torch.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(results[0], reference, strict=True)
+    )
 
 
 def test_the_server_alone_carries_the_traffic_of_all():

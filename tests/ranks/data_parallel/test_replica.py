@@ -40,7 +40,11 @@ def replicated(group):
         replica.step()
         replica.zero_grad()
         found.append((square.item(), norm.item()))
-    return found, replica.full_state_dict(), [name for name, p in net.named_parameters() if p.grad is not None]
+    return (
+        found,
+        replica.full_state_dict(),
+        [name for name, p in net.named_parameters() if p.grad is not None],
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -21,7 +21,7 @@ from shardlab.spec import TransformerSpec
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 SAMPLES, LENGTH, VOCABULARY, WIDTH = 7, 5, 11, 8
-# (schedule, microbatches, chunks, style): fewer microbatches than stages and more, with and without a remainder
+# (schedule, microbatches, chunks, style); samples divide by the microbatches or not
 CASES = [
     (name, m, None, style)
     for name in schedules.SCHEDULES
@@ -55,12 +55,14 @@ def data(seed=0, samples=SAMPLES):
 
 
 def gradients(module):
-    return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+    return {
+        name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()
+    }
 
 
 @functools.cache
 def alone(style, layers, batches=1):
-    """Train the uncut model on `batches` batches; return the last loss, and the sum of all gradients."""
+    """Train the uncut model on `batches` batches; return the last loss and summed gradients."""
     whole = model(style, layers)
     for seed in range(batches):
         loss = whole(*data(seed))
@@ -73,7 +75,9 @@ def alone(style, layers, batches=1):
 
 def assert_same(found, expected):
     for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], **EXACT, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            gradient, expected[name], **EXACT, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 class Marker(torch.autograd.Function):
@@ -157,7 +161,10 @@ world_sizes = pytest.mark.parametrize("p", [1, 2, 3, 4])
 def test_the_gradients_are_those_of_the_uncut_model(case, p):
     loss, expected = alone(case[3], layers_of(make(case[0], p, *case[1:3])))
     ranks = executed(p)[case]
-    assert {"head.weight", *expected} == {"head.weight", *(name for rank in ranks for name in rank["gradients"])}
+    assert {"head.weight", *expected} == {
+        "head.weight",
+        *(name for rank in ranks for name in rank["gradients"]),
+    }
     for rank in ranks:
         assert_same(rank["gradients"], expected)
     (mean,) = [rank["loss"] for rank in ranks if rank["loss"] is not None]
@@ -172,8 +179,12 @@ def test_the_measured_order_is_the_scheduled_order(case, p):
     for stage, rank in enumerate(executed(p)[case]):
         order = schedule.orders[stage]
         assert [event.op for event in rank["events"]] == list(map(str, order))
-        assert all(a.end <= b.start for a, b in zip(rank["events"], rank["events"][1:], strict=False))
-        seen = [("F" if a.kind == "F" else "B", a.microbatch, a.chunk) for a in order if a.kind != "W"]
+        assert all(
+            a.end <= b.start for a, b in zip(rank["events"], rank["events"][1:], strict=False)
+        )
+        seen = [
+            ("F" if a.kind == "F" else "B", a.microbatch, a.chunk) for a in order if a.kind != "W"
+        ]
         assert rank["log"] == seen
 
 
@@ -185,7 +196,9 @@ def test_what_is_held_is_what_the_timeline_predicts(case, p):
     predicted = timeline.play(schedule)
     ranks = executed(p)[case]
     assert [rank["live"] for rank in ranks] == predicted.peaks()
-    assert [rank["graphs"] for rank in ranks] == predicted.peaks(kept=0)  # after I the graph itself is gone
+    assert [rank["graphs"] for rank in ranks] == predicted.peaks(
+        kept=0
+    )  # after I the graph itself is gone
     assert [rank["left"] for rank in ranks] == [0] * p
 
 
@@ -200,11 +213,13 @@ def test_the_ledger_counts_what_the_formula_says(case, p):
     ends = {schedule.homes[0][0], schedule.homes[-1][0]}
     if len(ends) > 1 and spec(style, 1).tied:
         for stage in ends:
-            predicted[stage] += VOCABULARY * WIDTH * 8  # the gradient of the embeddings that it shares
+            predicted[stage] += (
+                VOCABULARY * WIDTH * 8
+            )  # the gradient of the embeddings that it shares
     assert [rank["sent"]["nbytes"] for rank in executed(p)[case]] == predicted
 
 
-# ---- other models and uses -------------------------------------------------------------------------------------------
+# ---- other models and uses -----------------------------------------------------------------------
 
 SIX = 6  # layers
 
@@ -214,17 +229,19 @@ def build(group, schedule, whole, layers=None):
 
 
 def uneven(group):
-    """Cut stages of 1, 1 and 4 layers, and of 0, 5 and 1; stage 0 of the second has only embeddings."""
+    """Cut stages of 1, 1 and 4 layers, and of 0, 5 and 1: one has only embeddings."""
     found = {}
     for layers in ([range(0, 1), range(1, 2), range(2, 6)], [range(0), range(0, 5), range(5, 6)]):
         pipe = build(group, make("1F1B", 3, 4), model("gpt2", SIX), layers)
         pipe.step(*data())
-        found |= {f"{len(layers[0])} {name}": grad for name, grad in gradients(pipe.parts[0]).items()}
+        found |= {
+            f"{len(layers[0])} {name}": grad for name, grad in gradients(pipe.parts[0]).items()
+        }
     return found
 
 
 def own_seeds(group):
-    """Let every rank draw its own model; two batches, then a step. Shared weights must become equal."""
+    """Let every rank draw its own model, whose shared weights must become equal; then train."""
     pipe = build(group, make("ZB-H1", 3, 4), model("gpt2", SIX, seed=group.rank()))
     start = {name: p.detach().clone() for name, p in pipe.parts[0].named_parameters()}
     pipe.step(*data(0))
@@ -257,7 +274,9 @@ def frozen(group):
             module.requires_grad_(False)
         parts = partition.cut(whole, schedule, group.rank())
         pipeline.Pipeline(parts, schedule, group).step(*data())
-        found |= {f"{style} {name} {key}": grad for part in parts for key, grad in gradients(part).items()}
+        found |= {
+            f"{style} {name} {key}": grad for part in parts for key, grad in gradients(part).items()
+        }
     return found
 
 
@@ -303,7 +322,9 @@ def plain():
 
 def plain_data():
     generator = torch.Generator().manual_seed(2)
-    return [torch.randn(SAMPLES, width, dtype=torch.float64, generator=generator) for width in (4, 2)]
+    return [
+        torch.randn(SAMPLES, width, dtype=torch.float64, generator=generator) for width in (4, 2)
+    ]
 
 
 def other_models(group):
@@ -357,8 +378,17 @@ def test_frozen_layers_get_no_gradient_and_the_others_are_right():
     for rank in of_three()[frozen]:
         for key, gradient in rank.items():
             style, _, name = key.split()
-            still = ("embedding", "blocks.0", "blocks.1", "blocks.2", *(["head"] if style == "gpt2" else []))
-            assert_same({name: gradient}, {name: None if name.startswith(still) else alone(style, SIX)[1][name]})
+            still = (
+                "embedding",
+                "blocks.0",
+                "blocks.1",
+                "blocks.2",
+                *(["head"] if style == "gpt2" else []),
+            )
+            assert_same(
+                {name: gradient},
+                {name: None if name.startswith(still) else alone(style, SIX)[1][name]},
+            )
 
 
 def test_inference():
@@ -389,12 +419,17 @@ def test_any_chain_of_modules_can_be_a_pipeline():
         assert_same(rank, {key: gradients(part)[key.split()[-1]] for key in rank})
 
 
-@pytest.mark.parity("pipeline", "six ranks as two pipelines of three stages are one model of six layers")
+@pytest.mark.parity(
+    "pipeline", "six ranks as two pipelines of three stages are one model of six layers"
+)
 def test_six_ranks_as_two_pipelines_of_three_over_six_layers():
     """dp=2 x pp=3: stages of layers 0 and 1, 2 and 3, 4 and 5."""
 
     def train(group):
-        pipe_group, replicas = comm.split(group, 3), comm.across(group, 3)  # 0 1 2 and 3 4 5; 0 3, 1 4 and 2 5
+        pipe_group, replicas = (
+            comm.split(group, 3),
+            comm.across(group, 3),
+        )  # 0 1 2 and 3 4 5; 0 3, 1 4 and 2 5
         schedule = make("1F1B", 3, 2)
         pipe = build(pipe_group, schedule, model("gpt2", SIX))
         tokens, targets = data(samples=8)
@@ -412,7 +447,7 @@ def test_six_ranks_as_two_pipelines_of_three_over_six_layers():
         assert_same(found, expected)
 
 
-# ---- torch's own engine ----------------------------------------------------------------------------------------------
+# ---- torch's own engine --------------------------------------------------------------------------
 
 ENGINES = {
     "GPipe": "ScheduleGPipe",
@@ -434,7 +469,9 @@ def torchs(name, schedule, parts, group):
         for part, number in zip(parts, numbers, strict=True)
     ]
     one = stages[0] if name in ("GPipe", "1F1B") else stages
-    engine = getattr(pipelining.schedules, ENGINES[name])(one, schedule.num_microbatches, loss_fn=transformer.loss)
+    engine = getattr(pipelining.schedules, ENGINES[name])(
+        one, schedule.num_microbatches, loss_fn=transformer.loss
+    )
 
     def step(tokens, targets):
         at_the_end = {"target": targets} if schedule.num_parts - 1 in numbers else {}
@@ -444,7 +481,7 @@ def torchs(name, schedule, parts, group):
 
 
 def both(group):
-    """Train in torch's engine and in ours: return gradients of the second batch, and bytes sent for it."""
+    """Train in torch's engine and in ours; return gradients and bytes of the second batch."""
     found = {}
     for name in ENGINES:
         schedule, found[name] = make(name, 2, 4), []
@@ -475,21 +512,23 @@ def test_torchs_engine_has_the_same_gradients_and_the_same_traffic(name):
         assert our_bytes == their_bytes
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
         (lambda g: build(g, make("1F1B", 3, 4), model("gpt2", 3)),
-         "1F1B has 3 stages with 1 parts each, and here are 2 ranks with 1; make the schedule for 2 stages"),
+         "1F1B has 3 stages with 1 parts each, and here are 2 ranks with 1; "
+         "make the schedule for 2 stages"),
         (lambda g: build(g, make("1F1B", 2, 4), model("gpt2", 3)).step(*data(samples=3)),
          "3 samples do not fill 4 microbatches; use a schedule of 3 or fewer"),
         (lambda g: build(g, make("1F1B", 2, 2), model("gpt2", 3)).step(),
          "stage 0 needs tokens; pass them to it, or to all"),
         (lambda g: build(g, make("1F1B", 2, 2), model("gpt2", 3)).step(data()[0]),
          "stage 1 needs targets; pass them to it, or to all"),
-        (lambda g: twice(g), "tokens [9, 5], where [7, 5] was negotiated; call negotiate(tokens) on all stages first"),
+        (lambda g: twice(g),
+         "tokens [9, 5], where [7, 5] was negotiated; call negotiate(tokens) on all stages first"),
     ],
 )  # fmt: skip
 def test_errors_say_what_to_do(mistake, message):

@@ -1,4 +1,4 @@
-"""The cut model against the uncut one: logits, loss, every gradient and every parameter, step after step."""
+"""The cut model against the uncut one: logits, loss, every gradient and parameter, every step."""
 
 import contextlib
 import dataclasses
@@ -33,8 +33,12 @@ SPECS = {
     "llama, 1 key head, tied head": TransformerSpec(
         vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=1, tied_head=True
     ),
-    "llama, 2 key heads": TransformerSpec(vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=2),
-    "llama, 12 key heads": TransformerSpec(vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=12),
+    "llama, 2 key heads": TransformerSpec(
+        vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=2
+    ),
+    "llama, 12 key heads": TransformerSpec(
+        vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=12
+    ),
 }
 WAYS = {
     "tensor": {},
@@ -50,7 +54,11 @@ CASES = [
     (4, "llama, 2 key heads", "tensor"),
     (4, "llama, 2 key heads", "sequence, gathered again"),
     (8, "gpt2", "tensor"),
-    (8, "llama, 2 key heads", "sequence"),  # 17 words on 8 ranks: two of them hold nothing but padding
+    (
+        8,
+        "llama, 2 key heads",
+        "sequence",
+    ),  # 17 words on 8 ranks: two of them hold nothing but padding
 ]
 
 
@@ -71,13 +79,13 @@ def data(name, step):
 
 
 def optimizer(model):
-    """Make an AdamW with a large eps: the gradient of the keys' bias is pure noise, which Adam would magnify."""
+    """Make an AdamW with a large eps: the gradient of the keys' bias is noise, not to magnify."""
     return torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
 
 
 @functools.cache
 def alone(name):
-    """Return logits, (loss, gradients, norm of all gradients) for each step, and the last parameters."""
+    """Return logits, (loss, gradients, their norm) for each step, and the last parameters."""
     model, history = plain(name), []
     adam, logits = optimizer(model), model(data(name, 0)[0]).detach()
     for step in range(STEPS):
@@ -85,7 +93,9 @@ def alone(name):
         loss = model(*data(name, step))
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), torch.inf)
-        history.append((loss.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}, norm))
+        history.append(
+            (loss.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}, norm)
+        )
         adam.step()
     return logits, history, model.state_dict()
 
@@ -101,7 +111,9 @@ def together(group, name, way):
         loss = model(*data(name, step))
         loss.backward()
         norm = tensor_parallel.gradient_norm(model, group)
-        history.append((loss.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}, norm))
+        history.append(
+            (loss.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}, norm)
+        )
         adam.step()
     return logits, history, model.state_dict()
 
@@ -125,11 +137,14 @@ def joined(pieces, cut):
     return torch.cat(pieces[:: cut.holders], cut.dim).narrow(cut.dim, 0, cut.shape[cut.dim])
 
 
-# ---- parity with the uncut model -----------------------------------------------------------------------------------
+# ---- parity with the uncut model -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "name", "way"), CASES)
-@pytest.mark.parity("tensor_parallel", "the cut model trains as the uncut one: logits, losses, gradients, parameters")
+@pytest.mark.parity(
+    "tensor_parallel",
+    "the cut model trains as the uncut one: logits, losses, gradients, parameters",
+)
 def test_the_cut_model_is_the_uncut_one(size, name, way):
     logits, reference, state = alone(name)
     seen, plan = ranks(size)[name, way], cuts.model(SPECS[name], size)
@@ -140,11 +155,18 @@ def test_the_cut_model_is_the_uncut_one(size, name, way):
             torch.testing.assert_close(norm, its_norm, rtol=1e-12, atol=0)
     for key, cut in plan.items():
         for step, (_, gradients, _) in enumerate(reference):
-            whole, where = joined([history[step][1][key] for _, history, _ in seen], cut), f"{key} in step {step}"
-            torch.testing.assert_close(whole, gradients[key], **EXACT, msg=lambda text, w=where: f"{w}: {text}")
+            whole, where = (
+                joined([history[step][1][key] for _, history, _ in seen], cut),
+                f"{key} in step {step}",
+            )
+            torch.testing.assert_close(
+                whole, gradients[key], **EXACT, msg=lambda text, w=where: f"{w}: {text}"
+            )
         assert all(tuple(parameters[key].shape) == cut.local_shape for _, _, parameters in seen)
         whole = joined([parameters[key] for _, _, parameters in seen], cut)
-        torch.testing.assert_close(whole, state[key], **EXACT, msg=lambda text, key=key: f"{key}: {text}")
+        torch.testing.assert_close(
+            whole, state[key], **EXACT, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 def test_every_tp_starts_from_the_same_numbers():
@@ -152,7 +174,9 @@ def test_every_tp_starts_from_the_same_numbers():
 
     def start(group):
         torch.manual_seed(3)
-        return tensor_parallel.gather(tensor_parallel.parallelize(transformer.Transformer(SPECS["gpt2"]), group), group)
+        return tensor_parallel.gather(
+            tensor_parallel.parallelize(transformer.Transformer(SPECS["gpt2"]), group), group
+        )
 
     torch.manual_seed(3)
     expected = transformer.Transformer(SPECS["gpt2"]).state_dict()
@@ -168,8 +192,10 @@ def gradients(model, name, steps=1):
 
 
 def several_ways_to_use_it(group, name):
-    """Return gradients with frozen parameters, accumulation, a model built on meta, and recomputation."""
-    cut = functools.partial(tensor_parallel.parallelize, group=group, sequence_parallel=True, regather=True)
+    """Return gradients: frozen parameters, accumulation, a model from meta, recomputation."""
+    cut = functools.partial(
+        tensor_parallel.parallelize, group=group, sequence_parallel=True, regather=True
+    )
     frozen = plain(name)
     for key, parameter in frozen.named_parameters():
         parameter.requires_grad_("norm" not in key and "attention.k" not in key)
@@ -191,7 +217,11 @@ def several_ways_to_use_it(group, name):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama, 1 key head, tied head"])
 def test_frozen_accumulated_from_meta_and_recomputed(name):
-    once, twice, plan = gradients(plain(name), name), gradients(plain(name), name, steps=2), cuts.model(SPECS[name], 3)
+    once, twice, plan = (
+        gradients(plain(name), name),
+        gradients(plain(name), name, steps=2),
+        cuts.model(SPECS[name], 3),
+    )
     seen = run(several_ways_to_use_it, name, world_size=3)
     expected = {"accumulated": twice, "from meta": once, "recomputed": once, "frozen": once}
     for way, reference in expected.items():
@@ -200,7 +230,9 @@ def test_frozen_accumulated_from_meta_and_recomputed(name):
                 assert seen[0][way][key] is None
                 continue
             whole = joined([each[way][key] for each in seen], plan[key])
-            torch.testing.assert_close(whole, gradient, **EXACT, msg=lambda text, w=way, k=key: f"{w}, {k}: {text}")
+            torch.testing.assert_close(
+                whole, gradient, **EXACT, msg=lambda text, w=way, k=key: f"{w}, {k}: {text}"
+            )
     state = plain(name).state_dict()
     for each in seen:
         assert each["gathered"].keys() == state.keys()
@@ -225,10 +257,12 @@ def test_data_parallel_replicas_of_a_cut_model():
     seen = run(two_by_two, world_size=4)
     for replica in (seen[:2], seen[2:]):
         for key, gradient in reference.items():
-            torch.testing.assert_close(joined([each[key] for each in replica], plan[key]), gradient, **EXACT)
+            torch.testing.assert_close(
+                joined([each[key] for each in replica], plan[key]), gradient, **EXACT
+            )
 
 
-# ---- parity with torch's parallelize_module ------------------------------------------------------------------------
+# ---- parity with torch's parallelize_module ------------------------------------------------------
 
 
 def bench():
@@ -241,10 +275,12 @@ def bench():
 
 
 def beside_torch(group, sequence_parallel):
-    """Take three steps of both; return losses, whole parameters, and the bytes of all large messages."""
+    """Take three steps of both; return losses, whole parameters, bytes of large messages."""
     theirs = bench().cut_by_torch(plain("llama", vocab_size=48), group, sequence_parallel)
-    ours = tensor_parallel.parallelize(plain("llama", vocab_size=48), group, sequence_parallel=sequence_parallel)
-    losses, said = [], []
+    ours = tensor_parallel.parallelize(
+        plain("llama", vocab_size=48), group, sequence_parallel=sequence_parallel
+    )
+    losses, sent_bytes = [], []
     for model, scope in ((ours, contextlib.nullcontext), (theirs, loss_parallel)):
         sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         with ledger.Ledger() as book:
@@ -257,23 +293,29 @@ def beside_torch(group, sequence_parallel):
                 sgd.step()
                 losses.append(loss.item())
         large = [event for event in book.events if event.nbytes >= 8 * BATCH * LENGTH * 48]
-        said.append({op: row["wire_bytes"] for op, row in trace.totals(large).items()})
+        sent_bytes.append({op: row["wire_bytes"] for op, row in trace.totals(large).items()})
     cut = {key: p.detach() for key, p in theirs.named_parameters()}
     whole = {key: p.full_tensor() if hasattr(p, "full_tensor") else p for key, p in cut.items()}
-    return losses[:STEPS], losses[STEPS:], tensor_parallel.gather(ours, group), whole, said
+    return losses[:STEPS], losses[STEPS:], tensor_parallel.gather(ours, group), whole, sent_bytes
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parity("tensor_parallel", "ours trains as torch's parallelize_module, and says as many bytes")
+@pytest.mark.parity(
+    "tensor_parallel", "ours trains as torch's parallelize_module, and sends as many bytes"
+)
 def test_equals_torchs_parallelize_module(sequence_parallel):
-    for ours, theirs, state, whole, said in run(beside_torch, sequence_parallel, world_size=2):
+    for ours, theirs, state, whole, sent_bytes in run(
+        beside_torch, sequence_parallel, world_size=2
+    ):
         assert ours == pytest.approx(theirs, rel=0, abs=1e-12)
         for key, value in whole.items():
-            torch.testing.assert_close(state[key], value, **EXACT, msg=lambda text, key=key: f"{key}: {text}")
-        assert said[0] == said[1]
+            torch.testing.assert_close(
+                state[key], value, **EXACT, msg=lambda text, key=key: f"{key}: {text}"
+            )
+        assert sent_bytes[0] == sent_bytes[1]
 
 
-# ---- the layers by themselves --------------------------------------------------------------------------------------
+# ---- the layers by themselves --------------------------------------------------------------------
 
 
 def two_layers(group, biased):
@@ -298,7 +340,9 @@ def layers(biased):
 
 @functools.cache
 def both_layers(size):
-    return run(lambda group: [two_layers(group, biased) for biased in (False, True)], world_size=size)
+    return run(
+        lambda group: [two_layers(group, biased) for biased in (False, True)], world_size=size
+    )
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -310,7 +354,9 @@ def test_a_column_and_a_row_layer_are_two_plain_ones(size, biased):
     (y + x).pow(2).sum().backward()
     seen = [each[biased] for each in both_layers(size)]
     torch.testing.assert_close(torch.cat([each["up"] for each in seen]), first.weight.grad, **EXACT)
-    torch.testing.assert_close(torch.cat([each["down"] for each in seen], 1), second.weight.grad, **EXACT)
+    torch.testing.assert_close(
+        torch.cat([each["down"] for each in seen], 1), second.weight.grad, **EXACT
+    )
     for each in seen:
         torch.testing.assert_close(each["y"], y.detach(), **EXACT)
         torch.testing.assert_close(each["x"], x.grad, **EXACT)
@@ -318,21 +364,26 @@ def test_a_column_and_a_row_layer_are_two_plain_ones(size, biased):
             torch.testing.assert_close(each["bias"], second.bias.grad, **EXACT)
 
 
-# ---- what is sent --------------------------------------------------------------------------------------------------
+# ---- what is sent --------------------------------------------------------------------------------
 
 
 def sent(group, name, num_layers, way):
-    """Record what one forward and backward of a model with `num_layers` layers sends, in float64."""
+    """Record what a forward and backward through `num_layers` layers sends, in float64."""
     model = tensor_parallel.parallelize(plain(name, num_layers=num_layers), group, **WAYS[way])
     with ledger.Ledger() as book:
         model(*data(name, 0)).backward()
-    return [event for event in book.events if event.nbytes >= BATCH * LENGTH * 48]  # not the sums of norms' gradients
+    return [
+        event for event in book.events if event.nbytes >= BATCH * LENGTH * 48
+    ]  # not the sums of norms' gradients
 
 
 def per_layer(group, name, way):
     """Count operations and wire bytes of one layer: what three layers send more than two."""
     two, three = (trace.totals(sent(group, name, layers, way)) for layers in (2, 3))
-    return {op: {kind: three[op][kind] - two[op][kind] for kind in ("count", "wire_bytes")} for op in three}
+    return {
+        op: {kind: three[op][kind] - two[op][kind] for kind in ("count", "wire_bytes")}
+        for op in three
+    }
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -341,7 +392,9 @@ def test_a_layer_sends_what_is_published(size):
     numbers = 8 * BATCH * LENGTH * 48 * (size - 1) / size
     seen = run(lambda group: {way: per_layer(group, "gpt2", way) for way in WAYS}, world_size=size)
     for ways in seen:
-        counts = {way: {op: row["count"] for op, row in ways[way].items() if row["count"]} for way in WAYS}
+        counts = {
+            way: {op: row["count"] for op, row in ways[way].items() if row["count"]} for way in WAYS
+        }
         assert counts["tensor"] == {"all_reduce": 4}
         assert counts["sequence"] == {"all_gather": 4, "reduce_scatter": 4}
         assert counts["sequence, gathered again"] == {"all_gather": 6, "reduce_scatter": 4}
@@ -364,20 +417,27 @@ def sent_by_the_ends(group):
     return book.events
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def cut_on(size, spec, **options):
-    run(lambda group: tensor_parallel.parallelize(transformer.Transformer(spec), group, **options), world_size=size)
+    run(
+        lambda group: tensor_parallel.parallelize(transformer.Transformer(spec), group, **options),
+        world_size=size,
+    )
 
 
 def test_models_that_do_not_split_are_refused():
-    heads = TransformerSpec(vocab_size=8, context_length=8, hidden_size=12, num_layers=1, num_heads=4)
+    heads = TransformerSpec(
+        vocab_size=8, context_length=8, hidden_size=12, num_layers=1, num_heads=4
+    )
     with pytest.raises(RankError, match=r"4 heads.* do not split over tp=3; use tp = 1, 2, 4"):
         cut_on(3, heads)
     with pytest.raises(RankError, match=r"ffn=9 do not split over tp=2; use tp = 1"):
         cut_on(2, dataclasses.replace(heads, ffn_size=9))
-    with pytest.raises(RankError, match=r"3 key/value heads .* do not split over tp=2; use tp = 1, 3, 6"):
+    with pytest.raises(
+        RankError, match=r"3 key/value heads .* do not split over tp=2; use tp = 1, 3, 6"
+    ):
         cut_on(2, dataclasses.replace(heads, num_heads=6, num_kv_heads=3))
     with pytest.raises(RankError, match="use it with sequence_parallel=True"):
         cut_on(1, heads, regather=True)
@@ -388,7 +448,10 @@ def test_a_sequence_that_does_not_split_is_refused():
         model = tensor_parallel.parallelize(plain("gpt2"), group, sequence_parallel=True)
         model(torch.zeros(1, 7, dtype=torch.int64))
 
-    with pytest.raises(RankError, match="sequences of 7 tokens do not split over 2 ranks; pad them to a multiple of 2"):
+    with pytest.raises(
+        RankError,
+        match="sequences of 7 tokens do not split over 2 ranks; pad them to a multiple of 2",
+    ):
         run(call, world_size=2)
 
 
@@ -397,7 +460,9 @@ def test_models_that_differ_between_ranks_are_refused():
         torch.manual_seed(group.rank())
         tensor_parallel.parallelize(transformer.Transformer(SPECS["gpt2"]), group)
 
-    with pytest.raises(RankError, match=r"embedding.tokens.weight differs between ranks.*torch.manual_seed"):
+    with pytest.raises(
+        RankError, match=r"embedding.tokens.weight differs between ranks.*torch.manual_seed"
+    ):
         run(call, world_size=2)
 
 
@@ -408,7 +473,11 @@ def test_a_state_that_does_not_fit_is_refused():
         tensor_parallel.load(tensor_parallel.parallelize(plain("gpt2"), group), state, group)
 
     with pytest.raises(RankError, match=r"the state lacks 1 parameters \(blocks.1.mlp.up.bias\)"):
-        run(lambda group: call(group, lambda state: state.pop("blocks.1.mlp.up.bias")), world_size=1)
+        run(
+            lambda group: call(group, lambda state: state.pop("blocks.1.mlp.up.bias")), world_size=1
+        )
     small = {"embedding.tokens.weight": torch.ones(2, 48)}
-    with pytest.raises(RankError, match=r"expected shape \(50, 48\), got \(2, 48\); pass the whole tensor"):
+    with pytest.raises(
+        RankError, match=r"expected shape \(50, 48\), got \(2, 48\); pass the whole tensor"
+    ):
         run(lambda group: call(group, lambda state: state.update(small)), world_size=1)

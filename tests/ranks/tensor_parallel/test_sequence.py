@@ -21,8 +21,13 @@ from shardlab.spec import TransformerSpec
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 BATCH, LENGTH, WIDTH = 2, 24, 48
-GPT2 = TransformerSpec(vocab_size=50, context_length=32, hidden_size=WIDTH, num_layers=2, num_heads=12)
-SPECS = {"gpt2": GPT2, "llama": dataclasses.replace(GPT2, style="llama", num_kv_heads=2, ffn_size=72)}
+GPT2 = TransformerSpec(
+    vocab_size=50, context_length=32, hidden_size=WIDTH, num_layers=2, num_heads=12
+)
+SPECS = {
+    "gpt2": GPT2,
+    "llama": dataclasses.replace(GPT2, style="llama", num_kv_heads=2, ffn_size=72),
+}
 WAYS = {
     "tensor": {},
     "sequence": {"sequence_parallel": True},
@@ -40,7 +45,7 @@ def tokens():
     return whole[:, :-1], whole[:, 1:]
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def kept(group, spec, options):
@@ -57,7 +62,8 @@ def kept(group, spec, options):
 def kept_by_a_layer(group):
     """Count what three layers keep more than two, for each model and way."""
     return {
-        (name, way): kept(group, dataclasses.replace(spec, num_layers=3), options) - kept(group, spec, options)
+        (name, way): kept(group, dataclasses.replace(spec, num_layers=3), options)
+        - kept(group, spec, options)
         for name, spec in SPECS.items()
         for way, options in WAYS.items()
     }
@@ -71,11 +77,20 @@ def ranks(size):
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.counted("tensor_parallel", "bytes that a layer keeps, with and without sequence parallelism")
+@pytest.mark.counted(
+    "tensor_parallel", "bytes that a layer keeps, with and without sequence parallelism"
+)
 def test_a_layer_keeps_what_is_predicted(name, way, size):
     layout = Layout(tp=size, sequence_parallel=way != "tensor")
-    settings = {"recipe": recipe("fp32 Adam"), "microbatch": BATCH, "sequence": LENGTH, "fused": False}
-    predicted = sum(activations.layer(Training(spec=SPECS[name], layout=layout, **settings)).values())
+    settings = {
+        "recipe": recipe("fp32 Adam"),
+        "microbatch": BATCH,
+        "sequence": LENGTH,
+        "fused": False,
+    }
+    predicted = sum(
+        activations.layer(Training(spec=SPECS[name], layout=layout, **settings)).values()
+    )
     if way == "sequence":  # what the matrices read is kept whole, at both entrances
         predicted += 2 * 4 * BATCH * LENGTH * WIDTH * (1 - 1 / size)
     for seen in ranks(size):
@@ -83,16 +98,19 @@ def test_a_layer_keeps_what_is_predicted(name, way, size):
 
 
 def test_all_activations_of_gpt2_are_divided_by_tp_only_if_gathered_again():
-    """Korthikanti et al. 2022, equations 1, 2 and 4: without dropout and scores 32 sbh, 8 + 24/t, 32/t."""
+    """Korthikanti et al. 2022, equations 1, 2, 4, without dropout: 32 sbh, 8 + 24/t, 32/t."""
     unit = 4 * BATCH * LENGTH * WIDTH // 2  # the paper's sbh is half of a number of 16 bits
-    small = 2 * 2 * 4 * BATCH * LENGTH, 4 * BATCH * LENGTH * 12  # statistics of two norms, and of 12 heads' softmax
+    small = (
+        2 * 2 * 4 * BATCH * LENGTH,
+        4 * BATCH * LENGTH * 12,
+    )  # statistics of two norms, and of 12 heads' softmax
     (whole,), (four, *_) = ranks(1), ranks(4)
     assert whole["gpt2", "tensor"] == 32 * unit + sum(small)
     assert four["gpt2", "tensor"] == (8 + 24 / 4) * unit + small[0] + small[1] / 4
     assert four["gpt2", "sequence, gathered again"] == whole["gpt2", "tensor"] / 4
 
 
-# ---- gradients of what is whole on every rank ----------------------------------------------------------------------
+# ---- gradients of what is whole on every rank ----------------------------------------------------
 
 
 def test_norms_see_a_slice_and_need_the_sum():
@@ -102,12 +120,21 @@ def test_norms_see_a_slice_and_need_the_sum():
         norm = cut.blocks[1].mlp_norm
         norm.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0].shape))
         cut(*tokens()).backward()
-        return seen, norm.weight.grad, cut.blocks[1].mlp.down.bias.grad, cut.embedding.positions.weight.grad
+        return (
+            seen,
+            norm.weight.grad,
+            cut.blocks[1].mlp.down.bias.grad,
+            cut.embedding.positions.weight.grad,
+        )
 
     plain = model(GPT2).double()
     plain(*tokens()).backward()
     block = plain.blocks[1]
-    expected = block.mlp_norm.weight.grad, block.mlp.down.bias.grad, plain.embedding.positions.weight.grad
+    expected = (
+        block.mlp_norm.weight.grad,
+        block.mlp.down.bias.grad,
+        plain.embedding.positions.weight.grad,
+    )
     for shapes, *ours in run(gradients, world_size=3):
         assert shapes == [(BATCH, LENGTH // 3, WIDTH)]
         for gradient, reference in zip(ours, expected, strict=True):
@@ -134,20 +161,25 @@ def test_the_sum_survives_a_change_of_the_parameters():
 
 def test_positions_of_a_slice():
     def slices(group):
-        return SlicedPositions(nn.Embedding.from_pretrained(torch.arange(12.0).reshape(6, 2)), group)(torch.arange(4))
+        return SlicedPositions(
+            nn.Embedding.from_pretrained(torch.arange(12.0).reshape(6, 2)), group
+        )(torch.arange(4))
 
     first, second = run(slices, world_size=2)
     assert torch.equal(torch.cat([first, second]), torch.arange(8.0).reshape(4, 2))
 
 
-# ---- gathering again -----------------------------------------------------------------------------------------------
+# ---- gathering again -----------------------------------------------------------------------------
 
 
 def reads_gathered(group, frozen):
-    """Run two layers that read one gathered tensor, twice; return outputs, gradients, and what is held."""
+    """Run two layers that read one gathered tensor, twice; return all results and counts."""
     torch.manual_seed(0)
     gathered = regather.GatheredInput(group)
-    plain = [nn.Linear(3, 4).double(), nn.Linear(3, 4, bias=False).double().requires_grad_(not frozen)]
+    plain = [
+        nn.Linear(3, 4).double(),
+        nn.Linear(3, 4, bias=False).double().requires_grad_(not frozen),
+    ]
     layers = [regather.RegatheringLinear(layer, gathered) for layer in plain]
     x = torch.randn(2, 4, 3, dtype=torch.float64)
     part = x.chunk(group.size(), 1)[group.rank()].clone().requires_grad_()
@@ -177,7 +209,9 @@ def test_layers_that_keep_a_slice_compute_as_plain_ones(frozen):
     references = [parameter.grad for layer in layers for parameter in layer.parameters()]
     for rank, (y, grad, grads, *counts) in enumerate(run(reads_gathered, frozen, world_size=2)):
         torch.testing.assert_close(y, second.detach(), **EXACT)
-        torch.testing.assert_close(grad, 2 * x.grad.chunk(2, 1)[rank], **EXACT)  # both ranks' losses count
+        torch.testing.assert_close(
+            grad, 2 * x.grad.chunk(2, 1)[rank], **EXACT
+        )  # both ranks' losses count
         for ours, reference in zip(grads, references, strict=True):
             if ours is not None:
                 torch.testing.assert_close(ours, reference, **EXACT)
@@ -197,7 +231,9 @@ def test_autocast_computes_in_16_bits_and_keeps_gradients_in_32():
     expected = plain(*tokens())
     expected.backward()
     reference = plain.blocks[0].attention.k.weight.grad.chunk(2)
-    for rank, ways in enumerate(run(lambda group: [step(group, way) for way in WAYS.values()], world_size=2)):
+    for rank, ways in enumerate(
+        run(lambda group: [step(group, way) for way in WAYS.values()], world_size=2)
+    ):
         for loss, grad in ways:
             assert loss == pytest.approx(expected.item(), rel=0.01)
             assert grad.dtype == torch.float32

@@ -15,19 +15,29 @@ from shardlab.ranks.tensor_parallel import vocabulary
 from shardlab.ranks.tensor_parallel.conjugates import SumOverRanks
 
 EXACT = {"rtol": 0, "atol": 1e-12}
-VOCABULARIES = [12, 7, 2]  # on 4 ranks: even; the last rank has 1 of 2; two ranks have nothing but padding
+VOCABULARIES = [
+    12,
+    7,
+    2,
+]  # on 4 ranks: even; the last rank has 1 of 2; two ranks have nothing but padding
 BATCH, LENGTH, WIDTH = 2, 5, 6
 SIZES = [1, 2, 3, 4]
 
 
 def drawn(vocab, shift=0.0):
-    """Draw a table [V, D], logits [B, S, V], tokens, targets (two do not count), weights of losses."""
+    """Draw a table [V, D], logits [B, S, V], tokens, targets (two ignored), weights of losses."""
     random = torch.Generator().manual_seed(vocab)
     table = torch.randn(vocab, WIDTH, dtype=torch.float64, generator=random)
     logits = 3 * torch.randn(BATCH, LENGTH, vocab, dtype=torch.float64, generator=random) + shift
     tokens, targets = torch.randint(vocab, (2, BATCH, LENGTH), generator=random)
     targets[0, 1] = targets[1, 2] = vocabulary.IGNORED
-    return table, logits, tokens, targets, torch.randn(BATCH, LENGTH, dtype=torch.float64, generator=random)
+    return (
+        table,
+        logits,
+        tokens,
+        targets,
+        torch.randn(BATCH, LENGTH, dtype=torch.float64, generator=random),
+    )
 
 
 def padded(x, dim, group):
@@ -57,7 +67,10 @@ def lose(group, vocab, shift=0.0):
 
 @functools.cache
 def ranks(size):
-    return run(lambda group: {v: (look_up(group, v), lose(group, v)) for v in VOCABULARIES}, world_size=size)
+    return run(
+        lambda group: {v: (look_up(group, v), lose(group, v)) for v in VOCABULARIES},
+        world_size=size,
+    )
 
 
 def joined(pieces, dim, vocab):
@@ -84,7 +97,9 @@ def test_the_embedding_is_torchs(vocab, size):
 @pytest.mark.parity("tensor_parallel", "a cross-entropy of cut logits is torch's")
 def test_the_cross_entropy_is_torchs(vocab, size):
     _, logits, _, targets, weights = drawn(vocab)
-    losses = F.cross_entropy(logits.requires_grad_().flatten(0, 1), targets.flatten(), reduction="none")
+    losses = F.cross_entropy(
+        logits.requires_grad_().flatten(0, 1), targets.flatten(), reduction="none"
+    )
     (losses * weights.flatten()).sum().backward()
     mean = F.cross_entropy(logits.detach().flatten(0, 1), targets.flatten())
     seen = [each[vocab][1] for each in ranks(size)]
@@ -92,7 +107,9 @@ def test_the_cross_entropy_is_torchs(vocab, size):
         torch.testing.assert_close(ours.flatten(), losses.detach(), **EXACT)
         torch.testing.assert_close(our_mean, mean, **EXACT)
         assert torch.equal(gathered, logits.detach())
-    torch.testing.assert_close(joined([grad for _, grad, _, _ in seen], 2, vocab), logits.grad, **EXACT)
+    torch.testing.assert_close(
+        joined([grad for _, grad, _, _ in seen], 2, vocab), logits.grad, **EXACT
+    )
 
 
 @pytest.mark.parametrize("shift", [1e4, -1e4])
@@ -114,9 +131,16 @@ def test_no_rank_holds_or_sends_all_logits():
 
     token = 8 * BATCH * LENGTH
     for peak, events in run(watch, world_size=size):
-        assert peak <= token * vocab / size + 3 * token  # probabilities, and for each token a column and two marks
-        assert [(event.op, event.nbytes) for event in events] == [("all_reduce", token), ("all_reduce", 2 * token)]
-        assert sum(map(trace.wire_bytes, events)) < token * vocab * (size - 1) / size  # what gathering would send
+        assert (
+            peak <= token * vocab / size + 3 * token
+        )  # probabilities, and for each token a column and two marks
+        assert [(event.op, event.nbytes) for event in events] == [
+            ("all_reduce", token),
+            ("all_reduce", 2 * token),
+        ]
+        assert (
+            sum(map(trace.wire_bytes, events)) < token * vocab * (size - 1) / size
+        )  # what gathering would send
 
 
 def test_16_bit_logits_are_summed_in_32_bits():

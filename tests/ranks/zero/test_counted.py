@@ -1,4 +1,4 @@
-"""Predicted bytes equal counted ones: what a rank holds at each of ZeRO's stages, and what it sends."""
+"""Predicted bytes equal counted ones: what a rank holds and sends at each of ZeRO's stages."""
 
 import contextlib
 import gc
@@ -24,7 +24,10 @@ SPECS = {style: TransformerSpec(**SIZES, style=style) for style in ("gpt2", "lla
 RECIPES = {  # how the module is made, and what it is sharded with
     "fp32 Adam": (torch.float32, {}),
     "mixed, 16-bit gradients": (torch.float32, {"precision": torch.bfloat16}),
-    "mixed, fp32 gradients": (torch.float32, {"precision": torch.bfloat16, "gradients": torch.float32}),
+    "mixed, fp32 gradients": (
+        torch.float32,
+        {"precision": torch.bfloat16, "gradients": torch.float32},
+    ),
 }
 CASES = [  # style, recipe, stage, microbatches, hold
     (style, recipe, stage, microbatches, hold)
@@ -48,16 +51,24 @@ def training(group_size, style, recipe, stage, microbatches):
 
 
 def alive():
-    """Count the bytes of all floating-point storages on this rank, without scalars as Adam's count of steps."""
+    """Count the bytes of all floating-point storages on this rank, but for scalars."""
     gc.collect()
-    tensors = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor) and x.is_floating_point()]
-    storages = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in tensors if x.dim()}
-    small = {x.untyped_storage()._cdata for x in tensors if x.untyped_storage().nbytes() <= x.element_size()}
+    tensors = [
+        x for x in gc.get_objects() if issubclass(type(x), torch.Tensor) and x.is_floating_point()
+    ]
+    storages = {
+        x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in tensors if x.dim()
+    }
+    small = {
+        x.untyped_storage()._cdata
+        for x in tensors
+        if x.untyped_storage().nbytes() <= x.element_size()
+    }
     return sum(nbytes for address, nbytes in storages.items() if address not in small)
 
 
 class Peaks:
-    """The peak bytes of gathered parameters and of gradient buffers, seen after each module and gradient."""
+    """The peak bytes of gathered parameters and of gradient buffers."""
 
     def __init__(self, model, states):
         self.states, self.parameters, self.gradients = states, 0, 0
@@ -68,7 +79,9 @@ class Peaks:
             parameter.register_post_accumulate_grad_hook(self._note)
 
     def _note(self, *_):
-        whole = sum(flat.whole.untyped_storage().nbytes() for flat in self.states.flats if flat.sharded)
+        whole = sum(
+            flat.whole.untyped_storage().nbytes() for flat in self.states.flats if flat.sharded
+        )
         waiting = [each._buffer for each in self.states.gradients if each._buffer is not None]
         self.parameters = max(self.parameters, whole)
         self.gradients = max(self.gradients, sum(buffer.nbytes for buffer in waiting))
@@ -94,7 +107,11 @@ def count(group, style, recipe, stage, microbatches, hold):
             states.step()
         after = states.nbytes()["parameters"]
     events = trace.communication(book.events)
-    sent = sum(map(trace.wire_bytes, events)), book.sent_bytes, sum(event.op == "reduce_scatter" for event in events)
+    sent = (
+        sum(map(trace.wire_bytes, events)),
+        book.sent_bytes,
+        sum(event.op == "reduce_scatter" for event in events),
+    )
     return held, total, (peaks.parameters, peaks.gradients), sent, len(whole), after
 
 
@@ -112,7 +129,11 @@ def counted(request):
 def test_memory_of_each_stage(counted, number):
     ranks, results = counted
     setting = training(ranks, *CASES[number][:4])
-    predicted, unpadded, padding = costs.states(setting), memory.states(setting), costs.padding(setting)
+    predicted, unpadded, padding = (
+        costs.states(setting),
+        memory.states(setting),
+        costs.padding(setting),
+    )
     for rank in results:
         held, total, _, _, still_whole, after = rank[number]
         assert held == pytest.approx(predicted, abs=0.5)  # a share of a byte is none
@@ -128,7 +149,10 @@ def test_memory_of_each_stage(counted, number):
 @pytest.mark.counted("zero", "bytes that are whole for a moment")
 def test_what_is_whole_for_a_moment(counted, number):
     ranks, results = counted
-    stage, predicted = CASES[number][2], costs.whole_for_a_moment(training(ranks, *CASES[number][:4]))
+    stage, predicted = (
+        CASES[number][2],
+        costs.whole_for_a_moment(training(ranks, *CASES[number][:4])),
+    )
     for rank in results:
         parameters, gradients = rank[number][2]
         assert parameters == predicted["parameters"]
@@ -150,13 +174,13 @@ def test_what_a_rank_sends(counted, number):
         assert sockets is None or predicted <= sockets < 1.06 * predicted
 
 
-# ---- against data parallelism --------------------------------------------------------------------------------------
+# ---- against data parallelism --------------------------------------------------------------------
 
 EVERY = [(1, 1), (2, 1), (3, 1), (1, 4), (2, 4), (3, 4)]  # stage, microbatches
 
 
 def against_data_parallel(group):
-    """Divide the bytes that each stage sends by DataParallel's, with every parameter gathered twice."""
+    """Divide each stage's sent bytes by DataParallel's; all parameters are gathered twice."""
     tokens = torch.randint(SIZES["vocab_size"], (1, 9))
 
     def sent(model, step, microbatches, no_sync):

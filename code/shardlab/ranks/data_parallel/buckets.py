@@ -31,11 +31,11 @@ class Bucket:
         self.missing = set(range(len(self.parameters)))
 
     def fill(self, index: int) -> None:
-        """Move one parameter's gradient into its view, times `scale`, in one pass over memory."""
+        """Move a gradient into its view, times `scale`, in one pass over memory."""
         if index not in self.missing:
             raise RuntimeError(
-                "a parameter received its gradient twice in one backward; "
-                "if it is checkpointed, pass use_reentrant=False to torch.utils.checkpoint"
+                "a parameter received its gradient twice in one backward; if it is "
+                "checkpointed, pass use_reentrant=False to torch.utils.checkpoint"
             )
         self.missing.remove(index)
         parameter = self.parameters[index]
@@ -43,8 +43,9 @@ class Bucket:
         assert parameter.grad is not None
         if parameter.grad.layout != torch.strided:
             raise ValueError(
-                f"the gradient of a parameter of shape {tuple(parameter.shape)} is sparse, "
-                f"and a bucket is dense; use sparse=False in nn.Embedding and nn.EmbeddingBag"
+                f"the gradient of a parameter of shape {tuple(parameter.shape)} is "
+                f"sparse, and a bucket is dense; "
+                f"use sparse=False in nn.Embedding and nn.EmbeddingBag"
             )
         torch.mul(parameter.grad, self.scale, out=view)
         parameter.grad = view

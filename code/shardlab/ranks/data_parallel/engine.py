@@ -94,7 +94,7 @@ class DataParallel(nn.Module):
             self._send_full()
 
     def _send_full(self) -> None:
-        """Send full buckets, but none before its predecessor: messages pair up by order."""
+        """Send full buckets in their order, by which messages of all ranks pair up."""
         for bucket in self.buckets[len(self._waits) :]:
             if bucket.missing:
                 return

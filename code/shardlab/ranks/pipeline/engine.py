@@ -98,7 +98,7 @@ class Pipeline(nn.Module):
         self.negotiated = torch.Size() if tokens is None else tokens.shape
 
     def _run(self, program: Sequence[Step], batch: Batch) -> list[Tensor]:
-        """Execute a program; return the results of the last part, if it is on this stage."""
+        """Execute a program; return the last part's results, if that is on this stage."""
         self.messages.begin()
         self.stage.begin(batch)
         self.events = []

@@ -68,13 +68,15 @@ class SplitBackward:
 
 
 class _Linear(torch.autograd.Function):
-    """x @ weight.T + bias, whose backward leaves the gradients of weight and bias for later.
+    """x @ weight.T + bias, whose backward leaves the gradients of both for later.
 
     The weights are not its inputs: autograd would call their hooks without a gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: nn.Linear, later: Later) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, anchor: Tensor, layer: nn.Linear, later: Later
+    ) -> Tensor:
         ctx.save_for_backward(x, layer.weight, layer.bias)
         ctx.later = later
         return F.linear(x, layer.weight, layer.bias)     # [..., D] -> [..., F]

@@ -11,7 +11,7 @@ ranks compute the same from a tensor, each rank has its whole gradient; if each 
 else from it, each has a part of the gradient, and the whole is the sum. No backward changes the
 gradient that it is given: autograd may have lent the same tensor to a residual connection.
 
-Shapes: n is the length along `dim` of one of t ranks' pieces; the other dims are [...].
+Shapes: n is the length along `dim` (written first) of one of t ranks' pieces; [...] is the rest.
 """
 
 from typing import Any

@@ -65,7 +65,7 @@ class CrossEntropy(Function):
         lowest = exact.new_full(targets.shape, -torch.inf)
         highest = exact[..., :real].amax(-1) if real else lowest
         highest = comm.all_reduce(highest, group, "max")     # [B, S]
-        shifted = exact - highest[..., None]                 # [B, S, V/tp]; exp is finite
+        shifted = exact - highest[..., None]                 # [B, S, V/tp], at most 0
         shifted[..., real:] = -torch.inf
         column, is_local = find(targets, size, group)        # [B, S]
         chosen = shifted.gather(-1, column[..., None])[..., 0]

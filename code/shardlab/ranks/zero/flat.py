@@ -125,12 +125,12 @@ class Flat:
     def forget(self) -> None:
         """Free all but this rank's piece, if the buffer is sharded.
 
-        What autograd kept is a view of the same storage: the next gather fills it again.
+        What autograd kept is a view of the same storage, which the next gather fills.
         """
         if self.sharded and self.is_whole:
             self._finish_gather()
             for parameter, shape in zip(self.parameters, self.shapes, strict=True):
-                parameter.data = self._absent.expand(shape)  # NaN shows a read by mistake
+                parameter.data = self._absent.expand(shape)  # NaN shows misuse
             self.whole.untyped_storage().resize_(0)
 
     def update(self) -> None:

@@ -6,8 +6,8 @@
                               gather 3 | gather 2   | gather 1   |
 
 While a unit computes, the next one is gathered, so two units are whole at a time. Parameters that
-are in no unit are whole from the beginning of forward to the end of backward. Torch's fully_shard
-does the same: Zhao et al. 2023, sections 3.3 and 4 (https://arxiv.org/abs/2304.11277).
+are in no unit are whole from the beginning of forward to the end of backward. Source:
+Zhao et al. 2023, "PyTorch FSDP", sections 3.3 and 4 (https://arxiv.org/abs/2304.11277).
 """
 
 from collections.abc import Callable, Sequence
@@ -77,6 +77,7 @@ class Gathering:
             self.units[index].gather()
 
     def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
+        """Make the root whole, and begin to gather the first unit."""
         self.root.gather()
         self._prefetch(0)
         self.root.ready()
@@ -108,10 +109,12 @@ class Gathering:
         self._prefetch(index - 1)
 
     def _end_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Wait for backward, or free the root if there will be none."""
         if not before_backward(self._begin_backward, output):
             self.root.forget()
 
     def _begin_backward(self) -> None:
+        """Make the root whole, begin to gather the last unit, and forget all at the end."""
         if not self._backwards.begins(self.forget):  # another output of the same backward
             return
         self.root.gather()

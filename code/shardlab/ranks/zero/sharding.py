@@ -168,7 +168,7 @@ class Zero:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Step this rank's pieces, and share them: at once, in stage 3 when they are needed."""
+        """Step this rank's pieces and share them: at once, or in stage 3 when needed."""
         self.reduce()
         for gradients in self.gradients:
             master = gradients.flat.master
