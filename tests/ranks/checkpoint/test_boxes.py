@@ -1,5 +1,6 @@
-"""An interval of a flattened tensor is some boxes of it, in order; and all ranks together hold the whole."""
+"""An interval of a flattened tensor is a few boxes, in order; all ranks together hold the whole."""
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -42,7 +43,7 @@ def boxes_of(group):
     for layout, schedule, style in LAYOUTS:
         trainer = training.make_trainer(group, (layout, schedule, style, 3, None), known=known)
         trainer.step(*training.batch(trainer.mesh, style, 0, 9))
-        found.append([box._replace(tensor=box.tensor.clone()) for box in trainer.boxes()])
+        found.append([replace(box, tensor=box.tensor.clone()) for box in trainer.boxes()])
     return found
 
 
@@ -72,11 +73,12 @@ def test_all_ranks_together_hold_every_number_and_agree(index, by_rank):
     count = {name: torch.zeros_like(whole, dtype=torch.int) for name, whole in expected.items()}
     seen = {}
     for rank in by_rank:
-        for name, shape, offsets, tensor in rank[index]:
-            whole = expected[name]
-            assert tuple(whole.shape) == tuple(shape)
-            place = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
-            torch.testing.assert_close(tensor, whole[place], rtol=0, atol=1e-12)
-            assert torch.equal(tensor, seen.setdefault((name, offsets, tensor.shape), tensor))
-            count[name][place] += 1
+        for box in rank[index]:
+            whole = expected[box.name]
+            assert tuple(whole.shape) == tuple(box.shape)
+            place = tuple(slice(o, o + s) for o, s in zip(box.offsets, box.tensor.shape, strict=True))
+            torch.testing.assert_close(box.tensor, whole[place], rtol=0, atol=1e-12)
+            twin = seen.setdefault((box.name, box.offsets, box.tensor.shape), box.tensor)
+            assert torch.equal(box.tensor, twin)
+            count[box.name][place] += 1
     assert all((each > 0).all() for each in count.values())

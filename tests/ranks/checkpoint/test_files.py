@@ -255,7 +255,8 @@ def test_boxes_that_leave_something_out_are_refused(tmp_path):
     def half(group):
         from shardlab.ranks.checkpoint.boxes import Box
 
-        checkpoint.save(tmp_path, 1, group, [Box("weights/x", (4,), (group.rank(),), torch.zeros(1))], {})
+        box = Box(name="weights/x", shape=(4,), offsets=(group.rank(),), tensor=torch.zeros(1))
+        checkpoint.save(tmp_path, 1, group, [box], {})
 
     with pytest.raises(RankError, match="Failed to validate global plan"):
         run(half, world_size=2)

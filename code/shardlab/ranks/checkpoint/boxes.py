@@ -1,18 +1,22 @@
-"""Which boxes of which whole tensors a rank holds, however they are cut: what makes a checkpoint fit other ranks.
+"""Describe what a rank holds as boxes of whole tensors, so that ranks in any layout can load it.
 
-Tensor parallelism cuts a matrix by rows or columns; ZeRO cuts what is left of it where a flat buffer is cut, in the
-middle of a row. An interval of a flattened matrix is three boxes at most:
+Tensor parallelism cuts a matrix by rows or columns; ZeRO cuts such a piece again where its flat
+buffer is cut, often in the middle of a row. An interval of a flattened matrix is at most three
+boxes:
 
     . . . .
     . . a a     the end of a row
     b b b b     whole rows
     c . . .     the beginning of a row
+
+Shapes: n = numbers in an interval. A *piece* is what one rank of tensor parallelism holds of a
+parameter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,22 +26,23 @@ from ...cuts import Cut
 from ..data_parallel.replica import Replica
 from ..zero import Zero
 
-COUNT = "step"  # what torch's optimizers call their count of steps, which belongs to no single number
+COUNT = "step"  # the key of the count of steps in torch's optimizers, one for each tensor
 Offsets = tuple[int, ...]
 
 
-class Box(NamedTuple):
-    """A part of a named tensor, in the rank's own memory: to write into a checkpoint, or to fill from one."""
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box of a named tensor in the rank's own memory, to save or to load."""
 
-    name: str
+    name: str  # kind/parameter
     shape: tuple[int, ...]  # of the whole
     offsets: Offsets
     tensor: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Span:
-    """An interval of a parameter's piece, flattened; and where its optimizer keeps what belongs to it."""
+    """An interval of a flattened piece of a parameter, with its optimizer states."""
 
     name: str  # in the plain model
     cut: Cut
@@ -45,53 +50,71 @@ class Span:
     begin: int  # in the flattened piece
     numbers: Tensor  # [n]
     optimizer: Optimizer
-    key: Tensor  # under which the optimizer keeps its states
-    place: slice  # of the interval in that, flattened
+    key: Tensor  # the optimizer's key for the states
+    place: slice  # of the interval in the flattened key
 
     def weights(self) -> Iterator[Box]:
-        """The parameter itself."""
+        """List the boxes of the parameter."""
         return self._boxes("weights", self.numbers)
 
     def states(self) -> Iterator[Box]:
-        """What the optimizer keeps. Errors: ValueError for what is no tensor."""
+        """List the boxes of its optimizer states. Errors: ValueError if a state is no tensor."""
         for name, value in self.optimizer.state.get(self.key, {}).items():
             if not isinstance(value, Tensor):
-                raise ValueError(f"the optimizer keeps {name}={value!r}, and a checkpoint holds tensors only")
-            if self._is_for_each(name, value):
+                raise ValueError(
+                    f"the optimizer keeps {name}={value!r}, but a checkpoint holds tensors only; "
+                    "use an optimizer that keeps tensors, or save a checkpoint without it"
+                )
+            if name != COUNT and value.shape == self.key.shape:
                 yield from self._boxes(name, value.view(-1)[self.place])
             else:
-                yield Box(f"{name}/{self.name}", tuple(value.shape), (0,) * value.dim(), value)
+                yield whole(f"{name}/{self.name}", value)
 
     def expect(self, saved: Mapping[str, Any]) -> None:
-        """Make room for the states that a checkpoint holds, by its `contents`; forget all others."""
+        """Allocate the optimizer states that a checkpoint holds, and drop all others.
+
+        saved: the checkpoint's `contents`.
+        """
         self.optimizer.state.pop(self.key, None)
         for name, each in saved.items():
             kind, _, parameter = name.partition("/")
-            if parameter == self.name and kind != "weights":
-                alike = tuple(each.size) == self.cut.shape and kind != COUNT
-                like = self.key if alike else torch.empty(each.size)  # single numbers: on the CPU, as in torch
-                self.optimizer.state[self.key][kind] = torch.zeros_like(like, dtype=each.properties.dtype)
-
-    def _is_for_each(self, name: str, value: Tensor) -> bool:
-        return name != COUNT and value.shape == self.key.shape
+            if parameter != self.name or kind == "weights":
+                continue
+            like = torch.empty(each.size)  # a single number is on the CPU, as in torch
+            if kind != COUNT and tuple(each.size) == self.cut.shape:
+                like = self.key
+            state = torch.zeros_like(like, dtype=each.properties.dtype)
+            self.optimizer.state[self.key][kind] = state
 
     def _boxes(self, kind: str, numbers: Tensor) -> Iterator[Box]:
-        """Of the interval, in the whole; the padding of a vocabulary belongs to none."""
-        start, dim = self.cut.held(self.rank).start, self.cut.dim
+        """List the boxes of the interval in the whole tensor, without the padding of a vocabulary.
+
+        numbers: [n], those of the interval.
+        """
+        dim = self.cut.dim
+        held = self.cut.held(self.rank)
         at = 0
         for offsets, sizes in boxes(self.cut.local_shape, self.begin, self.begin + len(numbers)):
             tensor = numbers[at : at + prod(sizes)].view(sizes)
             at += prod(sizes)
             if dim is not None:
-                real = len(self.cut.held(self.rank)) - offsets[dim]
-                tensor = tensor.narrow(dim, 0, max(0, min(real, sizes[dim])))
-                offsets = (*offsets[:dim], offsets[dim] + start, *offsets[dim + 1 :])
+                unpadded = max(0, min(len(held) - offsets[dim], sizes[dim]))
+                tensor = tensor.narrow(dim, 0, unpadded)
+                offset = offsets[dim] + held.start
+                offsets = (*offsets[:dim], offset, *offsets[dim + 1 :])
             if tensor.numel():
-                yield Box(f"{kind}/{self.name}", self.cut.shape, offsets, tensor)
+                name = f"{kind}/{self.name}"
+                yield Box(name=name, shape=self.cut.shape, offsets=offsets, tensor=tensor)
+
+
+def whole(name: str, tensor: Tensor) -> Box:
+    """Make a box that is the whole tensor."""
+    shape = tuple(tensor.shape)
+    return Box(name=name, shape=shape, offsets=(0,) * len(shape), tensor=tensor)
 
 
 def boxes(shape: Sequence[int], begin: int, end: int) -> Iterator[tuple[Offsets, tuple[int, ...]]]:
-    """Offsets and sizes of the boxes that make up an interval of a flattened tensor, in its order."""
+    """List offsets and sizes of the boxes of an interval of a flattened tensor, in its order."""
     if not shape:
         yield (), ()
     elif len(shape) == 1:
@@ -100,7 +123,8 @@ def boxes(shape: Sequence[int], begin: int, end: int) -> Iterator[tuple[Offsets,
         row = prod(shape[1:])
         while begin < end:
             number, inside = divmod(begin, row)
-            if inside == 0 and (count := (end - begin) // row):
+            count = (end - begin) // row
+            if inside == 0 and count:  # whole rows
                 yield (number, *(0 for _ in shape[1:])), (count, *shape[1:])
                 begin += count * row
             else:
@@ -110,24 +134,35 @@ def boxes(shape: Sequence[int], begin: int, end: int) -> Iterator[tuple[Offsets,
                 begin = until
 
 
-def spans(states: Sequence[Replica | Zero], plan: Mapping[str, Cut], rank: int) -> Iterator[Span]:
-    """All that a rank of tensor parallelism keeps of a model cut by the plan.
+def spans(
+    states: Sequence[Replica | Zero], cuts: Mapping[str, Cut], rank: int
+) -> Iterator[Span]:
+    """List all that this rank keeps of a model, by parameter.
 
-    A tied head that stands beside its embedding, on the last stage, has its name: both hold the same numbers.
+    cuts: of the parameters of the plain model. rank: this rank's in tensor parallelism. The copy of
+    a tied head, on the last stage, is listed as the embedding, which has the same numbers.
     """
     for state in states:
-        for name, begin, numbers, key, place in _kept(state):
-            plain = name if name in plan else "embedding.tokens.weight"
-            yield Span(plain, plan[plain], rank, begin, numbers, state.optimizer, key, place)
+        kept = _of_replica(state) if isinstance(state, Replica) else _of_zero(state)
+        for name, interval in kept:
+            plain = name if name in cuts else "embedding.tokens.weight"
+            yield Span(
+                name=plain, cut=cuts[plain], rank=rank, optimizer=state.optimizer, **interval
+            )
 
 
-def _kept(state: Replica | Zero) -> Iterator[tuple[Any, ...]]:
-    if isinstance(state, Replica):
-        for name, parameter in state.named.items():
-            yield name, 0, parameter.detach().view(-1), parameter, slice(None)
-        return
+def _of_replica(state: Replica) -> Iterator[tuple[str, dict[str, Any]]]:
+    """List the parameters, each with the fields of a span that tell where its numbers are."""
+    for name, parameter in state.named.items():
+        numbers = parameter.detach().view(-1)                         # [n], the whole piece
+        yield name, {"begin": 0, "numbers": numbers, "key": parameter, "place": slice(None)}
+
+
+def _of_zero(state: Zero) -> Iterator[tuple[str, dict[str, Any]]]:
+    """List this rank's slices of parameters, each with the fields that tell where they are."""
     for flat in state.flats:
         begins = {name: begin for name, (begin, _) in zip(flat.names, flat.places, strict=True)}
         for name, place in flat.held:
-            first = flat.group.rank() * flat.length + place.start - begins[name]
-            yield name, first, flat.master[place], flat.master, place
+            begin = flat.group.rank() * flat.length + place.start - begins[name]
+            numbers = flat.master[place]                              # [n]
+            yield name, {"begin": begin, "numbers": numbers, "key": flat.master, "place": place}

@@ -1,15 +1,16 @@
-"""Checkpoints that any layout can read: every number of the model is in them once, under its place in the whole.
+"""Save and load checkpoints that any layout can read: they hold every number of the model once.
 
-torch.distributed.checkpoint (DCP, https://docs.pytorch.org/docs/stable/distributed.checkpoint.html) writes boxes of
-tensors, each from one of the ranks that have it, and finds out for every rank which parts of which files fill its own.
+torch.distributed.checkpoint (DCP, https://docs.pytorch.org/docs/stable/distributed.checkpoint.html)
+writes boxes of tensors, each from one of the ranks that have it, and finds out for every rank which
+parts of which files fill its boxes.
 
-    checkpoint.save(folder, 12, group, boxes, facts)      # folder/step-00000012, whole or not at all
-    path = checkpoint.latest(folder)                      # the last one that is whole
+    checkpoint.save(folder, 12, group, boxes, facts)      # folder/step-00000012, or nothing at all
+    path = checkpoint.latest(folder)                      # the last complete checkpoint
+
+DCP unpickles its file .metadata, which can run any code: load only checkpoints that you trust.
 """
 
 import io
-import os
-import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,14 +37,12 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from .. import comm
-from .boxes import Box
+from .boxes import Box, whole
+from .folders import NAME, complete, delete, delete_partial, flush
 
-NAME, WEIGHTS = "step-{:08d}", "weights/"
+WEIGHTS = "weights/"  # the kind of a parameter itself
 Size = torch.Size
 Contents = dict[str, TensorStorageMetadata]
-
-
-# ---- folders ---------------------------------------------------------------------------------------------------------
 
 
 def save(
@@ -56,97 +55,95 @@ def save(
     *,
     keep: int = 2,
 ) -> Path:
-    """Write the boxes of all ranks into folder/step-..., and then remove all but the last `keep`. All ranks call it.
+    """Save the boxes of all ranks in folder/step-..., then delete all but the last `keep`.
 
-    Boxes that several ranks have must be equal. facts: alike on all ranks; own: of this one, such as its random state;
-    both plain data. A kill at any moment leaves the checkpoints before: the new one gets its name when it is whole.
-    Errors: ValueError for a step that is there already; DCP's where the boxes are not the whole of every tensor.
+    All ranks call it. Boxes that several ranks have must be equal.
+
+    facts  plain data, the same on all ranks
+    own    plain data of this rank, such as its random states
+
+    A kill at any moment leaves the earlier checkpoints: the new one gets its name when it is
+    complete. Errors: ValueError for a step that exists already; DCP's where the boxes of all ranks
+    do not fill every tensor.
     """
-    folder, first = Path(folder), group.rank() == 0
-    path, part = folder / NAME.format(step), folder / f".{NAME.format(step)}.part"
+    folder = Path(folder)
+    first = group.rank() == 0
+    path = folder / NAME.format(step)
+    part = folder / f".{path.name}.part"
     if path.exists():
-        raise ValueError(f"{path} is there already; go on from it (checkpoint.latest), or save into another folder")
+        raise ValueError(
+            f"{path} is there already; go on from it (checkpoint.latest), "
+            "or save into another folder"
+        )
     comm.barrier(group)
     if first:
-        _sweep(folder)
+        delete_partial(folder)
         part.mkdir(parents=True)
     comm.barrier(group)
     data = {"facts": {**facts, "step": step}, _own(group.rank(), group.size()): own}
-    dcp.save({}, storage_writer=dcp.FileSystemWriter(part), planner=Writing(boxes, data), process_group=group)
+    dcp.save(
+        {},
+        storage_writer=dcp.FileSystemWriter(part),
+        planner=Writing(boxes, data),
+        process_group=group,
+    )
     if first:
-        _settle(part)
+        flush(part)
         part.rename(path)
-        _settle(folder)
-        for old in _whole(folder)[:-keep]:
-            _remove(old)
+        flush(folder)
+        for old in complete(folder)[:-keep]:
+            delete(old)
     comm.barrier(group)
     return path
 
 
-def latest(folder: str | Path) -> Path | None:
-    """The last checkpoint in a folder; None where there is none."""
-    found = _whole(Path(folder))
-    return found[-1] if found else None
-
-
-def _whole(folder: Path) -> list[Path]:
-    """Those that have their name, oldest first."""
-    return sorted(folder.glob(NAME.format(0).replace("0", "[0-9]")))
-
-
-def _remove(path: Path) -> None:
-    """First from the names of whole ones, and then from the disk."""
-    away = path.with_name(f".{path.name}.old")
-    path.rename(away)
-    shutil.rmtree(away)
-
-
-def _sweep(folder: Path) -> None:
-    """Away with what a killed run has left."""
-    for left in [*folder.glob(".step-*.part"), *folder.glob(".step-*.old")]:
-        shutil.rmtree(left)
-
-
-def _settle(folder: Path) -> None:
-    """Return when the names in a folder are on the disk; DCP has done so for the files."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _own(rank: int, size: int) -> str:
+    """Name the data of one rank."""
     return f"rank {rank} of {size}"
 
 
-# ---- what is in them -------------------------------------------------------------------------------------------------
+# ---- what is in a checkpoint -------------------------------------------------------------------
 
 
 def contents(path: str | Path) -> Contents:
-    """The tensors that a checkpoint holds, as DCP describes them: kind/parameter -> size, dtype.
+    """Describe the tensors that a checkpoint holds: kind/parameter -> DCP's metadata (size, dtype).
 
-    Errors: ValueError that says which file is missing or too short.
+    Errors: ValueError with the file that is missing or too short.
     """
     path = Path(path)
     if not (path / ".metadata").is_file():
-        raise ValueError(f"{path} is no checkpoint: it has no file .metadata; pass what checkpoint.latest(...) returns")
-    found = dcp.FileSystemReader(path).read_metadata()
+        raise ValueError(
+            f"{path} is no checkpoint: it has no file .metadata; "
+            "pass what checkpoint.latest(...) returns"
+        )
+    metadata = dcp.FileSystemReader(path).read_metadata()
+    _check_sizes(path, metadata.storage_data.values())
+    tensors: Contents = {}
+    for name, each in metadata.state_dict_metadata.items():
+        if isinstance(each, TensorStorageMetadata):
+            tensors[name] = each
+    return tensors
+
+
+def _check_sizes(path: Path, stored: Iterable[Any]) -> None:
+    """Check that every file is there, and as long as what it stores; ValueError otherwise."""
     needed: dict[str, int] = {}
-    for place in found.storage_data.values():
-        needed[place.relative_path] = max(needed.get(place.relative_path, 0), place.offset + place.length)
+    for place in stored:
+        end = place.offset + place.length
+        needed[place.relative_path] = max(needed.get(place.relative_path, 0), end)
     for name, nbytes in needed.items():
-        there = (path / name).stat().st_size if (path / name).is_file() else None
-        if there is None or there < nbytes:
-            state = "is missing" if there is None else f"has {there} bytes of {nbytes}"
-            raise ValueError(f"{path} is damaged: its file {name} {state}; use an earlier checkpoint")
-    return {name: each for name, each in found.state_dict_metadata.items() if isinstance(each, TensorStorageMetadata)}
+        file = path / name
+        state = f"has {file.stat().st_size} bytes of {nbytes}" if file.is_file() else "is missing"
+        if not file.is_file() or file.stat().st_size < nbytes:
+            raise ValueError(
+                f"{path} is damaged: its file {name} {state}; use an earlier checkpoint"
+            )
 
 
 def load(path: str | Path, group: comm.Group, boxes: Iterable[Box]) -> tuple[dict[str, Any], Any]:
-    """Fill this rank's boxes; returns the facts, and what the same rank of equally many wrote as its own, else None.
+    """Fill this rank's boxes from a checkpoint; all ranks call it, after `check`.
 
-    All ranks call it, after `check`.
+    Returns the facts; and this rank's own data, or None if another number of ranks has saved.
     """
     own = _own(group.rank(), group.size())
     reading = Reading(boxes, ["facts", own])
@@ -155,32 +152,51 @@ def load(path: str | Path, group: comm.Group, boxes: Iterable[Box]) -> tuple[dic
 
 
 def check(path: str | Path, saved: Contents, shapes: Mapping[str, Sequence[int]]) -> None:
-    """ValueError unless the checkpoint holds the weights of these names and shapes, and no others."""
-    held = {name.removeprefix(WEIGHTS): tuple(x.size) for name, x in saved.items() if name.startswith(WEIGHTS)}
+    """Check that a checkpoint holds weights of these names and shapes, and no others.
+
+    Errors: ValueError with the first parameter that differs.
+    """
+    held = {}
+    for name, each in saved.items():
+        if name.startswith(WEIGHTS):
+            held[name.removeprefix(WEIGHTS)] = each.size
     for name in sorted({*held, *shapes}):
-        there, here = (tuple(which[name]) if name in which else "missing" for which in (held, shapes))
+        there = _shape_of(name, held)
+        here = _shape_of(name, shapes)
         if there != here:
             raise ValueError(
-                f"{path} is of another model: {name} is {there} there, and {here} here; build the model that was saved"
+                f"{path} is of another model: {name} is {there} there, and {here} here; "
+                "build the model that was saved"
             )
 
 
+def _shape_of(name: str, shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...] | str:
+    return tuple(shapes[name]) if name in shapes else "missing"
+
+
 def weights(path: str | Path) -> dict[str, Tensor]:
-    """The parameters of the plain model, whole, without any other rank: to look at, or to run the model."""
-    saved = {name: each for name, each in contents(path).items() if name.startswith(WEIGHTS)}
-    whole = {name: torch.empty(each.size, dtype=each.properties.dtype) for name, each in saved.items()}
-    boxes = [Box(name, tuple(x.shape), (0,) * x.dim(), x) for name, x in whole.items()]
+    """Load the parameters of the plain model, whole, in a single process."""
+    found: dict[str, Tensor] = {}
+    for name, each in contents(path).items():
+        if name.startswith(WEIGHTS):
+            found[name] = torch.empty(each.size, dtype=each.properties.dtype)
+    planner = Reading([whole(name, tensor) for name, tensor in found.items()], [])
+    reader = dcp.FileSystemReader(path)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # which is what is asked for
-        dcp.load({}, storage_reader=dcp.FileSystemReader(path), planner=Reading(boxes, []), no_dist=True)
-    return {name.removeprefix(WEIGHTS): tensor for name, tensor in whole.items()}
+        # torch warns that it does what `no_dist` asks for
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load({}, storage_reader=reader, planner=planner, no_dist=True)
+    return {name.removeprefix(WEIGHTS): tensor for name, tensor in found.items()}
 
 
-# ---- how DCP is told -------------------------------------------------------------------------------------------------
+# ---- planners for DCP --------------------------------------------------------------------------
 
 
 class Writing(dcp.DefaultSavePlanner):
-    """Offers this rank's boxes and data. What several offer, DCP takes from one, and looks whether all is there."""
+    """A plan to save this rank's boxes and data.
+
+    DCP saves what several ranks offer from one of them, and checks that every tensor is complete.
+    """
 
     def __init__(self, boxes: Iterable[Box], data: Mapping[str, Any]) -> None:
         super().__init__(flatten_state_dict=False)
@@ -188,8 +204,12 @@ class Writing(dcp.DefaultSavePlanner):
         self.data = data
 
     def create_local_plan(self) -> SavePlan:
-        items = [WriteItem(i, WriteItemType.SHARD, tensor_data=_written(box)) for i, box in self.boxes.items()]
-        self.plan = SavePlan(items + [WriteItem(MetadataIndex(name), WriteItemType.BYTE_IO) for name in self.data])
+        items = []
+        for index, box in self.boxes.items():
+            items.append(WriteItem(index, WriteItemType.SHARD, tensor_data=_written(box)))
+        for name in self.data:
+            items.append(WriteItem(MetadataIndex(name), WriteItemType.BYTE_IO))
+        self.plan = SavePlan(items)
         return self.plan
 
     def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
@@ -201,7 +221,7 @@ class Writing(dcp.DefaultSavePlanner):
 
 
 class Reading(dcp.DefaultLoadPlanner):
-    """Asks for this rank's boxes, and for data of these names, which is in `data` then, where it was saved."""
+    """A plan to load this rank's boxes, and the data of these names, which goes to `data`."""
 
     def __init__(self, boxes: Iterable[Box], names: Sequence[str]) -> None:
         super().__init__(flatten_state_dict=False)

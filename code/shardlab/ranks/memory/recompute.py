@@ -45,8 +45,9 @@ def checkpoint(function: Callable[..., Any], *inputs: Any, **options: Any) -> An
 
     conditions = _Conditions()
     parameters = _Parameters()
+    detached = [tensor.detach() for tensor in tensors]  # outside the mode, which would note them
     with torch.no_grad(), parameters:
-        results, form = tree_flatten(run([tensor.detach() for tensor in tensors]))
+        results, form = tree_flatten(run(detached))
     parameters.note(*results)  # also a parameter that the function returns as it is
     again = functools.partial(conditions.restore, run)
     used = parameters.used

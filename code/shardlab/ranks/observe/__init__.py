@@ -1,5 +1,6 @@
-"""What ranks do, seen from outside. Each file stands alone, but for the first one.
+"""Record what ranks do, and find what went wrong.
 
-`ledger` records what a rank sends and computes, with `program`, `flops` and `sockets`; `saved_tensors` counts what
-backward keeps; `diagnose` finds the rank and the tensor that went wrong.
+`ledger` records what a rank sends and computes, and uses `program`, `flops` and `sockets`.
+`saved_tensors` counts what autograd keeps for backward, and `diagnose` finds the rank and the
+tensor that went wrong; each of these two stands alone.
 """

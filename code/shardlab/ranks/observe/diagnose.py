@@ -1,12 +1,15 @@
-"""Find the rank that differs, and the first module that does: a few functions to copy into a run that goes wrong.
+"""Find the rank that differs, and the first module that does; functions to copy into your own run.
 
-What should be equal on all ranks is compared by checksums, eight bytes a tensor; what differs between a run on many
-ranks and the same on one is looked for module by module, in the order in which they compute.
+What should be equal on all ranks is compared by checksums of eight bytes per tensor. A difference
+between a run on many ranks and one on a single rank is searched module by module, in the order in
+which they compute.
 
-    diagnose.differing(model.state_dict(), group)    # {"head.bias": [2]}: rank 2 has other bits than rank 0
-    diagnose.nonfinite(gradients, group)             # {1: "up.weight"}: rank 1 has a NaN, before the all-reduce
-    with diagnose.outputs(model) as seen:            # what every module put out, innermost first
+    diagnose.differing(model.state_dict(), group)    # {"head.bias": [2]}: rank 2 has other bits
+    diagnose.nonfinite(gradients, group)             # {1: "up.weight"}: rank 1 has a NaN
+    with diagnose.outputs(model) as recorded:        # the output of every module, innermost first
         loss = model(x)
+
+Shapes: n = numbers of a tensor, T = number of tensors, W = ranks of the group.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,111 +21,142 @@ from torch import Tensor, nn
 
 from .. import comm
 
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes -> whole numbers of as many
-_STRIDE = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's constants, as torch's signed numbers
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
+_STRIDE = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's constants, as signed integers
 _MIXING = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
 def gathered(number: float, group: comm.Group) -> list[float]:
-    """One number from every rank, in the order of ranks: of a step, a loss, a norm. Every rank calls it."""
-    mine = torch.tensor([number], dtype=torch.float64, device=comm.device(group))
-    return [float(each) for each in comm.all_gather(mine, group).tolist()]
+    """Gather a number from every rank, such as a loss or a norm; every rank calls it.
+
+    Returns the numbers in rank order, on every rank.
+    """
+    mine = torch.tensor([number], dtype=torch.float64, device=comm.device(group))  # [1]
+    return [float(each) for each in comm.all_gather(mine, group).tolist()]         # W numbers
 
 
-# ---- what should be equal on all ranks -------------------------------------------------------------------------------
+# ---- what should be equal on all ranks ---------------------------------------------------------
 
 
 @torch.no_grad()
 def checksum(x: Tensor) -> Tensor:
-    """The bits of a tensor as one whole number: [...] -> [], int64. It needs some 24 bytes for each number meanwhile.
+    """Hash the bits of a tensor: [...] -> [], int64. Uses about 24 bytes per number meanwhile.
 
-    Every number is mixed with its place (as SplitMix64 mixes, Steele et al. 2014, https://doi.org/10.1145/2660193.2660195)
-    and added modulo 2^64: so the order of adding does not matter, and a NaN is a pattern of bits like any other.
+    Every number is mixed with its place, and the results are added modulo 2^64: so the order of
+    addition does not matter, and a NaN is a pattern of bits like any other. The mixing is that of
+    SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195).
     """
-    flat = torch.view_as_real(x) if x.is_complex() else x
-    words = flat.contiguous().view(-1).view(_WORDS[flat.element_size()]).to(torch.int64)
-    mixed = words + torch.arange(1, words.numel() + 1, device=words.device) * _STRIDE
+    real = torch.view_as_real(x) if x.is_complex() else x
+    flat = real.contiguous().view(-1)                                 # [n]
+    words = flat.view(_INTEGERS[flat.element_size()]).to(torch.int64)  # [n], the bits of each
+    places = torch.arange(1, words.numel() + 1, device=words.device)  # [n]
+    mixed = words + places * _STRIDE
     for shift, factor in _MIXING:
         mixed = (mixed ^ (mixed >> shift)) * factor
     return (mixed ^ (mixed >> 31)).sum()
 
 
 def differing(tensors: Mapping[str, Tensor], group: comm.Group) -> dict[str, list[int]]:
-    """Which tensors are not bit by bit those of rank 0, and on which ranks; the same answer everywhere.
+    """Find the tensors that are not bitwise identical to those of rank 0: name -> ranks.
 
-    Every rank passes the same names in the same order. One message, eight bytes for each tensor.
+    Every rank passes the same names in the same order, and gets the same answer. Communicates
+    eight bytes per tensor.
     """
     if not tensors:
         return {}
-    first, *others = comm.all_gather(torch.stack([checksum(x) for x in tensors.values()])[None], group).tolist()
-    apart = {
-        name: [rank for rank, sums in enumerate(others, start=1) if sums[place] != first[place]]
-        for place, name in enumerate(tensors)
-    }
-    return {name: ranks for name, ranks in apart.items() if ranks}
+    mine = torch.stack([checksum(x) for x in tensors.values()])       # [T]
+    sums = comm.all_gather(mine.unsqueeze(0), group).tolist()         # [W, T]
+    found: dict[str, list[int]] = {}
+    for place, name in enumerate(tensors):
+        column = [row[place] for row in sums]
+        ranks = [rank for rank, each in enumerate(column) if each != column[0]]
+        if ranks:
+            found[name] = ranks
+    return found
 
 
 def nonfinite(tensors: Mapping[str, Tensor], group: comm.Group) -> dict[int, str]:
-    """Which ranks have a NaN or an infinity, and in which tensor first; the same answer everywhere.
+    """Find the ranks that have a NaN or an infinity: rank -> the first such tensor.
 
-    Call it before the all-reduce, after which all ranks have it. One message of eight bytes from every rank.
+    Call it before the all-reduce, which spreads a NaN to all ranks. Every rank gets the same
+    answer. Communicates eight bytes per rank.
     """
     names = list(tensors)
     mine = first_nonfinite(tensors)
-    place = torch.tensor([-1 if mine is None else names.index(mine)], device=comm.device(group))
-    found = enumerate(comm.all_gather(place, group).tolist())
-    return {rank: names[place] for rank, place in found if place >= 0}
+    place = -1 if mine is None else names.index(mine)
+    places = comm.all_gather(torch.tensor([place], device=comm.device(group)), group)  # [W]
+    return {rank: names[place] for rank, place in enumerate(places.tolist()) if place >= 0}
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    """The gradients that are there, by the name of their parameter."""
+    """Return the gradients of a model, by parameter; missing ones are left out."""
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-# ---- where it begins -------------------------------------------------------------------------------------------------
+# ---- where it begins ---------------------------------------------------------------------------
 
 
 @contextmanager
 def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Copies of what the modules inside put out, by name, in the order in which they finish: children first.
+    """Record copies of the outputs of all submodules, in the order in which these finish.
 
-    A module that runs again gets a number: "norm", "norm (2)". Outputs that are no tensor are left out.
+    Children finish before their parents. A module that runs again gets a number: "norm",
+    "norm (2)". Outputs that are not tensors are left out.
     """
-    seen: dict[str, Tensor] = {}
+    recorded: dict[str, Tensor] = {}
 
-    def note(name: str) -> Any:
+    def record(name: str) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor):
-                times = sum(each == name or each.startswith(f"{name} (") for each in seen)
-                seen[f"{name} ({times + 1})" if times else name] = output.detach().clone()
+                runs = sum(each == name or each.startswith(f"{name} (") for each in recorded)
+                key = f"{name} ({runs + 1})" if runs else name
+                recorded[key] = output.detach().clone()
 
         return hook
 
-    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+    handles = []
+    for name, module in model.named_modules():
+        if name:
+            handles.append(module.register_forward_hook(record(name)))
     try:
-        yield seen
+        yield recorded
     finally:
         for handle in handles:
             handle.remove()
 
 
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The first tensor with a NaN or an infinity; None: all are finite."""
-    return next((name for name, x in tensors.items() if not bool(torch.isfinite(x).all())), None)
+    """Return the name of the first tensor with a NaN or an infinity; None if all are finite."""
+    for name, x in tensors.items():
+        if not bool(torch.isfinite(x).all()):
+            return name
+    return None
 
 
-def first_apart(right: Mapping[str, Tensor], got: Mapping[str, Tensor], tolerance: float = 1e-9) -> str | None:
-    """The first tensor of `right` that `got` does not have to within `tolerance`, relative to its largest number.
+def first_apart(
+    right: Mapping[str, Tensor], got: Mapping[str, Tensor], tolerance: float = 1e-9
+) -> str | None:
+    """Return the name of the first tensor that is more than `tolerance` apart; None if none is.
 
-    None: there is none. Errors: ValueError where the names have nothing in common.
+    Names that only one of the two has are left out. Errors: ValueError if the two have no name in
+    common.
     """
     if right and not set(right) & set(got):
-        raise ValueError(f"none of {', '.join(list(right)[:3])}, ... is in the other run; compare the same modules")
-    return next((name for name, x in right.items() if name in got and apart(x, got[name]) > tolerance), None)
+        raise ValueError(
+            f"none of {', '.join(list(right)[:3])}, ... is in the other run; "
+            "compare the same modules"
+        )
+    for name, x in right.items():
+        if name in got and apart(x, got[name]) > tolerance:
+            return name
+    return None
 
 
 def apart(right: Tensor, got: Tensor) -> float:
-    """The largest difference of two tensors, as a share of the largest number in `right`; another shape is infinite."""
+    """Return the largest difference of two tensors, relative to the largest number in `right`.
+
+    It is infinite for different shapes, and where `got` has a NaN.
+    """
     if right.shape != got.shape:
         return float("inf")
     if not right.numel():

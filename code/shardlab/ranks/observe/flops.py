@@ -1,7 +1,7 @@
-"""FLOPs of the operations that torch runs, by torch's own formulas: the counted side of `costs.compute.flops`.
+"""Count the FLOPs of the operations that torch runs, to compare with `costs.compute.flops`.
 
-Only matrix products, convolutions and attention have a formula; all else is limited by memory and counts nothing.
-A causal mask saves nothing here, as in torch.utils.flop_counter, whose formulas these are.
+The formulas are those of torch.utils.flop_counter: matrix products, convolutions and attention
+count, other operations, which are limited by memory, do not. A causal mask saves nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +13,15 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 _ATEN = torch.ops.aten
-_LIKE = {  # the processor's own attention has no formula of its own in torch
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _ATEN._scaled_dot_product_flash_attention,
-    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _ATEN._scaled_dot_product_flash_attention_backward,
+_FLASH = "_scaled_dot_product_flash_attention"
+_LIKE = {  # attention on the CPU has no formula of its own in torch
+    getattr(_ATEN, f"{_FLASH}_for_cpu"): getattr(_ATEN, _FLASH),
+    getattr(_ATEN, f"{_FLASH}_for_cpu_backward"): getattr(_ATEN, f"{_FLASH}_backward"),
 }
 
 
 def counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOPs of one call of an operation, as a TorchDispatchMode sees it."""
+    """Count the FLOPs of one operation, with the arguments that a TorchDispatchMode gets."""
     formula = _formula(func)
     if formula is None:
         return 0
@@ -30,9 +31,9 @@ def counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: A
 
 @cache
 def _formula(func: Any) -> Callable[..., int] | None:
-    """From shapes to FLOPs: torch's formula without the wrapper that looks for tensors in every corner."""
+    """Return torch's formula, from shapes to FLOPs, without its slow wrapper that takes tensors."""
     packet = getattr(func, "overloadpacket", None)
-    formula = flop_registry.get(_LIKE.get(packet, packet))  # type: ignore[arg-type]
+    formula = flop_registry.get(_LIKE.get(packet, packet))
     return getattr(formula, "__wrapped__", None)
 
 

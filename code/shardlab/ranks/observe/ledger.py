@@ -1,21 +1,21 @@
-"""A ledger of what this rank says to the others: every operation of c10d, torch's own engines included.
+"""Record what this rank sends, receives and computes: every operation of torch.distributed.
 
     with Ledger() as ledger:
         with ledger.span("step"):
             loss.backward()
-    ledger.events          # list of trace.Event: the spans and the communications, with their times
-    ledger.program         # list of trace.Event: all that `costs.traces.replay` needs to play this rank elsewhere
-    ledger.sent_bytes      # what the operating system saw leave this rank's sockets
+    ledger.events          # list of trace.Event: the spans and the communications, with times
+    ledger.program         # list of trace.Event: what `costs.traces.replay` needs to replay this rank
+    ledger.sent_bytes      # bytes that left this rank's sockets, as the operating system counts
 
-Every operation of torch.distributed, also one that DDP's C++ code starts, passes torch's dispatcher, where a
-TorchDispatchMode sees it; so do the functional collectives, which DTensor uses. Without an open ledger nothing is
-intercepted. Not seen: what is sent without an operation of torch, such as by a kernel of one's own.
+Every operation of torch.distributed passes torch's dispatcher, also one that DDP's C++ code starts;
+so do the functional collectives, which DTensor uses. A TorchDispatchMode sees them there, and
+counts the FLOPs of what is computed between them. Without an open ledger nothing is intercepted.
+What is sent without an operation of torch, such as by a kernel of your own, is not seen.
 
-The same mode sees what is computed between them, and counts its FLOPs.
-
-An event ends when the operation has ended, as gloo tells; a functional collective, and a message between two ranks,
-when this rank has waited for it. Under NCCL an operation ends here when it was enqueued on the GPU, for there a
-wait holds up the GPU's stream and not this process; synchronize the device inside a span to see the whole.
+An event ends when gloo has finished the operation; a functional collective and a point-to-point
+message end when this rank has waited for them. Under NCCL an event ends when the operation is
+enqueued on the GPU, because there a wait blocks the GPU's stream and not this process; synchronize
+the device inside a span to see the whole.
 """
 
 import time
@@ -35,7 +35,7 @@ from ...trace import Event
 from . import sockets
 from .program import Program
 
-_VERBS = {  # c10d's names of its operations -> the field's
+_VERBS = {  # c10d's names of its operations -> the usual ones
     "allreduce_": "all_reduce",
     "allreduce_coalesced_": "all_reduce",
     "broadcast_": "broadcast",
@@ -56,7 +56,7 @@ _VERBS = {  # c10d's names of its operations -> the field's
     "recv_any_source_": "receive",
     "barrier": "barrier",
     "monitored_barrier_": "barrier",
-    # torch.distributed._functional_collectives, as DTensor uses them; an "_" or "_out" at the end changes nothing
+    # torch.distributed._functional_collectives, which may also end in "_" or "_out"
     "all_reduce": "all_reduce",
     "all_reduce_coalesced": "all_reduce",
     "broadcast": "broadcast",
@@ -70,35 +70,36 @@ _VERBS = {  # c10d's names of its operations -> the field's
 }
 _DESUGARED = (AsyncCollectiveTensor, DTensor)
 _FUNCTIONAL = "_c10d_functional"
-_SILENT = {"check_for_nan", "_wrap_tensor_autograd"}  # of these namespaces too, but nothing is sent
-_BRING_NOTHING = {"send", "barrier"}
+_SILENT = {"check_for_nan", "_wrap_tensor_autograd"}  # operations that send nothing
+_FILL_NOTHING = {"send", "barrier"}
 
 
 class Ledger(TorchDispatchMode):
-    """Records, while it is open, what this rank sends, receives and waits for, and the spans you name."""
+    """A record of what this rank sends, receives and waits for, and of the spans that you name."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent_bytes: int | None = None  # counted by the operating system; None where it does not tell, as of NCCL
+        self.sent_bytes: int | None = None  # None where the operating system cannot tell: NCCL
         self._open: list[dict[str, Any]] = []
         self._waits: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self._promised: dict[int, dict[str, Any]] = {}  # functional collectives by the address of what they fill
+        # functional collectives in flight, by the address of the tensor that they fill
+        self._promised: dict[int, dict[str, Any]] = {}
         self._program = Program(dist.get_rank())
 
     @property
     def events(self) -> list[Event]:
-        """What has happened so far, in order of start; an operation not yet finished ends now."""
+        """The spans and communications so far, by start; what has not finished yet ends now."""
         return sorted(_events(self._open), key=lambda event: event.start)
 
     @property
     def program(self) -> list[Event]:
-        """What this rank has done so far, in order: computing with its FLOPs, communications, and waiting for them."""
-        self._program.compute_ends(time.perf_counter())
+        """The program of this rank so far: computing, with FLOPs, communications, and waits."""
+        self._program.note_compute(time.perf_counter())
         return _events(self._program.steps)
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Name what this rank computes inside the block."""
+        """Name the computing inside the block."""
         entry = self._begin("compute", name, (dist.get_rank(),))
         before = self._program.flops
         self._program.enter(name)
@@ -112,7 +113,8 @@ class Ledger(TorchDispatchMode):
     def __enter__(self) -> "Ledger":
         self._before = sockets.sent() if dist.get_backend() == "gloo" else None
         self._wait = dist.Work.wait
-        setattr(dist.Work, "wait", self._noting(self._wait))  # noqa: B010 (a plain assignment is an error to mypy)
+        # setattr, because to mypy a plain assignment is an error
+        setattr(dist.Work, "wait", self._noting(self._wait))  # noqa: B010
         super().__enter__()
         return self
 
@@ -130,7 +132,7 @@ class Ledger(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(each, _DESUGARED) for each in types):
-            return NotImplemented  # let it take itself apart first: what it sends then comes by here
+            return NotImplemented  # DTensor then calls plain operations, which come by here
         kwargs = kwargs or {}
         if func.namespace not in ("c10d", _FUNCTIONAL):
             return self._compute(func, args, kwargs)
@@ -153,15 +155,18 @@ class Ledger(TorchDispatchMode):
 
     def _communicate(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         functional = func.namespace == _FUNCTIONAL
-        op = _VERBS.get(name.removesuffix("_out").removesuffix("_") if functional else name, name)
-        group = _ranks_of_name(args[-1]) if functional else _ranks_of(tree_leaves((args, kwargs)))
+        plain = name.removesuffix("_out").removesuffix("_") if functional else name
+        op = _VERBS.get(plain, name)
+        leaves = tree_leaves((args, kwargs))
+        group = _ranks_of_name(args[-1]) if functional else _ranks_of(leaves)
         self._program.use(args)
         entry = self._begin("communicate", op, group)
         if op in ("send", "receive"):
             entry |= _ends(name, group, args[1 if functional else 2 :])
         result = func(*args, **kwargs)
         entry["nbytes"] = 0 if op == "barrier" else _payload((*args, result))
-        self._program.issue(entry, [] if op in _BRING_NOTHING else _tensors(result) or _tensors(args[0]))
+        filled = [] if op in _FILL_NOTHING else _tensors(result) or _tensors(args[0])
+        self._program.issue(entry, filled)
         if functional:
             self._promised |= {x.data_ptr(): entry for x in tree_leaves(result)}
         else:
@@ -174,11 +179,11 @@ class Ledger(TorchDispatchMode):
         return self._open[-1]
 
     def _note_end(self, entry: dict[str, Any], work: Any) -> None:
-        """An operation that has a future tells when it ends; any other has ended when somebody has waited for it."""
+        """Note the end when the future of `work` says so; without a future, at the first wait."""
         if work is None:
             return _end(entry)
-        self._waits[id(work)] = work, entry  # keeping `work` keeps its id its own
-        with suppress(RuntimeError):  # a message between two ranks has no future
+        self._waits[id(work)] = work, entry  # keeping `work` keeps its id from being reused
+        with suppress(RuntimeError):  # a point-to-point message has no future
             work.get_future().add_done_callback(lambda _: _end(entry))
 
     def _noting(self, wait: Any) -> Any:
@@ -200,7 +205,7 @@ class Ledger(TorchDispatchMode):
 
 
 def _end(entry: dict[str, Any] | None) -> None:
-    """Note the end, once: what ends after the ledger was closed ended, for the ledger, when it was closed."""
+    """Note the end now, unless it is noted: what outlives the ledger ended when that was closed."""
     if entry is not None and entry["end"] is None:
         entry["end"] = time.perf_counter()
 
@@ -210,11 +215,14 @@ def _events(entries: list[dict[str, Any]]) -> list[Event]:
     return [Event(**{**entry, "end": entry["end"] or now}) for entry in entries if entry]
 
 
-def _ends(name: str, group: tuple[int, ...], told: Any) -> dict[str, Any]:
-    """The other rank and the tag of a message; who sent what anybody may send is known when it is there."""
+def _ends(name: str, group: tuple[int, ...], arguments: Any) -> dict[str, Any]:
+    """Return the other rank and the tag of a message.
+
+    The source of a message from any source is None until it has arrived.
+    """
     if name == "recv_any_source_":
-        return {"peer": None, "tag": told[0]}
-    return {"peer": group[told[0]], "tag": told[1]}
+        return {"peer": None, "tag": arguments[0]}
+    return {"peer": group[arguments[0]], "tag": arguments[1]}
 
 
 def _tensors(args: Any) -> list[Tensor]:
@@ -222,28 +230,30 @@ def _tensors(args: Any) -> list[Tensor]:
 
 
 def _payload(args: Any) -> int:
-    """The larger of what goes in and what comes out; c10d passes outputs and inputs as separate arguments."""
-    sizes = [sum(x.numel() * x.element_size() for x in tree_leaves(arg) if isinstance(x, Tensor)) for arg in args]
+    """Return the bytes of the largest argument: c10d passes outputs and inputs separately."""
+    sizes = [sum(x.numel() * x.element_size() for x in _tensors(arg)) for arg in args]
     return max(sizes, default=0)
 
 
 def _ranks_of(leaves: list[Any]) -> tuple[int, ...]:
-    """The ranks of the group among an operation's arguments."""
+    """Return the ranks of the group among an operation's arguments."""
     for leaf in leaves:
-        if isinstance(leaf, torch.ScriptObject) and leaf._type().qualified_name().endswith("ProcessGroup"):
+        if not isinstance(leaf, torch.ScriptObject):
+            continue
+        if leaf._type().qualified_name().endswith("ProcessGroup"):
             return tuple(dist.get_process_group_ranks(dist.ProcessGroup.unbox(leaf)))
     return (dist.get_rank(),)
 
 
 def _ranks_of_name(group: Any) -> tuple[int, ...]:
-    """The ranks of the group that a functional collective names."""
+    """Return the ranks of the group that a functional collective names."""
     if not isinstance(group, dist.ProcessGroup):
         group = dist.distributed_c10d._resolve_process_group(group)
     return tuple(dist.get_process_group_ranks(group))
 
 
 def _works(result: Any) -> Iterator[Any]:
-    """The handles among an operation's results."""
+    """List the work handles among an operation's results."""
     for leaf in tree_leaves(result):
         if isinstance(leaf, torch.ScriptObject):
             yield dist.Work.unbox(leaf)

@@ -1,11 +1,12 @@
-"""What one rank does, in order, as a program that can be played elsewhere: computing, communications, waitings.
+"""Record what one rank does, in order, as a program to replay: computing, communication, waits.
 
-A communication for which nobody waits in words was waited for all the same when what it brings was first used: torch's
-DDP waits in C++, and its next operation on the gradients tells. Where there are words, they count.
+Torch's DDP waits in C++, where no wait is seen. If a communication has no wait of its own, the
+first use of a tensor that it fills counts as one.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from torch import Tensor
@@ -13,78 +14,90 @@ from torch import Tensor
 from . import flops
 
 Entry = dict[str, Any]  # the fields of a trace.Event
-OUTSIDE = "compute"  # what computing is called outside all spans
+Addresses = tuple[int, int]  # the first address of a tensor, and the one after its last
+OUTSIDE = "compute"  # the name of computing outside all spans
 
 
 class Program:
-    """The steps of one rank; a `ledger.Ledger` tells it what happens."""
+    """The program of one rank, which a `ledger.Ledger` records."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.steps: list[Entry] = []
         self._spans: list[str] = [OUTSIDE]
-        self.flops = 0  # counted so far
-        self._before = 0  # of those, counted before the last step
-        self._since = time.perf_counter()
-        self._in_flight: dict[int, list[tuple[int, int]]] = {}  # number -> first and last address of what it brings
-        self._supposed: dict[int, Entry] = {}  # waitings that a use of what was brought implies
+        self.flops = 0  # so far
+        self._flops_noted = 0  # of these, those in `steps` already
+        self._noted_at = time.perf_counter()
+        self._in_flight: dict[int, list[Addresses]] = {}  # number -> the tensors that it fills
+        self._implied: dict[int, Entry] = {}  # number -> the wait that a use implied
 
-    def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """An operation of torch has run."""
+    def compute(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """Count the FLOPs of an operation that has run."""
         self.flops += flops.counted(func, args, kwargs, result)
 
     def issue(self, entry: Entry, outputs: list[Tensor]) -> None:
-        """A communication begins, which will fill `outputs`; its number goes into the entry."""
-        self.compute_ends(entry["start"])
-        entry["number"] = number = len(self.steps)
+        """Note that a communication starts, which will fill `outputs`; number its entry."""
+        self.note_compute(entry["start"])
+        number = len(self.steps)
+        entry["number"] = number
         self.steps.append(entry)
-        self._in_flight[number] = [span for span in map(_span, outputs) if span[0] < span[1]]
+        filled = map(_addresses, outputs)
+        self._in_flight[number] = [(begin, end) for begin, end in filled if begin < end]
 
     def wait(self, number: int, start: float) -> None:
-        """The rank has waited since `start` for the communication of that number, the first time it did."""
-        if number in self._supposed:
-            self._supposed.pop(number).clear()
+        """Note that the rank has waited since `start` for a communication, unless it has before."""
+        if number in self._implied:
+            self._implied.pop(number).clear()
         elif self._in_flight.pop(number, None) is None:
             return
-        self._waiting(number, start)
+        self._note_wait(number, start)
 
     def use(self, arguments: Any) -> None:
-        """The rank uses these arguments: it has waited for whatever was to bring them, unless it says so later."""
-        if self._in_flight:
-            spans = [_span(x) for x in _tensors(arguments)]
-            for number in [number for number, theirs in self._in_flight.items() if _meet(spans, theirs)]:
-                del self._in_flight[number]
-                self._supposed[number] = self._waiting(number, time.perf_counter())
+        """Note a use of `arguments`, which implies a wait for the communications that fill them.
+
+        An explicit `wait` later replaces the implied one.
+        """
+        if not self._in_flight:
+            return
+        used = [_addresses(x) for x in _tensors(arguments)]
+        awaited = [number for number, filled in self._in_flight.items() if _overlap(used, filled)]
+        for number in awaited:
+            del self._in_flight[number]
+            self._implied[number] = self._note_wait(number, time.perf_counter())
 
     def enter(self, span: str) -> None:
-        """What is computed from now on belongs to that span."""
-        self.compute_ends(time.perf_counter())
+        """Enter a span, to which all computing belongs from now on."""
+        self.note_compute(time.perf_counter())
         self._spans.append(span)
 
     def leave(self) -> None:
-        """The span entered last ends."""
-        self.compute_ends(time.perf_counter())
+        """Leave the span that was entered last."""
+        self.note_compute(time.perf_counter())
         self._spans.pop()
 
-    def compute_ends(self, now: float) -> None:
+    def note_compute(self, now: float) -> None:
         """Note what was computed since the last step, if anything was."""
-        if self.flops > self._before:
-            self._step("compute", self._spans[-1], self._since, now, flops=self.flops - self._before)
-        self._before, self._since = self.flops, now
+        new = self.flops - self._flops_noted
+        if new:
+            self._note("compute", self._spans[-1], self._noted_at, now, flops=new)
+        self._flops_noted = self.flops
+        self._noted_at = now
 
-    def _waiting(self, number: int, start: float) -> Entry:
-        self.compute_ends(start)
-        self._since = time.perf_counter()
-        return self._step("idle", "waiting", start, self._since, number=number)
+    def _note_wait(self, number: int, start: float) -> Entry:
+        self.note_compute(start)
+        self._noted_at = time.perf_counter()
+        return self._note("idle", "waiting", start, self._noted_at, number=number)
 
-    def _step(self, kind: str, op: str, start: float, end: float, **more: Any) -> Entry:
+    def _note(self, kind: str, op: str, start: float, end: float, **more: Any) -> Entry:
         entry = {"rank": self.rank, "kind": kind, "op": op, "group": (self.rank,), "nbytes": 0}
         self.steps.append({**entry, "start": start, "end": end, **more})
         return self.steps[-1]
 
 
 def _tensors(arguments: Any) -> Iterator[Tensor]:
-    """The tensors among an operation's arguments; lists hold them too."""
+    """List the tensors among an operation's arguments, also those in lists."""
     for each in arguments:
         if isinstance(each, Tensor):
             yield each
@@ -92,11 +105,15 @@ def _tensors(arguments: Any) -> Iterator[Tensor]:
             yield from _tensors(each)
 
 
-def _span(x: Tensor) -> tuple[int, int]:
-    """The addresses at which a tensor begins and ends, gaps included."""
-    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return x.data_ptr(), x.data_ptr() + (reach + 1) * x.element_size() if x.numel() else x.data_ptr()
+def _addresses(x: Tensor) -> Addresses:
+    """Return the addresses at which a tensor begins and ends, gaps included."""
+    begin = x.data_ptr()
+    if not x.numel():
+        return begin, begin
+    strides = zip(x.shape, x.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in strides)  # place of the last number
+    return begin, begin + (last + 1) * x.element_size()
 
 
-def _meet(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> bool:
-    return any(a < d and c < b for a, b in ours for c, d in theirs)
+def _overlap(used: list[Addresses], filled: list[Addresses]) -> bool:
+    return any(one[0] < other[1] and other[0] < one[1] for one, other in product(used, filled))
