@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: book archive pdf test test-book lab bench check clean
+.PHONY: book archive pdf test test-book lab reset bench check clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
@@ -21,8 +21,12 @@ test: .venv/ready           ## test the package, on up to four cores
 test-book: .venv/ready      ## test the book: its pages in a browser, its cells as on GPUs, how it is built
 	pytest -n logical --maxprocesses 4 tests/book
 
-lab: .venv/ready            ## open the chapters as notebooks
-	JUPYTER_CONFIG_PATH=book/_ext jupyter lab --notebook-dir=.
+lab: .venv/ready            ## open the chapters as notebooks; what you have changed in notebooks/ stays
+	python tools/lab.py
+	JUPYTER_CONFIG_PATH=tools jupyter lab --notebook-dir=notebooks
+
+reset: .venv/ready          ## make CHAPTER=memory anew; your own version stays beside it
+	python tools/lab.py reset $(CHAPTER)
 
 bench: .venv/ready          ## measure again, and write bench/results
 	for file in bench/[a-z]*.py; do python $$file || exit 1; done

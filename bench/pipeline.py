@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed import pipelining
 
 from shardlab import schedules
-from shardlab.costs import timeline
+from shardlab.costs.pipeline import timeline
 from shardlab.ranks import comm, transformer
 from shardlab.ranks.pipeline import Pipeline, partition
 from shardlab.schedules import Schedule

@@ -9,7 +9,7 @@ from typing import Any
 
 import record
 
-from shardlab.costs import planner
+from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.published import studies
 

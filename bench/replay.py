@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from two_hosts import TwoHosts, unavailable
 
 from shardlab import exchanges, trace
-from shardlab.costs import hardware, network, nodes
-from shardlab.costs.hardware import Link
-from shardlab.costs.network import NETWORK, Cluster, Node, Wire
-from shardlab.costs.replay import replay as play_again
+from shardlab.costs.facts import hardware, network, nodes
+from shardlab.costs.facts.hardware import Link
+from shardlab.costs.facts.network import NETWORK, Cluster, Node, Wire
 from shardlab.costs.traces import programs
+from shardlab.costs.traces.replay import replay as play_again
 from shardlab.ranks import collectives, comm, transformer
 from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger

@@ -16,8 +16,8 @@ import record
 import torch
 from torch import Tensor
 
-from shardlab.costs import roofline
-from shardlab.costs.roofline import Work
+from shardlab.costs.compute import roofline
+from shardlab.costs.compute.roofline import Work
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SQUARES = {"cpu": (32, 64, 128, 256, 512, 1024, 2048), "cuda": (256, 512, 1024, 2048, 4096, 8192)}

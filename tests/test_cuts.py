@@ -5,8 +5,8 @@ from math import prod
 import pytest
 
 from shardlab import cuts
-from shardlab.costs import models
-from shardlab.costs.models import PUBLISHED
+from shardlab.costs.facts import models
+from shardlab.costs.facts.models import PUBLISHED
 from shardlab.layout import tensor_degrees
 from shardlab.spec import TransformerSpec
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html.parser
+import importlib
 import json
 import math
+import pkgutil
 import re
 from typing import Any
 
@@ -13,7 +15,8 @@ import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
 
-from shardlab.explorers import explorer, page, view
+from shardlab import explorers
+from shardlab.explorers import explorer, live, page, view
 from shardlab.figures import style
 from shardlab.figures.table import cell
 
@@ -163,21 +166,74 @@ def test_without_a_table_the_points_are_listed() -> None:
 # ---- the kernel
 
 
+def drawn(box: Any) -> list[Any]:
+    """The height of the bar in the live figure."""
+    return [trace["y"][0] for trace in box.children[2].figure["data"]]
+
+
 def test_the_live_figure_follows_its_controls() -> None:
     box = make().widget()
-    inputs, sentence, output = box.children
+    inputs, sentence, figure = box.children
     kinds = [type(chosen).__name__ for chosen in inputs.children]
     assert kinds == ["SelectionSlider", "Dropdown", "Checkbox"]
-
-    def drawn() -> Any:
-        return output.outputs[0]["data"]["application/vnd.plotly.v1+json"]["data"][0]["y"][0]
-
-    assert drawn() == view.rounded(2 / 3 + 600 + 1000)
+    assert drawn(box) == [view.rounded(2 / 3 + 600 + 1000)]
     inputs.children[0].value = 4
     inputs.children[2].value = False
-    assert drawn() == view.rounded(4 / 3 + 600)
+    assert drawn(box) == [view.rounded(4 / 3 + 600)]
     assert "601.3 s" in sentence.value
-    assert len(output.outputs) == 1
+    assert figure.layout.min_height == "370px"  # that of figures/style.py, and a little air
+
+
+def test_a_view_that_was_shown_is_not_computed_again() -> None:
+    computed = []
+
+    def count(n: int) -> view.View:
+        computed.append(n)
+        return show(n, "NVLink", False)
+
+    box = explorer.Explorer(count, {"n": [1, 2]}, title="count").widget()
+    (slider,) = box.children[0].children
+    first = drawn(box)
+    for n in (2, 1, 2, 1):
+        slider.value = n
+    assert drawn(box) == first
+    assert sorted(computed) == [1, 2]
+
+
+def test_the_first_live_figure_of_a_kernel_brings_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.Figure, "brought", False)
+    first, second = live.figure(), live.figure()
+    assert first.script.startswith(b"/**\n* plotly.js v")
+    assert second.script is None
+
+
+def test_a_front_end_that_knows_the_core_only_gets_a_new_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pio.renderers, "_default_name", "colab")
+    monkeypatch.setattr(pio.renderers, "_default_renderers", [pio.renderers["colab"]])
+    box = make().widget()
+    box.children[0].children[0].value = 4
+    (output,) = box.children[2].outputs
+    assert str(view.rounded(4 / 3 + 600 + 1000)) in output["data"]["text/html"]
+
+
+# Widths of letters in thousandths of an em, as Helvetica has them; DejaVu and Verdana need a sixth more.
+NARROW, WIDE = dict.fromkeys("ijl '.,:;|", 278) | dict.fromkeys("frt()-/·", 333), dict.fromkeys("mwMWG@%=", 833)
+LETTERS = NARROW | WIDE | dict.fromkeys("ABCDEHKNOPQRSUVXYZ", 722)
+EXPLORERS = {
+    f"{module.name}.{name}": function
+    for module in pkgutil.iter_modules(explorers.__path__)
+    for name, function in vars(importlib.import_module(f"{explorers.__name__}.{module.name}")).items()
+    if getattr(function, "__annotations__", {}).get("return") in ("Explorer", explorer.Explorer)
+}
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_no_label_of_a_live_control_is_cut(name: str) -> None:
+    inputs = EXPLORERS[name]().widget().children[0].children
+    for chosen in inputs:
+        needed = 7 / 6 * sum(LETTERS.get(letter, 556) for letter in chosen.description) / 1000
+        assert needed <= float(chosen.style.description_width.removesuffix("em")), chosen.description
+    assert len({chosen.style.description_width for chosen in inputs}) == 1, "labels end at one line"
 
 
 @pytest.mark.parametrize(("static", "kind"), [("1", "HTML"), ("", "VBox")])

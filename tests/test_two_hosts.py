@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardlab import exchanges
-from shardlab.costs.replay import replay
 from shardlab.costs.traces import programs
+from shardlab.costs.traces.replay import replay
 
 BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))

@@ -1,19 +1,22 @@
-"""Sphinx extension: scripts from installed wheels, explorers, captions, whole lines, clean notebooks."""
+"""Sphinx extension: scripts from installed wheels, explorers, guesses, captions, whole lines, clean notebooks."""
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 import shutil
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jupytext
-import nbformat
 from docutils import nodes
+from shardlab_notebooks import notebook, written
+from shardlab_source import Book
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -30,7 +33,8 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     shutil.rmtree(static, ignore_errors=True)
     (static / "shardlab").mkdir(parents=True)
     plotly = wheel_file("plotly", "package_data/plotly.min.js")
-    for path in (EXPLORERS / "explorer.js", EXPLORERS / "explorer.css", HERE / "book.css", plotly):
+    ours = HERE / "book.css", HERE / "download.js", *EXPLORERS.glob("*.js"), *EXPLORERS.glob("*.css")
+    for path in (*ours, plotly):
         shutil.copy(path, static / "shardlab")
     mathjax = wheel_file("sphinx-mathjax-offline", "static/mathjax")
     (static / "mathjax").mkdir()
@@ -40,8 +44,11 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     config.mathjax_path = "mathjax/tex-chtml.js"
     config.html_static_path.append(str(static))
     app.add_css_file("shardlab/explorer.css")
+    app.add_css_file("shardlab/guess.css")
     app.add_css_file("shardlab/book.css", priority=900)  # after the theme's own
     app.add_js_file("shardlab/explorer.js", defer="defer")
+    app.add_js_file("shardlab/download.js", defer="defer")
+    app.add_js_file("shardlab/guess.js", defer="defer")
     app.add_js_file(None, body=SEARCH_FROM_DISK)
 
 
@@ -86,27 +93,39 @@ class Punctuation(SphinxTransform):
                 together += [formula, nodes.Text(marks[0])]
 
 
-def offer_notebook(app: Sphinx, page: str, _: str, context: dict[str, Any], doctree: Any) -> None:
-    """Let the download button of an executed MyST page offer it as a notebook."""
-    if is_notebook(app, page, doctree):
+@functools.cache
+def book_of(root: str, site: str) -> Book:
+    """The book, read once for all of its pages."""
+    return Book(Path(root), site)
+
+
+def offer_notebook(app: Sphinx, page: str, _: str, context: dict[str, Any], __: Any) -> None:
+    """Let the download button of every page offer a notebook."""
+    if page in book_of(app.srcdir, app.config.html_baseurl).names:
         context["ipynb_source"] = f"{page}.ipynb"
 
 
-def write_notebook(app: Sphinx, page: str, _: str, __: dict[str, Any], doctree: Any) -> None:
-    """Write that notebook, without outputs; the theme's launch button has put one with outputs there."""
-    if is_notebook(app, page, doctree):
-        notebook = jupytext.read(Path(app.srcdir) / f"{page}.md", fmt="md:myst")
-        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        notebook.metadata = nbformat.from_dict({"kernelspec": kernel})
-        target = Path(app.outdir) / "_sources" / f"{page}.ipynb"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, target)
-
-
-def is_notebook(app: Sphinx, page: str, doctree: Any) -> bool:
-    """Whether a page of the site is made from a MyST file with cells."""
-    cells = doctree is not None and "kernelspec" in app.env.metadata.get(page, {})
-    return cells and (Path(app.srcdir) / f"{page}.md").exists()
+def write_notebook(app: Sphinx, page: str, _: str, context: dict[str, Any], __: Any) -> None:
+    """Write the notebook of a page, and let the buttons lead to it; Binder makes the same with tools/lab.py."""
+    book = book_of(app.srcdir, app.config.html_baseurl)
+    if page not in book.names:
+        return
+    try:
+        text = written(notebook(book, page))
+    except ValueError as error:
+        logging.getLogger(__name__).warning(str(error))
+        return
+    name, folder = book.names[page], Path(app.outdir, "_sources", page).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{Path(page).name}.ipynb").unlink(missing_ok=True)  # with outputs; the launch button put it there
+    (folder / name).write_text(text)
+    (folder / f"{name}.js").write_text(f"saveNotebook({json.dumps(name)}, {json.dumps(text)});\n")  # see download.js
+    groups = {group.get("label"): group.get("buttons", []) for group in context["header_buttons"]}
+    for button in groups["download-buttons"]:
+        if button["label"] == "download-notebook-button":
+            button["url"] = f"{context['pathto']('_sources', 1)}/{Path(page).parent}/{name}"
+    for button in groups.get("launch-buttons", []):
+        button["url"] = button["url"].replace(f"/{page}.md", f"/notebooks/{name}")
 
 
 def drop_repeated_scripts(app: Sphinx, page: str, _: str, context: dict[str, Any], __: Any) -> None:

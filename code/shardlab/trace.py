@@ -1,7 +1,7 @@
 """What ranks did, event by event, as plain data: recorded by `ranks.observe.ledger`, counted here, drawn by `figures`.
 
-A trace that `costs.replay` can play holds, for every rank in order, what it computed in FLOPs, each communication where
-it was issued, and each waiting for one.
+A trace that `costs.traces.replay` can play holds, for every rank in order, what it computed in FLOPs, each
+communication where it was issued, and each waiting for one.
 """
 
 import json

@@ -11,7 +11,7 @@ import IPython.display
 import jupytext
 import pytest
 
-from shardlab.costs import hardware, nodes
+from shardlab.costs.facts import hardware, nodes
 
 from .conftest import ROOT
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .conftest import ROOT, build_book
+from .conftest import ROOT, build_book, serving
 
 HEADER = """---
 jupytext:
@@ -96,6 +98,21 @@ def test_the_search_knows_compounds_in_one_word_and_words_of_readers(book: Path,
     assert '"oom"' in index
 
 
+@pytest.mark.parametrize("over", ["file", "http"])
+def test_the_download_button_saves_the_notebook(book: Path, page: str, browser: Any, over: str) -> None:
+    """From disk too, where a link to the file would show it as text."""
+    site = book / "_build" / "html"
+    (made,) = (site / "_sources").rglob("*.ipynb")
+    with serving(site) as served:
+        tab = browser.new_page()
+        tab.goto(f"{served if over == 'http' else site.as_uri()}/book/page.html")
+        with tab.expect_download() as download:
+            tab.locator("a.btn-download-notebook-button").evaluate("link => link.click()")
+        assert download.value.suggested_filename == made.name == "00_page.ipynb"
+        assert Path(download.value.path()).read_bytes() == made.read_bytes()
+        tab.close()
+
+
 def test_no_inline_script_stands_twice(page: str) -> None:
     scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
     assert scripts
@@ -123,11 +140,25 @@ def test_a_button_opens_the_page_on_binder_once_the_project_has_an_address(book:
     (book / "_config.yml").write_text(re.sub("^# (repository|launch_buttons):", r"\1:", settings, flags=re.MULTILINE))
     write_page(book, *CELLS)
     build_book(book)
-    address = "https://mybinder.org/v2/gh/OWNER/NAME/main?urlpath=lab/tree/book/page.md"
+    address = "https://mybinder.org/v2/gh/OWNER/NAME/main?urlpath=lab/tree/notebooks/00_page.ipynb"
     assert address in (book / "_build" / "html" / "book" / "page.html").read_text()
-    assert '"outputs": []' in (book / "_build" / "html" / "_sources" / "book" / "page.ipynb").read_text()
-    assert "ipywidgets.IntSlider" in (book / "_build" / "html" / "_sources" / "book" / "page.ipynb").read_text()
+    (downloaded,) = (book / "_build" / "html" / "_sources").rglob("*.ipynb")
+    assert downloaded.name == "00_page.ipynb"
+    assert '"outputs": []' in downloaded.read_text()
+    assert "ipywidgets.IntSlider" in downloaded.read_text()
     (book / "_config.yml").write_text(settings)
+
+
+def test_binder_makes_the_notebooks_that_the_button_opens_with_the_same_torch_as_everybody() -> None:
+    """PyTorch is conda's there, in the build for CPUs; pip brings the rest."""
+    environment, script = ((ROOT / "binder" / name).read_text() for name in ("environment.yml", "postBuild"))
+    (pinned,) = re.findall(r"^torch==(\S+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    assert re.findall(r"pytorch-cpu=(\S+)", environment) == [pinned]
+    assert "grep -v '^torch==' requirements.txt" in script
+    for path in re.findall(r"tools/\S+", script):
+        assert (ROOT / path).is_file()
+    assert "python tools/lab.py\n" in script
+    assert os.access(ROOT / "binder" / "postBuild", os.X_OK)
 
 
 def test_a_failed_cell_fails_every_build(book: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from shardlab import schedules
-from shardlab.costs import composition, models, nodes
-from shardlab.costs.recipes import Recipe
+from shardlab.costs import composition
+from shardlab.costs.facts import models, nodes
+from shardlab.costs.facts.recipes import Recipe
 from shardlab.costs.traces import crossings, placement
 from shardlab.costs.training import Training
 from shardlab.layout import AXES_3D, Layout, groups

@@ -3,7 +3,8 @@
 import pytest
 
 from shardlab import exercises
-from shardlab.costs import flops, hardware, models, roofline
+from shardlab.costs.compute import flops, roofline
+from shardlab.costs.facts import hardware, models
 from shardlab.exercises import checker
 
 from .grading import Chapter, Graded

@@ -2,9 +2,9 @@
 
 
 from shardlab import exchanges
-from shardlab.costs import nodes
-from shardlab.costs.replay import replay
+from shardlab.costs.facts import nodes
 from shardlab.costs.traces import programs
+from shardlab.costs.traces.replay import replay
 from shardlab.exercises import checker
 
 from .grading import Chapter, Graded

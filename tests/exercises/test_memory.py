@@ -5,7 +5,8 @@ import torch
 from torch.utils import checkpoint as torchs
 
 from shardlab import exercises
-from shardlab.costs import activations, memory
+from shardlab.costs import memory
+from shardlab.costs.memory import activations
 from shardlab.costs.training import Training
 from shardlab.costs.units import GB
 from shardlab.exercises import checker, evidence

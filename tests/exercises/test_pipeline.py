@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from shardlab import exercises, schedules
-from shardlab.costs import balance
+from shardlab.costs.pipeline import balance
 from shardlab.exercises import checker
 from shardlab.schedules import Action, parse
 

@@ -1,10 +1,11 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
-from shardlab.costs import planner, step
-from shardlab.costs.hardware import chip, link
-from shardlab.costs.network import uniform
-from shardlab.costs.planning.exposed import DataWait
+from shardlab.costs import step
+from shardlab.costs.facts.hardware import chip, link
+from shardlab.costs.facts.network import uniform
+from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
+from shardlab.costs.step.exposed import DataWait
 from shardlab.exercises import checker
 from shardlab.spec import TransformerSpec
 
@@ -21,7 +22,7 @@ class TestExercises(Graded):
 
 def test_the_solution_is_what_costs_predict():
     """Two layers of three seconds on each of eight stages, a head of twelve."""
-    time = step.LayerTime(step.layer_time.Pass(0, 0, 0), step.layer_time.Pass(0, 0, 0), 0, (0, 0), (0, 0))
+    time = step.layer_time.LayerTime(step.layer_time.Pass(0, 0, 0), step.layer_time.Pass(0, 0, 0), 0, (0, 0), (0, 0))
     micro = step.Micro(time, 0, 0, 0.0, 12.0, 3.0, 0, 0)
     ours = step.pipeline_seconds(micro, DataWait(0, 0, 0), step.stages_of(16, 8), 32, 1, False)
     assert solutions.my_step_seconds(2, 8, 3.0, 12.0, 32) == ours

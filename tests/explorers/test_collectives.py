@@ -3,7 +3,8 @@ from fractions import Fraction
 import pytest
 
 from shardlab import exchanges
-from shardlab.costs import bounds, collectives
+from shardlab.costs import collectives
+from shardlab.costs.collectives import bounds
 from shardlab.explorers import collectives as explorers
 from shardlab.figures import collectives as figures
 from tests.explorers.quantities import number

@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from shardlab.costs import hardware, roofline
+from shardlab.costs.compute import roofline
+from shardlab.costs.facts import hardware
 from shardlab.explorers import compute
 from tests.explorers.quantities import number
 

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from shardlab.costs import nodes
+from shardlab.costs.facts import nodes
 from shardlab.costs.traces import knee
 from shardlab.explorers import interconnects as explorers
 from tests.explorers.quantities import number

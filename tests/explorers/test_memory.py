@@ -1,6 +1,6 @@
 import pytest
 
-from shardlab.costs import hardware, models
+from shardlab.costs.facts import hardware, models
 from shardlab.explorers import memory as explorers
 from tests.explorers.quantities import number
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 
 from shardlab import schedules
-from shardlab.costs import balance, bubble
+from shardlab.costs.pipeline import balance, bubble
 from shardlab.explorers import pipeline as explorers
 from tests.explorers.quantities import number
 

@@ -3,8 +3,9 @@ import re
 import pytest
 
 from shardlab import cuts
-from shardlab.costs import memory, models
+from shardlab.costs import memory
 from shardlab.costs import tensor_parallel as costs
+from shardlab.costs.facts import models
 from shardlab.explorers import tensor_parallel as explorers
 from shardlab.layout import tensor_degrees
 from tests.explorers.quantities import number

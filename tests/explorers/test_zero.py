@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from shardlab.costs import memory, zero, zero_step
+from shardlab.costs import memory, zero
+from shardlab.costs.zero import step as zero_step
 from shardlab.explorers import zero as explorers
 from tests.explorers.quantities import number
 

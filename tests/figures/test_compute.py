@@ -18,7 +18,6 @@ def every_figure():
         "utilisations": figures.utilisations({"a": (0.3, 0.4, 0.41), "b": (0.5, None, None)}),
         "days": figures.days(CHIPS, {"model": [100, 10, 1]}),
         "splits": figures.splits([1e20, 1e22], {"law": [1e9, 1e10]}),
-        "losses_by_size": figures.losses_by_size([1e9, 1e10], {"budget": [2.1, 2.0]}),
         "swapping": figures.swapping({"machine": (1.0, 2.0)}),
         "sizes": history.sizes({"dense": [("GPT-1", "2018-06", 117e6)]}, ["GPT-1"]),
     }
@@ -30,7 +29,7 @@ def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
     assert layout.meta["alt"]
     assert layout.xaxis.title.text
     assert not layout.title.text  # the caption says it
-    if name not in {"days", "losses_by_size", "sizes"}:  # numbers of chips, of parameters, dates
+    if name not in {"days", "sizes"}:  # numbers of chips, dates
         assert layout.xaxis.title.text.endswith(")")  # a unit in brackets
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from shardlab.costs import nodes
-from shardlab.costs.replay import replay
+from shardlab.costs.facts import nodes
 from shardlab.costs.traces.programs import Writer
+from shardlab.costs.traces.replay import replay
 from shardlab.figures import interconnects, topology
 from shardlab.figures import replay as figures
 

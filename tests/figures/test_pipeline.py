@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import timeline
+from shardlab.costs.pipeline import timeline
 from shardlab.figures import pipeline as figures
 from shardlab.schedules import make
 
@@ -14,16 +14,18 @@ def played(name="1F1B", p=3, m=4):
     return timeline.play(make(name, p, m), EQUAL)
 
 
+def gantt(run):
+    return figures.gantt_and_memory(run.events(), [run.held(stage) for stage in range(run.schedule.num_stages)])
+
+
 def bars(figure):
     return {trace.name: trace for trace in figure.data if trace.type == "bar"}
 
 
 def every_figure():
     run = played()
-    held = [run.held(stage) for stage in range(3)]
     return {
-        "gantt": figures.gantt(run.events(), unit="ms"),
-        "gantt_and_memory": figures.gantt_and_memory(run.events(), held),
+        "gantt_and_memory": gantt(run),
         "compared": figures.compared({"predicted": run.events(), "measured": run.events()}),
         "bubbles": figures.bubbles([2, 4], {"GPipe": [0.5, 0.4]}, {"GPipe": ([2], [0.5])}),
         "trade": figures.trade({"1F1B": (4, 0.27), "GPipe": (8, 0.27)}),
@@ -41,7 +43,7 @@ def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
 
 def test_a_bar_for_every_action_where_it_happens():
     run = played("ZB-H1")
-    found = bars(figures.gantt(run.events(), unit="ms"))
+    found = bars(gantt(run))
     assert list(found) == ["forward", "input gradient", "weight gradients"]
     assert sum(len(bar.x) for bar in found.values()) == len(run.events())
     columns = (found["forward"][key] for key in ("y", "customdata", "base", "x"))
@@ -52,7 +54,7 @@ def test_a_bar_for_every_action_where_it_happens():
 
 
 def test_chunks_are_paler_and_numbered_by_microbatch():
-    bar = bars(figures.gantt(played("interleaved", 2, 2).events()))["forward"]
+    bar = bars(gantt(played("interleaved", 2, 2)))["forward"]
     looks = {(name.endswith(".1"), shade) for name, shade in zip(bar.customdata, bar.marker.opacity, strict=True)}
     assert looks == {(False, figures.FADED[0]), (True, figures.FADED[1])}
     assert set(bar.text) == {"0", "1"}
@@ -60,7 +62,7 @@ def test_chunks_are_paler_and_numbered_by_microbatch():
 
 def test_a_pair_shares_its_row():
     run = played("DualPipe-V", 2, 5)
-    found = bars(figures.gantt(run.events()))
+    found = bars(gantt(run))
     pairs = sum(event.op.startswith("&") for event in run.events())
     assert pairs > 0
     for name, under in (("forward", False), ("backward", True)):
@@ -71,18 +73,18 @@ def test_a_pair_shares_its_row():
 
 
 def test_the_first_stage_is_on_top():
-    axis = figures.gantt(played().events()).layout.yaxis
+    axis = gantt(played()).layout.yaxis
     assert list(axis.ticktext) == ["stage 0", "stage 1", "stage 2"]
     assert axis.range[0] > axis.range[1]
 
 
 def test_numbers_only_where_they_can_be_read():
-    assert bars(figures.gantt(played("1F1B", 2, 40).events()))["forward"].text is None
+    assert bars(gantt(played("1F1B", 2, 40)))["forward"].text is None
 
 
 def test_the_strip_is_as_high_as_what_is_held():
     run = played("1F1B", 3, 4)
-    figure = figures.gantt_and_memory(run.events(), [run.held(stage) for stage in range(3)])
+    figure = gantt(run)
     strip = next(trace for trace in figure.data if trace.name == "activations held")
     rows = [[]]
     for y in strip.y:

@@ -1,9 +1,9 @@
 import pytest
 
 from shardlab import exchanges
-from shardlab.costs import hardware, network
-from shardlab.costs.replay import replay
+from shardlab.costs.facts import hardware, network
 from shardlab.costs.traces import programs
+from shardlab.costs.traces.replay import replay
 from shardlab.figures import replay as figures
 
 WHERE = network.uniform(4, hardware.link("InfiniBand NDR"), hardware.chip("H100 SXM 80 GB"))

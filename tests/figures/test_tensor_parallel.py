@@ -1,7 +1,7 @@
 import pytest
 
 from shardlab import cuts
-from shardlab.costs.models import PUBLISHED
+from shardlab.costs.facts.models import PUBLISHED
 from shardlab.figures import style
 from shardlab.figures import tensor_parallel as figures
 

@@ -13,7 +13,7 @@ from shardlab.layout import AXES_3D, Layout, coordinates, groups, stages
 from shardlab.trace import Event
 
 from . import zero
-from .memory import Training
+from .training import Training
 
 ALL, NUMBER = "all", 8  # the group of all ranks; bytes of the loss, and of the norm, which are in float64
 PER_TOKEN = 3  # numbers that a cut vocabulary says for each token: a maximum, a sum, the target's logit

@@ -7,7 +7,7 @@ from shardlab import schedules
 from shardlab.layout import ONE_RANK, Layout
 from shardlab.spec import TransformerSpec
 
-from .recipes import MIXED, Recipe
+from .facts.recipes import MIXED, Recipe
 
 ATTENTIONS = {"flash": "the scores are never stored", "stored": "the scores of every pair of tokens are stored"}
 RECOMPUTATIONS = {

@@ -5,11 +5,11 @@ GB is 10^9 bytes, GiB is 2^30 bytes: IEC 80000-13 (https://physics.nist.gov/cuu/
 
 import math
 
-KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
-KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
+MB, GB, TB = 1e6, 1e9, 1e12
+MiB, GiB, TiB = 2**20, 2**30, 2**40
 Gbit = 1e9 / 8  # bytes: network links are sold in bits per second
-GFLOP, TFLOP, PFLOP = 1e9, 1e12, 1e15
-us, ms = 1e-6, 1e-3
+GFLOP, TFLOP = 1e9, 1e12
+us = 1e-6
 
 _PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 

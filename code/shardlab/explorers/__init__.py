@@ -1,1 +1,1 @@
-"""Sliders over costs and figures, alive with a kernel and without one; `explorer` is the object."""
+"""Sliders over costs and figures, alive with a kernel and without one: `explorer`. And questions: `guess`."""

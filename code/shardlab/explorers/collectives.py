@@ -6,8 +6,10 @@ from fractions import Fraction
 from itertools import pairwise
 
 from shardlab import exchanges
-from shardlab.costs import bounds, collectives, hardware, units
-from shardlab.costs import exchanges as counts
+from shardlab.costs import collectives, units
+from shardlab.costs.collectives import bounds
+from shardlab.costs.collectives import exchanges as counts
+from shardlab.costs.facts import hardware
 from shardlab.exchanges import ADD, Cell, Plan
 from shardlab.figures import collectives as figures
 from shardlab.figures import exchanges as drawn

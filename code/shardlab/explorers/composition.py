@@ -1,9 +1,11 @@
 """The explorer of composition: a layout, the order of its axes, a machine -> whom a GPU talks to, says and holds."""
 
-from shardlab.costs import composition, flops, memory, models, nodes, units
-from shardlab.costs.hardware import LINK_UTILISATION
-from shardlab.costs.network import Node
-from shardlab.costs.replay import UTILISATION
+from shardlab.costs import composition, memory, units
+from shardlab.costs.compute import flops
+from shardlab.costs.facts import models, nodes
+from shardlab.costs.facts.hardware import LINK_UTILISATION
+from shardlab.costs.facts.network import Node
+from shardlab.costs.traces.replay import UTILISATION
 from shardlab.costs.training import Training
 from shardlab.figures import composition as figures
 from shardlab.layout import AXES_3D, Layout, groups

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from shardlab.costs import hardware, models, recipes, roofline, scaling_laws, time_to_train, units
-from shardlab.costs.roofline import Work
-from shardlab.costs.time_to_train import TimeToTrain
+from shardlab.costs import units
+from shardlab.costs.compute import roofline, scaling_laws, time_to_train
+from shardlab.costs.compute.roofline import Work
+from shardlab.costs.compute.time_to_train import TimeToTrain
+from shardlab.costs.facts import hardware, models, recipes
 from shardlab.figures import compute as figures
 from shardlab.figures.table import cell
 

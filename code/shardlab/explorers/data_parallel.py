@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from shardlab.costs import data_parallel, machines, models, units
-from shardlab.costs.data_parallel import Run, Step
+from shardlab.costs import data_parallel, units
+from shardlab.costs.data_parallel import Run, Step, machines
+from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
 from shardlab.figures import data_parallel as figures
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -14,6 +15,8 @@ from IPython.display import HTML, display
 from . import page, view
 
 MAX_STATES = 2000  # the page holds them all
+EM_PER_LETTER = 0.6  # on average, in the widest of the fonts that browsers take for a notebook's controls
+INPUT_WIDTH = 24  # ems of a live control beside its label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,31 +115,39 @@ class Explorer:
         """The explorer for a live kernel: a box of ipywidgets whose figure follows its controls."""
         import ipywidgets as widgets  # here, for the build of a page needs none
 
-        inputs = {control.name: live_control(control) for control in self.controls}
-        sentence, output = widgets.HTML(), widgets.Output()
+        from . import live
+
+        inputs = {control.name: live_control(control, self._label_width()) for control in self.controls}
+        sentence, figure = widgets.HTML(), live.figure()
+        seen = functools.cache(lambda *values: self.view(**dict(zip(inputs, values, strict=True))))
 
         def redraw(change: object = None) -> None:
-            shown = self.view(**{name: chosen.value for name, chosen in inputs.items()})
+            shown = seen(*(chosen.value for chosen in inputs.values()))  # `seen` keeps every view, for the way back
             sentence.value = f'<div aria-live="polite">{shown.sentence}</div>'
-            # One message with the whole output: clearing first and drawing then would flicker.
-            output.outputs = ({"output_type": "display_data", "metadata": {}, "data": shown.bundle()},)
+            figure.show(shown)
 
         for chosen in inputs.values():
             chosen.observe(redraw, "value")
         redraw()
-        height = self.view(**self.default()).plain()["figure"]["layout"].get("height", view.HEIGHT)
-        output.layout.min_height = f"{height + 10}px"  # the notebook must not jump while the figure changes
-        return widgets.VBox([widgets.VBox(list(inputs.values())), sentence, output])
+        height = seen(*self.default().values()).plain()["figure"]["layout"].get("height", view.HEIGHT)
+        figure.layout.min_height = f"{height + 10}px"  # the notebook must not jump while the figure changes
+        return widgets.VBox([widgets.VBox(list(inputs.values())), sentence, figure])
+
+    def _label_width(self) -> int:
+        """Ems for the longest label beside a live control: widgets cut what is longer."""
+        longest = max((len(control.label) for control in self.controls), default=0)
+        return math.ceil(EM_PER_LETTER * longest) + 1
 
     def _ipython_display_(self) -> None:
         display(HTML(self.html()) if os.environ.get("SHARDLAB_STATIC") == "1" else self.widget())
 
 
-def live_control(control: Control) -> Any:
-    """The ipywidget of a control."""
+def live_control(control: Control, label_width: int) -> Any:
+    """The ipywidget of a control, beside a label of so many ems."""
     import ipywidgets as widgets
 
-    wide = {"description": control.label, "style": {"description_width": "12em"}, "layout": {"width": "36em"}}
+    layout = {"width": f"{label_width + INPUT_WIDTH}em", "max_width": "100%"}
+    wide = {"description": control.label, "style": {"description_width": f"{label_width}em"}, "layout": layout}
     if control.kind == "checkbox":
         return widgets.Checkbox(value=control.default, **wide)
     options = [(control.text(value), value) for value in control.values]

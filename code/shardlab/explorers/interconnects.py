@@ -3,8 +3,9 @@
 from functools import cache
 from itertools import permutations
 
-from shardlab.costs import models, network, nodes, replay, units
-from shardlab.costs.traces import crossings, knee, placement
+from shardlab.costs import units
+from shardlab.costs.facts import models, network, nodes
+from shardlab.costs.traces import crossings, knee, placement, replay
 from shardlab.figures import interconnects as figures
 from shardlab.figures import topology
 from shardlab.layout import AXES_3D, Layout, groups

@@ -1,6 +1,7 @@
 """The explorers of memory: what one GPU holds while it trains, and what each GPU of a cluster holds."""
 
-from shardlab.costs import hardware, memory, models, recipes, units
+from shardlab.costs import memory, units
+from shardlab.costs.facts import hardware, models, recipes
 from shardlab.costs.planning import remedies
 from shardlab.costs.training import Training
 from shardlab.figures import memory as figures

@@ -4,10 +4,12 @@ from functools import cache
 from itertools import pairwise
 
 from shardlab import schedules
-from shardlab.costs import balance, bubble, chips, models, pieces, timeline, units
-from shardlab.costs.balance import Cut, Layer
-from shardlab.costs.recipes import MIXED
-from shardlab.costs.timeline import Timeline
+from shardlab.costs import units
+from shardlab.costs.facts import chips, models
+from shardlab.costs.facts.recipes import MIXED
+from shardlab.costs.pipeline import balance, bubble, stage_costs, timeline
+from shardlab.costs.pipeline.balance import Cut, Layer
+from shardlab.costs.pipeline.timeline import Timeline
 from shardlab.costs.training import Training
 from shardlab.figures import pipeline as figures
 
@@ -163,7 +165,7 @@ def cut_view(*, first: int, second: int, third: int) -> View:
 @cache
 def _pieces() -> tuple[list[Layer], list[str]]:
     training = Training(spec=models.published(MODEL).spec, sequence=SEQUENCE)
-    return pieces.pieces(training, UTILISATION * chips.chip(CHIP).peak_flops), pieces.names(training)
+    return stage_costs.pieces(training, UTILISATION * chips.chip(CHIP).peak_flops), stage_costs.names(training)
 
 
 @cache

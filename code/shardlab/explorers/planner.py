@@ -3,8 +3,9 @@
 from dataclasses import replace
 from functools import cache
 
-from shardlab.costs import memory, models, nodes, planner, step, units
-from shardlab.costs.planning import plans
+from shardlab.costs import memory, step, units
+from shardlab.costs.facts import models, nodes
+from shardlab.costs.planning import planner, plans
 from shardlab.costs.planning.plans import Plan, Plans, Question
 from shardlab.costs.published import studies
 from shardlab.figures import planner as figures

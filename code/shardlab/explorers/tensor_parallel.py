@@ -5,9 +5,10 @@ from dataclasses import replace
 from functools import cache
 
 from shardlab import cuts
-from shardlab.costs import memory, models, nodes, units
+from shardlab.costs import memory, units
 from shardlab.costs import tensor_parallel as costs
-from shardlab.costs.recipes import MIXED
+from shardlab.costs.facts import models, nodes
+from shardlab.costs.facts.recipes import MIXED
 from shardlab.costs.tensor_parallel import Layer, Run
 from shardlab.figures import tensor_parallel as figures
 from shardlab.layout import Layout, listed, tensor_degrees

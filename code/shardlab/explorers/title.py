@@ -2,8 +2,9 @@
 
 from functools import cache
 
-from shardlab.costs import data_parallel, machines, models, scaling, units
-from shardlab.costs.data_parallel import Run, Step
+from shardlab.costs import data_parallel, units
+from shardlab.costs.data_parallel import Run, Step, machines, scaling
+from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
 from shardlab.figures import title as figures
 

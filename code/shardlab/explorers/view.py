@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
-import plotly.io as pio
 
 from shardlab.figures.table import cell
 
@@ -36,13 +34,6 @@ class View:
         figure = plain_figure(self.figure)
         rows = [[cell(x) for x in row] for row in self.table or points(figure)]
         return {"figure": figure, "sentence": self.sentence, "table": rows}
-
-    def bundle(self) -> dict[str, Any]:
-        """The figure for a live notebook: plotly's MIME type, or HTML for front ends that know no other."""
-        if pio.renderers.default in ("colab", "kaggle"):
-            return dict(go.Figure(self.figure)._repr_mimebundle_())
-        figure = {**plain_figure(self.figure), "config": {"displaylogo": False}}
-        return {"application/vnd.plotly.v1+json": figure, "text/plain": self.sentence}
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from dataclasses import replace
 from functools import cache
 
-from shardlab.costs import machines, memory, models, units, zero, zero_step
+from shardlab.costs import memory, units, zero
+from shardlab.costs.data_parallel import machines
+from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
-from shardlab.costs.zero_step import Run, Step
+from shardlab.costs.zero import step as zero_step
+from shardlab.costs.zero.step import Run, Step
 from shardlab.figures import zero as figures
 from shardlab.layout import ZERO_STAGES
 

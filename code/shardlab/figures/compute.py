@@ -175,28 +175,6 @@ def splits(
     )
 
 
-def losses_by_size(
-    parameters: Sequence[float],
-    budgets: Mapping[str, Sequence[float]],
-    chosen: Mapping[str, tuple[float, float]] | None = None,
-    *,
-    alt: str = "",
-) -> go.Figure:
-    """Loss against size where the budget is fixed, so that a larger model reads less: label -> loss for each size.
-
-    chosen: name -> (parameters, loss), drawn with its name.
-    """
-    traces = [line(parameters, values, name, *look(i)) for i, (name, values) in enumerate(budgets.items())]
-    if chosen:
-        traces.append(_named(chosen, "choice"))
-    return style.figure(
-        traces,
-        x=style.axis("parameters", type="log", exponentformat="power", dtick=1),
-        y=style.axis("loss (nats per token)"),
-        alt=alt or "Loss against the size of the model at a fixed budget: too small and too large are both worse.",
-    )
-
-
 def swapping(steps: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
     """Two bars for each machine: label -> (seconds of arithmetic, seconds of transfers), of one step."""
     bars = [

@@ -24,27 +24,12 @@ THICK = 0.84  # of a row
 LABELS = 24  # actions in a row, at most, that get a number
 
 
-def gantt(events: Sequence[Event], *, unit: str = "", alt: str = "") -> go.Figure:
-    """A row for each stage, a bar for each action with the number of its microbatch.
-
-    Events as `costs.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1, which is paler; &B3 for an
-    action that runs together with the one before it, drawn below it. unit: of their time, for the axis.
-    """
-    num_stages = 1 + max(event.rank for event in events)
-    return style.figure(
-        _bars(events),
-        x=f"time ({unit})" if unit else "time",
-        y=_rows(num_stages),
-        alt=alt or f"What {num_stages} stages do, microbatch by microbatch, against time; gaps are the bubble.",
-        height=FRAME + ROW * num_stages,
-        **_TOGETHER,
-    )
-
-
 def gantt_and_memory(events: Sequence[Event], held: Sequence[Held], *, unit: str = "", alt: str = "") -> go.Figure:
-    """The same, and below it a strip for each stage: the activations that it holds, with the most of them as a number.
+    """A row for each stage, a bar for each action with the number of its microbatch; below them what each stage holds.
 
-    held: for each stage (from when, how much), a step for each change.
+    Events as `costs.pipeline.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1, which is paler; &B3
+    for an action that runs together with the one before it, drawn below it. held: for each stage (from when, how much),
+    a step for each change; the most is shown as a number. unit: of the events' time, for the axis.
     """
     num_stages, end = len(held), max(event.end for event in events)
     height = FRAME + GAP + (ROW + STRIP) * num_stages

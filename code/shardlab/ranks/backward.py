@@ -1,7 +1,8 @@
-"""The backward that autograd is running: whether there is one, and a call when it ends.
+"""The backward that autograd is running: whether there is one, and a call at its end.
 
-The only file that uses autograd's private names. Torch uses the same two in its own methods: the number of the backward
-in torch.utils.checkpoint, and the call at its end in fully_shard (torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
+No other file uses autograd's private names. Torch uses the same two itself: the number of a
+backward in torch.utils.checkpoint, the call at its end in
+torch/distributed/fsdp/_fully_shard/_fsdp_state.py.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ def is_running() -> bool:
 
 
 def when_it_ends(call: Callable[[], None]) -> None:
-    """Run `call` at the end of the running backward; after a backward that failed it is not run."""
+    """Run `call` at the end of the backward that is running; never, if that backward fails."""
     Variable._execution_engine.queue_callback(call)
 
 
@@ -29,7 +30,7 @@ class Once:
         self._task = NONE  # autograd's number of the last backward
 
     def begins(self, at_the_end: Callable[[], None]) -> bool:
-        """Tell whether this is the first call in the running backward; if so, run `at_the_end` when it ends."""
+        """Tell whether this is a backward's first call; if so, run `at_the_end` when it ends."""
         task = torch._C._current_graph_task_id()
         if task == self._task:
             return False

@@ -1,7 +1,7 @@
 """A pipeline schedule as plain data: for every stage the list of what it does, in order.
 
-A stage is a place in the pipeline: one rank. It holds one or more chunks of the model. A part is a chunk seen from the
-model: part 0 takes the tokens, the last part ends in the loss.
+A stage is a place in the pipeline: one rank. It holds one or more chunks of the model. A part is a
+chunk seen from the model: part 0 takes the tokens, the last part ends in the loss.
 """
 
 import re
@@ -29,6 +29,11 @@ class Action(NamedTuple):
     microbatch: int
     chunk: int = 0  # which of the stage's chunks
     joined: bool = False  # runs at the same time as the action before it
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The microbatch and the chunk, which a forward and its backward have in common."""
+        return self.microbatch, self.chunk
 
     def __str__(self) -> str:
         return f"{'&' * self.joined}{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shardlab import exchanges
-from shardlab.costs import exchanges as costs
+from shardlab.costs.collectives import exchanges as costs
 from shardlab.ranks import collectives
 from shardlab.ranks.collectives import exchanges as executed
 from shardlab.ranks.collectives import verbs

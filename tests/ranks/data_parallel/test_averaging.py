@@ -1,4 +1,4 @@
-"""Two ways to average gradients are one; averaging weights is something else."""
+"""Averaged gradients equal one process, by all-reduce or a server; averaged weights may not."""
 
 import pytest
 import torch
@@ -19,13 +19,15 @@ def model():
 
 
 def loss(net, rank, step):
-    """The same number of samples on every rank, other ones on each."""
-    x = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + rank))
+    """Compute the loss on as many samples on every rank, but different ones."""
+    x = torch.randn(
+        8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + rank)
+    )
     return (net(x[:, :4]) - x[:, 4:]).pow(2).mean()
 
 
 def train(group, what, make_optimizer, mean=averaging.mean, every=1):
-    """Six steps that average `what`, the weights only every few steps; returns the parameters."""
+    """Take six steps that average gradients, or weights every few steps; return the parameters."""
     net = model()
     optimizer = make_optimizer(net.parameters())
     for step in range(6):
@@ -40,6 +42,7 @@ def train(group, what, make_optimizer, mean=averaging.mean, every=1):
 
 
 def alone(world_size, make_optimizer):
+    """Take six steps in one process that sees the samples of all ranks; return the parameters."""
     net = model()
     optimizer = make_optimizer(net.parameters())
     for step in range(6):
@@ -64,15 +67,19 @@ def same(ours, theirs):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("make_optimizer", [sgd, adam])
-@pytest.mark.parity("data_parallel", "plain averaging, by all-reduce or through a server, is one process")
+@pytest.mark.parity(
+    "data_parallel", "plain averaging, by all-reduce or through a server, is one process"
+)
 def test_averaged_gradients_equal_one_process(world_size, mean, make_optimizer):
     reference = alone(world_size, make_optimizer)
-    results = run(lambda group: train(group, "gradients", make_optimizer, MEANS[mean]), world_size=world_size)
+    results = run(
+        lambda group: train(group, "gradients", make_optimizer, MEANS[mean]), world_size=world_size
+    )
     assert all(same(ours, reference) for ours in results)
 
 
 @pytest.mark.parametrize("server", [0, 2])
-def test_means_are_means_and_leave_their_input_alone(server):
+def test_means_are_right_and_leave_their_input_unchanged(server):
     def call(group):
         x = torch.arange(3.0) * group.rank()
         before = x.clone()
@@ -86,15 +93,22 @@ def test_means_are_means_and_leave_their_input_alone(server):
 
 def test_weights_averaged_after_every_step_of_sgd_equal_gradients():
     reference = alone(3, sgd)
-    assert all(same(ours, reference) for ours in run(lambda group: train(group, "weights", sgd), world_size=3))
+    assert all(
+        same(ours, reference)
+        for ours in run(lambda group: train(group, "weights", sgd), world_size=3)
+    )
 
 
 @pytest.mark.parametrize(("make_optimizer", "every"), [(adam, 1), (sgd, 3), (adam, 3)])
-def test_weights_averaged_with_adam_or_more_rarely_are_something_else(make_optimizer, every):
+def test_weights_averaged_with_adam_or_less_often_differ_from_averaged_gradients(
+    make_optimizer, every
+):
     reference = alone(3, make_optimizer)
     results = run(lambda group: train(group, "weights", make_optimizer, every=every), world_size=3)
     assert same(results[0], results[1])
-    assert not any(torch.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(results[0], reference, strict=True))
+    assert not any(
+        torch.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(results[0], reference, strict=True)
+    )
 
 
 def test_the_server_alone_carries_the_traffic_of_all():

@@ -1,4 +1,4 @@
-"""How parameters are dealt to buckets, and where gradients live."""
+"""Buckets: which parameters share one, and how gradients move into it."""
 
 import pytest
 import torch
@@ -40,15 +40,28 @@ def test_every_dtype_has_its_own_buckets():
 
 def test_gradients_move_into_the_buffer_in_place_and_scaled():
     bucket = buckets.Bucket(parameters(2, 3), scale=0.5)
+    bucket.buffer.fill_(9)  # what the last step left
     first, second = bucket.parameters
     second.grad = torch.tensor([2.0, 4.0, 6.0])
     bucket.fill(1)
     assert bucket.missing == {0}
-    assert bucket.fill_rest() == [first]
+    bucket.fill_accumulated()
+    assert bucket.missing == {0}
+    bucket.zero_missing()
+    assert bucket.missing == set()
     assert bucket.buffer.tolist() == [0, 0, 1, 2, 3]
     assert first.grad is None
     bucket.buffer.add_(1)  # what an all-reduce does
     assert second.grad.tolist() == [2, 3, 4]
+
+
+def test_gradients_of_earlier_microbatches_fill_the_bucket_too():
+    bucket = buckets.Bucket(parameters(2, 1), scale=0.5)
+    first, _ = bucket.parameters
+    first.grad = torch.tensor([2.0, 4.0])
+    bucket.fill_accumulated()
+    assert bucket.missing == {1}
+    assert bucket.buffer.tolist() == [1, 2, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -61,8 +74,8 @@ def test_a_third_is_as_exact_as_the_dtype_allows(dtype):
     assert error <= torch.finfo(dtype).eps
 
 
-def test_dividing_first_saves_large_halves_and_loses_tiny_ones():
-    """Two ranks in fp16: 40,000 + 40,000 is beyond 65,504; half of 6e-8 is nothing."""
+def test_dividing_before_the_sum_avoids_overflow_and_loses_tiny_gradients():
+    """Two ranks in fp16: 40,000 + 40,000 overflows at 65,504, and half of 6e-8 becomes zero."""
     (parameter,) = parameters(2, dtype=torch.float16)
     bucket = buckets.Bucket([parameter], scale=1 / 2)
     parameter.grad = gradient = torch.tensor([40_000.0, 6e-8], dtype=torch.float16)

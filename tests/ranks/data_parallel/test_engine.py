@@ -1,4 +1,4 @@
-"""Data parallelism against one process, and against torch's own DDP: every parameter after every step."""
+"""Data parallelism against one process and against torch's DDP: every parameter, every step."""
 
 import copy
 import functools
@@ -30,7 +30,7 @@ STRATEGIES = {
 
 
 class Net(nn.Module):
-    """Tied weights, a frozen layer, a scalar, a transposed weight, and (if asked) a layer nobody uses."""
+    """A net with tied, frozen, scalar and transposed weights, and maybe an unused layer."""
 
     def __init__(self, unused=False):
         super().__init__()
@@ -55,13 +55,15 @@ def net(seed, **options):
 
 
 def data(step):
-    """The samples of one step, over all ranks: [128, 6] and [128, 4]."""
+    """Draw the samples of one step, over all ranks: [128, 6] and [128, 4]."""
     generator = torch.Generator().manual_seed(100 + step)
-    return [torch.randn(SAMPLES, width, dtype=torch.float64, generator=generator) for width in (6, 4)]
+    return [
+        torch.randn(SAMPLES, width, dtype=torch.float64, generator=generator) for width in (6, 4)
+    ]
 
 
 def part(step, group, samples=SAMPLES):
-    """This rank's samples of one step and the weight of their mean."""
+    """Return this rank's samples of one step, and the weight of their mean."""
     mine = sampler.shard(samples, group.rank(), group.size())
     x, y = (whole[mine.start : mine.stop] for whole in data(step))
     return x, y, sampler.weight(len(mine), samples, group.size())
@@ -72,18 +74,20 @@ def error(model, x, y):
 
 
 def optimizer(model):
-    """AdamW moves every parameter that has a gradient, were it zero: a zero instead of None shows."""
+    """Make an AdamW: it moves parameters by a zero gradient too, so zero instead of None shows."""
     return torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
 
 
 def state(model):
-    """Every parameter and gradient, as they are now."""
-    return [(p.detach().clone(), None if p.grad is None else p.grad.clone()) for p in model.parameters()]
+    """Copy every parameter and gradient."""
+    return [
+        (p.detach().clone(), None if p.grad is None else p.grad.clone()) for p in model.parameters()
+    ]
 
 
 @functools.cache
 def alone(samples=SAMPLES, clip=None, **options):
-    """The history of one process that sees all samples."""
+    """Return the history of one process that sees all samples."""
     model, history = net(0, **options), []
     adam = optimizer(model)
     for step in range(STEPS):
@@ -98,7 +102,7 @@ def alone(samples=SAMPLES, clip=None, **options):
 
 
 def together(group, samples=SAMPLES, clip=None, weighted=True, options=None, **strategy):
-    """The history of one rank; every rank starts from its own seed."""
+    """Return the history of one rank; every rank starts from its own seed."""
     wrapped, history = DataParallel(net(group.rank(), **(options or {})), group, **strategy), []
     adam = optimizer(wrapped)
     for step in range(STEPS):
@@ -117,22 +121,33 @@ def assert_same(history, reference):
     for step, (ours, theirs) in enumerate(zip(history, reference, strict=True)):
         for index, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
             where = f"step {step}, parameter {index}"
-            torch.testing.assert_close(mine, its, **EXACT, msg=lambda text, where=where: f"{where}: {text}")
+            torch.testing.assert_close(
+                mine, its, **EXACT, msg=lambda text, where=where: f"{where}: {text}"
+            )
 
 
-# ---- parity with one process --------------------------------------------------------------------------------
+# ---- parity with one process ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])  # 128 samples do not divide by 3: there the weights matter
+@pytest.mark.parametrize(
+    "world_size", [1, 2, 3, 4]
+)  # 128 samples do not divide by 3: there the weights matter
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parity("data_parallel", "128 samples shared by ranks are 128 on one: parameters and gradients, each step")
+@pytest.mark.parity(
+    "data_parallel",
+    "128 samples shared by ranks are 128 on one: parameters and gradients, each step",
+)
 def test_ranks_equal_one_process(world_size, strategy):
-    for history in run(lambda group: together(group, **STRATEGIES[strategy]), world_size=world_size):
+    for history in run(
+        lambda group: together(group, **STRATEGIES[strategy]), world_size=world_size
+    ):
         assert_same(history, alone())
 
 
 @pytest.mark.parametrize("samples", [5, 7, 126])
-@pytest.mark.parity("data_parallel", "batches that do not divide are exact with weights, and wrong without")
+@pytest.mark.parity(
+    "data_parallel", "batches that do not divide are exact with weights, and wrong without"
+)
 def test_ragged_batches_are_exact_with_weights_and_wrong_without(samples):
     reference = alone(samples=samples)
     for history in run(lambda group: together(group, samples)):
@@ -150,7 +165,7 @@ def test_clipping_by_global_norm_after_averaging_is_right():
 
 
 def accumulate(group, in_place):
-    """Three microbatches a step; only the last one talks. Returns the history and what was said before it."""
+    """Train on three microbatches per step; return history and events before the last one."""
     wrapped, history, early = DataParallel(net(group.rank()), group, bucket_bytes=500), [], []
     adam = optimizer(wrapped)
     for step in range(STEPS):
@@ -170,14 +185,16 @@ def accumulate(group, in_place):
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["grad None", "grad zeroed in place"])
 @pytest.mark.parametrize("world_size", [1, 3, 4])
-@pytest.mark.parity("data_parallel", "gradient accumulation is exact, and silent until its last microbatch")
+@pytest.mark.parity(
+    "data_parallel", "gradient accumulation is exact, and sends nothing before its last microbatch"
+)
 def test_accumulation_under_no_sync_is_exact_and_silent(world_size, in_place):
     for history, early in run(lambda group: accumulate(group, in_place), world_size=world_size):
         assert_same(history, alone())
         assert early == []
 
 
-def test_every_backward_that_talks_averages_what_has_gathered():
+def test_every_backward_outside_no_sync_averages_the_accumulated_gradient():
     """Two backwards without zeroing, both averaged: the sum of two averages."""
 
     def twice(group):
@@ -194,25 +211,29 @@ def test_every_backward_that_talks_averages_what_has_gathered():
         assert_same([ours], [state(model)])
 
 
-# ---- parameters that no backward, or not every backward, reaches ---------------------------------------------
+# ---- parameters that no backward, or not every backward, reaches ---------------------------------
 
 
 def test_unused_parameters_stay_untouched_as_in_one_process():
     reference = alone(unused=True)
-    assert [grad for _, grad in reference[-1]].count(None) == 4  # frozen and unused, weight and bias
+    assert [grad for _, grad in reference[-1]].count(
+        None
+    ) == 4  # frozen and unused, weight and bias
     options = {"options": {"unused": True}, "find_unused": True, "bucket_bytes": 300}
     for history in run(lambda group: together(group, **options), world_size=3):
         assert_same(history, reference)
 
 
 def test_unused_parameters_are_an_error_unless_allowed():
-    message = r"no gradient to 2 parameters of rank \d \(unused.weight, unused.bias\).*find_unused=True"
+    message = (
+        r"no gradient to 2 parameters of rank \d \(unused.weight, unused.bias\).*find_unused=True"
+    )
     with pytest.raises(RankError, match=message):
         run(lambda group: together(group, options={"unused": True}), world_size=2)
 
 
 class Branches(nn.Module):
-    """Layer 0 is used by all, layer 1 by odd ranks, layer 2 by none."""
+    """Three layers: all ranks use layer 0, odd ranks layer 1, and none layer 2."""
 
     def __init__(self):
         super().__init__()
@@ -223,7 +244,7 @@ class Branches(nn.Module):
 
 
 def test_a_parameter_used_by_some_ranks_gets_the_average_on_all():
-    """In a first step all ranks use layer 1, so that its place in the bucket holds something old."""
+    """In a first step all ranks use layer 1, so that its view in the bucket holds old numbers."""
 
     def step(group):
         torch.manual_seed(0)
@@ -237,7 +258,9 @@ def test_a_parameter_used_by_some_ranks_gets_the_average_on_all():
     torch.manual_seed(0)
     model = Branches()
     for rank in range(3):
-        (model(torch.full((2, 3), rank + 1.0, dtype=torch.float64), odd=rank % 2 == 1).sum() / 3).backward()
+        (
+            model(torch.full((2, 3), rank + 1.0, dtype=torch.float64), odd=rank % 2 == 1).sum() / 3
+        ).backward()
     for ours in run(step, world_size=3):
         assert_same([ours], [state(model)])
 
@@ -263,11 +286,13 @@ def test_gradients_of_earlier_microbatches_count_where_the_last_one_reaches_noth
 
 
 class TwoOrders(nn.Module):
-    """Two layers of equal size; `swapped` turns round the order in which backward reaches them."""
+    """Two layers of equal size; `swapped` reverses the order in which backward reaches them."""
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=False, dtype=torch.float64) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.Linear(3, 3, bias=False, dtype=torch.float64) for _ in range(2)
+        )
 
     def forward(self, x, swapped):
         first, second = reversed(self.layers) if swapped else self.layers
@@ -291,22 +316,24 @@ def test_ranks_send_buckets_in_one_order_whatever_order_backward_has():
         assert_same([ours], [state(model)])
 
 
-# ---- parity with torch's DDP ---------------------------------------------------------------------------------
+# ---- parity with torch's DDP ---------------------------------------------------------------------
 
 
 class Normed(nn.Module):
-    """Batch statistics: buffers that differ between ranks unless somebody makes them equal."""
+    """A net with batch statistics: buffers that differ between ranks unless they are made equal."""
 
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)).double()
+        self.body = nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)
+        ).double()
 
     def forward(self, x):
         return self.body(x)
 
 
 def trace_training(wrapped, group):
-    """History with buffers, of training with two microbatches a step and a look at validation data."""
+    """Train on two microbatches per step and evaluate; return the history, with buffers."""
     sgd, history = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9), []
     for step in range(STEPS):
         x, y, _ = part(step, group, 120)
@@ -324,7 +351,7 @@ def trace_training(wrapped, group):
 
 
 def both(group, make, ours, theirs):
-    """The same training under DataParallel and under torch's DDP, on one rank."""
+    """Train the same model under DataParallel and under torch's DDP, on one rank."""
     torch.manual_seed(group.rank())
     model = make()
     twin = copy.deepcopy(model)
@@ -342,10 +369,12 @@ def test_equals_torchs_ddp(make, world_size):
         assert_same(mine, its)
 
 
-@pytest.mark.parity("data_parallel", "so it does with parameters that nobody uses")
+@pytest.mark.parity("data_parallel", "the same with parameters that no backward reaches")
 def test_equals_torchs_ddp_with_unused_parameters():
     options = {"find_unused": True}, {"find_unused_parameters": True}
-    for mine, its in run(lambda group: both(group, lambda: Net(unused=True), *options), world_size=2):
+    for mine, its in run(
+        lambda group: both(group, lambda: Net(unused=True), *options), world_size=2
+    ):
         assert_same(mine, its)
 
 
@@ -367,12 +396,16 @@ def test_evaluation_after_a_step_sees_rank_0s_buffers():
         assert torch.equal(after, results[0][0])
 
 
-# ---- what is sent --------------------------------------------------------------------------------------------
+# ---- what is sent --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("bucket_bytes", "num_buckets"), [(0, 4), (200, 3), (1000, 1), (25 * 2**20, 1)])
+@pytest.mark.parametrize(
+    ("bucket_bytes", "num_buckets"), [(0, 4), (200, 3), (1000, 1), (25 * 2**20, 1)]
+)
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.counted("data_parallel", "messages and bytes of a backward pass, for each size of buckets")
+@pytest.mark.counted(
+    "data_parallel", "messages and bytes of a backward pass, for each size of buckets"
+)
 def test_bytes_counted_equal_the_formula(bucket_bytes, num_buckets, overlap):
     def step(group):
         wrapped = DataParallel(net(0), group, bucket_bytes=bucket_bytes, overlap=overlap)
@@ -382,7 +415,7 @@ def test_bytes_counted_equal_the_formula(bucket_bytes, num_buckets, overlap):
         return book.events
 
     for events in run(step, world_size=3):
-        # in order: transposed 4 * 10 and gain 1, then the first layer's bias 10 and weight 10 * 6; 8 bytes each
+        # transposed 4 * 10 and gain 1, then the first layer's bias 10 and weight 10 * 6
         assert [event.op for event in events] == ["all_reduce"] * num_buckets
         assert sum(event.nbytes for event in events) == 8 * (4 * 10 + 1 + 10 + 10 * 6)
 
@@ -400,12 +433,12 @@ def test_start_sends_the_whole_state_once():
         assert [event.nbytes for event in events if event.op == "broadcast"] == [nbytes]
 
 
-def test_start_sends_pieces_of_bounded_size():
-    """Tensors share a message, and a large one is cut; 100 bytes here, not 64 MiB."""
+def test_start_sends_messages_of_bounded_size():
+    """Small tensors share a message and large ones are cut; the limit here is 100 bytes."""
 
     def start(group):
         model = nn.ModuleList([net(group.rank()), Normed()])
-        with ledger.Ledger() as book, mock.patch.object(agreement, "PIECE_BYTES", 100):
+        with ledger.Ledger() as book, mock.patch.object(agreement, "MESSAGE_BYTES", 100):
             DataParallel(model, group)
         tensors = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
         return [event.nbytes for event in book.events if event.op == "broadcast"], tensors
@@ -414,14 +447,24 @@ def test_start_sends_pieces_of_bounded_size():
     nbytes = sum(tensor.nbytes for tensor in firsts)
     assert sum(sizes) == nbytes
     assert max(sizes) <= 100
-    assert len(sizes) <= 2 * nbytes / 100 + 1  # two neighbours make more than one piece, or they would be one
+    assert (
+        len(sizes) <= 2 * nbytes / 100 + 1
+    )  # two neighbours make more than one piece, or they would be one
     for _, tensors in others:
         assert all(torch.equal(mine, its) for mine, its in zip(tensors, firsts, strict=True))
 
 
 def test_start_makes_every_dtype_equal():
-    """gloo knows no int16; bytes travel whatever they mean."""
-    dtypes = [torch.int16, torch.bool, torch.float64, torch.int64, torch.bfloat16, torch.uint8, torch.complex64]
+    """gloo cannot send int16, but it can send the same bytes as uint8."""
+    dtypes = [
+        torch.int16,
+        torch.bool,
+        torch.float64,
+        torch.int64,
+        torch.bfloat16,
+        torch.uint8,
+        torch.complex64,
+    ]
 
     def start(group):
         model = nn.Linear(3, 1)
@@ -448,10 +491,10 @@ def test_overlap_sends_before_backward_has_ended(overlap):
 
     for before, in_all in run(order, world_size=2):
         assert in_all == 4
-        assert 2 <= before < 4 if overlap else before == 0  # the last layer's two are on their way
+        assert 2 <= before < 4 if overlap else before == 0  # the last layer's two are in flight
 
 
-# ---- dtypes, aliases, wrapping again --------------------------------------------------------------------------
+# ---- dtypes, aliases, wrapping again -------------------------------------------------------------
 
 
 def test_gradients_of_several_dtypes():
@@ -490,20 +533,26 @@ def test_inputs_and_other_tensors_stay_as_they_were():
         x = torch.full((2, 6), rank + 1.0, dtype=torch.float64, requires_grad=True)
         y = model(x)
         assert same
-        torch.testing.assert_close(x_grad, torch.autograd.grad(y.sum(), x, retain_graph=True)[0], **EXACT)
+        torch.testing.assert_close(
+            x_grad, torch.autograd.grad(y.sum(), x, retain_graph=True)[0], **EXACT
+        )
         torch.testing.assert_close(outside_grad, y.sum(0).detach(), **EXACT)
 
 
-def test_a_module_can_be_wrapped_anew_and_leaves_nothing_behind():
+def test_a_module_can_be_wrapped_again_and_leaves_no_hooks_behind():
     def step(group):
         model = net(0)
         first = DataParallel(model, group)
         gone = weakref.ref(first)
-        first = DataParallel(model, group, bucket_bytes=0)  # as in a notebook: the name is used again
+        first = DataParallel(
+            model, group, bucket_bytes=0
+        )  # as in a notebook: the name is used again
         freed = gone() is None
         x, y, weight = part(0, group)
         (error(first, x, y) * weight).backward()
-        hooks = [len(p._post_accumulate_grad_hooks or {}) for p in model.parameters() if p.requires_grad]
+        hooks = [
+            len(p._post_accumulate_grad_hooks or {}) for p in model.parameters() if p.requires_grad
+        ]
         gc.collect()
         return freed, hooks, state(model)
 
@@ -536,25 +585,33 @@ def test_checkpointed_layers_need_the_version_that_is_not_reentrant():
         run(step, True, world_size=2)
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (Net, {"bucket_bytes": -1}, "bucket_bytes=-1 is negative; use 0 for one message per parameter"),
+        (
+            Net,
+            {"bucket_bytes": -1},
+            "bucket_bytes=-1 is negative; use 0 for one message per parameter",
+        ),
         (lambda: nn.ReLU(), {}, "no trainable parameter, so there is nothing to average"),
         (lambda: nn.Linear(2, 2).requires_grad_(False), {}, "no trainable parameter"),
-        (lambda: nn.Linear(2, 2, device="meta"), {}, r"weight is on meta, but rank 0 talks from cpu; use module.to\("),
+        (
+            lambda: nn.Linear(2, 2, device="meta"),
+            {},
+            r"is on meta, but rank 0 communicates from cpu; use module.to\(",
+        ),
     ],
 )
-def test_what_cannot_be_trained_names_the_way_out(make, options, message):
+def test_errors_for_modules_that_cannot_be_trained_say_what_to_do(make, options, message):
     with pytest.raises(RankError, match=f"ValueError: .*{message}"):
         run(lambda group: DataParallel(make(), group, **options) and None, world_size=1)
 
 
 def freeze(layer):
-    """Two layers of one size, one of them frozen."""
+    """Make two layers of one size, one of them frozen."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[layer].requires_grad_(False)
     return model
@@ -566,16 +623,21 @@ DIFFERENT = {
     "frozen": freeze,
     "dtype": lambda odd: nn.Linear(3, 3, dtype=torch.bfloat16 if odd else torch.float16),
     "order": lambda odd: nn.ModuleDict({name: nn.Linear(3, 3) for name in ("ba" if odd else "ab")}),
-    "buffer": lambda odd: nn.ModuleList([nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=odd)]),
+    "buffer": lambda odd: nn.ModuleList(
+        [nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=odd)]
+    ),
 }
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_modules_that_differ_between_ranks_are_refused(what):
-    """Rank 2 is the odd one out; of most pairs, number of tensors and bytes are equal."""
-    message = "ValueError: rank 2's module differs from rank 0's .* build the same module, and freeze the same layers"
+    """Rank 2 has another module; in most pairs the number of tensors and of bytes are equal."""
+    message = "rank 2's module differs from rank 0's .* build the same module, and freeze the same"
     with pytest.raises(RankError, match=message):
-        run(lambda group: DataParallel(DIFFERENT[what](group.rank() == 2), group) and None, world_size=3)
+        run(
+            lambda group: DataParallel(DIFFERENT[what](group.rank() == 2), group) and None,
+            world_size=3,
+        )
 
 
 @pytest.mark.parametrize("find_unused", [False, True])
@@ -584,11 +646,14 @@ def test_sparse_gradients_are_refused(find_unused):
         wrapped = DataParallel(nn.Embedding(10, 3, sparse=True), group, find_unused=find_unused)
         wrapped(torch.tensor([1, 2])).sum().backward()
 
-    with pytest.raises(RankError, match=r"ValueError: .*shape \(10, 3\) is sparse.*use sparse=False in nn.Embedding"):
+    with pytest.raises(
+        RankError,
+        match=r"ValueError: .*shape \(10, 3\) is sparse.*use sparse=False in nn.Embedding",
+    ):
         run(step, world_size=2)
 
 
-# ---- after a backward that failed ----------------------------------------------------------------------------
+# ---- after a backward that failed ----------------------------------------------------------------
 
 
 def fail(tensor):
@@ -596,7 +661,7 @@ def fail(tensor):
 
 
 def break_in_backward(wrapped, x):
-    """The gradient of the last parameters has arrived and is on its way when an exception ends backward."""
+    """Raise in backward while the all-reduce of the last parameters' gradients is in flight."""
     wrapped.module.first.weight.register_hook(fail)
     with pytest.raises(ArithmeticError):
         wrapped(x).sum().backward()
@@ -605,12 +670,14 @@ def break_in_backward(wrapped, x):
 
 def reach_too_little(wrapped, x):
     with pytest.raises(RuntimeError, match=r"gave no gradient to 1 parameters .*transposed"):
-        wrapped(x).sum().backward(inputs=[wrapped.module.first.weight, wrapped.module.first.bias, wrapped.module.gain])
+        wrapped(x).sum().backward(
+            inputs=[wrapped.module.first.weight, wrapped.module.first.bias, wrapped.module.gain]
+        )
 
 
 @pytest.mark.parametrize("failure", [break_in_backward, reach_too_little])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_failed_backward_is_forgotten_at_the_next_forward(failure, overlap):
+def test_the_next_forward_drops_what_a_failed_backward_left(failure, overlap):
     def recover(group):
         wrapped = DataParallel(net(group.rank()), group, bucket_bytes=0, overlap=overlap)
         failure(wrapped, part(1, group)[0])
@@ -626,8 +693,8 @@ def test_a_failed_backward_is_forgotten_at_the_next_forward(failure, overlap):
         assert_same([ours], [state(model)])
 
 
-def test_what_a_failed_backward_has_sent_is_waited_for():
-    """Rank 1 sends late. Rank 0 must not compute on while a buffer of its own is still being filled."""
+def test_the_next_forward_waits_for_what_a_failed_backward_sent():
+    """Rank 1 sends late, and rank 0 must not go on while its buffer is still being filled."""
 
     def recover(group):
         wrapped = DataParallel(net(0), group, bucket_bytes=0)

@@ -1,4 +1,4 @@
-"""Replicas keep everything and agree: averages, norms and steps are those of one process that sees all samples."""
+"""Replicas train as one process that sees all samples: averages, norms and steps."""
 
 import pytest
 import torch
@@ -36,11 +36,15 @@ def replicated(group):
         replica.reduce()  # it is averaged already
         square = comm.all_reduce(replica.squared_norm(SHARES.get), group)
         norm = comm.all_reduce(replica.squared_norm(lambda name: 1.0), group).sqrt()
-        replica.clip(0.1, norm)
+        assert replica.clip(0.1, norm) is norm
         replica.step()
         replica.zero_grad()
         found.append((square.item(), norm.item()))
-    return found, replica.full_state_dict(), [name for name, p in net.named_parameters() if p.grad is not None]
+    return (
+        found,
+        replica.full_state_dict(),
+        [name for name, p in net.named_parameters() if p.grad is not None],
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -82,7 +82,7 @@ def hooked(x, hook):
 @pytest.mark.parametrize("way", FORGETFUL)
 def test_a_forgotten_device_fails_only_on_the_second_one(way):
     run(FORGETFUL[way], torch.ones(3), world_size=1)
-    with pytest.raises(RankError, match=r"second device|two devices|talks from"):
+    with pytest.raises(RankError, match=r"second device|two devices|talks from|communicates from"):
         run(as_on_gpus(FORGETFUL[way]), torch.ones(3), world_size=1)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils import checkpoint as torchs
 
-from shardlab.costs import hardware, recipes
-from shardlab.costs import offload as predict
+from shardlab.costs.facts import hardware, recipes
+from shardlab.costs.memory import offload as predict
 from shardlab.ranks import transformer
 from shardlab.ranks.memory import hosted, offload, recompute
 from shardlab.ranks.memory.offload import Offload

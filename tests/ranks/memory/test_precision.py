@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab.costs import memory, recipes
+from shardlab.costs import memory
+from shardlab.costs.facts import recipes
 from shardlab.ranks import transformer
 from shardlab.ranks.data_parallel import DataParallel
 from shardlab.ranks.launch import run

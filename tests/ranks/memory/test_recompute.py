@@ -14,8 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import checkpoint as torchs
 from torch.utils.flop_counter import FlopCounterMode
 
-from shardlab.costs import flops as predict
-from shardlab.costs import memory, recipes
+from shardlab.costs import memory
+from shardlab.costs.compute import flops as predict
+from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
 from shardlab.ranks import transformer
 from shardlab.ranks.data_parallel import DataParallel

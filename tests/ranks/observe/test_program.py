@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 from shardlab import exchanges
-from shardlab.costs import collectives, flops, hardware, network
-from shardlab.costs.replay import replay
+from shardlab.costs import collectives
+from shardlab.costs.compute import flops
+from shardlab.costs.facts import hardware, network
 from shardlab.costs.traces import matching, programs
+from shardlab.costs.traces.replay import replay
 from shardlab.ranks import collectives as ours
 from shardlab.ranks import comm, data_parallel, launch, transformer
 from shardlab.ranks.observe import ledger

@@ -1,4 +1,4 @@
-"""Every schedule, executed, against the uncut model: gradients, order, what is held, what is sent."""
+"""Every schedule against the uncut model: gradients, order, microbatches held, bytes sent."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shardlab import schedules, trace
-from shardlab.costs import timeline
+from shardlab.costs.pipeline import timeline
 from shardlab.ranks import comm, pipeline, transformer
 from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.launch import RankError, run
@@ -21,7 +21,7 @@ from shardlab.spec import TransformerSpec
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 SAMPLES, LENGTH, VOCABULARY, WIDTH = 7, 5, 11, 8
-# (schedule, microbatches, chunks, style): fewer microbatches than stages and more, with and without a remainder
+# (schedule, microbatches, chunks, style); samples divide by the microbatches or not
 CASES = [
     (name, m, None, style)
     for name in schedules.SCHEDULES
@@ -48,19 +48,21 @@ def model(style, layers, seed=0):
 
 
 def data(seed=0, samples=SAMPLES):
-    """tokens and targets, [samples, LENGTH] each."""
+    """Draw tokens and targets, [samples, LENGTH] each."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(VOCABULARY, (samples, LENGTH + 1), generator=generator)
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def gradients(module):
-    return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+    return {
+        name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()
+    }
 
 
 @functools.cache
 def alone(style, layers, batches=1):
-    """The loss of the last of so many batches in the uncut model, and the gradients of all, added."""
+    """Train the uncut model on `batches` batches; return the last loss and summed gradients."""
     whole = model(style, layers)
     for seed in range(batches):
         loss = whole(*data(seed))
@@ -73,11 +75,13 @@ def alone(style, layers, batches=1):
 
 def assert_same(found, expected):
     for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], **EXACT, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            gradient, expected[name], **EXACT, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 class Marker(torch.autograd.Function):
-    """Hangs an object into the graph, which dies with it."""
+    """The identity, which puts an object into the graph that is freed with it."""
 
     class Held:
         pass
@@ -94,7 +98,7 @@ class Marker(torch.autograd.Function):
 
 
 class Watched(nn.Module):
-    """A part that notes, by itself, when it is called, when its gradient comes, how many of its graphs are alive."""
+    """A part that logs its calls, its gradients, and how many of its graphs are alive."""
 
     def __init__(self, part, chunk, log, alive, peak):
         super().__init__()
@@ -114,12 +118,12 @@ class Watched(nn.Module):
 
 
 def layers_of(schedule):
-    """One more than there are parts: the first part has two."""
+    """Count one layer more than there are parts, so that the first part has two."""
     return schedule.num_parts + 1
 
 
 def execute(group, case):
-    """One step, watched from outside."""
+    """Execute one step, watched from outside."""
     name, m, v, style = case
     schedule = make(name, group.size(), m, v)
     log, peak, alive = [], [], weakref.WeakSet()
@@ -142,7 +146,7 @@ def execute(group, case):
 
 @functools.cache
 def executed(world_size):
-    """What every rank saw, for every case: one launch."""
+    """Return what every rank saw, for every case, in one launch."""
     by_rank = run(lambda group: [execute(group, case) for case in CASES], world_size=world_size)
     return dict(zip(CASES, zip(*by_rank, strict=True), strict=True))
 
@@ -157,7 +161,10 @@ world_sizes = pytest.mark.parametrize("p", [1, 2, 3, 4])
 def test_the_gradients_are_those_of_the_uncut_model(case, p):
     loss, expected = alone(case[3], layers_of(make(case[0], p, *case[1:3])))
     ranks = executed(p)[case]
-    assert {"head.weight", *expected} == {"head.weight", *(name for rank in ranks for name in rank["gradients"])}
+    assert {"head.weight", *expected} == {
+        "head.weight",
+        *(name for rank in ranks for name in rank["gradients"]),
+    }
     for rank in ranks:
         assert_same(rank["gradients"], expected)
     (mean,) = [rank["loss"] for rank in ranks if rank["loss"] is not None]
@@ -172,8 +179,12 @@ def test_the_measured_order_is_the_scheduled_order(case, p):
     for stage, rank in enumerate(executed(p)[case]):
         order = schedule.orders[stage]
         assert [event.op for event in rank["events"]] == list(map(str, order))
-        assert all(a.end <= b.start for a, b in zip(rank["events"], rank["events"][1:], strict=False))
-        seen = [("F" if a.kind == "F" else "B", a.microbatch, a.chunk) for a in order if a.kind != "W"]
+        assert all(
+            a.end <= b.start for a, b in zip(rank["events"], rank["events"][1:], strict=False)
+        )
+        seen = [
+            ("F" if a.kind == "F" else "B", a.microbatch, a.chunk) for a in order if a.kind != "W"
+        ]
         assert rank["log"] == seen
 
 
@@ -185,7 +196,9 @@ def test_what_is_held_is_what_the_timeline_predicts(case, p):
     predicted = timeline.play(schedule)
     ranks = executed(p)[case]
     assert [rank["live"] for rank in ranks] == predicted.peaks()
-    assert [rank["graphs"] for rank in ranks] == predicted.peaks(kept=0)  # after I the graph itself is gone
+    assert [rank["graphs"] for rank in ranks] == predicted.peaks(
+        kept=0
+    )  # after I the graph itself is gone
     assert [rank["left"] for rank in ranks] == [0] * p
 
 
@@ -200,11 +213,13 @@ def test_the_ledger_counts_what_the_formula_says(case, p):
     ends = {schedule.homes[0][0], schedule.homes[-1][0]}
     if len(ends) > 1 and spec(style, 1).tied:
         for stage in ends:
-            predicted[stage] += VOCABULARY * WIDTH * 8  # the gradient of the embeddings that it shares
+            predicted[stage] += (
+                VOCABULARY * WIDTH * 8
+            )  # the gradient of the embeddings that it shares
     assert [rank["sent"]["nbytes"] for rank in executed(p)[case]] == predicted
 
 
-# ---- what else a pipeline must bear ----------------------------------------------------------------------------------
+# ---- other models and uses -----------------------------------------------------------------------
 
 SIX = 6  # layers
 
@@ -214,17 +229,19 @@ def build(group, schedule, whole, layers=None):
 
 
 def uneven(group):
-    """One layer, another one, all the rest; and a first stage that has the embeddings only."""
+    """Cut stages of 1, 1 and 4 layers, and of 0, 5 and 1: one has only embeddings."""
     found = {}
     for layers in ([range(0, 1), range(1, 2), range(2, 6)], [range(0), range(0, 5), range(5, 6)]):
         pipe = build(group, make("1F1B", 3, 4), model("gpt2", SIX), layers)
         pipe.step(*data())
-        found |= {f"{len(layers[0])} {name}": grad for name, grad in gradients(pipe.parts[0]).items()}
+        found |= {
+            f"{len(layers[0])} {name}": grad for name, grad in gradients(pipe.parts[0]).items()
+        }
     return found
 
 
 def own_seeds(group):
-    """Every rank draws a model of its own; only what two stages share must be equal. Two batches, then a step."""
+    """Let every rank draw its own model, whose shared weights must become equal; then train."""
     pipe = build(group, make("ZB-H1", 3, 4), model("gpt2", SIX, seed=group.rank()))
     start = {name: p.detach().clone() for name, p in pipe.parts[0].named_parameters()}
     pipe.step(*data(0))
@@ -235,7 +252,7 @@ def own_seeds(group):
 
 
 def recomputed(group):
-    """Blocks, or whole parts, that compute their activations again; with whole and with split backwards."""
+    """Recompute blocks or whole parts, with whole and with split backwards."""
     found = {}
     for name in ("1F1B", "ZB-H2"):
         for what in ("blocks", "parts"):
@@ -249,7 +266,7 @@ def recomputed(group):
 
 
 def frozen(group):
-    """The embeddings and the first layers do not learn: the first stage has nothing to do in backward."""
+    """Freeze the embeddings and the first layers: the first stage has no backward."""
     found = {}
     for name, style in (("GPipe", "llama"), ("ZB-V", "llama"), ("1F1B", "gpt2")):
         whole, schedule = model(style, SIX), make(name, 3, 4)
@@ -257,12 +274,14 @@ def frozen(group):
             module.requires_grad_(False)
         parts = partition.cut(whole, schedule, group.rank())
         pipeline.Pipeline(parts, schedule, group).step(*data())
-        found |= {f"{style} {name} {key}": grad for part in parts for key, grad in gradients(part).items()}
+        found |= {
+            f"{style} {name} {key}": grad for part in parts for key, grad in gradients(part).items()
+        }
     return found
 
 
 def inference(group):
-    """Before and after training, and with batches of another shape."""
+    """Predict before and after training, and with batches of another shape."""
     pipe = build(group, make("interleaved", 3, 4), model("gpt2", SIX))
     found = [pipe.predict(data()[0])]
     pipe.step(*data())
@@ -273,7 +292,7 @@ def inference(group):
 
 
 def only_where_needed(group):
-    """Tokens on the first stage, targets on the last, nothing between."""
+    """Pass tokens to the first stage, targets to the last, and nothing to the others."""
     tokens, targets = data()
     pipe = build(group, make("GPipe", 3, 4), model("gpt2", SIX))
     last = group.rank() == 2
@@ -282,7 +301,7 @@ def only_where_needed(group):
 
 
 class Last(nn.Module):
-    """The end of a plain model: a layer, and with targets its error."""
+    """The last part of a plain model: a layer, and with targets its error."""
 
     def __init__(self):
         super().__init__()
@@ -294,7 +313,7 @@ class Last(nn.Module):
 
 
 def plain():
-    """Modules of any kind, that hand on tensors of different shapes: [N, 4] -> [N, 7, 1] -> [N, 3] -> loss."""
+    """Make modules that pass on different shapes: [N, 4] -> [N, 7, 1] -> [N, 3] -> loss."""
     torch.manual_seed(0)
     first = nn.Sequential(nn.Linear(4, 7), nn.Unflatten(1, (7, 1)))
     middle = nn.Sequential(nn.Flatten(), nn.Tanh(), nn.Linear(7, 3))
@@ -303,7 +322,9 @@ def plain():
 
 def plain_data():
     generator = torch.Generator().manual_seed(2)
-    return [torch.randn(SAMPLES, width, dtype=torch.float64, generator=generator) for width in (4, 2)]
+    return [
+        torch.randn(SAMPLES, width, dtype=torch.float64, generator=generator) for width in (4, 2)
+    ]
 
 
 def other_models(group):
@@ -320,12 +341,12 @@ ALL = (uneven, own_seeds, recomputed, frozen, inference, only_where_needed, othe
 
 @functools.cache
 def of_three():
-    """All of these in one launch; for each what the ranks returned."""
+    """Run all of these in one launch; return, for each, what the ranks returned."""
     by_rank = run(lambda group: [each(group) for each in ALL], world_size=3)
     return dict(zip(ALL, zip(*by_rank, strict=True), strict=True))
 
 
-def test_stages_may_be_unequal():
+def test_stages_can_be_unequal():
     _, expected = alone("gpt2", SIX)
     for rank in of_three()[uneven]:
         assert_same(rank, {key: expected[key.split()[-1]] for key in rank})
@@ -353,12 +374,21 @@ def test_recomputation_changes_nothing():
         assert_same(rank, {key: expected[key.split()[-1]] for key in rank})
 
 
-def test_frozen_layers_get_nothing_and_disturb_nobody():
+def test_frozen_layers_get_no_gradient_and_the_others_are_right():
     for rank in of_three()[frozen]:
         for key, gradient in rank.items():
             style, _, name = key.split()
-            still = ("embedding", "blocks.0", "blocks.1", "blocks.2", *(["head"] if style == "gpt2" else []))
-            assert_same({name: gradient}, {name: None if name.startswith(still) else alone(style, SIX)[1][name]})
+            still = (
+                "embedding",
+                "blocks.0",
+                "blocks.1",
+                "blocks.2",
+                *(["head"] if style == "gpt2" else []),
+            )
+            assert_same(
+                {name: gradient},
+                {name: None if name.startswith(still) else alone(style, SIX)[1][name]},
+            )
 
 
 def test_inference():
@@ -389,12 +419,17 @@ def test_any_chain_of_modules_can_be_a_pipeline():
         assert_same(rank, {key: gradients(part)[key.split()[-1]] for key in rank})
 
 
-@pytest.mark.parity("pipeline", "six ranks as two pipelines of three stages are one model of six layers")
+@pytest.mark.parity(
+    "pipeline", "six ranks as two pipelines of three stages are one model of six layers"
+)
 def test_six_ranks_as_two_pipelines_of_three_over_six_layers():
-    """The article's case, dp=2 x pp=3: layers 0 and 1, 2 and 3, 4 and 5."""
+    """dp=2 x pp=3: stages of layers 0 and 1, 2 and 3, 4 and 5."""
 
     def train(group):
-        pipe_group, replicas = comm.split(group, 3), comm.across(group, 3)  # 0 1 2 and 3 4 5; 0 3, 1 4 and 2 5
+        pipe_group, replicas = (
+            comm.split(group, 3),
+            comm.across(group, 3),
+        )  # 0 1 2 and 3 4 5; 0 3, 1 4 and 2 5
         schedule = make("1F1B", 3, 2)
         pipe = build(pipe_group, schedule, model("gpt2", SIX))
         tokens, targets = data(samples=8)
@@ -412,7 +447,7 @@ def test_six_ranks_as_two_pipelines_of_three_over_six_layers():
         assert_same(found, expected)
 
 
-# ---- torch's own engine ----------------------------------------------------------------------------------------------
+# ---- torch's own engine --------------------------------------------------------------------------
 
 ENGINES = {
     "GPipe": "ScheduleGPipe",
@@ -425,7 +460,7 @@ ENGINES = {
 
 
 def torchs(name, schedule, parts, group):
-    """A step of torch's engine."""
+    """Make a function that takes a step with torch's engine."""
     from torch.distributed import pipelining
 
     numbers = schedule.parts[group.rank()]
@@ -434,7 +469,9 @@ def torchs(name, schedule, parts, group):
         for part, number in zip(parts, numbers, strict=True)
     ]
     one = stages[0] if name in ("GPipe", "1F1B") else stages
-    engine = getattr(pipelining.schedules, ENGINES[name])(one, schedule.num_microbatches, loss_fn=transformer.loss)
+    engine = getattr(pipelining.schedules, ENGINES[name])(
+        one, schedule.num_microbatches, loss_fn=transformer.loss
+    )
 
     def step(tokens, targets):
         at_the_end = {"target": targets} if schedule.num_parts - 1 in numbers else {}
@@ -444,7 +481,7 @@ def torchs(name, schedule, parts, group):
 
 
 def both(group):
-    """The same model in torch's engine and in ours: gradients of the second batch, and what was sent for it."""
+    """Train in torch's engine and in ours; return gradients and bytes of the second batch."""
     found = {}
     for name in ENGINES:
         schedule, found[name] = make(name, 2, 4), []
@@ -475,24 +512,26 @@ def test_torchs_engine_has_the_same_gradients_and_the_same_traffic(name):
         assert our_bytes == their_bytes
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
         (lambda g: build(g, make("1F1B", 3, 4), model("gpt2", 3)),
-         "1F1B has 3 stages with 1 parts each, and here are 2 ranks with 1; make the schedule for 2 stages"),
+         "1F1B has 3 stages with 1 parts each, and here are 2 ranks with 1; "
+         "make the schedule for 2 stages"),
         (lambda g: build(g, make("1F1B", 2, 4), model("gpt2", 3)).step(*data(samples=3)),
          "3 samples do not fill 4 microbatches; use a schedule of 3 or fewer"),
         (lambda g: build(g, make("1F1B", 2, 2), model("gpt2", 3)).step(),
          "stage 0 needs tokens; pass them to it, or to all"),
         (lambda g: build(g, make("1F1B", 2, 2), model("gpt2", 3)).step(data()[0]),
          "stage 1 needs targets; pass them to it, or to all"),
-        (lambda g: twice(g), "tokens [9, 5], where [7, 5] was negotiated; call negotiate(tokens) on all stages first"),
+        (lambda g: twice(g),
+         "tokens [9, 5], where [7, 5] was negotiated; call negotiate(tokens) on all stages first"),
     ],
 )  # fmt: skip
-def test_mistakes_are_explained(mistake, message):
+def test_errors_say_what_to_do(mistake, message):
     with pytest.raises(RankError, match=re.escape(message)):
         run(mistake, world_size=2)
 

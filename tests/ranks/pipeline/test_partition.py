@@ -1,4 +1,4 @@
-"""The parts, one after the other, are the model; and they hold its own modules, not copies."""
+"""The parts in sequence compute what the model computes, with the model's own modules."""
 
 import re
 
@@ -13,12 +13,14 @@ from shardlab.spec import TransformerSpec
 
 def model(style="gpt2"):
     torch.manual_seed(0)
-    spec = TransformerSpec(vocab_size=11, context_length=5, hidden_size=8, num_layers=5, num_heads=2, style=style)
+    spec = TransformerSpec(
+        vocab_size=11, context_length=5, hidden_size=8, num_layers=5, num_heads=2, style=style
+    )
     return transformer.Transformer(spec)
 
 
 def parts_of(whole, schedule, layers=None):
-    """All parts in the model's order."""
+    """Cut all parts, in the model's order."""
     found = {}
     for stage, numbers in enumerate(schedule.parts):
         found |= dict(zip(numbers, partition.cut(whole, schedule, stage, layers), strict=True))
@@ -40,7 +42,11 @@ def test_the_parts_are_the_model(style, name, p):
 
 def test_every_parameter_is_that_of_the_model_by_name_and_by_identity():
     whole = model("llama")
-    found = [pair for part in parts_of(whole, make("interleaved", 2, 2)) for pair in part.named_parameters()]
+    found = [
+        pair
+        for part in parts_of(whole, make("interleaved", 2, 2))
+        for pair in part.named_parameters()
+    ]
     mine = dict(whole.named_parameters())
     assert [name for name, _ in found] == list(mine)
     assert all(parameter is mine[name] for name, parameter in found)
@@ -57,9 +63,17 @@ def test_the_ends_share_the_embeddings_where_the_head_is_tied():
 
 def test_layers_are_as_equal_as_possible_or_as_asked():
     whole, schedule = model(), make("1F1B", 3, 2)
-    assert [list(part.blocks) for part in parts_of(whole, schedule)] == [["0", "1"], ["2", "3"], ["4"]]
+    assert [list(part.blocks) for part in parts_of(whole, schedule)] == [
+        ["0", "1"],
+        ["2", "3"],
+        ["4"],
+    ]
     asked = [range(0), range(0, 1), range(1, 5)]
-    assert [list(part.blocks) for part in parts_of(whole, schedule, asked)] == [[], ["0"], ["1", "2", "3", "4"]]
+    assert [list(part.blocks) for part in parts_of(whole, schedule, asked)] == [
+        [],
+        ["0"],
+        ["1", "2", "3", "4"],
+    ]
 
 
 WRONG = [[range(2), range(3, 5)], [range(2), range(2, 4)], [range(2), range(1, 5)], [range(5)]]
@@ -67,8 +81,11 @@ WRONG = [[range(2), range(3, 5)], [range(2), range(2, 4)], [range(2), range(1, 5
 
 @pytest.mark.parametrize("layers", WRONG)
 def test_layers_that_are_not_the_models_are_refused(layers):
-    said = f"{layers} does not cut 5 layers into 2 parts; give 2 ranges that follow each other from 0 to 5"
-    with pytest.raises(ValueError, match=re.escape(said)):
+    message = (
+        f"{layers} does not cut 5 layers into 2 parts; "
+        "give 2 ranges that follow each other from 0 to 5"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
         partition.cut(model(), make("1F1B", 2, 2), 0, layers)
 
 

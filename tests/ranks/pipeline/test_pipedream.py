@@ -1,4 +1,4 @@
-"""Without a flush every stage computes with older weights: exactly those that the paper's formula names."""
+"""Without a flush every stage computes with the stale weights that the paper's formula gives."""
 
 import re
 
@@ -16,7 +16,9 @@ STAGES, BATCHES, RATE = 3, 7, 0.5
 
 def model(style="llama"):
     torch.manual_seed(0)
-    spec = TransformerSpec(vocab_size=11, context_length=5, hidden_size=8, num_layers=3, num_heads=2, style=style)
+    spec = TransformerSpec(
+        vocab_size=11, context_length=5, hidden_size=8, num_layers=3, num_heads=2, style=style
+    )
     return transformer.Transformer(spec).double()
 
 
@@ -31,7 +33,7 @@ def weights(module):
 
 
 def stale():
-    """One process after the formula: w_s(t+1) = w_s(t) - rate * gradient at w_s(t - (p - 1 - s))."""
+    """Train one process by w_s(t+1) = w_s(t) - rate * gradient at w_s(t - (p - 1 - s))."""
     whole, schedule = model(), make("1F1B", STAGES, 1)
     stage_of = {
         name: stage
@@ -47,12 +49,14 @@ def stale():
         loss = whole(tokens[None], targets[None])
         loss.backward()
         losses.append(loss.item())
-        history.append({name: history[-1][name] - RATE * p.grad for name, p in whole.named_parameters()})
+        history.append(
+            {name: history[-1][name] - RATE * p.grad for name, p in whole.named_parameters()}
+        )
     return history[-1], losses
 
 
 def train(group, flush):
-    """PipeDream, or the same batches one after the other through a pipeline that is emptied each time."""
+    """Train with PipeDream, or on the same batches with a pipeline that drains after each."""
     whole = model()
     parts = partition.cut(whole, make("1F1B", STAGES, BATCHES), group.rank())
     sgd = torch.optim.SGD(parts[0].parameters(), lr=RATE)
@@ -73,7 +77,9 @@ def ranks():
     return run(lambda group: (train(group, False), train(group, True)), world_size=STAGES)
 
 
-@pytest.mark.parity("pipeline", "training without a flush is its formula: weights as stale as predicted")
+@pytest.mark.parity(
+    "pipeline", "training without a flush is its formula: weights as stale as predicted"
+)
 def test_the_weights_are_those_of_the_formula(ranks):
     expected, losses = stale()
     for (found, _, _), _ in ranks:
@@ -83,7 +89,11 @@ def test_the_weights_are_those_of_the_formula(ranks):
 
 
 def test_each_stage_misses_as_many_steps_as_stages_follow(ranks):
-    assert [missed for (_, _, missed), _ in ranks] == [[0, 1, 2, 2, 2, 2, 2], [0, 1, 1, 1, 1, 1, 1], [0] * 7]
+    assert [missed for (_, _, missed), _ in ranks] == [
+        [0, 1, 2, 2, 2, 2, 2],
+        [0, 1, 1, 1, 1, 1, 1],
+        [0] * 7,
+    ]
 
 
 @pytest.mark.parity("pipeline", "training with a flush is that of one process")
@@ -96,17 +106,19 @@ def test_with_a_flush_it_is_the_training_of_one_process(ranks):
         sgd.step()
     for (stale, _, _), (found, _, _) in ranks:
         for name, weight in found.items():
-            torch.testing.assert_close(weight, whole.get_parameter(name).detach(), rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                weight, whole.get_parameter(name).detach(), rtol=0, atol=1e-12
+            )
             assert not torch.allclose(stale[name], weight, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "style"), [("1F1B", "gpt2"), ("ZB-H1", "llama")])
-def test_what_cannot_go_without_a_flush_is_refused(name, style):
+def test_tied_heads_and_split_backwards_are_refused(name, style):
     def start(group):
         schedule, whole = make(name, 2, 2), model(style)
         sgd = torch.optim.SGD(whole.parameters(), lr=RATE)
         pipedream.PipeDream(partition.cut(whole, schedule, group.rank()), schedule, group, sgd)
 
-    said = "use a model with an untied head and a schedule with whole backwards"
-    with pytest.raises(RankError, match=re.escape(said)):
+    message = "use a model with an untied head and a schedule with whole backwards"
+    with pytest.raises(RankError, match=re.escape(message)):
         run(start, world_size=2)

@@ -1,4 +1,4 @@
-"""The two halves of a backward together are the whole; and each does only its own half."""
+"""The two halves of a split backward together are the whole, and each computes only its half."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 class Net(nn.Module):
-    """Linear layers with and without bias, frozen and used twice; a norm; a weight that is no leaf."""
+    """A net of linear layers, one frozen, one used twice; a norm; a weight that is no leaf."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,9 @@ def samples():
 
 
 def gradients(module):
-    return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+    return {
+        name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()
+    }
 
 
 @pytest.mark.parity("pipeline", "the two halves of a split backward are the whole")
@@ -52,7 +54,12 @@ def test_the_halves_are_the_whole():
     result.square().sum().backward()
     torch.testing.assert_close(y.grad, x.grad, **EXACT)
     there = {name for name, gradient in gradients(cut).items() if gradient is not None}
-    assert there == {"norm.weight", "norm.bias", "last.weight", "last.bias"}  # what is no product with a weight
+    assert there == {
+        "norm.weight",
+        "norm.bias",
+        "last.weight",
+        "last.bias",
+    }  # what is no product with a weight
     assert len(later) == 3  # the second layer stands twice in the graph
     for weights in later:
         weights()
@@ -87,7 +94,7 @@ def test_outside_the_block_and_without_gradients_nothing_is_split():
     assert later == []
 
 
-def test_what_is_computed_again_splits_where_it_is_computed():
+def test_recomputed_layers_split_where_they_are_recomputed():
     whole, cut, x, y, later = net(), net(), samples(), samples(), []
     whole(x).square().sum().backward()
     split = SplitBackward(cut)
@@ -125,30 +132,42 @@ def test_mixed_precision_keeps_the_dtypes_of_the_weights():
 
 @pytest.mark.parametrize(("style", "per_token"), [("gpt2", 16), ("llama", None)])
 def test_what_waits_for_the_second_half_is_what_the_paper_counts(style, per_token):
-    """Qi et al. 2023, Table 1: 32 s b h bytes a layer for W, in 16 bits; so 16 h numbers a token (GPT-like blocks)."""
+    """Qi et al. 2023, Table 1: a layer keeps 32 s b h bytes for W, so 16 h numbers a token."""
     h, f = 8, 32
     spec = TransformerSpec(
-        vocab_size=5, context_length=4, hidden_size=h, num_layers=1, num_heads=2, ffn_size=f, style=style
+        vocab_size=5,
+        context_length=4,
+        hidden_size=h,
+        num_layers=1,
+        num_heads=2,
+        ffn_size=f,
+        style=style,
     )
     block, later = transformer.Transformer(spec).blocks[0], []
     x = torch.randn(3, 4, h, requires_grad=True)
     with SplitBackward(block).into(later):
         y = block(x)
     y.backward(torch.randn_like(y))
-    kept = {tensor.untyped_storage()._cdata: tensor.numel() for weights in later for tensor in weights.args[:2]}
-    # x of the layers: q, k, v share one; and of out, (gate and) up, down. dy: q, k, v, out, up, (gate,) down
+    kept = {
+        tensor.untyped_storage()._cdata: tensor.numel()
+        for weights in later
+        for tensor in weights.args[:2]
+    }
+    # x: one for q, k, v; out, (gate and) up, down. dy: q, k, v, out, up, (gate,) down
     expected = (3 * h + f) + (5 * h + f if style == "gpt2" else 5 * h + 2 * f)
     assert sum(kept.values()) / (3 * 4) == expected
     assert per_token is None or expected == per_token * h
 
 
 def test_hooks_on_weights_see_and_change_their_gradients():
-    """As tensor parallelism sums those of key heads that several ranks share."""
+    """Tensor parallelism sums the gradients of shared key heads with such hooks."""
     seen, whole, split = [], net(), net()
     for model in (whole, split):
         model.second.weight.register_hook(lambda gradient: seen.append(gradient) or 2 * gradient)
         model.first.bias.register_hook(lambda gradient: 3 * gradient)
-    x = samples().detach()  # needs no gradient: the first layer's weights must be reached all the same
+    x = (
+        samples().detach()
+    )  # needs no gradient: the first layer's weights must be reached all the same
     whole(x).sum().backward()
     halves, later = SplitBackward(split), []
     with halves.into(later):

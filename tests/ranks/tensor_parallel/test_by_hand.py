@@ -1,4 +1,4 @@
-"""By hand: the same numbers as in one piece, and a timeline on which somebody always waits."""
+"""Layers cut by hand compute what whole ones do, and some rank waits at any time."""
 
 import pytest
 import torch
@@ -11,7 +11,12 @@ from shardlab.ranks.tensor_parallel import by_hand
 
 def layers(width=12):
     random = torch.Generator().manual_seed(0)
-    return [tuple(torch.randn(*shape, dtype=torch.float64, generator=random) for shape in ((width, 4), (4, width)))] * 3
+    return [
+        tuple(
+            torch.randn(*shape, dtype=torch.float64, generator=random)
+            for shape in ((width, 4), (4, width))
+        )
+    ] * 3
 
 
 def x():
@@ -33,7 +38,9 @@ def test_pieces_and_a_combiner_compute_the_whole_and_wait_for_each_other(size):
     seen = run(recorded, world_size=size)
     for y, _ in seen:
         torch.testing.assert_close(y, whole, rtol=0, atol=1e-12)
-    *workers, combiner = [[event for event in events if event.kind == "compute"] for _, events in seen]
+    *workers, combiner = [
+        [event for event in events if event.kind == "compute"] for _, events in seen
+    ]
     assert [event.op for event in combiner] == ["combine"] * 3
     for mine in workers:
         assert [event.op for event in mine] == ["piece"] * 3
@@ -44,8 +51,11 @@ def test_pieces_and_a_combiner_compute_the_whole_and_wait_for_each_other(size):
     assert sent == [3 * x().nbytes] * (size - 1) + [3 * (size - 1) * x().nbytes]
 
 
-def test_what_cannot_be_shared_is_refused():
-    with pytest.raises(RankError, match=r"2 ranks beside the last do not share layers of width \[7\]; use a divisor"):
+def test_widths_that_workers_cannot_share_are_refused():
+    with pytest.raises(
+        RankError,
+        match=r"2 ranks beside the last do not share layers of width \[7\]; use a divisor",
+    ):
         run(lambda group: by_hand.forward(x(), layers(7), group), world_size=3)
     with pytest.raises(RankError, match="0 ranks beside the last"):
         run(lambda group: by_hand.forward(x(), layers(), group), world_size=1)

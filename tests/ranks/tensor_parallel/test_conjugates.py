@@ -1,4 +1,4 @@
-"""Each pair against autograd on one process that holds what all ranks hold; and beside a residual."""
+"""Each conjugate pair against autograd on one process that has all ranks' tensors."""
 
 import functools
 
@@ -9,7 +9,12 @@ from torch.autograd import Function
 from shardlab.ranks import comm
 from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.tensor_parallel import conjugates, sequence
-from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, GatherFromRanks, ScatterToRanks, SumOverRanks
+from shardlab.ranks.tensor_parallel.conjugates import (
+    CopyToRanks,
+    GatherFromRanks,
+    ScatterToRanks,
+    SumOverRanks,
+)
 from shardlab.ranks.tensor_parallel.sequence import GatherSequence, ScatterSequence
 
 WORLD_SIZES = [1, 2, 3, 4]  # 12 divides by all of them
@@ -17,7 +22,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 class InPlace(Function):
-    """CopyToRanks as it was once published: it sums into the gradient it was given."""
+    """CopyToRanks with a mistake that was once published: it changes the gradient it is given."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -31,7 +36,7 @@ class InPlace(Function):
 
 
 def whole(number, *shape):
-    """Whole numbers, other ones for every number: sums are exact."""
+    """Draw integers from a seed, so that sums are exact."""
     return torch.randint(-9, 10, shape, generator=torch.Generator().manual_seed(number)).double()
 
 
@@ -45,27 +50,29 @@ CASES = {
     "CopyToRanks": (CopyToRanks, (), lambda xs: xs, True, False),
     "SumOverRanks": (SumOverRanks, (), lambda xs: [sum(xs)] * len(xs), False, True),
     **{f"GatherFromRanks, dim {d}": (
-        GatherFromRanks, (d,), lambda xs, d=d: [torch.cat(xs, d)] * len(xs), False, True) for d in (0, 1, -1)},
+        GatherFromRanks, (d,), lambda xs, d=d: [torch.cat(xs, d)] * len(xs), False, True)
+        for d in (0, 1, -1)},
     **{f"ScatterToRanks, dim {d}": (
-        ScatterToRanks, (d,), lambda xs, d=d: slices(xs[0], d, len(xs)), True, False) for d in (0, 1, -1)},
+        ScatterToRanks, (d,), lambda xs, d=d: slices(xs[0], d, len(xs)), True, False)
+        for d in (0, 1, -1)},
     "GatherSequence": (GatherSequence, (), lambda xs: [torch.cat(xs, 1)] * len(xs), False, False),
     "ScatterSequence": (ScatterSequence, (), lambda xs: slices(sum(xs), 1, len(xs)), False, False),
 }  # fmt: skip
 
 
 def given(case, rank):
-    """The input of a rank; where all must have the same, rank 0's."""
+    """Draw the input of a rank; if all ranks must have the same, that of rank 0."""
     return whole(0 if CASES[case][3] else rank, 12, 24, 12)
 
 
 def weights(case, rank, shape):
-    """What the loss weighs the outputs with; where all ranks go on alike, rank 0's."""
+    """Draw the outputs' weights in the loss; if all ranks compute the same, those of rank 0."""
     return whole(100 if CASES[case][4] else 100 + rank, *shape)
 
 
 @functools.cache
 def alone(case, size):
-    """Outputs and gradients of all ranks, by autograd on one process."""
+    """Compute outputs and gradients of all ranks by autograd on one process."""
     _, _, compute, same_input, same_output = CASES[case]
     leaves = [given(case, rank).requires_grad_() for rank in range(1 if same_input else size)]
     outputs = compute(leaves * size if same_input else leaves)
@@ -76,7 +83,7 @@ def alone(case, size):
 
 
 def together(group):
-    """For each case: output, gradient, and whether input and incoming gradient stayed as they were."""
+    """Return output, gradient, and whether input and incoming gradient are unchanged."""
     seen = {}
     for case, (function, options, *_) in CASES.items():
         x = given(case, group.rank()).requires_grad_()
@@ -85,12 +92,17 @@ def together(group):
         grad = weights(case, group.rank(), y.shape)
         arrived = grad.clone()
         y.backward(arrived)
-        seen[case] = y.detach(), x.grad, torch.equal(x, before) and torch.equal(arrived, grad), y.is_contiguous()
+        seen[case] = (
+            y.detach(),
+            x.grad,
+            torch.equal(x, before) and torch.equal(arrived, grad),
+            y.is_contiguous(),
+        )
     return seen
 
 
 def beside_a_residual(group):
-    """The gradient of x where a residual passes by: autograd lends both the same tensor."""
+    """Return the gradient of x beside a residual, where autograd lends both branches one tensor."""
     seen = {}
     for name, function in {"CopyToRanks": CopyToRanks, "in place": InPlace}.items():
         x = whole(7, 4).requires_grad_()
@@ -120,24 +132,33 @@ def test_forward_and_backward_are_those_of_one_process(case, size):
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_a_residual_keeps_its_own_gradient(size):
-    """Gradient of h + copy(h): what the residual brings, once, and the sum over ranks."""
+    """The gradient of h + copy(h) is that of the residual plus its sum over ranks."""
     grad = whole(8, 4)
     for _, seen in ranks(size):
         assert torch.equal(seen["CopyToRanks"], grad + size * grad)
-        assert not torch.equal(seen["in place"], grad + size * grad)  # this test sees the mistake it is there for
+        assert not torch.equal(
+            seen["in place"], grad + size * grad
+        )  # this test sees the mistake it is there for
 
 
-def test_what_does_not_split_is_refused():
-    with pytest.raises(RankError, match=r"dim 1 of a tensor of shape \(2, 7\) does not split over 2 ranks; pad"):
+def test_tensors_that_do_not_split_are_refused():
+    with pytest.raises(
+        RankError, match=r"dim 1 of a tensor of shape \(2, 7\) does not split over 2 ranks; pad"
+    ):
         run(lambda group: ScatterToRanks.apply(torch.ones(2, 7), group, 1), world_size=2)
-    with pytest.raises(RankError, match="sequences of 5 tokens do not split over 2 ranks; pad them to a multiple of 2"):
+    with pytest.raises(
+        RankError,
+        match="sequences of 5 tokens do not split over 2 ranks; pad them to a multiple of 2",
+    ):
         run(lambda group: sequence.sum_slices(torch.ones(1, 5, 2), group), world_size=2)
 
 
 def test_a_second_derivative_is_refused_rather_than_wrong():
     def twice(group):
         x = torch.ones(2, dtype=torch.float64, requires_grad=True)
-        (grad,) = torch.autograd.grad((CopyToRanks.apply(x * x, group) ** 2).sum(), x, create_graph=True)
+        (grad,) = torch.autograd.grad(
+            (CopyToRanks.apply(x * x, group) ** 2).sum(), x, create_graph=True
+        )
         grad.sum().backward()
 
     with pytest.raises(RankError, match="once_differentiable"):

@@ -1,4 +1,4 @@
-"""Dropout that is right on both sides of a cut: alike where ranks hold the same, independent where they do not."""
+"""Dropout is alike where ranks hold the same numbers, and independent elsewhere."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ def x():
 
 
 def alone():
-    """Output and gradient on one process."""
+    """Compute output and gradient on one process."""
     whole = x().requires_grad_()
     y = dropout.dropout(whole, PROBABILITY, KEY)
     y.pow(2).sum().backward()
@@ -25,7 +25,7 @@ def alone():
 
 
 def on_both_sides(group):
-    """The whole tensor on every rank, and its pieces along every dim: joined outputs and gradients."""
+    """Return outputs and gradients: of the whole tensor, and joined from pieces along each dim."""
     whole = x().requires_grad_()
     y = dropout.dropout(whole, PROBABILITY, KEY)
     y.pow(2).sum().backward()
@@ -34,7 +34,9 @@ def on_both_sides(group):
         piece = conjugates.piece(x(), group, dim).requires_grad_()
         y = dropout.dropout(piece, PROBABILITY, KEY, group, dim)
         y.pow(2).sum().backward()
-        seen[dim] = tuple(conjugates.all_gather(part, group, dim) for part in (y.detach(), piece.grad))
+        seen[dim] = tuple(
+            conjugates.all_gather(part, group, dim) for part in (y.detach(), piece.grad)
+        )
     return seen
 
 
@@ -45,7 +47,7 @@ def ranks(size):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("dim", [None, 0, 1, 2, -1])
-@pytest.mark.parity("tensor_parallel", "dropout of pieces is dropout of the whole, to the bit")
+@pytest.mark.parity("tensor_parallel", "dropout of pieces is dropout of the whole, bitwise")
 def test_every_tp_drops_the_same_numbers_of_the_whole(dim, size):
     for seen in ranks(size):
         for ours, reference in zip(seen[dim], alone(), strict=True):
@@ -53,12 +55,14 @@ def test_every_tp_drops_the_same_numbers_of_the_whole(dim, size):
 
 
 def test_pieces_are_dropped_independently():
-    """On equal pieces other numbers are dropped."""
-    first, second = run(lambda group: dropout.dropout(torch.ones(1000), 0.5, KEY, group, 0) == 0, world_size=2)
+    """Ranks with equal pieces drop different numbers of them."""
+    first, second = run(
+        lambda group: dropout.dropout(torch.ones(1000), 0.5, KEY, group, 0) == 0, world_size=2
+    )
     assert 0.45 < (first == second).double().mean() < 0.55
 
 
-def test_as_many_are_dropped_as_was_asked_and_the_mean_stays():
+def test_the_share_that_is_dropped_is_the_probability_and_the_mean_stays():
     ones = torch.ones(1000, 1000, dtype=torch.float64)
     for probability in (0.0, 0.1, 0.5, 0.9):
         y = dropout.dropout(ones, probability, KEY)
@@ -81,7 +85,10 @@ def test_neighbours_keys_and_bits_are_independent():
 
 
 def test_the_bits_are_those_of_splitmix64():
-    """Its first outputs from state 1234567: https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64"""
+    """First outputs from state 1234567.
+
+    Source: https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64
+    """
     states = [1234567 + (i + 1) * dropout.GAMMA for i in range(3)]
     mixed = dropout._mix(torch.tensor([dropout._signed(state) for state in states]))
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
@@ -91,13 +98,15 @@ def test_the_bits_are_those_of_splitmix64():
 def test_nothing_is_kept_for_backward_and_the_input_stays():
     whole, before = x().requires_grad_(), x()
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor
+    ):
         dropout.dropout(whole, PROBABILITY, KEY).sum().backward()
     assert kept == []
     assert torch.equal(whole, before)
 
 
-def test_nonsense_is_refused():
+def test_errors_say_what_to_do():
     with pytest.raises(ValueError, match="probability=1 leaves nothing"):
         dropout.dropout(torch.ones(2), 1, KEY)
     with pytest.raises(ValueError, match="pass both for a tensor that is cut"):

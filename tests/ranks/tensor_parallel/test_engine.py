@@ -1,4 +1,4 @@
-"""The cut model against the uncut one: logits, loss, every gradient and every parameter, step after step."""
+"""The cut model against the uncut one: logits, loss, every gradient and parameter, every step."""
 
 import contextlib
 import dataclasses
@@ -33,8 +33,12 @@ SPECS = {
     "llama, 1 key head, tied head": TransformerSpec(
         vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=1, tied_head=True
     ),
-    "llama, 2 key heads": TransformerSpec(vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=2),
-    "llama, 12 key heads": TransformerSpec(vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=12),
+    "llama, 2 key heads": TransformerSpec(
+        vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=2
+    ),
+    "llama, 12 key heads": TransformerSpec(
+        vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=12
+    ),
 }
 WAYS = {
     "tensor": {},
@@ -50,12 +54,16 @@ CASES = [
     (4, "llama, 2 key heads", "tensor"),
     (4, "llama, 2 key heads", "sequence, gathered again"),
     (8, "gpt2", "tensor"),
-    (8, "llama, 2 key heads", "sequence"),  # 17 words on 8 ranks: two of them hold nothing but padding
+    (
+        8,
+        "llama, 2 key heads",
+        "sequence",
+    ),  # 17 words on 8 ranks: two of them hold nothing but padding
 ]
 
 
 def plain(name, **changes):
-    """A model in float64 whose every parameter is random: ones and zeros would hide mistakes."""
+    """Build a model in float64 with only random parameters: ones and zeros would hide mistakes."""
     torch.manual_seed(0)
     net = transformer.Transformer(dataclasses.replace(SPECS[name], **changes)).double()
     with torch.no_grad():
@@ -71,13 +79,13 @@ def data(name, step):
 
 
 def optimizer(model):
-    """Its large eps is for the bias of the keys: that changes no attention, and Adam magnifies its gradient, noise."""
+    """Make an AdamW with a large eps: the gradient of the keys' bias is noise, not to magnify."""
     return torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
 
 
 @functools.cache
 def alone(name):
-    """Logits, and for each step: loss, gradients, norm of all gradients; and the parameters at the end."""
+    """Return logits, (loss, gradients, their norm) for each step, and the last parameters."""
     model, history = plain(name), []
     adam, logits = optimizer(model), model(data(name, 0)[0]).detach()
     for step in range(STEPS):
@@ -85,13 +93,15 @@ def alone(name):
         loss = model(*data(name, step))
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), torch.inf)
-        history.append((loss.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}, norm))
+        history.append(
+            (loss.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}, norm)
+        )
         adam.step()
     return logits, history, model.state_dict()
 
 
 def together(group, name, way):
-    """What `alone` gives, with the gradients and parameters of this rank's pieces."""
+    """Return the same as `alone`, with the gradients and parameters of this rank's pieces."""
     model, history = tensor_parallel.parallelize(plain(name), group, **WAYS[way]), []
     adam, vocab_size = optimizer(model), SPECS[name].vocab_size
     with torch.no_grad():
@@ -101,21 +111,23 @@ def together(group, name, way):
         loss = model(*data(name, step))
         loss.backward()
         norm = tensor_parallel.gradient_norm(model, group)
-        history.append((loss.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}, norm))
+        history.append(
+            (loss.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}, norm)
+        )
         adam.step()
     return logits, history, model.state_dict()
 
 
 @functools.cache
 def ranks(size):
-    """All cases of one world size in one launch: case -> what each rank has seen."""
+    """Run all cases of one world size in one launch: case -> what each rank has seen."""
     cases = [(name, way) for each, name, way in CASES if each == size]
     by_rank = run(lambda group: [together(group, *case) for case in cases], world_size=size)
     return {case: [seen[index] for seen in by_rank] for index, case in enumerate(cases)}
 
 
 def joined(pieces, cut):
-    """The whole from the pieces of all ranks, without the library; ranks with the same piece must agree."""
+    """Join the pieces of all ranks without the library; ranks with the same piece must agree."""
     if cut.dim is None:
         distinct = pieces[:1]
         assert all(torch.equal(pieces[0], piece) for piece in pieces)
@@ -125,11 +137,14 @@ def joined(pieces, cut):
     return torch.cat(pieces[:: cut.holders], cut.dim).narrow(cut.dim, 0, cut.shape[cut.dim])
 
 
-# ---- parity with the uncut model -----------------------------------------------------------------------------------
+# ---- parity with the uncut model -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "name", "way"), CASES)
-@pytest.mark.parity("tensor_parallel", "the cut model trains as the uncut one: logits, losses, gradients, parameters")
+@pytest.mark.parity(
+    "tensor_parallel",
+    "the cut model trains as the uncut one: logits, losses, gradients, parameters",
+)
 def test_the_cut_model_is_the_uncut_one(size, name, way):
     logits, reference, state = alone(name)
     seen, plan = ranks(size)[name, way], cuts.model(SPECS[name], size)
@@ -140,19 +155,28 @@ def test_the_cut_model_is_the_uncut_one(size, name, way):
             torch.testing.assert_close(norm, its_norm, rtol=1e-12, atol=0)
     for key, cut in plan.items():
         for step, (_, gradients, _) in enumerate(reference):
-            whole, where = joined([history[step][1][key] for _, history, _ in seen], cut), f"{key} in step {step}"
-            torch.testing.assert_close(whole, gradients[key], **EXACT, msg=lambda text, w=where: f"{w}: {text}")
+            whole, where = (
+                joined([history[step][1][key] for _, history, _ in seen], cut),
+                f"{key} in step {step}",
+            )
+            torch.testing.assert_close(
+                whole, gradients[key], **EXACT, msg=lambda text, w=where: f"{w}: {text}"
+            )
         assert all(tuple(parameters[key].shape) == cut.local_shape for _, _, parameters in seen)
         whole = joined([parameters[key] for _, _, parameters in seen], cut)
-        torch.testing.assert_close(whole, state[key], **EXACT, msg=lambda text, key=key: f"{key}: {text}")
+        torch.testing.assert_close(
+            whole, state[key], **EXACT, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 def test_every_tp_starts_from_the_same_numbers():
-    """The whole model is drawn on every rank, and cut: initialisation does not know of tp."""
+    """Every rank draws the whole model and cuts it, so the start does not depend on tp."""
 
     def start(group):
         torch.manual_seed(3)
-        return tensor_parallel.gather(tensor_parallel.parallelize(transformer.Transformer(SPECS["gpt2"]), group), group)
+        return tensor_parallel.gather(
+            tensor_parallel.parallelize(transformer.Transformer(SPECS["gpt2"]), group), group
+        )
 
     torch.manual_seed(3)
     expected = transformer.Transformer(SPECS["gpt2"]).state_dict()
@@ -168,8 +192,10 @@ def gradients(model, name, steps=1):
 
 
 def several_ways_to_use_it(group, name):
-    """Gradients of pieces under: frozen parameters, accumulation, a model built on meta, computing layers again."""
-    cut = functools.partial(tensor_parallel.parallelize, group=group, sequence_parallel=True, regather=True)
+    """Return gradients: frozen parameters, accumulation, a model from meta, recomputation."""
+    cut = functools.partial(
+        tensor_parallel.parallelize, group=group, sequence_parallel=True, regather=True
+    )
     frozen = plain(name)
     for key, parameter in frozen.named_parameters():
         parameter.requires_grad_("norm" not in key and "attention.k" not in key)
@@ -191,7 +217,11 @@ def several_ways_to_use_it(group, name):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama, 1 key head, tied head"])
 def test_frozen_accumulated_from_meta_and_recomputed(name):
-    once, twice, plan = gradients(plain(name), name), gradients(plain(name), name, steps=2), cuts.model(SPECS[name], 3)
+    once, twice, plan = (
+        gradients(plain(name), name),
+        gradients(plain(name), name, steps=2),
+        cuts.model(SPECS[name], 3),
+    )
     seen = run(several_ways_to_use_it, name, world_size=3)
     expected = {"accumulated": twice, "from meta": once, "recomputed": once, "frozen": once}
     for way, reference in expected.items():
@@ -200,7 +230,9 @@ def test_frozen_accumulated_from_meta_and_recomputed(name):
                 assert seen[0][way][key] is None
                 continue
             whole = joined([each[way][key] for each in seen], plan[key])
-            torch.testing.assert_close(whole, gradient, **EXACT, msg=lambda text, w=way, k=key: f"{w}, {k}: {text}")
+            torch.testing.assert_close(
+                whole, gradient, **EXACT, msg=lambda text, w=way, k=key: f"{w}, {k}: {text}"
+            )
     state = plain(name).state_dict()
     for each in seen:
         assert each["gathered"].keys() == state.keys()
@@ -208,7 +240,7 @@ def test_frozen_accumulated_from_meta_and_recomputed(name):
 
 
 def two_by_two(group):
-    """Two replicas of two ranks each: data parallel across, tensor parallel inside."""
+    """Train two replicas of two ranks each: data parallel across, tensor parallel inside."""
     inside = comm.split(group, 2)
     across = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])[0]
     model = tensor_parallel.parallelize(plain("gpt2"), inside, sequence_parallel=True)
@@ -225,14 +257,16 @@ def test_data_parallel_replicas_of_a_cut_model():
     seen = run(two_by_two, world_size=4)
     for replica in (seen[:2], seen[2:]):
         for key, gradient in reference.items():
-            torch.testing.assert_close(joined([each[key] for each in replica], plan[key]), gradient, **EXACT)
+            torch.testing.assert_close(
+                joined([each[key] for each in replica], plan[key]), gradient, **EXACT
+            )
 
 
-# ---- parity with torch's parallelize_module ------------------------------------------------------------------------
+# ---- parity with torch's parallelize_module ------------------------------------------------------
 
 
 def bench():
-    """The module that measures step times: it has torch's plan."""
+    """Import the module that measures step times: it has torch's plan."""
     sys.path.append(str(BENCH.parent))  # it imports `record` from there
     description = importlib.util.spec_from_file_location("bench_tensor_parallel", BENCH)
     module = importlib.util.module_from_spec(description)
@@ -241,10 +275,12 @@ def bench():
 
 
 def beside_torch(group, sequence_parallel):
-    """Three steps of both: losses, parameters made whole, and the bytes of all large messages."""
+    """Take three steps of both; return losses, whole parameters, bytes of large messages."""
     theirs = bench().cut_by_torch(plain("llama", vocab_size=48), group, sequence_parallel)
-    ours = tensor_parallel.parallelize(plain("llama", vocab_size=48), group, sequence_parallel=sequence_parallel)
-    losses, said = [], []
+    ours = tensor_parallel.parallelize(
+        plain("llama", vocab_size=48), group, sequence_parallel=sequence_parallel
+    )
+    losses, sent_bytes = [], []
     for model, scope in ((ours, contextlib.nullcontext), (theirs, loss_parallel)):
         sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         with ledger.Ledger() as book:
@@ -257,27 +293,33 @@ def beside_torch(group, sequence_parallel):
                 sgd.step()
                 losses.append(loss.item())
         large = [event for event in book.events if event.nbytes >= 8 * BATCH * LENGTH * 48]
-        said.append({op: row["wire_bytes"] for op, row in trace.totals(large).items()})
+        sent_bytes.append({op: row["wire_bytes"] for op, row in trace.totals(large).items()})
     cut = {key: p.detach() for key, p in theirs.named_parameters()}
     whole = {key: p.full_tensor() if hasattr(p, "full_tensor") else p for key, p in cut.items()}
-    return losses[:STEPS], losses[STEPS:], tensor_parallel.gather(ours, group), whole, said
+    return losses[:STEPS], losses[STEPS:], tensor_parallel.gather(ours, group), whole, sent_bytes
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parity("tensor_parallel", "ours trains as torch's parallelize_module, and says as many bytes")
+@pytest.mark.parity(
+    "tensor_parallel", "ours trains as torch's parallelize_module, and sends as many bytes"
+)
 def test_equals_torchs_parallelize_module(sequence_parallel):
-    for ours, theirs, state, whole, said in run(beside_torch, sequence_parallel, world_size=2):
+    for ours, theirs, state, whole, sent_bytes in run(
+        beside_torch, sequence_parallel, world_size=2
+    ):
         assert ours == pytest.approx(theirs, rel=0, abs=1e-12)
         for key, value in whole.items():
-            torch.testing.assert_close(state[key], value, **EXACT, msg=lambda text, key=key: f"{key}: {text}")
-        assert said[0] == said[1]
+            torch.testing.assert_close(
+                state[key], value, **EXACT, msg=lambda text, key=key: f"{key}: {text}"
+            )
+        assert sent_bytes[0] == sent_bytes[1]
 
 
-# ---- the layers by themselves --------------------------------------------------------------------------------------
+# ---- the layers by themselves --------------------------------------------------------------------
 
 
 def two_layers(group, biased):
-    """x -> columns -> rows, on pieces of two plain layers: output, and the gradients of x and of this rank's pieces."""
+    """Compute x -> columns -> rows on pieces of two plain layers: the output and all gradients."""
     first, second, x = layers(biased)
     rank, size = group.rank(), group.size()
     up = first.weight.chunk(size, 0)[rank].detach().requires_grad_()
@@ -298,7 +340,9 @@ def layers(biased):
 
 @functools.cache
 def both_layers(size):
-    return run(lambda group: [two_layers(group, biased) for biased in (False, True)], world_size=size)
+    return run(
+        lambda group: [two_layers(group, biased) for biased in (False, True)], world_size=size
+    )
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -310,7 +354,9 @@ def test_a_column_and_a_row_layer_are_two_plain_ones(size, biased):
     (y + x).pow(2).sum().backward()
     seen = [each[biased] for each in both_layers(size)]
     torch.testing.assert_close(torch.cat([each["up"] for each in seen]), first.weight.grad, **EXACT)
-    torch.testing.assert_close(torch.cat([each["down"] for each in seen], 1), second.weight.grad, **EXACT)
+    torch.testing.assert_close(
+        torch.cat([each["down"] for each in seen], 1), second.weight.grad, **EXACT
+    )
     for each in seen:
         torch.testing.assert_close(each["y"], y.detach(), **EXACT)
         torch.testing.assert_close(each["x"], x.grad, **EXACT)
@@ -318,45 +364,52 @@ def test_a_column_and_a_row_layer_are_two_plain_ones(size, biased):
             torch.testing.assert_close(each["bias"], second.bias.grad, **EXACT)
 
 
-# ---- what is said --------------------------------------------------------------------------------------------------
+# ---- what is sent --------------------------------------------------------------------------------
 
 
-def said(group, name, num_layers, way):
-    """The operations of one forward and backward of a model of so many layers, in float64."""
+def sent(group, name, num_layers, way):
+    """Record what a forward and backward through `num_layers` layers sends, in float64."""
     model = tensor_parallel.parallelize(plain(name, num_layers=num_layers), group, **WAYS[way])
     with ledger.Ledger() as book:
         model(*data(name, 0)).backward()
-    return [event for event in book.events if event.nbytes >= BATCH * LENGTH * 48]  # not the sums of norms' gradients
+    return [
+        event for event in book.events if event.nbytes >= BATCH * LENGTH * 48
+    ]  # not the sums of norms' gradients
 
 
 def per_layer(group, name, way):
-    """Count and wire bytes of each operation in one layer: what three layers say more than two."""
-    two, three = (trace.totals(said(group, name, layers, way)) for layers in (2, 3))
-    return {op: {kind: three[op][kind] - two[op][kind] for kind in ("count", "wire_bytes")} for op in three}
+    """Count operations and wire bytes of one layer: what three layers send more than two."""
+    two, three = (trace.totals(sent(group, name, layers, way)) for layers in (2, 3))
+    return {
+        op: {kind: three[op][kind] - two[op][kind] for kind in ("count", "wire_bytes")}
+        for op in three
+    }
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_layer_says_what_is_published(size):
-    """4 all-reduces; 8bsh(t-1)/t numbers, here of 8 bytes (Narayanan et al. 2021, section 3.2); in halves, as much."""
+def test_a_layer_sends_what_is_published(size):
+    """4 all-reduces, 8bsh(t-1)/t numbers of 8 bytes here: Narayanan et al. 2021, section 3.2."""
     numbers = 8 * BATCH * LENGTH * 48 * (size - 1) / size
     seen = run(lambda group: {way: per_layer(group, "gpt2", way) for way in WAYS}, world_size=size)
     for ways in seen:
-        counts = {way: {op: row["count"] for op, row in ways[way].items() if row["count"]} for way in WAYS}
+        counts = {
+            way: {op: row["count"] for op, row in ways[way].items() if row["count"]} for way in WAYS
+        }
         assert counts["tensor"] == {"all_reduce": 4}
         assert counts["sequence"] == {"all_gather": 4, "reduce_scatter": 4}
         assert counts["sequence, gathered again"] == {"all_gather": 6, "reduce_scatter": 4}
-        sent = {way: sum(row["wire_bytes"] for row in ways[way].values()) for way in WAYS}
-        assert sent["tensor"] == sent["sequence"] == pytest.approx(8 * numbers)
-        assert sent["sequence, gathered again"] == pytest.approx(8 * numbers * 10 / 8)
+        wire = {way: sum(row["wire_bytes"] for row in ways[way].values()) for way in WAYS}
+        assert wire["tensor"] == wire["sequence"] == pytest.approx(8 * numbers)
+        assert wire["sequence, gathered again"] == pytest.approx(8 * numbers * 10 / 8)
 
 
-def test_embedding_and_head_say_one_all_reduce_each_and_the_loss_three_numbers_a_token():
-    (events, *_) = run(lambda group: said_by_the_ends(group), world_size=2)
+def test_embedding_and_head_send_one_all_reduce_each_and_the_loss_three_numbers_a_token():
+    (events, *_) = run(sent_by_the_ends, world_size=2)
     token = 8 * BATCH * LENGTH
     assert [event.nbytes for event in events] == [48 * token, token, 2 * token, 48 * token]
 
 
-def said_by_the_ends(group):
+def sent_by_the_ends(group):
     model = tensor_parallel.parallelize(plain("llama"), group)
     model.blocks = nn.ModuleList()
     with ledger.Ledger() as book:
@@ -364,20 +417,27 @@ def said_by_the_ends(group):
     return book.events
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def cut_on(size, spec, **options):
-    run(lambda group: tensor_parallel.parallelize(transformer.Transformer(spec), group, **options), world_size=size)
+    run(
+        lambda group: tensor_parallel.parallelize(transformer.Transformer(spec), group, **options),
+        world_size=size,
+    )
 
 
-def test_what_does_not_split_is_refused():
-    heads = TransformerSpec(vocab_size=8, context_length=8, hidden_size=12, num_layers=1, num_heads=4)
+def test_models_that_do_not_split_are_refused():
+    heads = TransformerSpec(
+        vocab_size=8, context_length=8, hidden_size=12, num_layers=1, num_heads=4
+    )
     with pytest.raises(RankError, match=r"4 heads.* do not split over tp=3; use tp = 1, 2, 4"):
         cut_on(3, heads)
     with pytest.raises(RankError, match=r"ffn=9 do not split over tp=2; use tp = 1"):
         cut_on(2, dataclasses.replace(heads, ffn_size=9))
-    with pytest.raises(RankError, match=r"3 key/value heads .* do not split over tp=2; use tp = 1, 3, 6"):
+    with pytest.raises(
+        RankError, match=r"3 key/value heads .* do not split over tp=2; use tp = 1, 3, 6"
+    ):
         cut_on(2, dataclasses.replace(heads, num_heads=6, num_kv_heads=3))
     with pytest.raises(RankError, match="use it with sequence_parallel=True"):
         cut_on(1, heads, regather=True)
@@ -388,7 +448,10 @@ def test_a_sequence_that_does_not_split_is_refused():
         model = tensor_parallel.parallelize(plain("gpt2"), group, sequence_parallel=True)
         model(torch.zeros(1, 7, dtype=torch.int64))
 
-    with pytest.raises(RankError, match="sequences of 7 tokens do not split over 2 ranks; pad them to a multiple of 2"):
+    with pytest.raises(
+        RankError,
+        match="sequences of 7 tokens do not split over 2 ranks; pad them to a multiple of 2",
+    ):
         run(call, world_size=2)
 
 
@@ -397,7 +460,9 @@ def test_models_that_differ_between_ranks_are_refused():
         torch.manual_seed(group.rank())
         tensor_parallel.parallelize(transformer.Transformer(SPECS["gpt2"]), group)
 
-    with pytest.raises(RankError, match=r"embedding.tokens.weight differs between ranks.*torch.manual_seed"):
+    with pytest.raises(
+        RankError, match=r"embedding.tokens.weight differs between ranks.*torch.manual_seed"
+    ):
         run(call, world_size=2)
 
 
@@ -408,7 +473,11 @@ def test_a_state_that_does_not_fit_is_refused():
         tensor_parallel.load(tensor_parallel.parallelize(plain("gpt2"), group), state, group)
 
     with pytest.raises(RankError, match=r"the state lacks 1 parameters \(blocks.1.mlp.up.bias\)"):
-        run(lambda group: call(group, lambda state: state.pop("blocks.1.mlp.up.bias")), world_size=1)
+        run(
+            lambda group: call(group, lambda state: state.pop("blocks.1.mlp.up.bias")), world_size=1
+        )
     small = {"embedding.tokens.weight": torch.ones(2, 48)}
-    with pytest.raises(RankError, match=r"a tensor of shape \(2, 48\) is none of shape \(50, 48\); pass the whole one"):
+    with pytest.raises(
+        RankError, match=r"expected shape \(50, 48\), got \(2, 48\); pass the whole tensor"
+    ):
         run(lambda group: call(group, lambda state: state.update(small)), world_size=1)

@@ -1,4 +1,4 @@
-"""Between the matrices: what a rank keeps, byte by byte, and gradients that only the sum over slices makes right."""
+"""Sequence parallelism: the bytes that a rank keeps, and gradients that need a sum over slices."""
 
 import dataclasses
 import functools
@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab.costs import activations
-from shardlab.costs.recipes import recipe
+from shardlab.costs.facts.recipes import recipe
+from shardlab.costs.memory import activations
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 from shardlab.ranks import tensor_parallel, transformer
@@ -21,8 +21,13 @@ from shardlab.spec import TransformerSpec
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 BATCH, LENGTH, WIDTH = 2, 24, 48
-GPT2 = TransformerSpec(vocab_size=50, context_length=32, hidden_size=WIDTH, num_layers=2, num_heads=12)
-SPECS = {"gpt2": GPT2, "llama": dataclasses.replace(GPT2, style="llama", num_kv_heads=2, ffn_size=72)}
+GPT2 = TransformerSpec(
+    vocab_size=50, context_length=32, hidden_size=WIDTH, num_layers=2, num_heads=12
+)
+SPECS = {
+    "gpt2": GPT2,
+    "llama": dataclasses.replace(GPT2, style="llama", num_kv_heads=2, ffn_size=72),
+}
 WAYS = {
     "tensor": {},
     "sequence": {"sequence_parallel": True},
@@ -40,11 +45,11 @@ def tokens():
     return whole[:, :-1], whole[:, 1:]
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def kept(group, spec, options):
-    """Bytes of fp32 that the forward pass keeps on this rank."""
+    """Count the bytes of fp32 that the forward pass keeps on this rank."""
     cut, (x, targets) = tensor_parallel.parallelize(model(spec), group, **options), tokens()
     with SavedTensors(without=[*cut.parameters(), x, targets]) as saved:
         loss = cut(x, targets)
@@ -55,9 +60,10 @@ def kept(group, spec, options):
 
 
 def kept_by_a_layer(group):
-    """What three layers keep more than two, for each model and way."""
+    """Count what three layers keep more than two, for each model and way."""
     return {
-        (name, way): kept(group, dataclasses.replace(spec, num_layers=3), options) - kept(group, spec, options)
+        (name, way): kept(group, dataclasses.replace(spec, num_layers=3), options)
+        - kept(group, spec, options)
         for name, spec in SPECS.items()
         for way, options in WAYS.items()
     }
@@ -71,11 +77,20 @@ def ranks(size):
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.counted("tensor_parallel", "bytes that a layer keeps, with and without sequence parallelism")
+@pytest.mark.counted(
+    "tensor_parallel", "bytes that a layer keeps, with and without sequence parallelism"
+)
 def test_a_layer_keeps_what_is_predicted(name, way, size):
     layout = Layout(tp=size, sequence_parallel=way != "tensor")
-    settings = {"recipe": recipe("fp32 Adam"), "microbatch": BATCH, "sequence": LENGTH, "fused": False}
-    predicted = sum(activations.layer(Training(spec=SPECS[name], layout=layout, **settings)).values())
+    settings = {
+        "recipe": recipe("fp32 Adam"),
+        "microbatch": BATCH,
+        "sequence": LENGTH,
+        "fused": False,
+    }
+    predicted = sum(
+        activations.layer(Training(spec=SPECS[name], layout=layout, **settings)).values()
+    )
     if way == "sequence":  # what the matrices read is kept whole, at both entrances
         predicted += 2 * 4 * BATCH * LENGTH * WIDTH * (1 - 1 / size)
     for seen in ranks(size):
@@ -83,16 +98,19 @@ def test_a_layer_keeps_what_is_predicted(name, way, size):
 
 
 def test_all_activations_of_gpt2_are_divided_by_tp_only_if_gathered_again():
-    """Korthikanti et al. 2022, equations 1, 2 and 4: without dropout and scores 32 sbh, 8 + 24/t, 32/t."""
+    """Korthikanti et al. 2022, equations 1, 2, 4, without dropout: 32 sbh, 8 + 24/t, 32/t."""
     unit = 4 * BATCH * LENGTH * WIDTH // 2  # the paper's sbh is half of a number of 16 bits
-    small = 2 * 2 * 4 * BATCH * LENGTH, 4 * BATCH * LENGTH * 12  # statistics of two norms, and of 12 heads' softmax
+    small = (
+        2 * 2 * 4 * BATCH * LENGTH,
+        4 * BATCH * LENGTH * 12,
+    )  # statistics of two norms, and of 12 heads' softmax
     (whole,), (four, *_) = ranks(1), ranks(4)
     assert whole["gpt2", "tensor"] == 32 * unit + sum(small)
     assert four["gpt2", "tensor"] == (8 + 24 / 4) * unit + small[0] + small[1] / 4
     assert four["gpt2", "sequence, gathered again"] == whole["gpt2", "tensor"] / 4
 
 
-# ---- gradients of what is whole on every rank ----------------------------------------------------------------------
+# ---- gradients of what is whole on every rank ----------------------------------------------------
 
 
 def test_norms_see_a_slice_and_need_the_sum():
@@ -102,12 +120,21 @@ def test_norms_see_a_slice_and_need_the_sum():
         norm = cut.blocks[1].mlp_norm
         norm.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0].shape))
         cut(*tokens()).backward()
-        return seen, norm.weight.grad, cut.blocks[1].mlp.down.bias.grad, cut.embedding.positions.weight.grad
+        return (
+            seen,
+            norm.weight.grad,
+            cut.blocks[1].mlp.down.bias.grad,
+            cut.embedding.positions.weight.grad,
+        )
 
     plain = model(GPT2).double()
     plain(*tokens()).backward()
     block = plain.blocks[1]
-    expected = block.mlp_norm.weight.grad, block.mlp.down.bias.grad, plain.embedding.positions.weight.grad
+    expected = (
+        block.mlp_norm.weight.grad,
+        block.mlp.down.bias.grad,
+        plain.embedding.positions.weight.grad,
+    )
     for shapes, *ours in run(gradients, world_size=3):
         assert shapes == [(BATCH, LENGTH // 3, WIDTH)]
         for gradient, reference in zip(ours, expected, strict=True):
@@ -115,7 +142,7 @@ def test_norms_see_a_slice_and_need_the_sum():
 
 
 def test_the_sum_survives_a_change_of_the_parameters():
-    """model.to(...) may put new parameters in the place of those that had hooks."""
+    """model.to(...) may replace the parameters that had hooks."""
 
     def gradient(group):
         cut = tensor_parallel.parallelize(model(GPT2).double(), group, sequence_parallel=True)
@@ -134,36 +161,41 @@ def test_the_sum_survives_a_change_of_the_parameters():
 
 def test_positions_of_a_slice():
     def slices(group):
-        return SlicedPositions(nn.Embedding.from_pretrained(torch.arange(12.0).reshape(6, 2)), group)(torch.arange(4))
+        return SlicedPositions(
+            nn.Embedding.from_pretrained(torch.arange(12.0).reshape(6, 2)), group
+        )(torch.arange(4))
 
     first, second = run(slices, world_size=2)
     assert torch.equal(torch.cat([first, second]), torch.arange(8.0).reshape(4, 2))
 
 
-# ---- gathering again -----------------------------------------------------------------------------------------------
+# ---- gathering again -----------------------------------------------------------------------------
 
 
 def reads_gathered(group, frozen):
-    """Two layers that read one gathered tensor, twice through: outputs, gradients, and what is held on to."""
+    """Run two layers that read one gathered tensor, twice; return all results and counts."""
     torch.manual_seed(0)
-    entrance = regather.Entrance(group)
-    plain = [nn.Linear(3, 4).double(), nn.Linear(3, 4, bias=False).double().requires_grad_(not frozen)]
-    layers = [regather.Linear(layer, entrance) for layer in plain]
+    gathered = regather.GatheredInput(group)
+    plain = [
+        nn.Linear(3, 4).double(),
+        nn.Linear(3, 4, bias=False).double().requires_grad_(not frozen),
+    ]
+    layers = [regather.RegatheringLinear(layer, gathered) for layer in plain]
     x = torch.randn(2, 4, 3, dtype=torch.float64)
     part = x.chunk(group.size(), 1)[group.rank()].clone().requires_grad_()
     outputs, again = [], []
     for factor in (1.0, 2.0):
-        whole = entrance(part * factor)
+        whole = gathered(part * factor)
         outputs.append(sum(layer(whole) for layer in layers))
-        again.append(entrance.slices[whole][1])
-    in_use = len(entrance.slices)
+        again.append(gathered.slices[whole][1])
+    in_use = len(gathered.slices)
     del whole
     with ledger.Ledger() as book:
         (outputs[0] * outputs[1]).sum().backward()
-    gathered = [event.op for event in book.events].count("all_gather")
-    held = len(entrance.slices) + sum(each.whole is not None for each in again)
+    num_gathers = [event.op for event in book.events].count("all_gather")
+    held = len(gathered.slices) + sum(each.whole is not None for each in again)
     grads = [parameter.grad for layer in layers for parameter in layer.parameters()]
-    return outputs[1].detach(), part.grad, grads, in_use, gathered, held
+    return outputs[1].detach(), part.grad, grads, in_use, num_gathers, held
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -177,7 +209,9 @@ def test_layers_that_keep_a_slice_compute_as_plain_ones(frozen):
     references = [parameter.grad for layer in layers for parameter in layer.parameters()]
     for rank, (y, grad, grads, *counts) in enumerate(run(reads_gathered, frozen, world_size=2)):
         torch.testing.assert_close(y, second.detach(), **EXACT)
-        torch.testing.assert_close(grad, 2 * x.grad.chunk(2, 1)[rank], **EXACT)  # both ranks' losses count
+        torch.testing.assert_close(
+            grad, 2 * x.grad.chunk(2, 1)[rank], **EXACT
+        )  # both ranks' losses count
         for ours, reference in zip(grads, references, strict=True):
             if ours is not None:
                 torch.testing.assert_close(ours, reference, **EXACT)
@@ -197,7 +231,9 @@ def test_autocast_computes_in_16_bits_and_keeps_gradients_in_32():
     expected = plain(*tokens())
     expected.backward()
     reference = plain.blocks[0].attention.k.weight.grad.chunk(2)
-    for rank, ways in enumerate(run(lambda group: [step(group, way) for way in WAYS.values()], world_size=2)):
+    for rank, ways in enumerate(
+        run(lambda group: [step(group, way) for way in WAYS.values()], world_size=2)
+    ):
         for loss, grad in ways:
             assert loss == pytest.approx(expected.item(), rel=0.01)
             assert grad.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Pieces of all ranks, joined, are the whole; a piece is its own."""
+"""The joined pieces of all ranks are the whole tensor, and a piece is a copy."""
 
 import pytest
 import torch
@@ -48,7 +48,9 @@ def test_there_and_back(size):
                 held = plan.held(rank)
                 expected = whole(name).index_select(plan.dim, torch.tensor(held, dtype=torch.int64))
                 assert torch.equal(piece.narrow(plan.dim, 0, len(held)), expected)
-                assert not piece.narrow(plan.dim, len(held), plan.size - len(held)).any(), "padding is not zero"
+                assert not piece.narrow(plan.dim, len(held), plan.size - len(held)).any(), (
+                    "padding is not zero"
+                )
 
 
 def test_a_piece_is_a_copy_without_history():
@@ -61,5 +63,7 @@ def test_a_piece_is_a_copy_without_history():
 
 
 def test_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"shape \(3, 2\) is none of shape \(4, 2\); pass the whole one"):
+    with pytest.raises(
+        ValueError, match=r"expected shape \(4, 2\), got \(3, 2\); pass the whole tensor"
+    ):
         shards.take(torch.ones(3, 2), cut("two pieces", 2), 0)

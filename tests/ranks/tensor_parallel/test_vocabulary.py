@@ -15,23 +15,33 @@ from shardlab.ranks.tensor_parallel import vocabulary
 from shardlab.ranks.tensor_parallel.conjugates import SumOverRanks
 
 EXACT = {"rtol": 0, "atol": 1e-12}
-VOCABULARIES = [12, 7, 2]  # on 4 ranks: even; the last rank has 1 of 2; two ranks have nothing but padding
+VOCABULARIES = [
+    12,
+    7,
+    2,
+]  # on 4 ranks: even; the last rank has 1 of 2; two ranks have nothing but padding
 BATCH, LENGTH, WIDTH = 2, 5, 6
 SIZES = [1, 2, 3, 4]
 
 
 def drawn(vocab, shift=0.0):
-    """Table [V, D], logits [B, S, V], tokens, targets of which two do not count, weights of the losses."""
+    """Draw a table [V, D], logits [B, S, V], tokens, targets (two ignored), weights of losses."""
     random = torch.Generator().manual_seed(vocab)
     table = torch.randn(vocab, WIDTH, dtype=torch.float64, generator=random)
     logits = 3 * torch.randn(BATCH, LENGTH, vocab, dtype=torch.float64, generator=random) + shift
     tokens, targets = torch.randint(vocab, (2, BATCH, LENGTH), generator=random)
     targets[0, 1] = targets[1, 2] = vocabulary.IGNORED
-    return table, logits, tokens, targets, torch.randn(BATCH, LENGTH, dtype=torch.float64, generator=random)
+    return (
+        table,
+        logits,
+        tokens,
+        targets,
+        torch.randn(BATCH, LENGTH, dtype=torch.float64, generator=random),
+    )
 
 
 def padded(x, dim, group):
-    """This rank's piece of x, made independently of the library: equal sizes, zeros at the end."""
+    """Cut this rank's piece of x without the library: equal sizes, zeros at the end."""
     size = -(-x.shape[dim] // group.size())
     missing = size * group.size() - x.shape[dim]
     whole = torch.cat([x, x.new_zeros(*x.shape[:dim], missing, *x.shape[dim + 1 :])], dim)
@@ -57,7 +67,10 @@ def lose(group, vocab, shift=0.0):
 
 @functools.cache
 def ranks(size):
-    return run(lambda group: {v: (look_up(group, v), lose(group, v)) for v in VOCABULARIES}, world_size=size)
+    return run(
+        lambda group: {v: (look_up(group, v), lose(group, v)) for v in VOCABULARIES},
+        world_size=size,
+    )
 
 
 def joined(pieces, dim, vocab):
@@ -84,7 +97,9 @@ def test_the_embedding_is_torchs(vocab, size):
 @pytest.mark.parity("tensor_parallel", "a cross-entropy of cut logits is torch's")
 def test_the_cross_entropy_is_torchs(vocab, size):
     _, logits, _, targets, weights = drawn(vocab)
-    losses = F.cross_entropy(logits.requires_grad_().flatten(0, 1), targets.flatten(), reduction="none")
+    losses = F.cross_entropy(
+        logits.requires_grad_().flatten(0, 1), targets.flatten(), reduction="none"
+    )
     (losses * weights.flatten()).sum().backward()
     mean = F.cross_entropy(logits.detach().flatten(0, 1), targets.flatten())
     seen = [each[vocab][1] for each in ranks(size)]
@@ -92,12 +107,14 @@ def test_the_cross_entropy_is_torchs(vocab, size):
         torch.testing.assert_close(ours.flatten(), losses.detach(), **EXACT)
         torch.testing.assert_close(our_mean, mean, **EXACT)
         assert torch.equal(gathered, logits.detach())
-    torch.testing.assert_close(joined([grad for _, grad, _, _ in seen], 2, vocab), logits.grad, **EXACT)
+    torch.testing.assert_close(
+        joined([grad for _, grad, _, _ in seen], 2, vocab), logits.grad, **EXACT
+    )
 
 
 @pytest.mark.parametrize("shift", [1e4, -1e4])
 def test_logits_far_from_zero_neither_overflow_nor_vanish(shift):
-    """Also where a rank has nothing but padding, whose zeros are far above or below."""
+    """The shift puts the zeros of a rank that has only padding far above or below the others."""
     near, far = run(lambda group: (lose(group, 2)[0], lose(group, 2, shift)[0]), world_size=4)[0]
     torch.testing.assert_close(far, near, rtol=0, atol=1e-9)
 
@@ -114,9 +131,16 @@ def test_no_rank_holds_or_sends_all_logits():
 
     token = 8 * BATCH * LENGTH
     for peak, events in run(watch, world_size=size):
-        assert peak <= token * vocab / size + 3 * token  # probabilities, and for each token a column and two marks
-        assert [(event.op, event.nbytes) for event in events] == [("all_reduce", token), ("all_reduce", 2 * token)]
-        assert sum(map(trace.wire_bytes, events)) < token * vocab * (size - 1) / size  # what gathering would send
+        assert (
+            peak <= token * vocab / size + 3 * token
+        )  # probabilities, and for each token a column and two marks
+        assert [(event.op, event.nbytes) for event in events] == [
+            ("all_reduce", token),
+            ("all_reduce", 2 * token),
+        ]
+        assert (
+            sum(map(trace.wire_bytes, events)) < token * vocab * (size - 1) / size
+        )  # what gathering would send
 
 
 def test_16_bit_logits_are_summed_in_32_bits():
@@ -134,7 +158,7 @@ def test_16_bit_logits_are_summed_in_32_bits():
         assert (loss.dtype, dtype) == (torch.float32, torch.bfloat16)
 
 
-def test_tokens_that_nobody_has_are_refused():
+def test_tokens_outside_the_vocabulary_are_refused():
     def look(group, token):
         piece = nn.Embedding(4, 2)
         vocabulary.VocabularyEmbedding(piece, 7, group, SumOverRanks)(torch.tensor([[0, token]]))
@@ -143,7 +167,7 @@ def test_tokens_that_nobody_has_are_refused():
         vocabulary.cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[-100, 7]]), 7, group)
 
     for token in (7, -1):
-        with pytest.raises(RankError, match="not all among the 7 of the vocabulary; use 0 to 6"):
+        with pytest.raises(RankError, match="not all in the vocabulary of 7; use 0 to 6"):
             run(look, token, world_size=2)
-    with pytest.raises(RankError, match="tokens from 7 to 7 are not all among the 7"):
+    with pytest.raises(RankError, match="tokens from 7 to 7 are not all in the vocabulary of 7"):
         run(score, world_size=2)

@@ -1,4 +1,4 @@
-"""Predicted equals counted, to the byte: what a rank holds at each of ZeRO's stages, and what it sends."""
+"""Predicted bytes equal counted ones: what a rank holds and sends at each of ZeRO's stages."""
 
 import contextlib
 import gc
@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from shardlab import trace
-from shardlab.costs import memory, recipes
+from shardlab.costs import memory
 from shardlab.costs import zero as costs
+from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 from shardlab.ranks import transformer, zero
@@ -23,7 +24,10 @@ SPECS = {style: TransformerSpec(**SIZES, style=style) for style in ("gpt2", "lla
 RECIPES = {  # how the module is made, and what it is sharded with
     "fp32 Adam": (torch.float32, {}),
     "mixed, 16-bit gradients": (torch.float32, {"precision": torch.bfloat16}),
-    "mixed, fp32 gradients": (torch.float32, {"precision": torch.bfloat16, "gradients": torch.float32}),
+    "mixed, fp32 gradients": (
+        torch.float32,
+        {"precision": torch.bfloat16, "gradients": torch.float32},
+    ),
 }
 CASES = [  # style, recipe, stage, microbatches, hold
     (style, recipe, stage, microbatches, hold)
@@ -47,16 +51,24 @@ def training(group_size, style, recipe, stage, microbatches):
 
 
 def alive():
-    """Bytes of all storages of floating numbers on this rank; not scalars, such as Adam's count of steps."""
+    """Count the bytes of all floating-point storages on this rank, but for scalars."""
     gc.collect()
-    tensors = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor) and x.is_floating_point()]
-    storages = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in tensors if x.dim()}
-    small = {x.untyped_storage()._cdata for x in tensors if x.untyped_storage().nbytes() <= x.element_size()}
+    tensors = [
+        x for x in gc.get_objects() if issubclass(type(x), torch.Tensor) and x.is_floating_point()
+    ]
+    storages = {
+        x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in tensors if x.dim()
+    }
+    small = {
+        x.untyped_storage()._cdata
+        for x in tensors
+        if x.untyped_storage().nbytes() <= x.element_size()
+    }
     return sum(nbytes for address, nbytes in storages.items() if address not in small)
 
 
 class Peaks:
-    """The most bytes of gathered parameters, and of gradients on their way, whenever a module or a gradient is done."""
+    """The peak bytes of gathered parameters and of gradient buffers."""
 
     def __init__(self, model, states):
         self.states, self.parameters, self.gradients = states, 0, 0
@@ -67,14 +79,16 @@ class Peaks:
             parameter.register_post_accumulate_grad_hook(self._note)
 
     def _note(self, *_):
-        whole = sum(flat.whole.untyped_storage().nbytes() for flat in self.states.flats if flat.cut)
+        whole = sum(
+            flat.whole.untyped_storage().nbytes() for flat in self.states.flats if flat.sharded
+        )
         waiting = [each._buffer for each in self.states.gradients if each._buffer is not None]
         self.parameters = max(self.parameters, whole)
         self.gradients = max(self.gradients, sum(buffer.nbytes for buffer in waiting))
 
 
 def count(group, style, recipe, stage, microbatches, hold):
-    """Of the second step: bytes held by part and in all before it steps, the peaks, bytes sent."""
+    """Count bytes in the second step: held before the optimizer steps, at the peaks, and sent."""
     dtype, options = RECIPES[recipe]
     before = alive()
     model = transformer.Transformer(SPECS[style]).to(dtype)
@@ -89,11 +103,15 @@ def count(group, style, recipe, stage, microbatches, hold):
                 with contextlib.nullcontext() if last or not hold else states.no_sync():
                     transformer.loss(model(tokens).float(), tokens).backward()
             held, total = states.nbytes(), alive() - before if step else 0
-            whole = [flat for flat in states.flats if flat.cut and flat.is_whole]
+            whole = [flat for flat in states.flats if flat.sharded and flat.is_whole]
             states.step()
         after = states.nbytes()["parameters"]
     events = trace.communication(book.events)
-    sent = sum(map(trace.wire_bytes, events)), book.sent_bytes, sum(event.op == "reduce_scatter" for event in events)
+    sent = (
+        sum(map(trace.wire_bytes, events)),
+        book.sent_bytes,
+        sum(event.op == "reduce_scatter" for event in events),
+    )
     return held, total, (peaks.parameters, peaks.gradients), sent, len(whole), after
 
 
@@ -111,7 +129,11 @@ def counted(request):
 def test_memory_of_each_stage(counted, number):
     ranks, results = counted
     setting = training(ranks, *CASES[number][:4])
-    predicted, unpadded, padding = costs.states(setting), memory.states(setting), costs.padding(setting)
+    predicted, unpadded, padding = (
+        costs.states(setting),
+        memory.states(setting),
+        costs.padding(setting),
+    )
     for rank in results:
         held, total, _, _, still_whole, after = rank[number]
         assert held == pytest.approx(predicted, abs=0.5)  # a share of a byte is none
@@ -127,7 +149,10 @@ def test_memory_of_each_stage(counted, number):
 @pytest.mark.counted("zero", "bytes that are whole for a moment")
 def test_what_is_whole_for_a_moment(counted, number):
     ranks, results = counted
-    stage, predicted = CASES[number][2], costs.whole_for_a_moment(training(ranks, *CASES[number][:4]))
+    stage, predicted = (
+        CASES[number][2],
+        costs.whole_for_a_moment(training(ranks, *CASES[number][:4])),
+    )
     for rank in results:
         parameters, gradients = rank[number][2]
         assert parameters == predicted["parameters"]
@@ -138,7 +163,7 @@ def test_what_is_whole_for_a_moment(counted, number):
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
 @pytest.mark.counted("zero", "bytes that a rank sends at each stage")
 def test_what_a_rank_sends(counted, number):
-    """By the ledger exactly; through the sockets it is as much, and the headers of messages."""
+    """The ledger counts exactly as predicted; sockets carry the headers of messages as well."""
     ranks, results = counted
     setting, hold = training(ranks, *CASES[number][:4]), CASES[number][4]
     predicted = sum(costs.sent_bytes(setting, hold=hold).values())
@@ -149,13 +174,13 @@ def test_what_a_rank_sends(counted, number):
         assert sockets is None or predicted <= sockets < 1.06 * predicted
 
 
-# ---- against data parallelism --------------------------------------------------------------------------------------
+# ---- against data parallelism --------------------------------------------------------------------
 
 EVERY = [(1, 1), (2, 1), (3, 1), (1, 4), (2, 4), (3, 4)]  # stage, microbatches
 
 
 def against_data_parallel(group):
-    """Bytes each stage sends, over those of DataParallel, with all parameters in layers that are gathered twice."""
+    """Divide each stage's sent bytes by DataParallel's; all parameters are gathered twice."""
     tokens = torch.randint(SIZES["vocab_size"], (1, 9))
 
     def sent(model, step, microbatches, no_sync):

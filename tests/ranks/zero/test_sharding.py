@@ -1,4 +1,4 @@
-"""ZeRO against one process that sees the whole batch, and against torch's own: every parameter after every step."""
+"""ZeRO against one process with the whole batch, and against torch: every parameter, every step."""
 
 import contextlib
 import copy
@@ -22,14 +22,26 @@ from shardlab.ranks.pipeline import partition
 from shardlab.ranks.tensor_parallel import shards
 from shardlab.spec import TransformerSpec
 
-SIZES = {"vocab_size": 37, "context_length": 10, "hidden_size": 10, "num_layers": 3, "num_heads": 1}  # odd: padding
+SIZES = {
+    "vocab_size": 37,
+    "context_length": 10,
+    "hidden_size": 10,
+    "num_layers": 3,
+    "num_heads": 1,
+}  # odd: padding
 MESH_SPEC = TransformerSpec(
-    vocab_size=37, context_length=10, hidden_size=12, num_layers=2, num_heads=2, ffn_size=20, style="gpt2"
+    vocab_size=37,
+    context_length=10,
+    hidden_size=12,
+    num_layers=2,
+    num_heads=2,
+    ffn_size=20,
+    style="gpt2",
 )
 SAMPLES, STEPS, CLIP = 24, 3, 0.2  # samples divide by 1 to 4 ranks
 FROZEN = "blocks.1.mlp.down.weight"
 EXACT = {"rtol": 0, "atol": 1e-12}
-OPTIMIZERS = {  # a large eps: Adam divides by it where a gradient is nearly 0, and so magnifies the last bits
+OPTIMIZERS = {  # a large eps: a small one magnifies the rounding of gradients near 0
     "AdamW": lambda pieces: torch.optim.AdamW(pieces, lr=0.02, weight_decay=0.1, eps=1e-4),
     "Adam": lambda pieces: torch.optim.Adam(pieces, lr=0.02, eps=1e-4),
     "SGD": lambda pieces: torch.optim.SGD(pieces, lr=0.1, momentum=0.9),
@@ -46,7 +58,7 @@ CASES = [  # style, stage, optimizer, microbatches, hold gradients back until th
 
 
 def build(style, seed=0):
-    """The reference model with a frozen matrix in the middle; GPT-2 style has a tied head."""
+    """Build the reference model with a frozen matrix in the middle; GPT-2 style has a tied head."""
     torch.manual_seed(seed)
     model = transformer.Transformer(TransformerSpec(**SIZES, style=style)).double()
     model.get_parameter(FROZEN).requires_grad_(False)
@@ -54,7 +66,9 @@ def build(style, seed=0):
 
 
 def tokens_of(step):
-    return torch.randint(SIZES["vocab_size"], (SAMPLES, 11), generator=torch.Generator().manual_seed(step))
+    return torch.randint(
+        SIZES["vocab_size"], (SAMPLES, 11), generator=torch.Generator().manual_seed(step)
+    )
 
 
 def error(model, tokens):
@@ -67,7 +81,7 @@ def clones(state):
 
 @functools.cache
 def alone(style, optimizer, clip):
-    """(norm, state dict) after each step of one process that sees all samples."""
+    """Return (norm, state dict) after each step of one process that sees all samples."""
     model, history = build(style), []
     steps = OPTIMIZERS[optimizer]([p for p in model.parameters() if p.requires_grad])
     for step in range(STEPS):
@@ -80,7 +94,7 @@ def alone(style, optimizer, clip):
 
 
 def together(group, style, stage, optimizer, microbatches, hold, clip):
-    """The same from one rank, which starts from its own seed and sees its own samples."""
+    """Return the same from one rank, which starts from its own seed and sees its own samples."""
     model, history = build(style, seed=group.rank()), []
     states = zero.shard(model, group, stage=stage, optimizer=OPTIMIZERS[optimizer])
     for step in range(STEPS):
@@ -106,7 +120,9 @@ def histories(request):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
-@pytest.mark.parity("zero", "every stage trains like one process: parameters after each step, and norms")
+@pytest.mark.parity(
+    "zero", "every stage trains like one process: parameters after each step, and norms"
+)
 def test_ranks_equal_one_process(histories, number):
     style, _, optimizer, _, _, clip = CASES[number]
     reference = alone(style, optimizer, clip)
@@ -118,26 +134,36 @@ def test_ranks_equal_one_process(histories, number):
             assert list(ours) == list(theirs)
             for name, tensor in theirs.items():
                 where = f"{name}: "
-                torch.testing.assert_close(ours[name], tensor, **EXACT, msg=lambda text, where=where: where + text)
+                torch.testing.assert_close(
+                    ours[name], tensor, **EXACT, msg=lambda text, where=where: where + text
+                )
 
 
-# ---- torch's own ---------------------------------------------------------------------------------------------------
+# ---- torch's own ---------------------------------------------------------------------------------
 
 
 def beside_torch(group):
-    """Parameters after each step, of ours and of torch's, of each stage."""
-    plain = {name: build("gpt2") for name in ("stage 1", "stage 2", "stage 3", "redundancy", "fsdp")}
+    """Return the parameters after each step, for each stage of ours and of torch's."""
+    plain = {
+        name: build("gpt2") for name in ("stage 1", "stage 2", "stage 3", "redundancy", "fsdp")
+    }
     adam = functools.partial(torch.optim.AdamW, lr=0.02)
     models, steps = dict(plain), {}
     for stage in (1, 2, 3):
-        steps[f"stage {stage}"] = zero.shard(plain[f"stage {stage}"], group, stage=stage, optimizer=adam)
+        steps[f"stage {stage}"] = zero.shard(
+            plain[f"stage {stage}"], group, stage=stage, optimizer=adam
+        )
     models["redundancy"] = DistributedDataParallel(plain["redundancy"], process_group=group)
     trained = [p for p in plain["redundancy"].parameters() if p.requires_grad]
-    steps["redundancy"] = ZeroRedundancyOptimizer(trained, torch.optim.AdamW, process_group=group, lr=0.02)
+    steps["redundancy"] = ZeroRedundancyOptimizer(
+        trained, torch.optim.AdamW, process_group=group, lr=0.02
+    )
     mesh = DeviceMesh.from_group(group, "cpu")
     for block in plain["fsdp"].blocks:
         fully_shard(block, mesh=mesh)
-    steps["fsdp"] = adam([p for p in fully_shard(plain["fsdp"], mesh=mesh).parameters() if p.requires_grad])
+    steps["fsdp"] = adam(
+        [p for p in fully_shard(plain["fsdp"], mesh=mesh).parameters() if p.requires_grad]
+    )
     history = []
     for step in range(2):
         mine, row = tokens_of(step).chunk(group.size())[group.rank()], {}
@@ -147,26 +173,35 @@ def beside_torch(group):
             steps[name].step()
             ours = isinstance(steps[name], zero.Zero)
             state = steps[name].full_state_dict() if ours else plain[name].state_dict()
-            row[name] = {key: x.full_tensor() if hasattr(x, "full_tensor") else x.clone() for key, x in state.items()}
+            row[name] = {
+                key: x.full_tensor() if hasattr(x, "full_tensor") else x.clone()
+                for key, x in state.items()
+            }
         history.append(row)
     return history
 
 
-@pytest.mark.parity("zero", "torch's fully_shard and ZeroRedundancyOptimizer end with the same parameters")
+@pytest.mark.parity(
+    "zero", "torch's fully_shard and ZeroRedundancyOptimizer end with the same parameters"
+)
 def test_equal_to_fully_shard_and_to_zero_redundancy_optimizer():
     for history in run(beside_torch, world_size=3):
         for row in history:
-            for stage, theirs in (("stage 1", "redundancy"), ("stage 2", "fsdp"), ("stage 3", "fsdp")):
+            for stage, theirs in (
+                ("stage 1", "redundancy"),
+                ("stage 2", "fsdp"),
+                ("stage 3", "fsdp"),
+            ):
                 assert list(row[stage]) == list(row[theirs])
                 for name, tensor in row[theirs].items():
                     torch.testing.assert_close(row[stage][name], tensor, **EXACT)
 
 
-# ---- other modules -------------------------------------------------------------------------------------------------
+# ---- other modules -------------------------------------------------------------------------------
 
 
 class Odd(nn.Module):
-    """Layers that share a weight, take keywords, return two tensors, or train nothing; a scalar, a buffer, a branch."""
+    """A module with shared and frozen weights, keywords, two outputs, a buffer and a branch."""
 
     class Layer(nn.Module):
         def __init__(self, shared, train=True):
@@ -206,7 +241,7 @@ def odd_loss(model, x, way):
 
 
 def odd_steps(model, states, x):
-    """Two steps; the second takes the other branch, so that the first's parameters have no gradient."""
+    """Take two steps; the second leaves the parameters of the first's branch without gradients."""
     for way in (0, 1):
         states.zero_grad()
         odd_loss(model, x, way).backward()
@@ -240,7 +275,7 @@ def test_any_module():
 
 
 def recomputed(group):
-    """Layers that are computed again in backward, by our checkpoint and by torch's around the whole layer."""
+    """Recompute layers in backward, with our checkpoint and with torch's around the whole layer."""
     found = []
     for way in ("plain", "ours", "torch's"):
         model = build("llama")
@@ -264,35 +299,44 @@ class Around(nn.Module):
         return checkpoint(self.block, x, use_reentrant=False)
 
 
-def test_layers_that_are_computed_again():
+def test_recomputed_layers():
     for plain, ours, theirs in run(recomputed, world_size=2):
         for expected, one, other in zip(plain, ours, theirs, strict=True):
             torch.testing.assert_close(one, expected, **EXACT)
             torch.testing.assert_close(other, expected, **EXACT)
 
 
-# ---- parameters are there when they compute, and only then -----------------------------------------------------------
+# ---- parameters are there when they compute, and only then ---------------------------------------
 
 
 def watched(group):
-    """What a reader sees between steps, and the order of gathering and computing."""
-    model, said = build("llama"), []
+    """Return what a reader sees between steps, and the order of gathering and computing."""
+    model, order = build("llama"), []
     states = zero.shard(model, group, stage=3, optimizer=OPTIMIZERS["Adam"])
-    outside = [bool(p.isnan().all()) for p in model.parameters()], [p.shape for p in model.parameters()]
+    outside = (
+        [bool(p.isnan().all()) for p in model.parameters()],
+        [p.shape for p in model.parameters()],
+    )
     for number, unit in enumerate(states.gathering.units):
-        unit.gather = functools.partial(lambda number, go: (said.append(f"gather {number}"), go()), number, unit.gather)
-        unit.module.register_forward_pre_hook(lambda *_, number=number: said.append(f"forward {number}"))
-        unit.module.register_full_backward_pre_hook(lambda *_, number=number: said.append(f"backward {number}"))
+        unit.gather = functools.partial(
+            lambda number, go: (order.append(f"gather {number}"), go()), number, unit.gather
+        )
+        unit.module.register_forward_pre_hook(
+            lambda *_, number=number: order.append(f"forward {number}")
+        )
+        unit.module.register_full_backward_pre_hook(
+            lambda *_, number=number: order.append(f"backward {number}")
+        )
     error(model, tokens_of(group.rank())).backward()
-    return outside, said, [flat.is_whole for flat in states.flats]
+    return outside, order, [flat.is_whole for flat in states.flats]
 
 
 def test_the_next_layer_is_gathered_before_this_one_computes():
-    for (gone, shapes), said, whole in run(watched, world_size=2):
+    for (gone, shapes), order, whole in run(watched, world_size=2):
         assert all(gone)
         assert shapes == [p.shape for p in build("llama").parameters()]
         assert not any(whole)
-        forward, backward = said[: said.index("backward 2")], said[said.index("backward 2") :]
+        forward, backward = order[: order.index("backward 2")], order[order.index("backward 2") :]
         for number in (0, 1):
             assert forward.index(f"gather {number + 1}") < forward.index(f"forward {number}")
         for number in (2, 1):
@@ -300,7 +344,7 @@ def test_the_next_layer_is_gathered_before_this_one_computes():
         assert backward.index("gather 1") < backward.index("backward 1")
 
 
-# ---- states, from any number of ranks to any other -------------------------------------------------------------------
+# ---- states, from any number of ranks to any other -----------------------------------------------
 
 
 def train(group, stage, steps, before=None):
@@ -316,7 +360,9 @@ def train(group, stage, steps, before=None):
     return states.full_state_dict(), states.full_optimizer_state()
 
 
-@pytest.mark.parity("zero", "a run goes on on other ranks, at another stage: parameters and moments")
+@pytest.mark.parity(
+    "zero", "a run goes on on other ranks, at another stage: parameters and moments"
+)
 def test_a_run_goes_on_on_another_number_of_ranks_at_another_stage():
     first = run(train, 3, range(2), world_size=3)[1]
     (state, moments), *_ = run(train, 1, range(2, 4), first, world_size=2)
@@ -344,14 +390,19 @@ def test_full_moments_are_those_of_plain_adam():
             torch.testing.assert_close(moments[name][key], value, **EXACT)
 
 
-# ---- precision -----------------------------------------------------------------------------------------------------
+# ---- precision -----------------------------------------------------------------------------------
 
 
 def low(group, precision, gradients, stage, scale):
-    """Two steps in 16 bits, with the masters of fp32 after each; with a scale, fp16's."""
+    """Take two steps in 16 bits; return the fp32 masters after each. scale: of an fp16 loss."""
     model = build("llama").float()
     states = zero.shard(
-        model, group, stage=stage, optimizer=OPTIMIZERS["AdamW"], precision=precision, gradients=gradients
+        model,
+        group,
+        stage=stage,
+        optimizer=OPTIMIZERS["AdamW"],
+        precision=precision,
+        gradients=gradients,
     )
     factor, history = LossScale(scale, good_steps=1) if scale else None, []
     for step in range(2):
@@ -367,12 +418,15 @@ def low(group, precision, gradients, stage, scale):
         if factor:
             factor.update(not fine)
         history.append((fine, states.full_state_dict()))
-    dtypes = {flat.whole.dtype for flat in states.flats}, {g.average.dtype for g in states.gradients}
+    dtypes = (
+        {flat.whole.dtype for flat in states.flats},
+        {g.average.dtype for g in states.gradients},
+    )
     return history, dtypes
 
 
 def test_masters_keep_fp32_and_the_model_computes_in_16_bits():
-    """One rank does to the bit what `MasterWeights` does from the same start; several, but for the order of sums."""
+    """One rank is bitwise identical to `MasterWeights`; several differ by the order of sums."""
     model = build("llama").float()
     exact = clones(model.state_dict())
     model = model.to(torch.bfloat16)
@@ -399,15 +453,22 @@ def test_a_loss_of_fp16_is_scaled_and_a_step_that_overflows_is_skipped_by_all_ra
     for history, dtypes in run(low, torch.float16, torch.float32, 2, 2.0**40, world_size=2):
         start = build("llama").float().state_dict()
         assert [fine for fine, _ in history] == [False, False]
-        assert all(torch.equal(history[0][1][name], tensor) for name, tensor in start.items() if name != FROZEN)
+        assert all(
+            torch.equal(history[0][1][name], tensor)
+            for name, tensor in start.items()
+            if name != FROZEN
+        )
         assert dtypes[0] == {torch.float16}
-    scaled = [run(low, torch.float16, torch.float32, 2, scale, world_size=2)[0][0] for scale in (1.0, 2.0**8)]
+    scaled = [
+        run(low, torch.float16, torch.float32, 2, scale, world_size=2)[0][0]
+        for scale in (1.0, 2.0**8)
+    ]
     assert all(fine for history in scaled for fine, _ in history)
     for name, tensor in scaled[0][-1][1].items():
         torch.testing.assert_close(scaled[1][-1][1][name], tensor, rtol=0, atol=2e-2)
 
 
-# ---- norms across groups ---------------------------------------------------------------------------------------------
+# ---- norms across groups -------------------------------------------------------------------------
 
 
 def norms(group):
@@ -422,21 +483,29 @@ def norms(group):
     return some, ratios
 
 
-def test_a_norm_may_count_some_parameters_less_and_come_from_elsewhere():
+def test_a_norm_can_count_a_share_of_a_parameter_and_clip_takes_any_norm():
     model = build("gpt2")
     error(model, tokens_of(0)).backward()
-    squares = {name: p.grad.pow(2).sum() for name, p in model.named_parameters() if p.grad is not None}
-    expected = sum(squares.values()) - squares["embedding.tokens.weight"] - squares["blocks.0.mlp.up.weight"] / 2
+    squares = {
+        name: p.grad.pow(2).sum() for name, p in model.named_parameters() if p.grad is not None
+    }
+    expected = (
+        sum(squares.values())
+        - squares["embedding.tokens.weight"]
+        - squares["blocks.0.mlp.up.weight"] / 2
+    )
     for some, ratios in run(norms, world_size=3):
         torch.testing.assert_close(some, expected, **EXACT)
-        torch.testing.assert_close(torch.stack(ratios), torch.full((len(ratios),), 0.5).double(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            torch.stack(ratios), torch.full((len(ratios),), 0.5).double(), rtol=1e-6, atol=0
+        )
 
 
-# ---- on a mesh -----------------------------------------------------------------------------------------------------
+# ---- on a mesh -----------------------------------------------------------------------------------
 
 
 def on_a_mesh(group, stage):
-    """Two steps on tp=2 and the rest dp: (norm over all groups, this rank's pieces) after each; stage 0: plain Adam."""
+    """Take two steps on tp=2 x dp; return (norm over all groups, this rank's pieces) after each."""
     tp, dp = comm.split(group, 2), comm.across(group, 2)
     model = transformer.Transformer(MESH_SPEC)
     torch.manual_seed(1)
@@ -447,7 +516,9 @@ def on_a_mesh(group, stage):
     for step in range(2):
         states.zero_grad()
         error(model, tokens_of(step).chunk(dp.size())[dp.rank()]).backward()
-        squared = states.squared_norm(lambda name: 1 / plan[name].holders if plan[name].dim is not None else 1 / 2)
+        squared = states.squared_norm(
+            lambda name: 1 / plan[name].holders if plan[name].dim is not None else 1 / 2
+        )
         norm = comm.all_reduce(squared, group).sqrt()
         states.clip(CLIP, norm)
         states.step()
@@ -456,7 +527,9 @@ def on_a_mesh(group, stage):
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parity("zero", "pieces of tensor parallelism, cut once more, train like the whole model")
+@pytest.mark.parity(
+    "zero", "pieces of tensor parallelism, cut once more, train like the whole model"
+)
 def test_on_a_mesh_with_tensor_parallelism_norms_count_every_parameter_once(stage):
     model = transformer.Transformer(MESH_SPEC)
     torch.manual_seed(1)
@@ -473,13 +546,19 @@ def test_on_a_mesh_with_tensor_parallelism_norms_count_every_parameter_once(stag
         for (norm, pieces), (expected, whole) in zip(history, reference, strict=True):
             torch.testing.assert_close(norm, expected, **EXACT)
             for name, tensor in whole.items():
-                torch.testing.assert_close(pieces[name], shards.take(tensor, plan[name], rank % 2), **EXACT)
+                torch.testing.assert_close(
+                    pieces[name], shards.take(tensor, plan[name], rank % 2), **EXACT
+                )
 
 
 def of_a_pipeline(group, stage):
-    """Two steps on pp=2 and the rest dp, with a tied head: (norm over all groups, this stage's parameters)."""
+    """Take two steps on pp=2 x dp with a tied head; return (norm, parameters) after each."""
     pp, dp = comm.split(group, 2), comm.across(group, 2)
-    model, schedule, history = build("gpt2"), schedules.make("1F1B", num_stages=2, num_microbatches=3), []
+    model, schedule, history = (
+        build("gpt2"),
+        schedules.make("1F1B", num_stages=2, num_microbatches=3),
+        [],
+    )
     pipe = pipeline.Pipeline(partition.cut(model, schedule, pp.rank()), schedule, pp)
     states = zero.shard(pipe, dp, stage=stage, optimizer=OPTIMIZERS["AdamW"])
     pipe.negotiate(tokens_of(0).chunk(dp.size())[dp.rank()][:, :-1])
@@ -489,11 +568,18 @@ def of_a_pipeline(group, stage):
         mine = tokens_of(step).chunk(dp.size())[dp.rank()]
         with states.no_sync():
             pipe.step(mine[:, :-1], mine[:, 1:])
-        squared = states.squared_norm(lambda name: 0.0 if copy_of_head and name.endswith("head.weight") else 1.0)
+        squared = states.squared_norm(
+            lambda name: 0.0 if copy_of_head and name.endswith("head.weight") else 1.0
+        )
         norm = comm.all_reduce(squared, group).sqrt()
         states.clip(CLIP, norm)
         states.step()
-        history.append((norm, {name.partition("parts.0.")[2]: x for name, x in states.full_state_dict().items()}))
+        history.append(
+            (
+                norm,
+                {name.partition("parts.0.")[2]: x for name, x in states.full_state_dict().items()},
+            )
+        )
     return history
 
 
@@ -508,11 +594,11 @@ def test_on_a_mesh_with_a_pipeline(stage):
                 torch.testing.assert_close(tensor, whole[name], **EXACT)
 
 
-# ---- mistakes ------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def fails_once(group):
-    """A backward that fails on all ranks, forgotten by zero_grad; then one that does not."""
+    """Run a backward that fails on all ranks, then zero_grad, then one that does not fail."""
     model = build("gpt2")
     states = zero.shard(model, group, stage=3, optimizer=OPTIMIZERS["SGD"])
     loss = error(model, tokens_of(0).chunk(group.size())[group.rank()])
@@ -520,7 +606,9 @@ def fails_once(group):
     def fail(grad):
         raise ArithmeticError
 
-    model.blocks[1].register_forward_hook(lambda _module, _inputs, y: y.register_hook(fail) and None)
+    model.blocks[1].register_forward_hook(
+        lambda _module, _inputs, y: y.register_hook(fail) and None
+    )
     with contextlib.suppress(ArithmeticError):
         error(model, tokens_of(1)).backward()
     model.blocks[1]._forward_hooks.popitem()
@@ -531,7 +619,7 @@ def fails_once(group):
     return states.full_state_dict()
 
 
-def test_a_backward_that_failed_is_forgotten():
+def test_zero_grad_drops_what_a_failed_backward_left():
     model = build("gpt2")
     plain = OPTIMIZERS["SGD"]([p for p in model.parameters() if p.requires_grad])
     error(model, tokens_of(0)).backward()
@@ -542,47 +630,62 @@ def test_a_backward_that_failed_is_forgotten():
 
 
 class Half(nn.Module):
-    """A layer half of which nobody uses."""
+    """A layer of which one half is never used."""
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList([nn.ModuleDict({"used": nn.Linear(2, 2), "idle": nn.Linear(2, 2)})])
+        self.layers = nn.ModuleList(
+            [nn.ModuleDict({"used": nn.Linear(2, 2), "idle": nn.Linear(2, 2)})]
+        )
 
     def forward(self, x):
         return self.layers[0]["used"](x)
 
 
 def half_used(group):
-    """A step with a gradient for half of a unit; torch fills what is not set with NaN."""
+    """Step with gradients for half of a unit, while torch fills uninitialized memory with NaN."""
     torch.use_deterministic_algorithms(True)
     module = Half()
-    states = zero.shard(module, group, stage=1, optimizer=functools.partial(torch.optim.SGD, lr=0.1))
+    states = zero.shard(
+        module, group, stage=1, optimizer=functools.partial(torch.optim.SGD, lr=0.1)
+    )
     before = states.full_state_dict()
     module(torch.ones(1, 2)).sum().backward()
     states.step()
     return {name: tensor - before[name] for name, tensor in states.full_state_dict().items()}
 
 
-def test_what_no_backward_of_a_step_reached_counts_as_zero():
+def test_parameters_that_no_backward_reached_count_as_zero():
     for moved in run(half_used, world_size=2):
         used = {name for name, difference in moved.items() if difference.any()}
         assert used == {"layers.0.used.weight", "layers.0.used.bias"}
 
 
 def shard_anything(group, module, stage=2, **options):
-    states = zero.shard(copy.deepcopy(module), group, stage=stage, optimizer=torch.optim.Adam, **options)
+    states = zero.shard(
+        copy.deepcopy(module), group, stage=stage, optimizer=torch.optim.Adam, **options
+    )
     states.module(torch.ones(1, 2)).sum().backward()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"module": Half()}, r"no gradient to 2 parameters.*layers.0.idle.weight.*freeze them.*no_sync"),
-        ({"module": nn.Linear(2, 2), "stage": 0}, "stages 1, 2 and 3, not 0; without any, use DataParallel"),
-        ({"module": nn.Linear(2, 2), "layers": [nn.Linear(2, 2)]}, "layer 0 is not inside the module"),
+        (
+            {"module": Half()},
+            r"no gradient to 2 parameters.*layers.0.idle.weight.*freeze them.*no_sync",
+        ),
+        (
+            {"module": nn.Linear(2, 2), "stage": 0},
+            "stages 1, 2 and 3, not 0; without any, use DataParallel",
+        ),
+        (
+            {"module": nn.Linear(2, 2), "layers": [nn.Linear(2, 2)]},
+            "layer 0 is not inside the module",
+        ),
     ],
 )
-def test_mistakes_are_told(options, message):
+def test_errors_say_what_to_do(options, message):
     with pytest.raises(RankError, match=message):
         run(lambda group: shard_anything(group, **options), world_size=2)
 
@@ -594,7 +697,9 @@ def test_layers_inside_each_other_are_refused():
 
 
 def test_a_weight_that_is_used_outside_of_its_layer_belongs_to_the_rest():
-    module = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), "head": nn.Linear(2, 2)})
+    module = nn.ModuleDict(
+        {"layers": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), "head": nn.Linear(2, 2)}
+    )
     module["head"].weight = module["layers"][0].weight
     (_, first), (_, second), (whole, rest) = zero.units.cut(module, list(module["layers"]))
     assert list(first) == ["layers.0.bias"]

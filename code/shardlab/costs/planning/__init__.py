@@ -1,1 +1,5 @@
-"""Behind `step` and `planner`: the parts of a step and of a plan, and what to change when a plan does not fit."""
+"""Search for the fastest layout of a model on a cluster.
+
+`plans` says what is asked and what is answered, `planner` searches with what `footprint` says of memory, and `remedies`
+says what to change where nothing fits.
+"""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from shardlab.layout import stages
 from shardlab.schedules import classic
 
-from .. import activations, memory
+from .. import memory
+from ..memory import activations
 from ..training import Training
 
 
@@ -71,17 +72,20 @@ def flying(schedule: str, stage: int, pp: int, m: int, chunks: int) -> Flying:
     return Flying(most, of_first, of_last)
 
 
-def first_stage(standing: float, each: Kept, fly: Flying, layers: float, *, alone: bool) -> float:
-    """Bytes on a rank of the first stage, which has so many layers in each chunk. alone: it is the last one too."""
-    held = standing + each.gathered + fly.all * layers * each.layer + fly.of_first * each.embedding
+def first_stage(each: Kept, fly: Flying, layers: float, *, alone: bool) -> float:
+    """Bytes beside what `standing` counts on a rank of the first stage, with so many layers in each chunk.
+
+    alone: it is the last stage, too.
+    """
+    held = each.gathered + fly.all * layers * each.layer + fly.of_first * each.embedding
     if alone:
         return held + fly.of_last * each.head + max(each.loss, each.recomputed)
     return held + each.recomputed
 
 
-def last_stage(standing: float, each: Kept, fly: Flying, layers: float) -> float:
-    """Bytes on a rank of the last of several stages."""
-    held = standing + each.gathered + fly.all * layers * each.layer + fly.of_last * each.head
+def last_stage(each: Kept, fly: Flying, layers: float) -> float:
+    """Bytes beside what `standing` counts on a rank of the last of several stages."""
+    held = each.gathered + fly.all * layers * each.layer + fly.of_last * each.head
     return held + max(each.loss, each.recomputed)
 
 

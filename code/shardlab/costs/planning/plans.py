@@ -14,11 +14,11 @@ from shardlab.layout import Layout, listed, tensor_degrees
 from shardlab.spec import TransformerSpec
 
 from .. import step, units
-from ..network import Cluster
-from ..recipes import MIXED, Recipe
+from ..facts.network import Cluster
+from ..facts.recipes import MIXED, Recipe
+from ..step import axes
+from ..step.engines import NEMO_2024, Engine
 from ..training import Training
-from . import axes
-from .engines import NEMO_2024, Engine
 
 REASONS = {
     "heads": "heads do not split over tp",
@@ -151,13 +151,6 @@ class Plans:
             found.setdefault((plan.tp, plan.cp, plan.pp), plan)
         return list(found.values())
 
-    def best_of_each(self, axis: str) -> dict[int | str, Plan]:
-        """The fastest for every value of one choice, in the order of the values."""
-        found: dict[int | str, Plan] = {}
-        for plan in self.fitting:
-            found.setdefault(getattr(plan, axis), plan)
-        return dict(sorted(found.items()))
-
 
 def run_of(question: Question, plan: Plan) -> step.Run:
     """The plan for `step.step`."""
@@ -208,5 +201,3 @@ def why(question: Question, plan: Plan) -> str:
         ),
     }
     return texts[plan.reason]()
-
-

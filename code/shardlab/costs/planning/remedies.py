@@ -7,8 +7,9 @@ from itertools import combinations, groupby
 
 from shardlab.layout import divisors, tensor_degrees
 
-from .. import memory, recipes, units
-from ..memory import Training
+from .. import memory, units
+from ..facts import recipes
+from ..training import Training
 
 GPUS_PER_SERVER = 8  # beyond them, tensor parallelism waits for the network
 MOST_RANKS = 2**14  # as many as trained Llama 3 405B (Llama Team 2024, https://arxiv.org/abs/2407.21783)

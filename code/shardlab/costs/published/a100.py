@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from shardlab.layout import Layout
 
-from .. import flops, models
-from ..planning.engines import MEGATRON_2021, MEGATRON_2022
+from ..compute import flops
+from ..facts import models
+from ..step.engines import MEGATRON_2021, MEGATRON_2022
 from ..units import TFLOP
 from .layouts import PublishedStep, Setting, row
 

@@ -7,7 +7,7 @@ GPU sends and receives only (n+1)/n of the buffer, so that busbw may exceed the 
 
 from dataclasses import dataclass
 
-from .. import nodes
+from ..facts import nodes
 from ..traces import traffic
 from ..units import GB
 

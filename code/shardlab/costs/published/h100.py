@@ -6,9 +6,10 @@ from typing import NamedTuple
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
-from .. import flops, models
-from ..planning.engines import LLAMA_2024, NEMO_2024
-from ..recipes import RECIPES
+from ..compute import flops
+from ..facts import models
+from ..facts.recipes import RECIPES
+from ..step.engines import LLAMA_2024, NEMO_2024
 from ..units import TFLOP
 from .layouts import PublishedStep, Setting, row
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .. import mixtures, models
+from ..facts import mixtures, models
 
 
 @dataclass(frozen=True, kw_only=True)

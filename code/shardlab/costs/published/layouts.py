@@ -7,8 +7,9 @@ from typing import Any
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
-from .. import nodes, step
-from ..planning.engines import Engine
+from .. import step
+from ..facts import nodes
+from ..step.engines import Engine
 from ..training import Training
 
 

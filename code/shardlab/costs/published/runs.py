@@ -6,8 +6,9 @@ https://arxiv.org/abs/2204.02311).
 
 from dataclasses import dataclass
 
-from .. import flops, models
-from ..chips import chip
+from ..compute import flops
+from ..facts import models
+from ..facts.chips import chip
 from ..units import TFLOP
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from .. import flops
+from ..compute import flops
 from . import a100, h100
 from .layouts import PublishedStep
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 from shardlab.layout import Layout
 
-from .. import models, nodes, step
-from ..planning.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
+from .. import step
+from ..facts import models, nodes
+from ..facts.recipes import RECIPES
 from ..planning.plans import Plan, Plans, Question
-from ..recipes import RECIPES
+from ..step.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
 from ..traces import knee
 from ..training import Training
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from shardlab.trace import Event
 
-from ..network import Cluster
+from ..facts.network import Cluster
 from . import transfers
 
 

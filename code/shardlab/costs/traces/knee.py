@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from shardlab.trace import Event
 
-from ..network import NETWORK, Cluster, Wire
-from ..replay import replay
+from ..facts.network import NETWORK, Cluster, Wire
+from .replay import replay
 
 NEARLY = 0.05  # a step so much longer than over an infinitely fast network has reached the knee
 RANGE = (1e6, 1e15)  # bytes/s of a node: slower and faster than any network there is

@@ -9,11 +9,11 @@ from shardlab.schedules import Action
 from shardlab.spec import TransformerSpec
 from shardlab.trace import Event
 
-from .. import flops, shards
+from ..compute import flops
+from ..memory import shards
 from .programs import Writer
 
 ELEMENT = 2  # bytes of an activation or a gradient: bf16
-CAUSES = {"tp": "activations of every layer", "dp": "gradients", "pp": "activations between stages"}
 
 
 def step(

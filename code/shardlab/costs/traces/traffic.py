@@ -8,9 +8,9 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_CROSS_N
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .. import network
-from ..hardware import Link
-from ..network import Cluster, Hop
+from ..facts import network
+from ..facts.hardware import Link
+from ..facts.network import Cluster, Hop
 from ..units import us
 
 # One all-reduce inside a switch that adds, however short: https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc

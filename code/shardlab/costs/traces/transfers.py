@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from shardlab.trace import Event
 
-from ..network import Cluster, Hop
+from ..facts.network import Cluster, Hop
 from . import matching, traffic
 from .traffic import Load
 

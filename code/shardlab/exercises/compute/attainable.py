@@ -6,7 +6,8 @@ Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785.
 from collections.abc import Mapping
 from typing import Any
 
-from shardlab.costs import hardware, roofline
+from shardlab.costs.compute import roofline
+from shardlab.costs.facts import hardware
 
 from .. import evidence
 from ..checker import Case, Exercise

@@ -6,7 +6,7 @@ Narayanan et al. 2021, equation 4 and section 5.1 (https://arxiv.org/abs/2104.04
 from collections.abc import Mapping
 from typing import Any
 
-from shardlab.costs import time_to_train
+from shardlab.costs.compute import time_to_train
 
 from .. import evidence
 from ..checker import Case, Exercise

@@ -1,6 +1,6 @@
 """Exercise: a message on its way, hop after hop."""
 
-from shardlab.costs import network, nodes
+from shardlab.costs.facts import network, nodes
 
 from .. import evidence
 from ..checker import Case, Exercise

@@ -1,6 +1,6 @@
 """Exercise: bits and bytes. What one GPU has of its node's network cards."""
 
-from shardlab.costs import nodes
+from shardlab.costs.facts import nodes
 
 from .. import evidence
 from ..checker import Case, Exercise

@@ -6,7 +6,7 @@ Cho et al. 2019, "BlueConnect", https://proceedings.mlsys.org/paper_files/paper/
 from collections.abc import Mapping
 from typing import Any
 
-from shardlab.costs import nodes
+from shardlab.costs.facts import nodes
 
 from .. import evidence
 from ..checker import Case, Exercise

@@ -1,6 +1,7 @@
 """Exercise: what one GPT layer keeps for its backward, as six formulas of Korthikanti et al. 2022, Table 2.
 
-https://arxiv.org/abs/2205.05198. The formulas stand here as printed; `costs.activations` adds what they leave out.
+https://arxiv.org/abs/2205.05198. The formulas stand here as printed; `costs.memory.activations` adds what they leave
+out.
 """
 
 from collections.abc import Mapping

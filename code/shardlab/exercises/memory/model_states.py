@@ -1,7 +1,7 @@
 """Exercise: bytes of parameters, gradients and optimizer states on one of many ranks (ZeRO's Figure 1 and Table 1)."""
 
 from shardlab.costs import memory
-from shardlab.costs.recipes import MIXED
+from shardlab.costs.facts.recipes import MIXED
 
 from .. import evidence
 from ..checker import Case, Exercise

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from shardlab.costs import balance
+from shardlab.costs.pipeline import balance
 from shardlab.ranks import comm
 
 from ..checker import Case, Exercise, Finding

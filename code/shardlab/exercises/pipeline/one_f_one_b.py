@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardlab import schedules
-from shardlab.costs import timeline
+from shardlab.costs.pipeline import timeline
 from shardlab.ranks import comm
 from shardlab.schedules import Action, Schedule
 

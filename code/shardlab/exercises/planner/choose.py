@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardlab.costs import planner
-from shardlab.costs.hardware import chip, link
-from shardlab.costs.network import uniform
+from shardlab.costs.facts.hardware import chip, link
+from shardlab.costs.facts.network import uniform
+from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
 from shardlab.ranks import comm
 from shardlab.spec import TransformerSpec
@@ -76,7 +76,7 @@ def _given(case: Case) -> str:
 
 
 def of_a_planner() -> Listed:
-    """Plans for a small GPT on eight GPUs, as `costs.planner` finds them; those that lack memory are not timed."""
+    """Plans for a small GPT on eight GPUs, as `costs.planning` finds them; those that lack memory are not timed."""
     spec = TransformerSpec(vocab_size=50_257, context_length=1024, hidden_size=2048, num_layers=8, num_heads=16)
     cluster = uniform(8, link("NVLink 3"), chip("A100 SXM 80 GB"))
     found = planner.search(Question(spec=spec, cluster=cluster, batch=16, schedules=("1F1B",), zero=(0, 1)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardlab import schedules
-from shardlab.costs import timeline
+from shardlab.costs.pipeline import timeline
 
 from .. import evidence
 from ..checker import Case, Exercise

@@ -1,7 +1,8 @@
-"""Data parallelism: every rank holds the whole model, sees other samples, and averages gradients.
+"""Data parallelism: every rank holds the whole model, sees its own samples, and averages gradients.
 
-`averaging` is the method in two lines. `buckets` and `engine` send while backward computes. `sampler` deals the samples
-to the ranks, and `replica` is a whole model under the verbs of `zero`. Read them in this order.
+Read in this order. `averaging` is the method in two lines, `buckets` and `engine` average while
+backward still computes, `sampler` deals samples to ranks, and `replica` gives a whole model the
+same functions as `zero` gives a sharded one.
 """
 
 from .engine import DataParallel

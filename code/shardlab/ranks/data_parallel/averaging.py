@@ -1,6 +1,8 @@
-"""Averages by hand, to compare with: of gradients or of weights, by all-reduce or through one server.
+"""Averages by hand, of gradients or of weights: with an all-reduce, or through one server.
 
-Parameter server: Li et al. 2014, https://www.usenix.org/conference/osdi14/technical-sessions/presentation/li_mu.
+The parameter server is Li et al. 2014,
+https://www.usenix.org/conference/osdi14/technical-sessions/presentation/li_mu.
+Shapes: [...] is any shape, the same on every rank.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,16 +16,20 @@ Mean = Callable[[Tensor, comm.Group], Tensor]
 
 
 def mean(x: Tensor, group: comm.Group) -> Tensor:
-    """The average over ranks, by all-reduce: [...] -> [...]."""
+    """Average `x` over ranks with an all-reduce: [...] -> [...]."""
     return comm.all_reduce(x, group) / group.size()
 
 
 def mean_through_server(x: Tensor, group: comm.Group, server: int = 0) -> Tensor:
-    """The same through one rank: all send to it, it sums and sends back. It alone carries all the traffic."""
+    """Average `x` over ranks through one rank, `server`: [...] -> [...].
+
+    All others send it their tensor and receive the average; it carries the traffic of all.
+    """
     if group.rank() != server:
         comm.send(x, group, server)
         return comm.receive(x, group, server)
-    total, others = x.clone(), [rank for rank in range(group.size()) if rank != server]
+    others = [rank for rank in range(group.size()) if rank != server]
+    total = x.clone()
     for rank in others:
         total += comm.receive(x, group, rank)
     total /= group.size()
@@ -32,18 +38,23 @@ def mean_through_server(x: Tensor, group: comm.Group, server: int = 0) -> Tensor
     return total
 
 
-def average_gradients(parameters: Iterable[nn.Parameter], group: comm.Group, mean: Mean = mean) -> None:
-    """Data parallelism in two lines: after backward, one average per parameter that has a gradient."""
+def average_gradients(
+    parameters: Iterable[nn.Parameter], group: comm.Group, mean: Mean = mean
+) -> None:
+    """Average every gradient over ranks, after backward: all of data parallelism."""
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad = mean(parameter.grad, group)
 
 
 @torch.no_grad()
-def average_weights(parameters: Iterable[nn.Parameter], group: comm.Group, mean: Mean = mean) -> None:
-    """Let ranks step alone and average their weights now and then: local SGD (https://arxiv.org/abs/1805.09767).
+def average_weights(
+    parameters: Iterable[nn.Parameter], group: comm.Group, mean: Mean = mean
+) -> None:
+    """Average weights now and then, between steps of each rank by itself: local SGD.
 
-    Equal to averaging gradients after every step of plain SGD; not with Adam, and not after several steps.
+    The same as averaging gradients if ranks average after every step of plain SGD; with Adam, or
+    after several steps, it is not. Source: Stich 2018, https://arxiv.org/abs/1805.09767.
     """
     for parameter in parameters:
         parameter.copy_(mean(parameter, group))

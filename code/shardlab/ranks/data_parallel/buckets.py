@@ -1,7 +1,9 @@
-"""Buckets: gradients that travel together, because one long message is cheaper than many short ones.
+"""Buckets of gradients that are sent together: one long message is cheaper than many short ones.
 
-Buffers are filled in the reverse order of the parameters, which is about the order in which backward
-produces gradients (Li et al. 2020, https://arxiv.org/abs/2006.15704, section 3.2).
+Buckets are filled in the reverse order of the parameters, which is roughly the order in which
+backward produces gradients (Li et al. 2020, https://arxiv.org/abs/2006.15704, section 3.2).
+
+Shapes: [n] holds the n elements of a bucket's parameters; a view has its parameter's shape.
 """
 
 from collections.abc import Iterable
@@ -11,64 +13,66 @@ from torch import nn
 
 
 class Bucket:
-    """A flat buffer with a view per parameter; a gradient that arrives moves into its view."""
+    """A flat buffer with a view per parameter, into which that parameter's gradient moves."""
 
     def __init__(self, parameters: list[nn.Parameter], scale: float):
         sizes = [parameter.numel() for parameter in parameters]
         self.parameters = parameters
-        self.buffer = parameters[0].new_zeros(sum(sizes))
-        self.views = [part.view_as(p) for part, p in zip(self.buffer.split(sizes), parameters, strict=True)]
+        self.buffer = parameters[0].new_zeros(sum(sizes))  # [n]
+        parts = self.buffer.split(sizes)
+        self.views = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
         exact = torch.promote_types(self.buffer.dtype, torch.float32)
-        self.scale = self.buffer.new_tensor(scale, dtype=exact)  # a tensor: torch would make one at every call
+        self.scale = self.buffer.new_tensor(scale, dtype=exact)  # else every call makes a tensor
+        self.missing: set[int] = set()  # numbers of the parameters whose gradient has not arrived
         self.expect_all()
 
     def expect_all(self) -> None:
-        """Wait for every parameter's gradient anew."""
+        """Mark every gradient as missing."""
         self.missing = set(range(len(self.parameters)))
 
     def fill(self, index: int) -> None:
-        """Put one parameter's gradient, times the scale, in its place: one pass over it, and no copy back."""
+        """Move a gradient into its view, times `scale`, in one pass over memory."""
         if index not in self.missing:
             raise RuntimeError(
-                "a parameter received its gradient twice in one backward; "
-                "if it is checkpointed, pass use_reentrant=False to torch.utils.checkpoint"
+                "a parameter received its gradient twice in one backward; if it is "
+                "checkpointed, pass use_reentrant=False to torch.utils.checkpoint"
             )
         self.missing.remove(index)
-        parameter, view = self.parameters[index], self.views[index]
+        parameter = self.parameters[index]
+        view = self.views[index]
         assert parameter.grad is not None
         if parameter.grad.layout != torch.strided:
             raise ValueError(
-                f"the gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and a bucket is dense; "
+                f"the gradient of a parameter of shape {tuple(parameter.shape)} is "
+                f"sparse, and a bucket is dense; "
                 f"use sparse=False in nn.Embedding and nn.EmbeddingBag"
             )
         torch.mul(parameter.grad, self.scale, out=view)
         parameter.grad = view
 
-    def fill_rest(self) -> list[nn.Parameter]:
-        """Fill what has not arrived: with the gradient of earlier microbatches, or zeros where there is none.
-
-        Returns the parameters of the zeros; their `grad` stays None.
-        """
-        unreached = []
+    def fill_accumulated(self) -> None:
+        """Fill gradients that earlier microbatches left and this backward did not reach."""
         for index in sorted(self.missing):
-            if self.parameters[index].grad is None:
-                self.views[index].zero_()
-                unreached.append(self.parameters[index])
-            else:
+            if self.parameters[index].grad is not None:
                 self.fill(index)
+
+    def zero_missing(self) -> None:
+        """Let parameters without any gradient count as zero in the sum; their `grad` stays None."""
+        for index in self.missing:
+            self.views[index].zero_()
         self.missing.clear()
-        return unreached
 
 
 def assign(parameters: Iterable[nn.Parameter], bucket_bytes: int, scale: float) -> list[Bucket]:
-    """Deal parameters to buckets, in the given order; a bucket closes once it holds `bucket_bytes` or more.
+    """Assign parameters to buckets, in the given order.
 
-    bucket_bytes  with 0, every parameter has a bucket of its own
-    scale         what every gradient is multiplied by on its way into the bucket
+    bucket_bytes  a bucket closes once it holds this much; 0: one bucket per parameter
+    scale         what every gradient is multiplied by on its way into its bucket
 
-    To scale by 1/ranks before the sum, not after it, keeps sums in fp16 below its largest number, 65504 (bf16 has
-    the range of fp32 and needs no such care). The price: tiny gradients in fp16 underflow to zero, as
-    half of its smallest number, 6e-8, does. A bucket has one dtype, as a message has, and one device.
+    A bucket has one dtype and one device, as a message does. Scaling by 1/ranks before the sum
+    keeps sums in fp16 below its largest number, 65504; bf16 has the range of fp32 and needs no such
+    care. The price is that tiny gradients in fp16 become zero, for example half of its smallest
+    number, 6e-8.
     """
     if bucket_bytes < 0:
         raise ValueError(
@@ -79,7 +83,8 @@ def assign(parameters: Iterable[nn.Parameter], bucket_bytes: int, scale: float) 
     open_: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
     for parameter in parameters:
         kind = (parameter.dtype, parameter.device)
-        open_.setdefault(kind, []).append(parameter)
-        if sum(p.nbytes for p in open_[kind]) >= bucket_bytes:
+        members = open_.setdefault(kind, [])
+        members.append(parameter)
+        if sum(member.nbytes for member in members) >= bucket_bytes:
             closed.append(open_.pop(kind))
-    return [Bucket(members, scale) for members in closed + list(open_.values())]
+    return [Bucket(members, scale) for members in [*closed, *open_.values()]]

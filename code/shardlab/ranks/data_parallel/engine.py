@@ -1,32 +1,34 @@
-"""Data parallelism: every rank holds the whole model, sees other samples, and averages gradients.
+"""Data parallelism that averages gradients while backward still computes.
 
-In the manner of torch's DistributedDataParallel (Li et al. 2020, https://arxiv.org/abs/2006.15704): wrap a
-module, call forward, backward and the optimizer's step as on one device. The average is right when every rank
-has the same number of samples; for unequal shards multiply the loss by the weight that `sampler` deals.
+The design is that of torch's DistributedDataParallel (Li et al. 2020,
+https://arxiv.org/abs/2006.15704): wrap a module, then call forward, backward and the optimizer's
+step as on one device. The average is right when every rank has the same number of samples;
+otherwise multiply each rank's loss by the weight that `sampler` returns for it.
 """
 
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import agreement, backward, comm
-from . import buckets
+from .buckets import Bucket, assign
 
 
 class DataParallel(nn.Module):
-    """A replica that agrees with its peers: equal at the start, equal gradients after every backward.
+    """A replica of a module, with equal parameters and averaged gradients on all ranks.
 
-    bucket_bytes  gradients are sent together in messages of about this size; 0: one message per parameter
-    overlap       send a bucket while backward still computes the next one; False: send after backward
-    find_unused   allow parameters that a backward does not reach (costs one more small message per step)
+    bucket_bytes  gradients are sent together in messages of about this size; 0: one per parameter
+    overlap       send a bucket while backward computes the next one; False: send after backward
+    find_unused   allow parameters that a backward does not reach, for one small message per step
 
-    Freeze parameters before you wrap. After backward, `grad` is a view into a bucket: the next backward
-    overwrites it, so clone what you want to keep. A backward that failed on all ranks is forgotten at the next
-    forward; call zero_grad before it. Sparse gradients are refused.
+    Freeze parameters before you wrap. After backward, `grad` is a view into a bucket, which the
+    next backward overwrites: clone what you want to keep. If a backward fails on all ranks, call
+    zero_grad; the next forward drops what that backward left. Sparse gradients are refused.
     """
 
     def __init__(
@@ -40,18 +42,23 @@ class DataParallel(nn.Module):
     ):
         super().__init__()
         agreement.check(module, group)
-        self.module, self.group, self.overlap, self.find_unused = module, group, overlap, find_unused
-        self.synchronize, self._in_backward = True, False
-        self._buffers_differ = self._has_buffers = any(True for _ in module.buffers())
         agreement.copy_from_first([*module.parameters(), *module.buffers()], group)
+        self.module = module
+        self.group = group
+        self.overlap = overlap
+        self.find_unused = find_unused
+        self.synchronize = True  # False inside `no_sync`
         trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.buckets = buckets.assign(reversed(trainable), bucket_bytes, scale=1 / group.size())
-        self._waits: list[Callable[[], Any]] = []  # one for each bucket that was sent, in order
+        self.buckets = assign(reversed(trainable), bucket_bytes, scale=1 / group.size())
+        self._has_buffers = any(True for _ in module.buffers())
+        self._buffers_differ = self._has_buffers  # a forward of training may have changed them
+        self._in_backward = False
+        self._waits: list[Callable[[], Any]] = []  # of the buckets that were sent, in order
         self._listen()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward, after rank 0's buffers went to all ranks (once per averaged backward)."""
-        if self._in_backward and not backward.is_running():  # the last one failed
+        """Call the module; first copy rank 0's buffers to all ranks, once per averaged backward."""
+        if self._in_backward and not backward.is_running():  # the last backward failed
             self._make_ready()
         if self._buffers_differ:
             agreement.copy_from_first(list(self.module.buffers()), self.group)
@@ -60,34 +67,26 @@ class DataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward adds to the local gradients and sends nothing; the next one outside averages."""
-        before, self.synchronize = self.synchronize, False
+        """Let each backward inside add to local gradients only; the next one outside averages."""
+        before = self.synchronize
+        self.synchronize = False
         try:
             yield
         finally:
             self.synchronize = before
 
     def _listen(self) -> None:
-        """Hook every parameter. Hooks go when this wrapper goes, so that a module can be wrapped anew."""
-        this = weakref.ref(self)
-
-        def hook(bucket: buckets.Bucket, index: int) -> Callable[[Tensor], None]:
-            def arrived(parameter: Tensor) -> None:
-                wrapper = this()
-                if wrapper is not None and wrapper.synchronize:
-                    wrapper._arrived(bucket, index)
-
-            return arrived
-
-        handles = [
-            parameter.register_post_accumulate_grad_hook(hook(bucket, index))
-            for bucket in self.buckets
-            for index, parameter in enumerate(bucket.parameters)
-        ]
+        """Hook every parameter until this wrapper is deleted: a module can be wrapped again."""
+        handles = []
+        for bucket in self.buckets:
+            for index, parameter in enumerate(bucket.parameters):
+                hook = partial(_notify, weakref.ref(self), bucket, index)
+                handles.append(parameter.register_post_accumulate_grad_hook(hook))
         weakref.finalize(self, lambda: [handle.remove() for handle in handles])
 
-    def _arrived(self, bucket: buckets.Bucket, index: int) -> None:
-        if not self._in_backward:
+    def _arrived(self, bucket: Bucket, index: int) -> None:
+        """Move a new gradient into its bucket, and send buckets that are full."""
+        if not self._in_backward:  # this is the first gradient of a backward
             self._in_backward = True
             backward.when_it_ends(self._finish)
         bucket.fill(index)
@@ -95,44 +94,62 @@ class DataParallel(nn.Module):
             self._send_full()
 
     def _send_full(self) -> None:
-        """Send every full bucket that has no predecessor waiting: messages pair up by their order alone."""
+        """Send full buckets in their order, by which messages of all ranks pair up."""
         for bucket in self.buckets[len(self._waits) :]:
             if bucket.missing:
                 return
-            self._waits.append(comm.start_all_reduce(bucket.buffer, self.group))
+            wait = comm.start_all_reduce(bucket.buffer, self.group)
+            self._waits.append(wait)
 
     def _finish(self) -> None:
-        """The end of backward: send the rest, wait for all."""
-        unreached = [p for bucket in self.buckets for p in bucket.fill_rest()]
+        """Send the remaining buckets at the end of backward, and wait for all."""
+        for bucket in self.buckets:
+            bucket.fill_accumulated()
+        unreached = [b.parameters[index] for b in self.buckets for index in sorted(b.missing)]
         if unreached and not self.find_unused:
             raise RuntimeError(self._explain(unreached))
+        for bucket in self.buckets:
+            bucket.zero_missing()
         self._send_full()
         self._make_ready()
         if self.find_unused:
-            self._take_from_others()
+            self._adopt_averages()
 
     def _make_ready(self) -> None:
-        """Wait for what was sent, because it fills our buffers, and expect every gradient anew."""
-        waits, self._waits, self._in_backward = self._waits, [], False
+        """Mark every gradient as missing, and wait for sends in flight: they fill our buffers."""
+        waits = self._waits
+        self._waits = []
+        self._in_backward = False
         for bucket in self.buckets:
             bucket.expect_all()
         for wait in waits:
             wait()
 
-    def _take_from_others(self) -> None:
-        """Where any rank had a gradient, all take the average; where none had, `grad` stays None."""
-        places = [place for b in self.buckets for place in zip(b.parameters, b.views, strict=True)]
-        here = torch.tensor([p.grad is not None for p, _ in places], dtype=torch.uint8)
+    def _adopt_averages(self) -> None:
+        """Set `grad` to the average where any rank had a gradient; elsewhere it stays None."""
+        parameters = [parameter for bucket in self.buckets for parameter in bucket.parameters]
+        views = [view for bucket in self.buckets for view in bucket.views]
+        here = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
         anywhere = comm.all_reduce(here.to(comm.device(self.group)), self.group, "max")
-        for (parameter, view), reached in zip(places, anywhere.tolist(), strict=True):
+        for parameter, view, reached in zip(parameters, views, anywhere.tolist(), strict=True):
             if reached:
                 parameter.grad = view
 
     def _explain(self, unreached: list[nn.Parameter]) -> str:
+        """Name parameters without a gradient, and say what to do about them."""
         ids = {id(parameter) for parameter in unreached}
-        names = [name for name, parameter in self.module.named_parameters() if id(parameter) in ids]
+        names = [name for name, p in self.module.named_parameters() if id(p) in ids]
         return (
             f"backward gave no gradient to {len(names)} parameters of rank {self.group.rank()} "
             f"({', '.join(names[:5])}); freeze them (requires_grad=False) before wrapping, "
             f"or use DataParallel(..., find_unused=True)"
         )
+
+
+def _notify(
+    wrapper: "weakref.ref[DataParallel]", bucket: Bucket, index: int, parameter: Tensor
+) -> None:
+    """Tell `wrapper`, while it exists and synchronizes, that a gradient has arrived."""
+    alive = wrapper()
+    if alive is not None and alive.synchronize:
+        alive._arrived(bucket, index)

@@ -1,6 +1,6 @@
-"""The states of replicas that keep all of them: what ZeRO cuts, before it is cut, under the same verbs.
+"""Plain data parallelism with the functions of `zero.Zero`, so that a trainer can hold either.
 
-Plain data parallelism, of `averaging`, for those who compose methods: `zero.Zero` has the same functions.
+What ZeRO shards is whole here: parameters, gradients and optimizer states, on every rank.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,62 +15,73 @@ from . import averaging
 
 
 class Replica:
-    """Named parameters that all ranks of a group keep, whole, with their optimizer's states.
+    """Named parameters that every rank of a group holds whole, with their optimizer.
 
-    optimizer: makes one from a list of parameters. Gradients add up until `zero_grad`, and are averaged over ranks
-    once, by `reduce`.
+    optimizer: makes one from a list of parameters. Gradients add up until `zero_grad`; `reduce`
+    averages them over ranks, once.
     """
 
     def __init__(
-        self, named: Mapping[str, nn.Parameter], group: comm.Group, optimizer: Callable[[list[Tensor]], Optimizer]
+        self,
+        named: Mapping[str, nn.Parameter],
+        group: comm.Group,
+        optimizer: Callable[[list[Tensor]], Optimizer],
     ) -> None:
-        self.named, self.group, self.reduced = named, group, False
-        self.optimizer = optimizer([parameter for parameter in named.values() if parameter.requires_grad])
+        self.named = named
+        self.group = group
+        self.reduced = False  # whether the gradients are averages already
+        trainable: list[Tensor] = [p for p in named.values() if p.requires_grad]
+        self.optimizer = optimizer(trainable)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward sends nothing: nor does it outside."""
+        """Do nothing, for symmetry with `Zero.no_sync`: backward never communicates here."""
         yield
 
     def reduce(self) -> None:
-        """Average the gradients; the functions below do so first.
+        """Average the gradients, unless that is done; `clip` and `step` do so first.
 
-        One message for each: so two groups that sum the same parameter, beside others, have it equal to the last bit.
+        Every gradient is a message of its own. So if two groups average the same parameter beside
+        different neighbours, as two stages with tied embeddings do, both get bitwise identical
+        results.
         """
         if not self.reduced:
             averaging.average_gradients(self.named.values(), self.group)
         self.reduced = True
 
     def squared_norm(self, share: Callable[[str], float]) -> Tensor:
-        """This rank's part of the sum of all squared gradients; over the group it adds up to the whole.
+        """Return this rank's part of the sum of all squared gradients, in float64: [].
 
-        share: how much of the parameter of that name counts, where ranks of other groups have it, too.
+        Over the group the parts add up to the sum. share: the fraction that the parameter of a name
+        counts for, where ranks of other groups hold it as well.
         """
         self.reduce()
         total = torch.zeros((), dtype=torch.float64, device=comm.device(self.group))
         for name, parameter in self.named.items():
             if parameter.grad is not None:
-                total += share(name) * torch.linalg.vector_norm(parameter.grad, dtype=torch.float64) ** 2
+                norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float64)
+                total += share(name) * norm**2
         return total / self.group.size()
 
-    def clip(self, max_norm: float, norm: Tensor) -> None:
-        """Scale all gradients so that their norm is at most `max_norm`; norm: what it is, over all ranks there are."""
+    def clip(self, max_norm: float, norm: Tensor) -> Tensor:
+        """Scale all gradients so that their norm, now `norm`, is at most `max_norm`; return it."""
         self.reduce()
         nn.utils.clip_grads_with_norm_(self.named.values(), max_norm, norm)
+        return norm
 
     def step(self) -> None:
-        """Step everything, on every rank."""
+        """Step all parameters, on every rank."""
         self.reduce()
         self.optimizer.step()
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Drop all gradients."""
         self.optimizer.zero_grad()
         self.reduced = False
 
     def full_state_dict(self) -> dict[str, Tensor]:
-        """The parameters by name; copies."""
+        """Copy the parameters, by name."""
         return {name: parameter.detach().clone() for name, parameter in self.named.items()}
 
     def refresh(self) -> None:
-        """Somebody has changed the parameters, on all ranks: nobody else has copies of them."""
+        """Do nothing, for symmetry with `Zero.refresh`: no rank has copies that could be stale."""

@@ -1,4 +1,4 @@
-"""Count the FLOPs of the operations that torch runs, to compare with `costs.flops`.
+"""Count the FLOPs of the operations that torch runs, to compare with `costs.compute.flops`.
 
 The formulas are those of torch.utils.flop_counter: matrix products, convolutions and attention
 count, other operations, which are limited by memory, do not. A causal mask saves nothing.

@@ -1,7 +1,10 @@
-"""Pipeline parallelism: every rank holds some layers, and does what a schedule says, microbatch by microbatch.
+"""Pipeline parallelism: every rank holds some layers and executes its part of a schedule.
 
-Huang et al. 2019, "GPipe" (https://arxiv.org/abs/1811.06965). The schedule is data (`shardlab.schedules`); here it is
-executed. `messages` carries what one stage makes for another, `stage` computes.
+Huang et al. 2019, "GPipe" (https://arxiv.org/abs/1811.06965). The schedule is data
+(`shardlab.schedules`), executed here: `stage` computes, and `messages` carries what one stage makes
+for another.
+
+Shapes: N samples in a batch, n in a microbatch; the other dims, [...], are those of the model.
 """
 
 import time
@@ -14,7 +17,7 @@ from shardlab.schedules import Schedule, Step, check, plan
 from shardlab.trace import Event
 
 from ..comm import Group
-from .messages import Mail
+from .messages import StageMessages
 from .stage import Batch, Stage
 
 
@@ -24,124 +27,175 @@ class Pipeline(nn.Module):
         parts = partition.cut(model, schedule, group.rank())
         pipeline = Pipeline(parts, schedule, group)
         optimizer = torch.optim.AdamW(pipeline.parameters())
-        loss = pipeline.step(tokens, targets)    # and the gradients are there
+        loss = pipeline.step(tokens, targets)    # adds the gradients
         optimizer.step()
 
-    parts: this stage's modules, by chunk. A part takes what the part before it returns, one tensor whose first dim is
-    samples. The model's last part also takes targets, and then returns the mean loss. A parameter in `part.shared` is
-    also in the part at the model's other end (tied embeddings), and gets the sum of both gradients.
+    parts: this stage's modules, by chunk. A part takes what the part before it returns: one tensor
+    whose first dim is samples. The model's last part also takes targets, and then returns the mean
+    loss. A parameter in `part.shared` is also in the part at the model's other end (tied
+    embeddings), and gets the sum of both gradients.
     """
 
     def __init__(self, parts: Sequence[nn.Module], schedule: Schedule, group: Group) -> None:
         super().__init__()
         if (group.size(), len(parts)) != (schedule.num_stages, schedule.num_chunks):
             raise ValueError(
-                f"{schedule.name} has {schedule.num_stages} stages with {schedule.num_chunks} parts each, and here are "
-                f"{group.size()} ranks with {len(parts)}; make the schedule for {group.size()} stages and cut by it"
+                f"{schedule.name} has {schedule.num_stages} stages with {schedule.num_chunks} "
+                f"parts each, and here are {group.size()} ranks with {len(parts)}; "
+                f"make the schedule for {group.size()} stages and cut by it"
             )
-        self.parts, self.schedule, self.group = nn.ModuleList(parts), check(schedule), group
-        self.mail, self.stage = Mail(schedule, group), Stage(schedule, group.rank(), parts)
-        self.training_plan = plan(schedule)[group.rank()]
-        self.inference_plan = plan(schedule.forward_only())[group.rank()]
+        rank = group.rank()
+        self.parts = nn.ModuleList(parts)
+        self.schedule = check(schedule)
+        self.group = group
+        self.messages = StageMessages(schedule, group)
+        self.stage = Stage(schedule, rank, parts)
+        self.training_plan = plan(schedule)[rank]
+        self.inference_plan = plan(schedule.forward_only())[rank]
         self.events: list[Event] = []  # the actions of the last batch
-        self.live = 0  # the most microbatches, times chunks, whose activations it held at the same time
-        self.negotiated = torch.Size()  # the shape of the batches
-        (self.front, front), (self.back, back) = schedule.homes[0], schedule.homes[-1]  # stages of the model's ends
-        end = {self.front: front, self.back: back}.get(group.rank())
-        apart = self.front != self.back and end is not None
-        self.shared: list[nn.Parameter] = list(getattr(parts[end or 0], "shared", [])) if apart else []
+        self.live = 0  # the most microbatches, times chunks, that were held at the same time
+        self.negotiated = torch.Size()  # the shape of the batches, [N, ...]
+        self.input_stage, _ = schedule.homes[0]  # has the model's first part
+        self.loss_stage, _ = schedule.homes[-1]  # has its last part
+        self.shared = self._shared_weights()
         self._equalize()
 
     def step(
         self, tokens: Tensor | None = None, targets: Tensor | None = None, scale: float = 1.0
     ) -> Tensor | None:
-        """Add the gradients of the mean loss over a batch; returns that loss on the stage of the last part, else None.
+        """Add the gradients of the mean loss over a batch; return that loss where the last part is.
 
-        tokens [N, ...] are needed on the first stage, targets [N, ...] on that of the last part. The microbatches
-        differ by one sample at most. scale: what the loss is multiplied by (see `sampler`), alike on all stages.
+        tokens [N, ...] are needed on the first part's stage, targets [N, ...] on the last part's.
+        Microbatches differ by at most one sample. scale: a factor of the loss (see `sampler`), the
+        same on all stages.
         """
-        before = [weight.grad for weight in self.shared]
+        earlier = [weight.grad for weight in self.shared]
         for weight in self.shared:
             weight.grad = None
-        losses = self._run(self.training_plan, tokens, targets, scale)
-        self._sum_shared(before)
-        weights = [self.stage.batch.weight(i) for i in range(len(losses))]
-        return torch.stack([w * loss for w, loss in zip(weights, losses, strict=True)]).sum() if losses else None
+        batch = self._training_batch(tokens, targets, scale)
+        losses = self._run(self.training_plan, batch)
+        self._sum_shared(earlier)
+        if not losses:
+            return None
+        weighted = [batch.weight(i) * loss for i, loss in enumerate(losses)]
+        return torch.stack(weighted).sum()
 
     @torch.no_grad()
     def predict(self, tokens: Tensor | None = None) -> Tensor | None:
-        """What the model returns for tokens [N, ...], on the stage of the last part; None on the others."""
-        results = self._run(self.inference_plan, tokens, None)
+        """Return the model's output for tokens [N, ...] where the last part is; None elsewhere."""
+        inputs = self._inputs(tokens)
+        results = self._run(self.inference_plan, Batch(sizes=self.messages.sizes, inputs=inputs))
         return torch.cat(results) if results else None
 
     def negotiate(self, tokens: Tensor | None = None) -> None:
-        """Make the shapes of a batch known to all stages, which all must call it.
+        """Make the shapes of a batch known to all stages, which must all call it.
 
         The first batch does so by itself. Call it before batches of another shape.
         """
-        inputs = self._cut("tokens", tokens) if self.group.rank() == self.front else ()
-        self.mail.negotiate(self.stage.parts, inputs)
+        is_first = self.group.rank() == self.input_stage
+        inputs = self._microbatches("tokens", tokens) if is_first else ()
+        self.messages.negotiate(self.stage.parts, inputs)
         self.negotiated = torch.Size() if tokens is None else tokens.shape
 
-    def _run(
-        self, program: Sequence[Step], tokens: Tensor | None, targets: Tensor | None, scale: float = 1.0
-    ) -> list[Tensor]:
-        """Do the program; returns what the model's last part returned, by microbatch, where this stage has it."""
-        if not self.mail.sizes:
-            self.negotiate(tokens)
-        self.mail.begin()
-        self.stage.begin(self._batch(tokens, targets, scale, needs_targets=program is self.training_plan))
-        self.events, self.live = [], 0
+    def _run(self, program: Sequence[Step], batch: Batch) -> list[Tensor]:
+        """Execute a program; return the last part's results, if that is on this stage."""
+        self.messages.begin()
+        self.stage.begin(batch)
+        self.events = []
+        self.live = 0
         for step in program:
             if step.verb == "receive":
-                self.mail.expect(step)
+                self.messages.expect(step)
             elif step.verb == "send":
-                self.mail.send(step)
+                self.messages.send(step)
             else:
                 self._compute(step)
-        self.mail.end()
+        self.messages.end()
         return [result for _, result in sorted(self.stage.results.items())]
 
     def _compute(self, step: Step) -> None:
-        x, start, rank = self.mail.take(step.action), time.perf_counter(), self.group.rank()
-        self.mail.put(step.action, self.stage.do(step.action, x))
+        """Compute one action, between what it takes from other parts and makes for them."""
+        x = self.messages.take(step.action)              # [n, ...], waits until it is here
+        start = time.perf_counter()
+        y = self.stage.do(step.action, x)                # [n, ...]
+        self.messages.put(step.action, y)
         self.live = max(self.live, self.stage.live)
-        self.events.append(Event(rank, "compute", str(step.action), (rank,), 0, start, time.perf_counter()))
+        rank = self.group.rank()
+        end = time.perf_counter()
+        self.events.append(Event(rank, "compute", str(step.action), (rank,), 0, start, end))
 
-    def _batch(self, tokens: Tensor | None, targets: Tensor | None, scale: float, *, needs_targets: bool) -> Batch:
-        """What this stage needs of a batch. Errors: ValueError for another shape than was negotiated."""
-        first, last = self.group.rank() == self.front, self.group.rank() == self.back
-        if first and tokens is not None and tokens.shape != self.negotiated:
+    def _training_batch(
+        self, tokens: Tensor | None, targets: Tensor | None, scale: float = 1.0
+    ) -> Batch:
+        """Cut this stage's share of a batch into microbatches."""
+        inputs = self._inputs(tokens)
+        is_last = self.group.rank() == self.loss_stage
+        return Batch(
+            sizes=self.messages.sizes,
+            inputs=inputs,
+            targets=self._microbatches("targets", targets) if is_last else (),
+            scale=scale,
+        )
+
+    def _inputs(self, tokens: Tensor | None) -> tuple[Tensor, ...]:
+        """Cut tokens into microbatches where the first part is; before the first batch, negotiate.
+
+        Errors: ValueError for another shape than was negotiated.
+        """
+        if not self.messages.sizes:
+            self.negotiate(tokens)
+        if self.group.rank() != self.input_stage:
+            return ()
+        if tokens is not None and tokens.shape != self.negotiated:
             raise ValueError(
                 f"tokens {list(tokens.shape)}, where {list(self.negotiated)} was negotiated; "
                 "call negotiate(tokens) on all stages first"
             )
-        inputs = self._cut("tokens", tokens) if first else ()
-        return Batch(self.mail.sizes, inputs, self._cut("targets", targets) if last and needs_targets else (), scale)
+        return self._microbatches("tokens", tokens)
 
-    def _cut(self, name: str, x: Tensor | None) -> tuple[Tensor, ...]:
-        """Into microbatches."""
+    def _microbatches(self, name: str, x: Tensor | None) -> tuple[Tensor, ...]:
+        """Split the samples of x into microbatches: [N, ...] -> [n, ...] each."""
         count = self.schedule.num_microbatches
         if x is None:
             raise ValueError(f"stage {self.group.rank()} needs {name}; pass them to it, or to all")
         if len(x) < count:
-            raise ValueError(f"{len(x)} samples do not fill {count} microbatches; use a schedule of {len(x)} or fewer")
+            raise ValueError(
+                f"{len(x)} samples do not fill {count} microbatches; "
+                f"use a schedule of {len(x)} or fewer"
+            )
         return x.tensor_split(count)
 
-    @torch.no_grad()
-    def _equalize(self) -> None:
-        """Let the copies of shared weights begin as one: as the first stage has them."""
-        for weight in self.shared:
-            theirs = self.mail.swap(weight, self._other_end)
-            weight.copy_(weight if self.group.rank() == self.front else theirs)
-
-    def _sum_shared(self, before: Sequence[Tensor | None]) -> None:
-        """Both copies get both gradients, and stay equal: a + b is b + a to the last bit. before: earlier gradients."""
-        for weight, old in zip(self.shared, before, strict=True):
-            if weight.grad is not None:  # it is not frozen
-                total = weight.grad + self.mail.swap(weight.grad, self._other_end)
-                weight.grad = total if old is None else old + total
+    # ---- weights at both ends of the model -----------------------------------------------------
 
     @property
     def _other_end(self) -> int:
-        return self.back if self.group.rank() == self.front else self.front
+        """The stage at the model's other end, seen from either end."""
+        is_first = self.group.rank() == self.input_stage
+        return self.loss_stage if is_first else self.input_stage
+
+    def _shared_weights(self) -> list[nn.Parameter]:
+        """Find the weights that this stage shares with the one at the model's other end."""
+        if self.input_stage == self.loss_stage:
+            return []
+        for stage, chunk in (self.schedule.homes[0], self.schedule.homes[-1]):
+            if stage == self.group.rank():
+                return list(getattr(self.parts[chunk], "shared", []))
+        return []
+
+    @torch.no_grad()
+    def _equalize(self) -> None:
+        """Overwrite the last part's copies of shared weights with those of the first part."""
+        for weight in self.shared:
+            other = self.messages.swap(weight, self._other_end)
+            if self.group.rank() != self.input_stage:
+                weight.copy_(other)
+
+    def _sum_shared(self, earlier: Sequence[Tensor | None]) -> None:
+        """Give both copies of a shared weight both gradients, added to `earlier` ones.
+
+        a + b and b + a are bitwise identical, so the copies stay equal.
+        """
+        for weight, before in zip(self.shared, earlier, strict=True):
+            if weight.grad is not None:  # it is not frozen
+                total = weight.grad + self.messages.swap(weight.grad, self._other_end)
+                weight.grad = total if before is None else before + total

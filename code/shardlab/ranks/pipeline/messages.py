@@ -1,12 +1,16 @@
-"""What the stages of a pipeline tell each other: activations forward, gradients backward, and first of all the shapes.
+"""Messages between stages of a pipeline: activations forward, gradients backward, shapes first.
 
-A send is started and forgotten until its turn comes to be waited for, a receive is started before it is needed, and
-both in the order of the schedule's plan: so messages need no names, and no two ranks wait for each other.
+A receive starts before it is needed, and a send is waited for long after it has started. Both
+follow the order of the schedule's plan, so messages need no tags, and no two ranks can wait for
+each other.
+
+Shapes: n samples in a microbatch; a message is [n, ...], in the shape that its part was found to
+return.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,104 +20,136 @@ from shardlab.schedules import Action, Schedule, Step
 
 from .. import comm
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # of what parts hand on, told by their place
-DIMS = 8  # at most, of the same
-UNDER_WAY = 16  # messages: with fewer, a stage that is ahead would wait for one that is late
-Name = tuple[bool, int, int]  # of a message: whether it goes forward, the part that needs it, the microbatch
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # sent by their index
+MAX_DIMS = 8  # of what a part returns
+MAX_SENDS = 16  # in flight; with fewer, a stage that is ahead would wait for one that is late
+Key = tuple[bool, int, int]  # as `Step.message`: goes forward, receiving part, microbatch
 
 
-class Mail:
-    """One stage's messages."""
+class InFlight(NamedTuple):
+    """A message that has been started, with the tensor that it reads or fills."""
+
+    tensor: Tensor  # [n, ...]
+    wait: Callable[[], Any]
+
+
+class Border(NamedTuple):
+    """What a part passes to the next one, for one sample."""
+
+    shape: list[int]
+    dtype: torch.dtype
+
+
+class StageMessages:
+    """The messages that one stage sends and receives."""
 
     def __init__(self, schedule: Schedule, group: comm.Group) -> None:
-        self.schedule, self.group, self.stage = schedule, group, group.rank()
+        self.schedule = schedule
+        self.group = group
+        self.stage = group.rank()
         self.sizes: list[int] = []  # samples of each microbatch
-        self.borders: list[tuple[list[int], torch.dtype]] = []  # what each part hands to the next, for one sample
-        self.begin()
+        self.borders: list[Border] = []  # after each part but the last
+        self.receives: dict[Key, InFlight] = {}
+        self.sends: deque[InFlight] = deque()
+        self.outgoing: dict[Key, Tensor] = {}  # made here, not yet sent
+        self.local: dict[Key, Tensor] = {}  # made here, for another part of this stage
+
+    # ---- one batch -----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Forget what is left of the last batch."""
-        self.arriving: dict[Name, tuple[Tensor, Callable[[], Any]]] = {}
-        self.here: dict[Name, Tensor] = {}  # from a part of this stage, for a part of this stage
-        self.made: dict[Name, Tensor] = {}  # to be sent
-        self.sent: deque[tuple[Tensor, Callable[[], Any]]] = deque()
-
-    # ---- one batch ----------------------------------------------------------------------------------------------
+        """Drop what a failed batch may have left."""
+        self.receives.clear()
+        self.sends.clear()
+        self.outgoing.clear()
+        self.local.clear()
 
     def expect(self, step: Step) -> None:
-        """Start to receive."""
-        forward, part, microbatch = step.message
-        shape, dtype = self.borders[part - 1 if forward else part]
-        buffer = torch.empty(self.sizes[microbatch], *shape, dtype=dtype, device=comm.device(self.group))
+        """Start to receive the message of a step."""
+        is_forward, part, microbatch = step.message
+        shape, dtype = self.borders[part - 1 if is_forward else part]
+        device = comm.device(self.group)
+        buffer = torch.empty(self.sizes[microbatch], *shape, dtype=dtype, device=device)
         (wait,) = comm.start([], [(buffer, step.peer)], self.group)
-        self.arriving[step.message] = buffer, wait
+        self.receives[step.message] = InFlight(buffer, wait)
 
     def take(self, action: Action) -> Tensor | None:
-        """What the action needs from another part, as soon as it is here; None where it needs nothing."""
+        """Wait for what the action needs from another part: [n, ...]; None for nothing."""
         if self.schedule.source(self.stage, action) is None:
             return None
-        name = (action.kind == "F", self.schedule.parts[self.stage][action.chunk], action.microbatch)
-        if name in self.here:
-            return self.here.pop(name)
-        buffer, wait = self.arriving.pop(name)
-        wait()
-        return buffer
+        key = _key(action, self.schedule.parts[self.stage][action.chunk])
+        if key in self.local:
+            return self.local.pop(key)
+        message = self.receives.pop(key)
+        message.wait()
+        return message.tensor
 
     def put(self, action: Action, y: Tensor | None) -> None:
-        """What the action has made for another part, of this stage or of another one."""
+        """Keep what the action has made, [n, ...], for the part that needs it."""
         part = self.schedule.target(self.stage, action)
-        if part is not None and y is not None:
-            stays = self.schedule.homes[part][0] == self.stage
-            (self.here if stays else self.made)[action.kind == "F", part, action.microbatch] = y
+        if part is None or y is None:
+            return
+        stage, _ = self.schedule.homes[part]
+        waiting = self.local if stage == self.stage else self.outgoing
+        waiting[_key(action, part)] = y
 
     def send(self, step: Step) -> None:
-        """Start to send; but only so many messages are under way, for their tensors must be kept."""
-        if len(self.sent) == UNDER_WAY:
-            self._wait()
-        y = self.made.pop(step.message).contiguous()
+        """Start a send; at most MAX_SENDS are in flight, since each keeps its tensor alive."""
+        if len(self.sends) == MAX_SENDS:
+            self.sends.popleft().wait()
+        y = self.outgoing.pop(step.message).contiguous()
         (wait,) = comm.start([(y, step.peer)], [], self.group)
-        self.sent.append((y, wait))
+        self.sends.append(InFlight(y, wait))
 
     def end(self) -> None:
-        """Wait until all that was sent has been received."""
-        while self.sent:
-            self._wait()
+        """Wait for all sends in flight."""
+        while self.sends:
+            self.sends.popleft().wait()
 
-    def _wait(self) -> None:
-        _, wait = self.sent.popleft()
-        wait()
-
-    # ---- before the first -----------------------------------------------------------------------------------------
+    # ---- before the first batch ----------------------------------------------------------------
 
     def negotiate(self, parts: Sequence[nn.Module], inputs: Sequence[Tensor]) -> None:
-        """Tell all stages how many samples microbatches have, and what each part hands on; all stages call it.
+        """Find the sizes of microbatches and what each part passes on; all stages must call it.
 
         parts: of this stage, by chunk. inputs: the microbatches, on the stage of the first part.
+        Each part is called once on torch's meta device, with what the part before it would pass on.
         """
         homes = self.schedule.homes
-        sizes = self._told([len(x) for x in inputs], self.schedule.num_microbatches, homes[0][0])
-        x, borders = inputs[0].to("meta") if inputs else torch.empty(0), []
-        for home, chunk in homes[:-1]:
-            y = _dry_run(parts[chunk], x) if home == self.stage else torch.empty(0)
-            number, dims, *shape = self._told([DTYPES.index(y.dtype), y.ndim, *y.shape], 2 + DIMS, home)
-            borders.append((shape[1:dims], DTYPES[number]))
-            x = torch.empty(shape[:dims], dtype=DTYPES[number], device="meta")
-        self.sizes, self.borders = sizes, borders
-
-    def _told(self, numbers: list[int], count: int, source: int) -> list[int]:
-        """The source's numbers on every stage, filled up with zeros to so many."""
-        mine = torch.tensor((numbers + [0] * count)[:count], device=comm.device(self.group))
-        told: list[int] = comm.broadcast(mine, self.group, source).tolist()
-        return told
+        first_stage, _ = homes[0]
+        num_samples = [len(x) for x in inputs]
+        sizes = self._broadcast(num_samples, self.schedule.num_microbatches, first_stage)
+        x = inputs[0].to("meta") if inputs else torch.empty(0)
+        borders = []
+        for stage, chunk in homes[:-1]:
+            y = _dry_run(parts[chunk], x) if stage == self.stage else torch.empty(0)
+            described = [DTYPES.index(y.dtype), y.ndim, *y.shape]
+            index, num_dims, *padded = self._broadcast(described, 2 + MAX_DIMS, stage)
+            shape = padded[:num_dims]
+            x = torch.empty(shape, dtype=DTYPES[index], device="meta")
+            borders.append(Border(shape[1:], DTYPES[index]))
+        self.sizes = sizes
+        self.borders = borders
 
     def swap(self, x: Tensor, stage: int) -> Tensor:
-        """Another stage's tensor, of the shape of the one that it gets."""
+        """Exchange tensors of the same shape with another stage: [...] -> [...]."""
         return comm.exchange(x, self.group, to=stage, source=stage)
+
+    def _broadcast(self, numbers: list[int], count: int, source: int) -> list[int]:
+        """Broadcast `numbers` from `source`, cut or zero-padded to `count`."""
+        padded = [*numbers, *[0] * count][:count]
+        own = torch.tensor(padded, device=comm.device(self.group))
+        found: list[int] = comm.broadcast(own, self.group, source).tolist()
+        return found
+
+
+def _key(action: Action, part: int) -> Key:
+    """Name the message that an action takes or makes, and that `part` needs, as `Step.message`."""
+    return action.kind == "F", part, action.microbatch
 
 
 def _dry_run(part: nn.Module, x: Tensor) -> Tensor:
-    """What the part returns, on torch's meta device: the shape without the numbers."""
-    with torch.no_grad():  # so that what listens to gradients takes none of these for the part's own weights
-        state = {name: each.to("meta") for name, each in [*part.named_parameters(), *part.named_buffers()]}
+    """Return what the part makes of x on torch's meta device: the shape without the numbers."""
+    named = [*part.named_parameters(), *part.named_buffers()]
+    with torch.no_grad():  # so that hooks of gradients do not see the copies
+        state = {name: tensor.to("meta") for name, tensor in named}
         y: Tensor = functional_call(part, state, (x,))
     return y

@@ -1,4 +1,7 @@
-"""Cuts the reference transformer into the parts of a pipeline, from outside: the model knows nothing of it."""
+"""Cut the reference transformer into the parts of a pipeline, from outside.
+
+Shapes: B sequences of S tokens, D numbers a token, V words in the vocabulary.
+"""
 
 from collections.abc import Sequence
 
@@ -11,9 +14,10 @@ from ..transformer import Transformer
 
 
 class Part(nn.Module):
-    """Some layers in a row; the first part also has the embeddings, the last one the norm, the head and the loss.
+    """Consecutive layers of a model, and at its ends the embeddings, or norm, head and loss.
 
-    It holds modules of the model itself, and its parameters have the names that they have there.
+    A part holds modules of the model itself, and its parameters keep their names. `shared` lists
+    the weight that it shares with the part at the model's other end.
     """
 
     def __init__(self, model: Transformer, layers: range, *, first: bool, last: bool) -> None:
@@ -23,33 +27,41 @@ class Part(nn.Module):
         self.norm = model.norm if last else None
         self.head = model.head if last else None
         self.loss = model.loss
-        shared = model.head.weight if model.spec.tied and first != last else None
-        self.shared = [] if shared is None else [shared]  # with the model's other end; in a list it gets no second name
+        is_one_end = first != last
+        # in a list, so that the weight does not get a second name
+        self.shared = [model.head.weight] if model.spec.tied and is_one_end else []
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:  # [B, S] or [B, S, D]
         if self.embedding is not None:
-            x = self.embedding(x)                                           # [B, S, D]
+            x = self.embedding(x)                    # [B, S] -> [B, S, D]
         for block in self.blocks.values():
-            x = block(x)                                                    # [B, S, D]
+            x = block(x)                             # [B, S, D]
         if self.norm is None or self.head is None:
             return x
-        logits: Tensor = self.head(self.norm(x))                            # [B, S, V]
-        return logits if targets is None else self.loss(logits, targets)
+        logits: Tensor = self.head(self.norm(x))     # [B, S, V]
+        return logits if targets is None else self.loss(logits, targets)  # [] with targets
 
 
 def cut(
     model: Transformer, schedule: Schedule, stage: int, layers: Sequence[range] | None = None
 ) -> list[Part]:
-    """The parts of one stage, by chunk. layers: of each part, in the model's order; None: as equal as possible.
+    """Return the parts of one stage, by chunk.
 
-    Errors: ValueError where the layers of the parts are not all layers in order.
+    layers: of each part, in the model's order; None: as equal as possible. Errors: ValueError
+    unless these are all layers of the model, in order.
     """
-    num_layers, num_parts = len(model.blocks), schedule.num_parts
-    layers = layout.stages(num_layers, num_parts) if layers is None else layers
-    if [layer for part in layers for layer in part] != list(range(num_layers)) or len(layers) != num_parts:
+    num_layers = len(model.blocks)
+    num_parts = schedule.num_parts
+    if layers is None:
+        layers = layout.stages(num_layers, num_parts)
+    listed = [layer for part in layers for layer in part]
+    if listed != list(range(num_layers)) or len(layers) != num_parts:
         raise ValueError(
             f"{list(layers)} does not cut {num_layers} layers into {num_parts} parts; "
             f"give {num_parts} ranges that follow each other from 0 to {num_layers}"
         )
     last = num_parts - 1
-    return [Part(model, layers[part], first=part == 0, last=part == last) for part in schedule.parts[stage]]
+    return [
+        Part(model, layers[part], first=part == 0, last=part == last)
+        for part in schedule.parts[stage]
+    ]

@@ -1,8 +1,13 @@
-"""What one stage of a pipeline computes, and what it keeps between a forward and its backward."""
+"""What one stage of a pipeline computes, and what it keeps between a forward and its backward.
+
+Shapes: n samples in a microbatch, N in the batch; what parts pass on is [n, ...], and so is its
+gradient.
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,85 +17,109 @@ from shardlab.schedules import Action, Schedule
 
 from .split_backward import Later, SplitBackward
 
-Key = tuple[int, int]  # microbatch and chunk
+Key = tuple[int, int]  # microbatch and chunk, as `Action.key`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What goes through a pipeline at once, as a stage sees it."""
+    """What goes through a pipeline in one step, as one stage sees it."""
 
-    sizes: Sequence[int]  # samples of each microbatch
-    inputs: Sequence[Tensor] = ()  # the microbatches themselves, where the first part of the model is
-    targets: Sequence[Tensor] = ()  # where the last part is; without them it returns logits
+    sizes: Sequence[int] = ()  # samples of each microbatch
+    inputs: Sequence[Tensor] = ()  # [n, ...] each, on the stage of the model's first part
+    targets: Sequence[Tensor] = ()  # [n, ...] each, on that of the last part; without them: logits
     scale: float = 1.0  # what the loss is multiplied by
 
     def weight(self, microbatch: int) -> float:
-        """What the mean over a microbatch counts in the mean over the batch, times the scale."""
+        """Return the factor of a microbatch's mean in the batch's mean: n/N, times the scale."""
         return self.scale * self.sizes[microbatch] / sum(self.sizes)
 
 
+class Kept(NamedTuple):
+    """What a forward leaves for its backward."""
+
+    x: Tensor  # [n, ...], the input
+    y: GradientEdge  # the place of the output in the graph; the output itself is sent away
+
+
 class Stage:
-    """The parts that one rank holds, by chunk, and the microbatches on their way through them."""
+    """The parts of a model that one rank holds, by chunk, and the microbatches in them."""
 
     def __init__(self, schedule: Schedule, number: int, parts: Sequence[nn.Module]) -> None:
-        self.schedule, self.number, self.parts = schedule, number, parts
-        self.split = {action[1:3] for action in schedule.orders[number] if action.kind == "I"}
+        self.schedule = schedule
+        self.number = number
+        self.parts = parts
+        self.split = {action.key for action in schedule.orders[number] if action.kind == "I"}
         self.splits = [SplitBackward(part) for part in parts] if self.split else []
+        self.batch = Batch()
+        self.kept: dict[Key, Kept] = {}
+        self.later: dict[Key, Later] = {}  # what is left for W
+        self.results: dict[int, Tensor] = {}  # of the last part, by microbatch: losses or logits
 
     def begin(self, batch: Batch) -> None:
-        """Forget what is left of the last batch; take a new one."""
+        """Take a new batch, and drop what a failed one may have left."""
         self.batch = batch
-        self.kept: dict[Key, tuple[Tensor, GradientEdge]] = {}  # input and output of a forward, for its backward
-        self.later: dict[Key, Later] = {key: [] for key in self.split}  # what is left for W
-        self.results: dict[int, Tensor] = {}  # of the model's last part, by microbatch: losses, or logits
+        self.kept.clear()
+        self.later = {key: [] for key in self.split}
+        self.results.clear()
 
     @property
     def live(self) -> int:
-        """How many microbatches, times chunks, wait for a backward or for the second half of it."""
-        return len(self.kept.keys() | {key for key, later in self.later.items() if later})
+        """Count microbatches, times chunks, that wait for a backward or for its second half."""
+        waiting = {key for key, later in self.later.items() if later}
+        return len(waiting | self.kept.keys())
 
     def do(self, action: Action, x: Tensor | None) -> Tensor | None:
-        """One action. x: what it needs from another part; returns what another part needs, None where there is none."""
+        """Execute one action: [n, ...] -> [n, ...].
+
+        x: the activation or gradient that the action needs from another part. Returns what another
+        part needs. Both are None where there is no other part.
+        """
         if action.kind == "F":
             return self._forward(action, x)
         if action.kind == "W":
-            for weights in self.later.pop(action[1:3]):
+            for weights in self.later.pop(action.key):
                 weights()
             return None
         return self._backward(action, x)
 
     def _forward(self, action: Action, x: Tensor | None) -> Tensor | None:
-        _, microbatch, chunk, _ = action
-        part = self.schedule.parts[self.number][chunk]
+        """Compute a part's output, which is returned unless the part is the model's last."""
         if x is None:
-            x = self.batch.inputs[microbatch]
+            x = self.batch.inputs[action.microbatch]
         else:
             x.requires_grad_(torch.is_grad_enabled())
-        last = part == self.schedule.num_parts - 1
-        targets = [self.batch.targets[microbatch]] if last and self.batch.targets else []
+        is_last = self.schedule.parts[self.number][action.chunk] == self.schedule.num_parts - 1
+        has_targets = is_last and len(self.batch.targets) > 0
+        inputs = [x, self.batch.targets[action.microbatch]] if has_targets else [x]
         with self._splitting(action):
-            y = self._call(action, x, *targets)
+            y = self._call(action, *inputs)          # [n, ...], with targets []
         if y.requires_grad:
-            self.kept[action[1:3]] = x, get_gradient_edge(y)  # the graph, not its result, which is sent away
-        if last:
-            self.results[microbatch] = y.detach()
-        return None if last else y.detach()
+            self.kept[action.key] = Kept(x, get_gradient_edge(y))
+        if is_last:
+            self.results[action.microbatch] = y.detach()
+        return None if is_last else y.detach()
 
     def _call(self, action: Action, *inputs: Tensor) -> Tensor:
+        """Call the action's part."""
         y: Tensor = self.parts[action.chunk](*inputs)
         return y
 
     def _backward(self, action: Action, gradient: Tensor | None) -> Tensor | None:
-        if action[1:3] not in self.kept:
-            return None  # all weights up to here are frozen
-        x, y = self.kept.pop(action[1:3])
-        if gradient is None:  # of the loss: what it counts in the mean over all samples
-            gradient = torch.full_like(self.results[action.microbatch], self.batch.weight(action.microbatch))
-        with self._splitting(action):  # once more, for what is computed again
+        """Compute gradients from that of the output, and return that of the input: [n, ...]."""
+        if action.key not in self.kept:  # all weights up to here are frozen
+            return None
+        x, y = self.kept.pop(action.key)
+        if gradient is None:  # y is the loss
+            loss = self.results[action.microbatch]
+            gradient = torch.full_like(loss, self.batch.weight(action.microbatch))
+        with self._splitting(action):  # recomputation calls the part again
             torch.autograd.backward([y], [gradient])
-        found, x.grad = x.grad, None
-        return found
+        dx = x.grad
+        x.grad = None
+        return dx
 
     def _splitting(self, action: Action) -> AbstractContextManager[object]:
-        key = action[1:3]
-        return self.splits[action.chunk].into(self.later[key]) if key in self.split else nullcontext()
+        """Split the backward of what is called inside, if the schedule splits it."""
+        if action.key not in self.split:
+            return nullcontext()
+        return self.splits[action.chunk].into(self.later[action.key])

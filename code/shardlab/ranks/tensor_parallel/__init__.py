@@ -1,9 +1,9 @@
-"""Tensor parallelism: every rank holds a part of each layer, and all ranks compute every token together.
+"""Tensor parallelism: every rank holds a part of each layer and computes a part of every token.
 
-Read `conjugates` first, then `linear`: the two cuts of a matrix. `vocabulary` cuts embedding and loss, `sequence` and
-`regather` what lies between the cut matrices. `engine` cuts a whole model with `shards`, and calls `gradients` for what
-several ranks hold; `state` reads and fills the cut model. `dropout` is right however its input is cut, and `by_hand` is
-what came before tensor parallelism.
+Read `conjugates` first, then `linear`, the two ways to cut a matrix. `vocabulary` cuts embedding
+and loss; `sequence` and `regather` cut what lies between the matrices. `engine` cuts a whole model
+with `shards`, and `gradients` sums what several ranks hold; `state` reads and fills the cut model.
+`dropout` is right however its input is cut, and `by_hand` is what came before tensor parallelism.
 """
 
 from .engine import parallelize

@@ -3,13 +3,15 @@
                       forward                  backward
     CopyToRanks       nothing                  sum over ranks             Megatron's f
     SumOverRanks      sum over ranks           nothing                    Megatron's g
-    GatherFromRanks   put the pieces together  keep this rank's piece
-    ScatterToRanks    keep this rank's piece   put the pieces together
+    GatherFromRanks   join all pieces          keep this rank's piece
+    ScatterToRanks    keep this rank's piece   join all pieces
 
-Shoeybi et al. 2019, section 3 (https://arxiv.org/abs/1909.08053). Why "nothing" is right: where all ranks do the same
-with a tensor, each of them computes its whole gradient; where each does something else, each computes a part of the
-gradient, and the whole is the sum. No backward changes the gradient it was given: autograd may have lent the same
-tensor to a residual connection.
+Shoeybi et al. 2019, section 3 (https://arxiv.org/abs/1909.08053). Why "nothing" is right: if all
+ranks compute the same from a tensor, each rank has its whole gradient; if each computes something
+else from it, each has a part of the gradient, and the whole is the sum. No backward changes the
+gradient that it is given: autograd may have lent the same tensor to a residual connection.
+
+Shapes: n is the length along `dim` (written first) of one of t ranks' pieces; [...] is the rest.
 """
 
 from typing import Any
@@ -23,76 +25,84 @@ from .. import comm
 
 
 class CopyToRanks(Function):
-    """Every rank goes on with the same tensor, and does something else with it."""
+    """The same whole tensor on every rank, from which each computes something else."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
         ctx.group = group
-        return x.view_as(x)
+        return x.view_as(x)                           # [...], whole
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return comm.all_reduce(grad, ctx.group), None
+        return comm.all_reduce(grad, ctx.group), None  # [...], from parts to the whole
 
 
 class SumOverRanks(Function):
-    """Every rank goes on with the sum, and all do the same with it."""
+    """The sum of the ranks' tensors, from which all ranks compute the same."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
-        return comm.all_reduce(x, group)
+        return comm.all_reduce(x, group)              # [...], from parts to the whole
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
+        return grad, None                             # [...], whole
 
 
 class GatherFromRanks(Function):
-    """Every rank goes on with all pieces, one after another along `dim`, and all do the same with them."""
+    """The ranks' pieces joined along `dim`, from which all ranks compute the same."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group, dim: int) -> Tensor:
-        ctx.group, ctx.dim = group, dim
-        return all_gather(x, group, dim)
+        ctx.group = group
+        ctx.dim = dim
+        return all_gather(x, group, dim)              # [n, ...] -> [t*n, ...]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return piece(grad, ctx.group, ctx.dim), None, None
+        local = piece(grad, ctx.group, ctx.dim)       # [t*n, ...] -> [n, ...]
+        return local, None, None
 
 
 class ScatterToRanks(Function):
-    """Every rank goes on with its own piece, along `dim`, of what all ranks have."""
+    """This rank's piece, along `dim`, of a tensor that all ranks have."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group, dim: int) -> Tensor:
-        ctx.group, ctx.dim = group, dim
-        return piece(x, group, dim)
+        ctx.group = group
+        ctx.dim = dim
+        return piece(x, group, dim)                   # [t*n, ...] -> [n, ...]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return all_gather(grad, ctx.group, ctx.dim), None, None
+        whole = all_gather(grad, ctx.group, ctx.dim)  # [n, ...] -> [t*n, ...]
+        return whole, None, None
 
 
 def piece(x: Tensor, group: comm.Group, dim: int) -> Tensor:
-    """This rank's piece of a tensor that all ranks have, cut along `dim`; a copy, so that the whole can be freed."""
-    size, length = group.size(), x.shape[dim]
-    if length % size:
+    """Copy this rank's piece, along `dim`, of a whole tensor: [t*n, ...] -> [n, ...].
+
+    A copy, so that the whole can be freed. Errors: ValueError if `dim` does not divide.
+    """
+    size = group.size()
+    if x.shape[dim] % size:
         raise ValueError(
             f"dim {dim} of a tensor of shape {tuple(x.shape)} does not split over {size} ranks; "
             f"pad it to a multiple of {size}"
         )
-    return x.chunk(size, dim)[group.rank()].clone(memory_format=torch.contiguous_format)
+    view = x.chunk(size, dim)[group.rank()]
+    return view.clone(memory_format=torch.contiguous_format)
 
 
 def all_gather(x: Tensor, group: comm.Group, dim: int) -> Tensor:
-    """Put the ranks' pieces one after another along `dim`: `comm.all_gather`, which knows dim 0 alone."""
+    """Join the ranks' pieces along `dim`: [n, ...] -> [t*n, ...]."""
     return comm.all_gather(x.movedim(dim, 0), group).movedim(0, dim).contiguous()
 
 
 def reduce_scatter(x: Tensor, group: comm.Group, dim: int) -> Tensor:
-    """Sum over ranks, keep this rank's piece along `dim`: `comm.reduce_scatter`, which knows dim 0 alone."""
+    """Sum over ranks and keep this rank's piece along `dim`: [t*n, ...] -> [n, ...]."""
     return comm.reduce_scatter(x.movedim(dim, 0), group).movedim(0, dim).contiguous()

@@ -1,15 +1,16 @@
-"""Tensor parallelism: every rank holds a part of each layer, and all ranks compute every token together.
+"""Tensor parallelism of a whole model: `parallelize` cuts a plain transformer, from outside.
 
-Shoeybi et al. 2019, section 3 (https://arxiv.org/abs/1909.08053). Two matrices that follow each other are cut so that
-nothing need be said between them: the first by its outputs (columns of the paper's matrices, rows of torch's weights),
-the second by its inputs. What stands between them, an activation function or a head's attention, then only needs what
-its rank has:
+Shoeybi et al. 2019, section 3 (https://arxiv.org/abs/1909.08053). Two matrices that follow each
+other are cut so that ranks need not communicate between them: the first by its outputs (columns of
+the paper's matrices, rows of torch's weights), the second by its inputs. What lies between them, an
+activation function or the attention of heads, then needs only what its rank has:
 
     norm -> x | enter -> q k v   -> attention -> out  -> leave | + residual
     norm -> x | enter -> gate up -> GELU      -> down -> leave | + residual
 
-`enter` and `leave` are conjugate (see `conjugates`): one all-reduce in forward and one in backward for each of the two.
-With sequence parallelism they are its halves (see `sequence`).
+`enter` and `leave` are conjugate (see `conjugates`): each of the two pairs costs one all-reduce in
+forward and one in backward. With sequence parallelism these are replaced by their halves (see
+`sequence`).
 """
 
 from collections.abc import Iterator
@@ -21,61 +22,80 @@ from ... import cuts
 from ...layout import Layout
 from .. import agreement, comm
 from ..transformer import Block, Transformer
-from . import regather, shards
+from . import shards
 from .conjugates import CopyToRanks, SumOverRanks
 from .gradients import share_gradients
 from .linear import RowLinear
+from .regather import GatheredInput, RegatheringLinear
 from .sequence import GatherSequence, ScatterSequence, SlicedPositions
 from .vocabulary import VocabularyEmbedding, cross_entropy
 
 
 def parallelize(
-    model: Transformer, group: comm.Group, *, sequence_parallel: bool = False, regather: bool = False
+    model: Transformer,
+    group: comm.Group,
+    *,
+    sequence_parallel: bool = False,
+    regather: bool = False,
 ) -> Transformer:
-    """Cut a plain transformer over the ranks of the group, in place. Every rank passes the same whole model.
+    """Cut a plain transformer over the ranks of `group`, in place; all pass the same whole model.
 
-    Then model(tokens, targets) is the loss of the uncut model, on every rank, and backward leaves each rank the
-    gradients of its own pieces. All ranks of the group pass the same tokens. model(tokens) is this rank's columns of
-    the logits: see `vocabulary.gather_logits`.
+    Afterwards model(tokens, targets) is the loss of the uncut model, on every rank, and backward
+    leaves each rank the gradients of its own pieces. All ranks must pass the same tokens.
+    model(tokens) gives this rank's columns of the logits; see `vocabulary.gather_logits`.
 
-    sequence_parallel  between the cut matrices, a rank has a slice of every sequence
-    regather           of what these matrices read it keeps its slice, too, and gathers it again in backward
+    sequence_parallel  hold a slice of every sequence between the cut matrices
+    regather           keep only the slice of what these matrices read, and gather again in backward
 
-    Errors: ValueError for heads, key/value heads or a feed-forward width that do not split, for models that differ
-    between ranks, and for regather without sequence_parallel.
+    Errors: ValueError for heads, key/value heads or a feed-forward width that do not split, for
+    models that differ between ranks, and for `regather` without `sequence_parallel`.
     """
     Layout(tp=group.size(), sequence_parallel=sequence_parallel).check(model.spec)
     if regather and not sequence_parallel:
-        raise ValueError("regather=True gathers slices of sequences again; use it with sequence_parallel=True")
+        raise ValueError(
+            "regather=True gathers slices of sequences again; use it with sequence_parallel=True"
+        )
     agreement.check_equal(model, group)
     plan = cuts.model(model.spec, group.size())
     for name, parameter in model.named_parameters():
         parameter.data = shards.take(parameter, plan[name], group.rank())
-    enter, leave = (GatherSequence, ScatterSequence) if sequence_parallel else (CopyToRanks, SumOverRanks)
-    for norm, module, readers in regions(model):  # q, k and v, or gate and up: plain layers with fewer outputs
+    enter = GatherSequence if sequence_parallel else CopyToRanks
+    leave = ScatterSequence if sequence_parallel else SumOverRanks
+    for norm, module, readers in regions(model):
         if regather:
             replace_readers(norm, module, readers, group)
-        else:
-            norm.register_forward_hook(lambda _module, _inputs, x: enter.apply(x, group))
+        else:  # plain linear layers, with fewer outputs
+            norm.register_forward_hook(lambda _norm, _inputs, x: enter.apply(x, group))
     for block in blocks(model):
-        block.attention.register_module("out", RowLinear(block.attention.out, group, leave))
-        block.mlp.register_module("down", RowLinear(block.mlp.down, group, leave))
+        out = RowLinear(block.attention.out, group, leave)
+        block.attention.register_module("out", out)
+        down = RowLinear(block.mlp.down, group, leave)
+        block.mlp.register_module("down", down)
     cut_vocabulary(model, group, leave)
     share_gradients(model, plan, group, sequence_parallel)
     return model
 
 
 def cut_vocabulary(model: Transformer, group: comm.Group, leave: type[Function]) -> None:
-    """Let embedding and loss work on this rank's words; what is behind the embedding is whole, or a slice."""
-    embedding, vocab_size = model.embedding, model.spec.vocab_size
-    embedding.register_module("tokens", VocabularyEmbedding(embedding.tokens, vocab_size, group, leave))
+    """Let embedding and loss work on this rank's words.
+
+    leave: makes the embedding's output whole, or this rank's slice of sequences.
+    """
+    embedding = model.embedding
+    vocab_size = model.spec.vocab_size
+    tokens = VocabularyEmbedding(embedding.tokens, vocab_size, group, leave)
+    embedding.register_module("tokens", tokens)
     if leave is ScatterSequence and embedding.positions is not None:
         embedding.register_module("positions", SlicedPositions(embedding.positions, group))
     model.loss = lambda logits, targets: cross_entropy(logits, targets, vocab_size, group)
 
 
 def regions(model: Transformer) -> Iterator[tuple[nn.Module, nn.Module, tuple[str, ...]]]:
-    """Where whole tensors enter cut matrices: the norm they come from, the module they go to, its layers that read."""
+    """Find where whole tensors enter cut matrices.
+
+    Yields the norm that makes the tensor, the module that takes it, and the names of its layers
+    that read it.
+    """
     for block in blocks(model):
         yield block.attention_norm, block.attention, ("q", "k", "v")
         yield block.mlp_norm, block.mlp, ("up",) if model.spec.style == "gpt2" else ("gate", "up")
@@ -83,13 +103,16 @@ def regions(model: Transformer) -> Iterator[tuple[nn.Module, nn.Module, tuple[st
 
 
 def blocks(model: Transformer) -> list[Block]:
-    """The layers."""
+    """List the layers."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
-def replace_readers(norm: nn.Module, module: nn.Module, readers: tuple[str, ...], group: comm.Group) -> None:
-    """Let the layers that read what the norm puts out keep only this rank's slice of it."""
-    entrance = regather.Entrance(group)
-    norm.register_forward_hook(lambda _module, _inputs, x: entrance(x))
+def replace_readers(
+    norm: nn.Module, module: nn.Module, readers: tuple[str, ...], group: comm.Group
+) -> None:
+    """Replace the layers that read the norm's output by layers that keep only a slice of it."""
+    gathered = GatheredInput(group)
+    norm.register_forward_hook(lambda _norm, _inputs, x: gathered(x))
     for name in readers:
-        module.register_module(name, regather.Linear(getattr(module, name), entrance))
+        reader = RegatheringLinear(getattr(module, name), gathered)
+        module.register_module(name, reader)

@@ -1,4 +1,7 @@
-"""Gradients of parameters that several ranks hold: summed where each rank sees another part, counted once in a norm."""
+"""Gradients of parameters that several ranks hold: summed over them, and counted once in a norm.
+
+Shapes: a gradient has the shape of this rank's piece of its parameter.
+"""
 
 from collections.abc import Mapping
 
@@ -10,43 +13,54 @@ from .. import comm
 from ..transformer import Transformer
 
 
-def share_gradients(model: nn.Module, plan: Mapping[str, cuts.Cut], group: comm.Group, sliced: bool) -> None:
-    """Where several ranks hold the same numbers and use them for different things, let backward sum the gradients.
+def share_gradients(
+    model: nn.Module, plan: Mapping[str, cuts.Cut], group: comm.Group, sliced: bool
+) -> None:
+    """Sum gradients in backward where several ranks hold the same numbers and use them differently.
 
-    The query heads of several ranks may share a key/value head; with sequence parallelism (sliced), norms and biases
-    that every rank has see the tokens of a slice.
+    The query heads of several ranks may share a key/value head. With sequence parallelism
+    (`sliced`), norms and biases that every rank holds see only the tokens of a slice.
     """
-    shared = {cut.holders: None for cut in plan.values() if cut.dim is not None and cut.holders > 1}
-    neighbours = {count: comm.split(group, count) for count in shared}
+    counts = {cut.holders for cut in plan.values() if cut.dim is not None and cut.holders > 1}
+    neighbours = {count: comm.split(group, count) for count in sorted(counts)}
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(recurse=False):
-            cut = plan.get(f"{path}.{name}")  # a tied head has none
-            if cut is not None and cut.dim is None and sliced:
-                sum_gradient(module, name, group)
-            elif cut is not None and cut.dim is not None and cut.holders > 1:
-                sum_gradient(module, name, neighbours[cut.holders])
+            cut = plan.get(f"{path}.{name}")
+            if cut is None:  # a tied head, which is cut as the embedding
+                continue
+            if cut.dim is None and sliced:
+                module.register_forward_pre_hook(SumGradient(name, group))
+            elif cut.dim is not None and cut.holders > 1:
+                module.register_forward_pre_hook(SumGradient(name, neighbours[cut.holders]))
 
 
-def sum_gradient(module: nn.Module, name: str, group: comm.Group) -> None:
-    """Let every backward sum the gradient of this parameter over the ranks of the group."""
-    heard: list[Tensor] = []
+class SumGradient:
+    """A hook before a module's forward that lets backward sum one gradient over the group.
 
-    def listen(_module: nn.Module, _inputs: object) -> None:
-        """Before each forward: `model.to(...)` may have put another parameter in the place of the one with the hook."""
-        parameter = getattr(module, name)
-        if parameter.requires_grad and not (heard and heard[0] is parameter):
-            heard[:] = [parameter]
-            parameter.register_hook(lambda grad: comm.all_reduce(grad, group))
+    It looks at every forward, because `model.to(...)` may replace the parameter that was hooked.
+    """
 
-    module.register_forward_pre_hook(listen)
+    def __init__(self, name: str, group: comm.Group) -> None:
+        self.name = name
+        self.group = group
+        self.hooked: Tensor | None = None
+
+    def __call__(self, module: nn.Module, inputs: object) -> None:
+        parameter = getattr(module, self.name)
+        if parameter.requires_grad and parameter is not self.hooked:
+            self.hooked = parameter
+            parameter.register_hook(lambda grad: comm.all_reduce(grad, self.group))
 
 
 def gradient_norm(model: Transformer, group: comm.Group) -> Tensor:
-    """The norm of all gradients of the uncut model, which clipping needs: what several ranks hold counts once."""
+    """Return the norm of all gradients of the uncut model, which clipping needs, in float64: [].
+
+    A number that several ranks hold counts once.
+    """
     plan = cuts.model(model.spec, group.size())
-    squares = [
-        parameter.grad.double().pow(2).sum() / plan[name].holders
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
-    ]
+    squares = []
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            square = parameter.grad.double().pow(2).sum()
+            squares.append(square / plan[name].holders)
     return comm.all_reduce(torch.stack(squares).sum(), group).sqrt()

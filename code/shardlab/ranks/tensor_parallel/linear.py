@@ -1,6 +1,10 @@
-"""Linear layers of which each rank has a part: by outputs (columns of the paper's matrices), or by inputs (rows).
+"""Linear layers of which each rank has a part of the outputs (columns), or of the inputs (rows).
 
-Shoeybi et al. 2019, section 3 (https://arxiv.org/abs/1909.08053). D = inputs, F = outputs, tp = ranks of the group.
+Shoeybi et al. 2019, section 3 (https://arxiv.org/abs/1909.08053): columns and rows of the paper's
+matrices are rows and columns of torch's weights.
+
+Shapes: D is the width of a token, F that between a column and a row layer, over tp ranks; [...] are
+batch and sequence.
 """
 
 from torch import Tensor, nn
@@ -12,29 +16,42 @@ from .conjugates import CopyToRanks, SumOverRanks
 
 
 def column_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, group: comm.Group, enter: type[Function] = CopyToRanks
+    x: Tensor,             # [..., D], whole
+    weight: Tensor,        # [F/tp, D]
+    bias: Tensor | None,   # [F/tp]
+    group: comm.Group,
+    enter: type[Function] = CopyToRanks,
 ) -> Tensor:
-    """Some outputs of a linear layer, from all inputs: [..., D] and [F/tp, D] -> [..., F/tp]."""
-    return F.linear(enter.apply(x, group), weight, bias)
+    """Compute this rank's outputs from all inputs: [..., D] -> [..., F/tp]."""
+    x = enter.apply(x, group)
+    return F.linear(x, weight, bias)
 
 
 def row_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, group: comm.Group, leave: type[Function] = SumOverRanks
+    x: Tensor,             # [..., F/tp], this rank's part
+    weight: Tensor,        # [D, F/tp]
+    bias: Tensor | None,   # [D]
+    group: comm.Group,
+    leave: type[Function] = SumOverRanks,
 ) -> Tensor:
-    """All outputs of a linear layer, from some inputs on each rank: [..., F/tp] and [D, F/tp] -> [..., D].
+    """Compute all outputs from inputs on all ranks: [..., F/tp] -> [..., D].
 
-    The bias is added after the sum: before it, it would count once for every rank.
+    The bias is added after the sum: before it, every rank would add it once.
     """
-    y: Tensor = leave.apply(F.linear(x, weight), group)
+    part = F.linear(x, weight)               # [..., D], a partial sum
+    y: Tensor = leave.apply(part, group)     # [..., D], whole
     return y if bias is None else y + bias
 
 
 class RowLinear(nn.Module):
-    """The last layer of a cut region, in the place of a plain one that holds some columns of the weight."""
+    """The last linear layer of a cut region, with this rank's columns of a plain layer's weight."""
 
     def __init__(self, plain: nn.Linear, group: comm.Group, leave: type[Function]):
         super().__init__()
-        self.weight, self.bias, self.group, self.leave = plain.weight, plain.bias, group, leave
+        self.weight = plain.weight
+        self.bias = plain.bias
+        self.group = group
+        self.leave = leave
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # [..., F/tp] -> [..., D]
         return row_linear(x, self.weight, self.bias, self.group, self.leave)

@@ -1,6 +1,6 @@
-"""From whole tensors to this rank's pieces of them, and back, as a `cuts.Cut` says.
+"""From whole tensors to this rank's pieces of them and back, as a `cuts.Cut` says.
 
-What holds for a parameter holds for its gradient and for Adam's moments: they have its shape.
+The same cut holds for a parameter, its gradient and Adam's moments: they have one shape.
 """
 
 import torch
@@ -13,24 +13,31 @@ from . import conjugates
 
 
 def take(whole: Tensor, cut: Cut, rank: int) -> Tensor:
-    """This rank's piece, filled up with zeros where the cut pads; a copy.
+    """Copy this rank's piece, padded with zeros where the cut pads: cut.shape -> cut.local_shape.
 
     Errors: ValueError for a tensor of another shape.
     """
     if tuple(whole.shape) != cut.shape:
-        raise ValueError(f"a tensor of shape {tuple(whole.shape)} is none of shape {cut.shape}; pass the whole one")
+        raise ValueError(
+            f"expected shape {cut.shape}, got {tuple(whole.shape)}; pass the whole tensor"
+        )
     if cut.dim is None:
         return whole.detach().clone()
     held = cut.held(rank)
-    piece = whole.detach().narrow(cut.dim, held.start, len(held)).clone(memory_format=torch.contiguous_format)
+    view = whole.detach().narrow(cut.dim, held.start, len(held))
+    piece = view.clone(memory_format=torch.contiguous_format)
     missing = cut.size - len(held)
-    return F.pad(piece.movedim(cut.dim, -1), (0, missing)).movedim(-1, cut.dim).contiguous() if missing else piece
+    if not missing:
+        return piece
+    padded = F.pad(piece.movedim(cut.dim, -1), (0, missing))  # pads the last dim
+    return padded.movedim(-1, cut.dim).contiguous()
 
 
 def join(piece: Tensor, cut: Cut, group: comm.Group) -> Tensor:
-    """The whole tensor on every rank, from the pieces of all, without padding; a copy."""
+    """Join all ranks' pieces, without padding: cut.local_shape -> cut.shape; a copy."""
     if cut.dim is None:
         return piece.detach().clone()
-    everyone = conjugates.all_gather(piece.detach(), group, cut.dim)
-    distinct = everyone.chunk(group.size(), cut.dim)[:: cut.holders]
-    return torch.cat(distinct, cut.dim).narrow(cut.dim, 0, cut.shape[cut.dim]).contiguous()
+    pieces = conjugates.all_gather(piece.detach(), group, cut.dim).chunk(group.size(), cut.dim)
+    distinct = pieces[:: cut.holders]  # neighbours hold the same piece
+    padded = torch.cat(distinct, cut.dim)
+    return padded.narrow(cut.dim, 0, cut.shape[cut.dim]).contiguous()

@@ -1,4 +1,7 @@
-"""Gradients on their way from backward to the rank that needs them: averaged by a reduce-scatter, buffer by buffer."""
+"""Gradients from backward to the rank that needs them: a reduce-scatter per flat buffer.
+
+Shapes: [n * piece] is a whole buffer, [piece] what this one of n ranks keeps of it, see `flat`.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -10,88 +13,118 @@ from .flat import Flat
 
 
 class Gradients:
-    """The gradients of one flat buffer's parameters: whole while backward makes them, then this rank's piece.
+    """Gradients of a flat buffer's parameters: whole while backward makes them, then one piece.
 
-    dtype: what ranks add up in; None: that of the parameters. A sum over ranks in fp16 may overflow before it is
-    divided by their number: there use torch.float32.
+    dtype: in which ranks add up; None: that of the parameters. A sum over ranks in fp16 may
+    overflow before it is divided by their number: pass torch.float32 there.
     """
 
     def __init__(self, flat: Flat, dtype: torch.dtype | None = None):
-        self.flat, self.dtype = flat, dtype or flat.whole.dtype
-        self.average: Tensor | None = None  # [piece], over the ranks; of all backwards since it was None
-        self.missing = set(range(len(flat.parameters)))
+        self.flat = flat
+        self.dtype = dtype or flat.whole.dtype
+        self.average: Tensor | None = None  # [piece], over ranks, of all backwards since `forget`
         self._buffer: Tensor | None = None  # [n * piece]
-        self._views: list[Tensor] = []
-        self._wait: Callable[[], Tensor] | None = None
+        self._views: list[Tensor] = []  # of the buffer, in the parameters' shapes
+        self._wait: Callable[[], Tensor] | None = None  # for a reduce-scatter in flight
+        self.missing: set[int] = set()  # numbers of the parameters whose gradient has not arrived
+        self._expect_all()
 
     def take(self, index: int) -> None:
         """Move one parameter's gradient into the buffer."""
         parameter = self.flat.parameters[index]
+        name = self.flat.names[index]
         if index not in self.missing:
             raise RuntimeError(
-                f"{self.flat.names[index]} received its gradient twice in one backward; "
-                "if it is checkpointed, use shardlab.ranks.memory.recompute, or use_reentrant=False"
+                f"{name} received its gradient twice in one backward; if it is checkpointed, "
+                "use shardlab.ranks.memory.recompute, or use_reentrant=False"
             )
         if parameter.grad is None or parameter.grad.layout != torch.strided:
-            raise ValueError(f"the gradient of {self.flat.names[index]} is sparse; use sparse=False in nn.Embedding")
-        self._begin()
+            raise ValueError(
+                f"the gradient of {name} is sparse, and a flat buffer is dense; "
+                f"use sparse=False in nn.Embedding"
+            )
+        self._allocate()
         self.missing.remove(index)
         self._views[index].copy_(parameter.grad)
         parameter.grad = None
 
     def take_all(self) -> bool:
-        """Take every gradient that backward left with its parameter, zeros for the others; whether there was any."""
-        found = [index for index in sorted(self.missing) if self.flat.parameters[index].grad is not None]
+        """Take every gradient that is whole, and zeros for the others; return False if none is."""
+        parameters = self.flat.parameters
+        found = [index for index in sorted(self.missing) if parameters[index].grad is not None]
         for index in found:
             self.take(index)
-        for index in self.missing if found else ():
-            self._views[index].zero_()
+        if found:
+            for index in self.missing:
+                self._views[index].zero_()
         return bool(found)
 
     def send(self) -> None:
-        """Begin to add up over ranks."""
+        """Begin to sum the buffer over ranks, each keeping its piece."""
         assert self._buffer is not None
         self._wait = comm.start_reduce_scatter(self._buffer, self.flat.group)
-        self.missing = set(range(len(self.flat.parameters)))
+        self._expect_all()
 
     def arrive(self) -> None:
         """Wait for this rank's piece, and add it to that of earlier backwards."""
         if self._wait is not None:
             piece = self._wait().div_(self.flat.group.size())
             self.average = piece if self.average is None else self.average.add_(piece)
-            self._wait, self._buffer, self._views = None, None, []
+            self._free()
 
     def forget(self) -> None:
-        """There is no gradient any more."""
-        self.average, self._buffer, self._views = None, None, []
-        self.missing = set(range(len(self.flat.parameters)))
+        """Drop all gradients, whole ones and the average."""
+        self.average = None
+        self._free()
+        self._expect_all()
         for parameter in self.flat.parameters:
             parameter.grad = None
 
-    def _begin(self) -> None:
+    def _expect_all(self) -> None:
+        """Mark every gradient as missing."""
+        self.missing = set(range(len(self.flat.parameters)))
+
+    def _allocate(self) -> None:
+        """Make the buffer, unless it is there; only its padding is set to zero."""
         if self._buffer is None:
             flat = self.flat
-            self._buffer = flat.whole.new_empty(flat.length * flat.group.size(), dtype=self.dtype)
+            size = flat.length * flat.group.size()
+            self._buffer = flat.whole.new_empty(size, dtype=self.dtype)
             self._buffer[flat.numel :] = 0
             self._views = flat.unflatten(self._buffer)
 
+    def _free(self) -> None:
+        """Free the buffer."""
+        self._wait = None
+        self._buffer = None
+        self._views = []
+
 
 class Reducer:
-    """Sends every buffer of gradients as soon as backward has completed it, while it computes the next (ZeRO-2, -3).
+    """Sends every buffer of gradients as soon as backward has filled it (ZeRO-2 and -3).
 
-    One buffer is on its way while the next one fills: there are two at a time, and that of the parameters outside the
-    units, which is complete last. Every rank's backward must reach the same parameters, in the same order.
+    One buffer is in flight while backward fills the next, so two exist at a time, and that of the
+    parameters outside all units, which is full last. Backward must reach the same parameters in the
+    same order on every rank. listen: False reduces only when `reduce` is called (ZeRO-1).
     """
 
     def __init__(self, gradients: Sequence[Gradients], *, listen: bool):
-        self.gradients, self.synchronize = gradients, True
-        self._on_its_way: Gradients | None = None
+        self.gradients = gradients
+        self.synchronize = True  # False inside `no_sync`
+        self._in_flight: Gradients | None = None
         self._backwards = backward.Once()
-        for each in gradients if listen else ():
-            for index, parameter in enumerate(each.flat.parameters):
-                parameter.register_post_accumulate_grad_hook(self._hook(each, index))
+        if listen:
+            for each in gradients:
+                self._listen(each)
+
+    def _listen(self, gradients: Gradients) -> None:
+        """Hook the parameters of one buffer."""
+        for index, parameter in enumerate(gradients.flat.parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(gradients, index))
 
     def _hook(self, gradients: Gradients, index: int) -> Callable[[nn.Parameter], None]:
+        """Make the hook that runs when a parameter's gradient has arrived."""
+
         def arrived(parameter: nn.Parameter) -> None:
             if self.synchronize:
                 self._backwards.begins(self._finish)
@@ -102,40 +135,40 @@ class Reducer:
         return arrived
 
     def reduce(self) -> None:
-        """Average what backward has left with the parameters: all of it in ZeRO-1, else that of `no_sync`."""
+        """Average gradients that are whole: all of them in ZeRO-1, else those made in `no_sync`."""
         for each in self.gradients:
             if each.take_all():
                 self._send(each)
-        self._arrive()
+        self._wait()
 
     def forget(self) -> None:
-        """There are no gradients any more, nor what a backward that failed left."""
-        self._arrive()
+        """Drop all gradients, also those that a failed backward left."""
+        self._wait()
         for each in self.gradients:
             each.forget()
 
     def _send(self, gradients: Gradients) -> None:
-        """One leaves, and the one before it arrives."""
+        """Start this reduce-scatter, then wait for the previous one."""
         gradients.send()
-        self._arrive()
-        self._on_its_way = gradients
+        self._wait()
+        self._in_flight = gradients
 
-    def _arrive(self) -> None:
-        if self._on_its_way is not None:
-            self._on_its_way.arrive()
-            self._on_its_way = None
+    def _wait(self) -> None:
+        """Wait for the reduce-scatter in flight, if there is one."""
+        if self._in_flight is not None:
+            self._in_flight.arrive()
+            self._in_flight = None
 
     def _finish(self) -> None:
-        self._arrive()
-        names = [
-            each.flat.names[index]
-            for each in self.gradients
-            for index in sorted(each.missing)
-            if len(each.missing) < len(each.flat.parameters)
-        ]
+        """Wait at the end of backward, and refuse buffers that are filled in part."""
+        self._wait()
+        names = []
+        for each in self.gradients:
+            if len(each.missing) < len(each.flat.parameters):
+                names += [each.flat.names[index] for index in sorted(each.missing)]
         if names:
             raise RuntimeError(
-                f"backward gave no gradient to {len(names)} parameters beside others of their unit "
-                f"({', '.join(names[:5])}); freeze them (requires_grad=False) before sharding, or go back inside "
-                "no_sync(), after which they count as zero"
+                f"backward gave no gradient to {len(names)} parameters that share a buffer with "
+                f"others ({', '.join(names[:5])}); freeze them (requires_grad=False) before "
+                f"sharding, or run backward inside no_sync(), which counts them as zero"
             )

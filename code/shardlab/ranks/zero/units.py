@@ -1,4 +1,4 @@
-"""Which parameters travel together: those of one layer, and of one kind."""
+"""Which parameters share a flat buffer: those of one layer, and of one kind."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,39 +10,44 @@ Members = dict[str, nn.Parameter]
 LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
-def listed(module: nn.Module) -> list[nn.Module]:
-    """The members of a module's outermost lists: the layers of most models."""
+def layers_in_lists(module: nn.Module) -> list[nn.Module]:
+    """List the members of a module's outermost lists: the layers of most models."""
     if isinstance(module, LISTS):
         return list(module.children())
-    return [layer for child in module.children() for layer in listed(child)]
+    return [layer for child in module.children() for layer in layers_in_lists(child)]
 
 
 def cut(module: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[nn.Module, Members]]:
-    """The layers with their parameters, and last the module with the rest: what is in no layer, or in several.
+    """Assign every parameter of `module` to a layer, or to the module itself.
 
-    A parameter has the first of its names in the module. Layers without parameters of their own are left out.
-    Errors: ValueError for a layer that is the module itself, not in it, or inside another.
+    Returns the layers that have parameters of their own, and last the module with all parameters
+    that are in no layer, or in several, or in a layer and outside of it. A parameter has the first
+    of its names. Errors: ValueError for a layer that is the module itself, outside of it, or inside
+    another.
     """
     _check(module, layers)
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    parts: list[tuple[nn.Module, Members]] = []
+    outside = _used_outside(module, layers)
     inside = [_ids(layer) for layer in layers]
     users = Counter(each for ids in inside for each in ids)
-    outside = _used_outside(module, layers)
-    own = [{each for each in ids if users[each] == 1 and each not in outside} for ids in inside]
     named = dict(module.named_parameters())
-    parts = [
-        (layer, {names[each]: named[names[each]] for each in names if each in mine})
-        for layer, mine in zip(layers, own, strict=True)
-    ]
-    rest = {name: p for name, p in named.items() if not any(id(p) in mine for mine in own)}
-    return [*((layer, members) for layer, members in parts if members), (module, rest)]
+    rest = dict(named)
+    for layer, ids in zip(layers, inside, strict=True):
+        own = {each for each in ids - outside if users[each] == 1}
+        members = {name: parameter for name, parameter in named.items() if id(parameter) in own}
+        if members:
+            parts.append((layer, members))
+        for name in members:
+            del rest[name]
+    return [*parts, (module, rest)]
 
 
-def sort(members: Members) -> list[Members]:
-    """By kind, as flat buffers take them: dtype, device, and whether they are trained."""
+def by_kind(members: Members) -> list[Members]:
+    """Group parameters that can share a buffer: by dtype, device, and whether they are trained."""
     kinds: dict[Any, Members] = {}
     for name, parameter in members.items():
-        kinds.setdefault((parameter.dtype, parameter.device, parameter.requires_grad), {})[name] = parameter
+        kind = (parameter.dtype, parameter.device, parameter.requires_grad)
+        kinds.setdefault(kind, {})[name] = parameter
     return list(kinds.values())
 
 
@@ -51,17 +56,25 @@ def _ids(module: nn.Module) -> set[int]:
 
 
 def _used_outside(module: nn.Module, layers: Sequence[nn.Module]) -> set[int]:
-    """Parameters that the module uses outside of its layers, too: a tied head does."""
+    """Find parameters that the module uses outside of its layers, as a tied head does."""
     inside = {id(each) for layer in layers for each in layer.modules()}
-    outer = (each for each in module.modules() if id(each) not in inside)
-    return {id(parameter) for each in outer for parameter in each.parameters(recurse=False)}
+    found = set()
+    for each in module.modules():
+        if id(each) not in inside:
+            found |= {id(parameter) for parameter in each.parameters(recurse=False)}
+    return found
 
 
 def _check(module: nn.Module, layers: Sequence[nn.Module]) -> None:
-    within = Counter(id(each) for layer in layers for each in set(layer.modules()))
+    """Refuse layers that are not inside the module, or inside each other."""
+    uses = Counter(id(each) for layer in layers for each in set(layer.modules()))
     known = {id(each) for each in module.modules()} - {id(module)}
     for index, layer in enumerate(layers):
         if id(layer) not in known:
-            raise ValueError(f"layer {index} is not inside the module; pass modules that it contains")
-        if within[id(layer)] > 1:
-            raise ValueError(f"layer {index} is inside another, or stands there twice; pass either of them")
+            raise ValueError(
+                f"layer {index} is not inside the module; pass modules that it contains"
+            )
+        if uses[id(layer)] > 1:
+            raise ValueError(
+                f"layer {index} is inside another layer, or listed twice; pass one of the two"
+            )

@@ -1,0 +1,77 @@
+"""Machines by name: networks that grow with the number of GPUs, and examples with a model that fits on them."""
+
+from functools import cache
+from math import ceil
+
+from ..facts import hardware, models, nodes
+from ..facts.hardware import Chip, Link
+from ..facts.network import Cluster
+from ..traces import traffic
+from .run import Run
+
+NETWORKS: dict[str, str] = {  # in words -> the server, in `nodes`
+    "NVLink, 8 InfiniBand cards": "DGX H100",
+    "PCIe, 1 InfiniBand card": "PCIe box, InfiniBand NDR",
+    "PCIe, 100 GbE": "PCIe box, 100 GbE",
+    "PCIe, 25 GbE": "PCIe box, 25 GbE",
+    "PCIe, 10 GbE": "PCIe box, 10 GbE",
+}
+_SXM, _PCIE = "H100 SXM 80 GB", "H100 PCIe 80 GB"  # the SXM module has NVLink; the PCIe card is a slower chip
+
+
+def cluster(name: str, ranks: int) -> Cluster:
+    """As many of its servers as so many GPUs fill. Errors: ValueError that lists the known networks."""
+    if name not in NETWORKS:
+        raise ValueError(f"no network is named {name!r}; known: {', '.join(NETWORKS)}")
+    node = nodes.node(NETWORKS[name])
+    return Cluster(node=node, num_nodes=ceil(ranks / node.gpus))
+
+
+def chip(name: str) -> Chip:
+    """The GPU in the servers of that network."""
+    return cluster(name, 1).node.chip
+
+
+@cache  # rings through hundreds of GPUs take a while to lay, and explorers ask for the same ones again and again
+def network(name: str, ranks: int) -> Link:
+    """What a ring of so many GPUs runs at: inside one server the GPU's own link, else rings through all servers."""
+    servers = cluster(name, ranks)
+    if servers.num_nodes == 1:
+        (_, own), *_ = servers.node.route("GPU 0", "GPU 1")
+        return own.link
+    return traffic.as_link(servers, range(ranks))
+
+
+def examples() -> dict[str, Run]:
+    """The same model and tokens per rank on different machines: one hardly notices the all-reduce, one mostly waits.
+
+    PCIe and NVLink join the GPUs of one machine; InfiniBand joins servers of 8; on Ethernet each machine has one GPU.
+    The RTX 4090 stands only there: two of them in one machine cannot talk directly, NVIDIA does not support it
+    (https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813).
+    """
+    infiniband = network("NVLink, 8 InfiniBand cards", 64)
+    return {
+        "8 B200, NVLink": _run("B200 SXM 180 GB", hardware.link("NVLink 5"), 8),
+        "8 H100, NVLink": _run(_SXM, hardware.link("NVLink 4"), 8),
+        "64 H100, InfiniBand": _run(_SXM, infiniband, 64),
+        "4 A100, PCIe": _run("A100 PCIe 80 GB", hardware.link("PCIe 4.0 x16"), 4),
+        "8 H100, PCIe": _run(_PCIE, hardware.link("PCIe 5.0 x16"), 8),
+        "8 A100, 100 GbE": _run("A100 PCIe 80 GB", hardware.link("100 GbE"), 8),
+        "4 RTX 4090, 10 GbE": _run("RTX 4090 24 GB", hardware.link("10 GbE"), 4),
+    }
+
+
+def facts(run: Run) -> tuple[str, int, float]:
+    """What decides whether the all-reduce hides: the model's name, the tokens of each rank, the tokens it needs.
+
+    Errors: ValueError for a model that is none of `models.PUBLISHED`.
+    """
+    names = [name for name, model in models.PUBLISHED.items() if model.spec == run.spec]
+    if not names:
+        raise ValueError(f"no published model has the sizes {run.spec}; known: {', '.join(models.PUBLISHED)}")
+    return names[0], run.tokens_per_rank, run.tokens_needed
+
+
+def _run(chip: str, link: Link, ranks: int) -> Run:
+    spec = models.published("GPT-2 medium").spec  # with this batch it fits in 24 GB; GPT-2 large does not
+    return Run(spec=spec, chip=hardware.chip(chip), link=link, ranks=ranks, batch_per_rank=8, sequence=1024)

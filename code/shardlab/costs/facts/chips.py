@@ -1,0 +1,196 @@
+"""Chips as their makers describe them: facts with a source, no arithmetic beyond units.
+
+Conventions, the same for every entry:
+- peaks are dense (never "with sparsity"), and sums are kept in fp32, also for 16-bit and 8-bit inputs. "fp32" are the
+  ordinary cores; "tf32" are the tensor cores, which round fp32 inputs to 10 bits of fraction;
+- the capacity is the number on the data sheet, read as 10^9 bytes. `nvidia-smi` shows 3 to 7 % more (the makers
+  count in GiB); that difference is left to the CUDA context, NCCL's buffers and fragmentation;
+- NVLink is one direction, all links of one chip. Makers print both directions added up.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..units import GB, GFLOP, TB, TFLOP
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """One accelerator, or the processor of a laptop."""
+
+    name: str
+    memory: float  # bytes
+    memory_bandwidth: float  # bytes/s
+    peaks: Mapping[str, float] = field(hash=False)  # precision -> FLOP/s
+    nvlink: float = 0.0  # bytes/s in one direction; 0: it has none
+    pcie: int | None = None  # generation of its 16 lanes; None: its link to the host is another one
+    power: float  # watts: the maker's limit (TDP)
+    announced: str  # year-month
+    source: str
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s in that precision. Errors: ValueError that names those the chip has."""
+        if precision not in self.peaks:
+            raise ValueError(f"{self.name} has no {precision}; use {', '.join(self.peaks)}")
+        return self.peaks[precision]
+
+    @property
+    def precision(self) -> str:
+        """What models are trained in: the 16-bit format with the range of fp32, else fp16, else fp32."""
+        return next(name for name in ("bf16", "fp16", "fp32") if name in self.peaks)
+
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s in the precision models are trained in."""
+        return self.peak(self.precision)
+
+
+def chip(name: str) -> Chip:
+    """The chip of that name. Errors: ValueError that lists the known names."""
+    if name not in CHIPS:
+        raise ValueError(f"no facts about the chip {name!r}; known: {', '.join(CHIPS)}")
+    return CHIPS[name]
+
+
+def _peaks(**tflops: float) -> dict[str, float]:
+    return {precision: value * TFLOP for precision, value in tflops.items()}
+
+
+_A100 = _peaks(fp32=19.5, tf32=156, fp16=312, bf16=312)
+_H100 = _peaks(fp32=66.9, tf32=494.7, fp16=989.4, bf16=989.4, fp8=1978.9)
+_A100_SHEET = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf (dense; the starred figure, 624, is with sparsity)"
+_HOPPER = "https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper (dense; the data sheet's 1,979 is with sparsity)"
+
+CHIPS: dict[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        Chip(
+            name="V100 SXM2 32 GB",
+            memory=32 * GB,
+            memory_bandwidth=900 * GB,
+            peaks=_peaks(fp32=15.7, fp16=125),  # Volta has no bf16, tf32 or fp8
+            nvlink=300 * GB / 2,
+            pcie=3,
+            power=300,
+            announced="2018-03",  # with 16 GB: 2017-05
+            source="https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
+        ),
+        Chip(
+            name="A100 SXM 40 GB",
+            memory=40 * GB,
+            memory_bandwidth=1555 * GB,
+            peaks=_A100,
+            nvlink=600 * GB / 2,
+            pcie=4,
+            power=400,
+            announced="2020-05",
+            source="https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf",
+        ),
+        Chip(
+            name="A100 SXM 80 GB",
+            memory=80 * GB,
+            memory_bandwidth=2039 * GB,
+            peaks=_A100,
+            nvlink=600 * GB / 2,
+            pcie=4,
+            power=400,
+            announced="2020-11",
+            source=_A100_SHEET,
+        ),
+        Chip(
+            name="A100 PCIe 80 GB",
+            memory=80 * GB,
+            memory_bandwidth=1935 * GB,
+            peaks=_A100,
+            nvlink=600 * GB / 2,  # a bridge to one other card
+            pcie=4,
+            power=300,
+            announced="2021-06",
+            source=_A100_SHEET,
+        ),
+        Chip(
+            name="H100 SXM 80 GB",
+            memory=80 * GB,
+            memory_bandwidth=3.35 * TB,
+            peaks=_H100,
+            nvlink=900 * GB / 2,
+            pcie=5,
+            power=700,
+            announced="2022-03",
+            source=_HOPPER,
+        ),
+        Chip(
+            name="H100 PCIe 80 GB",
+            memory=80 * GB,
+            memory_bandwidth=2 * TB,
+            peaks=_peaks(fp32=51, tf32=378, fp16=756.5, bf16=756.5, fp8=1513),
+            nvlink=600 * GB / 2,  # a bridge to one other card
+            pcie=5,
+            power=350,
+            announced="2022-03",
+            source="https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet (dense: half of the 756, 1,513 and 3,026 printed with sparsity)",
+        ),
+        Chip(
+            name="H200 SXM 141 GB",
+            memory=141 * GB,
+            memory_bandwidth=4.8 * TB,
+            peaks=_H100,
+            nvlink=900 * GB / 2,
+            pcie=5,
+            power=700,
+            announced="2023-11",
+            source="https://www.nvidia.com/en-us/data-center/h200/ (same chip as the H100, whose white paper gives 989.4 dense; half of the 1,979 printed here with sparsity is 989.5)",
+        ),
+        Chip(
+            name="B200 SXM 180 GB",
+            memory=180 * GB,
+            memory_bandwidth=8 * TB,
+            peaks=_peaks(fp32=75, tf32=1125, fp16=2250, bf16=2250, fp8=4500),
+            nvlink=1800 * GB / 2,
+            pcie=5,
+            power=1000,
+            announced="2024-03",
+            source="https://www.nvidia.com/en-us/data-center/dgx-b200/ (8 GPUs: 1,440 GB and 64 TB/s) and https://www.nvidia.com/en-us/data-center/hgx/ (8 GPUs: 600 TFLOPS fp32 and, with sparsity, 18, 36 and 72 PFLOPS tf32, bf16 and fp8: half of that dense); 7.7 TB/s is in print too, from the width and clock its driver reports: https://github.com/pytorch/ao/pull/4002",
+        ),
+        Chip(  # one of the two GPUs of a superchip; the link to its processor is NVLink-C2C, not PCIe
+            name="GB200 186 GB",
+            memory=186 * GB,
+            memory_bandwidth=8 * TB,
+            peaks=_peaks(fp32=80, tf32=1250, fp16=2500, bf16=2500, fp8=5000),
+            nvlink=1800 * GB / 2,
+            power=1200,
+            announced="2024-03",
+            source="https://www.nvidia.com/en-us/data-center/gb200-nvl72/ (2 GPUs: 372 GB, 16 TB/s, 160 TFLOPS fp32, NVLink 3.6 TB/s and, with sparsity, 5, 10 and 20 PFLOPS tf32, bf16 and fp8: half of that dense)",
+        ),
+        Chip(
+            name="RTX 3090 24 GB",
+            memory=24 * GB,
+            memory_bandwidth=936 * GB,
+            peaks=_peaks(fp32=35.6, tf32=35.6, fp16=71, bf16=71),
+            nvlink=112.5 * GB / 2,  # a bridge to one other card
+            pcie=4,
+            power=350,
+            announced="2020-09",
+            source="https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf (dense, fp32 accumulate; 142 is with sparsity or with fp16 accumulate)",
+        ),
+        Chip(
+            name="RTX 4090 24 GB",
+            memory=24 * GB,
+            memory_bandwidth=1008 * GB,
+            peaks=_peaks(fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2, fp8=330.3),
+            pcie=4,
+            power=450,
+            announced="2022-09",
+            source="https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf (dense, fp32 accumulate; 330.3 for bf16 is with sparsity or with fp16 accumulate)",
+        ),
+        Chip(
+            name="Laptop CPU (Ryzen 7 5800H) 16 GB",
+            memory=16 * GB,  # our choice: two modules of 8
+            memory_bandwidth=51.2 * GB,  # 2 channels * 8 bytes * 3.2e9 transfers/s
+            peaks={"fp32": 819.2 * GFLOP},  # 8 cores * 3.2e9 cycles/s * 2 units * 8 numbers * (multiply + add)
+            power=45,
+            announced="2021-01",
+            source="https://www.amd.com/en/products/apu/amd-ryzen-7-5800h (8 cores at a base clock of 3.2 GHz, DDR4-3200) and AMD's Software Optimization Guide for Family 19h, publication 56665 (two units for 256-bit multiply-adds)",
+        ),
+    )
+}

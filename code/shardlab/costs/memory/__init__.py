@@ -1,0 +1,29 @@
+"""Memory: what one rank holds while it trains, predicted part by part.
+
+Read `shards` first, which counts the parameters of a cut model, then `activations`, what backward needs, and `parts`,
+which adds everything up. `timeline` follows the sum through one step, and `offload` times moves to the host's memory.
+"""
+
+from .parts import (
+    CUT_FROM,
+    buffers,
+    kept,
+    model_states,
+    per_rank,
+    recomputed,
+    states,
+    total,
+    worst_stage,
+)
+
+__all__ = [
+    "CUT_FROM",
+    "buffers",
+    "kept",
+    "model_states",
+    "per_rank",
+    "recomputed",
+    "states",
+    "total",
+    "worst_stage",
+]

@@ -1,0 +1,82 @@
+"""How many parameters a rank holds of a model that is cut by tensor and pipeline parallelism.
+
+The cuts are those of `shardlab.cuts` (Megatron-LM, Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053).
+"""
+
+from collections import Counter
+from functools import cache
+from math import ceil, prod
+
+from shardlab import cuts
+from shardlab.layout import Layout, stages
+from shardlab.spec import TransformerSpec
+
+from ..facts import models
+
+
+def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[str, int]:
+    """How many parameters of each part one rank of the stage holds, padding of the vocabulary included.
+
+    A tied head is a copy of the embedding on the last of several stages. Errors: ValueError for a layout that does not
+    suit the model, or no such stage.
+    """
+    layout.check(spec)
+    if not 0 <= stage < layout.pp:
+        raise ValueError(f"there is no stage {stage} of pp={layout.pp}; use 0 to {layout.pp - 1}")
+    first, last, layers = stage == 0, stage == layout.pp - 1, len(stages(spec.num_layers, layout.pp)[stage])
+    layer, ends = _layer(spec, layout.tp), _ends(spec, layout.tp)
+    head = ends["token embedding"] if spec.tied and layout.pp > 1 else ends["head"]
+    return {
+        "token embedding": first * ends["token embedding"],
+        "position embedding": first * ends["position embedding"],
+        "attention": layers * layer["attention"],
+        "feed-forward": layers * layer["feed-forward"],
+        "norms": layers * layer["norms"] + last * ends["norms"],
+        "head": last * head,
+    }
+
+
+def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
+    """Of one layer on one rank."""
+    return sum(_layer(spec, layout.tp).values())
+
+
+def held_again(spec: TransformerSpec, layout: Layout) -> dict[str, int]:
+    """Parameters beyond the model's own on all ranks of pp and tp together: held more than once, or padding."""
+    h, more, biased = spec.hidden_size, layout.tp - 1, spec.style == "gpt2"
+    copied_heads = layout.tp * layout.kv_heads(spec) - spec.kv_heads
+    vocabularies = 1 if spec.tied and layout.pp == 1 else 2
+    padding = layout.tp * ceil(spec.vocab_size / layout.tp) - spec.vocab_size
+    return {
+        "tied head": spec.tied * (layout.pp > 1) * spec.vocab_size * h,
+        "position embedding": more * biased * spec.context_length * h,
+        "norms": more * (2 * spec.num_layers + 1) * models.norm_parameters(spec),
+        "biases after a sum": more * biased * spec.num_layers * 2 * h,
+        "key/value heads": spec.num_layers * 2 * copied_heads * spec.head_size * (h + biased),
+        "padding of the vocabulary": vocabularies * padding * h,
+    }
+
+
+@cache
+def _layer(spec: TransformerSpec, tp: int) -> Counter[str]:
+    return _by_part(cuts.block(spec, tp))
+
+
+@cache
+def _ends(spec: TransformerSpec, tp: int) -> Counter[str]:
+    return _by_part(cuts.ends(spec, tp))
+
+
+def _by_part(held: dict[str, cuts.Cut]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for name, cut in held.items():
+        counts[_part(name)] += prod(cut.local_shape)
+    return counts
+
+
+def _part(name: str) -> str:
+    """The part of `models.parameters` to which a parameter of the reference model belongs."""
+    if "norm" in name:
+        return "norms"
+    parts = {"attention": "attention", "mlp": "feed-forward", "head": "head"}
+    return parts.get(name.partition(".")[0], f"{name.split('.')[1].removesuffix('s')} embedding")

@@ -1,0 +1,110 @@
+"""Memory through one step of one rank: forward fills it with activations, backward drains them and leaves gradients."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..training import Training
+from . import activations, parts, shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What a rank holds at one time of a step."""
+
+    time: float  # since the start of the step; the forward of one layer takes 1, its backward 2
+    doing: str
+    held: dict[str, float]  # part -> bytes, the parts of `memory.per_rank`
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """Embedding, layer or head: how long its forward takes, and what in bytes it keeps, needs for a moment, leaves."""
+
+    name: str
+    forward: float
+    activations: float
+    logits: float = 0.0
+    buffers: float = 0.0  # when its backward begins
+    again: bool = False  # whether its backward begins with its forward
+    gradients: float
+
+
+def through_step(training: Training) -> list[Moment]:
+    """Every moment of one step: before and after each piece of forward and backward, the update, what is left.
+
+    The first backward makes the gradients, the last microbatch's is followed by the update, which frees them. What
+    messages need is left out.
+    Errors: ValueError for more than one pipeline stage, or gradients cut by ZeRO.
+    """
+    if training.layout.pp > 1 or training.layout.zero > 1:
+        raise ValueError(
+            f"pp={training.layout.pp} and zero={training.layout.zero}: this is the step of a rank that has all layers "
+            "and gradients; use pp=1 and zero=0 or 1"
+        )
+    clock, moments, states = 0.0, [], parts.states(training)
+    for lasts, doing, changing in _work(_pieces(training), training.num_microbatches):
+        clock += lasts
+        moments.append(Moment(time=clock, doing=doing, held={**states, **changing}))
+    return moments
+
+
+def peak(moments: list[Moment]) -> Moment:
+    """The moment at which the rank holds the most."""
+    return max(moments, key=lambda moment: sum(moment.held.values()))
+
+
+def _pieces(training: Training) -> list[_Piece]:
+    """Embedding, layers, head. The gradient of a tied head exists from the head's backward on."""
+    spec, layout, each = training.spec, training.layout, training.recipe.gradients
+    counts, layer = shards.parameters(spec, layout), shards.layer_parameters(spec, layout)
+    embedding, positions = counts["token embedding"], counts["position embedding"]
+    norm = counts["norms"] / (2 * spec.num_layers + 1)
+    kept = activations.head(training)
+    logits = kept.pop("logits")
+    again = parts.recomputed(training)
+    one_layer = _Piece(
+        name="layer",
+        forward=1.0,
+        activations=sum(activations.layer(training).values()),
+        buffers=again,
+        again=again > 0,
+        gradients=each * layer,
+    )
+    first = _Piece(
+        name="embedding",
+        forward=0.0,
+        activations=sum(activations.embedding(training).values()),
+        gradients=each * (positions + (0.0 if spec.tied else embedding)),
+    )
+    last = _Piece(
+        name="head",
+        forward=embedding / layer,  # as many multiplications for each token as it has numbers
+        activations=sum(kept.values()),
+        logits=logits,
+        buffers=2 * logits,
+        gradients=each * (norm + embedding),
+    )
+    return [first, *[one_layer] * spec.num_layers, last]
+
+
+def _work(pieces: list[_Piece], num_microbatches: int) -> Iterator[tuple[float, str, dict[str, float]]]:
+    """(how long, what, bytes of the parts that change when it is done) of all the work of a step."""
+    left = 0.0  # gradients of earlier microbatches
+    yield 0.0, "start", _held([], left)
+    for _ in range(num_microbatches):
+        for n, piece in enumerate(pieces, 1):
+            yield piece.forward, f"forward of the {piece.name}", _held(pieces[:n], left)
+        for n, piece in reversed(list(enumerate(pieces, 1))):
+            before = sum(other.gradients for other in pieces[n:])
+            doing, begins = f"backward of the {piece.name}", _held(pieces[:n], max(left, before))
+            yield piece.forward * piece.again, doing, {**begins, "buffers": piece.buffers}
+            yield 2 * piece.forward, doing, _held(pieces[: n - 1], max(left, before + piece.gradients))
+        left = sum(piece.gradients for piece in pieces)
+    yield 1.0, "update", _held([], left)
+    yield 0.0, "gradients freed", _held([], 0.0)
+
+
+def _held(pieces: list[_Piece], gradients: float) -> dict[str, float]:
+    """Bytes when these pieces have gone forward and not yet backward."""
+    kept, logits = (sum(getattr(piece, part) for piece in pieces) for part in ("activations", "logits"))
+    return {"gradients": gradients, "activations": kept, "logits": logits, "buffers": 0.0}

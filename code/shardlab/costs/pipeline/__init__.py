@@ -1,0 +1,4 @@
+"""Pipelines, predicted: `bubble` has the closed forms, and `timeline` plays a schedule.
+
+`stage_costs` says what stages are made of, and `balance` cuts layers into stages that take equally long.
+"""

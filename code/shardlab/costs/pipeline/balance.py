@@ -1,0 +1,134 @@
+"""Cuts unequal layers into the stages of a pipeline: the slowest stage as fast as possible, and none beyond its memory.
+
+With many microbatches a pipeline is as fast as its slowest stage. The best cut is found by dynamic programming over the
+layers, as in PipeDream (Harlap et al. 2018, https://arxiv.org/abs/1806.03377).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import inf
+
+from .. import units
+
+ROUNDING = 1 + 1e-12  # of sums of floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer, or whatever else cannot be cut: embedding, head."""
+
+    seconds: float  # of one microbatch, forward and backward
+    states: float  # bytes: parameters, gradients, optimizer
+    activations: float = 0.0  # bytes, of one microbatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The layers of each stage, and what they take. Lists have one entry for each stage."""
+
+    stages: list[range]
+    seconds: list[float]  # of one microbatch
+    nbytes: list[float]
+
+    @property
+    def slowest(self) -> int:
+        """The stage for which all others wait."""
+        return max(range(len(self.seconds)), key=self.seconds.__getitem__)
+
+    @property
+    def waiting(self) -> float:
+        """The share of all stages' time that is spent waiting for the slowest one, with endlessly many microbatches."""
+        return 1 - sum(self.seconds) / (len(self.seconds) * max(self.seconds))
+
+
+def measure(layers: Sequence[Layer], stages: Sequence[range], in_flight: Sequence[int]) -> Cut:
+    """What each stage of a given cut takes. in_flight: the microbatches that each holds, as `Timeline.peaks` counts."""
+    return Cut(
+        stages=list(stages),
+        seconds=[sum(layers[i].seconds for i in stage) for stage in stages],
+        nbytes=[
+            sum(layers[i].states + count * layers[i].activations for i in stage)
+            for stage, count in zip(stages, in_flight, strict=True)
+        ],
+    )
+
+
+def cut(layers: Sequence[Layer], in_flight: Sequence[int], memory: float = inf) -> Cut:
+    """The cut whose slowest stage is fastest, of those in which every stage fits; then the one with the least memory.
+
+    in_flight: the microbatches that each stage holds at the same time, one entry for each stage: p, p - 1, ... 1 for
+    1F1B. memory: bytes of a device.
+    Errors: ValueError where there are fewer layers than stages; and where no cut fits: which stage, and what would do.
+    """
+    num_layers, num_stages = len(layers), len(in_flight)
+    if not 1 <= num_stages <= num_layers:
+        raise ValueError(f"{num_layers} layers do not fill {num_stages} stages; use 1 to {num_layers} stages")
+    time, space = _Sums([layer.seconds for layer in layers]), _spaces(layers, in_flight)
+    limit = memory * ROUNDING
+    rows = _rows(num_layers, num_stages, lambda s, a, b: time(a, b) if space[s](a, b) <= limit else inf)
+    slowest = rows[-1][num_layers].cost * ROUNDING
+    if slowest == inf:
+        enough = units.text(least_memory(layers, in_flight), "B")
+        raise ValueError(f"{_why(rows, space, memory)}; use more stages, or devices of {enough}")
+    rows = _rows(num_layers, num_stages, lambda s, a, b: space[s](a, b) if time(a, b) <= slowest else inf)
+    edges = [num_layers]
+    for row in reversed(rows[1:]):
+        edges.append(row[edges[-1]].start)
+    return measure(layers, [range(a, b) for a, b in pairwise(reversed(edges))], in_flight)
+
+
+def least_memory(layers: Sequence[Layer], in_flight: Sequence[int]) -> float:
+    """Bytes that a device must have for some cut to fit."""
+    space = _spaces(layers, in_flight)
+    return _rows(len(layers), len(in_flight), lambda s, a, b: space[s](a, b))[-1][-1].cost
+
+
+class _Sums:
+    """The sum over any range of numbers, at once."""
+
+    def __init__(self, numbers: Sequence[float]) -> None:
+        self.before = list(accumulate(numbers, initial=0.0))
+
+    def __call__(self, start: int, end: int) -> float:
+        return self.before[end] - self.before[start]
+
+
+def _spaces(layers: Sequence[Layer], in_flight: Sequence[int]) -> list[_Sums]:
+    """Bytes of any range of layers, for each stage."""
+    return [_Sums([layer.states + count * layer.activations for layer in layers]) for count in in_flight]
+
+
+@dataclass(frozen=True)
+class _Best:
+    cost: float = inf  # the largest cost of a stage, if the stages so far have the layers so far
+    start: int = 0  # where the last of these stages starts
+
+
+def _rows(num_layers: int, num_stages: int, cost: Callable[[int, int, int], float]) -> list[list[_Best]]:
+    """rows[k][n]: the best way to give the first n layers to the first k stages; cost of (stage, start, end)."""
+    rows = [[_Best(0.0), *[_Best()] * num_layers]]
+    for stage in range(num_stages):
+        before = [(way.cost, n) for n, way in enumerate(rows[-1]) if way.cost < inf]
+        row = [_Best()]
+        for end in range(1, num_layers + 1):
+            ways = (_Best(max(most, cost(stage, n, end)), n) for most, n in before if n < end)
+            row.append(min(ways, key=lambda way: way.cost, default=_Best()))
+        rows.append(row)
+    return rows
+
+
+def _why(rows: list[list[_Best]], space: Sequence[_Sums], memory: float) -> str:
+    """Which stage cannot fit what the stages before it leave, however much they take."""
+    reach = [max((n for n, way in enumerate(row) if way.cost < inf), default=-1) for row in rows]
+    stage = reach.index(-1) - 1 if -1 in reach else len(space) - 1
+    start, end = reach[stage], len(rows[0]) - 1
+    if -1 in reach:
+        return f"stage {stage} cannot hold even layer {start}: {_of(space[stage](start, start + 1), memory)}"
+    before = f"the stages before it hold layers 0 to {start - 1} at most, and " if start else ""
+    left = f"layers {start} to {end - 1} take" if end - start > 1 else f"layer {start} takes"
+    return f"stage {stage} cannot fit: {before}{left} {_of(space[stage](start, end), memory)}"
+
+
+def _of(nbytes: float, memory: float) -> str:
+    return f"{units.text(nbytes, 'B')} of {units.text(memory, 'B')}"

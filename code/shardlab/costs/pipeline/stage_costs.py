@@ -1,0 +1,45 @@
+"""A transformer as `balance` sees it: the pieces of which a pipeline's stages are made, with their time and bytes.
+
+The head makes a stage slow: its product with a large vocabulary takes as long as several layers. Llama 3 takes a layer
+away from the first stage and one from the last for such reasons (Llama Team 2024, section 3.3.2,
+https://arxiv.org/abs/2407.21783).
+"""
+
+from ..compute import flops
+from ..facts import models
+from ..memory import activations
+from ..training import Training
+from .balance import Layer
+
+
+def names(training: Training) -> list[str]:
+    """Of the pieces, in the order of the model."""
+    return ["embedding", *(f"layer {layer}" for layer in range(training.spec.num_layers)), "head"]
+
+
+def pieces(training: Training, speed: float) -> list[Layer]:
+    """Embedding, layers, head with the last norm. speed: FLOP/s that a device reaches.
+
+    seconds and activations of one microbatch: forward, and a backward of twice the FLOPs. A tied head is counted where
+    it is: on its own stage it is a second copy of the embedding.
+    """
+    spec, per_parameter = training.spec, training.recipe.bytes_per_parameter
+    work = flops.forward(spec, batch=training.microbatch, sequence=training.tokens_per_sequence)
+    counts = models.parameters(spec)
+    head = work.pop("head")
+    layer = Layer(
+        seconds=3 * sum(work.values()) / spec.num_layers / speed,
+        states=per_parameter * models.layer_parameters(spec),
+        activations=sum(activations.layer(training).values()),
+    )
+    embedding = Layer(
+        seconds=0.0,  # it looks up
+        states=per_parameter * (counts["token embedding"] + counts["position embedding"]),
+        activations=sum(activations.embedding(training).values()),
+    )
+    last = Layer(
+        seconds=3 * head / speed,
+        states=per_parameter * (spec.vocab_size * spec.hidden_size + models.norm_parameters(spec)),
+        activations=sum(activations.head(training).values()),
+    )
+    return [embedding, *[layer] * spec.num_layers, last]

@@ -1,0 +1,226 @@
+"""Plays a recorded trace on a cluster: what the same program would have done on machines that nobody here owns.
+
+Rules, all of them:
+- computing takes its FLOPs at a stated share of the chip's peak; what is not counted in FLOPs takes no time;
+- a transfer begins when all its ranks have issued it; a receive that nobody has issued yet holds up its sender, as with
+  NCCL and gloo. It waits for its latency, then its bytes move at the max-min fair share of every hop (`sharing`), of
+  whose rate a stated share is reached;
+- messages from one rank to another arrive one after the other, and so do the collectives of one group; a message's
+  latency passes while the one before it moves, a collective's does not (NCCL starts it when that one has ended);
+- a rank stops at a waiting until that transfer has ended, and goes on.
+
+The simulators SMPI (Degomme et al. 2017, doi:10.1109/TPDS.2017.2669305) and Dimemas do this for programs of MPI.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import Any
+
+from shardlab import trace
+from shardlab.trace import Event
+
+from ..facts.hardware import LINK_UTILISATION
+from ..facts.network import Cluster, Hop
+from .sharing import Flow, Wires
+from .transfers import COMPUTE, ISSUE, Plan, plan
+
+UTILISATION = 0.4  # of the chip's peak while computing: see `data_parallel.Run`
+TOGETHER = 1e-12  # what lies no further apart, as a share of the time, happens at the same time
+RESUME, START, END = range(3)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one hop carried."""
+
+    hop: Hop
+    rates: tuple[tuple[float, float], ...]  # (from when, bytes/s), until the next; the last is 0
+
+    @property
+    def nbytes(self) -> float:
+        """All bytes that crossed the hop."""
+        ends = [*(time for time, _ in self.rates[1:]), 0.0]
+        return sum(rate * (end - time) for (time, rate), end in zip(self.rates, ends, strict=True) if rate)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What happened when a trace was played."""
+
+    cluster: Cluster
+    links: dict[str, Usage]  # of every hop that carried something, by its name
+    seconds: float  # until the last rank was done
+    _recorded: Sequence[Event] = field(repr=False)
+    _times: Sequence[tuple[float, float]] = field(repr=False)
+
+    @property
+    def where(self) -> str:
+        """What to write beside every figure of it."""
+        return f"replayed on {self.cluster.name}"
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """The trace with the times of this cluster, from 0; a communication begins when all its ranks have issued it.
+
+        What took no time, such as waiting for what was there, is left out, but for communications.
+        """
+        times = zip(self._recorded, self._times, strict=True)
+        played = [replace(event, start=start, end=end) for event, (start, end) in times]
+        return [event for event in played if event.kind == "communicate" or event.end > event.start]
+
+    def parts(self, rank: int = 0) -> dict[str, float]:
+        """Where one rank's time went, in seconds: computing, and waiting until the last rank was done."""
+        computing = sum(event.seconds for event in self.events if event.rank == rank and event.kind == "compute")
+        return {"computing": computing, "waiting": self.seconds - computing}
+
+    def curves(self, count: int = 2) -> dict[str, list[tuple[float, float]]]:
+        """How busy links were: name -> (from when, share of the link's rate), for the busiest ones of every kind."""
+        busy = sorted(self.links.values(), key=lambda usage: -usage.nbytes / usage.hop.bandwidth)
+        kinds = dict.fromkeys(usage.hop.kind for usage in busy)
+        most = [usage for kind in kinds for usage in [u for u in busy if u.hop.kind == kind][:count]]
+        return {use.hop.name: [(at, rate / use.hop.bandwidth) for at, rate in use.rates] for use in most}
+
+    def chrome(self) -> dict[str, Any]:
+        """The replay in the format that https://ui.perfetto.dev opens: ranks, and the bytes/s of every link."""
+        return trace.chrome(self.events, where=self.where, rates={name: use.rates for name, use in self.links.items()})
+
+
+def replay(
+    events: Iterable[Event],
+    cluster: Cluster,
+    *,
+    placement: Sequence[int] | None = None,
+    algorithm: str = "ring",
+    utilisation: float = UTILISATION,
+    link_utilisation: float = LINK_UTILISATION,
+) -> Replay:
+    """Play the trace, rank r on GPU placement[r] (else on GPU r).
+
+    algorithm: of all-reduces: "ring", or "switch" to add up in the NVSwitch where it can.
+    Errors: ValueError for a trace that does not fit together, or comes to a stop; for ranks without a GPU; for a share
+    of a peak that is none.
+    """
+    for name, share in (("utilisation", utilisation), ("link_utilisation", link_utilisation)):
+        if not 0 < share <= 1:
+            raise ValueError(f"{name}={share} is no share of a peak; use 0.4 for 40 %")
+    recorded = list(events)
+    laid_out = plan(recorded, cluster, placement, algorithm)
+    player = _Player(laid_out, utilisation * cluster.node.chip.peak_flops, link_utilisation)
+    player.play()
+    player.check(recorded)
+    used = zip(laid_out.hops, player.wires.rates, strict=True)
+    links = {hop.name: Usage(hop, tuple(rates)) for hop, rates in used if rates}
+    times = list(zip(player.begun, player.ended, strict=True))
+    return Replay(cluster, links, max(player.ended, default=0.0), recorded, times)
+
+
+class _Player:
+    """Simulated time. Everything that happens is on one heap, in order of time, then of its making."""
+
+    def __init__(self, laid_out: Plan, speed: float, link_utilisation: float) -> None:
+        self.programs, self.transfers, self.speed = laid_out.programs, laid_out.transfers, speed
+        self.wires = Wires([hop.bandwidth * link_utilisation for hop in laid_out.hops])
+        self.at = dict.fromkeys(self.programs, 0)  # of each rank: its next step
+        self.missing = [len(transfer.events) for transfer in self.transfers]  # ranks that have not issued it yet
+        self.done = [False] * len(self.transfers)
+        self.waiting: dict[int, list[int]] = {}  # transfer -> ranks that wait for it
+        self.queues: dict[Any, deque[int]] = {}  # channel -> the transfer under way, and those after it
+        self.early: set[int] = set()  # messages whose latency is over, behind another one
+        num_events = sum(map(len, self.programs.values()))
+        self.begun, self.ended = [0.0] * num_events, [0.0] * num_events
+        self.heap: list[tuple[float, int, int, Any, int]] = []
+        self.made = 0
+
+    def play(self) -> None:
+        for rank in self.programs:
+            self.go_on(rank, 0.0)
+        while self.heap:
+            now = self.heap[0][0]
+            limit = now * (1 + TOGETHER)
+            while self.heap and self.heap[0][0] <= limit:
+                _, _, what, subject, version = heappop(self.heap)
+                if what == RESUME:
+                    self.go_on(subject, now)
+                elif what == START:
+                    self.start(subject, now)
+                elif subject.version == version:
+                    self.wires.remove(subject)
+                    self.finish(subject.owner, now)
+            for flow in self.wires.settle(now):
+                self.later(flow.end, END, flow, flow.version)
+
+    def later(self, time: float, what: int, subject: Any, version: int = 0) -> None:
+        self.made += 1
+        heappush(self.heap, (time, self.made, what, subject, version))
+
+    def go_on(self, rank: int, now: float) -> None:
+        """Let a rank do its steps until one takes time."""
+        program, at = self.programs[rank], self.at[rank]
+        while at < len(program):
+            what, subject, event = program[at]
+            self.begun[event] = self.ended[event] = now
+            if what == ISSUE:
+                self.issue(subject, now)
+            elif what == COMPUTE:
+                if subject:
+                    self.ended[event] = now + subject / self.speed
+                    self.at[rank] = at + 1
+                    return self.later(self.ended[event], RESUME, rank)
+            elif not self.done[subject]:
+                self.waiting.setdefault(subject, []).append(rank)
+                break
+            at += 1
+        self.at[rank] = at
+
+    def issue(self, number: int, now: float) -> None:
+        """A rank takes part in a transfer from now on; the last one to do so sets it going."""
+        self.missing[number] -= 1
+        if not self.missing[number]:
+            transfer = self.transfers[number]
+            queue = self.queues.setdefault(transfer.channel, deque())
+            queue.append(number)
+            if len(queue) == 1 or transfer.channel[0] == "message":
+                self.set_out(number, now)
+
+    def set_out(self, number: int, now: float) -> None:
+        """The latency begins."""
+        for event in self.transfers[number].events:
+            self.begun[event] = now
+        self.later(now + self.transfers[number].latency, START, number)
+
+    def start(self, number: int, now: float) -> None:
+        """The latency is over: bytes move, if there are any, and if nothing goes before."""
+        transfer = self.transfers[number]
+        if self.queues[transfer.channel][0] != number:
+            self.early.add(number)
+        elif transfer.nbytes and transfer.uses:
+            self.wires.add(Flow(number, transfer.uses, transfer.nbytes, now))
+        else:
+            self.finish(number, now)
+
+    def finish(self, number: int, now: float) -> None:
+        """The last byte has arrived: the next of the channel begins, and whoever has waited goes on."""
+        transfer = self.transfers[number]
+        self.done[number] = True
+        for event in transfer.events:
+            self.ended[event] = now
+        queue = self.queues[transfer.channel]
+        queue.popleft()
+        if queue and transfer.channel[0] == "collective":
+            self.set_out(queue[0], now)
+        elif queue and queue[0] in self.early:
+            self.start(queue[0], now)
+        for rank in self.waiting.pop(number, ()):
+            self.ended[self.programs[rank][self.at[rank]][2]] = now
+            self.at[rank] += 1
+            self.go_on(rank, now)
+
+    def check(self, events: Sequence[Event]) -> None:
+        """Errors: ValueError where ranks still wait: the trace cannot have happened."""
+        stuck = [program[self.at[rank]][2] for rank, program in self.programs.items() if self.at[rank] < len(program)]
+        if stuck:
+            told = [f"line {trace.line(event)}: rank {events[event].rank}" for event in stuck[:2]]
+            raise ValueError(f"the trace comes to a stop: {' and '.join(told)} wait for each other")

@@ -1,0 +1,184 @@
+"""One step under ZeRO, predicted: the program of a rank, played with its collectives one after another on one link.
+
+The program is that of `ranks.zero`: a layer is gathered while the one before it computes, gradients leave while those
+of the next layer are computed; here in stage 1, too, as in large engines, where `ranks.zero` sends them in its step
+(Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054; Zhao et al. 2023, https://arxiv.org/abs/2304.11277). All
+ranks are alike, so one stands for all; `replay` plays it for many.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from shardlab.layout import Layout
+from shardlab.trace import Event
+
+from .. import collectives, data_parallel, memory
+from ..compute import flops
+from ..facts.hardware import Link
+from ..traces.programs import Writer
+from ..training import Training
+from . import sharding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(data_parallel.Run):
+    """What is trained, on what, and at which stage. overlap: gather and send while computing; False: wait each time."""
+
+    zero: int = 3
+    hold: bool = False  # gradients stay whole until the last microbatch: see `zero.sent_bytes`
+
+    @cached_property
+    def training(self) -> Training:
+        """The same for the counts of memory and of bytes."""
+        return Training(
+            spec=self.spec,
+            layout=Layout(dp=self.ranks, zero=self.zero),
+            recipe=self.recipe,
+            microbatch=self.batch_per_rank // self.num_microbatches,
+            num_microbatches=self.num_microbatches,
+            sequence=self.tokens_per_sequence,
+            attention=self.attention,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of a run, in seconds of one rank."""
+
+    run: Run
+    forward: float
+    backward: float
+    update: float
+    communication: float  # the link is busy
+    waiting: float  # of these, the rank waits for
+
+    @property
+    def compute(self) -> float:
+        """The same step without anyone to talk to."""
+        return self.forward + self.backward + self.update
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the step."""
+        return self.compute + self.waiting
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the throughput that as many ranks would have if they never talked: 1 is perfect."""
+        return self.compute / self.seconds
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The step's duration, split: sums to `seconds`."""
+        return {"forward": self.forward, "backward": self.backward, "waiting": self.waiting, "update": self.update}
+
+
+def step(run: Run) -> Step:
+    """What one step takes. Each rank updates the parameters it holds the optimizer's states of."""
+    speed = run.utilisation * run.chip.peak_flops
+    work = flops.training_step(run.spec, batch=run.batch_per_rank, sequence=run.tokens_per_sequence)
+    forward, backward = (sum(work[part].values()) / speed for part in ("forward", "backward"))
+    busy, played = play(program(run), run)
+    held = run.num_parameters / (run.ranks if run.zero >= memory.CUT_FROM["optimizer"] else 1)
+    return Step(
+        run=run,
+        forward=forward,
+        backward=backward,
+        update=run.recipe.update_traffic * held / run.chip.memory_bandwidth,
+        communication=busy,
+        waiting=max(0.0, played - forward - backward),
+    )
+
+
+def play(events: Iterable[Event], run: Run) -> tuple[float, float]:
+    """Seconds the link is busy, and seconds until the rank is done: collectives follow one another on the link."""
+    link = replace(run.link, bandwidth=run.link_utilisation * run.link.bandwidth)
+    ends: dict[int | None, float] = {}
+    clock = free = busy = 0.0
+    for event in events:
+        if event.kind == "compute":
+            clock += event.flops / (run.utilisation * run.chip.peak_flops)
+        elif event.kind == "communicate":
+            seconds = _seconds(event, run.ranks, link)
+            ends[event.number] = free = max(clock, free) + seconds
+            busy += seconds
+        else:
+            clock = max(clock, ends[event.number])
+    return busy, clock
+
+
+def _seconds(event: Event, ranks: int, link: Link) -> float:
+    if event.op == "all_reduce":
+        return collectives.all_reduce_seconds(event.nbytes, ranks, link)
+    return collectives.all_gather(event.nbytes, ranks).seconds(link)  # a reduce-scatter takes as long
+
+
+def program(run: Run, rank: int = 0) -> list[Event]:
+    """What one rank computes, says and waits for in a step, in order; the update takes no FLOPs worth counting."""
+    writer = _Writer(run, rank)
+    for number in range(run.num_microbatches):
+        last = number == run.num_microbatches - 1
+        writer.forward()
+        writer.backward(send=last or (run.zero >= memory.CUT_FROM["gradients"] and not run.hold))
+    if memory.CUT_FROM["optimizer"] <= run.zero < memory.CUT_FROM["parameters"]:
+        writer.gather_all()
+    return writer.events
+
+
+class _Writer(Writer):
+    """Knows the sizes of a run."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        super().__init__(rank)
+        self.run, self.group = run, range(run.ranks)
+        work = flops.forward(run.spec, batch=run.training.microbatch, sequence=run.tokens_per_sequence)
+        self.layer_work, self.head_work = (sum(work.values()) - work["head"]) / run.spec.num_layers, work["head"]
+        *self.layers, self.rest = [sharding.padded(numel, run.ranks) for numel in sharding.buffers(run.training)]
+        self.cut = run.zero >= memory.CUT_FROM["parameters"]
+
+    def forward(self) -> None:
+        rest = self._gather(self.rest)
+        arriving = self._gather(self.layers[0])
+        self._wait(rest)
+        for following in [*self.layers[1:], 0]:
+            self._wait(arriving)
+            arriving = self._gather(following)
+            self.compute(self.layer_work, "forward")
+        self.compute(self.head_work, "forward")
+
+    def backward(self, *, send: bool) -> None:
+        arriving, leaving = self._gather(self.layers[-1]), None
+        self.compute(2 * self.head_work, "backward")
+        for layer, following in zip(self.layers[::-1], [*self.layers[-2::-1], 0], strict=True):
+            self._wait(arriving)
+            arriving = self._gather(following)
+            self.compute(2 * self.layer_work, "backward")
+            sent = self._send(layer) if send else None
+            self._wait(leaving)
+            leaving = sent
+        last = self._send(self.rest) if send else None
+        self._wait(leaving)
+        self._wait(last)
+
+    def gather_all(self) -> None:
+        numbers = [self._say("all_gather", self.run.recipe.parameters * size) for size in (*self.layers, self.rest)]
+        for number in numbers:
+            self._wait(number)
+
+    def _gather(self, numel: int) -> int | None:
+        return self._say("all_gather", self.run.recipe.parameters * numel) if self.cut and numel else None
+
+    def _send(self, numel: int) -> int | None:
+        op = "reduce_scatter" if self.run.zero >= memory.CUT_FROM["optimizer"] else "all_reduce"
+        return self._say(op, self.run.recipe.gradients * numel)
+
+    def _say(self, op: str, nbytes: float) -> int | None:
+        if self.run.ranks == 1:
+            return None
+        number = self.collective(op, nbytes, self.group)
+        self.wait([] if self.run.overlap else [number])
+        return number
+
+    def _wait(self, number: int | None) -> None:
+        self.wait([] if number is None or not self.run.overlap else [number])

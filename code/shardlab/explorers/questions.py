@@ -1,0 +1,156 @@
+"""Questions with an answer, and how a guess is read and judged: numbers by their ratio, choices as right or wrong.
+
+Every sentence stands here once. A page carries them as templates, and guess.js fills in the guess.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+from .page import slug
+
+DIGITS = r"((\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{0,15})?|\.\d{1,15})([eE][+\-]?\d{1,2})?"  # 1,000 and 1e3
+PLAIN = 1e-3, 1e9  # numbers between the two are written without an exponent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What both kinds share.
+
+    name: identifies the question in the whole book, and its guess is kept under this name. why: one sentence that
+    is shown with the answer, or nothing.
+    """
+
+    name: str
+    text: str
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name != slug(self.name):
+            raise ValueError(f"{self.name!r} cannot name a question; take {slug(self.name)!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Question):
+    """A question whose answer is a number above zero.
+
+    units: what stands behind 1, and behind every other number. within: the factor up to which a guess is close.
+    Raises ValueError for an answer that is zero, negative or infinite.
+    """
+
+    answer: float
+    units: tuple[str, str] = ("", "")
+    within: float = 1.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.answer < math.inf:
+            raise ValueError(f"a guess has no ratio to the answer {self.answer}; ask with guess.choice instead")
+        if self.within < 1:
+            raise ValueError(f"within is a factor of at least 1, got {self.within}; 1.1 allows 10 %")
+
+    @property
+    def pattern(self) -> str:
+        """What a guess looks like, as Python and browsers both read it; its unit may follow."""
+        units = "|".join(re.sub(r"([\\^$.*+?()\[\]{}|/])", r"\\\1", unit) for unit in self.units)
+        return rf"\s*(?=[\d.,]*[1-9]){DIGITS}\s*({units})?\s*"
+
+    @property
+    def ask(self) -> str:
+        """What to type instead of something that is no number."""
+        unit = f", in {self.units[1]}" if self.units[1] else ""
+        return f"Type a number above zero{unit}: 300, 2.8, 1,000 and 1e3 are all understood."
+
+    @property
+    def solution(self) -> str:
+        """The answer with its unit."""
+        return self._quantity(self.answer)
+
+    def shown(self, given: str) -> str:
+        """Return a guess with its unit; raises ValueError, saying what to type, if it is no number."""
+        return self._quantity(self._value(given))
+
+    def judge(self, given: str) -> str:
+        """Return the sentence that says how far off a guess is; raises ValueError as `shown` does."""
+        x = self._value(given)
+        ratio = x / self.answer
+        factor = max(ratio, 1 / ratio)
+        how = "close" if factor <= self.within else "small" if ratio < 1 else "large"
+        sentence = self._sentences()["exact" if number_text(x) == number_text(self.answer) else how]
+        return sentence.format(guess=self._quantity(x), factor=number_text(rounded(factor, 2)))
+
+    def rules(self) -> dict[str, Any]:
+        """Return what guess.js needs to judge in the same way."""
+        return {"answer": self.answer, "units": self.units, "within": self.within, "says": self._sentences()}
+
+    def _sentences(self) -> dict[str, str]:
+        guessed = f"You guessed {{guess}}; the answer is {self.solution}. Your guess is"
+        percent = f"{100 * (self.within - 1):.0f} %"
+        return {
+            "exact": "You guessed {guess}. That is right.",
+            "close": f"{guessed} within {percent if self.within < 2 else f'a factor of {self.within:g}'}.",  # noqa: PLR2004
+            "small": f"{guessed} too small by a factor of {{factor}}.",
+            "large": f"{guessed} too large by a factor of {{factor}}.",
+        }
+
+    def _quantity(self, x: float) -> str:
+        return f"{number_text(x)} {self.units[x != 1]}".strip()
+
+    def _value(self, given: str) -> float:
+        found = re.fullmatch(self.pattern, given, re.ASCII)
+        if not found:
+            raise ValueError(self.ask)
+        return float((found[1] + (found[5] or "")).replace(",", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Question):
+    """A question with one right answer among its options; raises ValueError when it is not among them."""
+
+    answer: str
+    options: tuple[str, ...]
+    ask = "Choose one of the answers first."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.answer not in self.options or len({*self.options}) < max(2, len(self.options)):
+            wants = "give two or more options, all different, with the answer among them"
+            raise ValueError(f"the options are {[*self.options]}, the answer is {self.answer!r}; {wants}")
+
+    @property
+    def solution(self) -> str:
+        """The right option."""
+        return self.answer
+
+    def shown(self, given: str) -> str:
+        """Return the chosen option; raises ValueError, saying what to do, if it is none of them."""
+        if given not in self.options:
+            raise ValueError(self.ask)
+        return given
+
+    def judge(self, given: str) -> str:
+        """Return the sentence that says whether a choice is right; raises ValueError as `shown` does."""
+        right = "That is right." if self.shown(given) == self.answer else f'The answer is "{self.answer}".'
+        return f'You guessed "{given}". {right}'
+
+    def rules(self) -> dict[str, Any]:
+        """Return what guess.js needs to judge in the same way: the sentence of each option."""
+        return {"says": {option: self.judge(option) for option in self.options}}
+
+
+def number_text(x: float) -> str:
+    """Write a positive number for a reader: a whole one in full, others with three significant digits."""
+    short = x if float(x).is_integer() and x < PLAIN[1] else rounded(x, 3)
+    if PLAIN[0] <= short < PLAIN[1]:
+        return f"{int(short) if float(short).is_integer() else short:,}"
+    digits, power = f"{short:.2e}".split("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
+def rounded(x: float, digits: int) -> float:
+    """Round to significant digits, halves upwards, as JavaScript's toPrecision does."""
+    return float(Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal(Decimal(x)))

@@ -1,0 +1,79 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from shardlab.costs import collectives
+from shardlab.costs.data_parallel import machines, scaling, step
+from shardlab.costs.facts import hardware, recipes
+
+PARTS = {  # the link inside, the link between, and how many cards
+    "NVLink, 8 InfiniBand cards": ("NVLink 4", "InfiniBand NDR", 8),
+    "PCIe, 1 InfiniBand card": ("PCIe 5.0 x16", "InfiniBand NDR", 1),
+    "PCIe, 100 GbE": ("PCIe 5.0 x16", "100 GbE", 1),
+    "PCIe, 25 GbE": ("PCIe 5.0 x16", "25 GbE", 1),
+    "PCIe, 10 GbE": ("PCIe 5.0 x16", "10 GbE", 1),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 16, 64])
+@pytest.mark.parametrize("name", machines.NETWORKS)
+def test_a_network_is_what_the_formula_makes_of_its_parts(name, ranks):
+    """Rings laid over the wires of every server, against one line that knows the parts only."""
+    *links, cards = PARTS[name]
+    inside, between = map(hardware.link, links)
+    formula = collectives.ring_through_servers(inside, between, gpus=8, cards=cards) if ranks > 8 else inside
+    found = machines.network(name, ranks)
+    assert (found.bandwidth, found.latency) == pytest.approx((formula.bandwidth, formula.latency))
+    assert found.slowest_hop == formula.slowest_hop
+
+
+@pytest.mark.parametrize("name", machines.NETWORKS)
+def test_a_chip_is_only_on_the_link_it_exists_with(name):
+    kind, chip = name.split(",")[0], machines.chip(name).name
+    assert {"NVLink": "SXM", "PCIe": "PCIe"}[kind] in chip
+
+
+def test_the_networks_are_in_order():
+    rates = [machines.network(name, 16).bandwidth for name in machines.NETWORKS]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("name", machines.examples())
+def test_every_example_fits_and_says_how_many_gpus_it_has(name):
+    run = machines.examples()[name]
+    assert step(run).fits
+    chip = re.split(" SXM| PCIe| 24", run.chip.name)[0]
+    assert name.startswith(f"{run.ranks} {chip}, ")
+    assert ("SXM" in run.chip.name) == ("NVLink" in name or "InfiniBand" in name)
+    assert "RTX" not in name or "GbE" in name  # its driver allows no direct way to a second one in the same machine
+
+
+def test_the_examples_differ_only_in_the_machine():
+    facts = {name: machines.facts(run) for name, run in machines.examples().items()}
+    assert {(model, tokens) for model, tokens, _ in facts.values()} == {("GPT-2 medium", 8192)}
+    reached, beta = 0.4 * 989.4e12, 0.8 * 450e9
+    assert facts["8 H100, NVLink"][2] == pytest.approx(reached / beta)
+    shares = {name: scaling.communication_share(run)["with overlap"] for name, run in machines.examples().items()}
+    most_hidden = max(shares[name] for name in facts if facts[name][1] > facts[name][2])
+    least_hidden = min(shares[name] for name in facts if facts[name][1] < facts[name][2])
+    assert most_hidden < 0.1 < least_hidden
+
+
+def test_gradients_of_more_bytes_need_more_tokens():
+    run = machines.examples()["8 H100, PCIe"]
+    fp32 = replace(run, recipe=recipes.recipe("mixed, fp32 gradients"))
+    assert machines.facts(fp32)[2] == 2 * machines.facts(run)[2]
+
+
+def test_a_model_without_a_name_has_no_facts():
+    run = machines.examples()["8 H100, PCIe"]
+    with pytest.raises(ValueError, match=r"no published model.*GPT-2 XL"):
+        machines.facts(replace(run, spec=replace(run.spec, num_layers=7)))
+
+
+def test_an_unknown_network_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"wifi.*PCIe, 10 GbE"):
+        machines.network("wifi", 2)
+    with pytest.raises(ValueError, match="wifi"):
+        machines.chip("wifi")

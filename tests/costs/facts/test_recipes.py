@@ -1,0 +1,31 @@
+import pytest
+
+from shardlab.costs.facts import recipes
+
+
+def test_both_counts_for_mixed_precision_are_in_print():
+    """16 bytes in the ZeRO paper; Megatron keeps fp32 gradients: 18. https://docs.nvidia.com/megatron-core/"""
+    assert recipes.recipe("mixed, 16-bit gradients").bytes_per_parameter == 16
+    assert recipes.recipe("mixed, fp32 gradients").bytes_per_parameter == 18
+    assert recipes.recipe("fp32 Adam").bytes_per_parameter == 16
+
+
+def test_adam_in_8_bits_keeps_a_quarter_of_the_states():
+    """Dettmers et al. 2022, https://arxiv.org/abs/2110.02861: 2 bytes for 8, and a scale for each block of 2048."""
+    small, large = recipes.recipe("mixed, 8-bit Adam"), recipes.recipe("mixed, 16-bit gradients")
+    assert (large.optimizer - 4) / (small.optimizer - 4) == pytest.approx(4, rel=0.002)
+    assert small.bytes_per_parameter == pytest.approx(10, rel=0.0004)
+
+
+@pytest.mark.parametrize("recipe", recipes.RECIPES.values(), ids=lambda recipe: recipe.name)
+def test_an_update_reads_the_gradient_and_reads_and_writes_the_rest(recipe):
+    """The 16-bit parameter of mixed precision is only written: it is made from the master copy."""
+    rest = recipe.optimizer if recipe.name.startswith("mixed") else recipe.parameters + recipe.optimizer
+    written = recipe.parameters if recipe.name.startswith("mixed") else 0
+    assert recipe.update_traffic == pytest.approx(recipe.gradients + 2 * rest + written, rel=0.001)
+    assert recipe.source
+
+
+def test_an_unknown_recipe_is_an_error():
+    with pytest.raises(ValueError, match="known: fp32 Adam, fp32 SGD with momentum"):
+        recipes.recipe("int4")

@@ -1,0 +1,133 @@
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from shardlab.costs.facts import models, recipes
+from shardlab.costs.memory import activations
+from shardlab.costs.training import Training
+from shardlab.layout import Layout
+from shardlab.spec import TransformerSpec
+
+LEFT_OUT = ("norms: statistics", "attention: statistics")  # "small" in the paper: a few bytes for each token
+# Korthikanti et al. 2022, Table 3: attention heads, hidden size.
+MODELS = {"22B": (64, 6144), "175B (GPT-3)": (96, 12288), "530B (MT-NLG)": (128, 20480), "1T": (160, 25600)}
+
+
+def training(heads=96, hidden=12288, *, tp=1, sequence_parallel=False, **changes):
+    """A GPT as in the paper: sequences of 2048, dropout, stored scores unless it says otherwise."""
+    spec = TransformerSpec(
+        vocab_size=51200, context_length=2048, hidden_size=hidden, num_layers=3, num_heads=heads
+    )
+    layout = Layout(tp=tp, sequence_parallel=sequence_parallel)
+    return Training(spec=spec, layout=layout, dropout=True, **{"attention": "stored", **changes})
+
+
+def published(run):
+    """Bytes of a layer without what the paper leaves out."""
+    return sum(nbytes for name, nbytes in activations.layer(run).items() if name not in LEFT_OUT)
+
+
+@pytest.mark.parametrize("sizes", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("microbatch", [1, 4])
+@pytest.mark.parametrize("t", [1, 2, 8])
+def test_table_2_of_korthikanti(sizes, microbatch, t):
+    """https://arxiv.org/abs/2205.05198: bytes of one layer, for six ways to train."""
+    a, h = sizes
+    s, b = 2048, microbatch
+    quotient, ways = Fraction(5 * a * s, h), {"microbatch": b, "tp": t}
+    assert published(training(a, h, microbatch=b)) == s * b * h * (34 + quotient)
+    assert published(training(a, h, **ways)) == s * b * h * (10 + (24 + quotient) / t)
+    assert published(training(a, h, **ways, sequence_parallel=True)) == s * b * h * (34 + quotient) / t
+    selective = {**ways, "recomputation": "selective"}
+    assert published(training(a, h, **selective)) == s * b * h * Fraction(10 + 24 / t)
+    assert published(training(a, h, **selective, sequence_parallel=True)) == s * b * h * Fraction(34, t)
+    assert published(training(a, h, **ways, recomputation="full")) == s * b * h * 2
+
+
+@pytest.mark.parametrize(("model", "quotient", "saved"), [("175B (GPT-3)", 80, 0.70), ("530B (MT-NLG)", 64, 0.65)])
+def test_what_selective_recomputation_saves(model, quotient, saved):
+    """Section 5: 5as/h is 80 for GPT-3 and 64 for MT-NLG, so that 70 % and 65 % of the activations go."""
+    stored, selective = training(*MODELS[model]), training(*MODELS[model], recomputation="selective")
+    assert published(stored) / (2048 * MODELS[model][1]) == 34 + quotient
+    assert 1 - published(selective) / published(stored) == pytest.approx(saved, abs=0.005)
+
+
+@pytest.mark.parametrize("sizes", MODELS.values(), ids=MODELS)
+def test_both_techniques_together_save_about_five_times(sizes):
+    """The paper's abstract: 5x less than tensor parallelism alone, on the eight GPUs of a server."""
+    before = published(training(*sizes, tp=8))
+    after = published(training(*sizes, tp=8, sequence_parallel=True, recomputation="selective"))
+    assert 4.9 < before / after < 6.3
+
+
+@pytest.mark.parametrize("changes", [{}, {"attention": "flash"}, {"recomputation": "full"}])
+def test_what_the_paper_leaves_out_is_small(changes):
+    run = training(**changes)
+    assert sum(activations.layer(run).values()) <= 1.002 * published(run)
+
+
+def test_flash_attention_keeps_what_selective_recomputation_keeps():
+    assert published(training(attention="flash")) == published(training(recomputation="selective"))
+
+
+@pytest.mark.parametrize("t", [1, 4])
+def test_embedding_and_head_follow_section_4_3(t):
+    """A mask of sbh before the layers, 4sbh(1 + v/h) after them, divided by t with sequence parallelism."""
+    run, sbh, v, h = training(tp=t, sequence_parallel=True, microbatch=2), 2 * 2048 * 12288, 51200, 12288
+    head = activations.head(run)
+    assert activations.embedding(run)["dropout masks"] == sbh / t
+    assert head["norm: input"] + head["head: input"] + head["logits"] == pytest.approx(4 * sbh / t * (1 + v / h))
+
+
+def test_zero_counts_less():
+    """Rajbhandari et al. 2020, section 3.2: 60 GB for GPT-2 XL, 32 sequences of 1024, by 12 numbers of h each token.
+
+    That leaves out the scores, and some of the rest: by Korthikanti et al. it is 17 numbers, and 57 with the scores.
+    """
+    xl = models.published("GPT-2 XL").spec
+    run = Training(spec=xl, microbatch=32, attention="stored", dropout=True)
+    layers = 48 * sum(activations.layer(run).values())
+    without_scores = 48 * sum(activations.layer(replace(run, attention="flash")).values())
+    zero = 12 * 2 * 1600 * 1024 * 32 * 48
+    assert zero == pytest.approx(60e9, rel=0.01)
+    assert without_scores / zero == pytest.approx(17 / 12, rel=0.01)
+    assert layers / zero == pytest.approx(57 / 12, rel=0.01)
+
+
+def test_llama_keeps_what_its_layers_have():
+    """By hand for one token: h = 8, one of two heads for keys and values (4 wide), f = 20, no dropout."""
+    spec = TransformerSpec(
+        vocab_size=10, context_length=4, hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1,
+        ffn_size=20, style="llama",
+    )  # fmt: skip
+    flash, stored = (Training(spec=spec, sequence=3, attention=attention) for attention in ("flash", "stored"))
+    norms, attention, feed_forward = 2 * 8, 8 + 8 + 4 + 4 + 8, 8 + 3 * 20
+    statistics, heads = 4 + 4, 2 * 4  # one fp32 number of each norm, and of each head
+    each = 2 * (norms + attention + feed_forward) + statistics
+    assert sum(activations.layer(flash).values()) == 3 * (each + heads)
+    assert sum(activations.layer(stored).values()) == 3 * each + 2 * (2 * 3 * 3)
+    assert sum(activations.head(flash).values()) == 3 * (2 * 2 * 8 + 4 + 4 * 10 + 8) + 4
+    assert sum(activations.embedding(flash).values()) == 3 * 8
+
+
+def test_twice_the_bytes_for_fp32_except_for_masks_and_statistics():
+    half, full = (
+        published(training(attention="flash", recipe=recipes.recipe(name)))
+        for name in ("mixed, 16-bit gradients", "fp32 Adam")
+    )
+    assert full / half == 66 / 34
+
+
+@pytest.mark.parametrize("name", ["GPT-2 small", "Llama 3 8B"])
+def test_ranks_of_a_sequence_hold_it_once_together(name):
+    """Context parallelism cuts everything; tensor parallelism with sequence parallelism too, while heads suffice."""
+    spec = models.published(name).spec
+
+    def held(**degrees):
+        layout = Layout(**degrees, sequence_parallel=True)
+        run = Training(spec=spec, layout=layout, attention="stored", dropout=True, sequence=1024)
+        return sum(sum(part(run).values()) for part in (activations.layer, activations.embedding))
+
+    assert 4 * held(cp=4) == pytest.approx(held(), rel=1e-6)
+    assert 4 * held(tp=4) == pytest.approx(held(), rel=1e-3)  # each rank keeps all token numbers

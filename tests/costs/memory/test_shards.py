@@ -1,0 +1,77 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardlab import cuts
+from shardlab.costs.facts import models
+from shardlab.costs.memory import shards
+from shardlab.layout import Layout, tensor_degrees
+from shardlab.spec import TransformerSpec
+
+PUBLISHED = [each.spec for each in models.PUBLISHED.values()]
+SMALL = TransformerSpec(
+    vocab_size=50, context_length=16, hidden_size=24, num_layers=7, num_heads=6, num_kv_heads=2, ffn_size=36
+)
+
+
+@settings(deadline=None)
+@given(spec=st.sampled_from([*PUBLISHED, SMALL]), data=st.data())
+def test_summed_over_ranks_it_is_the_model_and_what_is_held_again(spec, data):
+    """The whole is counted from the shapes of the layers; what is held again, by hand from the layout."""
+    layout = Layout(
+        tp=data.draw(st.sampled_from(tensor_degrees(spec))),
+        pp=data.draw(st.integers(1, min(spec.num_layers, 16))),
+    )
+    ranks = sum(layout.tp * sum(shards.parameters(spec, layout, stage).values()) for stage in range(layout.pp))
+    assert ranks == models.num_parameters(spec) + sum(shards.held_again(spec, layout).values())
+
+
+@pytest.mark.parametrize("spec", [*PUBLISHED[:4], *PUBLISHED[-3:]])
+def test_one_rank_has_the_parts_of_the_model(spec):
+    assert shards.parameters(spec, Layout()) == models.parameters(spec)
+    assert not any(shards.held_again(spec, Layout()).values())
+
+
+def test_what_is_held_again_has_names():
+    gpt = models.published("GPT-2 small").spec
+    assert shards.held_again(gpt, Layout(pp=2)) == {
+        "tied head": 50257 * 768,
+        "position embedding": 0,
+        "norms": 0,
+        "biases after a sum": 0,
+        "key/value heads": 0,
+        "padding of the vocabulary": 0,
+    }
+    again = shards.held_again(gpt, Layout(tp=4))
+    assert again["position embedding"] == 3 * 1024 * 768
+    assert again["norms"] == 3 * 25 * 2 * 768
+    assert again["biases after a sum"] == 3 * 12 * 2 * 768
+    assert again["padding of the vocabulary"] == 3 * 768  # 4 * 12565 = 50260 rows
+    llama = shards.held_again(models.published("Llama 3 8B").spec, Layout(tp=16))
+    assert llama["key/value heads"] == 32 * 2 * 8 * 128 * 4096  # each of 8 heads on two ranks
+
+
+@pytest.mark.parametrize("spec", [SMALL, *PUBLISHED[:2]])
+def test_a_rank_holds_the_pieces_that_are_cut_for_it(spec):
+    for tp in tensor_degrees(spec):
+        held = sum(shards.parameters(spec, Layout(tp=tp)).values())
+        assert held == cuts.num_parameters(spec, tp)
+        layers = spec.num_layers * shards.layer_parameters(spec, Layout(tp=tp))
+        assert layers == held - sum(
+            shards.parameters(spec, Layout(tp=tp))[part] for part in ("token embedding", "position embedding", "head")
+        ) - models.norm_parameters(spec)
+
+
+def test_stages_hold_what_stands_at_their_ends():
+    first, middle, last = (shards.parameters(SMALL, Layout(pp=3), stage) for stage in range(3))
+    layer = shards.layer_parameters(SMALL, Layout(pp=3))
+    assert sum(middle.values()) == 2 * layer
+    assert sum(first.values()) == 3 * layer + (50 + 16) * 24
+    assert sum(last.values()) == 2 * layer + 2 * 24 + 50 * 24  # the last norm, and a copy of the tied embedding
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="no stage 2 of pp=2; use 0 to 1"):
+        shards.parameters(SMALL, Layout(pp=2), 2)
+    with pytest.raises(ValueError, match="use tp = 1, 2, 6"):
+        shards.parameters(SMALL, Layout(tp=5))

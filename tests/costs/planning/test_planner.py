@@ -1,0 +1,274 @@
+import functools
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from shardlab.costs import memory, step, training
+from shardlab.costs.facts import models, nodes
+from shardlab.costs.planning import footprint, planner, plans
+from shardlab.costs.planning.plans import Plan, Question
+from shardlab.costs.published import studies
+from shardlab.costs.step import axes
+from shardlab.costs.step.engines import ENGINES, MEGATRON_2021
+from shardlab.costs.training import Training
+from shardlab.layout import Layout, divisors
+from shardlab.spec import TransformerSpec
+
+SMALL = TransformerSpec(vocab_size=50_257, context_length=1024, hidden_size=3072, num_layers=6, num_heads=24)
+GROUPED = replace(SMALL, style="llama", num_kv_heads=4, num_layers=8)
+
+
+def small(spec=SMALL, *, num_nodes=2, batch=48, room=8e9, node="DGX A100", **options):
+    """On GPUs with little memory, so that some plans fit and some do not."""
+    there = nodes.node(node)
+    there = replace(there, chip=replace(there.chip, memory=room))
+    cluster = replace(nodes.cluster(node, num_nodes), node=there)
+    return Question(spec=spec, cluster=cluster, batch=batch, **options)
+
+
+QUESTIONS = {
+    "GPT, one node": small(num_nodes=1, batch=24),
+    "GPT, two nodes, scores stored": small(attention="stored", dropout=True, engine=MEGATRON_2021),
+    "Llama, two nodes, contexts": small(GROUPED, context=(1, 2, 3), batch=16),
+    "Llama, three nodes, PCIe": small(GROUPED, num_nodes=3, batch=24, node="PCIe box, InfiniBand NDR", room=6e9),
+    "fp8": small(GROUPED, node="DGX H100", batch=32, precision="fp8", engine=ENGINES["Llama 3, 2024"]),
+}
+
+
+@functools.cache
+def answered(name):
+    return planner.search(QUESTIONS[name])
+
+
+def brute(question):
+    """Every plan that a `Training` can be made of, timed by `step` and weighed by `memory`, with nothing shared."""
+    found = {}
+    gpus, node = question.cluster.gpus, question.cluster.node
+    recomputations = [each for each in question.recomputations if each != "selective" or question.attention == "stored"]
+    for tp, pp, cp in product(range(1, gpus + 1), range(1, gpus + 1), question.context):
+        if gpus % (tp * pp * cp) or not axes.fits_nodes(question.cluster, tp):
+            continue
+        dp = gpus // (tp * pp * cp)
+        choices = product(question.zero, question.sequence_parallel, range(1, question.batch + 1), recomputations)
+        for zero, shared, size, again in choices:
+            if (zero and dp * cp == 1) or (shared and tp == 1) or question.batch % (dp * size):
+                continue
+            for schedule, chunks in product(question.schedules, range(1, 9)):
+                m = question.batch // (dp * size)
+                if (schedule == "interleaved") != (chunks > 1) or (chunks > 1 and m < pp):
+                    continue
+                if pp == 1 and schedule != "1F1B":
+                    continue
+                plan = Plan(0, 0, tp, cp, pp, dp, zero, shared, size, again, schedule, chunks)
+                try:
+                    run = plans.run_of(question, plan)
+                except ValueError:
+                    continue
+                found[plan[2:]] = run, memory.total(run.training), node.chip.memory
+    return found
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_plans_are_all_there_are_and_as_step_and_memory_have_them(name):
+    question, answer = QUESTIONS[name], answered(name)
+    expected = brute(question)
+    every = (*answer.fitting, *answer.rejected)
+    looked_at = {(*plan[2:12], ""): plan for plan in every if plan.reason in ("", "memory")}
+    assert looked_at.keys() == expected.keys()
+    assert len(answer.fitting) > 50
+    assert {plan.reason for plan in looked_at.values()} == {"", "memory"}
+    for key, (_run, nbytes, room) in expected.items():
+        plan = looked_at[key]
+        assert plan.nbytes == pytest.approx(nbytes, rel=1e-12)
+        assert (plan.reason == "memory") == (nbytes > room)
+    for plan in answer.fitting[::7]:
+        assert plan.seconds == pytest.approx(step.step(expected[plan[2:]][0]).seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_fastest_comes_first(name):
+    seconds = [plan.seconds for plan in answered(name).fitting]
+    assert seconds == sorted(seconds)
+    assert answered(name).best.seconds == seconds[0] > 0
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_rejected_plan_has_a_reason_with_numbers(name):
+    question, answer = QUESTIONS[name], answered(name)
+    assert sum(answer.reasons.values()) == len(answer.rejected)
+    for reason in answer.reasons:
+        plan = next(plan for plan in answer.rejected if plan.reason == reason)
+        text = plans.why(question, plan)
+        assert reason in plans.REASONS
+        assert any(letter.isdigit() for letter in text), text
+
+
+def test_reasons_name_what_is_wrong():
+    question = small(num_nodes=3, batch=20, room=60e9)
+    answer = planner.search(question)
+
+    def first(reason):
+        return plans.why(question, next(plan for plan in answer.rejected if plan.reason == reason))
+
+    assert answer.reasons.keys() == {"node size", "layers", "batch", "sequence", "microbatches"}
+    assert first("node size") == "tp=3 does not share nodes of 8 GPUs evenly; use 1, 2, 4, 8, 24"
+    assert first("layers") == "6 layers leave some of 8 stages empty"
+    assert first("batch") == "a batch of 20 does not split over dp=24 replicas"
+    assert "interleaving needs at least as many" in first("microbatches")
+    heads = small(replace(SMALL, num_heads=12), num_nodes=1)
+    assert plans.why(heads, Plan(0, 0, 8, 1, 1, 1, reason="heads")) == "12 heads do not split over tp=8; use 1, 2, 4"
+    short = small(num_nodes=1, sequence=1022)
+    assert "1022 tokens do not split over 4 ranks" in plans.why(short, Plan(0, 0, 4, 1, 1, 2, reason="sequence"))
+
+
+def test_a_plan_that_lacks_memory_says_how_much():
+    answer = answered("GPT, one node")
+    plan = next(plan for plan in answer.rejected if plan.reason == "memory")
+    text = plans.why(answer.question, plan)
+    assert text.startswith("needs ")
+    assert " of 8 GB, " in text
+    assert text.endswith(" too much")
+    assert plans.why(answer.question, answer.best).startswith("fits: ")
+
+
+def test_where_nothing_fits_the_nearest_plan_is_told():
+    question = small(num_nodes=1, room=1.5e9, batch=8)
+    answer = planner.search(question)
+    assert not answer.fitting
+    least = min(plan.nbytes for plan in answer.rejected if plan.reason == "memory")
+    with pytest.raises(ValueError, match=r"nothing fits on DGX A100: .* too much"):
+        _ = answer.best
+    fits = planner.search(small(num_nodes=1, room=least, batch=8))
+    assert fits.fitting
+    assert fits.best.nbytes <= least
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_more_memory_never_makes_the_best_plan_slower(name):
+    best = float("inf")
+    for room in (5e9, 8e9, 12e9, 40e9):
+        question = QUESTIONS[name]
+        node = replace(question.cluster.node, chip=replace(question.cluster.node.chip, memory=room))
+        answer = planner.search(replace(question, cluster=replace(question.cluster, node=node)))
+        if answer.fitting:
+            assert answer.best.seconds <= best
+            best = answer.best.seconds
+    assert best < float("inf")
+
+
+def test_headroom_is_memory_that_no_plan_takes():
+    """The same plans fit as on GPUs with so much less memory."""
+    full, less = (planner.search(small(num_nodes=1, batch=24, room=room)) for room in (8e9, 6e9))
+    answer = planner.search(replace(full.question, headroom=0.25))
+    assert answer.fitting == less.fitting
+    assert 0 < len(answer.fitting) < len(full.fitting)
+    assert "of 6 GB" in plans.why(answer.question, answer.best)
+    with pytest.raises(ValueError, match=r"use 0 to 1, such as 0\.1"):
+        replace(full.question, headroom=10)
+
+
+def test_those_that_were_rejected_come_smallest_first():
+    answer = answered("GPT, two nodes, scores stored")
+    gone = answer.rejected_where(tp=8, reason="memory")
+    assert gone
+    assert [plan.nbytes for plan in gone] == sorted(plan.nbytes for plan in gone)
+
+
+def test_different_plans_differ_in_their_degrees():
+    answer = answered("Llama, two nodes, contexts")
+    degrees = [(plan.tp, plan.cp, plan.pp) for plan in answer.different]
+    assert len(degrees) == len(set(degrees)) == len({(plan.tp, plan.cp, plan.pp) for plan in answer.fitting})
+    assert answer.different[0] == answer.best
+    assert all(plan == answer.where(tp=plan.tp, cp=plan.cp, pp=plan.pp)[0] for plan in answer.different)
+
+
+def test_a_plan_says_what_it_is():
+    plan = Plan(1.0, 1.0, 8, 1, 64, 6, 1, True, 2, "full", "interleaved", 2)
+    cut = "tp 8, pp 64, dp 6, ZeRO-1, sequence parallel"
+    assert plan.name == f"{cut}, microbatch 2, interleaved in 2 chunks, full recomputation"
+    alone = Plan(1.0, 1.0, 1, 1, 1, 1, microbatch=4, schedule="1F1B", recomputation="none")
+    assert alone.name == "one GPU, microbatch 4"
+
+
+def test_a_plan_that_was_not_looked_at_to_its_end_makes_no_training():
+    with pytest.raises(ValueError, match="does not split over dp=24"):
+        plans.training_of(small(batch=20), Plan(0, 0, 1, 1, 1, 24, reason="batch"))
+
+
+# ---- what teams published --------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def studied(name):
+    return planner.search(studies.STUDIES[name].question)
+
+
+def test_a_trillion_parameters_are_cut_as_megatron_cut_them():
+    study, answer = studies.STUDIES["a trillion on 3,072 A100"], studied("a trillion on 3,072 A100")
+    assert {name: getattr(answer.best, name) for name in study.published} == study.published == {"tp": 8, "pp": 64}
+    assert (answer.best.dp, answer.best.microbatch, answer.best.recomputation) == (6, 1, "full")
+
+
+def test_gpt_3_as_megatron_cut_it_is_near_the_best():
+    """Theirs computes all layers again; the best keeps everything in 99 % of the memory, with four stages more."""
+    study, answer = studies.STUDIES["GPT-3 on 1,536 A100"], studied("GPT-3 on 1,536 A100")
+    theirs = study.theirs(answer)
+    assert (answer.best.tp, answer.best.recomputation) == (8, "none")
+    assert answer.best.nbytes > 0.98 * 80e9
+    assert theirs.seconds < 1.2 * answer.best.seconds
+    again = answer.where(recomputation="full")
+    assert theirs.seconds < 1.1 * again[0].seconds
+
+
+def test_llama_3_as_its_team_cut_it_is_near_the_best():
+    """Theirs recomputed nothing and cut the gradients: so it fits, just. What is faster here has tp = 16."""
+    study, answer = studies.STUDIES["Llama 3 405B on 16,384 H100"], studied("Llama 3 405B on 16,384 H100")
+    theirs = study.theirs(answer)
+    assert (theirs.dp, theirs.schedule, theirs.microbatch, theirs.recomputation) == (128, "interleaved", 1, "full")
+    assert theirs.seconds < 1.2 * answer.best.seconds
+    assert answer.best.tp == 16
+    kept = {plan.zero: plan for plan in answer.where(tp=8, pp=16, recomputation="none")}
+    assert kept.keys() == {2, 3}
+    assert 0.95 * 80e9 < kept[2].nbytes < 80e9
+
+
+def test_a_hundred_thousand_plans():
+    question = replace(
+        studies.STUDIES["a trillion on 3,072 A100"].question,
+        context=(1, 2, 4),
+        zero=(0, 1, 2, 3),
+        sequence_parallel=(False, True),
+        recomputations=("none", "selective", "full"),
+    )
+    answer = planner.search(question)
+    assert answer.count > 100_000
+    assert answer.best.seconds < studied("a trillion on 3,072 A100").best.seconds
+
+
+# ---- memory, taken apart ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "naive", "interleaved"])
+def test_flying_is_what_the_schedule_has_in_flight(schedule):
+    for pp, m, chunks in product(range(1, 6), range(1, 14), (2, 3, 4) if schedule == "interleaved" else (1,)):
+        if schedule == "interleaved" and m < pp:
+            continue
+        spec = replace(SMALL, num_layers=pp * chunks)
+        run = Training(spec=spec, layout=Layout(pp=pp), num_microbatches=m, schedule=schedule, chunks=chunks)
+        for stage in range(pp):
+            played = training.in_flight(run, stage)
+            assert footprint.flying(schedule, stage, pp, m, chunks) == (sum(played), played[0], played[-1])
+
+
+def test_degrees_use_all_gpus():
+    for answer in map(answered, QUESTIONS):
+        gpus = answer.question.cluster.gpus
+        assert all(plan.tp * plan.cp * plan.pp * plan.dp == gpus for plan in (*answer.fitting, *answer.rejected))
+        assert {plan.tp for plan in answer.rejected} | {plan.tp for plan in answer.fitting} == set(divisors(gpus))
+
+
+def test_published_models_have_their_published_layouts_in_reach():
+    for name, study in studies.STUDIES.items():
+        assert study.theirs(studied(name)) is not None
+        assert models.num_parameters(study.question.spec) > 100e9

@@ -1,0 +1,94 @@
+from dataclasses import replace
+
+import pytest
+
+from shardlab.costs import memory
+from shardlab.costs.facts import models
+from shardlab.costs.planning import remedies
+from shardlab.costs.training import Training
+from shardlab.layout import Layout
+
+GB = 1e9
+XL = Training(spec=models.published("GPT-2 XL").spec, microbatch=8, attention="stored")
+LLAMA = Training(spec=models.published("Llama 3 8B").spec, sequence=2048)
+
+
+def test_what_fits_needs_no_change():
+    way = remedies.smallest(XL, 1000 * GB)
+    assert way == remedies.Remedy(training=XL, changes=(), nbytes=memory.total(XL))
+    assert remedies.verdict(XL, 1000 * GB) == f"fits: {round(memory.total(XL) / GB, 1)} GB of 1 TB"
+
+
+@pytest.mark.parametrize(
+    ("training", "capacity", "changes"),
+    [
+        (XL, 60, ("FlashAttention",)),
+        (replace(XL, attention="flash"), 50, ("4 sequences at a time",)),
+        (replace(LLAMA, layout=Layout(dp=8)), 80, ("ZeRO-1 over 8 ranks",)),
+        (replace(LLAMA, layout=Layout(dp=8)), 40, ("ZeRO-3 over 8 ranks",)),
+        (replace(LLAMA, layout=Layout(tp=4)), 36, ("sequence parallelism",)),
+        (replace(XL, microbatch=1, attention="flash"), 26, ("full recomputation",)),
+        (LLAMA, 100, ("Adam in 8 bits",)),
+        (LLAMA, 80, ("tp=2",)),
+        (replace(XL, layout=Layout(dp=2), microbatch=1), 8, ("dp=4", "ZeRO-3 over 4 ranks", "full recomputation")),
+    ],
+    ids=str,
+)
+def test_the_least_invasive_change_is_found(training, capacity, changes):
+    way = remedies.smallest(training, capacity * GB)
+    assert way is not None
+    assert way.changes == changes
+    assert memory.total(training) > capacity * GB >= way.nbytes == memory.total(way.training)
+    words = remedies.verdict(training, capacity * GB)
+    assert all(change in words for change in changes)
+    assert f"{changes[-1]} would fit: " in words
+
+
+@pytest.mark.parametrize("name", ["GPT-2 XL", "Llama 3 8B", "Llama 3 70B", "GPT-3 175B", "Llama 3 405B"])
+@pytest.mark.parametrize("capacity", [24, 80])
+def test_every_way_fits_and_does_as_much_work(name, capacity):
+    """The same model, sequence, and at least as many sequences in a step."""
+    training = Training(spec=models.published(name).spec, microbatch=4, sequence=1024, attention="stored")
+    way = remedies.smallest(training, capacity * GB)
+    assert way is not None
+    assert memory.total(way.training) == way.nbytes <= capacity * GB
+    changed = way.training
+    assert (changed.spec, changed.sequence) == (training.spec, training.sequence)
+    assert changed.microbatch * changed.num_microbatches >= 4
+    assert len(way.changes) == len(set(way.changes))
+    if changed.layout.pp > 1:
+        assert changed.num_microbatches >= changed.layout.pp
+
+
+def test_more_ranks_come_last_and_are_few():
+    """Half the ranks hold at least half of 16 bytes for each parameter, which is too much already."""
+    way = remedies.smallest(replace(LLAMA, spec=models.published("Llama 3 70B").spec), 80 * GB)
+    assert way is not None
+    ranks = way.training.layout.ranks
+    assert 16 * 70.6 / ranks < 80 < 16 * 70.6 / (ranks / 2) + 1
+
+
+def test_some_things_never_fit():
+    assert remedies.verdict(replace(XL, microbatch=1), 0.02 * GB).endswith("no change that was tried helps")
+
+
+def test_the_sentence_names_the_stage_that_is_full():
+    training = replace(LLAMA, layout=Layout(pp=2), num_microbatches=8)
+    words = remedies.verdict(training, 40 * GB)
+    assert words.startswith("does not fit: ")
+    assert f" in 40 GB (stage {memory.worst_stage(training)}, the fullest); " in words
+    assert remedies.verdict(training, 400 * GB).endswith(" of 400 GB (stage 0, the fullest)")
+
+
+@pytest.mark.parametrize("name", ["GPT-2 small", "Llama 3 8B", "GPT-3 13B"])
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp=2), Layout(tp=2, pp=2)], ids=str)
+def test_no_way_is_passed_over_as_hopeless(name, layout):
+    training = Training(
+        spec=models.published(name).spec, layout=layout, microbatch=2, sequence=1024, attention="stored"
+    )
+    for share in (0.9, 0.5, 0.3, 0.2, 0.1):
+        capacity = share * memory.total(training)
+        every = remedies._ways(training, lambda _: True)
+        first = next((changes for changes, changed in every if memory.total(changed) <= capacity), None)
+        found = remedies.smallest(training, capacity)
+        assert first == (found and found.changes)

@@ -1,0 +1,88 @@
+import pytest
+
+from shardlab.costs import published
+from shardlab.costs.compute import flops
+from shardlab.costs.published.steps import TABLES
+
+# The mean error of each table, rounded up: what the book says. Better is welcome, worse is a defect.
+AT_MOST = {
+    published.a100.TEN: 0.035,
+    published.a100.MORE: 0.01,
+    published.a100.FULL: 0.045,
+    published.a100.SELECTIVE: 0.055,
+    published.h100.BF16: 0.045,
+    published.h100.FP8: 0.06,
+    published.h100.NEMO: 0.08,
+    published.h100.LLAMA: 0.07,
+    published.h100.MEGATRON: 0.12,
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_predictions_meet_published_steps(table):
+    assert published.steps.mean_error(table) <= AT_MOST[table]
+
+
+def test_no_row_is_off_by_more_than_an_eighth():
+    assert max(abs(row.error) for row in published.steps.STEPS) < 0.135
+
+
+def test_ten_sizes_are_met_better_than_by_others():
+    """A constant in hindsight leaves 5.8 %, as the issue has it; published analytical models 12 % and 5.6 %."""
+    assert published.steps.hindsight_error(published.a100.TEN) == pytest.approx(0.058, abs=0.001)
+    assert published.steps.mean_error(published.a100.TEN) < 0.056
+
+
+VARIED = [published.a100.MORE, published.a100.FULL, published.a100.SELECTIVE, published.h100.LLAMA]
+
+
+@pytest.mark.parametrize("table", VARIED)
+def test_where_layouts_differ_the_model_beats_a_constant_in_hindsight(table):
+    assert published.steps.mean_error(table) < published.steps.hindsight_error(table)
+
+
+def test_more_gpus_on_the_same_batch_slow_down_as_published():
+    """Their FLOP/s fall by 8 and 7 % when GPUs become four times as many: the bubble grows."""
+    rows = published.steps.of_table(published.a100.MORE)
+    for few, many in ((rows[0], rows[2]), (rows[3], rows[5])):
+        ratio = many.run.training.layout.ranks / few.run.training.layout.ranks
+        theirs = ratio * many.seconds / few.seconds
+        ours = ratio * many.predicted.seconds / few.predicted.seconds
+        assert ratio == 4
+        assert 1.06 < theirs < 1.10
+        assert ours == pytest.approx(theirs, rel=0.02)
+
+
+@pytest.mark.parametrize("row", published.steps.of_table(published.a100.TEN), ids=lambda row: row.name)
+def test_seconds_are_those_of_the_runs_that_are_stored_already(row):
+    run = published.runs.run(row.name.partition(",")[0])
+    assert row.run.tokens / row.seconds / row.run.training.layout.ranks == pytest.approx(run.tokens_per_second)
+
+
+@pytest.mark.parametrize("rows", [published.steps.of_table(table) for table in TABLES], ids=list(TABLES))
+def test_layouts_use_the_gpus_of_the_row(rows):
+    for row in rows:
+        gpus = row.run.training.layout.ranks
+        assert f"{gpus:,}" in row.name
+        assert gpus <= row.run.cluster.gpus
+        assert row.run.batch * row.run.training.tokens_per_sequence == row.run.tokens
+
+
+def test_the_sizes_taken_for_nemos_models_give_the_flops_of_its_table():
+    """NeMo 24.12 prints 765 and 750 TFLOP/s beside 23,406 and 5,851 tokens/s."""
+    for (_, spec, sequence, *_, rate), printed in zip(published.h100.TABLE_OF_NEMO, (765, 750), strict=False):
+        counted = flops.model_flops(spec, batch=1, sequence=sequence) / sequence
+        assert counted * rate == pytest.approx(printed * 1e12, rel=0.002)
+
+
+def test_the_recipes_of_nvidia_print_the_utilisation_that_follows():
+    """54.10 % for 70B on 64 GPUs, 53.54 % for 175B on 128, of 989 TFLOP/s."""
+    for name, share in (("Llama 3 70B, 64 GPUs", 0.541), ("Megatron 175B, 128 GPUs", 0.5354)):
+        row = next(row for row in published.steps.of_table(published.h100.BF16) if row.name == name)
+        measured = row.predicted.flops_per_gpu * row.predicted.seconds / row.seconds
+        assert measured / 989e12 == pytest.approx(share, rel=0.003)
+
+
+def test_an_unknown_table_is_refused():
+    with pytest.raises(ValueError, match="ten sizes"):
+        published.steps.of_table("none")

@@ -1,0 +1,114 @@
+import pytest
+
+from shardlab.costs.compute import flops
+from shardlab.costs.facts import models, nodes
+from shardlab.costs.memory import shards
+from shardlab.costs.traces import crossings, knee, matching, placement
+from shardlab.costs.traces.replay import replay
+from shardlab.layout import AXES_3D, Layout, groups
+from shardlab.spec import TransformerSpec
+
+SPEC = TransformerSpec(
+    vocab_size=1000,
+    context_length=64,
+    hidden_size=64,
+    num_layers=4,
+    num_heads=8,
+    num_kv_heads=4,
+    ffn_size=192,
+    style="llama",
+)
+LAYOUTS = [Layout(), Layout(dp=4), Layout(tp=4), Layout(pp=4), Layout(dp=2, tp=2, pp=2), Layout(dp=2, tp=4, pp=3)]
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_all_ranks_together_do_the_work_of_the_model(layout, together):
+    """FLOPs over all ranks are those of the whole batch; nothing is computed twice, nothing is left out."""
+    events = placement.step(
+        SPEC, layout, batch=6, num_microbatches=3, sequence=32, layers_at_a_time=together
+    )
+    work = flops.model_flops(SPEC, batch=6 * layout.dp, sequence=32)
+    assert sum(event.flops for event in events) == pytest.approx(work, rel=1e-4)  # rounded to whole FLOPs
+    assert {event.rank for event in events} == set(range(layout.ranks))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_axis_carries_the_bytes_of_its_formula(layout):
+    events = placement.step(SPEC, layout, batch=6, num_microbatches=3, sequence=32)
+    by_axis, meetings = groups(layout), matching.meetings(events)
+    activations = 2 * 6 * 32 * SPEC.hidden_size  # bytes of all microbatches
+    sent = {axis: 0 for axis in AXES_3D}
+    for meeting in meetings:
+        group = events[meeting.events[0]].group
+        sent[next(axis for axis, every in by_axis.items() if group in every and len(group) > 1)] += meeting.nbytes
+    others = {axis: layout.ranks // getattr(layout, axis) for axis in AXES_3D}
+    assert sent["tp"] == (layout.tp > 1) * 4 * SPEC.num_layers * activations * others["tp"] // layout.pp
+    assert sent["pp"] == 2 * (layout.pp - 1) * activations * others["pp"]
+    held = sum(sum(shards.parameters(SPEC, layout, stage).values()) for stage in range(layout.pp))
+    assert sent["dp"] == pytest.approx((layout.dp > 1) * 2 * held * layout.tp, rel=1e-3)
+
+
+def test_bad_batches_are_refused():
+    for options in ({"batch": 3, "num_microbatches": 2}, {"layout": Layout(cp=2)}):
+        with pytest.raises(ValueError, match="cut evenly"):
+            placement.step(SPEC, **{"layout": Layout(), "sequence": 32, **options})
+
+
+# ---- on a cluster ----------------------------------------------------------------------------------------------------
+
+MODEL, LAYOUT = models.published("Llama 3 8B").spec, Layout(dp=4, tp=8)
+CLUSTER = nodes.cluster("DGX H100", 4)
+
+
+def step(order=AXES_3D, layout=LAYOUT):
+    return placement.step(MODEL, layout, order=order, batch=2, sequence=4096, layers_at_a_time=8)
+
+
+def test_tensor_parallelism_first_keeps_its_traffic_inside_the_nodes():
+    """The other way round it goes over the network, and the step takes more than half as long again."""
+    inside, across = ("tp", "dp", "pp"), ("dp", "tp", "pp")
+    laid_out = [groups(LAYOUT, order) for order in (inside, across)]
+    first, last = (
+        crossings.busiest(step(order), CLUSTER, each)["network"]
+        for order, each in zip((inside, across), laid_out, strict=True)
+    )
+    assert first["tp"] == 0 < first["dp"]
+    assert last["tp"] > 2 * first["dp"]
+    seconds = [replay(step(order), CLUSTER).seconds for order in (inside, across)]
+    assert 1.5 < seconds[1] / seconds[0] < 2.5
+
+
+def test_the_bytes_through_a_card_are_those_of_the_ring():
+    gradients = 2 * sum(shards.parameters(MODEL, LAYOUT).values())
+    carried = crossings.busiest(step(), CLUSTER, groups(LAYOUT))
+    assert carried["network"]["dp"] == pytest.approx(2 * 3 / 4 * gradients)
+    activations = 2 * 2 * 4096 * MODEL.hidden_size
+    assert carried["NVLink"]["tp"] == pytest.approx(4 * MODEL.num_layers * 2 * 7 / 8 * activations)
+
+
+def test_a_slower_network_never_helps_and_beyond_the_knee_a_faster_one_hardly_does():
+    events, rates = step(), [10e9, 50e9, 400e9, 4000e9]
+    seconds = knee.curve(events, CLUSTER, rates)
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[2] == replay(events, CLUSTER).seconds  # 400 GB/s is what the node has
+    at = knee.knee(events, CLUSTER)
+    assert 50e9 < at < 400e9
+    assert knee.curve(events, CLUSTER, [at])[0] == pytest.approx(1.05 * seconds[3], rel=0.01)
+
+
+def test_fewer_all_reduces_need_a_slower_network():
+    """Four times the tokens in a step, and still one all-reduce of the gradients: more to hide behind."""
+    layout, cluster = Layout(dp=16), nodes.cluster("DGX H100", 2)
+    steps = [placement.step(MODEL, layout, batch=n, sequence=4096, layers_at_a_time=8) for n in (1, 4)]
+    knees = [knee.knee(events, cluster) for events in steps]
+    assert knees[0] > 2.5 * knees[1]
+    assert knee.knee(placement.step(MODEL, Layout(tp=8), batch=1, sequence=512), cluster) == 0
+
+
+def test_a_network_at_another_rate():
+    node = knee.at_rate(CLUSTER, 100e9).node
+    assert node.network_bandwidth == pytest.approx(100e9)
+    assert [wire for wire in node.wires if wire.link.kind != "network"] == [
+        wire for wire in CLUSTER.node.wires if wire.link.kind != "network"
+    ]

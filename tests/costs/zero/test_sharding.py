@@ -1,0 +1,183 @@
+"""ZeRO's bytes and seconds against the paper, against closed forms, and against the replay of all ranks."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardlab.costs import collectives, data_parallel, memory, zero
+from shardlab.costs.data_parallel import machines
+from shardlab.costs.facts import hardware, models, recipes
+from shardlab.costs.traces import replay
+from shardlab.costs.training import Training
+from shardlab.costs.zero import step as steps
+from shardlab.layout import Layout
+from shardlab.spec import TransformerSpec
+
+GPT, LLAMA = models.published("GPT-2 XL").spec, models.published("Llama 3 8B").spec
+NETWORK = "NVLink, 8 InfiniBand cards"
+OPTIONS = [{}, {"num_microbatches": 4}, {"num_microbatches": 4, "hold": True}]
+
+
+def training(stage, ranks=64, spec=LLAMA, recipe="mixed, 16-bit gradients", **options):
+    layout = Layout(dp=ranks, zero=stage, **{k: options.pop(k) for k in ("tp", "pp") if k in options})
+    return Training(spec=spec, layout=layout, recipe=recipes.recipe(recipe), sequence=1024, **options)
+
+
+def run(stage, **options):
+    defaults = {"spec": GPT, "chip": machines.chip(NETWORK), "link": hardware.link("NVLink 4"), "ranks": 8}
+    return steps.Run(**{**defaults, "batch_per_rank": 4, "sequence": 1024, "zero": stage, **options})
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def test_states_of_the_papers_figure():
+    """Rajbhandari et al. 2020, Figure 1: 7.5 billion parameters on 64 ranks: 120, 31.4, 16.6 and 1.9 GB."""
+    for stage, gigabytes in enumerate((120, 31.4, 16.6, 1.9)):
+        nbytes = sum(memory.model_states(7.5e9, dp=64, zero=stage).values())
+        assert nbytes / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3, 64])
+def test_states_are_those_of_memory_and_padding(stage, ranks):
+    setting = training(stage, ranks)
+    more = {part: nbytes - memory.states(setting)[part] for part, nbytes in zero.states(setting).items()}
+    count = zero.padding(setting)
+    assert 0 <= count < ranks * (LLAMA.num_layers + 1)
+    assert sum(zero.buffers(setting)) == models.num_parameters(LLAMA)
+    held = {"parameters": 2, "gradients": 2 * (stage >= 2), "optimizer": 12}
+    for part, number in held.items():
+        cut = ranks if stage >= memory.CUT_FROM[part] else 1
+        assert more[part] == pytest.approx(number * count / cut, abs=1e-3)
+
+
+def test_padding_fills_the_last_piece():
+    assert [zero.padded(numel, 4) for numel in (0, 1, 4, 5)] == [0, 4, 4, 8]
+
+
+def test_an_all_reduce_is_cut_in_two_and_parameters_cost_half_as_much_again():
+    """Section 7 of the paper: 2, 2, 2 and 3 times the parameters; here less, for what is in no layer stays whole."""
+    numbers = models.num_parameters(LLAMA)
+    for stage, volume in ((0, 2), (1, 2), (2, 2)):
+        sent = sum(zero.sent_bytes(training(stage)).values())
+        assert sent == pytest.approx(volume * 2 * numbers * 63 / 64, rel=1e-6)
+        assert zero.ratio(training(stage)) == pytest.approx(1, rel=1e-6)
+    rest = 2 * LLAMA.vocab_size * LLAMA.hidden_size + LLAMA.hidden_size
+    sent = sum(zero.sent_bytes(training(3)).values())
+    assert sent == pytest.approx((3 * numbers - rest) * 2 * 63 / 64, rel=1e-6)
+    assert 1.4 < zero.ratio(training(3)) < 1.5
+
+
+@pytest.mark.parametrize(
+    ("stage", "hold", "times"), [(0, False, 1), (1, False, 1), (2, False, 3), (2, True, 1), (3, False, 1), (3, True, 1)]
+)
+def test_microbatches(stage, hold, times):
+    """Five of them: stage 2 sends (5 + 1)/2 as much; stage 3 five times, but for gradients that are held."""
+    one, five = (training(stage, num_microbatches=count) for count in (1, 5))
+    sent, before = zero.sent_bytes(five, hold=hold), zero.sent_bytes(one)
+    if stage < 3:
+        assert sum(sent.values()) == pytest.approx(times * sum(before.values()))
+    else:
+        assert {part: nbytes / before[part] for part, nbytes in sent.items()} == pytest.approx(
+            {"gather in forward": 5, "gather in backward": 5, "cut gradients": 1 if hold else 5}
+        )
+
+
+def test_one_rank_sends_nothing():
+    assert all(sum(zero.sent_bytes(training(stage, 1)).values()) == 0 for stage in range(4))
+
+
+def test_what_is_whole_for_a_moment_is_what_memory_counts_of_the_parameters():
+    setting = training(3)
+    assert zero.padding(setting) == 0
+    gathered = memory.buffers(setting)["gathered layers"]
+    assert zero.whole_for_a_moment(setting) == {"parameters": gathered, "gradients": gathered}
+    assert zero.whole_for_a_moment(training(2)) == {"parameters": 0, "gradients": gathered}
+    assert zero.whole_for_a_moment(training(1)) == {"parameters": 0, "gradients": 0}
+
+
+def test_pieces_of_tensor_and_pipeline_parallelism_are_cut_in_turn():
+    parts = [zero.states(training(3, 4, tp=2, pp=4), stage) for stage in range(4)]
+    whole = 2 * 4 * sum(sum(part.values()) for part in parts)
+    assert 16 * models.num_parameters(LLAMA) < whole < 1.001 * 16 * models.num_parameters(LLAMA)
+
+
+# ---- seconds -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("options", [*OPTIONS, {"overlap": False}])
+def test_a_step_is_what_the_replay_of_all_ranks_takes(stage, options):
+    """Inside a node of NVSwitch, where a rank's link is its own, the one rank that is played stands for all."""
+    one = run(stage, spec=replace(GPT, num_layers=3), **options)
+    events = [event for rank in range(8) for event in steps.program(one, rank)]
+    played = replay.replay(events, machines.cluster(NETWORK, 8))
+    step = steps.step(one)
+    assert step.seconds - step.update == pytest.approx(played.seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_program_sends_what_is_predicted(stage, options):
+    one = run(stage, **options)
+    said = [event for event in steps.program(one) if event.kind == "communicate"]
+    share = {"all_reduce": 2 * 7 / 8}
+    sent = sum(share.get(event.op, 7 / 8) * event.nbytes for event in said)
+    assert sent == pytest.approx(sum(zero.sent_bytes(one.training, hold=one.hold).values()))
+
+
+def test_without_overlap_the_rank_waits_for_all_that_is_said():
+    for stage in range(4):
+        step = steps.step(run(stage, overlap=False))
+        assert step.waiting == pytest.approx(step.communication)
+        assert sum(step.parts.values()) == pytest.approx(step.seconds)
+
+
+def test_without_overlap_stage_3_takes_the_closed_form():
+    step, link = steps.step(run(3, overlap=False)), replace(hardware.link("NVLink 4"), bandwidth=0.8 * 450e9)
+    sizes = [2 * numel for numel in zero.buffers(step.run.training)]
+    often = [3] * (len(sizes) - 1) + [2]
+    each = [collectives.all_gather(size, 8).seconds(link) for size in sizes]
+    closed = sum(count * seconds for count, seconds in zip(often, each, strict=True))
+    assert step.waiting == pytest.approx(closed)
+
+
+def test_stage_0_is_about_data_parallelism_in_larger_buckets():
+    options = {"chip": machines.chip(NETWORK), "link": hardware.link("NVLink 4"), "ranks": 8, "batch_per_rank": 4}
+    plain = data_parallel.step(data_parallel.Run(spec=GPT, sequence=1024, **options))
+    assert steps.step(run(0)).seconds == pytest.approx(plain.seconds, rel=0.03)
+
+
+def test_one_rank_waits_for_nobody():
+    for stage in range(4):
+        assert steps.step(run(stage, ranks=1)).waiting == 0
+
+
+def test_stage_3_hides_its_messages_from_so_many_tokens_of_a_microbatch():
+    """On many ranks: beyond the edge a longer model waits no longer, for only its first and last messages show."""
+    spec = TransformerSpec(vocab_size=8, context_length=2**16, hidden_size=8192, num_layers=4, num_heads=64)
+    link = replace(hardware.link("NVLink 4"), bandwidth=30e9, latency=0.0)
+    base = run(3, spec=spec, link=link, ranks=512, batch_per_rank=1)
+    per_byte = base.utilisation * base.chip.peak_flops / (base.link_utilisation * link.bandwidth)
+    edge = zero.tokens_to_hide(base.training, per_byte)
+    assert edge == pytest.approx(base.tokens_needed)  # as many as plain data parallelism, but of every microbatch
+
+    def waiting(tokens, layers):
+        """Without the scores, which the rule does not count: many short sequences."""
+        batch = replace(base, spec=replace(spec, num_layers=layers), batch_per_rank=round(tokens / 128), sequence=128)
+        return steps.step(batch).waiting
+
+    assert waiting(1.1 * edge, 12) == pytest.approx(waiting(1.1 * edge, 4))
+    assert waiting(0.8 * edge, 12) > 1.3 * waiting(0.8 * edge, 4)
+
+
+def test_where_tensor_parallelism_sends_as_much():
+    """GPT in 16 bits: 36 h^2 against 8 T h numbers, so 4.5 h tokens; both sums come from other modules."""
+    setting = training(3, 8, GPT)
+    tokens = zero.tokens_to_tie(setting)
+    assert tokens == pytest.approx(4.5 * GPT.hidden_size, rel=0.01)
+    layer = models.layer_parameters(GPT)
+    said = 3 * collectives.all_gather(2 * layer, 8).sent
+    sums = 4 * collectives.ring_all_reduce(2 * tokens * GPT.hidden_size, 8).sent
+    assert said == pytest.approx(sums)
