@@ -21,7 +21,7 @@ class Progress:
         self.shown = False
         self.notebook = _notebook()
 
-    def tell(self, at_work: int, num_ranks: int) -> None:
+    def show(self, at_work: int, num_ranks: int) -> None:
         """Show the state of a run that has taken long; `at_work` ranks have called the function."""
         seconds = time.monotonic() - self.began
         if seconds >= PATIENCE:

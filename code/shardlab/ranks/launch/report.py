@@ -88,13 +88,13 @@ def _raised(ranks: list[int], chain: list[Failure]) -> list[str]:
 
 def _bystanders(outcome: Outcome) -> list[str]:
     """Say where the ranks were that did not fail."""
-    told: dict[int, str] = {}
+    lines: dict[int, str] = {}
     for rank, where in outcome.where.items():
         if rank in outcome.failed or rank in outcome.died:
             continue
         waited = "\n".join(["waited at", *_stack(where.places)])
-        told[rank] = "had finished" if where.finished else waited
-    return [f"{_ranks(ranks)} {text}" for ranks, text in _alike(told)]
+        lines[rank] = "had finished" if where.finished else waited
+    return [f"{_ranks(ranks)} {text}" for ranks, text in _alike(lines)]
 
 
 # ---- after Ctrl-C ------------------------------------------------------------------------------
@@ -102,9 +102,9 @@ def _bystanders(outcome: Outcome) -> list[str]:
 
 def interruption(where: Mapping[int, Whereabouts | None]) -> str:
     """Say in a few lines where each rank was; None if it did not answer."""
-    told = _alike({rank: _whereabouts(place) for rank, place in where.items()})
-    lines = [f"  {_ranks(ranks)}: {text}" for ranks, text in told[:MAX_GROUPS]]
-    others = sum(len(ranks) for ranks, _ in told[MAX_GROUPS:])
+    groups = _alike({rank: _whereabouts(place) for rank, place in where.items()})
+    lines = [f"  {_ranks(ranks)}: {text}" for ranks, text in groups[:MAX_GROUPS]]
+    others = sum(len(ranks) for ranks, _ in groups[MAX_GROUPS:])
     if others:
         lines.append(f"  and {others} more ranks elsewhere")
     return "\n".join(["the run has ended, and its ranks with it. They were here:", *lines])
@@ -143,10 +143,10 @@ def mismatch(calls: Mapping[int, list[Call]]) -> list[str]:
             table.setdefault((call.group, call.number), {})[rank] = call
     for (_, number), by_rank in sorted(table.items(), key=lambda item: item[0][1]):
         if len({_contract(call) for call in by_rank.values()}) > 1:
-            told = {rank: _describe(call) for rank, call in by_rank.items()}
+            calls_made = {rank: _describe(call) for rank, call in by_rank.items()}
             return [
                 f"The ranks disagree about collective number {number} of their group:",
-                *(f"  {_ranks(ranks)}: {text}" for ranks, text in _alike(told)),
+                *(f"  {_ranks(ranks)}: {text}" for ranks, text in _alike(calls_made)),
             ]
     return []
 

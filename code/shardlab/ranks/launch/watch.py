@@ -53,7 +53,7 @@ class Watch:
                 break
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
-                self.progress.tell(sum(rank.at_work for rank in self.ranks), len(self.ranks))
+                self.progress.show(sum(rank.at_work for rank in self.ranks), len(self.ranks))
                 if self._stands_still():
                     self.verdict = (
                         "Deadlock: every rank that has not finished waits, "
