@@ -1,0 +1,135 @@
+"""What tests of plain files share: the lines in a file's docstring, run on ranks and held to one process.
+
+A file shows in its docstring how it is used. Those very lines train here, with a model that differs between ranks at
+first, samples that do not divide by the ranks, tied weights, and frozen ones; wrong versions of a file train the same.
+"""
+
+import contextlib
+import functools
+import re
+import textwrap
+import types
+
+import torch
+from torch import nn
+
+from shardlab.ranks import transformer
+from shardlab.ranks.launch import RankError, run
+from shardlab.ranks.plain import data_parallel
+from shardlab.spec import TransformerSpec
+
+STEPS, SAMPLES, LENGTH, VOCABULARY = 3, 7, 6, 48  # 7 samples: no number of ranks but 1 divides them
+WORLD_SIZES, ATOL = (1, 2, 3, 4), 1e-12
+SIZES = {"vocab_size": VOCABULARY, "context_length": 12, "hidden_size": 48, "num_layers": 3, "num_heads": 24}
+SPECS = {
+    "gpt2": TransformerSpec(**SIZES),  # a tied head
+    "llama": TransformerSpec(**SIZES, style="llama", num_kv_heads=12, ffn_size=72),  # grouped heads, a head of its own
+}
+FROZEN = ("embedding.", "blocks.0.", "blocks.1.mlp.down.weight")  # of GPT-2's style, with them the head
+CASES = [("gpt2", False), ("gpt2", True), ("llama", False)]  # style, and whether some of it is frozen
+
+
+def build(style, frozen, seed, dtype=torch.float64):
+    """A model whose every parameter is random: ones and zeros would hide mistakes."""
+    torch.manual_seed(seed)
+    model = transformer.Transformer(SPECS[style]).to(dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(std=0.2).requires_grad_(not (frozen and name.startswith(FROZEN)))
+    return model
+
+
+def batch_of(step, samples=SAMPLES):
+    """The tokens of one step, of all ranks: [samples, LENGTH + 1]."""
+    generator = torch.Generator().manual_seed(100 + step)
+    return torch.randint(VOCABULARY, (samples, LENGTH + 1), generator=generator)
+
+
+def adamw(parameters):
+    """A large eps: Adam divides by it where a gradient is nearly 0, and so magnifies the last digit."""
+    return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
+
+
+def parameters(model):
+    """Every parameter by all of its names, as it is now."""
+    return {name: p.detach().clone() for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+@functools.cache
+def alone(style, frozen):
+    """The parameters after each step of one process that sees all samples."""
+    model, history = build(style, frozen, seed=0), []
+    optimizer = adamw(model.parameters())
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        batch = batch_of(step)
+        model(batch[:, :-1], batch[:, 1:]).backward()
+        optimizer.step()
+        history.append(parameters(model))
+    return history
+
+
+# ---- a plain file, as it is or changed -----------------------------------------------------------------------------
+
+
+def usage(source):
+    """The lines of code in the docstring of a file: from `model = ` to the next empty line."""
+    found = re.search(r"^    model = .*?(?=\n\n)", source, re.MULTILINE | re.DOTALL)
+    return textwrap.dedent(found.group())
+
+
+def load(name, source):
+    """The source as a module that stands where the plain ones do."""
+    module = types.ModuleType(f"shardlab.ranks.plain.{name}")
+    module.__package__ = "shardlab.ranks.plain"
+    exec(compile(source, f"plain/{name}.py", "exec"), module.__dict__)
+    return module
+
+
+def follow(group, name, source, case, read, *, around=contextlib.nullcontext, dtype=torch.float64, **variables):
+    """Run the lines of the docstring on this rank; returns what `read` finds in their variables after each step.
+
+    around: a context for each step; `read` is also given what it gives. variables: what the lines use beside a model,
+    the group and batches.
+    """
+    seen = []
+
+    def batches():
+        for step in range(STEPS):
+            with around() as found:
+                yield batch_of(step)
+            seen.append(read(variables, found))
+
+    torch_of_ours = types.SimpleNamespace(optim=types.SimpleNamespace(AdamW=adamw))
+    variables |= {"torch": torch_of_ours, "nn": nn, "group": group, "spec": SPECS[case[0]], "batches": batches()}
+    variables |= {"data_parallel": data_parallel, name: load(name, source)}
+    variables["Transformer"] = lambda _: build(*case, seed=group.rank(), dtype=dtype)
+    exec(usage(source), variables)
+    return seen
+
+
+def changed(source, old, new):
+    """The source with one place changed."""
+    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
+    return source.replace(old, new)
+
+
+def verdict(right, *args, world_size=3):
+    """What becomes of a wrong version: the launcher's report, or whether all ranks trained as one process does.
+
+    right: returns, from a rank, whether its parameters were those of one process after every step.
+    """
+    try:
+        return all(run(right, *args, world_size=world_size))
+    except RankError as error:
+        return str(error)
+
+
+def noticed(found, report):
+    """Whether a wrong version was: other parameters where `report` is None, else a report of the launcher like this."""
+    return found is False if report is None else isinstance(found, str) and re.search(report, found) is not None
+
+
+def equal(ours, theirs):
+    """Whether tensors of the same names are equal but for the last digits of float64; NaN equals nothing."""
+    return all(torch.allclose(ours[name], theirs[name], rtol=0, atol=ATOL) for name in ours)
