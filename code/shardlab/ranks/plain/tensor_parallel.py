@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .. import comm
-from ..conjugates import CopyToRanks, SumOverRanks
+from ..tensor_parallel.conjugates import CopyToRanks, SumOverRanks
 
 
 def columns(linear: nn.Linear, group: comm.Group, x: Tensor) -> Tensor:
