@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import cloudpickle
@@ -282,6 +283,21 @@ def test_a_rank_that_wraps_the_error_of_its_lost_connection_is_not_to_blame(pati
     assert told == "rank 0 died: exit code 5\nrank 1 then lost the connection to a peer."
 
 
+def test_a_rank_that_gives_up_is_reported_and_those_it_leaves_are_not(monkeypatch):
+    """Rank 0 asks all ranks to report within a second, and says who did not."""
+    monkeypatch.setattr(watch, "GRACE", 3.0)
+
+    def roll_call(group):
+        if group.rank() != 1:
+            dist.monitored_barrier(group, timeout=timedelta(seconds=1))
+        threading.Event().wait(60)
+
+    told = failure(roll_call, timeout=60)
+    assert told.startswith("rank 0 raised")
+    assert "Rank 1 failed to pass monitoredBarrier" in told
+    assert "ranks 2 and 3 then lost the connection to a peer." in told
+
+
 def test_ranks_that_wait_at_the_time_limit_are_not_blamed(monkeypatch):
     """Rank 2 holds the interpreter and cannot answer; nobody gives up while the launcher waits for its answer."""
     monkeypatch.setattr(watch, "PATIENCE", 2.0)
@@ -310,12 +326,15 @@ def failed_chain(raise_it):
 
 
 def test_a_lost_peer_is_told_by_the_type_and_the_source_of_the_error():
-    text = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:9"
+    gloo = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
+    text = f"{gloo}pair.cc:553] Connection closed by peer [127.0.0.1]:9"
+    late = f"{gloo}unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete"
 
     def throw(error):
         raise error
 
     assert [each.lost_peer for each in failed_chain(lambda: throw(RuntimeError(text)))] == [True]
+    assert [each.lost_peer for each in failed_chain(lambda: throw(RuntimeError(late)))] == [False]
     assert [each.lost_peer for each in failed_chain(lambda: throw(OSError(text)))] == [False]
     assert [each.lost_peer for each in failed_chain(lambda: throw(RuntimeError("Connection lost")))] == [False]
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import sys
 import threading
 import time
@@ -18,8 +19,9 @@ STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 # kernel functions in which a thread sleeps until another thread wakes it
 WAKEABLE = ("futex", "do_epoll_wait", "ep_poll")
 # gloo has no exceptions of its own: it raises RuntimeError, whose text holds the place in gloo's
-# source, such as "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed".
-GLOO_SOURCES = ("gloo/transport/", "gloo/rendezvous/")
+# source. A connection to another rank is a "pair" there: "[/.../gloo/transport/tcp/pair.cc:553]".
+# A time limit that ran out is raised elsewhere: a rank that gave up has lost no connection.
+GLOO_CONNECTION = re.compile(r"gloo/transport/\w+/pair\.cc:\d+\]")
 Place = tuple[str, int, str]  # file, line, function
 
 
@@ -38,7 +40,7 @@ class Failure(NamedTuple):
 
     places: list[Place]
     text: str
-    lost_peer: bool = False  # gloo raised it: another rank did not answer, or not in time
+    lost_peer: bool = False  # gloo raised it: the connection to another rank is gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,7 @@ def chain(error: BaseException) -> list[Failure]:
 def _failure(error: BaseException) -> Failure:
     stack = _as_places(traceback.extract_tb(error.__traceback__))
     text = "".join(traceback.format_exception_only(error)).rstrip()
-    lost_peer = type(error) is RuntimeError and any(source in text for source in GLOO_SOURCES)
+    lost_peer = type(error) is RuntimeError and bool(GLOO_CONNECTION.search(text))
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]} ... ({len(text)} characters)"
     return Failure(_own_lines(stack), text, lost_peer)
