@@ -1,5 +1,6 @@
 """Step time of our DataParallel against torch's DDP: same model, same buckets, same ranks, taking turns."""
 
+import functools
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardlab.ranks import comm, transformer
 from shardlab.ranks.data_parallel import DataParallel
 from shardlab.ranks.launch import run
+from shardlab.ranks.plain import data_parallel as plain
 from shardlab.spec import TransformerSpec
 
 MIB = 2**20
@@ -31,6 +33,7 @@ AGAINST_TORCH = {
     "buckets of 1 MiB, overlapped": "torch, 1 MiB",
     "buckets of 25 MiB, overlapped": "torch, 25 MiB",
 }
+PLAIN = {"buckets of 25 MiB, overlapped": "plain"}
 ALSO = {
     "per parameter / fused": ("per parameter", "buckets of 1 MiB"),
     "ours / torch with gradients as views": ("buckets of 25 MiB, overlapped", "torch, 25 MiB, gradients as views"),
@@ -49,7 +52,15 @@ def race_models(group: comm.Group, spec: TransformerSpec, samples: int, rounds: 
     for name, wrap in CONTENDERS.items():
         model = wrap(transformer.Transformer(spec), group)
         steps[name] = race.training_step(model, torch.optim.SGD(model.parameters(), lr=1e-3), tokens)
+    steps["plain"] = plain_step(transformer.Transformer(spec), tokens, group)
     return race.take_turns(group, steps, rounds)
+
+
+def plain_step(model: nn.Module, tokens: torch.Tensor, group: comm.Group) -> Callable[[], None]:
+    """The plain file's: one message for each gradient, when backward is over."""
+    plain.copy_from_rank_0(model, group)
+    average = functools.partial(plain.average_gradients, model, group, 1 / group.size())
+    return race.training_step(model, torch.optim.SGD(model.parameters(), lr=1e-3), tokens, average)
 
 
 def step_seconds(group: comm.Group, spec: TransformerSpec, global_batch: int, steps: int) -> float:
@@ -82,7 +93,7 @@ def strong_scaling(rounds: int = 5, steps: int = 2) -> dict[str, Any]:
 
 
 def main() -> None:
-    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH, also=ALSO)
+    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH, plain=PLAIN, also=ALSO)
     overall = round(statistics.median(row["ours / torch"][name]["median"] for row in rows for name in AGAINST_TORCH), 3)
     print("median over all rows, ours / torch:", overall)
     result = {"median of ours / torch": overall, "strong scaling": strong_scaling(), "rows": rows}

@@ -19,6 +19,7 @@ from shardlab import schedules
 from shardlab.costs.pipeline import timeline
 from shardlab.ranks import comm, transformer
 from shardlab.ranks.pipeline import Pipeline, partition
+from shardlab.ranks.plain import pipeline as plain
 from shardlab.schedules import Schedule
 from shardlab.spec import TransformerSpec
 
@@ -30,6 +31,7 @@ ENGINES: dict[str, Any] = {  # our name of the schedule -> torch's
     "ZB-V": pipelining.ScheduleZBVZeroBubble,
 }
 AGAINST_TORCH = {name: f"{name}, torch" for name in ENGINES}
+PLAIN = {"GPipe": "GPipe, plain", "1F1B": "1F1B, plain"}
 MODELS = {  # (hidden size, layers, samples in a microbatch, tokens per sample, rounds)
     "small": (64, 8, 2, 32, 20),
     "medium": (160, 8, 2, 64, 12),
@@ -61,6 +63,18 @@ def torchs(model: transformer.Transformer, schedule: Schedule, group: comm.Group
     return nn.ModuleList(parts), step
 
 
+def plains(model: transformer.Transformer, schedule: Schedule, group: comm.Group) -> tuple[nn.Module, Step]:
+    """The plain file's loop for the same schedule."""
+    stage = plain.Stage(model, group)
+    order = {"GPipe": plain.gpipe, "1F1B": plain.one_forward_one_backward}[schedule.name]
+
+    def step(tokens: Tensor, targets: Tensor) -> None:
+        count = schedule.num_microbatches
+        stage.step(list(zip(tokens.chunk(count), targets.chunk(count), strict=True)), order)
+
+    return stage.layers, step
+
+
 def race_models(group: comm.Group, spec: TransformerSpec, samples: int, rounds: int) -> dict[str, list[float]]:
     """Seconds per step of every contender, round by round; all must arrive at the same gradients."""
     generator = torch.Generator().manual_seed(0)
@@ -68,7 +82,7 @@ def race_models(group: comm.Group, spec: TransformerSpec, samples: int, rounds: 
     contenders: dict[str, tuple[nn.Module, Step]] = {}
     for name, theirs in AGAINST_TORCH.items():
         schedule = schedules.make(name, group.size(), NUM_MICROBATCHES)
-        for each, build in ((name, ours), (theirs, torchs)):
+        for each, build in ((name, ours), (theirs, torchs), *([(PLAIN[name], plains)] if name in PLAIN else [])):
             torch.manual_seed(0)
             contenders[each] = build(transformer.Transformer(spec), schedule, group)
 
@@ -78,7 +92,7 @@ def race_models(group: comm.Group, spec: TransformerSpec, samples: int, rounds: 
         step(tokens[:, :-1], tokens[:, 1:])
 
     seconds = race.take_turns(group, {name: functools.partial(one_step, name) for name in contenders}, rounds)
-    for names in AGAINST_TORCH.items():
+    for names in (*AGAINST_TORCH.items(), *PLAIN.items()):
         for mine, its in zip(*(contenders[name][0].parameters() for name in names), strict=True):
             torch.testing.assert_close(mine.grad, its.grad, rtol=1e-3, atol=1e-5)
     return seconds
@@ -99,7 +113,7 @@ def playing(p: int = 64, v: int = 4, repetitions: int = 5) -> list[dict[str, flo
 
 
 def main() -> None:
-    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH, style="llama")
+    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH, plain=PLAIN, style="llama")
     overall = round(statistics.median(row["ours / torch"][name]["median"] for row in rows for name in ENGINES), 3)
     by_schedule = race.over_rows(rows)
     print("median over all rows, ours / torch:", overall, by_schedule)

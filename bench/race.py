@@ -40,12 +40,19 @@ def take_turns(group: comm.Group, steps: Mapping[str, Callable[[], Any]], rounds
     return {name: times[WARM_UP:] for name, times in seconds.items()}
 
 
-def training_step(model: nn.Module, optimizer: Any, tokens: Tensor) -> Callable[[], None]:
-    """Forward, backward, and the optimizer's step; `optimizer` has zero_grad() and step()."""
+def training_step(
+    model: nn.Module, optimizer: Any, tokens: Tensor, average: Callable[[], None] | None = None
+) -> Callable[[], None]:
+    """Forward, backward, and the optimizer's step; `optimizer` has zero_grad() and step().
+
+    average: runs between backward and the step, where the model does not average its gradients itself.
+    """
 
     def step() -> None:
         optimizer.zero_grad()
         model(tokens[:, :-1], tokens[:, 1:]).backward()
+        if average is not None:
+            average()
         optimizer.step()
 
     return step
@@ -77,12 +84,13 @@ def all_rows(
     sizes: Sizes,
     against: Mapping[str, str],
     *,
+    plain: Mapping[str, str],
     style: str = "gpt2",
     also: Mapping[str, tuple[str, str]] | None = None,
 ) -> list[dict[str, Any]]:
     """The rows of the results: race each size. against: ours -> torch's, of what `race` returns.
 
-    also: other pairs by what their ratio is called; its median is kept.
+    plain: ours -> the plain file's. also: other pairs by what their ratio is called; its median is kept.
     """
     rows = []
     for model, (hidden_size, num_layers, samples, length, rounds) in sizes.items():
@@ -95,6 +103,7 @@ def all_rows(
             row: dict[str, Any] = {"model": model, "parameters": parameters, "ranks": ranks, "samples": samples}
             row |= {"tokens per sample": length, "rounds": rounds, "seconds": medians(seconds)}
             row["ours / torch"] = {a: ratio(seconds[a], seconds[b]) for a, b in against.items()}
+            row["plain / ours"] = {a: ratio(seconds[b], seconds[a]) for a, b in plain.items()}
             row |= {name: ratio(seconds[a], seconds[b])["median"] for name, (a, b) in (also or {}).items()}
             rows.append(row)
             print(model, ranks, "ranks", rows[-1]["ours / torch"], rows[-1]["seconds"], flush=True)

@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from shardlab.ranks import comm, tensor_parallel, transformer
+from shardlab.ranks.plain import tensor_parallel as plain_tensor_parallel
 from shardlab.spec import TransformerSpec
 
 OURS = {
@@ -36,6 +37,7 @@ AGAINST_TORCH = {
     "ours, sequence parallel": "torch, sequence parallel",
     "ours, sequence parallel, gathered again": "torch, sequence parallel",
 }
+PLAIN = {"ours": "plain"}
 MODELS = {  # (hidden size, layers, samples, tokens per sample, rounds)
     "small": (64, 2, 8, 32, 30),
     "medium": (128, 4, 8, 32, 14),
@@ -69,6 +71,8 @@ def contenders(group: comm.Group, spec: TransformerSpec) -> dict[str, nn.Module]
     models: dict[str, nn.Module] = {
         name: tensor_parallel.parallelize(copy.deepcopy(plain), group, **options) for name, options in OURS.items()
     }
+    models["plain"] = copy.deepcopy(plain)
+    plain_tensor_parallel.parallelize(models["plain"], group)
     for name in dict.fromkeys(AGAINST_TORCH.values()):
         models[name] = cut_by_torch(copy.deepcopy(plain), group, "sequence" in name)
     return models
@@ -86,7 +90,7 @@ def race_models(group: comm.Group, spec: TransformerSpec, samples: int, rounds: 
 
 def main() -> None:
     # Llama's style, for torch cuts no table of positions and no tied head
-    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH, style="llama")
+    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH, plain=PLAIN, style="llama")
     result = {"median of ours / torch": race.over_rows(rows), "rows": rows}
     print("medians over all rows, ours / torch:", result["median of ours / torch"])
     print("written to", record.write("tensor_parallel", result).name)

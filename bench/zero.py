@@ -6,19 +6,21 @@ steps on some parameters, and broadcasts them.
 """
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import race
 import record
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from shardlab.ranks import comm, transformer, zero
+from shardlab.ranks.plain import zero as plain_zero
 from shardlab.spec import TransformerSpec
 
 Contender = tuple[nn.Module, Any]  # a model, and what steps it
@@ -65,6 +67,7 @@ CONTENDERS: dict[str, Callable[[Any, comm.Group], Contender]] = {
     "ZeroRedundancyOptimizer": redundancy,
 }
 AGAINST_TORCH = {"stage 1": "ZeroRedundancyOptimizer", "stage 2": "FSDP2, gathered once", "stage 3": "FSDP2"}
+PLAIN = {f"stage {stage}": f"stage {stage}, plain" for stage in (1, 2, 3)}
 MODELS = {  # (hidden size, layers, samples per rank, tokens per sample, rounds)
     "small": (64, 2, 8, 32, 30),
     "medium": (128, 4, 8, 32, 14),
@@ -78,11 +81,21 @@ def race_models(group: comm.Group, spec: TransformerSpec, samples: int, rounds: 
     torch.manual_seed(0)
     plain = transformer.Transformer(spec)
     made = {name: make(copy.deepcopy(plain), group) for name, make in CONTENDERS.items()}
-    return race.take_turns(group, {name: race.training_step(*each, tokens) for name, each in made.items()}, rounds)
+    steps = {name: race.training_step(*each, tokens) for name, each in made.items()}
+    for stage, name in enumerate(PLAIN.values(), start=1):
+        steps[name] = plain_step(stage, copy.deepcopy(plain), tokens, group)
+    return race.take_turns(group, steps, rounds)
+
+
+def plain_step(stage: int, model: transformer.Transformer, tokens: Tensor, group: comm.Group) -> Callable[[], Any]:
+    """The plain file's: one message for each parameter, and nothing is sent while anything computes."""
+    layers = [model.embedding, *model.blocks, nn.Sequential(model.norm, model.head)]
+    states = plain_zero.Sharded(layers, group, stage, lambda pieces: torch.optim.AdamW(pieces, lr=RATE))
+    return functools.partial(states.step, tokens[:, :-1], tokens[:, 1:], model.loss, 1 / group.size())
 
 
 def main() -> None:
-    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH)
+    rows = race.all_rows(race_models, MODELS, AGAINST_TORCH, plain=PLAIN)
     result = {"median of ours / torch": race.over_rows(rows), "rows": rows}
     print("medians over all rows, ours / torch:", result["median of ours / torch"])
     print("written to", record.write("zero", result).name)
