@@ -24,6 +24,8 @@ from .rank import Job, loopback
 from .report import report
 from .watch import Watch
 
+__all__ = ["MAX_LOCAL_RANKS", "PATIENCE", "RankError", "already_a_rank", "run", "warm"]
+
 MAX_LOCAL_RANKS = 64
 PATIENCE = 1.0  # seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
 _lock = threading.RLock()  # one run at a time in a process
