@@ -32,7 +32,7 @@ bench: .venv/ready          ## measure again, and write bench/results
 	for file in bench/[a-z]*.py; do python $$file || exit 1; done
 
 check: .venv/ready          ## style, types, and no outputs in notebooks
-	ruff check . && mypy && pytest -q tests/test_house.py
+	ruff check . && mypy && pytest -q tests/test_house.py tests/test_mirror.py
 
 clean:                      ## remove what was built; the next build runs every chapter again
 	rm -rf _build

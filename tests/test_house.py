@@ -4,16 +4,18 @@ import ast
 import functools
 import re
 import subprocess
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "code" / "shardlab"
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent.name == "launch")
+MODULES = sorted(PACKAGE.rglob("*.py"))
 CHAPTERS = sorted((ROOT / "book").glob("*.md"))
 BRIDGES = {"spec", "trace", "layout", "schedules", "cuts", "exchanges", "measured", "project", "learner"}
 MAY_IMPORT = {  # room -> rooms it may use, beside itself
+    "__init__": set(),
     **{bridge: BRIDGES for bridge in BRIDGES},
     "costs": BRIDGES,
     "ranks": BRIDGES,
@@ -22,23 +24,31 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
     "exercises": BRIDGES | {"costs", "ranks"},
 }
 NAMES_TORCH_DISTRIBUTED = {"ranks/comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/files.py"}
-COMPOSES = {  # adds up, or joins, what its siblings count or cut
-    "costs/data_parallel/run.py",
-    "costs/data_parallel/machines.py",
-    "costs/memory/parts.py",
-    "costs/memory/timeline.py",
-    "costs/pipeline/stage_costs.py",
-    "costs/planning/planner.py",
-    "costs/traces/replay.py",
-    "costs/step/breakdown.py",
-    "costs/tensor_parallel/run.py",
-    "costs/zero/step.py",
-    "costs/published/steps.py",
-    "ranks/tensor_parallel/engine.py",
-    "ranks/train.py",
-    "ranks/zero/sharding.py",
+MAX_LINES, MAX_CELL, MAX_WIDTH = 270, 15, 86  # most files have fewer than 150 lines
+MAX_ENTRIES = {"ranks": 18, "costs": 20}
+
+# In ranks a method uses what all methods share, and no other method.
+SHARED = {"comm", "agreement", "backward", "mesh", "text", "transformer"}
+ACROSS = {  # (who, whom) -> why
+    ("checkpoint", "data_parallel"): "a checkpoint is made of what replicas hold",
+    ("checkpoint", "zero"): "and of what the ranks of ZeRO hold",
+    ("plain", "tensor_parallel"): "the conjugate functions are short enough to be read where they stand",
+    **{("train", each): "it puts the methods together" for each in ("checkpoint", "data_parallel", "zero")},
+    **{("train", each): "it puts the methods together" for each in ("tensor_parallel", "pipeline")},
 }
-MAX_SIBLINGS, MAX_LINES, MAX_CELL, MAX_WIDTH = 2, 300, 15, 86
+# In costs a subject uses those that stand before it.
+LEVELS = [
+    {"units"},
+    {"facts"},
+    {"training"},
+    {"compute", "memory", "collectives"},
+    {"pipeline", "traces"},
+    {"data_parallel", "tensor_parallel"},
+    {"zero"},
+    {"composition", "step"},
+    {"planning"},
+    {"published"},
+]
 
 
 def name(path):
@@ -49,6 +59,16 @@ def room(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def entry(path):
+    """A folder of a room, or a file beside the folders; of the room itself its __init__."""
+    return path.relative_to(PACKAGE).parts[1].removesuffix(".py")
+
+
+def of_room(*rooms):
+    return [path for path in MODULES if room(path) in rooms and path.parent != PACKAGE]
+
+
+@functools.cache
 def imports(path):
     """Everything a module imports, by absolute dotted name."""
     here = ["shardlab", *path.relative_to(PACKAGE).parts[:-1]]
@@ -63,17 +83,20 @@ def imports(path):
     return found
 
 
-def rooms_of(found):
-    return {parts[1] for parts in (each.split(".") for each in found) if parts[0] == "shardlab" and len(parts) > 1}
+def within(prefix, path):
+    """What a module imports below `prefix`, by the first name after it."""
+    return {each.removeprefix(prefix).split(".")[0] for each in imports(path) if each.startswith(prefix)}
+
+
+# ---- the package ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_data_flows_one_way(path):
-    allowed = MAY_IMPORT[room(path)] | {room(path)}
-    assert rooms_of(imports(path)) <= allowed
+    assert within("shardlab.", path) <= MAY_IMPORT[room(path)] | {room(path)}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room(path) in {"costs", *BRIDGES}], ids=name)
+@pytest.mark.parametrize("path", of_room("costs", *BRIDGES), ids=name)
 def test_what_a_run_should_take_is_pure_python(path):
     assert not {each for each in imports(path) if each.split(".")[0] in ("torch", "numpy", "plotly")}
 
@@ -84,24 +107,56 @@ def test_few_modules_name_torch_distributed(path):
         assert not {each for each in imports(path) if each.startswith("torch.distributed")}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "ranks"], ids=name)
+@pytest.mark.parametrize("path", of_room("ranks"), ids=name)
 def test_ranks_draw_nothing(path):
     assert not {each for each in imports(path) if each.split(".")[0] in ("plotly", "ipywidgets")}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_module_is_one_file_and_its_neighbours(path):
-    """Homework is a file, `comm`, and at most one more."""
-    folder = ".".join(["shardlab", *path.relative_to(PACKAGE).parts[:-1], ""])
-    siblings = {each.removeprefix(folder).split(".")[0] for each in imports(path) if each.startswith(folder)}
-    siblings -= {path.stem, "units", "style"}
-    if room(path) in ("costs", "ranks") and name(path) not in COMPOSES and "launch" not in path.parts:
-        assert len(siblings) <= MAX_SIBLINGS, siblings
+@pytest.mark.parametrize("path", of_room("ranks"), ids=name)
+def test_a_method_uses_what_all_share_and_no_other_method(path):
+    allowed = {"comm"} if entry(path) in SHARED else SHARED | {whom for who, whom in ACROSS if who == entry(path)}
+    assert within("shardlab.ranks.", path) - {entry(path)} <= allowed
+
+
+def test_no_exception_stands_here_in_vain():
+    used = {(entry(path), each) for path in of_room("ranks") for each in within("shardlab.ranks.", path)}
+    assert {arrow for arrow in ACROSS if (PACKAGE / "ranks" / arrow[0]).exists()} <= used
+
+
+@pytest.mark.parametrize("path", of_room("costs"), ids=name)
+def test_a_subject_uses_those_before_it(path):
+    level = next(i for i, each in enumerate(LEVELS) if entry(path) in each or entry(path) == "__init__")
+    assert within("shardlab.costs.", path) - {entry(path)} <= set().union(*LEVELS[:level])
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in of_room("costs", "ranks")}), ids=name)
+def test_the_files_of_a_folder_can_be_read_one_after_another(folder):
+    """They do not import each other in a circle."""
+    prefix = ".".join(["shardlab", *folder.relative_to(PACKAGE).parts, ""])
+    graph = {path.stem: within(prefix, path) - {path.stem} for path in folder.glob("*.py") if path.stem != "__init__"}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_file_holds_one_idea(path):
+def test_a_file_holds_one_idea_and_says_which(path):
     assert path.read_text().count("\n") <= MAX_LINES
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("folder", MAX_ENTRIES)
+def test_a_room_is_small_enough_to_be_looked_through(folder):
+    entries = {entry(path) for path in of_room(folder)} - {"__init__"}
+    assert len(entries) <= MAX_ENTRIES[folder], sorted(entries)
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "exercises").glob("*/*.py")), ids=name)
+def test_a_chapters_folder_holds_exercises_only(path):
+    """What several of them share stands in exercises/shared."""
+    exercise = "\nEXERCISE = " in path.read_text()
+    assert exercise == (path.stem != "__init__" and path.parent.name != "shared")
 
 
 def test_the_code_folder_is_not_a_package():

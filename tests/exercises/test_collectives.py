@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from shardlab import exchanges, exercises
 from shardlab.exercises import checker
-from shardlab.exercises.collectives.steps import steps
+from shardlab.exercises.shared.steps import steps
 from shardlab.ranks import collectives, comm, launch
 from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.observe import ledger

@@ -4,7 +4,7 @@ from functools import cache
 from itertools import permutations
 
 from shardlab.costs import units
-from shardlab.costs.facts import models, network, nodes
+from shardlab.costs.facts import hops, models, nodes
 from shardlab.costs.traces import crossings, knee, placement, replay
 from shardlab.figures import interconnects as figures
 from shardlab.figures import topology
@@ -49,8 +49,8 @@ def path_view(*, machine: str, to: int) -> View:
     cluster = nodes.cluster(machine)
     there = min(to, cluster.gpus - 1)
     path = cluster.path(0, there)
-    rate = network.bandwidth(path)
-    parts = network.parts(path)
+    rate = hops.bandwidth(path)
+    parts = hops.parts(path)
     name = f"GPU 0 to GPU {there}: {rate / 1e9:.3g} GB/s"
     narrow = min(path, key=lambda hop: hop.bandwidth)
     wide = nodes.rates_of_a_gpu(cluster.node).get("NVLink")

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from shardlab.costs.facts import hardware, network, nodes
+from shardlab.costs.facts import hardware, hops, network, nodes
 from shardlab.costs.facts.network import NETWORK, Cluster, Node, Wire
 
 CHIP = hardware.chip("H100 PCIe 80 GB")
@@ -33,11 +33,11 @@ def test_a_path_names_every_direction_of_every_wire():
     ]  # fmt: skip
     assert not set(names(one.path(0, 2))) & set(names(one.path(2, 0)))
     assert one.path(3, 3) == ()
-    assert network.bandwidth(one.path(0, 2)) == PCIE.bandwidth
-    assert network.bandwidth(()) == float("inf")
-    assert network.latency(one.path(0, 2)) == PCIE.latency
-    assert network.parts(one.path(0, 2)) == ["GPU 0", "PCIe switch 0", "CPU 0", "PCIe switch 1", "GPU 2"]
-    assert network.parts(()) == []
+    assert hops.bandwidth(one.path(0, 2)) == PCIE.bandwidth
+    assert hops.bandwidth(()) == float("inf")
+    assert hops.latency(one.path(0, 2)) == PCIE.latency
+    assert hops.parts(one.path(0, 2)) == ["GPU 0", "PCIe switch 0", "CPU 0", "PCIe switch 1", "GPU 2"]
+    assert hops.parts(()) == []
 
 
 def test_between_nodes_it_leads_through_the_nearest_card():
@@ -48,10 +48,10 @@ def test_between_nodes_it_leads_through_the_nearest_card():
         "node 0: PCIe switch 0 → NIC 0", "node 0: NIC 0 → network",
         "node 1: network → NIC 0", "node 1: NIC 0 → PCIe switch 0", "node 1: PCIe switch 0 → GPU 0",
     ]  # fmt: skip
-    assert network.bandwidth(path) == IB.bandwidth == min(hop.bandwidth for hop in path)
-    assert network.latency(path) == IB.latency
+    assert hops.bandwidth(path) == IB.bandwidth == min(hop.bandwidth for hop in path)
+    assert hops.latency(path) == IB.latency
     assert two.path(2, 4) == two.to_network(2) + two.from_network(4)
-    assert network.parts(two.from_network(4)) == ["network", "NIC 0", "PCIe switch 0", "GPU 0"]
+    assert hops.parts(two.from_network(4)) == ["network", "NIC 0", "PCIe switch 0", "GPU 0"]
 
 
 def test_without_gpudirect_all_data_stops_at_the_processor():
@@ -99,7 +99,7 @@ def test_the_machine_of_the_alpha_beta_model():
     assert cluster.gpus == 5
     assert names(cluster.path(0, 3)) == ["GPU 0 → switch", "switch → GPU 3"]
     path = cluster.path(4, 3)
-    assert (network.bandwidth(path), network.latency(path)) == (link.bandwidth, link.latency)
+    assert (hops.bandwidth(path), hops.latency(path)) == (link.bandwidth, link.latency)
 
 
 def test_impossible_clusters_are_refused():
@@ -126,7 +126,7 @@ def test_a_node_is_whole(node):
     cluster = Cluster(node=node)
     for a in some:
         for b in some:
-            assert network.bandwidth(cluster.path(a, b)) == network.bandwidth(cluster.path(b, a)) > 0
+            assert hops.bandwidth(cluster.path(a, b)) == hops.bandwidth(cluster.path(b, a)) > 0
     if node.cards:
         assert {node.card(gpu) for gpu in range(node.gpus)} == {f"NIC {card}" for card in range(node.cards)}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from shardlab.costs.facts import hardware, network, nodes, topology_matrix
+from shardlab.costs.facts import hardware, hops, nodes, topology_matrix
 from shardlab.costs.facts.network import Cluster
 from shardlab.costs.traces import traffic
 
@@ -61,7 +61,7 @@ def test_a_server_of_the_catalogue_is_recognised():
 def test_bridged_pairs():
     """Measured there: 208 GB/s between two bridged cards, 20 among three."""
     cluster = Cluster(node=topology_matrix.node(PAIRS, **UNNAMED))
-    assert network.bandwidth(cluster.path(0, 1)) == pytest.approx(300e9)
+    assert hops.bandwidth(cluster.path(0, 1)) == pytest.approx(300e9)
     for gpus, measured in (((0, 1), 208e9), ((0, 1, 2), 20e9)):
         assert 0.6 < measured / traffic.rings(cluster, gpus).bandwidth < 0.8
     assert [hop.name for hop in cluster.path(0, 4)] == [
@@ -74,7 +74,7 @@ def test_two_cards_on_one_processor():
     cluster = Cluster(node=topology_matrix.node(PLAIN, chip="RTX 4090 24 GB"))
     passed = [hop.name.split(" → ")[0] for hop in cluster.path(0, 1)]
     assert passed == ["GPU 0", "PCIe switch 0", "CPU 0", "PCIe switch 1"]
-    assert network.bandwidth(cluster.path(0, 1)) == hardware.link("PCIe 4.0 x16").bandwidth
+    assert hops.bandwidth(cluster.path(0, 1)) == hardware.link("PCIe 4.0 x16").bandwidth
 
 
 def test_what_the_matrix_does_not_tell_must_be_named():

@@ -10,11 +10,12 @@ direction, with a bandwidth of its own. Messages that cross the same hop share i
 The network between nodes is taken to be non-blocking (a full fat tree: Leiserson 1985, doi:10.1109/TC.1985.6312192).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from .hardware import Chip, Link
+from .hops import Hop
 
 NETWORK = "network"  # what every card of every node is joined to
 SWITCH = "NVSwitch"
@@ -37,16 +38,6 @@ class Wire:
 
 
 Route = tuple[tuple[str, Wire], ...]  # wires, each with the part at which a message enters it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hop:
-    """One direction of one wire."""
-
-    name: str  # "node 1: GPU 3 → NVSwitch"
-    kind: str  # that of the link
-    bandwidth: float  # bytes/s
-    latency: float  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,19 +229,3 @@ def other_end(part: str, wire: Wire) -> str:
 def narrowest(route: Route) -> float:
     """Bytes/s that a route carries; without end for a route of no wires."""
     return min((wire.bandwidth for _, wire in route), default=float("inf"))
-
-
-def bandwidth(path: Sequence[Hop]) -> float:
-    """Bytes/s of one message that has the path to itself."""
-    return min((hop.bandwidth for hop in path), default=float("inf"))
-
-
-def parts(path: Sequence[Hop]) -> list[str]:
-    """The parts that a message passes, without their node: GPU 0, NVSwitch, GPU 1; none for a path of no hops."""
-    ends = [hop.name.split(": ")[-1].split(" → ") for hop in path]
-    return [start for start, _ in ends] + [goal for _, goal in ends[-1:]]
-
-
-def latency(path: Sequence[Hop]) -> float:
-    """Seconds before the first byte arrives: that of the slowest hop, for NCCL's figures hold for a whole step."""
-    return max((hop.latency for hop in path), default=0.0)

@@ -10,7 +10,8 @@ from math import gcd
 from shardlab.layout import Layout, strides
 
 from ..facts.hardware import LINK_UTILISATION, Link
-from ..facts.network import Cluster, Hop
+from ..facts.hops import Hop
+from ..facts.network import Cluster
 from ..traces import traffic
 
 

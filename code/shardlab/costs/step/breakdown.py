@@ -7,8 +7,7 @@ stragglers, kernel launches that the GPU waits for, reading data, writing checkp
 """
 
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import NamedTuple
+from functools import cached_property
 
 from shardlab.layout import stages
 
@@ -16,13 +15,12 @@ from .. import memory
 from ..compute import flops
 from ..compute.time_to_train import DAY
 from ..facts.hardware import Chip, Link
-from ..facts.network import Cluster
 from ..memory import shards
 from ..training import Training
-from . import axes, exposed, layer_time
-from .engines import NEMO_2024, Engine
+from . import axes, exposed
 from .kernels import moved_seconds
-from .layer_time import LayerTime
+from .pipeline import message_bytes, pipeline_seconds, send_seconds, sending_seconds, stages_of
+from .run import Run, microbatch
 
 COMMUNICATION = ("tensor parallel", "context parallel", "pipeline messages", "data parallel", "ZeRO")
 
@@ -36,56 +34,6 @@ SUMMARY = {  # fewer parts, for a figure
     "data parallel and ZeRO": ("data parallel", "ZeRO"),
     "waiting for stages": ("waiting for stages", "pipeline messages"),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What is trained, how it is cut, on what, by what kind of program."""
-
-    training: Training
-    cluster: Cluster
-    engine: Engine = NEMO_2024
-    precision: str | None = None  # of the matrices of the layers: "fp8"; None: what models are trained in
-
-    def __post_init__(self) -> None:
-        if self.training.layout.ranks > self.cluster.gpus:
-            raise ValueError(
-                f"a layout of {self.training.layout.ranks} ranks does not fit on {self.cluster.name} "
-                f"with {self.cluster.gpus} GPUs; use fewer ranks or more nodes"
-            )
-
-    @property
-    def batch(self) -> int:
-        """Sequences of one step, on all ranks together."""
-        return self.training.layout.dp * self.training.microbatch * self.training.num_microbatches
-
-    @property
-    def tokens(self) -> int:
-        """Of one step, on all ranks together."""
-        return self.batch * self.training.tokens_per_sequence
-
-
-class Micro(NamedTuple):
-    """Seconds of one microbatch on one rank."""
-
-    time: LayerTime
-    tensor: float  # a layer's waiting for its peers of tp
-    context: float  # of cp
-    first: float  # the embedding, forward and backward, with its messages
-    last: float  # the head and the loss
-    layer: float  # one layer, forward and backward, with its waiting
-    forward: float  # what a layer computes in forward
-    backward: float  # in backward
-
-
-class Stages(NamedTuple):
-    """How many layers the stages of a pipeline have."""
-
-    layers: int  # of the model
-    num_stages: int
-    of_first: int
-    of_last: int
-    most: int  # of those between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,81 +128,6 @@ def step(run: Run) -> Step:
             "update": update_seconds(training, held, run.cluster.node.chip),
         },
     )
-
-
-def microbatch(run: Run, links: dict[str, Link]) -> Micro:
-    """One microbatch on one rank. Of the layout only tp, cp and sequence parallelism matter."""
-    training, chip = run.training, run.cluster.node.chip
-    time = layer_time.layer(training, chip, run.precision)
-    tensor = exposed.tensor_seconds(training, run.engine, links["tp"], time)
-    context = exposed.context_seconds(training, run.engine, links["cp"], time)
-    forward, backward = time.forward.seconds, time.backward_seconds
-    message = exposed.all_reduce_seconds(training, links["tp"]) if training.layout.tp > 1 else 0.0
-    return Micro(
-        time=time,
-        tensor=tensor,
-        context=context,
-        first=sum(layer_time.embedding_seconds(training, chip)) + message,
-        last=sum(layer_time.head_seconds(training, chip)) + message,
-        layer=forward + backward + tensor + context,
-        forward=forward,
-        backward=backward,
-    )
-
-
-@cache
-def stages_of(num_layers: int, pp: int, chunks: int = 1) -> Stages:
-    """The stages of a pipeline."""
-    counts = layers_of_stages(num_layers, pp, chunks)
-    return Stages(num_layers, pp, counts[0], counts[-1], max(counts[1:-1], default=0))
-
-
-def layers_of_stages(num_layers: int, pp: int, chunks: int = 1) -> list[int]:
-    """As even as possible; or, where only that comes out even, with embedding and head in a layer's place (Llama 3)."""
-    if chunks > 1 and num_layers % (pp * chunks):
-        share = (num_layers + 2) // pp
-        return [share - 1, *[share] * (pp - 2), share - 1]
-    return [len(stage) for stage in stages(num_layers, pp)]
-
-
-def pipeline_seconds(
-    micro: Micro, wait: exposed.DataWait, cut: Stages, m: int, chunks: int, naive: bool
-) -> float:
-    """From the first forward to the last backward, messages between stages left out.
-
-    The slowest stage works on every microbatch; before its first and after its last
-    the others work once, on one of their chunks if they have several. Naive: one stage
-    after the other works on every microbatch. Exact for equal stages, for GPipe and for
-    naive; where the first stages are the slowest, 1F1B takes a little less.
-    """
-    layer = micro.layer + wait.layer
-    first, last = micro.first + wait.rest, micro.last + wait.rest
-    if cut.num_stages == 1:
-        return m * (cut.layers * layer + micro.first + micro.last + wait.rest)
-    whole = cut.layers * layer + first + last
-    if naive:
-        return m * whole
-    ends = cut.of_first * layer + first, cut.of_last * layer + last
-    slowest = max(*ends, cut.most * layer)
-    return m * slowest + (whole - slowest) / chunks
-
-
-def message_bytes(training: Training) -> float:
-    """Activations of a microbatch between two stages: every rank of tp sends a part, the next puts them together."""
-    return training.tokens * training.spec.hidden_size * training.recipe.element / training.layout.tp
-
-
-def send_seconds(nbytes: float, pp: int, link: Link) -> float:
-    """One message between two stages, if there are two."""
-    return link.latency + nbytes / link.bandwidth if pp > 1 else 0.0
-
-
-def sending_seconds(send: float, pp: int, m: int, chunks: int, naive: bool, engine: Engine) -> float:
-    """What these messages add: once through the pipeline and back; without overlap, every one of a stage's too."""
-    hops = 2 * (pp - 1)
-    if naive:
-        return m * hops * send
-    return (hops if engine.send_overlap else hops + 2 * m * chunks) * send
 
 
 def holdings(training: Training) -> exposed.Holdings:

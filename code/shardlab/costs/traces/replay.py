@@ -23,7 +23,8 @@ from shardlab import trace
 from shardlab.trace import Event
 
 from ..facts.hardware import LINK_UTILISATION
-from ..facts.network import Cluster, Hop
+from ..facts.hops import Hop
+from ..facts.network import Cluster
 from .sharing import Flow, Wires
 from .transfers import COMPUTE, ISSUE, Plan, plan
 

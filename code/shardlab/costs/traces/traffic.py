@@ -8,9 +8,10 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_CROSS_N
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..facts import network
+from ..facts import hops
 from ..facts.hardware import Link
-from ..facts.network import Cluster, Hop
+from ..facts.hops import Hop
+from ..facts.network import Cluster
 from ..units import us
 
 # One all-reduce inside a switch that adds, however short: https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
@@ -34,7 +35,7 @@ class Load:
 def message(cluster: Cluster, a: int, b: int) -> Load:
     """From GPU a to GPU b."""
     path = cluster.path(a, b)
-    latency = network.latency(path)
+    latency = hops.latency(path)
     return Load(shares=dict.fromkeys(path, 1.0), latency=latency, longest_latency=latency)
 
 
@@ -108,7 +109,7 @@ def _sum_of(paths: Sequence[Sequence[Hop]], parts: int) -> Load:
     for path in paths:
         for hop in path:
             counts[hop] = counts.get(hop, 0) + 1
-    latencies = [network.latency(path) for path in paths] or [0.0]
+    latencies = [hops.latency(path) for path in paths] or [0.0]
     return Load(
         shares={hop: count / parts for hop, count in counts.items()},
         latency=sum(latencies) / len(latencies),

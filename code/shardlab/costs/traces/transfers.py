@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from shardlab.trace import Event
 
-from ..facts.network import Cluster, Hop
+from ..facts.hops import Hop
+from ..facts.network import Cluster
 from . import matching, traffic
 from .traffic import Load
 

@@ -1,8 +1,8 @@
 """Exercise: a broadcast down a tree."""
 
 from ..checker import Case, Exercise
-from .messages import attempt, leave_input, moves_at_most, only_messages, returns, takes_at_most
-from .steps import RECEIVE
+from ..shared.messages import attempt, leave_input, log2, moves_at_most, only_messages, returns, takes_at_most
+from ..shared.steps import RECEIVE
 
 STARTER = '''\
 from shardlab.ranks import comm
@@ -16,11 +16,6 @@ def my_broadcast(x, group):
         return x.clone()
     return comm.receive(x, group, source=0) * 0  # and this is not what was sent
 '''
-
-
-def log2(ranks: int) -> int:
-    """Rounded up."""
-    return (ranks - 1).bit_length()
 
 
 EXERCISE = Exercise(

@@ -3,8 +3,7 @@
 import torch
 
 from ..checker import Case, Exercise
-from .broadcast import log2
-from .messages import attempt, leave_input, only_messages, returns, takes_at_most
+from ..shared.messages import attempt, leave_input, log2, only_messages, returns, takes_at_most
 
 STARTER = '''\
 from shardlab.ranks import comm

@@ -3,8 +3,8 @@
 import torch
 
 from ..checker import Case, Exercise
-from .messages import attempt, leave_input, moves_at_most, only_messages, returns
-from .steps import SEND
+from ..shared.messages import attempt, leave_input, moves_at_most, only_messages, returns
+from ..shared.steps import SEND
 
 STARTER = '''\
 from shardlab.ranks import comm

@@ -5,8 +5,8 @@ from math import ceil
 import torch
 
 from ..checker import Case, Exercise
-from .messages import attempt, leave_input, moves_at_most, only_messages, returns, takes_at_most
-from .steps import SEND
+from ..shared.messages import attempt, leave_input, moves_at_most, only_messages, returns, takes_at_most
+from ..shared.steps import SEND
 
 STARTER = '''\
 from shardlab.ranks import comm

@@ -1,6 +1,7 @@
 """Exercise: a message on its way, hop after hop."""
 
-from shardlab.costs.facts import network, nodes
+from shardlab.costs.facts import nodes
+from shardlab.costs.facts.hops import Hop
 
 from .. import evidence
 from ..checker import Case, Exercise
@@ -32,7 +33,7 @@ def case(title: str, nbytes: float, hops: Hops) -> Case:
 
 def between(name: str, a: int, b: int, num_nodes: int = 1) -> Case:
     """100 MB from GPU to GPU."""
-    path: tuple[network.Hop, ...] = nodes.cluster(name, num_nodes).path(a, b)
+    path: tuple[Hop, ...] = nodes.cluster(name, num_nodes).path(a, b)
     hops = [(hop.bandwidth, hop.latency) for hop in path]
     return case(f"GPU {a} to GPU {b}, {num_nodes} x {name}", 1e8, hops)
 

@@ -1,7 +1,7 @@
 """Exercise: a linear layer cut by its outputs."""
 
 from ..checker import Exercise
-from . import layers, passes
+from ..shared import layers, passes
 
 LAYER = layers.Linear(inputs=3, outputs=12, dims={"x": None, "weight": 0, "bias": 0, "output": -1})
 

@@ -9,7 +9,7 @@ from shardlab.ranks import comm
 
 from .. import evidence
 from ..checker import Case, Exercise
-from . import passes
+from ..shared import passes
 
 STARTER = '''\
 import torch

@@ -1,7 +1,7 @@
 """Exercise: a linear layer cut by its inputs, with its bias counted once."""
 
 from ..checker import Exercise
-from . import layers, passes
+from ..shared import layers, passes
 
 LAYER = layers.Linear(inputs=12, outputs=3, dims={"x": -1, "weight": -1, "bias": None, "output": None})
 

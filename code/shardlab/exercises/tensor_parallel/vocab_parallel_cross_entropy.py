@@ -11,7 +11,7 @@ from shardlab.ranks import comm
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding
-from . import passes
+from ..shared import passes
 
 TOKENS, VOCABULARY = 5, 24  # 24 words split over 1 to 4 ranks
 NUMBERS = 3  # that a rank may all-reduce for each token

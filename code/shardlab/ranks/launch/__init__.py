@@ -26,6 +26,8 @@ from .report import interruption, report
 from .state import Message
 from .watch import Watch
 
+__all__ = ["MAX_LOCAL_RANKS", "PATIENCE", "RankError", "already_a_rank", "run", "warm"]
+
 MAX_LOCAL_RANKS = 64
 # seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
 PATIENCE = 1.0

@@ -114,3 +114,8 @@ def takes_at_most(budget: Callable[[int], int], words: str) -> Judge:
         return None
 
     return judge
+
+
+def log2(ranks: int) -> int:
+    """The logarithm of the number of ranks to base 2, rounded up."""
+    return (ranks - 1).bit_length()

@@ -1,0 +1,30 @@
+"""The path of a message, hop by hop: one direction of each wire that it takes through a `network`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hop:
+    """One direction of one wire."""
+
+    name: str  # "node 1: GPU 3 → NVSwitch"
+    kind: str  # that of the link
+    bandwidth: float  # bytes/s
+    latency: float  # seconds
+
+
+def bandwidth(path: Sequence[Hop]) -> float:
+    """Bytes/s of one message that has the path to itself."""
+    return min((hop.bandwidth for hop in path), default=float("inf"))
+
+
+def parts(path: Sequence[Hop]) -> list[str]:
+    """The parts that a message passes, without their node: GPU 0, NVSwitch, GPU 1; none for a path of no hops."""
+    ends = [hop.name.split(": ")[-1].split(" → ") for hop in path]
+    return [start for start, _ in ends] + [goal for _, goal in ends[-1:]]
+
+
+def latency(path: Sequence[Hop]) -> float:
+    """Seconds before the first byte arrives: that of the slowest hop, for NCCL's figures hold for a whole step."""
+    return max((hop.latency for hop in path), default=0.0)

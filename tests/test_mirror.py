@@ -1,0 +1,101 @@
+"""The tests mirror the package: a module has its test where one looks for it, or a reason to be tested elsewhere."""
+
+import ast
+import functools
+
+import pytest
+
+from .test_house import PACKAGE, ROOT, imports, name, of_room
+
+TESTS = ROOT / "tests"
+MIRRORED = ("costs", "ranks", "figures", "explorers")
+TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
+    "ranks/launch": ("ranks/launch/test_run.py", "its processes only live together"),
+    "ranks/zero": ("ranks/zero/test_sharding.py", "its parts only work together"),
+    "ranks/pipeline/messages.py": ("ranks/pipeline/test_engine.py", "it speaks in a running pipeline only"),
+    "ranks/pipeline/stage.py": ("ranks/pipeline/test_engine.py", "it computes in a running pipeline only"),
+    "ranks/tensor_parallel/linear.py": ("ranks/tensor_parallel/test_engine.py", "held to the whole model"),
+    "ranks/tensor_parallel/gradients.py": ("ranks/tensor_parallel/test_engine.py", "held to the whole model"),
+    "ranks/tensor_parallel/state.py": ("ranks/tensor_parallel/test_engine.py", "held to the whole model"),
+    "ranks/tensor_parallel/regather.py": ("ranks/tensor_parallel/test_sequence.py", "it only exists beside slices"),
+    "ranks/checkpoint/folders.py": ("ranks/checkpoint/test_files.py", "it names and finds the files"),
+    "ranks/memory/hosted.py": ("ranks/memory/test_offload.py", "half of offload"),
+    "ranks/observe/flops.py": ("ranks/observe/test_program.py", "it counts what a program records"),
+    "ranks/observe/sockets.py": ("ranks/observe/test_ledger.py", "it needs ranks that send"),
+    "costs/facts/chips.py": ("costs/facts/test_hardware.py", "one set of rules for all facts"),
+    "costs/facts/nodes.py": ("costs/facts/test_network.py", "its nodes are what the network is tested on"),
+    "costs/facts/hops.py": ("costs/facts/test_network.py", "a path needs a network"),
+    "costs/planning/footprint.py": ("costs/planning/test_planner.py", "held to memory, by every plan"),
+    "costs/planning/plans.py": ("costs/planning/test_planner.py", "what the planner is asked and answers"),
+    "costs/published/bus_bandwidth.py": ("costs/traces/test_traffic.py", "traffic predicts it"),
+    "costs/published/studies.py": ("costs/planning/test_planner.py", "the planner finds their layouts"),
+    **{
+        f"costs/published/{each}.py": ("costs/published/test_steps.py", "rows of one table")
+        for each in ("a100", "h100", "layouts")
+    },
+    **{
+        f"costs/step/{each}.py": ("costs/step/test_breakdown.py", "a term of the sum")
+        for each in ("axes", "engines", "exposed", "layer_time", "pipeline", "run")
+    },
+    "costs/traces/crossings.py": ("costs/traces/test_placement.py", "it counts what a placement makes"),
+    "costs/traces/knee.py": ("explorers/test_interconnects.py", "its curves are those of the explorer"),
+    "costs/traces/transfers.py": ("costs/traces/test_replay.py", "half of replay"),
+    "costs/zero/step.py": ("costs/zero/test_sharding.py", "one setting for both"),
+    **{
+        f"figures/{each}.py": ("figures/test_compute.py", "what all figures are made with")
+        for each in ("bars", "lines", "style")
+    },
+    "figures/history.py": ("figures/test_compute.py", "a figure of that chapter"),
+    "figures/topology.py": ("figures/test_interconnects.py", "a figure of that chapter"),
+    **{
+        f"explorers/{each}.py": ("test_explorer.py", "what all are made with")
+        for each in ("explorer", "live", "page", "view")
+    },
+    **{f"explorers/{each}.py": ("explorers/test_guess.py", "half of a guess") for each in ("kept", "questions")},
+}
+
+
+@pytest.mark.parametrize("path", [path for path in of_room(*MIRRORED) if path.stem != "__init__"], ids=name)
+def test_a_module_has_its_test_where_one_looks_for_it(path):
+    own = (TESTS / name(path)).with_name(f"test_{path.name}")
+    if not own.exists():
+        listed = {name(path), name(path.parent)} & TESTED_IN.keys()
+        assert listed, f"write {own.relative_to(ROOT)}, or say in TESTED_IN where it is tested, and why"
+
+
+@pytest.mark.parametrize("listed", TESTED_IN)
+def test_what_is_tested_elsewhere_is_used_there(listed):
+    test, why = TESTED_IN[listed]
+    files = sorted((PACKAGE / listed).glob("[a-z]*.py")) if (PACKAGE / listed).is_dir() else [PACKAGE / listed]
+    assert why
+    assert {file for file in files if not (TESTS / name(file)).with_name(f"test_{file.name}").exists()}
+    assert set(files) <= used(TESTS / test)
+
+
+def used(test):
+    """The files of the package that a test imports, and those that they import, and so on."""
+    found, ahead = set(), [test]
+    while ahead:
+        new = files_of(ahead.pop()) - found
+        found |= new
+        ahead += new
+    return found
+
+
+@functools.cache
+def files_of(path):
+    """The files of the package that one file imports; with a name of a folder all that its __init__ lists."""
+    found = set()
+    for each in imports(path) if path.is_relative_to(PACKAGE) else imported_by(path):
+        parts = each.split(".")[1:] if each.startswith("shardlab.") else []
+        for count in range(1, len(parts) + 1):
+            module = PACKAGE.joinpath(*parts[:count])
+            found |= {file for file in (module.with_suffix(".py"), module / "__init__.py") if file.is_file()}
+    return found
+
+
+def imported_by(test):
+    """The same for a test, whose imports of the package are absolute."""
+    nodes = ast.walk(ast.parse(test.read_text()))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
