@@ -4,6 +4,7 @@ import ast
 import functools
 import re
 import subprocess
+import tokenize
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -25,6 +26,7 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
 }
 NAMES_TORCH_DISTRIBUTED = {"ranks/comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/files.py"}
 MAX_LINES, MAX_CELL, MAX_WIDTH = 270, 15, 86  # most files have fewer than 150 lines
+MAX_WIDTH_IN_RANKS, MAX_DENSITY = 100, 9.5
 MAX_ENTRIES = {"ranks": 18, "costs": 20}
 
 # In ranks a method uses what all methods share, and no other method.
@@ -144,6 +146,18 @@ def test_the_files_of_a_folder_can_be_read_one_after_another(folder):
 def test_a_file_holds_one_idea_and_says_which(path):
     assert path.read_text().count("\n") <= MAX_LINES
     assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_lines_of_ranks_are_light_and_narrow():
+    """Names and operators for each line of code, on average; the best-known codebases of the field have 7 to 10."""
+    count, lines = 0, set()
+    for path in of_room("ranks"):
+        with tokenize.open(path) as source:
+            tokens = [t for t in tokenize.generate_tokens(source.readline) if t.type in (tokenize.NAME, tokenize.OP)]
+        count += len(tokens)
+        lines |= {(path, token.start[0]) for token in tokens}
+        assert max(len(line) for line in path.read_text().splitlines() if "https://" not in line) <= MAX_WIDTH_IN_RANKS
+    assert count / len(lines) <= MAX_DENSITY
 
 
 @pytest.mark.parametrize("folder", MAX_ENTRIES)

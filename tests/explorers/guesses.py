@@ -19,6 +19,7 @@ CASES = [
     (MEMORY, "1,000,000", f"You guessed 1,000,000 GB; {MORE} {OFF.format('large', '360')}"),
     (MEMORY, "28e3 GB", f"You guessed 28,000 GB; {MORE} {OFF.format('large', '10')}"),
     (MEMORY, "1E-5", f"You guessed 1e-5 GB; {MORE} {OFF.format('small', '280,000,000')}"),
+    (MEMORY, "123456789", f"You guessed 123,456,789 GB; {MORE} {OFF.format('large', '44,000')}"),
     (MEMORY, "123456789012", f"You guessed 1.23e11 GB; {MORE} {OFF.format('large', '44,000,000')}"),
     (MEMORY, "1234.5", f"You guessed 1,230 GB; {MORE} {OFF.format('small', '2.3')}"),
     (MEMORY, "1.125", f"You guessed 1.13 GB; {MORE} {OFF.format('small', '2,500')}"),  # a tie, rounded upwards
@@ -38,7 +39,7 @@ CASES = [
     (LARGER, 'the "a" & <b>', 'You guessed "the "a" & <b>". The answer is "the states".'),
 ]
 
-TYPE = "Type a number above zero, in {}: 300, 2.8, 1,000 and 1e3 are all understood."
+TYPE = "Type a number above zero, such as 300 {}, 2.8, 1,000 or 1e3."
 NO_NUMBERS = ["", " ", "many", "GB", "0", "0.00", "-3", "2,8", "1,00", "1 000", "3 4", "1e", "e5", "1e999", "2.8 TB"]
 BAD = [
     *((MEMORY, given, TYPE.format("GB")) for given in NO_NUMBERS),

@@ -133,7 +133,7 @@ def test_the_answer_is_folded_and_the_verdict_is_spoken(asked: guess.Guess, answ
 def test_the_script_gets_the_rules() -> None:
     rules = json.loads(Reader(COUNT.html()).elements[0][1]["data-guess"])
     assert (rules["name"], rules["answer"], rules["units"], rules["within"]) == ("count", 1, ["GPU", "GPUs"], 2)
-    assert rules["says"]["exact"] == "You guessed {guess}. That is right."
+    assert rules["says"]["right"] == "You guessed {guess}. That is right."
 
 
 def test_the_script_is_short() -> None:

@@ -11,11 +11,12 @@
   }
 
   const fill = (sentence, words) => sentence.replace(/\{(\w+)\}/g, (_, name) => words[name]);
+  const choose = ({ says, answer }, guess) => fill(says[guess === answer ? "right" : "wrong"], { guess: `"${guess}"` });
 
   function judge({ says, answer, within }, x, guess) {
     const factor = Math.max(x / answer, 1 / (x / answer));
     const how = factor <= within ? "close" : x < answer ? "small" : "large";
-    const sentence = says[text(x) === text(answer) ? "exact" : how];
+    const sentence = says[text(x) === text(answer) ? "right" : how];
     return fill(sentence, { guess, factor: text(Number(factor.toPrecision(2))) });
   }
 
@@ -40,7 +41,7 @@
         result.textContent = rules.ask;
         return first.focus();
       }
-      say(rules.units ? judge(rules, number(), shown()) : rules.says[entry.value]);
+      say(rules.units ? judge(rules, number(), shown()) : choose(rules, entry.value));
       answer.open = true;
       try {
         localStorage.setItem(key, JSON.stringify({ given: entry.value.trim(), at: Date.now() }));

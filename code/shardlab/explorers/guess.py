@@ -55,8 +55,8 @@ class Guess:
         rules = {"name": asked.name, "ask": asked.ask, "again": AGAIN, "before": BEFORE, **asked.rules()}
         inputs = number_inputs(asked) if isinstance(asked, Number) else choice_inputs(asked)
         return (
-            f'<div class="guess" data-guess="{quoted(json.dumps(rules, ensure_ascii=False))}">'
-            f"<form novalidate>{inputs}</form>"
+            f"<div class='guess' data-guess='{packed(rules)}'>"
+            f'<form novalidate autocomplete="off">{inputs}</form>'
             f'<p class="guess-result" id="guess-{asked.name}-result" role="status" aria-live="polite"></p>'
             f"{self.folded()}</div>"
         )
@@ -111,21 +111,27 @@ def number_inputs(asked: Number) -> str:
     return (
         f'<label class="guess-question" for="{key}">{html.escape(asked.text)}</label>'
         f'<p class="guess-entry"><input type="text" inputmode="decimal" name="guess" id="{key}" required'
-        f' autocomplete="off" pattern="{quoted(asked.pattern)}" aria-describedby="{key}-unit {key}-result">'
+        f' pattern="{quoted(asked.pattern)}" aria-describedby="{key}-unit {key}-result">'
         f'<span id="{key}-unit">{html.escape(asked.units[1])}</span><button>{CHECK}</button></p>'
     )
 
 
 def choice_inputs(asked: Choice) -> str:
     """Return the options as radio buttons in a fieldset, and the button."""
-    about = f'type="radio" name="guess" required autocomplete="off" aria-describedby="guess-{asked.name}-result"'
     labels = "".join(
-        f'<label class="guess-option"><input {about} value="{quoted(option)}">'
+        f'<label class="guess-option"><input type="radio" name="guess" required value="{quoted(option)}">'
         f"<span>{html.escape(option)}</span></label>"
         for option in asked.options
     )
     legend = f'<legend class="guess-question">{html.escape(asked.text)}</legend>'
-    return f'<fieldset>{legend}{labels}</fieldset><p class="guess-entry"><button>{CHECK}</button></p>'
+    described = f'aria-describedby="guess-{asked.name}-result"'
+    return f'<fieldset {described}>{legend}{labels}</fieldset><p class="guess-entry"><button>{CHECK}</button></p>'
+
+
+def packed(rules: dict[str, Any]) -> str:
+    """Return rules as JSON in a single-quoted attribute, where the many double quotes need no escape."""
+    text = json.dumps(rules, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("&", "&amp;").replace("'", "&#x27;")
 
 
 def live_entry(asked: Number | Choice) -> Any:
@@ -135,7 +141,7 @@ def live_entry(asked: Number | Choice) -> Any:
     wide = {"style": {"description_width": "initial"}, "layout": {"width": "auto"}}
     if isinstance(asked, Choice):
         return widgets.RadioButtons(options=asked.options, value=None, description="Your guess:", **wide)
-    return widgets.Text(description=f"Your guess, in {asked.units[1]}:" if asked.units[1] else "Your guess:", **wide)
+    return widgets.Text(description=f"Your guess ({asked.units[1]}):" if asked.units[1] else "Your guess:", **wide)
 
 
 def announced(sentence: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from .page import slug
 
 DIGITS = r"((\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{0,15})?|\.\d{1,15})([eE][+\-]?\d{1,2})?"  # 1,000 and 1e3
+RIGHT = "You guessed {guess}. That is right."
 PLAIN = 1e-3, 1e9  # numbers between the two are written without an exponent
 
 
@@ -62,8 +63,7 @@ class Number(Question):
     @property
     def ask(self) -> str:
         """What to type instead of something that is no number."""
-        unit = f", in {self.units[1]}" if self.units[1] else ""
-        return f"Type a number above zero{unit}: 300, 2.8, 1,000 and 1e3 are all understood."
+        return f"Type a number above zero, such as {self._quantity(300)}, 2.8, 1,000 or 1e3."
 
     @property
     def solution(self) -> str:
@@ -80,22 +80,24 @@ class Number(Question):
         ratio = x / self.answer
         factor = max(ratio, 1 / ratio)
         how = "close" if factor <= self.within else "small" if ratio < 1 else "large"
-        sentence = self._sentences()["exact" if number_text(x) == number_text(self.answer) else how]
-        return sentence.format(guess=self._quantity(x), factor=number_text(rounded(factor, 2)))
+        if number_text(x) == number_text(self.answer):
+            how = "right"
+        words = {"guess": self._quantity(x), "factor": number_text(rounded(factor, 2))}
+        return self._sentences()[how].format(**words)
 
     def rules(self) -> dict[str, Any]:
         """Return what guess.js needs to judge in the same way."""
         return {"answer": self.answer, "units": self.units, "within": self.within, "says": self._sentences()}
 
     def _sentences(self) -> dict[str, str]:
-        guessed = f"You guessed {{guess}}; the answer is {self.solution}. Your guess is"
         percent = f"{100 * (self.within - 1):.0f} %"
-        return {
-            "exact": "You guessed {guess}. That is right.",
-            "close": f"{guessed} within {percent if self.within < 2 else f'a factor of {self.within:g}'}.",  # noqa: PLR2004
-            "small": f"{guessed} too small by a factor of {{factor}}.",
-            "large": f"{guessed} too large by a factor of {{factor}}.",
+        how = {
+            "close": f"within {percent if self.within < 2 else f'a factor of {self.within:g}'}",  # noqa: PLR2004
+            "small": "too small by a factor of {factor}",
+            "large": "too large by a factor of {factor}",
         }
+        guessed = f"You guessed {{guess}}; the answer is {self.solution}. Your guess is"
+        return {"right": RIGHT, **{name: f"{guessed} {words}." for name, words in how.items()}}
 
     def _quantity(self, x: float) -> str:
         return f"{number_text(x)} {self.units[x != 1]}".strip()
@@ -134,12 +136,14 @@ class Choice(Question):
 
     def judge(self, given: str) -> str:
         """Return the sentence that says whether a choice is right; raises ValueError as `shown` does."""
-        right = "That is right." if self.shown(given) == self.answer else f'The answer is "{self.answer}".'
-        return f'You guessed "{given}". {right}'
+        return self._sentences()["right" if self.shown(given) == self.answer else "wrong"].format(guess=f'"{given}"')
 
     def rules(self) -> dict[str, Any]:
-        """Return what guess.js needs to judge in the same way: the sentence of each option."""
-        return {"says": {option: self.judge(option) for option in self.options}}
+        """Return what guess.js needs to judge in the same way."""
+        return {"answer": self.answer, "says": self._sentences()}
+
+    def _sentences(self) -> dict[str, str]:
+        return {"right": RIGHT, "wrong": f'You guessed {{guess}}. The answer is "{self.answer}".'}
 
 
 def number_text(x: float) -> str:

@@ -1,4 +1,4 @@
-"""Real text to train on, one byte a token: the chapters of this book, or those in a folder of yours."""
+"""Real text to train on, one byte per token: the chapters of this book, or a folder of yours."""
 
 from pathlib import Path
 
@@ -11,18 +11,23 @@ VOCAB_SIZE = 256  # every byte is a token
 
 
 def read(folder: str | Path = project.BOOK) -> Tensor:
-    """Read all .md files below `folder`, without one this book, in order of their paths: [bytes], uint8.
+    """Read all .md files below `folder`, or of this book, in order of their paths: [bytes], uint8.
 
     What lies in folders that tools make (.ipynb_checkpoints, _build) is left out.
     """
     found = sorted(Path(folder).rglob("*.md"))
-    files = [file for file in found if not any(part[0] in "._" for part in file.relative_to(folder).parts)]
+    files = [file for file in found if not _made_by_tools(file.relative_to(folder))]
     data = b"\n".join(file.read_bytes() for file in files)
     if not data:
         raise ValueError(
-            f"{folder} holds {len(files)} .md files and no text; pass a folder of chapters, such as 'book'"
+            f"{folder} holds {len(files)} .md files and no text; "
+            "pass a folder of chapters, such as 'book'"
         )
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(torch.get_default_device())
+
+
+def _made_by_tools(path: Path) -> bool:
+    return any(part[0] in "._" for part in path.parts)
 
 
 def num_samples(tokens: Tensor, length: int) -> int:

@@ -4,7 +4,7 @@
         with ledger.span("step"):
             loss.backward()
     ledger.events          # list of trace.Event: the spans and the communications, with times
-    ledger.program         # list of trace.Event: what `costs.traces.replay` needs to replay this rank
+    ledger.program         # list of trace.Event: what `costs.traces.replay` replays
     ledger.sent_bytes      # bytes that left this rank's sockets, as the operating system counts
 
 Every operation of torch.distributed passes torch's dispatcher, also one that DDP's C++ code starts;
