@@ -3,6 +3,7 @@ nothing is ever lost."""
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 import sys
@@ -61,7 +62,8 @@ def test_listings_drawings_citations_and_answers_are_in_the_notebook(stem: str, 
     everything = "\n".join(cell.source for cell in made[stem].cells)
     listings = re.findall(r"^\*\*`[\w/]+\.py`\*\*\n\n```python\n(?!```)", everything, re.MULTILINE)
     assert len(listings) == source.count("{literalinclude}")
-    assert len(re.findall(r'<img [^>]*alt="[^"]{20,}"[^>]*;base64,', text)) == source.count("```{figure}")
+    drawings = [base64.b64decode(each) for each in re.findall(r'<img [^>]*alt="[^"]{20,}"[^>]*;base64,(.*)">', text)]
+    assert drawings == [(ROOT / "book" / name).read_bytes() for name in re.findall(r"\{figure\} (\S+)", source)]
     assert text.count("<details>\n<summary>") == text.count("</details>") == source.count(":class: dropdown")
     cited = sum(len(keys.split(",")) for keys in re.findall(r"\{cite(?::t)?\}`(.*?)`", source))
     assert len(re.findall(r"\[[^][]*\b(?:19|20)\d\d\]\(https?://", text)) >= cited
