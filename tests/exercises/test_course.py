@@ -101,3 +101,13 @@ def test_the_files_are_enough(tmp_path: Path) -> None:
     line = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True)
     assert done.stdout.startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("method", ["data_parallel", "zero", "pipeline", "tensor_parallel"])
+def test_a_plain_method_is_two_files_and_few_lines(method):
+    """Tensor parallelism brings one file more: its pairs of operations."""
+    found = course.files(importlib.import_module(f"shardlab.ranks.plain.{method}"))
+    names = [path.name for path in found]
+    assert names[:2] == [f"{method}.py", "comm.py"]
+    assert names[2:] == ["conjugates.py"] * (method == "tensor_parallel")
+    assert sum(path.read_text().count("\n") for path in found[:2]) <= 350

@@ -39,9 +39,6 @@ def device(group: Group) -> torch.device:
     return torch.device("cpu")
 
 
-# ---- collectives -------------------------------------------------------------------------------
-
-
 def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
     """Combine the tensors of all ranks, and return the result on every rank: [...] -> [...].
 
@@ -92,9 +89,6 @@ def _communicate(verb: Callable[..., Any], y: Tensor, *args: Any, **options: Any
     """Fill `y` with a verb of torch; in a dry run, leave it as it is."""
     if not y.is_meta:
         verb(y, *args, **options)
-
-
-# ---- collectives that run in the background ----------------------------------------------------
 
 
 def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
@@ -154,9 +148,6 @@ def _start_slices(x: Tensor, group: Group) -> tuple[list[Wait], Tensor]:
     return waits, slices
 
 
-# ---- point-to-point ----------------------------------------------------------------------------
-
-
 def send(x: Tensor, group: Group, to: int) -> None:
     """Send `x` to one rank, and return when `x` may be reused."""
     dist.send(x.contiguous(), group=group, group_dst=to)
@@ -205,9 +196,6 @@ def start(sends: Sequence[Send], receives: Sequence[Receive], group: Group) -> l
     arriving = [group.recv([y], source, 0) for y, source in receives]
     leaving = [group.send([x], to, 0) for x, to in sends]
     return [work.wait for work in [*leaving, *arriving]]
-
-
-# ---- groups ------------------------------------------------------------------------------------
 
 
 def split(group: Group, size: int) -> Group:
