@@ -182,5 +182,5 @@ def test_another_warm_up_is_as_right_and_keeps_more_or_less(warm_up, peaks):
 
 
 def test_more_stages_than_layers_are_refused():
-    with pytest.raises(RankError, match="3 blocks do not fill 5 stages; use fewer"):
+    with pytest.raises(RankError, match="5 stages for 3 blocks; use fewer"):
         run(lambda group: pipeline.Stage(lesson.build("gpt2", False, seed=0), group), world_size=5)

@@ -176,7 +176,7 @@ WRONG = {  # what went wrong: (stage, what stands there, what stands there then,
     "the gradient stops at a border": (2, "detach().requires_grad_()", "detach()", "does not require grad"),
     "nothing is gathered before backward": (
         3,
-        "self.gather(layer.parameters())     # P/N -> P, for a second time",
+        "self.gather(layer.parameters())  # P/N -> P, for a second time",
         "pass",
         "storage of size 0",
     ),

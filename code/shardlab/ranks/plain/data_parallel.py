@@ -3,18 +3,18 @@
 Li et al. 2020, https://arxiv.org/abs/2006.15704. The engine, `ranks.data_parallel`,
 sends many gradients in one message while backward computes others.
 
-    model = Transformer(spec)                         # different numbers on every rank
-    data_parallel.copy_from_rank_0(model, group)      # the same numbers on every rank
+    model = Transformer(spec)                     # different numbers on every rank
+    data_parallel.copy_from_rank_0(model, group)  # the same numbers on every rank
     optimizer = torch.optim.AdamW(model.parameters())
-    for batch in batches:                             # [B, S + 1] tokens of all ranks
-        mine = data_parallel.shard(batch, group)      # [B/N, S + 1], this rank's own
+    for batch in batches:                         # [B, S + 1] tokens of all ranks
+        mine = data_parallel.shard(batch, group)  # [B/N, S + 1], this rank's own
         optimizer.zero_grad()
-        model(mine[:, :-1], mine[:, 1:]).backward()   # the mean loss over its samples
-        share = len(mine) / len(batch)                # 1/N, if N divides B
+        model(mine[:, :-1], mine[:, 1:]).backward()  # the mean loss over its samples
+        share = len(mine) / len(batch)            # 1/N, if N divides B
         data_parallel.average_gradients(model, group, share)
-        optimizer.step()                              # the same step on every rank
+        optimizer.step()                          # the same step on every rank
 
-N = ranks, B = samples of all ranks, S = sequence. "Partial": one rank's part of a sum.
+N = ranks, B = samples of all ranks, S = sequence.
 """
 
 import torch
@@ -25,7 +25,7 @@ from .. import comm
 
 @torch.no_grad()
 def copy_from_rank_0(model: nn.Module, group: comm.Group) -> None:
-    """Overwrite parameters and buffers with rank 0's, in a model that all have built."""
+    """Overwrite parameters and buffers of the model with those of rank 0."""
     for tensor in [*model.parameters(), *model.buffers()]:
         tensor.copy_(comm.broadcast(tensor, group))
 
@@ -52,11 +52,11 @@ def average_gradients(model: nn.Module, group: comm.Group, share: float) -> None
     """
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
-            continue                                  # frozen, and so on every rank
+            continue                              # frozen, and so on every rank
         if parameter.grad is None:
             raise ValueError(
-                f"{name} has no gradient on rank {group.rank()}; use it in every forward "
-                f"pass, or freeze it on every rank with requires_grad_(False)"
+                f"{name} has no gradient on rank {group.rank()}; use it in every "
+                f"forward pass, or freeze it on every rank with requires_grad_(False)"
             )
-        partial = share * parameter.grad              # a part of the mean over all B
-        parameter.grad = comm.all_reduce(partial, group)  # whole: equal on all ranks
+        partial = share * parameter.grad          # a part of the mean over all B
+        parameter.grad = comm.all_reduce(partial, group)  # all of it, on every rank
