@@ -51,7 +51,7 @@ def test_all_ranks_get_rank_0s_numbers_whatever_their_dtype_and_layout():
     def copied(group):
         torch.manual_seed(group.rank())
         tensors = [torch.randn(3, 4), torch.randn(4, 3).T, torch.randn(5).bfloat16(), torch.tensor(group.rank())]
-        with ledger.Ledger() as book, mock.patch.object(agreement, "PIECE_BYTES", 32):
+        with ledger.Ledger() as book, mock.patch.object(agreement, "MESSAGE_BYTES", 32):
             agreement.copy_from_first(tensors, group)
         return tensors, [event.nbytes for event in book.events if event.op == "broadcast"]
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from shardlab import trace
-from shardlab.costs import recipes
 from shardlab.costs import zero as costs
+from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
-from shardlab.ranks import ledger
 from shardlab.ranks.data_parallel import DataParallel
 from shardlab.ranks.launch import RankError, run
+from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import data_parallel
 
 from . import lesson

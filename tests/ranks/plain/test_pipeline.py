@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from shardlab import schedules, trace
-from shardlab.costs import timeline
-from shardlab.ranks import ledger, partition
+from shardlab.costs.pipeline import timeline
 from shardlab.ranks import pipeline as engine
 from shardlab.ranks.launch import RankError, run
+from shardlab.ranks.observe import ledger
+from shardlab.ranks.pipeline import partition
 from shardlab.ranks.plain import pipeline
 
 from . import lesson

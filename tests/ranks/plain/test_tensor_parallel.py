@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from shardlab import cuts, trace
-from shardlab.costs import composition, recipes
+from shardlab.costs import composition
+from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
-from shardlab.ranks import ledger, transformer
 from shardlab.ranks import tensor_parallel as engine
+from shardlab.ranks import transformer
 from shardlab.ranks.launch import RankError, run
+from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import tensor_parallel
 
 from . import lesson

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from shardlab import trace
-from shardlab.costs import recipes
 from shardlab.costs import zero as costs
+from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
-from shardlab.ranks import ledger
 from shardlab.ranks import zero as engine
 from shardlab.ranks.launch import run
+from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import zero
 
 from . import lesson
