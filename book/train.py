@@ -31,8 +31,7 @@ def train(group, layout, schedule, book, folder, num_steps):
     path, losses = checkpoint.latest(folder), []
     step = 0 if path is None else trainer.load(path)["step"]
     tokens, length = text.read(book), SPEC.context_length
-    num_samples, dp = text.num_samples(tokens, length), mesh.dp
-    batches = sampler.epoch(num_samples, BATCH, dp.rank(), dp.size())
+    batches = sampler.epoch(text.num_samples(tokens, length), BATCH, mesh.dp.rank(), mesh.dp.size())
     while step < num_steps:
         indices, weight = batches[step % len(batches)]
         batch = text.batch(tokens, indices, length)
