@@ -66,7 +66,7 @@ class Place:
     line: int = 1
 
     def below(self, lines: int) -> Place:
-        """The line so many lines further down."""
+        """Return the place `lines` lines further down."""
         return replace(self, line=self.line + lines)
 
     def wrong(self, what: str) -> ValueError:

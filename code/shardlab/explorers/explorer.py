@@ -143,7 +143,7 @@ class Explorer:
 
 
 def live_control(control: Control, label_width: int) -> Any:
-    """The ipywidget of a control, beside a label of so many ems."""
+    """Return the ipywidget of a control, with `label_width` ems for its label."""
     import ipywidgets as widgets
 
     layout = {"width": f"{label_width + INPUT_WIDTH}em", "max_width": "100%"}

@@ -129,7 +129,7 @@ class Choice(Question):
         return self.answer
 
     def shown(self, given: str) -> str:
-        """Return the chosen option; raises ValueError, saying what to do, if it is none of them."""
+        """Return the chosen option. Errors: ValueError that says what to do, for any other text."""
         if given not in self.options:
             raise ValueError(self.ask)
         return given

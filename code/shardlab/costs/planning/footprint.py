@@ -73,7 +73,7 @@ def flying(schedule: str, stage: int, pp: int, m: int, chunks: int) -> Flying:
 
 
 def first_stage(each: Kept, fly: Flying, layers: float, *, alone: bool) -> float:
-    """Bytes beside what `standing` counts on a rank of the first stage, with so many layers in each chunk.
+    """Count the bytes on a rank of the first stage that `standing` leaves out, with `layers` in each chunk.
 
     alone: it is the last stage, too.
     """

@@ -1,4 +1,4 @@
-"""Which parameters share a flat buffer: those of one layer, and of one kind."""
+"""Choose which parameters share a flat buffer: parameters of one layer, of one dtype and device."""
 
 from collections import Counter
 from collections.abc import Sequence
