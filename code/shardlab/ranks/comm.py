@@ -118,34 +118,39 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     CPUs the ranks send each other their slices, because gloo's own reduce-scatter is an all-reduce
     that discards all but one slice, and sends twice as much.
     """
-    if x.is_cuda:
-        slices = x.new_empty(1, x.numel() // group.size())            # [1, n], the sum
-        waits = [_reduce_scatter(slices[0], x, group=group, async_op=True).wait]
-    else:
-        waits, slices = _start_slices(x, group)                       # [W, n], to be summed
+    if not x.is_cuda:
+        return _start_slices(x, group)
+    y = x.new_empty(x.numel() // group.size())                        # [n], the sum
+    work = _reduce_scatter(y, x, group=group, async_op=True)
 
     def finish() -> Tensor:
-        for wait in waits:
-            wait()
-        return slices[0] if len(slices) == 1 else slices.sum(dim=0)
+        work.wait()
+        return y
 
     return finish
 
 
-def _start_slices(x: Tensor, group: Group) -> tuple[list[Wait], Tensor]:
-    """Start to send every rank its slice of `x`, and to receive this rank's slice from every rank.
+def _start_slices(x: Tensor, group: Group) -> Callable[[], Tensor]:
+    """Start to send every other rank its slice of `x`, and to receive theirs of this rank's.
 
-    Returns what to wait for, and where the slices arrive: [W*n] -> [W, n].
+    Returns a function that waits and sums the slices: [W*n] -> [n].
     """
-    mine = x.view(group.size(), -1)                                   # [W, n], one for each rank
-    slices = torch.empty_like(mine)                                   # [W, n], one from each rank
+    slices = x.view(group.size(), -1)                                 # [W, n], one for each rank
     rank = group.rank()
     others = [other for other in range(group.size()) if other != rank]
-    sends = [(mine[other], other) for other in others]
-    receives = [(slices[other], other) for other in others]
-    waits = start(sends, receives, group)
-    slices[rank] = mine[rank]
-    return waits, slices
+    arriving = x.new_empty(len(others), slices.shape[1])              # [W-1, n], one from each
+    sends = [(slices[other], other) for other in others]
+    waits = start(sends, list(zip(arriving, others, strict=True)), group)
+
+    def finish() -> Tensor:
+        for wait in waits:
+            wait()
+        y = slices[rank].clone()                                      # [n]
+        for each in arriving:
+            y += each
+        return y
+
+    return finish
 
 
 def send(x: Tensor, group: Group, to: int) -> None:

@@ -120,7 +120,8 @@ class Flat:
         self.gather()
         if self._wait is not None:
             self._finish_gather()
-            self._restore_views()
+            if self.sharded:
+                self._restore_views()
 
     def forget(self) -> None:
         """Free all but this rank's piece, if the buffer is sharded.

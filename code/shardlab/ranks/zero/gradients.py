@@ -31,33 +31,26 @@ class Gradients:
 
     def take(self, index: int) -> None:
         """Move one parameter's gradient into the buffer."""
-        parameter = self.flat.parameters[index]
-        name = self.flat.names[index]
         if index not in self.missing:
             raise RuntimeError(
-                f"{name} received its gradient twice in one backward; if it is checkpointed, "
-                "use shardlab.ranks.memory.recompute, or use_reentrant=False"
-            )
-        if parameter.grad is None or parameter.grad.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {name} is sparse, and a flat buffer is dense; "
-                f"use sparse=False in nn.Embedding"
+                f"{self.flat.names[index]} received its gradient twice in one backward; if it is "
+                "checkpointed, use shardlab.ranks.memory.recompute, or use_reentrant=False"
             )
         self._allocate()
         self.missing.remove(index)
-        self._views[index].copy_(parameter.grad)
-        parameter.grad = None
+        self._views[index].copy_(self._gradient(index))
+        self.flat.parameters[index].grad = None
 
     def take_all(self) -> bool:
         """Take every gradient that is whole, and zeros for the others; return False if none is."""
         parameters = self.flat.parameters
-        found = [index for index in sorted(self.missing) if parameters[index].grad is not None]
-        for index in found:
-            self.take(index)
-        if found:
-            for index in self.missing:
-                self._views[index].zero_()
-        return bool(found)
+        if all(parameter.grad is None for parameter in parameters):
+            return False
+        gradients = [self._gradient(index) for index in range(len(parameters))]
+        self._buffer = self.flat.flatten(gradients).to(self.dtype)        # [n * piece]
+        for parameter in parameters:
+            parameter.grad = None
+        return True
 
     def send(self) -> None:
         """Begin to sum the buffer over ranks, each keeping its piece."""
@@ -79,6 +72,18 @@ class Gradients:
         self._expect_all()
         for parameter in self.flat.parameters:
             parameter.grad = None
+
+    def _gradient(self, index: int) -> Tensor:
+        """Return one parameter's gradient, or zeros if backward has not reached it."""
+        parameter = self.flat.parameters[index]
+        if parameter.grad is None:
+            return torch.zeros_like(parameter)
+        if parameter.grad.layout != torch.strided:
+            raise ValueError(
+                f"the gradient of {self.flat.names[index]} is sparse, and a flat buffer is dense; "
+                f"use sparse=False in nn.Embedding"
+            )
+        return parameter.grad
 
     def _expect_all(self) -> None:
         """Mark every gradient as missing."""
