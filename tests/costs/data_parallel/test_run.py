@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from shardlab import trace
 from shardlab.costs import collectives, data_parallel, memory
 from shardlab.costs.compute import flops
-from shardlab.costs.data_parallel import Run, step
+from shardlab.costs.data_parallel import DataParallelRun, step
 from shardlab.costs.facts import hardware, models, recipes
 
-RUN = Run(
+RUN = DataParallelRun(
     spec=models.published("GPT-2 XL").spec,
     chip=hardware.chip("H100 SXM 80 GB"),
     link=hardware.link("PCIe 5.0 x16"),
@@ -18,7 +18,7 @@ RUN = Run(
     batch_per_rank=8,
 )
 runs = st.builds(
-    Run,
+    DataParallelRun,
     spec=st.sampled_from([models.published(name).spec for name in ("GPT-2 small", "Llama 3.2 1B", "Llama 3 8B")]),
     chip=st.sampled_from(list(hardware.CHIPS.values())),
     link=st.sampled_from(list(hardware.LINKS.values())),
