@@ -61,9 +61,7 @@ class Training:
                     f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}"
                 )
         if self.num_microbatches < 1:
-            raise ValueError(
-                f"num_microbatches={self.num_microbatches} train nothing; use at least 1"
-            )
+            raise ValueError(f"num_microbatches={self.num_microbatches} must be at least 1")
         # Raises where there are none, or too many.
         self.spec.tokens(self.microbatch, self.tokens_per_sequence)
         pieces = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)

@@ -139,12 +139,12 @@ def test_the_timeline_is_the_step():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ranks": 0}, "use at least 1"),
+        ({"ranks": 0}, "must be at least 1"),
         ({"batch_per_rank": 0}, "is empty"),
         ({"sequence": 2048}, "use at most 1024"),
         ({"num_microbatches": 3}, "use a divisor of 8"),
         ({"utilisation": 40}, r"use 0\.4 for 40 %"),
-        ({"link_utilisation": 0}, "no share of a peak"),
+        ({"link_utilisation": 0}, "share of the peak"),
     ],
 )
 def test_bad_input_is_refused(changes, message):

@@ -341,7 +341,7 @@ def test_other_nonsense_is_refused():
         play(*writers)
     with pytest.raises(ValueError, match="no all-reduce is called 'star'; use one of ring, switch"):
         play(*ranks(1)[0], algorithm="star")
-    with pytest.raises(ValueError, match="utilisation=40 is no share of a peak"):
+    with pytest.raises(ValueError, match="utilisation=40 must be a share of the peak"):
         play(*ranks(1)[0], utilisation=40)
 
 

@@ -224,8 +224,8 @@ def _core(ranks: int) -> tuple[int, int]:
 
 
 def check(nbytes: float, ranks: int) -> None:
-    """Raise a ValueError for a number of ranks or bytes that does not exist."""
+    """Raise a ValueError for an impossible number of ranks or bytes."""
     if ranks < 1 or ranks != int(ranks):
-        raise ValueError(f"{ranks} ranks make no group; use a whole number of at least 1")
+        raise ValueError(f"the number of ranks must be a whole number of at least 1, got {ranks}")
     if nbytes < 0:
-        raise ValueError(f"a buffer of {nbytes} bytes does not exist; use at least 0")
+        raise ValueError(f"a buffer must have at least 0 bytes, got {nbytes}")

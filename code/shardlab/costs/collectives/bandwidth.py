@@ -30,7 +30,7 @@ def ring_through_servers(inside: Link, network: Link, *, gpus: int, cards: int) 
     """
     if gpus < 1 or cards < 1:
         raise ValueError(
-            f"servers of {gpus} GPUs and {cards} network cards make no ring; use at least 1 of each"
+            f"a ring needs at least 1 GPU and 1 network card in each server, got {gpus} and {cards}"
         )
     rate = cards * network.bandwidth
     return replace(
@@ -49,7 +49,7 @@ def algorithm_bandwidth(nbytes: float, seconds: float) -> float:
     Errors: ValueError for a time not above 0.
     """
     if seconds <= 0:
-        raise ValueError(f"{seconds} s is no duration; measure longer")
+        raise ValueError(f"a duration must be above 0 s, got {seconds}; measure longer")
     return nbytes / seconds
 
 

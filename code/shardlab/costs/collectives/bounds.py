@@ -1,6 +1,6 @@
 """Lower bounds: what no collective can beat, and how far from it an algorithm is.
 
-In one step a rank can at best tell one other what it knows, so what all ranks must know takes
+In one step a rank can at best inform one other rank, so what all ranks must know takes
 ceil(log2(n)) steps. And what must leave a rank cannot leave it faster than its link. An algorithm
 need not reach both bounds at once. Chan, Heimlich, Purkayastha and van de Geijn 2007,
 doi:10.1002/cpe.1206. A switch that adds is left out.

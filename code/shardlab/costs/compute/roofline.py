@@ -60,7 +60,7 @@ def roof(intensities: Sequence[float], *, peak: float, bandwidth: float) -> list
     """Return the attainable FLOP/s at each intensity. peak: FLOP/s; bandwidth: bytes/s."""
     if min(intensities) < 0:
         raise ValueError(
-            f"an intensity of {min(intensities)} FLOP/byte does not exist; use at least 0"
+            f"an intensity must be at least 0 FLOP/byte, got {min(intensities)}"
         )
     return [min(peak, intensity * bandwidth) for intensity in intensities]
 
@@ -84,7 +84,7 @@ def matmul(m: int, k: int, n: int, *, element: int = 2, name: str = "") -> Work:
     """
     if min(m, k, n) < 1:
         raise ValueError(
-            f"a product of [{m}, {k}] and [{k}, {n}] is empty; use sizes of at least 1"
+            f"matrices must not be empty, got [{m}, {k}] and [{k}, {n}]; use sizes of at least 1"
         )
     nbytes = element * (m * k + k * n + m * n)
     return Work(name=name or f"[{m}, {k}] x [{k}, {n}]", flops=2 * m * k * n, nbytes=nbytes)

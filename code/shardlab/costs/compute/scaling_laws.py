@@ -80,7 +80,7 @@ def _through(one: tuple[float, float], other: tuple[float, float]) -> PowerLaw:
 
 def _checked(budget: float) -> float:
     if not 0 < budget < math.inf:
-        raise ValueError(f"a budget of {budget} FLOPs buys nothing; use a finite number above 0")
+        raise ValueError(f"a budget must be a finite number of FLOPs above 0, got {budget}")
     return budget
 
 

@@ -35,12 +35,13 @@ class TimeToTrain:
     def __post_init__(self) -> None:
         if self.tokens <= 0 or self.num_chips < 1:
             raise ValueError(
-                f"{self.tokens:g} tokens on {self.num_chips} chips train nothing; "
-                "use more than 0 on at least 1"
+                f"training needs tokens and chips, got {self.tokens:g} tokens on {self.num_chips} "
+                "chips; use more than 0 tokens on at least 1 chip"
             )
         if not 0 < self.utilisation <= 1:
             raise ValueError(
-                f"utilisation={self.utilisation} is no share of a peak; use 0.4 for 40 %"
+                f"utilisation={self.utilisation} must be a share of the peak, above 0 and at most "
+                "1; use 0.4 for 40 %"
             )
 
     @cached_property

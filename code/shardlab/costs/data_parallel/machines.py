@@ -86,7 +86,7 @@ def _run(chip: str, link: Link, ranks: int) -> DataParallelRun:
     spec = models.published(
         "GPT-2 medium"
     ).spec  # with this batch it fits in 24 GB; GPT-2 large does not
-    facts = hardware.chip(chip)
+    gpu = hardware.chip(chip)
     return DataParallelRun(
-        spec=spec, chip=facts, link=link, ranks=ranks, batch_per_rank=8, sequence=1024
+        spec=spec, chip=gpu, link=link, ranks=ranks, batch_per_rank=8, sequence=1024
     )

@@ -45,7 +45,7 @@ class DataParallelRun:
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
-            raise ValueError(f"ranks={self.ranks} train nothing; use at least 1")
+            raise ValueError(f"ranks={self.ranks} must be at least 1")
         if self.num_microbatches < 1 or self.batch_per_rank % self.num_microbatches:
             raise ValueError(
                 f"a batch of {self.batch_per_rank} per rank does not split into "
@@ -54,7 +54,8 @@ class DataParallelRun:
         for name in ("utilisation", "link_utilisation"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(
-                    f"{name}={getattr(self, name)} is no share of a peak; use 0.4 for 40 %"
+                    f"{name}={getattr(self, name)} must be a share of the peak, above 0 and "
+                    "at most 1; use 0.4 for 40 %"
                 )
         _ = self.tokens_per_rank  # raises where there are none
 

@@ -83,7 +83,7 @@ class Node:
         Errors: ValueError for a node without cards.
         """
         if not self.cards:
-            raise ValueError(f"{self.name} has no network card; it makes no cluster with others")
+            raise ValueError(f"{self.name} has no network card; use num_nodes=1")
         mine = self._nearest_cards[gpu]
         rivals = [each for each, nearest in enumerate(self._nearest_cards) if nearest == mine]
         return mine[rivals.index(gpu) % len(mine)]
@@ -167,11 +167,11 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if self.num_nodes < 1:
-            raise ValueError(f"a cluster of {self.num_nodes} nodes does not exist; use at least 1")
+            raise ValueError(f"num_nodes={self.num_nodes} must be at least 1")
         if self.num_nodes > 1 and not self.node.cards:
             raise ValueError(
-                f"{self.node.name} has no network card: 1 of it makes a cluster, "
-                f"not {self.num_nodes}"
+                f"{self.node.name} has no network card, which num_nodes={self.num_nodes} needs; "
+                "use num_nodes=1"
             )
 
     @property

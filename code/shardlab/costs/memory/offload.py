@@ -34,9 +34,8 @@ class Swap:
         sizes = (self.num_parameters, self.tokens, self.num_microbatches, self.loads)
         if min(sizes) <= 0:
             raise ValueError(
-                f"{self.num_parameters:g} parameters, loaded {self.loads} times for each of "
-                f"{self.num_microbatches} microbatches of {self.tokens:g} tokens, make no step; "
-                "use more than 0 of each"
+                f"a step needs more than 0 parameters, loads, microbatches and tokens, got "
+                f"{self.num_parameters:g}, {self.loads}, {self.num_microbatches}, {self.tokens:g}"
             )
         if self.update not in UPDATES:
             raise ValueError(f"unknown update {self.update!r}; use one of {', '.join(UPDATES)}")

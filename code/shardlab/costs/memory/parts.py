@@ -84,7 +84,7 @@ def model_states(
     """
     if dp < 1 or num_parameters < 0:
         raise ValueError(
-            f"{num_parameters} parameters on {dp} ranks is no layout; use at least 0 and 1"
+            f"need at least 0 parameters on at least 1 rank, got {num_parameters} on {dp}"
         )
     if zero not in ZERO_STAGES:
         raise ValueError(f"ZeRO has the stages {listed(ZERO_STAGES)}, not {zero}")

@@ -24,10 +24,15 @@ class Degrees:
         """The layout, without ZeRO and sequence parallelism."""
         return Layout(dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp)
 
-    def rejected(self, reason: str, **choices: bool) -> TrainingPlan:
+    def rejected(self, reason: str, *, sequence_parallel: bool = False) -> TrainingPlan:
         """Reject all plans with these degrees and choices for one of `plans.REASONS`."""
         return TrainingPlan(
-            tp=self.tp, cp=self.cp, pp=self.pp, dp=self.dp, reason=reason, **choices
+            tp=self.tp,
+            cp=self.cp,
+            pp=self.pp,
+            dp=self.dp,
+            sequence_parallel=sequence_parallel,
+            reason=reason,
         )
 
 

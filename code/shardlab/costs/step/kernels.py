@@ -119,7 +119,7 @@ def matmul_seconds(
     """
     if min(m, k, n, count) < 1:
         shapes = f"{count} products of [{m}, {k}] and [{k}, {n}]"
-        raise ValueError(f"{shapes} are empty; use sizes of at least 1")
+        raise ValueError(f"products must not be empty, got {shapes}")
     rate = ORDINARY * best_flops(chip, precision) * filled(m, n, chip, count)
     computing = 2 * count * m * k * n / rate
     read = ELEMENT[precision or chip.precision] * count * (m * k + k * n)

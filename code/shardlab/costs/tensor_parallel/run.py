@@ -61,7 +61,8 @@ class TensorParallelRun:
         for name in ("utilisation", "link_utilisation"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(
-                    f"{name}={getattr(self, name)} is no share of a peak; use 0.5 for 50 %"
+                    f"{name}={getattr(self, name)} must be a share of the peak, above 0 and "
+                    "at most 1; use 0.5 for 50 %"
                 )
         _ = self.training  # raises where heads or sequences do not split
 

@@ -55,7 +55,7 @@ def of_plan(plan: Plan, nbytes: int, *, element: int = 4) -> list[Event]:
     """
     if nbytes % element:
         raise ValueError(
-            f"{nbytes} bytes hold no whole number of elements of {element}; use a multiple"
+            f"{nbytes} bytes are not a whole number of elements of {element} bytes; use a multiple"
         )
     edges = cuts(nbytes // element, plan.num_pieces)
     sizes = [element * (end - begin) for begin, end in pairwise(edges)]

@@ -121,7 +121,10 @@ def replay(
     """
     for name, share in (("utilisation", utilisation), ("link_utilisation", link_utilisation)):
         if not 0 < share <= 1:
-            raise ValueError(f"{name}={share} is no share of a peak; use 0.4 for 40 %")
+            raise ValueError(
+                f"{name}={share} must be a share of the peak, above 0 and at most 1; "
+                "use 0.4 for 40 %"
+            )
     recorded = list(events)
     laid_out = lay_out(recorded, cluster, placement, algorithm)
     player = _Player(laid_out, utilisation * cluster.node.chip.peak_flops, link_utilisation)
