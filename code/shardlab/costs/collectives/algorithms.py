@@ -212,7 +212,7 @@ def _ring(nbytes: float, ranks: int) -> Cost:
 
 
 def _log(ranks: int) -> int:
-    """ceil(log2(ranks)), exactly."""
+    """Return ceil(log2(ranks)), exactly."""
     check(0, ranks)
     return (int(ranks) - 1).bit_length()
 

@@ -97,7 +97,7 @@ class Step:
         return self.parts["waiting for stages"] / self.seconds
 
     def days(self, tokens: float) -> float:
-        """Days that training on `tokens` takes without a pause."""
+        """Return the days that training on `tokens` takes without a pause."""
         return tokens / self.tokens_per_second / DAY
 
     @cached_property

@@ -103,6 +103,7 @@ class _Rank:
         self.sent: list[int] = []
 
     def run(self, actions: Sequence[Action]) -> None:
+        """Write the actions of a stage in order, and average gradients during the last backward."""
         expected = {action: self._expect(action) for action in actions}
         last = next(action for action in reversed(actions) if action.kind == "B")
         averaged = []

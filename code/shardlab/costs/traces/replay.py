@@ -165,6 +165,7 @@ class _Player:
         self.made = 0
 
     def play(self) -> None:
+        """Handle events until none is left."""
         for rank in self.programs:
             self.go_on(rank, 0.0)
         while self.heap:
@@ -183,6 +184,7 @@ class _Player:
                 self.later(flow.end, END, flow, flow.version)
 
     def later(self, time: float, what: int, subject: Any, version: int = 0) -> None:
+        """Schedule an event. version: of a flow, so that an outdated end is ignored."""
         self.made += 1
         heappush(self.heap, (time, self.made, what, subject, version))
 

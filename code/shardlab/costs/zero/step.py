@@ -159,6 +159,7 @@ class _Writer(Writer):
         self.cut = run.zero >= memory.CUT_FROM["parameters"]
 
     def forward(self) -> None:
+        """Gather each layer while the one before it computes."""
         rest = self._gather(self.rest)
         arriving = self._gather(self.layers[0])
         self._wait(rest)
@@ -169,6 +170,7 @@ class _Writer(Writer):
         self.compute(self.head_work, "forward")
 
     def backward(self, *, send: bool) -> None:
+        """Send each layer's gradients while the next layer computes; send: False to hold them."""
         arriving = self._gather(self.layers[-1])
         leaving = None
         self.compute(2 * self.head_work, "backward")
@@ -184,6 +186,7 @@ class _Writer(Writer):
         self._wait(last)
 
     def gather_all(self) -> None:
+        """Gather all parameters after the update, for the stages that keep them whole."""
         element = self.run.recipe.parameters
         sizes = (*self.layers, self.rest)
         numbers = [self._issue("all_gather", element * size) for size in sizes]
