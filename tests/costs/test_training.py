@@ -63,7 +63,7 @@ def test_without_a_pipeline_one_microbatch_is_in_flight():
         ({"recomputation": "some"}, "known: none, selective, full"),
         ({"schedule": "zigzag"}, "known: 1F1B, GPipe, interleaved, naive"),
         ({"microbatch": 0}, "is empty"),
-        ({"num_microbatches": 0}, "use at least 1"),
+        ({"num_microbatches": 0}, "must be at least 1"),
         ({"sequence": 33}, "use at most 32"),
         ({"layout": Layout(tp=3)}, "use tp = 1, 2, 4"),
         ({"layout": Layout(cp=3)}, "does not split over 3 ranks (cp, and tp where it is sequence parallel); use a mul"),

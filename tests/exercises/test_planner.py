@@ -6,6 +6,7 @@ from shardlab.costs.facts.network import uniform
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.step.exposed import DataWait
+from shardlab.costs.step.layer_time import LayerTime, PassTime
 from shardlab.exercises import checker
 from shardlab.spec import TransformerSpec
 
@@ -22,9 +23,11 @@ class TestExercises(Graded):
 
 def test_the_solution_is_what_costs_predict():
     """Two layers of three seconds on each of eight stages, a head of twelve."""
-    time = step.layer_time.LayerTime(step.layer_time.Pass(0, 0, 0), step.layer_time.Pass(0, 0, 0), 0, (0, 0), (0, 0))
-    micro = step.Micro(time, 0, 0, 0.0, 12.0, 3.0, 0, 0)
-    ours = step.pipeline_seconds(micro, DataWait(0, 0, 0), step.stages_of(16, 8), 32, 1, False)
+    idle = PassTime(0, 0, 0)
+    time = LayerTime(forward=idle, backward=idle, recomputed=0, entering=(0, 0), leaving=(0, 0))
+    seconds = {"first": 0.0, "last": 12.0, "layer": 3.0, "forward": 0, "backward": 0}
+    micro = step.MicrobatchTime(time=time, tensor=0, context=0, **seconds)
+    ours = step.pipeline_seconds(micro, DataWait(0, 0, 0), step.stages_of(16, 8), num_microbatches=32)
     assert solutions.my_step_seconds(2, 8, 3.0, 12.0, 32) == ours
 
 

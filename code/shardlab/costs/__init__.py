@@ -1,1 +1,4 @@
-"""What a run should take: bytes, FLOPs and seconds, in pure Python. `ranks` does what this room predicts."""
+"""Costs: what a run should take in bytes, FLOPs and seconds, in pure Python.
+
+`ranks` does what this room predicts.
+"""

@@ -1,6 +1,6 @@
-"""What each rank sends along each axis of a layout in one step, and what of it leaves its node.
+"""The bytes that ranks send along each axis of a layout in one step, and those that leave a node.
 
-All methods at once, as `ranks.train` composes them; Narayanan et al. 2021, section 3
+All methods together, as `ranks.train` composes them; Narayanan et al. 2021, section 3
 (https://arxiv.org/abs/2104.04473).
 """
 
@@ -15,15 +15,16 @@ from shardlab.trace import Event
 from . import zero
 from .training import Training
 
-ALL, NUMBER = "all", 8  # the group of all ranks; bytes of the loss, and of the norm, which are in float64
-PER_TOKEN = 3  # numbers that a cut vocabulary says for each token: a maximum, a sum, the target's logit
+ALL, NUMBER = "all", 8  # the group of all ranks; bytes of loss and norm (float64)
+PER_TOKEN = 3  # numbers that a cut vocabulary sends: maximum, sum, the target's logit
 Sent = dict[str, dict[str, float]]
 
 
 def sent(training: Training, stage: int = 0) -> Sent:
-    """Axis -> what for -> bytes that a rank of the stage sends in one step, around rings; as many arrive.
+    """Count the bytes that a rank of `stage` sends in one step, as axis -> purpose -> bytes.
 
-    With recomputation="none". "all": the loss and the gradients' norm, which everybody gets to know.
+    Collectives go around rings; a rank receives as many bytes as it sends. For trainings with
+    recomputation="none". "all" holds the loss and the gradients' norm, which every rank receives.
     """
     layout = training.layout
     share = (layout.ranks - 1) / layout.ranks
@@ -35,11 +36,13 @@ def sent(training: Training, stage: int = 0) -> Sent:
     }
 
 
-def by_axis(events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES_3D) -> dict[str, float]:
-    """The same, counted: axis -> bytes that one rank's ledger says must go on the wire.
+def by_axis(
+    events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES_3D
+) -> dict[str, float]:
+    """Count the same from a run, as axis -> bytes that one rank's ledger puts on the wire.
 
-    A message belongs to the axis whose group has all its ranks; what belongs to none is of all ranks. Where all ranks
-    are one group of an axis, that has it.
+    A message belongs to the axis whose group contains all its ranks, and to "all" where no axis
+    does. Where one group of an axis contains every rank, messages to all ranks belong to that axis.
     """
     found = dict.fromkeys((*AXES_3D, ALL), 0.0)
     every = [(axis, set(group)) for axis, each in groups(layout, order).items() for group in each]
@@ -50,9 +53,10 @@ def by_axis(events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES
 
 
 def leaving(training: Training, per_node: int, order: Sequence[str] = AXES_3D) -> dict[str, float]:
-    """Axis -> bytes of one step that leave the node that sends most; nodes are filled in the order of the ranks.
+    """Count the bytes of one step that leave the node that sends the most, as axis -> bytes.
 
-    Rings go through the ranks of a group in their order, and stages send to their neighbours.
+    Ranks fill the nodes in order, `per_node` in each. Rings pass through the ranks of a group in
+    order, and stages send to their neighbours.
     """
     layout = training.layout
     every = [sent(training, stage) for stage in range(layout.pp)]
@@ -62,14 +66,21 @@ def leaving(training: Training, per_node: int, order: Sequence[str] = AXES_3D) -
             for rank, nbytes in _edges(training, axis, group, per_node, every, order):
                 node = nodes.setdefault(rank // per_node, dict.fromkeys(AXES_3D, 0.0))
                 node[axis] += nbytes
-    return max(nodes.values(), key=lambda by: sum(by.values()), default=dict.fromkeys(AXES_3D, 0.0))
+    nothing = dict.fromkeys(AXES_3D, 0.0)
+    return max(nodes.values(), key=lambda sums: sum(sums.values()), default=nothing)
 
 
 def _edges(
-    training: Training, axis: str, group: Sequence[int], per_node: int, every: Sequence[Sent], order: Sequence[str]
+    training: Training,
+    axis: str,
+    group: Sequence[int],
+    per_node: int,
+    every: Sequence[Sent],
+    order: Sequence[str],
 ) -> Iterable[tuple[int, float]]:
-    """(rank, bytes) of every message, or ring, of a group that goes to another node."""
-    size, message = len(group), training.num_microbatches * training.chunks * _message(training)
+    """List (rank, bytes) of every message, or ring neighbour, of a group that crosses nodes."""
+    size = len(group)
+    message = training.num_microbatches * training.chunks * _message(training)
     if axis == "pp":
         pairs = [(a, b, message) for a, b in pairwise(group)]
         tied = every[0]["pp"]["tied embeddings"]
@@ -78,15 +89,21 @@ def _edges(
         pairs = [pair for a, b, nbytes in pairs for pair in ((a, b, nbytes), (b, a, nbytes))]
     else:
         stage = coordinates(group[0], training.layout, order)["pp"]
-        pairs = [(a, group[(i + 1) % size], sum(every[stage][axis].values())) for i, a in enumerate(group)]
+        ring = sum(every[stage][axis].values())
+        pairs = [(a, group[(i + 1) % size], ring) for i, a in enumerate(group)]
     return [(a, nbytes) for a, b, nbytes in pairs if a // per_node != b // per_node]
 
 
 def _data(training: Training, stage: int) -> dict[str, float]:
-    """As in `zero`; but embedding and head are gathered by themselves, so that stage 3 gathers them again, too."""
+    """Count the bytes of data parallelism as `zero` does, for ends that are units of their own.
+
+    Embedding and head are gathered separately, so that stage 3 gathers them again in backward.
+    """
     layout = training.layout
     parts = zero.sent_bytes(training, stage, hold=_holds(training, stage))
-    ends = 0 if training.spec.tied and layout.pp == 1 else (stage == 0) + (stage == layout.pp - 1)
+    ends = (stage == 0) + (stage == layout.pp - 1)
+    if training.spec.tied and layout.pp == 1:
+        ends = 0
     if "gather in backward" in parts:
         whole = training.num_microbatches * training.recipe.parameters * ends * _table(training)
         parts["gather in backward"] += whole * (layout.replicas - 1) / layout.replicas
@@ -94,27 +111,33 @@ def _data(training: Training, stage: int) -> dict[str, float]:
 
 
 def _table(training: Training) -> int:
-    """Numbers of the embedding's table on a rank; the head has as many."""
-    return prod(cuts.ends(training.spec, training.layout.tp)["embedding.tokens.weight"].local_shape)
+    """Count the numbers of the embedding's table on one rank; the head has as many."""
+    ends = cuts.ends(training.spec, training.layout.tp)
+    return prod(ends["embedding.tokens.weight"].local_shape)
 
 
 def _holds(training: Training, stage: int) -> bool:
-    """Whether gradients stay whole until the step: both ends of a tied model add theirs up first; so do chunks."""
+    """Tell whether gradients stay whole until the step: with tied ends, or with chunks."""
     layout = training.layout
     tied = training.spec.tied and layout.pp > 1 and stage in (0, layout.pp - 1)
     return tied or training.chunks > 1
 
 
 def _message(training: Training) -> float:
-    """Bytes between two stages: every rank of tp sends all activations of a microbatch, or its slice of them."""
+    """Count the bytes of a message between stages: a microbatch's activations, or a slice of
+    them.
+    """
     layout = training.layout
     whole = training.tokens * training.spec.hidden_size * training.recipe.element
     return whole / (layout.tp if layout.sequence_parallel else 1)
 
 
 def _pipeline(training: Training, stage: int) -> dict[str, float]:
-    layout, m, chunks = training.layout, training.num_microbatches, training.chunks
-    first, last = stage == 0, stage == layout.pp - 1
+    layout = training.layout
+    m = training.num_microbatches
+    chunks = training.chunks
+    first = stage == 0
+    last = stage == layout.pp - 1
     tied = training.spec.tied and layout.pp > 1 and (first or last)
     return {
         "activations": m * (chunks - last) * _message(training),
@@ -124,24 +147,36 @@ def _pipeline(training: Training, stage: int) -> dict[str, float]:
 
 
 def _tensor(training: Training, stage: int) -> dict[str, float]:
-    """An all-reduce of activations, or its two halves under sequence parallelism: 2 (t - 1)/t times their bytes."""
-    spec, layout, m = training.spec, training.layout, training.num_microbatches
-    count, share = len(stages(spec.num_layers, layout.pp)[stage]), 2 * (layout.tp - 1) / layout.tp
-    first, last = stage == 0, stage == layout.pp - 1
+    """Count all-reduces of activations, or their halves: 2 (t - 1)/t times the activations'
+    bytes.
+    """
+    spec = training.spec
+    layout = training.layout
+    m = training.num_microbatches
+    count = len(stages(spec.num_layers, layout.pp)[stage])
+    share = 2 * (layout.tp - 1) / layout.tp
+    first = stage == 0
+    last = stage == layout.pp - 1
     numbers = training.tokens * training.recipe.element
     once = m * share * numbers * spec.hidden_size
-    held = {name: cut for name, cut in cuts.ends(spec, layout.tp).items() if (last, first)["embedding" in name]}
+    held = {
+        name: cut
+        for name, cut in cuts.ends(spec, layout.tp).items()
+        if (first if "embedding" in name else last)
+    }
+    block = _copies(training, cuts.block(spec, layout.tp))
     return {
         "layers": 4 * count * once,
         "embedding and head": (first + last) * once,
         "loss": last * m * share * PER_TOKEN * numbers,
-        "gradients of copies": m * (count * _copies(training, cuts.block(spec, layout.tp)) + _copies(training, held)),
+        "gradients of copies": m * (count * block + _copies(training, held)),
     }
 
 
 def _copies(training: Training, held: Mapping[str, cuts.Cut]) -> float:
-    """Bytes that one backward sends for what several ranks hold and use for different things."""
-    layout, total = training.layout, 0.0
+    """Count the bytes that one backward sends for parameters that several ranks hold."""
+    layout = training.layout
+    total = 0.0
     for cut in held.values():
         ranks = layout.tp * layout.sequence_parallel if cut.dim is None else cut.holders
         if ranks > 1:

@@ -1,4 +1,4 @@
-"""Training: what a run computes on each rank and what it keeps; one frozen object that all counts of memory read."""
+"""Training: what a run computes on each rank and what it keeps, as one frozen object."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -9,13 +9,21 @@ from shardlab.spec import TransformerSpec
 
 from .facts.recipes import MIXED, Recipe
 
-ATTENTIONS = {"flash": "the scores are never stored", "stored": "the scores of every pair of tokens are stored"}
-RECOMPUTATIONS = {
-    "none": "everything that backward needs is kept",
-    "selective": "the scores are computed again",
-    "full": "each layer keeps its input only, and is computed again",
+ATTENTIONS = {
+    "flash": "the scores are never stored",
+    "stored": "the scores of every pair of tokens are stored",
 }
-SCHEDULES = ("1F1B", "GPipe", "interleaved", "naive")  # those of shardlab.schedules with a whole backward
+RECOMPUTATIONS = {
+    "none": "backward's inputs are all kept",
+    "selective": "attention's scores are recomputed",
+    "full": "each layer keeps only its input and is recomputed",
+}
+SCHEDULES = (
+    "1F1B",
+    "GPipe",
+    "interleaved",
+    "naive",
+)  # those of shardlab.schedules with a whole backward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,47 +38,60 @@ class Training:
     sequence: int | None = None  # tokens; None: the model's context length
     attention: str = "flash"  # see ATTENTIONS
     recomputation: str = "none"  # see RECOMPUTATIONS
-    schedule: str = "1F1B"  # of the pipeline: see SCHEDULES
-    chunks: int = 1  # pieces of the model on each rank; more than one with the interleaved schedule only
-    dropout: bool = False  # as GPT-2 and GPT-3 have it: on the scores, after each half of a layer, on the embedding
-    # True: one kernel for each norm, rotation, SwiGLU and attention, as on GPUs. False: torch's own, one by one, as
-    # ranks.transformer runs on a CPU.
+    schedule: str = "1F1B"  # of the pipeline, see SCHEDULES
+    chunks: int = 1  # pieces of the model on each rank; above 1 for the interleaved schedule only
+    # As in GPT-2 and GPT-3: on the scores, after each half of a layer, on the embedding.
+    dropout: bool = False
+    # True: one kernel for each norm, rotation, SwiGLU and attention, as on GPUs. False: torch's
+    # single operations, as `ranks.transformer` runs on a CPU.
     fused: bool = True
-    bucket_views: bool = True  # gradients lie in the buckets that are sent; False: a second copy, as torch's DDP has it
+    # Gradients are views of the buckets that are sent. False: buckets are copies, as in torch's
+    # DDP.
+    bucket_views: bool = True
 
     def __post_init__(self) -> None:
         self.layout.check(self.spec)
-        for name, known in (("attention", ATTENTIONS), ("recomputation", RECOMPUTATIONS), ("schedule", SCHEDULES)):
+        for name, known in (
+            ("attention", ATTENTIONS),
+            ("recomputation", RECOMPUTATIONS),
+            ("schedule", SCHEDULES),
+        ):
             if getattr(self, name) not in known:
-                raise ValueError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}")
+                raise ValueError(
+                    f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}"
+                )
         if self.num_microbatches < 1:
-            raise ValueError(f"num_microbatches={self.num_microbatches} train nothing; use at least 1")
-        self.spec.tokens(self.microbatch, self.tokens_per_sequence)  # raises where there are none, or too many
+            raise ValueError(f"num_microbatches={self.num_microbatches} must be at least 1")
+        # Raises where there are none, or too many.
+        self.spec.tokens(self.microbatch, self.tokens_per_sequence)
         pieces = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
         if self.tokens_per_sequence % pieces:
             raise ValueError(
-                f"a sequence of {self.tokens_per_sequence} tokens does not split over {pieces} ranks (cp, and tp where "
-                f"it is sequence parallel); use a multiple of {pieces}"
+                f"a sequence of {self.tokens_per_sequence} tokens does not split over {pieces} "
+                "ranks (cp, and tp where it is sequence parallel); "
+                f"use a multiple of {pieces}"
             )
         self._check_chunks()
 
     def _check_chunks(self) -> None:
         if self.schedule != "interleaved":
             if self.chunks != 1:
-                raise ValueError(f"chunks={self.chunks} need the interleaved schedule, not {self.schedule!r}")
+                raise ValueError(
+                    f"chunks={self.chunks} need the interleaved schedule, not {self.schedule!r}"
+                )
             return
         pieces = self.chunks * self.layout.pp
-        ends = self.spec.num_layers + 2  # Llama 3: embedding and head take the places of a layer each
+        ends = self.spec.num_layers + 2  # Llama 3: embedding and head count as a layer each
         if self.chunks < 1 or (self.spec.num_layers % pieces and ends % pieces):
             raise ValueError(
-                f"{self.spec.num_layers} layers do not split evenly into {self.chunks} chunks on each of "
-                f"{self.layout.pp} stages; use a divisor of {self.spec.num_layers} for chunks * pp (or of {ends}: "
-                "embedding and head in the place of a layer each)"
+                f"{self.spec.num_layers} layers do not split evenly into {self.chunks} chunks on "
+                f"each of {self.layout.pp} stages; use a divisor of {self.spec.num_layers} for "
+                f"chunks * pp (or of {ends}: embedding and head in the place of a layer each)"
             )
 
     @property
     def tokens_per_sequence(self) -> int:
-        """Tokens of one sample, on all ranks of cp together."""
+        """Tokens of one sample, over all ranks of cp together."""
         return self.spec.context_length if self.sequence is None else self.sequence
 
     @property
@@ -80,19 +101,26 @@ class Training:
 
 
 def in_flight(training: Training, stage: int) -> list[int]:
-    """Microbatches whose activations a stage holds at its peak, for each of its chunks: what its schedule has.
+    """Count the microbatches whose activations a stage holds at its peak, for each of its chunks.
 
-    GPipe holds all, 1F1B as many as stages follow, itself included (Narayanan et al. 2021,
-    https://arxiv.org/abs/2104.04473); interleaving adds to them (Korthikanti et al. 2022, section 4.2.3,
-    https://arxiv.org/abs/2205.05198).
+    Plays the schedule. GPipe holds all microbatches; 1F1B as many as stages follow, itself included
+    (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473); interleaving adds to them
+    (Korthikanti et al. 2022, section 4.2.3, https://arxiv.org/abs/2205.05198).
     """
-    return list(_played(training.schedule, stage, training.layout.pp, training.num_microbatches, training.chunks))
+    return list(
+        _played(
+            training.schedule, stage, training.layout.pp, training.num_microbatches, training.chunks
+        )
+    )
 
 
 @cache
-def _played(schedule: str, stage: int, pp: int, num_microbatches: int, chunks: int) -> tuple[int, ...]:
+def _played(
+    schedule: str, stage: int, pp: int, num_microbatches: int, chunks: int
+) -> tuple[int, ...]:
     more = (chunks,) if schedule == "interleaved" else ()
-    flying, most = [0] * chunks, [0] * chunks
+    flying = [0] * chunks
+    most = [0] * chunks
     for action in schedules.SCHEDULES[schedule](stage, pp, num_microbatches, *more):
         flying[action.chunk] += 1 if action.kind == "F" else -1
         most = max(most, list(flying), key=sum)

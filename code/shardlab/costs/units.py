@@ -1,6 +1,7 @@
-"""Names for powers of ten and of two. The library holds bytes, seconds and FLOP/s; these are for its edges.
+"""Names for powers of ten and of two, and quantities as text.
 
-GB is 10^9 bytes, GiB is 2^30 bytes: IEC 80000-13 (https://physics.nist.gov/cuu/Units/binary.html).
+The library computes in bytes, seconds and FLOP/s; these names are for its inputs and outputs. GB is
+10^9 bytes, GiB is 2^30 bytes: IEC 80000-13 (https://physics.nist.gov/cuu/Units/binary.html).
 """
 
 import math
@@ -15,7 +16,7 @@ _PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T",
 
 
 def text(value: float, unit: str) -> str:
-    """A quantity for people, in three digits: text(2.49e8, "B") is "249 MB". Powers of ten, never GiB.
+    """Format a quantity in three digits: text(2.49e8, "B") is "249 MB". Powers of ten, never GiB.
 
     Errors: ValueError for a negative or infinite value.
     """
@@ -25,10 +26,11 @@ def text(value: float, unit: str) -> str:
     exponent = 3 * math.floor(math.log10(rounded) / 3) if rounded else 0
     exponent = min(max(exponent, -9 if unit == "s" else 0), 0 if unit == "s" else 18)
     scaled = rounded / 10.0**exponent
-    number = f"{scaled:.3g}" if scaled < 1000 else f"{scaled:,.0f}"  # noqa: PLR2004, beyond the last prefix
+    beyond_prefixes = scaled >= 1000  # noqa: PLR2004
+    number = f"{scaled:,.0f}" if beyond_prefixes else f"{scaled:.3g}"
     return f"{number} {_PREFIXES[exponent]}{unit}".rstrip()
 
 
 def percent(share: float) -> str:
-    """A share for people: percent(0.249) is "25 %". Little is not nothing: percent(0.001) is "under 1 %"."""
+    """Format a share: percent(0.249) is "25 %", percent(0.001) is "under 1 %"."""
     return "under 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"  # noqa: PLR2004

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shardlab.costs import data_parallel, units
-from shardlab.costs.data_parallel import Run, Step, machines
+from shardlab.costs.data_parallel import DataParallelRun, DataParallelStep, machines
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
 from shardlab.figures import data_parallel as figures
@@ -49,11 +49,11 @@ def step_view(*, model: str, ranks: int, batch_per_rank: int, network: str, over
     return View(figure, sentence, _table(step))
 
 
-def _step(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool) -> Step:
+def _step(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool) -> DataParallelStep:
     spec = models.published(model).spec
     gradients = models.num_parameters(spec) * 2
     return data_parallel.step(
-        Run(
+        DataParallelRun(
             spec=spec,
             chip=machines.chip(network),
             link=machines.network(network, ranks),
@@ -66,14 +66,14 @@ def _step(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bo
     )
 
 
-def _sentence(step: Step) -> str:
+def _sentence(step: DataParallelStep) -> str:
     verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
     if step.fits:
         return f"{_bottleneck(step)} What a rank must hold {verdict}."
     return f"It {verdict.replace('does not fit', '<b>does not fit</b>')}. If it did: {_bottleneck(step)}"
 
 
-def _bottleneck(step: Step) -> str:
+def _bottleneck(step: DataParallelStep) -> str:
     """What a step waits for, in words."""
     whole, waiting = units.text(step.seconds, "s"), units.text(step.exposed, "s")
     share, busy = units.percent(step.exposed / step.seconds), units.text(step.communication, "s")
@@ -93,7 +93,7 @@ def _bottleneck(step: Step) -> str:
     return f"{start}; the all-reduces take {ratio:.3g} times as long as backward, which cannot hide them."
 
 
-def _table(step: Step) -> list[list[str]]:
+def _table(step: DataParallelStep) -> list[list[str]]:
     rows = [["chip", step.run.chip.name]]
     rows += [[part, units.text(seconds, "s")] for part, seconds in step.parts.items()]
     rows += [

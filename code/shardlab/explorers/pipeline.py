@@ -8,7 +8,7 @@ from shardlab.costs import units
 from shardlab.costs.facts import chips, models
 from shardlab.costs.facts.recipes import MIXED
 from shardlab.costs.pipeline import balance, bubble, stage_costs, timeline
-from shardlab.costs.pipeline.balance import Cut, Layer
+from shardlab.costs.pipeline.balance import Layer, Partition
 from shardlab.costs.pipeline.timeline import Timeline
 from shardlab.costs.training import Training
 from shardlab.figures import pipeline as figures
@@ -175,7 +175,7 @@ def _in_flight() -> list[int]:
 
 
 @cache
-def _best() -> Cut:
+def _best() -> Partition:
     return balance.cut(_pieces()[0], _in_flight(), chips.chip(CHIP).memory)
 
 
@@ -186,13 +186,13 @@ def _parts(layers: list[Layer], stage: range, count: int) -> dict[str, float]:
     return {**held, "activations": count * sum(layers[i].activations for i in stage)}
 
 
-def _counts(cut: Cut) -> list[str]:
+def _counts(cut: Partition) -> list[str]:
     """Layers of each stage, without embedding and head."""
     ends = [1, *[0] * (STAGES - 2), 1]
     return [str(len(stage) - end) for stage, end in zip(cut.stages, ends, strict=True)]
 
 
-def _cut_sentence(cut: Cut) -> str:
+def _cut_sentence(cut: Partition) -> str:
     memory, best = chips.chip(CHIP).memory, _best()
     slowest = max(cut.seconds)
     text = f"Stage {cut.slowest} is the slowest, with {units.text(slowest, 's')} for a microbatch; "
@@ -206,7 +206,7 @@ def _cut_sentence(cut: Cut) -> str:
     return f"{text} <b>No cut that fits is faster.</b>"
 
 
-def _cut_table(cut: Cut, names: list[str]) -> list[list[str]]:
+def _cut_table(cut: Partition, names: list[str]) -> list[list[str]]:
     rows = [["stage", "holds", "time of a microbatch", "microbatches held", "memory"]]
     for number, (stage, count) in enumerate(zip(cut.stages, _in_flight(), strict=True)):
         holds = f"{names[stage.start]} to {names[stage.stop - 1]}"

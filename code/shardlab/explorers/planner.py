@@ -6,7 +6,7 @@ from functools import cache
 from shardlab.costs import memory, step, units
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.planning import planner, plans
-from shardlab.costs.planning.plans import Plan, Plans, Question
+from shardlab.costs.planning.plans import Plans, Question, TrainingPlan
 from shardlab.costs.published import studies
 from shardlab.figures import planner as figures
 
@@ -136,7 +136,7 @@ def _study(name: str) -> Plans:
     return planner.search(studies.STUDIES[name].question)
 
 
-def _moved(found: Plans, best: Plan, name: str, steps: int) -> Plan | None:
+def _moved(found: Plans, best: TrainingPlan, name: str, steps: int) -> TrainingPlan | None:
     """The plan with one choice so many values further, others alike, dp making up for it; None if there is none."""
     every = [plan for plan in (*found.fitting, *found.rejected) if _alike(plan, best, name)]
     values = sorted({getattr(plan, name) for plan in every}, key=_order)
@@ -146,7 +146,7 @@ def _moved(found: Plans, best: Plan, name: str, steps: int) -> Plan | None:
     return min((plan for plan in every if getattr(plan, name) == values[place]), key=lambda plan: bool(plan.reason))
 
 
-def _alike(plan: Plan, best: Plan, name: str) -> bool:
+def _alike(plan: TrainingPlan, best: TrainingPlan, name: str) -> bool:
     """Whether all other choices are the same; one that was rejected early has made fewer of them."""
     loose = {name, "dp", "schedule" if name == "chunks" else ""}
     same = [each for each in CHOICES if each not in loose]
@@ -159,7 +159,7 @@ def _order(value: int | str) -> int:
     return value if isinstance(value, int) else ("none", "selective", "full").index(value)
 
 
-def _compared(found: Plans, choice: str, moved: Plan | None) -> str:
+def _compared(found: Plans, choice: str, moved: TrainingPlan | None) -> str:
     """What moving a choice costs, in words."""
     best = found.best
     if moved is None:

@@ -9,7 +9,7 @@ from shardlab.costs import memory, units
 from shardlab.costs import tensor_parallel as costs
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.facts.recipes import MIXED
-from shardlab.costs.tensor_parallel import Layer, Run
+from shardlab.costs.tensor_parallel import TensorParallelLayer, TensorParallelRun
 from shardlab.figures import tensor_parallel as figures
 from shardlab.layout import Layout, listed, tensor_degrees
 from shardlab.spec import TransformerSpec
@@ -122,7 +122,7 @@ def layer_view(*, tp: int, hidden_size: int, microbatch: int, machine: str, sequ
 
 
 @cache
-def layer_on(tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool) -> Layer:
+def layer_on(tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool) -> TensorParallelLayer:
     """A layer of a GPT of this width on so many ranks, in as few servers as hold them."""
     spec = TransformerSpec(
         vocab_size=VOCABULARY,
@@ -132,12 +132,12 @@ def layer_on(tp: int, hidden_size: int, microbatch: int, machine: str, sequence_
         num_heads=hidden_size // HEAD,
     )
     node = nodes.node(machine)
-    run = Run(spec=spec, chip=node.chip, link=costs.spread(node, tp), tp=tp, microbatch=microbatch)
+    run = TensorParallelRun(spec=spec, chip=node.chip, link=costs.spread(node, tp), tp=tp, microbatch=microbatch)
     # slices are gathered again, as Megatron does and as `memory.per_rank` counts
     return costs.layer(replace(run, sequence_parallel=sequence_parallel, regather=sequence_parallel))
 
 
-def _waiting(layer: Layer) -> str:
+def _waiting(layer: TensorParallelLayer) -> str:
     """What a layer waits for, in words, and up to which tp that would be little."""
     run, whole = layer.run, units.text(layer.seconds, "s")
     if run.tp == 1:
@@ -154,7 +154,7 @@ def _waiting(layer: Layer) -> str:
     return f"{sentence}. Efficiency: {units.percent(layer.efficiency)}."
 
 
-def _fitting(layer: Layer, every: Mapping[int, Layer]) -> str:
+def _fitting(layer: TensorParallelLayer, every: Mapping[int, TensorParallelLayer]) -> str:
     """Whether the whole model fits on the ranks, or which tp would be enough."""
     spec, held, capacity = layer.run.spec, memory.total(layer.run.training), layer.run.chip.memory
     size = f"The model of {spec.num_layers} such layers ({_counted(spec)} parameters)"
@@ -173,7 +173,7 @@ def _counted(spec: TransformerSpec) -> str:
     return f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"  # noqa: PLR2004
 
 
-def _table(layer: Layer) -> list[list[str]]:
+def _table(layer: TensorParallelLayer) -> list[list[str]]:
     rows = [["tp", str(layer.run.tp)]]
     rows += [[part, units.text(seconds, "s")] for part, seconds in layer.parts.items()]
     rows += [

@@ -3,7 +3,7 @@
 from functools import cache
 
 from shardlab.costs import data_parallel, units
-from shardlab.costs.data_parallel import Run, Step, machines, scaling
+from shardlab.costs.data_parallel import DataParallelRun, DataParallelStep, machines, scaling
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
 from shardlab.figures import title as figures
@@ -52,12 +52,12 @@ def view(*, model: str, gpus: int, network: str) -> View:
 
 
 @cache
-def _steps(model: str, network: str) -> list[Step]:
+def _steps(model: str, network: str) -> list[DataParallelStep]:
     spec = models.published(model).spec
     gradients = 2 * models.num_parameters(spec)
     return [
         data_parallel.step(
-            Run(
+            DataParallelRun(
                 spec=spec,
                 chip=machines.chip(network),
                 link=machines.network(network, count),
@@ -72,7 +72,7 @@ def _steps(model: str, network: str) -> list[Step]:
     ]
 
 
-def _sentence(step: Step, alone: Step) -> str:
+def _sentence(step: DataParallelStep, alone: DataParallelStep) -> str:
     verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
     time = _time(step, alone)
     if step.fits:
@@ -80,7 +80,7 @@ def _sentence(step: Step, alone: Step) -> str:
     return f"It {verdict.replace('does not fit', '<b>does not fit</b>')}. If it did: {time}"
 
 
-def _time(step: Step, alone: Step) -> str:
+def _time(step: DataParallelStep, alone: DataParallelStep) -> str:
     one = units.text(alone.seconds, "s")
     if step.run.ranks == 1:
         return f"One GPU computes a step in <b>{one}</b>."
@@ -92,7 +92,7 @@ def _time(step: Step, alone: Step) -> str:
     )
 
 
-def _table(steps: list[Step]) -> list[list[str]]:
+def _table(steps: list[DataParallelStep]) -> list[list[str]]:
     rows = [
         [str(one.run.ranks), units.text(one.seconds, "s"), f"{100 * one.exposed / one.seconds:.1f} %"] for one in steps
     ]

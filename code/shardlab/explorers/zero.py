@@ -8,7 +8,7 @@ from shardlab.costs.data_parallel import machines
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
 from shardlab.costs.zero import step as zero_step
-from shardlab.costs.zero.step import Run, Step
+from shardlab.costs.zero.step import ZeroRun, ZeroStep
 from shardlab.figures import zero as figures
 from shardlab.layout import ZERO_STAGES
 
@@ -62,10 +62,10 @@ def stage_view(*, model: str, stage: int, ranks: int, batch: int, network: str) 
 
 
 @cache
-def step_at(model: str, stage: int, ranks: int, batch: int, network: str) -> Step:
+def step_at(model: str, stage: int, ranks: int, batch: int, network: str) -> ZeroStep:
     """What a step takes at this stage."""
     return zero_step.step(
-        Run(
+        ZeroRun(
             spec=models.published(model).spec,
             chip=machines.chip(network),
             link=machines.network(network, ranks),
@@ -81,7 +81,7 @@ def _name(stage: int) -> str:
     return f"stage {stage}"
 
 
-def _fitting(step: Step, fits: dict[int, bool]) -> str:
+def _fitting(step: ZeroStep, fits: dict[int, bool]) -> str:
     run = step.run
     words = remedies.verdict(run.training, run.chip.memory)
     words = words.replace("does not fit", "<b>does not fit</b>").replace("fits:", "<b>fits</b>:")
@@ -91,7 +91,7 @@ def _fitting(step: Step, fits: dict[int, bool]) -> str:
     return f"{words}."
 
 
-def _time(steps: dict[int, Step], stage: int) -> str:
+def _time(steps: dict[int, ZeroStep], stage: int) -> str:
     step, sent = steps[stage], sum(zero.sent_bytes(steps[stage].run.training).values())
     ratio = zero.ratio(step.run.training)
     share = step.waiting / step.seconds
@@ -103,7 +103,7 @@ def _time(steps: dict[int, Step], stage: int) -> str:
     return f"{said}, {waits}.{_advice(step)}"
 
 
-def _advice(step: Step) -> str:
+def _advice(step: ZeroStep) -> str:
     """How much larger the batch must be until computing hides the messages, where they show."""
     run = step.run
     if step.waiting < HALF * step.seconds:
@@ -117,7 +117,7 @@ def _advice(step: Step) -> str:
     return " No larger batch helps."
 
 
-def _table(held: dict[int, dict[str, float]], steps: dict[int, Step]) -> list[list[str]]:
+def _table(held: dict[int, dict[str, float]], steps: dict[int, ZeroStep]) -> list[list[str]]:
     parts = dict.fromkeys(part for each in held.values() for part in each)
     rows = [[part, *(units.text(each.get(part, 0.0), "B") for each in held.values())] for part in parts]
     rows.append(["memory", *(units.text(sum(each.values()), "B") for each in held.values())])

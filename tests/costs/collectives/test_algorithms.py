@@ -220,5 +220,5 @@ def test_bad_measurements_and_servers_are_refused():
         collectives.bus_bandwidth(1, 1, 2, "gather")
     with pytest.raises(ValueError, match="6 ranks do not split into groups of 4; use a divisor of 6"):
         collectives.hierarchical_all_reduce(1, 6, 4)
-    with pytest.raises(ValueError, match="at least 1 of each"):
+    with pytest.raises(ValueError, match="at least 1 GPU and 1 network card"):
         collectives.ring_through_servers(LINK, LINK, gpus=8, cards=0)

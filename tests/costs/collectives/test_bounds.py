@@ -86,7 +86,7 @@ def test_the_fastest_changes_with_the_size():
 
 
 def test_bad_input_names_the_way_out():
-    with pytest.raises(ValueError, match="1 rank has nobody to talk to; use at least 2"):
+    with pytest.raises(ValueError, match="1 rank needs no messages; use at least 2"):
         bounds.lower_bound(1, 1)
     with pytest.raises(ValueError, match="no bound is known for 'scan'; known: all_reduce"):
         bounds.lower_bound(1, 2, "scan")

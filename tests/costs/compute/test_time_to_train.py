@@ -102,8 +102,8 @@ def test_utilisation_and_rate_undo_each_other():
 
 def test_bad_input_is_refused():
     for call, message in [
-        (lambda: TimeToTrain(spec=GPT3, tokens=0, chip=A100), "use more than 0 on at least 1"),
-        (lambda: TimeToTrain(spec=GPT3, tokens=1, chip=A100, num_chips=0), "use more than 0 on at least 1"),
+        (lambda: TimeToTrain(spec=GPT3, tokens=0, chip=A100), "use more than 0 tokens on at least 1 chip"),
+        (lambda: TimeToTrain(spec=GPT3, tokens=1, chip=A100, num_chips=0), "use more than 0 tokens on at least 1 chip"),
         (lambda: TimeToTrain(spec=GPT3, tokens=1, chip=A100, utilisation=40), "use 0.4 for 40 %"),
         (lambda: TimeToTrain(spec=GPT3, tokens=1, chip=V100, precision="bf16").days, "use fp32, fp16"),
         (lambda: time_to_train.chips_needed(TimeToTrain(spec=GPT3, tokens=1, chip=A100), 0), "use more than 0"),

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlab.costs.data_parallel import overlap
-from shardlab.costs.data_parallel.overlap import Part
+from shardlab.costs.data_parallel.overlap import ModelPart
 from shardlab.costs.facts import models
 from shardlab.spec import TransformerSpec
 
-PARTS = [Part(parameters=10, work=20), Part(parameters=30, work=60), Part(parameters=20, work=0)]
+PARTS = [ModelPart(parameters=10, work=20), ModelPart(parameters=30, work=60), ModelPart(parameters=20, work=0)]
 NAMES = ["GPT-2 small", "Llama 3 8B", "Llama 3.2 1B"]
 
 
@@ -38,7 +38,7 @@ def test_messages_by_hand():
 )
 def test_cutting_loses_nothing_and_is_ready_when_a_count_says_so(shapes, bucket):
     """The reference: hand out each gradient's share of the work one by one."""
-    parts = [Part(parameters=size, work=work) for size, work in shapes]
+    parts = [ModelPart(parameters=size, work=work) for size, work in shapes]
     buckets = overlap.cut(parts, bucket_bytes=bucket, bytes_per_parameter=1)
     flat = [work / size for size, work in shapes for _ in range(size)]
     total = sum(flat)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from shardlab import trace
 from shardlab.costs import collectives, data_parallel, memory
 from shardlab.costs.compute import flops
-from shardlab.costs.data_parallel import Run, step
+from shardlab.costs.data_parallel import DataParallelRun, step
 from shardlab.costs.facts import hardware, models, recipes
 
-RUN = Run(
+RUN = DataParallelRun(
     spec=models.published("GPT-2 XL").spec,
     chip=hardware.chip("H100 SXM 80 GB"),
     link=hardware.link("PCIe 5.0 x16"),
@@ -18,7 +18,7 @@ RUN = Run(
     batch_per_rank=8,
 )
 runs = st.builds(
-    Run,
+    DataParallelRun,
     spec=st.sampled_from([models.published(name).spec for name in ("GPT-2 small", "Llama 3.2 1B", "Llama 3 8B")]),
     chip=st.sampled_from(list(hardware.CHIPS.values())),
     link=st.sampled_from(list(hardware.LINKS.values())),
@@ -139,12 +139,12 @@ def test_the_timeline_is_the_step():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ranks": 0}, "use at least 1"),
+        ({"ranks": 0}, "must be at least 1"),
         ({"batch_per_rank": 0}, "is empty"),
         ({"sequence": 2048}, "use at most 1024"),
         ({"num_microbatches": 3}, "use a divisor of 8"),
         ({"utilisation": 40}, r"use 0\.4 for 40 %"),
-        ({"link_utilisation": 0}, "no share of a peak"),
+        ({"link_utilisation": 0}, "share of the peak"),
     ],
 )
 def test_bad_input_is_refused(changes, message):

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs.data_parallel import Run, machines, scaling, step
+from shardlab.costs.data_parallel import DataParallelRun, machines, scaling, step
 from shardlab.costs.facts import models
 
 NETWORK = "PCIe, 1 InfiniBand card"
-RUN = Run(
+RUN = DataParallelRun(
     spec=models.published("GPT-2 XL").spec,
     chip=machines.chip(NETWORK),
     link=machines.network(NETWORK, 8),

@@ -68,9 +68,9 @@ def test_each_generation_of_pcie_halves_the_transfers():
 
 def test_bad_input_is_refused():
     for changes, message in [
-        ({"tokens": 0}, "use more than 0 of each"),
-        ({"loads": 0}, "use more than 0 of each"),
-        ({"update": "moon"}, "known: host, chip"),
+        ({"tokens": 0}, "a step needs more than 0"),
+        ({"loads": 0}, "a step needs more than 0"),
+        ({"update": "moon"}, "use one of host, chip"),
     ]:
         with pytest.raises(ValueError, match=message):
             replace(GPT3, **changes)

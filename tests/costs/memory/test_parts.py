@@ -204,8 +204,8 @@ def test_messages_of_data_parallelism():
 def test_bad_input_is_refused():
     for call, message in [
         (lambda: memory.model_states(1e9, zero=4), "stages 0, 1, 2, 3, not 4"),
-        (lambda: memory.model_states(1e9, dp=0), "use at least 0 and 1"),
-        (lambda: memory.model_states(-1), "use at least 0 and 1"),
+        (lambda: memory.model_states(1e9, dp=0), "at least 0 parameters on at least 1 rank"),
+        (lambda: memory.model_states(-1), "at least 0 parameters on at least 1 rank"),
         (lambda: memory.per_rank(Training(spec=GPT), 1), "no stage 1 of pp=1"),
     ]:
         with pytest.raises(ValueError, match=message):

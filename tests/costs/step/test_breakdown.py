@@ -14,6 +14,7 @@ from shardlab.costs.published import studies
 from shardlab.costs.step import axes, exposed
 from shardlab.costs.step.engines import ENGINES, MEGATRON_2021, NEMO_2024
 from shardlab.costs.step.exposed import DataWait
+from shardlab.costs.step.layer_time import LayerTime, PassTime
 from shardlab.costs.traces import knee
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
@@ -23,8 +24,12 @@ DGX = nodes.cluster("DGX A100", 8)
 
 
 def micro(layer, first=0, last=0):
-    time = step.layer_time.LayerTime(step.layer_time.Pass(0, 0, 0), step.layer_time.Pass(0, 0, 0), 0, (0, 0), (0, 0))
-    return step.Micro(time, 0, 0, first, last, layer, 0, 0)
+    idle = PassTime(0, 0, 0)
+    time = LayerTime(forward=idle, backward=idle, recomputed=0, entering=(0, 0), leaving=(0, 0))
+    waiting = {"tensor": 0, "context": 0}
+    return step.MicrobatchTime(
+        time=time, first=first, last=last, layer=layer, forward=0, backward=0, **waiting
+    )
 
 
 @pytest.mark.parametrize("name", ["1F1B", "GPipe", "naive"])
@@ -39,7 +44,8 @@ def test_the_pipeline_takes_as_long_as_its_schedule_played_on_a_clock(name, pp, 
     whole[-1] += ends[1]
     durations = [{"F": Fraction(total, 3), "B": Fraction(2 * total, 3)} for total in whole]
     played = timeline.play(schedules.make(name, pp, m), durations).makespan
-    ours = step.pipeline_seconds(micro(3, *ends), DataWait(0, 0, 0), step.stages_of(7, pp), m, 1, name == "naive")
+    time, stages = micro(3, *ends), step.stages_of(7, pp)
+    ours = step.pipeline_seconds(time, DataWait(0, 0, 0), stages, num_microbatches=m, schedule=name)
     if name == "1F1B" and max(whole) > whole[-1]:  # an early stage is the slowest: others wait less than at the end
         assert played <= ours <= 1.25 * played
     else:
@@ -51,7 +57,8 @@ def test_equal_chunks_shorten_the_bubble_as_the_schedule_does(pp, chunks, m):
     each = {"F": Fraction(1, chunks), "B": Fraction(2, chunks)}
     played = timeline.play(schedules.make("interleaved", pp, m, chunks), each).makespan
     cut = step.stages_of(pp * chunks, pp, chunks)
-    assert step.pipeline_seconds(micro(Fraction(3, chunks)), DataWait(0, 0, 0), cut, m, chunks, False) == played
+    time, size = micro(Fraction(3, chunks)), {"num_microbatches": m, "chunks": chunks}
+    assert step.pipeline_seconds(time, DataWait(0, 0, 0), cut, schedule="interleaved", **size) == played
 
 
 def test_embedding_and_head_may_take_the_place_of_a_layer():
@@ -171,8 +178,9 @@ def test_messages_between_replicas_carry_the_bytes_of_zero(zero, model):
     training = Training(spec=models.published(model).spec, layout=layout, num_microbatches=5, sequence=1024)
     link = replace(hardware.link("NVLink 4"), latency=0.0)
     held = step.holdings(training)
-    gradients, parameters, scatter, gather, rest = exposed.data_messages(layout, training.recipe, link, held)
-    seconds = gradients + parameters + 5 * (held.layers * (scatter + 2 * gather) + rest)
+    sent = exposed.data_messages(layout, training.recipe, link, held)
+    every_microbatch = held.layers * (sent.scatter + 2 * sent.gather) + sent.rest
+    seconds = sent.gradients + sent.parameters + 5 * every_microbatch
     assert seconds * link.bandwidth == pytest.approx(sum(zero_costs.sent_bytes(training).values()), rel=1e-4)  # padding
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from shardlab.costs.facts import hardware, models
-from shardlab.costs.tensor_parallel import Run, by_hand
+from shardlab.costs.tensor_parallel import TensorParallelRun, by_hand
 
 NVLINK = hardware.link("NVLink 4")
-RUN = Run(spec=models.published("GPT-3 175B").spec, chip=hardware.chip("H100 SXM 80 GB"), link=NVLINK, tp=2)
+RUN = TensorParallelRun(
+    spec=models.published("GPT-3 175B").spec, chip=hardware.chip("H100 SXM 80 GB"), link=NVLINK, tp=2
+)
 
 
 def test_a_layer_by_hand():

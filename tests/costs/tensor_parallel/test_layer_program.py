@@ -10,7 +10,7 @@ from shardlab.costs.compute import flops
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.facts.network import Cluster
 from shardlab.costs.facts.recipes import recipe
-from shardlab.costs.tensor_parallel import Run, layer
+from shardlab.costs.tensor_parallel import TensorParallelRun, layer
 from shardlab.costs.tensor_parallel.layer_program import program
 from shardlab.costs.traces.replay import replay
 from shardlab.ranks import tensor_parallel, transformer
@@ -19,7 +19,7 @@ from shardlab.ranks.observe import ledger
 from shardlab.spec import TransformerSpec
 
 NODE = nodes.node("DGX H100")
-GPT3 = Run(spec=models.published("GPT-3 175B").spec, chip=NODE.chip, link=costs.spread(NODE, 8), tp=8)
+GPT3 = TensorParallelRun(spec=models.published("GPT-3 175B").spec, chip=NODE.chip, link=costs.spread(NODE, 8), tp=8)
 WAYS = [{}, {"sequence_parallel": True}, {"sequence_parallel": True, "regather": True}]
 
 
@@ -63,7 +63,7 @@ def test_real_ranks_do_what_the_program_says(style):
     again = flops.forward(spec, batch=2, sequence=24)["scores"] / 2 / 3  # FlashAttention multiplies q by k once more
     for rank, ways in enumerate(seen):
         for way, ((few, once), (more, twice)) in zip(WAYS, ways, strict=True):
-            planned = Run(spec=spec, **settings, **way)
+            planned = TensorParallelRun(spec=spec, **settings, **way)
             work, said = facts([event for event in program(planned) if event.rank == rank])
             assert more - few == work + again
             assert {each: twice[each] - once[each] for each in twice} == said

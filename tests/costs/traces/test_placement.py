@@ -51,7 +51,7 @@ def test_every_axis_carries_the_bytes_of_its_formula(layout):
 
 def test_bad_batches_are_refused():
     for options in ({"batch": 3, "num_microbatches": 2}, {"layout": Layout(cp=2)}):
-        with pytest.raises(ValueError, match="cut evenly"):
+        with pytest.raises(ValueError, match="splits evenly"):
             placement.step(SPEC, **{"layout": Layout(), "sequence": 32, **options})
 
 

@@ -25,5 +25,5 @@ def test_pieces_of_nothing_do_not_travel():
 
 
 def test_a_buffer_of_broken_elements_is_refused():
-    with pytest.raises(ValueError, match="10 bytes hold no whole number of elements of 4"):
+    with pytest.raises(ValueError, match="10 bytes are not a whole number of elements of 4"):
         programs.of_plan(exchanges.ring_all_reduce(2), 10)

@@ -25,7 +25,7 @@ def training(stage, ranks=64, spec=LLAMA, recipe="mixed, 16-bit gradients", **op
 
 def run(stage, **options):
     defaults = {"spec": GPT, "chip": machines.chip(NETWORK), "link": hardware.link("NVLink 4"), "ranks": 8}
-    return steps.Run(**{**defaults, "batch_per_rank": 4, "sequence": 1024, "zero": stage, **options})
+    return steps.ZeroRun(**{**defaults, "batch_per_rank": 4, "sequence": 1024, "zero": stage, **options})
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_without_overlap_stage_3_takes_the_closed_form():
 
 def test_stage_0_is_about_data_parallelism_in_larger_buckets():
     options = {"chip": machines.chip(NETWORK), "link": hardware.link("NVLink 4"), "ranks": 8, "batch_per_rank": 4}
-    plain = data_parallel.step(data_parallel.Run(spec=GPT, sequence=1024, **options))
+    plain = data_parallel.step(data_parallel.DataParallelRun(spec=GPT, sequence=1024, **options))
     assert steps.step(run(0)).seconds == pytest.approx(plain.seconds, rel=0.03)
 
 

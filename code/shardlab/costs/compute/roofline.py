@@ -1,9 +1,10 @@
 """The roofline: what bounds an operation, the chip's arithmetic or its memory.
 
-Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785. An operation of so many FLOPs that moves so many
-bytes has the arithmetic intensity FLOPs / bytes; a chip attains min(peak, intensity * bandwidth). Bytes are counted as
-if every operand crossed the memory bus once: the least there can be, so times are lower bounds. Caches larger than the
-operands, and products too small to fill the chip, are left out.
+Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785. The arithmetic intensity of an
+operation is its FLOPs divided by the bytes it moves; a chip attains min(peak, intensity *
+bandwidth). Bytes are counted as if every operand crossed the memory bus once, which is the minimum,
+so times are lower bounds. Left out: caches larger than the operands, and products too small to fill
+the chip.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from ..facts.hardware import Chip
 from . import flops
 
 ELEMENT = {"fp8": 1, "fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4}  # bytes of one number
-# FLOPs for each number, an order of magnitude that decides nothing: these operations wait for memory on every chip.
+# FLOPs for each number. An order of magnitude is enough: memory bounds these operations on every
+# chip.
 NORM, ACTIVATION, SOFTMAX, ADD, ADAM = 8, 8, 5, 1, 14
 
 
@@ -27,7 +29,7 @@ class Work:
     name: str
     flops: float
     nbytes: float
-    vector: bool = False  # computed by the ordinary fp32 cores, which the chip's matrix units do not help
+    vector: bool = False  # computed by the ordinary fp32 cores, not by the matrix units
 
     @property
     def intensity(self) -> float:
@@ -36,68 +38,99 @@ class Work:
 
 
 def ridge(chip: Chip, precision: str | None = None) -> float:
-    """The intensity, FLOP/byte, from which the chip's arithmetic is the bound; None: what models are trained in."""
+    """Return the intensity, FLOP/byte, above which arithmetic is the bound.
+
+    precision: None for the chip's training precision.
+    """
     return chip.peak(precision or chip.precision) / chip.memory_bandwidth
 
 
 def attainable(intensity: float, chip: Chip, precision: str | None = None) -> float:
-    """FLOP/s of an operation of that intensity, FLOP/byte. Errors: ValueError for a negative one."""
-    (rate,) = roof([intensity], peak=chip.peak(precision or chip.precision), bandwidth=chip.memory_bandwidth)
+    """Return the FLOP/s of an operation of the given intensity, FLOP/byte.
+
+    Errors: ValueError below 0.
+    """
+    (rate,) = roof(
+        [intensity], peak=chip.peak(precision or chip.precision), bandwidth=chip.memory_bandwidth
+    )
     return rate
 
 
 def roof(intensities: Sequence[float], *, peak: float, bandwidth: float) -> list[float]:
-    """What is attainable at each of these intensities, where peak (FLOP/s) and bandwidth (bytes/s) were measured."""
+    """Return the attainable FLOP/s at each intensity. peak: FLOP/s; bandwidth: bytes/s."""
     if min(intensities) < 0:
-        raise ValueError(f"an intensity of {min(intensities)} FLOP/byte does not exist; use at least 0")
+        raise ValueError(
+            f"an intensity must be at least 0 FLOP/byte, got {min(intensities)}"
+        )
     return [min(peak, intensity * bandwidth) for intensity in intensities]
 
 
 def seconds(work: Work, chip: Chip, precision: str | None = None) -> float:
-    """How long the operation takes at the least: the longer of its arithmetic and its traffic."""
+    """Return the least seconds an operation takes: the longer of its arithmetic and its traffic."""
     peak = chip.peak("fp32" if work.vector else precision or chip.precision)
     return max(work.flops / peak, work.nbytes / chip.memory_bandwidth)
 
 
 def bound(work: Work, chip: Chip, precision: str | None = None) -> Literal["arithmetic", "memory"]:
-    """What the operation waits for."""
+    """Name the bound of an operation."""
     peak = chip.peak("fp32" if work.vector else precision or chip.precision)
     return "arithmetic" if work.flops / peak >= work.nbytes / chip.memory_bandwidth else "memory"
 
 
 def matmul(m: int, k: int, n: int, *, element: int = 2, name: str = "") -> Work:
-    """[m, k] times [k, n]: 2*m*k*n FLOPs; three matrices move. Errors: ValueError for an empty matrix."""
+    """Multiply [m, k] by [k, n]: 2*m*k*n FLOPs; three matrices move.
+
+    Errors: ValueError for an empty matrix.
+    """
     if min(m, k, n) < 1:
-        raise ValueError(f"a product of [{m}, {k}] and [{k}, {n}] is empty; use sizes of at least 1")
+        raise ValueError(
+            f"matrices must not be empty, got [{m}, {k}] and [{k}, {n}]; use sizes of at least 1"
+        )
     nbytes = element * (m * k + k * n + m * n)
     return Work(name=name or f"[{m}, {k}] x [{k}, {n}]", flops=2 * m * k * n, nbytes=nbytes)
 
 
-def elementwise(numbers: int, *, inputs: int, arithmetic: float, element: int = 2, name: str = "") -> Work:
-    """`inputs` tensors in, one out, with so many FLOPs for each number of the output."""
+def elementwise(
+    numbers: int, *, inputs: int, arithmetic: float, element: int = 2, name: str = ""
+) -> Work:
+    """Read `inputs` tensors and write one, with `arithmetic` FLOPs for each number written."""
     moved = element * (inputs + 1) * numbers
     return Work(name=name or "elementwise", flops=arithmetic * numbers, nbytes=moved, vector=True)
 
 
 def norm(tokens: int, hidden_size: int, *, element: int = 2, name: str = "norm") -> Work:
-    """LayerNorm or RMSNorm: reads and writes every number once; its weights are too few to count."""
+    """Apply LayerNorm or RMSNorm: every number is read and written once.
+
+    Weights are not counted.
+    """
     return elementwise(tokens * hidden_size, inputs=1, arithmetic=NORM, element=element, name=name)
 
 
 def attention(
-    spec: TransformerSpec, *, batch: int, sequence: int, fused: bool = True, element: int = 2, mask: str = "causal"
+    spec: TransformerSpec,
+    *,
+    batch: int,
+    sequence: int,
+    fused: bool = True,
+    element: int = 2,
+    mask: str = "causal",
 ) -> list[Work]:
-    """Queries by keys, softmax, scores by values, in one layer.
+    """List one layer's attention: queries by keys, softmax, scores by values.
 
     fused: one operation that keeps the scores on the chip (FlashAttention, Dao et al. 2022,
-    https://arxiv.org/abs/2205.14135). Without, the scores of every head are written twice and read twice, and all pairs
-    are computed. mask: "causal" or "full", see `flops.forward`; not fused, the mask saves nothing.
+    https://arxiv.org/abs/2205.14135). Without fusion, the scores of every head are written twice
+    and read twice, and all pairs are computed, so that the mask saves nothing. mask: "causal" or
+    "full", see `flops.forward`.
     """
-    tokens, h, kv = spec.tokens(batch, sequence), spec.hidden_size, spec.kv_size
-    pairs = "full" if not fused else mask
-    work = flops.forward(spec, batch=batch, sequence=sequence, attention=pairs)["scores"] / spec.num_layers
+    tokens = spec.tokens(batch, sequence)
+    h = spec.hidden_size
+    kv = spec.kv_size
+    pairs = mask if fused else "full"
+    counts = flops.forward(spec, batch=batch, sequence=sequence, attention=pairs)
+    work = counts["scores"] / spec.num_layers
     if fused:
-        return [Work(name="attention", flops=work, nbytes=element * tokens * (2 * h + 2 * kv))]
+        nbytes = element * tokens * (2 * h + 2 * kv)
+        return [Work(name="attention", flops=work, nbytes=nbytes)]
     scores = batch * spec.num_heads * sequence**2
     half = Work(name="", flops=work / 2, nbytes=element * (tokens * (h + kv) + scores))
     softmax = elementwise(scores, inputs=1, arithmetic=SOFTMAX, element=element, name="softmax")
@@ -105,15 +138,29 @@ def attention(
 
 
 def update(num_parameters: float, traffic: float) -> Work:
-    """One step of Adam. traffic: bytes for each parameter, for instance `recipes.MIXED.update_traffic`."""
-    return Work(name="update", flops=ADAM * num_parameters, nbytes=traffic * num_parameters, vector=True)
+    """Take one step of Adam.
+
+    traffic: bytes for each parameter, such as `recipes.MIXED.update_traffic`.
+    """
+    return Work(
+        name="update", flops=ADAM * num_parameters, nbytes=traffic * num_parameters, vector=True
+    )
 
 
 def layer(
-    spec: TransformerSpec, *, batch: int, sequence: int, fused: bool = True, element: int = 2, mask: str = "causal"
+    spec: TransformerSpec,
+    *,
+    batch: int,
+    sequence: int,
+    fused: bool = True,
+    element: int = 2,
+    mask: str = "causal",
 ) -> list[Work]:
-    """The forward pass of one layer, operation by operation, in the order in which they run."""
-    t, h, kv, f = spec.tokens(batch, sequence), spec.hidden_size, spec.kv_size, spec.ffn
+    """List the operations of one layer's forward pass in the order in which they run."""
+    t = spec.tokens(batch, sequence)
+    h = spec.hidden_size
+    kv = spec.kv_size
+    f = spec.ffn
     gated = spec.style == "llama"
 
     def add(name: str) -> Work:
@@ -127,16 +174,25 @@ def layer(
         add("first residual"),
         norm(t, h, element=element, name="feed-forward norm"),
         matmul(t, h, 2 * f if gated else f, element=element, name="gate and up" if gated else "up"),
-        elementwise(t * f, inputs=2 if gated else 1, arithmetic=ACTIVATION, element=element, name="activation"),
+        elementwise(
+            t * f,
+            inputs=2 if gated else 1,
+            arithmetic=ACTIVATION,
+            element=element,
+            name="activation",
+        ),
         matmul(t, f, h, element=element, name="down"),
         add("second residual"),
     ]
 
 
 def least_rows(k: int, n: int, chip: Chip, precision: str | None = None) -> int | None:
-    """The fewest rows m with which [m, k] times [k, n] is bound by arithmetic; None where no number is enough.
+    """Return the fewest rows m with which arithmetic bounds [m, k] times [k, n].
 
-    2mkn / e(mk + kn + mn) reaches the ridge r at m = r e k n / (2kn - r e (k + n)), for numbers of e bytes.
+    None if no m suffices.
+
+    2mkn / e(mk + kn + mn) reaches the ridge r at m = r e k n / (2kn - r e (k + n)), for numbers of
+    e bytes.
     """
     scaled = ridge(chip, precision) * ELEMENT[precision or chip.precision]
     slack = 2 * k * n - scaled * (k + n)

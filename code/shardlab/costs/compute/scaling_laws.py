@@ -1,4 +1,4 @@
-"""Scaling laws: how to split one budget of FLOPs between the size of a model and the text it reads.
+"""Scaling laws: how to split a budget of FLOPs between the size of a model and the text it reads.
 
 Kaplan et al. 2020 (https://arxiv.org/abs/2001.08361) spend it on the model; Hoffmann et al. 2022
 (https://arxiv.org/abs/2203.15556) on both alike. The budget is C = 6 N D in both.
@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PF_DAY = 1e15 * 86_400  # FLOPs: what 10^15 FLOP/s make of a day
+PF_DAY = 1e15 * 86_400  # FLOPs of one day at 10^15 FLOP/s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +25,19 @@ class Split:
 
     @property
     def tokens_per_parameter(self) -> float:
-        """How much text for each parameter: about 20 by Hoffmann et al."""
+        """Tokens for each parameter: about 20 by Hoffmann et al."""
         return self.tokens / self.parameters
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """The best size grows as a power of the budget: N = at_one * C^exponent."""
+    """A law by which the best size grows as a power of the budget: N = at_one * C^exponent."""
 
     at_one: float
     exponent: float
 
     def best(self, budget: float) -> Split:
-        """The split of a budget in FLOPs."""
+        """Split a budget in FLOPs."""
         parameters = self.at_one * _checked(budget) ** self.exponent
         return Split(parameters=parameters, tokens=budget / (6 * parameters))
 
@@ -46,7 +46,8 @@ class PowerLaw:
 class Loss:
     """Loss, in nats per token, as a function of size and text: E + A / N^alpha + B / D^beta.
 
-    Hoffmann et al. 2022, equation 2: the entropy of text, what a finite model misses, what finite text leaves unlearnt.
+    Hoffmann et al. 2022, equation 2: the entropy of text, what a finite model misses, and what
+    finite text does not teach.
     """
 
     irreducible: float  # E
@@ -57,33 +58,34 @@ class Loss:
     source: str
 
     def at(self, split: Split) -> float:
-        """Nats per token."""
+        """Return the nats per token of a split."""
         small = self.size / math.pow(split.parameters, self.size_exponent)
         short = self.text / math.pow(split.tokens, self.text_exponent)
         return self.irreducible + small + short
 
     def best(self, budget: float) -> Split:
-        """The split with the lowest loss; Hoffmann et al. 2022, equation 4."""
+        """Find the split with the lowest loss; Hoffmann et al. 2022, equation 4."""
         total = self.size_exponent + self.text_exponent
         balance = self.size_exponent * self.size / (self.text_exponent * self.text)
-        parameters = math.pow(balance, 1 / total) * math.pow(_checked(budget) / 6, self.text_exponent / total)
+        share = self.text_exponent / total
+        parameters = math.pow(balance, 1 / total) * math.pow(_checked(budget) / 6, share)
         return Split(parameters=parameters, tokens=budget / (6 * parameters))
 
 
 def _through(one: tuple[float, float], other: tuple[float, float]) -> PowerLaw:
-    """The power law through two points (FLOPs, parameters)."""
+    """Fit the power law through two points (FLOPs, parameters)."""
     exponent = math.log(other[1] / one[1]) / math.log(other[0] / one[0])
     return PowerLaw(at_one=one[1] / one[0] ** exponent, exponent=exponent)
 
 
 def _checked(budget: float) -> float:
     if not 0 < budget < math.inf:
-        raise ValueError(f"a budget of {budget} FLOPs buys nothing; use a finite number above 0")
+        raise ValueError(f"a budget must be a finite number of FLOPs above 0, got {budget}")
     return budget
 
 
-# Hoffmann et al. print the exponents of their approaches 1 and 2 (0.50 and 0.49, Table 2) but no coefficient. These
-# laws go through the smallest and the largest model of their Tables 3 and A3.
+# Hoffmann et al. print the exponents of their approaches 1 and 2 (0.50 and 0.49, Table 2) but no
+# coefficient. These laws go through the smallest and the largest model of their Tables 3 and A3.
 TRAINING_CURVES = _through((1.92e19, 400e6), (1.30e28, 10e12))
 ISO_FLOP = _through((1.84e19, 400e6), (1.75e28, 10e12))
 
@@ -95,8 +97,9 @@ HOFFMANN = Loss(
     text_exponent=0.28,
     source="Hoffmann et al. 2022, equation 10 (https://arxiv.org/abs/2203.15556)",
 )
-# The same fit with the digits in the TeX source of the paper. Those that were rounded away make the best model a
-# quarter larger at 5.76e23 FLOPs: only with them does the law give the paper's own 40e9 (Figure 4) and its Table A3.
+# The same fit with the digits in the TeX source of the paper. Those that were rounded away make the
+# best model a quarter larger at 5.76e23 FLOPs: only with them does the law give the paper's own
+# 40e9 (Figure 4) and its Table A3.
 HOFFMANN_UNROUNDED = Loss(
     irreducible=1.6934,
     size=406.4,
@@ -105,7 +108,7 @@ HOFFMANN_UNROUNDED = Loss(
     text_exponent=0.2849,
     source="reported by Besiroglu et al. 2024, Table 1 (https://arxiv.org/abs/2404.10102)",
 )
-# Fitted anew to the points of Hoffmann et al.'s Figure 4: their own fit had not converged.
+# Fitted again to the points of Hoffmann et al.'s Figure 4: their own fit had not converged.
 BESIROGLU = Loss(
     irreducible=1.8172,
     size=482.01,
@@ -117,11 +120,14 @@ BESIROGLU = Loss(
 
 
 def kaplan(budget: float) -> Split:
-    """Kaplan et al. 2020, Table 6: N = 1.3e9 * (C_min / PF-day)^0.73, which does not count embeddings.
+    """Split a budget by Kaplan et al.
 
-    C_min would suffice with tiny batches. At the critical batch size, as they advise, a training takes C = 2 C_min
-    (section 6.3). Read in this way the law gives what Hoffmann et al. compare with (appendix D.4), and
-    D = 2.2e10 * (C_min / PF-day)^0.27 tokens, as Table 6 has it; equation 6.7 prints 4e10 and 0.26.
+    2020, Table 6: N = 1.3e9 * (C_min / PF-day)^0.73, no embeddings.
+
+    C_min would suffice with tiny batches. At the critical batch size, as they advise, a training
+    takes C = 2 C_min (section 6.3). Read in this way the law gives what Hoffmann et al. compare
+    with (appendix D.4), and D = 2.2e10 * (C_min / PF-day)^0.27 tokens, as Table 6 has it; equation
+    6.7 prints 4e10 and 0.26.
     """
     parameters = 1.3e9 * (_checked(budget) / 2 / PF_DAY) ** 0.73
     return Split(parameters=parameters, tokens=budget / (6 * parameters))

@@ -1,7 +1,8 @@
-"""Time to train: days = 6 N D / (chips * peak * utilisation), its exact form, and utilisation from a measured step.
+"""Time to train: days = 6 N D / (chips * peak * utilisation), its exact form, and its inverse.
 
-Utilisation is a share of the chips' peak. MFU counts model FLOPs, HFU also what is recomputed (Chowdhery et al. 2022,
-section 4.1 and appendix B, https://arxiv.org/abs/2204.02311): the same run has an HFU that is never the lower one.
+Utilisation is a share of the chips' peak. MFU counts model FLOPs; HFU adds what is recomputed
+(Chowdhery et al. 2022, section 4.1 and appendix B, https://arxiv.org/abs/2204.02311), so it is
+never the lower of the two.
 """
 
 from dataclasses import dataclass, replace
@@ -18,32 +19,37 @@ YEAR = 365 * DAY
 
 @dataclass(frozen=True, kw_only=True)
 class TimeToTrain:
-    """What is trained, on how much text, on what."""
+    """A model, the text to train it on, and the chips."""
 
     spec: TransformerSpec
     tokens: float  # of text, over the whole training
     chip: Chip
     num_chips: int = 1
-    # MFU. Over the stages of its training Llama 3 405B reached 38 to 43 % (Llama Team 2024, Table 4,
-    # https://arxiv.org/abs/2407.21783).
+    # MFU. Over the stages of its training Llama 3 405B reached 38 to 43 % (Llama Team 2024, Table
+    # 4, https://arxiv.org/abs/2407.21783).
     utilisation: float = 0.4
     sequence: int | None = None  # tokens; None: the model's context length
-    precision: str | None = None  # None: what models are trained in on this chip
-    attention: str = "full"  # the pairs of tokens that count as model FLOPs: see `flops.forward`
+    precision: str | None = None  # None: the chip's training precision
+    attention: str = "full"  # which pairs of tokens count as model FLOPs, see `flops.forward`
 
     def __post_init__(self) -> None:
         if self.tokens <= 0 or self.num_chips < 1:
             raise ValueError(
-                f"{self.tokens:g} tokens on {self.num_chips} chips train nothing; use more than 0 on at least 1"
+                f"training needs tokens and chips, got {self.tokens:g} tokens on {self.num_chips} "
+                "chips; use more than 0 tokens on at least 1 chip"
             )
         if not 0 < self.utilisation <= 1:
-            raise ValueError(f"utilisation={self.utilisation} is no share of a peak; use 0.4 for 40 %")
+            raise ValueError(
+                f"utilisation={self.utilisation} must be a share of the peak, above 0 and at most "
+                "1; use 0.4 for 40 %"
+            )
 
     @cached_property
     def flops_per_token(self) -> float:
-        """Model FLOPs, averaged over a sequence."""
+        """Model FLOPs of a token, averaged over a sequence."""
         length = self.spec.context_length if self.sequence is None else self.sequence
-        return flops.model_flops(self.spec, batch=1, sequence=length, attention=self.attention) / length
+        counted = flops.model_flops(self.spec, batch=1, sequence=length, attention=self.attention)
+        return counted / length
 
     @property
     def flops(self) -> float:
@@ -57,32 +63,32 @@ class TimeToTrain:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """Duration of the training."""
         return self.flops / (self.peak * self.utilisation)
 
     @property
     def days(self) -> float:
-        """How long it takes."""
+        """Duration of the training in days."""
         return self.seconds / DAY
 
     @property
     def chip_hours(self) -> float:
-        """Over all chips."""
+        """Hours of all chips together."""
         return self.num_chips * self.seconds / 3600
 
     @property
     def joules(self) -> float:
-        """Energy, if every chip draws its maker's limit all the time; without the rest of the machine."""
+        """Energy of the chips alone, if every chip always draws its maker's limit."""
         return self.num_chips * self.seconds * self.chip.power
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """How long GPT-3 would take on one V100, by somebody's reckoning."""
+    """A published estimate of how long GPT-3 would take on one V100."""
 
     name: str
     years: float
-    flops: float  # that they count
+    flops: float  # as the authors count them
     source: str
 
     @property
@@ -94,12 +100,12 @@ class Claim:
 def rule_of_thumb_days(
     num_parameters: float, tokens: float, *, num_chips: int, peak: float, utilisation: float
 ) -> float:
-    """Days by 6 N D. peak: FLOP/s of one chip; utilisation: MFU."""
+    """Estimate the days by 6 N D. peak: FLOP/s of one chip; utilisation: MFU."""
     return flops.six_n_d(num_parameters, tokens) / (num_chips * peak * utilisation) / DAY
 
 
 def megatron_days(num_parameters: float, tokens: float, *, num_chips: int, rate: float) -> float:
-    """Days by 8 T P / (n X): two FLOPs more for each parameter and token, for every layer is computed twice.
+    """Estimate the days by 8 T P / (n X), with every layer's forward computed twice.
 
     rate: X, hardware FLOP/s that one chip reaches. Source: Narayanan et al. 2021, equation 4
     (https://arxiv.org/abs/2104.04473).
@@ -108,7 +114,7 @@ def megatron_days(num_parameters: float, tokens: float, *, num_chips: int, rate:
 
 
 def chips_needed(training: TimeToTrain, days: float) -> int:
-    """The fewest chips with which it takes at most so many days, at the same utilisation."""
+    """Count the fewest chips that train in at most `days`, at the same utilisation."""
     if days <= 0:
         raise ValueError(f"no number of chips trains in {days} days; use more than 0")
     alone = replace(training, num_chips=1)
@@ -116,28 +122,33 @@ def chips_needed(training: TimeToTrain, days: float) -> int:
 
 
 def utilisation(counted: float, *, seconds: float, num_chips: int, peak: float) -> float:
-    """Share of the peak: MFU for counted model FLOPs, HFU for hardware FLOPs, of one step or of many.
+    """Return the share of the peak: MFU for counted model FLOPs, HFU for hardware FLOPs.
 
-    Errors: ValueError for a time or a peak that is not positive.
+    counted: FLOPs of one step, or of several. Errors: ValueError for a time or a peak that is not
+    positive.
     """
     if seconds <= 0 or num_chips < 1 or peak <= 0:
         raise ValueError(
-            f"{num_chips} chips of {peak:g} FLOP/s in {seconds} s have no utilisation; measure a step that takes time"
+            f"{num_chips} chips of {peak:g} FLOP/s in {seconds} s have no utilisation; "
+            "measure a step that takes time"
         )
     return counted / (seconds * num_chips * peak)
 
 
 def implied_rate(counted: float, *, seconds: float, num_chips: int = 1) -> float:
-    """FLOP/s that each chip must have reached: what a claim about time hides."""
+    """Return the FLOP/s that each chip must have reached: the assumption behind a claimed time."""
     return utilisation(counted, seconds=seconds, num_chips=num_chips, peak=1.0)
 
 
 def energy(chip_hours: float, watts: float, overhead: float = 1.0) -> float:
-    """Joules. overhead: of the building (PUE), for instance 1.1 for cooling and losses of a tenth."""
+    """Return joules.
+
+    overhead: of the building (PUE), such as 1.1 for cooling and losses of a tenth.
+    """
     return chip_hours * 3600 * watts * overhead
 
 
-# What one V100 would take for GPT-3's 300 billion tokens. Nobody tried: the weights alone, in 16 bits, are 350 GB.
+# Time on one V100 for GPT-3's 300 billion tokens. Nobody tried: the weights alone take 350 GB.
 ONE_V100: tuple[Claim, ...] = (
     Claim(
         name="Narayanan et al. 2021",

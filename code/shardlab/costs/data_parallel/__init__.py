@@ -1,9 +1,9 @@
-"""Data parallelism, predicted: one step, and what more ranks buy.
+"""Data parallelism, predicted: one step, and what more ranks gain.
 
-Read `overlap` first, which hides messages behind backward, then `run`, a whole step, and `scaling`, many of them.
-`machines` has networks and examples to try.
+Read `overlap` first, which hides messages behind backward, then `run`, a whole step, and `scaling`,
+many steps. `machines` has networks and examples to try.
 """
 
-from .run import Run, Step, events, step, training
+from .run import DataParallelRun, DataParallelStep, events, step, training
 
-__all__ = ["Run", "Step", "events", "step", "training"]
+__all__ = ["DataParallelRun", "DataParallelStep", "events", "step", "training"]

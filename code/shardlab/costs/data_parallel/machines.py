@@ -1,4 +1,4 @@
-"""Machines by name: networks that grow with the number of GPUs, and examples with a model that fits on them."""
+"""Machines by name: networks that grow with the number of GPUs, and examples to try."""
 
 from functools import cache
 from math import ceil
@@ -7,20 +7,24 @@ from ..facts import hardware, models, nodes
 from ..facts.hardware import Chip, Link
 from ..facts.network import Cluster
 from ..traces import traffic
-from .run import Run
+from .run import DataParallelRun
 
-NETWORKS: dict[str, str] = {  # in words -> the server, in `nodes`
+NETWORKS: dict[str, str] = {  # description -> the server, in `nodes`
     "NVLink, 8 InfiniBand cards": "DGX H100",
     "PCIe, 1 InfiniBand card": "PCIe box, InfiniBand NDR",
     "PCIe, 100 GbE": "PCIe box, 100 GbE",
     "PCIe, 25 GbE": "PCIe box, 25 GbE",
     "PCIe, 10 GbE": "PCIe box, 10 GbE",
 }
-_SXM, _PCIE = "H100 SXM 80 GB", "H100 PCIe 80 GB"  # the SXM module has NVLink; the PCIe card is a slower chip
+_SXM = "H100 SXM 80 GB"  # a module with NVLink
+_PCIE = "H100 PCIe 80 GB"  # a card, with a slower chip
 
 
 def cluster(name: str, ranks: int) -> Cluster:
-    """As many of its servers as so many GPUs fill. Errors: ValueError that lists the known networks."""
+    """Build the cluster that `ranks` GPUs fill.
+
+    Errors: ValueError that lists the known networks.
+    """
     if name not in NETWORKS:
         raise ValueError(f"no network is named {name!r}; known: {', '.join(NETWORKS)}")
     node = nodes.node(NETWORKS[name])
@@ -28,13 +32,16 @@ def cluster(name: str, ranks: int) -> Cluster:
 
 
 def chip(name: str) -> Chip:
-    """The GPU in the servers of that network."""
+    """Return the GPU in the servers of that network."""
     return cluster(name, 1).node.chip
 
 
-@cache  # rings through hundreds of GPUs take a while to lay, and explorers ask for the same ones again and again
+@cache  # rings through hundreds of GPUs take a while to lay, and explorers ask for them repeatedly
 def network(name: str, ranks: int) -> Link:
-    """What a ring of so many GPUs runs at: inside one server the GPU's own link, else rings through all servers."""
+    """Return the link of a ring of `ranks` GPUs.
+
+    Inside one server it is the GPU's own link, otherwise that of rings through all servers.
+    """
     servers = cluster(name, ranks)
     if servers.num_nodes == 1:
         (_, own), *_ = servers.node.route("GPU 0", "GPU 1")
@@ -42,11 +49,13 @@ def network(name: str, ranks: int) -> Link:
     return traffic.as_link(servers, range(ranks))
 
 
-def examples() -> dict[str, Run]:
-    """The same model and tokens per rank on different machines: one hardly notices the all-reduce, one mostly waits.
+def examples() -> dict[str, DataParallelRun]:
+    """Run the same model and tokens per rank on machines from fast to slow communication.
 
-    PCIe and NVLink join the GPUs of one machine; InfiniBand joins servers of 8; on Ethernet each machine has one GPU.
-    The RTX 4090 stands only there: two of them in one machine cannot talk directly, NVIDIA does not support it
+    The first hardly notices the all-reduce, the last mostly waits for it. PCIe and NVLink join the
+    GPUs of one machine; InfiniBand joins servers of 8; on Ethernet each machine has one GPU. The
+    RTX 4090 appears only there: NVIDIA does not support direct traffic between two of them in one
+    machine
     (https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813).
     """
     infiniband = network("NVLink, 8 InfiniBand cards", 64)
@@ -61,17 +70,23 @@ def examples() -> dict[str, Run]:
     }
 
 
-def facts(run: Run) -> tuple[str, int, float]:
-    """What decides whether the all-reduce hides: the model's name, the tokens of each rank, the tokens it needs.
+def facts(run: DataParallelRun) -> tuple[str, int, float]:
+    """Return what decides whether the all-reduce hides: model, tokens per rank, tokens needed.
 
-    Errors: ValueError for a model that is none of `models.PUBLISHED`.
+    Errors: ValueError for a model that is not in `models.PUBLISHED`.
     """
     names = [name for name, model in models.PUBLISHED.items() if model.spec == run.spec]
     if not names:
-        raise ValueError(f"no published model has the sizes {run.spec}; known: {', '.join(models.PUBLISHED)}")
+        known = ", ".join(models.PUBLISHED)
+        raise ValueError(f"no published model has the sizes {run.spec}; known: {known}")
     return names[0], run.tokens_per_rank, run.tokens_needed
 
 
-def _run(chip: str, link: Link, ranks: int) -> Run:
-    spec = models.published("GPT-2 medium").spec  # with this batch it fits in 24 GB; GPT-2 large does not
-    return Run(spec=spec, chip=hardware.chip(chip), link=link, ranks=ranks, batch_per_rank=8, sequence=1024)
+def _run(chip: str, link: Link, ranks: int) -> DataParallelRun:
+    spec = models.published(
+        "GPT-2 medium"
+    ).spec  # with this batch it fits in 24 GB; GPT-2 large does not
+    gpu = hardware.chip(chip)
+    return DataParallelRun(
+        spec=spec, chip=gpu, link=link, ranks=ranks, batch_per_rank=8, sequence=1024
+    )

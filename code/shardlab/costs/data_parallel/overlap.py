@@ -1,14 +1,14 @@
 """Overlap: a bucket of gradients travels while backward computes the next one.
 
-Li et al. 2020, "PyTorch Distributed" (https://arxiv.org/abs/2006.15704), section 3.2. Gradients lie in one
-flat buffer in the order in which backward finishes them, cut into buckets of equal size:
+Li et al. 2020, "PyTorch Distributed" (https://arxiv.org/abs/2006.15704), section 3.2. Gradients lie
+in one flat buffer in the order in which backward finishes them, cut into buckets of equal size:
 
     backward   | head | layer 3 | layer 2 | layer 1 | embedding |
     network          | bucket 0 | bucket 1 |   bucket 2   | bucket 3 |
                                                           <-exposed->
 
-The all-reduces of NCCL run on the GPU too: they take some of its multiprocessors and of its memory's bandwidth from
-backward. That is left out; on a real GPU the overlapped part of backward is a little slower.
+NCCL's all-reduces run on the GPU too and take some of its multiprocessors and memory bandwidth from
+backward. That is left out; on a real GPU the overlapped part of backward is slightly slower.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from ..facts import models
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ModelPart:
     """A piece of the model, in the order of backward."""
 
     parameters: int
@@ -39,28 +39,35 @@ class Message:
     end: float
 
 
-def backward_parts(spec: TransformerSpec, *, batch: int, sequence: int) -> list[Part]:
-    """Head and last norm, the layers from last to first, the embeddings.
+def backward_parts(spec: TransformerSpec, *, batch: int, sequence: int) -> list[ModelPart]:
+    """List head and last norm, the layers from last to first, the embeddings.
 
-    The gradient of a tied head is complete only when the embedding has added its share: at the very end.
+    The gradient of a tied head is complete only when the embedding has added its share: at the very
+    end.
     """
     counts = models.parameters(spec)
     work = flops.backward(spec, batch=batch, sequence=sequence)
     layer_work = (sum(work.values()) - work["head"]) / spec.num_layers
-    layer = Part(parameters=models.layer_parameters(spec), work=layer_work)
-    head = Part(parameters=counts["head"] + models.norm_parameters(spec), work=work["head"])
-    embeddings = Part(parameters=counts["token embedding"] + counts["position embedding"], work=0)
+    layer = ModelPart(parameters=models.layer_parameters(spec), work=layer_work)
+    last = counts["head"] + models.norm_parameters(spec)
+    head = ModelPart(parameters=last, work=work["head"])
+    tables = counts["token embedding"] + counts["position embedding"]
+    embeddings = ModelPart(parameters=tables, work=0)
     return [head, *[layer] * spec.num_layers, embeddings]
 
 
-def cut(parts: list[Part], *, bucket_bytes: float, bytes_per_parameter: float) -> list[tuple[float, float]]:
-    """The buckets as (bytes, share of backward's work after which all gradients of the bucket exist).
+def cut(
+    parts: list[ModelPart], *, bucket_bytes: float, bytes_per_parameter: float
+) -> list[tuple[float, float]]:
+    """Cut gradients into buckets, as (bytes, share of backward after which they all exist).
 
-    Inside a part, gradients appear evenly. Buckets are cut exactly; torch's DDP keeps parameters whole.
-    Errors: ValueError for a bucket of no bytes.
+    Inside a part, gradients appear evenly. Buckets are cut exactly; torch's DDP keeps parameters
+    whole. Errors: ValueError for a bucket of no bytes.
     """
     if bucket_bytes <= 0:
-        raise ValueError(f"bucket_bytes={bucket_bytes} holds no gradient; torch's DDP uses 25 * 2**20")
+        raise ValueError(
+            f"bucket_bytes={bucket_bytes} holds no gradient; torch's DDP uses 25 * 2**20"
+        )
     total = sum(part.parameters for part in parts) * bytes_per_parameter
     edges = [min((i + 1) * bucket_bytes, total) for i in range(ceil(total / bucket_bytes))]
     shares = _work_done(parts, [edge / bytes_per_parameter for edge in edges])
@@ -75,10 +82,10 @@ def send(
     backward: float,
     overlap: bool = True,
 ) -> list[Message]:
-    """One all-reduce after the other, each as soon as its bucket is ready and the network is free.
+    """All-reduce one bucket after the other, each as soon as it is ready and the network is free.
 
     seconds: bytes -> duration of an all-reduce. backward: its duration in seconds. Without overlap
-    everything waits for the end of backward.
+    all buckets wait for the end of backward.
     """
     messages: list[Message] = []
     free = 0.0
@@ -90,13 +97,17 @@ def send(
     return messages
 
 
-def _work_done(parts: list[Part], positions: list[float]) -> list[float]:
-    """The share of all work done when the gradients up to each of these rising positions exist."""
+def _work_done(parts: list[ModelPart], positions: list[float]) -> list[float]:
+    """Return the share of all work done when the gradients up to each rising position exist."""
     total = sum(part.work for part in parts)
-    shares, index, before, done = [], 0, 0.0, 0.0
+    shares = []
+    index = 0
+    before = 0.0  # parameters of the parts before
+    done = 0.0  # their work
     for position in positions:
         while index < len(parts) - 1 and before + parts[index].parameters < position:
-            before, done = before + parts[index].parameters, done + parts[index].work
+            before += parts[index].parameters
+            done += parts[index].work
             index += 1
         inside = min(1.0, (position - before) / parts[index].parameters)
         shares.append((done + inside * parts[index].work) / total)

@@ -1,8 +1,9 @@
-"""One data-parallel training step, predicted: each rank holds the whole model and averages its gradients.
+"""One data-parallel training step, predicted: each rank holds the model and averages its gradients.
 
-Li et al. 2020, "PyTorch Distributed" (https://arxiv.org/abs/2006.15704). Computation takes its FLOPs at a
-stated share of the chip's peak, the update reads and writes its states at the full memory bandwidth, and
-gradients are averaged bucket by bucket, by rings or trees, over links of which a stated share is reached.
+Li et al. 2020, "PyTorch Distributed" (https://arxiv.org/abs/2006.15704). Computation takes its
+FLOPs at a stated share of the chip's peak, the update reads and writes its states at the full
+memory bandwidth, and gradients are averaged bucket by bucket, by rings or trees, over links of
+which a stated share is reached.
 """
 
 from dataclasses import dataclass, replace
@@ -23,18 +24,18 @@ from . import overlap
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """What is trained, on what, and how."""
+class DataParallelRun:
+    """A model, the chips that train replicas of it, and the link that joins them."""
 
     spec: TransformerSpec
     chip: Chip
     link: Link  # of every hop; where hops differ, `collectives.ring_through_servers`
     ranks: int = 1
     batch_per_rank: int = 1  # sequences
-    num_microbatches: int = 1  # pieces of that batch; gradients add up, and are averaged with the last piece
+    num_microbatches: int = 1  # gradients add up over them and are averaged during the last one
     sequence: int | None = None  # tokens; None: the model's context length
-    # The share of the peak reached while computing. Over whole steps Llama 3 405B reached 38 to 43 %
-    # (Llama Team 2024, Table 4, https://arxiv.org/abs/2407.21783).
+    # The share of the peak reached while computing. Over whole steps Llama 3 405B reached 38 to 43
+    # % (Llama Team 2024, Table 4, https://arxiv.org/abs/2407.21783).
     utilisation: float = 0.4
     link_utilisation: float = LINK_UTILISATION
     bucket_bytes: float = 25 * MiB  # torch's DDP
@@ -44,15 +45,18 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
-            raise ValueError(f"ranks={self.ranks} train nothing; use at least 1")
+            raise ValueError(f"ranks={self.ranks} must be at least 1")
         if self.num_microbatches < 1 or self.batch_per_rank % self.num_microbatches:
             raise ValueError(
-                f"a batch of {self.batch_per_rank} per rank does not split into {self.num_microbatches} microbatches; "
-                f"use a divisor of {self.batch_per_rank}"
+                f"a batch of {self.batch_per_rank} per rank does not split into "
+                f"{self.num_microbatches} microbatches; use a divisor of {self.batch_per_rank}"
             )
         for name in ("utilisation", "link_utilisation"):
             if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} is no share of a peak; use 0.4 for 40 %")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} must be a share of the peak, above 0 and "
+                    "at most 1; use 0.4 for 40 %"
+                )
         _ = self.tokens_per_rank  # raises where there are none
 
     @property
@@ -62,60 +66,63 @@ class Run:
 
     @property
     def tokens_per_rank(self) -> int:
-        """Tokens that each rank sees in one step."""
+        """Tokens that each rank processes in one step."""
         return self.spec.tokens(self.batch_per_rank, self.tokens_per_sequence)
 
     @property
     def tokens(self) -> int:
-        """Tokens that all ranks together see in one step."""
+        """Tokens that all ranks together process in one step."""
         return self.ranks * self.tokens_per_rank
 
     @property
     def tokens_needed(self) -> float:
-        """Tokens per rank from which backward can hide the all-reduce, on many ranks: F / beta with 16-bit gradients.
+        """Tokens per rank above which backward can hide the all-reduce, on many ranks.
 
-        4 P T / F seconds of backward are at least the all-reduce's 2 g P / beta, for g bytes a gradient. Gradients that
-        add up over microbatches have only the last one's backward to hide behind.
+        4 P T / F seconds of backward must cover the all-reduce's 2 g P / beta, for g bytes a
+        gradient; with 16-bit gradients that is T = F / beta. Gradients that add up over
+        microbatches have only the last microbatch's backward to hide behind.
         """
-        reached = self.utilisation * self.chip.peak_flops
-        return self.recipe.gradients / 2 * reached / (self.link_utilisation * self.link.bandwidth)
+        flops_reached = self.utilisation * self.chip.peak_flops
+        bytes_reached = self.link_utilisation * self.link.bandwidth
+        return self.recipe.gradients / 2 * flops_reached / bytes_reached
 
     @cached_property
     def num_parameters(self) -> int:
-        """Of the model, all of them on every rank."""
+        """Parameters of the model, all of them on every rank."""
         return models.num_parameters(self.spec)
 
     @property
     def gradient_bytes(self) -> float:
-        """What must be averaged in every step."""
+        """Bytes to average in every step."""
         return float(self.recipe.gradients * self.num_parameters)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class DataParallelStep:
     """One step of a run. Seconds and bytes are of one rank; all ranks are alike."""
 
-    run: Run
+    run: DataParallelRun
     forward: float
     backward: float
     update: float  # the optimizer's step
-    messages: tuple[overlap.Message, ...]  # seconds from the start of the last microbatch's backward
+    # Seconds from the start of the last microbatch's backward.
+    messages: tuple[overlap.Message, ...]
     memory: dict[str, float]
 
     @property
     def communication(self) -> float:
-        """Seconds the network is busy."""
+        """Seconds for which the network is busy."""
         return sum(message.end - message.start for message in self.messages)
 
     @property
     def exposed(self) -> float:
-        """Seconds the rank waits after backward for the last all-reduce."""
+        """Seconds for which the rank waits after backward for the last all-reduce."""
         last_backward = self.backward / self.run.num_microbatches
         return max(0.0, self.messages[-1].end - last_backward) if self.messages else 0.0
 
     @property
     def compute(self) -> float:
-        """Seconds of the same step without anyone to talk to."""
+        """Seconds of the same step without communication."""
         return self.forward + self.backward + self.update
 
     @property
@@ -125,12 +132,12 @@ class Step:
 
     @property
     def efficiency(self) -> float:
-        """Share of the throughput that as many ranks would have if they never talked: 1 is perfect."""
+        """Throughput as a share of that of as many ranks without communication: 1 is perfect."""
         return self.compute / self.seconds
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all ranks together."""
+        """Tokens that all ranks together train on in a second."""
         return self.run.tokens / self.seconds
 
     @property
@@ -145,16 +152,16 @@ class Step:
 
     @property
     def fits(self) -> bool:
-        """Whether a rank's bytes are within the chip's capacity."""
+        """Whether a rank's bytes are within the chip's memory."""
         return sum(self.memory.values()) <= self.run.chip.memory
 
 
-def step(run: Run) -> Step:
-    """What one step takes."""
+def step(run: DataParallelRun) -> DataParallelStep:
+    """Predict one step."""
     speed = run.utilisation * run.chip.peak_flops
     work = flops.training_step(run.spec, batch=run.batch_per_rank, sequence=run.tokens_per_sequence)
     backward = sum(work["backward"].values()) / speed
-    return Step(
+    return DataParallelStep(
         run=run,
         forward=sum(work["forward"].values()) / speed,
         backward=backward,
@@ -164,8 +171,11 @@ def step(run: Run) -> Step:
     )
 
 
-def messages(run: Run, backward: float) -> list[overlap.Message]:
-    """The all-reduces of one step whose last backward takes so many seconds; none for one rank."""
+def messages(run: DataParallelRun, backward: float) -> list[overlap.Message]:
+    """List the all-reduces of one step; none for one rank.
+
+    backward: seconds of the last backward.
+    """
     if run.ranks == 1:
         return []
     link = replace(run.link, bandwidth=run.link_utilisation * run.link.bandwidth)
@@ -173,13 +183,20 @@ def messages(run: Run, backward: float) -> list[overlap.Message]:
     def seconds(nbytes: float) -> float:
         return collectives.all_reduce_seconds(nbytes, run.ranks, link)
 
-    parts = overlap.backward_parts(run.spec, batch=run.batch_per_rank, sequence=run.tokens_per_sequence)
-    buckets = overlap.cut(parts, bucket_bytes=run.bucket_bytes, bytes_per_parameter=run.recipe.gradients)
+    parts = overlap.backward_parts(
+        run.spec, batch=run.batch_per_rank, sequence=run.tokens_per_sequence
+    )
+    buckets = overlap.cut(
+        parts, bucket_bytes=run.bucket_bytes, bytes_per_parameter=run.recipe.gradients
+    )
     return overlap.send(buckets, seconds, backward=backward, overlap=run.overlap)
 
 
-def training(run: Run, *, zero: int = 0) -> Training:
-    """The run as counts of memory see it. zero: the ZeRO stage, 0 for plain data parallelism."""
+def training(run: DataParallelRun, *, zero: int = 0) -> Training:
+    """Describe the run for the counts of memory.
+
+    zero: the ZeRO stage, 0 for plain data parallelism.
+    """
     return Training(
         spec=run.spec,
         layout=Layout(dp=run.ranks, zero=zero),
@@ -192,17 +209,22 @@ def training(run: Run, *, zero: int = 0) -> Training:
     )
 
 
-def events(step: Step, rank: int = 0) -> list[Event]:
-    """The step as a timeline, like the one a rank records: seconds from the start of the first forward."""
-    run, timeline, clock = step.run, [], 0.0
+def events(step: DataParallelStep, rank: int = 0) -> list[Event]:
+    """List the step's events as a rank would record them, in seconds from the first forward's
+    start.
+    """
+    run = step.run
+    timeline = []
+    clock = 0.0
     for _ in range(run.num_microbatches):
         for op, seconds in (("forward", step.forward), ("backward", step.backward)):
             end = clock + seconds / run.num_microbatches
             timeline.append(Event(rank, "compute", op, (rank,), 0, clock, end))
             clock = end
-    start, group = timeline[-1].start, tuple(range(run.ranks))
-    for m in step.messages:
-        sent = (round(m.nbytes), start + m.start, start + m.end)
+    start = timeline[-1].start
+    group = tuple(range(run.ranks))
+    for message in step.messages:
+        sent = (round(message.nbytes), start + message.start, start + message.end)
         timeline.append(Event(rank, "communicate", "all_reduce", group, *sent))
     clock += step.exposed
     return [*timeline, Event(rank, "compute", "update", (rank,), 0, clock, clock + step.update)]

@@ -1,11 +1,13 @@
 """Chips as their makers describe them: facts with a source, no arithmetic beyond units.
 
 Conventions, the same for every entry:
-- peaks are dense (never "with sparsity"), and sums are kept in fp32, also for 16-bit and 8-bit inputs. "fp32" are the
-  ordinary cores; "tf32" are the tensor cores, which round fp32 inputs to 10 bits of fraction;
-- the capacity is the number on the data sheet, read as 10^9 bytes. `nvidia-smi` shows 3 to 7 % more (the makers
-  count in GiB); that difference is left to the CUDA context, NCCL's buffers and fragmentation;
-- NVLink is one direction, all links of one chip. Makers print both directions added up.
+- peaks are dense (never "with sparsity"), and sums are kept in fp32, also for 16-bit and 8-bit
+  inputs. "fp32" are the ordinary cores; "tf32" are the tensor cores, which round fp32 inputs to 10
+  bits of fraction;
+- the capacity is the number on the data sheet, read as 10^9 bytes. `nvidia-smi` shows 3 to 7 % more
+  (the makers count in GiB); that difference is left to the CUDA context, NCCL's buffers and
+  fragmentation;
+- NVLink is one direction, all links of one chip. Makers print the sum of both directions.
 """
 
 from collections.abc import Mapping
@@ -22,31 +24,34 @@ class Chip:
     memory: float  # bytes
     memory_bandwidth: float  # bytes/s
     peaks: Mapping[str, float] = field(hash=False)  # precision -> FLOP/s
-    nvlink: float = 0.0  # bytes/s in one direction; 0: it has none
-    pcie: int | None = None  # generation of its 16 lanes; None: its link to the host is another one
+    nvlink: float = 0.0  # bytes/s in one direction; 0 for a chip without NVLink
+    pcie: int | None = None  # generation of its 16 lanes; None: another link leads to the host
     power: float  # watts: the maker's limit (TDP)
     announced: str  # year-month
     source: str
 
     def peak(self, precision: str) -> float:
-        """FLOP/s in that precision. Errors: ValueError that names those the chip has."""
+        """Return the FLOP/s in `precision`.
+
+        Errors: ValueError that names the precisions of the chip.
+        """
         if precision not in self.peaks:
             raise ValueError(f"{self.name} has no {precision}; use {', '.join(self.peaks)}")
         return self.peaks[precision]
 
     @property
     def precision(self) -> str:
-        """What models are trained in: the 16-bit format with the range of fp32, else fp16, else fp32."""
+        """The training precision: bf16 (16 bits, the range of fp32), else fp16, else fp32."""
         return next(name for name in ("bf16", "fp16", "fp32") if name in self.peaks)
 
     @property
     def peak_flops(self) -> float:
-        """FLOP/s in the precision models are trained in."""
+        """FLOP/s in the training precision."""
         return self.peak(self.precision)
 
 
 def chip(name: str) -> Chip:
-    """The chip of that name. Errors: ValueError that lists the known names."""
+    """Return the chip called `name`. Errors: ValueError that lists the known names."""
     if name not in CHIPS:
         raise ValueError(f"no facts about the chip {name!r}; known: {', '.join(CHIPS)}")
     return CHIPS[name]
@@ -152,7 +157,8 @@ CHIPS: dict[str, Chip] = {
             announced="2024-03",
             source="https://www.nvidia.com/en-us/data-center/dgx-b200/ (8 GPUs: 1,440 GB and 64 TB/s) and https://www.nvidia.com/en-us/data-center/hgx/ (8 GPUs: 600 TFLOPS fp32 and, with sparsity, 18, 36 and 72 PFLOPS tf32, bf16 and fp8: half of that dense); 7.7 TB/s is in print too, from the width and clock its driver reports: https://github.com/pytorch/ao/pull/4002",
         ),
-        Chip(  # one of the two GPUs of a superchip; the link to its processor is NVLink-C2C, not PCIe
+        # One of the two GPUs of a superchip; the link to its processor is NVLink-C2C, not PCIe.
+        Chip(
             name="GB200 186 GB",
             memory=186 * GB,
             memory_bandwidth=8 * TB,
@@ -187,7 +193,9 @@ CHIPS: dict[str, Chip] = {
             name="Laptop CPU (Ryzen 7 5800H) 16 GB",
             memory=16 * GB,  # our choice: two modules of 8
             memory_bandwidth=51.2 * GB,  # 2 channels * 8 bytes * 3.2e9 transfers/s
-            peaks={"fp32": 819.2 * GFLOP},  # 8 cores * 3.2e9 cycles/s * 2 units * 8 numbers * (multiply + add)
+            peaks={
+                "fp32": 819.2 * GFLOP
+            },  # 8 cores * 3.2e9 cycles/s * 2 units * 8 numbers * (multiply + add)
             power=45,
             announced="2021-01",
             source="https://www.amd.com/en/products/apu/amd-ryzen-7-5800h (8 cores at a base clock of 3.2 GHz, DDR4-3200) and AMD's Software Optimization Guide for Family 19h, publication 56665 (two units for 256-bit multiply-adds)",

@@ -1,6 +1,7 @@
-"""Chips and links as their makers describe them; the chips stand in `chips`.
+"""Chips and links as their makers describe them; the chips are in `chips`.
 
-The bandwidth of a link is one direction, of one GPU. Makers of GPUs print both directions added up.
+The bandwidth of a link is one direction, for one GPU. Makers of GPUs print the sum of both
+directions.
 """
 
 from dataclasses import dataclass
@@ -8,37 +9,52 @@ from dataclasses import dataclass
 from ..units import GB, Gbit, us
 from .chips import CHIPS, Chip, chip
 
-__all__ = ["CHIPS", "LINKS", "LINK_UTILISATION", "NCCL", "Chip", "Link", "chip", "host_link", "link"]
+__all__ = [
+    "CHIPS",
+    "LINKS",
+    "LINK_UTILISATION",
+    "NCCL",
+    "Chip",
+    "Link",
+    "chip",
+    "host_link",
+    "link",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What a rank sends its messages over."""
+    """A connection over which a rank sends its messages."""
 
     name: str
-    kind: str  # "NVLink", "PCIe", "host" (to or between processors) or "network" (between nodes)
+    kind: str  # "NVLink", "PCIe", "host" (to or between processors), "network" (between nodes)
     bandwidth: float  # bytes/s, one direction, per GPU
-    latency: float  # seconds for one step of a collective, however short the message
+    latency: float  # seconds of one step of a collective, for the shortest message
     source: str
     latency_source: str
-    longest_latency: float | None = None  # of the slowest hop, where `latency` is an average over unlike hops
+    # Latency of the slowest hop, where `latency` is an average over unequal hops.
+    longest_latency: float | None = None
 
     @property
     def slowest_hop(self) -> float:
-        """Seconds for one step over the slowest hop."""
+        """Seconds of one step over the slowest hop."""
         return self.latency if self.longest_latency is None else self.longest_latency
 
 
-# NCCL's own performance model, ring algorithm, "Simple" protocol: microseconds for each step over each kind of hardware.
-# (For its tree: 4.0, 4.0 and 14.)
+# NCCL's own performance model, ring algorithm, "Simple" protocol: microseconds for each step over
+# each kind of hardware. For its tree the model has 4.0, 4.0 and 14.
 NCCL = "NCCL's tuning model, ring, Simple protocol: https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc"
 NVLINK_STEP, PCIE_STEP, NETWORK_STEP = 3.4 * us, 5.7 * us, 14.0 * us
-# The share of a link's rate that a collective is assumed to reach: one number for all links. NCCL's model counts on 20 of
-# NVLink 3's 25 GB/s, 20.6 of NVLink 4's 25, 40.0 of NVLink 5's 50 and 12 of PCIe 3's 15.75: 0.76 to 0.82. For a network it
-# counts on more, 12 of 12.5 GB/s (0.96); 0.8 is our assumption there, and leaves room for headers, TCP and other traffic.
+# The share of a link's rate that a collective is assumed to reach, the same for all links. NCCL's
+# model has 20 of NVLink 3's 25 GB/s, 20.6 of NVLink 4's 25, 40.0 of NVLink 5's 50 and 12 of PCIe
+# 3's 15.75: 0.76 to 0.82. For a network it has more, 12 of 12.5 GB/s (0.96); 0.8 is our assumption
+# there, and leaves room for headers, TCP and other traffic.
 # https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/topo.h
 LINK_UTILISATION = 0.8
-TCP_NOTE = " (for any network; through Linux's TCP, 10 µs one way is the best case for a message between two programs: Larsen et al. 2009, doi:10.1007/s10766-009-0109-6)"
+TCP_NOTE = (
+    " (for any network; through Linux's TCP, 10 µs one way is the best case for a message between "
+    "two programs: Larsen et al. 2009, doi:10.1007/s10766-009-0109-6)"
+)
 
 
 def _nvlink(name: str, both_directions: float, source: str) -> Link:
@@ -47,7 +63,8 @@ def _nvlink(name: str, both_directions: float, source: str) -> Link:
         kind="NVLink",
         bandwidth=both_directions / 2,
         latency=NVLINK_STEP,
-        source=f"{source} ({both_directions / GB:g} GB/s is both directions of all links of one GPU)",
+        source=f"{source} ({both_directions / GB:g} GB/s is both directions of all links "
+        "of one GPU)",
         latency_source=NCCL,
     )
 
@@ -56,7 +73,8 @@ def _pcie(generation: int, transfers: float) -> Link:
     return Link(
         name=f"PCIe {generation}.0 x16",
         kind="PCIe",
-        bandwidth=transfers * 16 * 128 / 130 / 8,  # 16 lanes, 1 bit a transfer, 128 of 130 bits are data
+        # 16 lanes, 1 bit a transfer, 128 of 130 bits are data.
+        bandwidth=transfers * 16 * 128 / 130 / 8,
         latency=PCIE_STEP,
         source="https://pcisig.com/faq (128b/130b encoding; per lane and direction)",
         latency_source=NCCL,
@@ -66,32 +84,58 @@ def _pcie(generation: int, transfers: float) -> Link:
 def _network(name: str, rate: float, source: str, note: str = "") -> Link:
     latency_source = NCCL + note
     return Link(
-        name=name, kind="network", bandwidth=rate, latency=NETWORK_STEP, source=source, latency_source=latency_source
+        name=name,
+        kind="network",
+        bandwidth=rate,
+        latency=NETWORK_STEP,
+        source=source,
+        latency_source=latency_source,
     )
 
 
 def _host(name: str, rate: float, source: str) -> Link:
-    return Link(name=name, kind="host", bandwidth=rate, latency=PCIE_STEP, source=source, latency_source=NCCL)
+    return Link(
+        name=name,
+        kind="host",
+        bandwidth=rate,
+        latency=PCIE_STEP,
+        source=source,
+        latency_source=NCCL,
+    )
 
 
 _IB = "https://www.infinibandta.org/infiniband-roadmap/ (4 lanes; one port per GPU)"
-_ETHERNET = "https://ethernetalliance.org/technology/ethernet-roadmap/ (line rate, one port per GPU)"
+_ETHERNET = (
+    "https://ethernetalliance.org/technology/ethernet-roadmap/ (line rate, one port per GPU)"
+)
 _AWS = "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html (one network card with EFA)"
 _SOCKETS = "https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/topo.h: what NCCL counts on between GPUs of two processors, less than the links' own rate"
 
 LINKS: dict[str, Link] = {
     link.name: link
     for link in (
-        _nvlink("NVLink 1", 160 * GB, "https://images.nvidia.com/content/pdf/tesla/whitepaper/pascal-architecture-whitepaper.pdf"),
+        _nvlink(
+            "NVLink 1",
+            160 * GB,
+            "https://images.nvidia.com/content/pdf/tesla/whitepaper/pascal-architecture-whitepaper.pdf",
+        ),
         _nvlink("NVLink 2", 300 * GB, CHIPS["V100 SXM2 32 GB"].source),
         _nvlink("NVLink 3", 600 * GB, CHIPS["A100 SXM 80 GB"].source),
         _nvlink("NVLink 4", 900 * GB, "https://www.nvidia.com/en-us/data-center/h100/"),
         _nvlink("NVLink 5", 1800 * GB, "https://www.nvidia.com/en-us/data-center/dgx-b200/"),
-        _nvlink("NVLink bridge (GeForce)", 112.5 * GB, "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.1.pdf"),
+        _nvlink(
+            "NVLink bridge (GeForce)",
+            112.5 * GB,
+            "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.1.pdf",
+        ),
         _pcie(3, 8e9),
         _pcie(4, 16e9),
         _pcie(5, 32e9),
-        _host("NVLink-C2C", 450 * GB, "https://www.nvidia.com/en-us/data-center/gb200-nvl72/ (900 GB/s is both directions; one Grace with its GPUs)"),
+        _host(
+            "NVLink-C2C",
+            450 * GB,
+            "https://www.nvidia.com/en-us/data-center/gb200-nvl72/ (900 GB/s is both directions; one Grace with its GPUs)",
+        ),
         _host("sockets (Broadwell)", 6 * GB, _SOCKETS),
         _host("sockets (Skylake)", 10 * GB, _SOCKETS),
         _host("sockets (Sapphire Rapids)", 22 * GB, _SOCKETS),
@@ -112,14 +156,19 @@ LINKS: dict[str, Link] = {
 
 
 def link(name: str) -> Link:
-    """The link of that name. Errors: ValueError that lists the known names."""
+    """Return the link called `name`. Errors: ValueError that lists the known names."""
     if name not in LINKS:
         raise ValueError(f"no facts about the link {name!r}; known: {', '.join(LINKS)}")
     return LINKS[name]
 
 
 def host_link(chip: Chip) -> Link:
-    """The PCIe slot through which a chip reaches the memory of its host. Errors: ValueError for a chip without one."""
+    """Return the PCIe slot between a chip and its host.
+
+    Errors: ValueError for a chip without one.
+    """
     if chip.pcie is None:
-        raise ValueError(f"{chip.name} has no PCIe slot to its host; name a link, one of {', '.join(LINKS)}")
+        raise ValueError(
+            f"{chip.name} has no PCIe slot to its host; name a link, one of {', '.join(LINKS)}"
+        )
     return link(f"PCIe {chip.pcie}.0 x16")

@@ -1,4 +1,4 @@
-"""The path of a message, hop by hop: one direction of each wire that it takes through a `network`."""
+"""The path of a message, hop by hop: one direction of each wire it takes through a `network`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +15,22 @@ class Hop:
 
 
 def bandwidth(path: Sequence[Hop]) -> float:
-    """Bytes/s of one message that has the path to itself."""
+    """Return the bytes/s of one message that has the path to itself."""
     return min((hop.bandwidth for hop in path), default=float("inf"))
 
 
 def parts(path: Sequence[Hop]) -> list[str]:
-    """The parts that a message passes, without their node: GPU 0, NVSwitch, GPU 1; none for a path of no hops."""
+    """Name the parts that a message passes, without their node: GPU 0, NVSwitch, GPU 1.
+
+    The list is empty for a path of no hops.
+    """
     ends = [hop.name.split(": ")[-1].split(" → ") for hop in path]
     return [start for start, _ in ends] + [goal for _, goal in ends[-1:]]
 
 
 def latency(path: Sequence[Hop]) -> float:
-    """Seconds before the first byte arrives: that of the slowest hop, for NCCL's figures hold for a whole step."""
+    """Return the seconds before the first byte arrives.
+
+    It is the latency of the slowest hop, because NCCL's figures hold for a whole step.
+    """
     return max((hop.latency for hop in path), default=0.0)

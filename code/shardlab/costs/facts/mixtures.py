@@ -1,8 +1,8 @@
-"""Mixtures of experts: their sizes, and their parameters counted part by part, all of them and those one token uses.
+"""Mixtures of experts: their sizes, and their total and active parameters, counted part by part.
 
 A router sends each token to a few of many feed-forward blocks, the experts (Shazeer et al. 2017,
-https://arxiv.org/abs/1701.06538). Layers as in Mixtral (https://arxiv.org/abs/2401.04088) and in DeepSeek-V3
-(https://arxiv.org/abs/2412.19437): RMSNorm, SwiGLU, no biases, untied head.
+https://arxiv.org/abs/1701.06538). Layers as in Mixtral (https://arxiv.org/abs/2401.04088) and in
+DeepSeek-V3 (https://arxiv.org/abs/2412.19437): RMSNorm, SwiGLU, no biases, untied head.
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,17 @@ class GroupedAttention:
     head_size: int
 
     def parameters(self, hidden_size: int) -> int:
-        """Of one layer: queries and output, keys and values."""
+        """Count one layer's parameters: queries and output, keys and values."""
         return hidden_size * 2 * (self.num_heads + self.num_kv_heads) * self.head_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAttention:
-    """Multi-head latent attention: queries, and keys and values, pass a narrow layer with a norm in the middle.
+    """Multi-head latent attention: queries, keys and values pass a narrow layer with a norm.
 
-    DeepSeek-AI 2024, section 2.1 (https://arxiv.org/abs/2405.04434). Part of each query and key is rotated by its
-    position; the rotated part of the key is shared by all heads and comes straight from the input.
+    DeepSeek-AI 2024, section 2.1 (https://arxiv.org/abs/2405.04434). Part of each query and key is
+    rotated by its position; all heads share the rotated part of the key, which is computed directly
+    from the input.
     """
 
     num_heads: int
@@ -39,7 +40,7 @@ class LatentAttention:
     value_size: int
 
     def parameters(self, hidden_size: int) -> int:
-        """Of one layer, with the two norms in the middle."""
+        """Count one layer's parameters, including the two norms of the narrow layers."""
         queries = (hidden_size + 1) * self.query_rank
         queries += self.query_rank * self.num_heads * (self.plain_size + self.rotary_size)
         keys_and_values = hidden_size * (self.kv_rank + self.rotary_size) + self.kv_rank
@@ -58,10 +59,10 @@ class MixtureSpec:
     num_experts: int
     experts_per_token: int
     expert_size: int  # width of the hidden layer of one expert
-    num_shared_experts: int = 0  # that every token uses
-    num_dense_layers: int = 0  # the first layers have one block of dense_size, and no router
+    num_shared_experts: int = 0  # every token uses them
+    num_dense_layers: int = 0  # the first layers: one block of dense_size and no router
     dense_size: int = 0
-    router_bias: bool = False  # one number for each expert, with which the router balances them
+    router_bias: bool = False  # one number per expert, with which the router balances the load
 
     def __post_init__(self) -> None:
         if not 1 <= self.experts_per_token <= self.num_experts:
@@ -71,13 +72,14 @@ class MixtureSpec:
             )
         if not 0 <= self.num_dense_layers <= self.num_layers:
             raise ValueError(
-                f"{self.num_dense_layers} of {self.num_layers} layers cannot be dense; use 0 to {self.num_layers}"
+                f"{self.num_dense_layers} of {self.num_layers} layers cannot be dense; "
+                f"use 0 to {self.num_layers}"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedMixture:
-    """A mixture somebody published."""
+    """A published mixture of experts."""
 
     name: str
     spec: MixtureSpec
@@ -88,24 +90,28 @@ class PublishedMixture:
 
 
 def parameters(spec: MixtureSpec) -> dict[str, int]:
-    """How many parameters each part has; exact."""
+    """Count the parameters of each part, exactly."""
     return _parts(spec, spec.num_experts)
 
 
 def active_parameters(spec: MixtureSpec) -> dict[str, int]:
-    """Those that one token uses. Of the token embedding it uses one row: some authors leave that part out."""
+    """Count the parameters of each part that one token uses.
+
+    A token uses one row of the token embedding, so some authors leave that part out.
+    """
     return _parts(spec, spec.experts_per_token)
 
 
 def published(name: str) -> PublishedMixture:
-    """The published mixture of that name. Errors: ValueError that lists the known names."""
+    """Return the published mixture called `name`. Errors: ValueError that lists the known names."""
     if name not in PUBLISHED:
         raise ValueError(f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}")
     return PUBLISHED[name]
 
 
 def _parts(spec: MixtureSpec, experts: int) -> dict[str, int]:
-    h, sparse = spec.hidden_size, spec.num_layers - spec.num_dense_layers
+    h = spec.hidden_size
+    sparse = spec.num_layers - spec.num_dense_layers
     expert = SWIGLU * h * spec.expert_size
     return {
         "token embedding": spec.vocab_size * h,
@@ -137,7 +143,12 @@ def _deepseek(heads: int, experts: int, dense_layers: int, vocab: int) -> Mixtur
         hidden_size=7168,
         num_layers=61,
         attention=LatentAttention(
-            num_heads=heads, query_rank=1536, kv_rank=512, plain_size=128, rotary_size=64, value_size=128
+            num_heads=heads,
+            query_rank=1536,
+            kv_rank=512,
+            plain_size=128,
+            rotary_size=64,
+            value_size=128,
         ),
         num_experts=experts,
         experts_per_token=8,
@@ -157,11 +168,39 @@ _V3 = (  # without the module that predicts a second token
 _K2 = "Kimi Team 2025, Table 2 (https://arxiv.org/abs/2507.20534), and the released config.json"
 
 PUBLISHED: dict[str, PublishedMixture] = {
-    name: PublishedMixture(name=name, spec=spec, parameters=count, printed=printed, date=date, source=source)
-    for name, spec, count, printed, date, source in (
-        ("Mixtral 8x7B", _mixtral(4096, 32, 32, 14336, 32000), 46_702_792_704, (46.7e9, 12.9e9), "2023-12", _MIXTRAL),
-        ("Mixtral 8x22B", _mixtral(6144, 56, 48, 16384, 32768), None, (141e9, 39e9), "2024-04", _MIXTRAL_22),
-        ("DeepSeek-V3", _deepseek(128, 256, 3, 129280), 671_026_419_200, (671e9, 37e9), "2024-12", _V3),
-        ("Kimi K2", _deepseek(64, 384, 1, 163840), None, (1.04e12, 32.6e9), "2025-07", _K2),
+    mixture.name: mixture
+    for mixture in (
+        PublishedMixture(
+            name="Mixtral 8x7B",
+            spec=_mixtral(4096, 32, 32, 14336, 32000),
+            parameters=46_702_792_704,
+            printed=(46.7e9, 12.9e9),
+            date="2023-12",
+            source=_MIXTRAL,
+        ),
+        PublishedMixture(
+            name="Mixtral 8x22B",
+            spec=_mixtral(6144, 56, 48, 16384, 32768),
+            parameters=None,
+            printed=(141e9, 39e9),
+            date="2024-04",
+            source=_MIXTRAL_22,
+        ),
+        PublishedMixture(
+            name="DeepSeek-V3",
+            spec=_deepseek(128, 256, 3, 129280),
+            parameters=671_026_419_200,
+            printed=(671e9, 37e9),
+            date="2024-12",
+            source=_V3,
+        ),
+        PublishedMixture(
+            name="Kimi K2",
+            spec=_deepseek(64, 384, 1, 163840),
+            parameters=None,
+            printed=(1.04e12, 32.6e9),
+            date="2025-07",
+            source=_K2,
+        ),
     )
 }

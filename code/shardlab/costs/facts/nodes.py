@@ -1,6 +1,6 @@
-"""Servers and racks as their makers and renters describe them: what is in a node, and which wire joins what.
+"""Servers and racks as makers and cloud providers describe them: their parts and their wires.
 
-Chips and links are those of `hardware`; each node says where its wiring is described.
+Chips and links are those of `hardware`; each node names the source of its wiring.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,11 +9,12 @@ from typing import Any
 from . import hardware
 from .network import NETWORK, Cluster, Node, Wire
 
-# The share of NVLink's rate that NCCL's model counts on when the switch adds ("nvlsEfficiency" for Hopper, Blackwell).
-# https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
+# The share of NVLink's rate that NCCL's model counts on when the switch adds ("nvlsEfficiency" for
+# Hopper, Blackwell). https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
 ADDS_HOPPER, ADDS_BLACKWELL = 0.85, 0.74
 
-# NVLinks of the DGX-1 with V100, a "hybrid cube mesh": one or two between two GPUs, six at each, of 25 GB/s.
+# NVLinks of the DGX-1 with V100, a "hybrid cube mesh": one or two between two GPUs, six at each, of
+# 25 GB/s.
 CUBE_MESH = {
     (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
     (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
@@ -25,11 +26,18 @@ CUBE_RINGS = (*_CYCLES, *(cycle[::-1] for cycle in _CYCLES))
 _AWS = "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html"
 _GCP = "https://docs.cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
 _AZURE = "https://learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/"
-_INSIDE = " (GPUs and network; the wiring inside is taken to be that of the "
+_NVL72 = "https://docs.nvidia.com/multi-node-nvlink-systems/multi-node-tuning-guide/system.html"
 
 
-def _pcie(generation: int, gpus: int, switches: int, cards: int, cpus: int, sockets: str) -> Iterator[Wire]:
-    """GPUs, cards and processors as equal shares of PCIe switches; of two processors each has half of the switches."""
+def _like(source: str, node: str) -> str:
+    """Name the source of GPUs and network, and the node whose wiring is assumed inside."""
+    return f"{source} (GPUs and network; the wiring inside is taken to be that of the {node})"
+
+
+def _pcie(
+    generation: int, gpus: int, switches: int, cards: int, cpus: int, sockets: str
+) -> Iterator[Wire]:
+    """Yield the wires of PCIe: switches share GPUs, cards and processors equally."""
     slot = hardware.link(f"PCIe {generation}.0 x16")
     for kind, count in (("GPU", gpus), ("NIC", cards)):
         for index in range(count):
@@ -46,21 +54,23 @@ def _nvswitch(gpus: int, nvlink: str) -> Iterator[Wire]:
 
 
 def _mesh(pairs: dict[tuple[int, int], int], nvlink: str, links: int) -> Iterator[Wire]:
-    """NVLinks straight from GPU to GPU: each is one of the `links` of a GPU."""
+    """Yield NVLinks that go directly from GPU to GPU; a GPU has `links` of them in all."""
     for (a, b), count in pairs.items():
         yield Wire(a=f"GPU {a}", b=f"GPU {b}", link=hardware.link(nvlink), width=count / links)
 
 
 def _network(cards: int, network: str, width: int = 1) -> Iterator[Wire]:
-    """Cards on the network; where several stand in the place of one, `width` of them."""
+    """Yield the wires from cards to the network; `width` cards stand in the place of each one."""
     for card in range(cards):
         yield Wire(a=f"NIC {card}", b=NETWORK, link=hardware.link(network), width=width)
 
 
 def _tray(index: int) -> Iterator[Wire]:
-    """Four GPUs of an NVL72: two processors, each with two GPUs and two cards."""
+    """Yield the wires of an NVL72 tray: two processors, each with two GPUs and two cards."""
     for each in range(4 * index, 4 * index + 4):
-        yield Wire(a=f"GPU {each}", b=f"CPU {each // 2}", link=hardware.link("NVLink-C2C"), width=0.5)
+        yield Wire(
+            a=f"GPU {each}", b=f"CPU {each // 2}", link=hardware.link("NVLink-C2C"), width=0.5
+        )
         yield Wire(a=f"NIC {each}", b=f"CPU {each // 2}", link=hardware.link("PCIe 5.0 x16"))
 
 
@@ -80,7 +90,9 @@ def _a100(name: str, chip: str, network: str, cards: int, source: str) -> Node:
 
 
 def _h100(name: str, chip: str, network: str, cards: int, source: str, *, width: int = 1) -> Node:
-    pcie = _pcie(5, gpus=8, switches=cards, cards=cards, cpus=2, sockets="sockets (Sapphire Rapids)")
+    pcie = _pcie(
+        5, gpus=8, switches=cards, cards=cards, cpus=2, sockets="sockets (Sapphire Rapids)"
+    )
     wires = (*_nvswitch(8, "NVLink 4"), *pcie, *_network(cards, network, width))
     return _node(name, chip, wires, source, adds=ADDS_HOPPER)
 
@@ -92,9 +104,11 @@ def _pcie_box(network: str) -> Node:
 
 
 def _workstation(name: str, chip: str, wires: Iterable[Wire], source: str) -> Node:
-    """Two cards straight on the processor, of a kind whose driver lets no data pass from card to card over PCIe."""
-    slots = [Wire(a=f"GPU {gpu}", b="CPU 0", link=hardware.link("PCIe 4.0 x16")) for gpu in range(2)]
-    return _node(name, chip, (*wires, *slots), source, peer_to_peer=False)
+    """Make a node of two GPUs whose driver allows no peer-to-peer traffic over PCIe."""
+    slots = [
+        Wire(a=f"GPU {gpu}", b="CPU 0", link=hardware.link("PCIe 4.0 x16")) for gpu in range(2)
+    ]
+    return _node(name, chip, wires=(*wires, *slots), source=source, peer_to_peer=False)
 
 
 _BRIDGE = Wire(a="GPU 0", b="GPU 1", link=hardware.link("NVLink bridge (GeForce)"))
@@ -103,66 +117,130 @@ _RACK = [wire for tray in range(18) for wire in _tray(tray)]
 NODES: dict[str, Node] = {
     node.name: node
     for node in (
-        _dgx1("DGX-1V", "InfiniBand EDR", 4, "https://images.nvidia.com/content/pdf/dgx1-v100-system-architecture-whitepaper.pdf; the mesh is also in the topology file of https://github.com/NVIDIA/nccl/issues/671"),
+        _dgx1(
+            "DGX-1V",
+            "InfiniBand EDR",
+            cards=4,
+            source="https://images.nvidia.com/content/pdf/dgx1-v100-system-architecture-whitepaper.pdf; the mesh is also in the topology file of https://github.com/NVIDIA/nccl/issues/671",
+        ),
         _node(
             "DGX-2",
             "V100 SXM2 32 GB",
-            (*_nvswitch(16, "NVLink 2"), *_pcie(3, 16, 8, 8, 2, "sockets (Skylake)"), *_network(8, "InfiniBand EDR")),
-            "https://docs.nvidia.com/dgx/dgx2-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl-tests/issues/78",
+            wires=(
+                *_nvswitch(16, "NVLink 2"),
+                *_pcie(3, 16, 8, 8, 2, "sockets (Skylake)"),
+                *_network(8, "InfiniBand EDR"),
+            ),
+            source="https://docs.nvidia.com/dgx/dgx2-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl-tests/issues/78",
         ),
-        _a100("DGX A100", "A100 SXM 80 GB", "InfiniBand HDR", 8, "https://docs.nvidia.com/dgx/dgxa100-user-guide/ and the topology file in https://github.com/NVIDIA/nccl/issues/1505"),
-        _h100("DGX H100", "H100 SXM 80 GB", "InfiniBand NDR", 8, "https://docs.nvidia.com/dgx/dgxh100-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl/issues/1264"),
+        _a100(
+            "DGX A100", "A100 SXM 80 GB", "InfiniBand HDR", cards=8,
+            source="https://docs.nvidia.com/dgx/dgxa100-user-guide/ and the topology file in https://github.com/NVIDIA/nccl/issues/1505",
+        ),
+        _h100(
+            "DGX H100", "H100 SXM 80 GB", "InfiniBand NDR", cards=8,
+            source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl/issues/1264",
+        ),
         _node(
             "HGX B200",
             "B200 SXM 180 GB",
-            (
+            wires=(
                 *_nvswitch(8, "NVLink 5"),
                 *_pcie(5, gpus=8, switches=8, cards=8, cpus=2, sockets="sockets (Sapphire Rapids)"),
                 *_network(8, "InfiniBand NDR"),
             ),
-            "https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the wiring of PCIe is taken to be that of the DGX H100)",
+            source="https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the wiring of PCIe is taken to be that of the DGX H100)",
             adds=ADDS_BLACKWELL,
         ),
         _node(
             "NVL72 rack",
             "GB200 186 GB",
-            (*_nvswitch(72, "NVLink 5"), *_RACK, *_network(72, "InfiniBand NDR")),
-            "https://docs.nvidia.com/multi-node-nvlink-systems/multi-node-tuning-guide/system.html (18 trays of 4 GPUs) and " + _GCP + " (A4X: 4 cards of 400 Gb/s for each tray)",
+            wires=(*_nvswitch(72, "NVLink 5"), *_RACK, *_network(72, "InfiniBand NDR")),
+            source=f"{_NVL72} (18 trays of 4 GPUs) and {_GCP} (A4X: "
+            "4 cards of 400 Gb/s for each tray)",
             adds=ADDS_BLACKWELL,
         ),
         *(_pcie_box(network) for network in ("InfiniBand NDR", "100 GbE", "25 GbE", "10 GbE")),
-        _workstation("Two RTX 3090, bridged", "RTX 3090 24 GB", [_BRIDGE], hardware.link("NVLink bridge (GeForce)").source),
-        _workstation("Two RTX 4090", "RTX 4090 24 GB", [], "https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813 (no direct way between cards)"),
-        _dgx1("AWS p3.16xlarge", "25 GbE", 1, _AWS + _INSIDE + "DGX-1V)"),
-        _dgx1("AWS p3dn.24xlarge", "EFA 100 Gb/s", 1, _AWS + _INSIDE + "DGX-1V)"),
-        _a100("AWS p4d.24xlarge", "A100 SXM 40 GB", "EFA 100 Gb/s", 4, _AWS + _INSIDE + "DGX A100)"),
-        _h100("AWS p5.48xlarge", "H100 SXM 80 GB", "EFA 100 Gb/s", 8, _AWS + _INSIDE + "DGX H100, 4 cards in the place of one)", width=4),
-        _h100("AWS p5en.48xlarge", "H200 SXM 141 GB", "EFA 200 Gb/s", 8, _AWS + _INSIDE + "DGX H100, 2 cards in the place of one)", width=2),
-        _a100("GCP a2-highgpu-8g", "A100 SXM 40 GB", "100 GbE", 1, _GCP + _INSIDE + "DGX A100)"),
-        _h100("GCP a3-highgpu-8g", "H100 SXM 80 GB", "200 GbE", 4, _GCP + _INSIDE + "DGX H100)"),
-        _h100("GCP a3-megagpu-8g", "H100 SXM 80 GB", "200 GbE", 8, _GCP + _INSIDE + "DGX H100)"),
-        _h100("GCP a3-ultragpu-8g", "H200 SXM 141 GB", "400 GbE", 8, _GCP + _INSIDE + "DGX H100)"),
-        _dgx1("Azure ND40rs v2", "InfiniBand EDR", 1, _AZURE + "ndv2-series" + _INSIDE + "DGX-1V)"),
-        _a100("Azure ND96asr A100 v4", "A100 SXM 40 GB", "InfiniBand HDR", 8, _AZURE + "ndasra100v4-series" + _INSIDE + "DGX A100)"),
-        _h100("Azure ND96isr H100 v5", "H100 SXM 80 GB", "InfiniBand NDR", 8, _AZURE + "ndh100v5-series" + _INSIDE + "DGX H100)"),
+        _workstation(
+            "Two RTX 3090, bridged", "RTX 3090 24 GB", wires=[_BRIDGE], source=_BRIDGE.link.source
+        ),
+        _workstation(
+            "Two RTX 4090",
+            "RTX 4090 24 GB",
+            wires=[],
+            source="https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813 (no direct way between cards)",
+        ),
+        _dgx1("AWS p3.16xlarge", "25 GbE", cards=1, source=_like(_AWS, "DGX-1V")),
+        _dgx1("AWS p3dn.24xlarge", "EFA 100 Gb/s", cards=1, source=_like(_AWS, "DGX-1V")),
+        _a100(
+            "AWS p4d.24xlarge", "A100 SXM 40 GB", "EFA 100 Gb/s", cards=4,
+            source=_like(_AWS, "DGX A100"),
+        ),
+        _h100(
+            "AWS p5.48xlarge", "H100 SXM 80 GB", "EFA 100 Gb/s", cards=8,
+            source=_like(_AWS, "DGX H100, 4 cards in the place of one"),
+            width=4,
+        ),
+        _h100(
+            "AWS p5en.48xlarge", "H200 SXM 141 GB", "EFA 200 Gb/s", cards=8,
+            source=_like(_AWS, "DGX H100, 2 cards in the place of one"),
+            width=2,
+        ),
+        _a100(
+            "GCP a2-highgpu-8g", "A100 SXM 40 GB", "100 GbE", cards=1,
+            source=_like(_GCP, "DGX A100"),
+        ),
+        _h100(
+            "GCP a3-highgpu-8g", "H100 SXM 80 GB", "200 GbE", cards=4,
+            source=_like(_GCP, "DGX H100"),
+        ),
+        _h100(
+            "GCP a3-megagpu-8g", "H100 SXM 80 GB", "200 GbE", cards=8,
+            source=_like(_GCP, "DGX H100"),
+        ),
+        _h100(
+            "GCP a3-ultragpu-8g", "H200 SXM 141 GB", "400 GbE", cards=8,
+            source=_like(_GCP, "DGX H100"),
+        ),
+        _dgx1(
+            "Azure ND40rs v2",
+            "InfiniBand EDR",
+            cards=1,
+            source=_like(_AZURE + "ndv2-series", "DGX-1V"),
+        ),
+        _a100(
+            "Azure ND96asr A100 v4", "A100 SXM 40 GB", "InfiniBand HDR", cards=8,
+            source=_like(_AZURE + "ndasra100v4-series", "DGX A100"),
+        ),
+        _h100(
+            "Azure ND96isr H100 v5", "H100 SXM 80 GB", "InfiniBand NDR", cards=8,
+            source=_like(_AZURE + "ndh100v5-series", "DGX H100"),
+        ),
     )
 }
 
 
 def node(name: str) -> Node:
-    """The node of that name. Errors: ValueError that lists the known names."""
+    """Return the node called `name`. Errors: ValueError that lists the known names."""
     if name not in NODES:
         raise ValueError(f"no facts about the node {name!r}; known: {', '.join(NODES)}")
     return NODES[name]
 
 
 def rates_of_a_gpu(each: Node) -> dict[str, float]:
-    """What one GPU has in one direction, bytes/s: of NVLink, of PCIe, and of all network cards its equal share."""
+    """Return one GPU's bytes/s in one direction: NVLink, PCIe, its share of the network cards."""
     own = [wire for wire in each.wires if "GPU 0" in (wire.a, wire.b)]
-    kinds = {kind: sum(wire.bandwidth for wire in own if wire.link.kind == kind) for kind in ("NVLink", "PCIe")}
-    return {kind: rate for kind, rate in {**kinds, "network": each.network_bandwidth / each.gpus}.items() if rate}
+    kinds = {
+        kind: sum(wire.bandwidth for wire in own if wire.link.kind == kind)
+        for kind in ("NVLink", "PCIe")
+    }
+    kinds["network"] = each.network_bandwidth / each.gpus
+    return {kind: rate for kind, rate in kinds.items() if rate}
 
 
 def cluster(name: str, num_nodes: int = 1) -> Cluster:
-    """So many nodes of that name. Errors: ValueError for an unknown name, or nodes that nothing joins."""
+    """Join `num_nodes` nodes called `name`.
+
+    Errors: ValueError for an unknown name, or nodes without cards.
+    """
     return Cluster(node=node(name), num_nodes=num_nodes)

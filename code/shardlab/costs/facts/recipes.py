@@ -1,4 +1,4 @@
-"""Recipes: in how many bytes a training run keeps each parameter, its gradient and the optimizer's state.
+"""Recipes: bytes that a training keeps for each parameter, its gradient and its optimizer state.
 
 Mixed precision: Micikevicius et al. 2018 (https://arxiv.org/abs/1710.03740).
 """
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How numbers are kept: bytes for each parameter."""
+    """The format of a training's numbers: bytes for each parameter."""
 
     name: str
     parameters: int
     gradients: int
-    optimizer: float  # momentum and variance, and the fp32 master copy where the parameters are 16-bit
+    optimizer: float  # momentum, variance, and an fp32 master copy of 16-bit parameters
     update_traffic: int  # bytes read and written by one step of the optimizer
     element: int  # bytes of one activation
     source: str
 
     @property
     def bytes_per_parameter(self) -> float:
-        """Of all states together."""
+        """Bytes of all states together."""
         return self.parameters + self.gradients + self.optimizer
 
 
@@ -52,9 +52,17 @@ RECIPES: dict[str, Recipe] = {
             source=_SGD,
         ),
         Recipe(
-            name="fp32 SGD", parameters=4, gradients=4, optimizer=0, update_traffic=4 + 2 * 4, element=4, source=_SGD
+            name="fp32 SGD",
+            parameters=4,
+            gradients=4,
+            optimizer=0,
+            update_traffic=4 + 2 * 4,
+            element=4,
+            source=_SGD,
         ),
-        Recipe(  # reads gradient, master, momentum, variance; writes the last three and the 16-bit parameter
+        # Reads gradient, master, momentum, variance; writes the last three and the 16-bit
+        # parameter.
+        Recipe(
             name="mixed, 16-bit gradients",
             parameters=2,
             gradients=2,
@@ -72,7 +80,7 @@ RECIPES: dict[str, Recipe] = {
             element=2,
             source=_MEGATRON,
         ),
-        Recipe(  # as the mixed one with 16-bit gradients, but momentum and variance take one byte each
+        Recipe(  # like mixed with 16-bit gradients, but momentum and variance take one byte each
             name="mixed, 8-bit Adam",
             parameters=2,
             gradients=2,
@@ -87,7 +95,7 @@ MIXED = RECIPES["mixed, 16-bit gradients"]
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name. Errors: ValueError that lists the known names."""
+    """Return the recipe called `name`. Errors: ValueError that lists the known names."""
     if name not in RECIPES:
         raise ValueError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
     return RECIPES[name]

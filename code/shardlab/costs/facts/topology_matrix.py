@@ -1,8 +1,9 @@
-"""Your own machine: reads what `nvidia-smi topo -m` prints, and makes a node of it.
+"""Your own machine: read the output of `nvidia-smi topo -m` and make a node of it.
 
-The letters are explained below every such matrix: NV# is so many NVLinks; PIX and PXB stay below one processor's PCIe
-switches; PHB and NODE pass a processor; SYS passes from one processor to another.
-https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html tells why it matters.
+A legend below every such matrix explains its letters: NV# is # NVLinks; PIX and PXB stay below the
+PCIe switches of one processor; PHB and NODE pass through a processor; SYS passes from one processor
+to another. Why that matters:
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
 """
 
 import re
@@ -17,10 +18,10 @@ BELOW_A_SWITCH, BELOW_A_PROCESSOR = ("PIX", "PXB"), ("PIX", "PXB", "PHB", "NODE"
 
 @dataclass(frozen=True)
 class Matrix:
-    """What was printed."""
+    """The printed matrix."""
 
     cells: dict[tuple[str, str], str]  # (device, device) -> the letters
-    numa: dict[str, int]  # GPU -> the part of the host it belongs to, where that is told
+    numa: dict[str, int]  # GPU -> its NUMA node, where the output gives it
 
     @property
     def devices(self) -> list[str]:
@@ -29,23 +30,44 @@ class Matrix:
 
 
 def read(text: str) -> Matrix:
-    """The cells between GPUs and network cards. Errors: ValueError for a text without such a matrix."""
+    """Read the cells between GPUs and network cards.
+
+    Errors: ValueError for a text without such a matrix.
+    """
     lines = [line.split() for line in text.splitlines()]
     head = next((words for words in lines if words[:1] == ["GPU0"]), None)
     if head is None:
-        raise ValueError("no line begins with GPU0; paste all that `nvidia-smi topo -m` prints, the first line too")
+        raise ValueError(
+            "no line begins with GPU0; paste all that `nvidia-smi topo -m` prints, "
+            "its first line included"
+        )
     columns = [word for word in head if re.fullmatch(r"(GPU|NIC)\d+|mlx\d_\d+", word)]
-    rows = [(words[0], words[1:]) for words in lines if words[:1] and words[0] in columns and words is not head]
-    cells = {(row, column): cell for row, found in rows for column, cell in zip(columns, found, strict=False)}
-    told = {row: found[len(columns) + 1 :] for row, found in rows}  # after the cells and the processor's cores
-    return Matrix(cells, {row: int(rest[0]) for row, rest in told.items() if rest and rest[0].isdigit()})
+    rows = [
+        (words[0], words[1:])
+        for words in lines
+        if words[:1] and words[0] in columns and words is not head
+    ]
+    cells = {
+        (row, column): cell
+        for row, found in rows
+        for column, cell in zip(columns, found, strict=False)
+    }
+    # After the cells and the processor's cores.
+    told = {row: found[len(columns) + 1 :] for row, found in rows}
+    return Matrix(
+        cells, {row: int(rest[0]) for row, rest in told.items() if rest and rest[0].isdigit()}
+    )
 
 
-def node(text: str, *, chip: str, network: str = "", sockets: str = "", name: str = "your machine") -> Node:
-    """The node that the matrix describes. It tells neither the chip, nor what the cards and the processors speak.
+def node(
+    text: str, *, chip: str, network: str = "", sockets: str = "", name: str = "your machine"
+) -> Node:
+    """Make the node that the matrix describes.
 
-    Where NVLinks hide what lies below them and no card tells, every GPU gets a PCIe switch of its own.
-    Errors: ValueError for a text without a matrix, names unknown to `hardware`, or a link that is not named.
+    The matrix names neither the `chip` nor the links of the `network` cards and the `sockets`.
+    Where NVLinks hide what lies below them and no card shows it, every GPU gets a PCIe switch of
+    its own. Errors: ValueError for a text without a matrix, names unknown to `hardware`, or a
+    missing link.
     """
     matrix = read(text)
     named: dict[str, str] = {}
@@ -54,7 +76,10 @@ def node(text: str, *, chip: str, network: str = "", sockets: str = "", name: st
         named[old] = f"{kind} {sum(each.startswith(kind) for each in named.values())}"
     cards = [old for old, new in named.items() if new.startswith("NIC")]
     if cards and not network:
-        raise ValueError(f"the machine has {len(cards)} network cards; name their link, as in network='InfiniBand NDR'")
+        raise ValueError(
+            f"the machine has {len(cards)} network cards; name their link, "
+            "as in network='InfiniBand NDR'"
+        )
     facts = hardware.chip(chip)
     wires = [
         *_nvlinks(matrix, named, facts.nvlink),
@@ -65,13 +90,19 @@ def node(text: str, *, chip: str, network: str = "", sockets: str = "", name: st
 
 
 def _nvlinks(matrix: Matrix, named: Mapping[str, str], rate: float) -> Iterator[Wire]:
-    """To a switch where every GPU has all its links to every other, else from GPU to GPU. rate: bytes/s of a chip."""
+    """Yield NVLinks to a switch if every GPU reaches every other with all its links, else direct.
+
+    rate: NVLink bytes/s of the chip.
+    """
     gpus = [device for device in matrix.devices if device.startswith("GPU")]
     counts = {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV")}
     if not counts:
         return
-    link = next(each for each in hardware.LINKS.values() if each.kind == "NVLink" and each.bandwidth == rate)
-    if len(gpus) > 2 and len(counts) == len(gpus) * (len(gpus) - 1) and len(set(counts.values())) == 1:  # noqa: PLR2004
+    link = next(
+        each for each in hardware.LINKS.values() if each.kind == "NVLink" and each.bandwidth == rate
+    )
+    all_pairs = len(counts) == len(gpus) * (len(gpus) - 1)
+    if len(gpus) > 2 and all_pairs and len(set(counts.values())) == 1:  # noqa: PLR2004
         yield from (Wire(a=named[gpu], b=SWITCH, link=link) for gpu in gpus)
         return
     total = max(sum(count for (row, _), count in counts.items() if row == gpu) for gpu in gpus)
@@ -80,21 +111,26 @@ def _nvlinks(matrix: Matrix, named: Mapping[str, str], rate: float) -> Iterator[
             yield Wire(a=named[a], b=named[b], link=link, width=count / total)
 
 
-def _tree(matrix: Matrix, named: Mapping[str, str], slot: hardware.Link, sockets: str) -> Iterator[Wire]:
-    """Devices below PCIe switches, switches below processors, processors joined in a row."""
+def _tree(
+    matrix: Matrix, named: Mapping[str, str], slot: hardware.Link, sockets: str
+) -> Iterator[Wire]:
+    """Yield the wires of PCIe: devices below switches, switches below processors in a row."""
     processors = _groups(matrix, BELOW_A_PROCESSOR, matrix.numa)
     for number, group in enumerate(_groups(matrix, BELOW_A_SWITCH, {})):
         processor = next(index for index, each in enumerate(processors) if group[0] in each)
         yield from (Wire(a=named[device], b=f"PCIe switch {number}", link=slot) for device in group)
         yield Wire(a=f"PCIe switch {number}", b=f"CPU {processor}", link=slot)
     if len(processors) > 1 and not sockets:
-        raise ValueError(f"{len(processors)} processors; name the link between them, as in sockets='sockets (AMD)'")
+        raise ValueError(
+            f"{len(processors)} processors; name the link between them, "
+            "as in sockets='sockets (AMD)'"
+        )
     for number in range(1, len(processors)):
         yield Wire(a=f"CPU {number - 1}", b=f"CPU {number}", link=hardware.link(sockets))
 
 
 def _groups(matrix: Matrix, cells: tuple[str, ...], numa: Mapping[str, int]) -> list[list[str]]:
-    """Devices that such cells, or the same part of the host, join, directly or through others."""
+    """Group devices that `cells` or the same NUMA node join, directly or through others."""
 
     def joined(a: str, b: str) -> bool:
         return matrix.cells.get((a, b)) in cells or (a in numa and numa[a] == numa.get(b))

@@ -1,6 +1,6 @@
 """A node in a few lines: which kinds of parts are joined, by how many wires of which link.
 
-    DGX H100:  8 x GPU to NVSwitch, NVLink 4;  8 x GPU to PCIe switch, PCIe 5.0 x16;  8 x NIC to network, ...
+DGX H100:  8 x GPU to NVSwitch, NVLink 4;  8 x GPU to PCIe switch, PCIe 5.0 x16;  8 x NIC ...
 """
 
 from dataclasses import dataclass
@@ -11,21 +11,22 @@ from .network import Node, Wire
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """Wires of a node that are alike."""
+    """Equal wires of a node."""
 
-    ends: tuple[str, str]  # kinds of parts: "GPU", "NVSwitch", "PCIe switch", "CPU", "NIC", "network"
+    # Kinds of parts: "GPU", "NVSwitch", "PCIe switch", "CPU", "NIC", "network".
+    ends: tuple[str, str]
     link: Link
     bandwidth: float  # bytes/s of one wire, in one direction
     count: int
 
     @property
     def name(self) -> str:
-        """What is joined: "8 x GPU to NVSwitch"."""
+        """What the wires join: "8 x GPU to NVSwitch"."""
         return f"{self.count} x {' to '.join(self.ends)}"
 
 
 def bundles(node: Node) -> list[Bundle]:
-    """All wires of a node, those that are alike together."""
+    """Group all wires of a node by the kinds of their ends, link and bandwidth."""
     counts: dict[tuple[tuple[str, str], Link, float], int] = {}
     for wire in node.wires:
         alike = (_ends(wire), wire.link, wire.bandwidth)
@@ -37,5 +38,5 @@ def bundles(node: Node) -> list[Bundle]:
 
 
 def _ends(wire: Wire) -> tuple[str, str]:
-    """The kinds of its two parts: their names without their numbers."""
+    """Return the kinds of a wire's two parts: their names without numbers."""
     return wire.a.rstrip(" 0123456789"), wire.b.rstrip(" 0123456789")

@@ -1,13 +1,19 @@
 """Memory: what one rank holds while it trains, predicted part by part.
 
-Read `shards` first, which counts the parameters of a cut model, then `activations`, what backward needs, and `parts`,
-which adds everything up. `timeline` follows the sum through one step, and `offload` times moves to the host's memory.
+Read `shards` first, which counts the parameters of a cut model, then `activations`, what backward
+needs, and `parts`, which adds everything up. `timeline` follows the sum through one step, and
+`offload` times moves to the host's memory.
 """
 
 from .parts import (
     CUT_FROM,
+    InFlight,
+    MicrobatchBytes,
     buffers,
     kept,
+    kept_bytes,
+    messages,
+    microbatch_bytes,
     model_states,
     per_rank,
     recomputed,
@@ -18,8 +24,13 @@ from .parts import (
 
 __all__ = [
     "CUT_FROM",
+    "InFlight",
+    "MicrobatchBytes",
     "buffers",
     "kept",
+    "kept_bytes",
+    "messages",
+    "microbatch_bytes",
     "model_states",
     "per_rank",
     "recomputed",

@@ -1,8 +1,9 @@
-"""Activations: what the forward pass of one microbatch leaves on a rank for the backward pass, tensor by tensor.
+"""Activations: what the forward pass of one microbatch leaves on a rank for backward, by tensor.
 
-The formulas are those of Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198), section 4 and Table 2, with what
-they leave out as small (the statistics of norms and softmax) or did not have (FlashAttention, grouped keys, SwiGLU, no
-dropout). Matrices, norms and activation functions keep their inputs; an addition keeps nothing.
+The formulas are those of Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198), section 4 and
+Table 2, with what they leave out as small (the statistics of norms and softmax) or did not have
+(FlashAttention, grouped keys, SwiGLU, no dropout). Matrices, norms and activation functions keep
+their inputs; an addition keeps nothing.
 """
 
 from math import ceil
@@ -10,11 +11,11 @@ from math import ceil
 from ..training import Training
 
 FP32, INT64 = 4, 8  # bytes
-STATISTICS = {"gpt2": 2, "llama": 1}  # a LayerNorm keeps mean and deviation of each token, an RMSNorm one number
+STATISTICS = {"gpt2": 2, "llama": 1}  # numbers for each token: a LayerNorm keeps mean and deviation
 
 
 def embedding(training: Training) -> dict[str, float]:
-    """Bytes kept by the embedding: token numbers, learned positions' numbers, the mask of its dropout."""
+    """Count the bytes that the embedding keeps: token numbers, positions, its dropout mask."""
     spec = training.spec
     positions = training.tokens / training.microbatch if spec.style == "gpt2" else 0
     return {
@@ -24,19 +25,28 @@ def embedding(training: Training) -> dict[str, float]:
 
 
 def layer(training: Training) -> dict[str, float]:
-    """Bytes kept by one layer, as the recomputation policy has it.
+    """Count the bytes that one layer keeps under the training's recomputation policy.
 
-    Between the matrices a rank holds whole activations, or with sequence parallelism a part of the sequence.
+    Between the matrices a rank holds whole activations, or with sequence parallelism its part of
+    the sequence.
     """
     if training.recomputation == "full":
-        return {"layer input": _between(training) * training.spec.hidden_size * training.recipe.element}
+        numbers = _between(training) * training.spec.hidden_size
+        return {"layer input": numbers * training.recipe.element}
     parts = whole_layer(training)
-    return {**parts, "attention: scores": 0.0} if training.recomputation == "selective" else parts
+    if training.recomputation == "selective":
+        parts["attention: scores"] = 0.0
+    return parts
 
 
 def whole_layer(training: Training) -> dict[str, float]:
-    """Bytes that one layer needs for its backward: what it keeps without recomputation."""
-    spec, element, tokens = training.spec, training.recipe.element, _between(training)
+    """Count the bytes that one layer needs for its backward, by tensor.
+
+    Without recomputation it keeps all of them from its forward.
+    """
+    spec = training.spec
+    element = training.recipe.element
+    tokens = _between(training)
     wide = tokens * spec.hidden_size * element
     return {
         "norms: input": 2 * wide,
@@ -51,8 +61,12 @@ def whole_layer(training: Training) -> dict[str, float]:
 
 
 def head(training: Training) -> dict[str, float]:
-    """Bytes kept by the last norm, the head and the loss, which keeps the logarithm of every probability in fp32."""
-    spec, tokens = training.spec, _between(training)
+    """Count the bytes that the last norm, the head and the loss keep.
+
+    The loss keeps the logarithm of every probability in fp32.
+    """
+    spec = training.spec
+    tokens = _between(training)
     wide = tokens * spec.hidden_size * training.recipe.element
     return {
         "norm: input": wide,
@@ -65,42 +79,55 @@ def head(training: Training) -> dict[str, float]:
 
 
 def logits(training: Training) -> float:
-    """Bytes of one fp32 number for each token and each word of the vocabulary, which the ranks of tp share."""
-    return FP32 * training.tokens * ceil(training.spec.vocab_size / training.layout.tp)
+    """Count the bytes of the fp32 logits: one for each token and word, cut over tp."""
+    words = ceil(training.spec.vocab_size / training.layout.tp)
+    return FP32 * training.tokens * words
 
 
 def _attention(training: Training) -> dict[str, float]:
-    """Between the projections: every tensor is cut by heads, so divided by tp."""
-    spec, element, tokens = training.spec, training.recipe.element, training.tokens
-    width, stored = spec.hidden_size / training.layout.tp, training.attention == "stored"
+    """Count the bytes between attention's projections: all are cut by heads, so divided by tp."""
+    spec = training.spec
+    tp = training.layout.tp
+    element = training.recipe.element
+    tokens = training.tokens
+    width = spec.hidden_size / tp
+    heads = spec.num_heads / tp
+    stored = training.attention == "stored"
     keys = training.layout.kv_heads(spec) * spec.head_size
     if stored and not training.fused:
         keys = round(width)  # torch repeats shared heads before it multiplies
-    heads, unfused = spec.num_heads / training.layout.tp, _unfused_llama(training)
-    length = training.tokens / training.microbatch
+    unfused = _unfused_llama(training)
+    rotary = 2 * (tokens / training.microbatch) * spec.head_size  # sin and cos, for q and k
+    scores = tokens * heads * training.tokens_per_sequence
+    output = tokens * width * element
     return {
         "attention: queries, keys, values": tokens * (width + 2 * keys) * element,
-        "attention: rotary tables": unfused * 2 * length * spec.head_size * element,  # sin and cos, for q and k
-        "attention: scores": stored * tokens * heads * training.tokens_per_sequence * _bytes_per_score(training),
-        "attention: statistics": (not stored) * tokens * heads * FP32,  # the logarithm of the softmax's sum
-        "attention: output": tokens * width * element,
-        "attention: output, rearranged": unfused * (not stored) * tokens * width * element,
+        "attention: rotary tables": unfused * rotary * element,
+        "attention: scores": stored * scores * _bytes_per_score(training),
+        # FlashAttention keeps the logarithm of the softmax's sum.
+        "attention: statistics": (not stored) * tokens * heads * FP32,
+        "attention: output": output,
+        "attention: output, rearranged": unfused * (not stored) * output,
     }
 
 
 def _bytes_per_score(training: Training) -> int:
-    """The softmax; with dropout its output, and a mask of one byte."""
+    """Count the bytes kept for each score: the softmax; with dropout its output and a mask."""
     element = training.recipe.element
     return 2 * element + 1 if training.dropout else element
 
 
 def _hidden(training: Training) -> float:
-    """Numbers per token: before and after GELU; or gate, up and the product, and without a fused kernel SiLU(gate)."""
-    return (2 if training.spec.style == "gpt2" else 4 - training.fused) * training.spec.ffn / training.layout.tp
+    """Count the numbers that the feed-forward block's hidden layer keeps for each token.
+
+    Before and after GELU; or gate, up and their product, and without a fused kernel SiLU(gate).
+    """
+    copies = 2 if training.spec.style == "gpt2" else 4 - training.fused
+    return copies * training.spec.ffn / training.layout.tp
 
 
 def _between(training: Training) -> float:
-    """Tokens of a rank where it holds them whole: norms, residual stream, inputs of the first matrices."""
+    """Count a rank's tokens between the matrices: in norms, residuals, and their inputs."""
     return training.tokens / (training.layout.tp if training.layout.sequence_parallel else 1)
 
 

@@ -1,9 +1,10 @@
-"""Swapping: a model too large for its chip lives in the host's memory, and every byte crosses PCIe in every step.
+"""Offloading: a model too large for its chip lives in host memory and crosses PCIe every step.
 
-ZeRO-Offload (Ren et al. 2021, https://arxiv.org/abs/2101.06840) and ZeRO-Infinity (Rajbhandari et al. 2021, section 4,
-https://arxiv.org/abs/2104.07857). Layer after layer, the parameters come in for forward and again for backward;
-gradients go out, and are added up in the host's memory. The optimizer updates on the host, or its states come in and go
-back too. PCIe carries both directions at once, and transfers may hide behind arithmetic: times are lower bounds.
+ZeRO-Offload (Ren et al. 2021, https://arxiv.org/abs/2101.06840) and ZeRO-Infinity (Rajbhandari et
+al. 2021, section 4, https://arxiv.org/abs/2104.07857). Layer after layer, parameters are loaded for
+forward and again for backward; gradients go out and are summed in the host's memory. Either the
+host runs the optimizer, or the optimizer's states are loaded and written back too. PCIe carries
+both directions at once, and transfers may overlap arithmetic: times are lower bounds.
 """
 
 from dataclasses import dataclass
@@ -21,35 +22,38 @@ class Swap:
     num_parameters: float
     tokens: float  # of one microbatch: what is computed each time the parameters come in
     chip: Chip
-    link: Link  # to the host's memory, for instance `hardware.host_link(chip)`
+    link: Link  # to the host's memory, such as `hardware.host_link(chip)`
     num_microbatches: int = 1
-    loads: int = 2  # times the parameters come in for a microbatch; 3 where backward computes forward again
-    update: str = "host"  # who updates the parameters
+    # Times the parameters are loaded for a microbatch; 3 where backward recomputes forward.
+    loads: int = 2
+    update: str = "host"  # where the parameters are updated, see UPDATES
     recipe: Recipe = MIXED
     utilisation: float = 0.4  # of the chip's peak, while it computes
 
     def __post_init__(self) -> None:
-        if self.num_parameters <= 0 or self.tokens <= 0 or self.num_microbatches < 1 or self.loads < 1:
+        sizes = (self.num_parameters, self.tokens, self.num_microbatches, self.loads)
+        if min(sizes) <= 0:
             raise ValueError(
-                f"{self.num_parameters:g} parameters, loaded {self.loads} times for each of {self.num_microbatches} "
-                f"microbatches of {self.tokens:g} tokens, make no step; use more than 0 of each"
+                f"a step needs more than 0 parameters, loads, microbatches and tokens, got "
+                f"{self.num_parameters:g}, {self.loads}, {self.num_microbatches}, {self.tokens:g}"
             )
         if self.update not in UPDATES:
-            raise ValueError(f"unknown place of the update {self.update!r}; known: {', '.join(UPDATES)}")
+            raise ValueError(f"unknown update {self.update!r}; use one of {', '.join(UPDATES)}")
 
     @property
     def to_chip(self) -> dict[str, float]:
-        """Bytes from the host's memory, by part."""
+        """Bytes loaded from the host's memory, by part."""
         on_chip = self.update == "chip"
+        loads = self.loads * self.num_microbatches
         return {
-            "parameters": self.recipe.parameters * self.loads * self.num_microbatches * self.num_parameters,
+            "parameters": loads * self.recipe.parameters * self.num_parameters,
             "gradients": on_chip * self.recipe.gradients * self.num_parameters,
             "optimizer": on_chip * self.recipe.optimizer * self.num_parameters,
         }
 
     @property
     def to_host(self) -> dict[str, float]:
-        """Bytes to the host's memory, by part."""
+        """Bytes written to the host's memory, by part."""
         on_chip = self.update == "chip"
         return {
             "parameters": on_chip * self.recipe.parameters * self.num_parameters,
@@ -59,26 +63,30 @@ class Swap:
 
     @property
     def transfer(self) -> float:
-        """Seconds of a step in which the busier direction of the link is busy."""
+        """Seconds for which the busier direction of the link is busy in one step."""
         return max(sum(self.to_chip.values()), sum(self.to_host.values())) / self.link.bandwidth
 
     @property
     def compute(self) -> float:
-        """Seconds of a step's arithmetic: 6 FLOPs for each parameter and token, 2 more where forward runs twice."""
-        work = (6 + 2 * (self.loads - 2)) * self.num_parameters * self.tokens * self.num_microbatches
+        """Seconds of a step's arithmetic: 6 FLOPs per parameter and token, 8 if forward runs
+        twice.
+        """
+        work = (
+            (6 + 2 * (self.loads - 2)) * self.num_parameters * self.tokens * self.num_microbatches
+        )
         return work / (self.utilisation * self.chip.peak_flops)
 
     @property
     def seconds(self) -> float:
-        """A step, if the shorter of the two hides behind the longer."""
+        """Seconds of a step in which the shorter of transfers and arithmetic is hidden."""
         return max(self.transfer, self.compute)
 
     @property
     def ratio(self) -> float:
-        """Times as long as a chip would need that holds everything."""
+        """How many times as long the step takes as on a chip that holds everything."""
         return self.seconds / self.compute
 
     @property
     def tokens_to_hide(self) -> float:
-        """Tokens of a microbatch from which the transfers can hide behind the arithmetic."""
+        """Tokens of a microbatch above which arithmetic can hide the transfers."""
         return self.tokens * self.transfer / self.compute

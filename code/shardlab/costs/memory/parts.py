@@ -1,10 +1,13 @@
-"""Bytes that one rank holds while it trains, part by part, for every layout and pipeline stage.
+"""Bytes that one rank holds while it trains, by part, for every layout and pipeline stage.
 
 States: Rajbhandari et al. 2020, "ZeRO" (https://arxiv.org/abs/1910.02054).
 Activations: Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198); see `activations`.
-Left out: the CUDA context, libraries' own memory, fragmentation; what a layer's backward holds for a moment beside what
-it reads; messages of the pipeline and of context parallelism.
+Left out: the CUDA context, the libraries' own memory and fragmentation; temporary tensors of one
+layer's backward; the messages of the pipeline and of context parallelism.
 """
+
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardlab.layout import ZERO_STAGES, listed, stages
 
@@ -12,40 +15,77 @@ from ..facts.recipes import MIXED, Recipe
 from ..training import Training, in_flight
 from . import activations, shards
 
-CUT_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage from which a part is cut
+# The ZeRO stage from which a part is cut over the replicas.
+CUT_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicrobatchBytes:
+    """Bytes that one microbatch needs on a rank.
+
+    Of the layout they depend on tp, cp and sequence parallelism only.
+    """
+
+    layer: float  # what one layer keeps for backward
+    embedding: float
+    head: float  # the last norm, the head and the loss, without the logits
+    logits: float
+    loss: float  # while the loss's backward runs: gradients before and after the softmax
+    recomputed: float  # while one layer is recomputed: what it holds beyond what it kept
+    gathered: float  # sequence parallelism's gathered input of a matrix
+
+
+class InFlight(NamedTuple):
+    """Microbatches in flight at a stage's peak, counted once for each chunk of the stage."""
+
+    all: int
+    of_first: int  # those of the stage's first chunk
+    of_last: int
 
 
 def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
-    """Bytes on a rank of the stage at its peak: when backward begins, with gradients of earlier microbatches there."""
-    return {**states(training, stage), **kept(training, stage), "buffers": sum(buffers(training, stage).values())}
+    """Count the bytes on a rank of the stage at its peak.
+
+    The peak is where backward begins, with the gradients of earlier microbatches present.
+    """
+    return {
+        **states(training, stage),
+        **kept(training, stage),
+        "buffers": sum(buffers(training, stage).values()),
+    }
 
 
 def total(training: Training) -> float:
-    """Bytes on a rank of the worst stage."""
+    """Count the bytes on a rank of the fullest stage."""
     return max(sum(per_rank(training, stage).values()) for stage in _ends(training))
 
 
 def worst_stage(training: Training) -> int:
-    """The stage whose ranks hold the most."""
+    """Return the stage whose ranks hold the most."""
     return max(_ends(training), key=lambda stage: sum(per_rank(training, stage).values()))
 
 
 def _ends(training: Training) -> set[int]:
-    """The stages that may be the worst: the first has most layers and microbatches, the last has the head."""
+    """Return the stages that may be the fullest.
+
+    The first has the most layers and microbatches, the last has the head.
+    """
     return {0, training.layout.pp - 1}
 
 
 def model_states(
     num_parameters: float, recipe: Recipe = MIXED, *, dp: int = 1, zero: int = 0
 ) -> dict[str, float]:
-    """Bytes on one rank for parameters, gradients and optimizer states.
+    """Count the bytes of parameters, gradients and optimizer states on one rank.
 
-    dp: ranks that hold replicas; plain data parallelism (zero=0) does not divide by it. zero: the ZeRO
-    stage, 0 to 3, of which each cuts one more part into dp pieces. Source: ZeRO, section 5 and Figure 1.
-    Errors: ValueError for dp below 1, an unknown stage, or a negative size.
+    dp: ranks that hold replicas; plain data parallelism (zero=0) does not divide by it. zero: the
+    ZeRO stage, 0 to 3; each stage cuts one more part into dp pieces. Source: ZeRO, section 5 and
+    Figure 1. Errors: ValueError for dp below 1, an unknown stage, or a negative size.
     """
     if dp < 1 or num_parameters < 0:
-        raise ValueError(f"{num_parameters} parameters on {dp} ranks is no layout; use at least 0 and 1")
+        raise ValueError(
+            f"need at least 0 parameters on at least 1 rank, got {num_parameters} on {dp}"
+        )
     if zero not in ZERO_STAGES:
         raise ValueError(f"ZeRO has the stages {listed(ZERO_STAGES)}, not {zero}")
     return {
@@ -55,63 +95,106 @@ def model_states(
 
 
 def states(training: Training, stage: int = 0) -> dict[str, float]:
-    """Bytes of parameters, gradients and optimizer states on a rank of the stage."""
+    """Count the bytes of parameters, gradients and optimizer states on a rank of the stage."""
     layout = training.layout
     held = sum(shards.parameters(training.spec, layout, stage).values())
     return model_states(held, training.recipe, dp=layout.replicas, zero=layout.zero)
 
 
+def microbatch_bytes(training: Training) -> MicrobatchBytes:
+    """Count what one microbatch needs on a rank, for whichever stage it is on."""
+    layout = training.layout
+    logits = activations.logits(training)
+    gathered = 0.0
+    if layout.tp > 1 and layout.sequence_parallel:
+        numbers = training.tokens * training.spec.hidden_size
+        gathered = float(numbers * training.recipe.element)
+    return MicrobatchBytes(
+        layer=sum(activations.layer(training).values()),
+        embedding=sum(activations.embedding(training).values()),
+        head=sum(activations.head(training).values()) - logits,
+        logits=logits,
+        loss=2 * logits,
+        recomputed=recomputed(training),
+        gathered=gathered,
+    )
+
+
+def kept_bytes(
+    one: MicrobatchBytes, flying: InFlight, layers: float, *, first: bool, last: bool
+) -> float:
+    """Count the bytes of activations without logits that microbatches in flight keep on a stage.
+
+    layers: of each chunk. first, last: whether the stage is the first, or the last.
+    """
+    nbytes = flying.all * layers * one.layer
+    if first:
+        nbytes += flying.of_first * one.embedding
+    if last:
+        nbytes += flying.of_last * one.head
+    return nbytes
+
+
 def kept(training: Training, stage: int = 0) -> dict[str, float]:
-    """Bytes of activations of all microbatches in flight; the logits are named, for they are only on the last stage."""
-    pp, flying = training.layout.pp, in_flight(training, stage)
+    """Count the bytes of activations of all microbatches in flight.
+
+    The logits have an entry of their own, because only the last stage has them.
+    """
+    pp = training.layout.pp
+    last = stage == pp - 1
+    counts = in_flight(training, stage)
+    flying = InFlight(sum(counts), counts[0], counts[-1])
     layers = len(stages(training.spec.num_layers, pp)[stage]) / training.chunks
-    parts = {"activations": layers * sum(flying) * sum(activations.layer(training).values()), "logits": 0.0}
-    if stage == 0:
-        parts["activations"] += flying[0] * sum(activations.embedding(training).values())
-    if stage == pp - 1:
-        head = activations.head(training)
-        parts["logits"] = flying[-1] * head.pop("logits")
-        parts["activations"] += flying[-1] * sum(head.values())
-    return parts
+    one = microbatch_bytes(training)
+    return {
+        "activations": kept_bytes(one, flying, layers, first=stage == 0, last=last),
+        "logits": flying.of_last * one.logits if last else 0.0,
+    }
 
 
 def buffers(training: Training, stage: int = 0) -> dict[str, float]:
-    """Bytes that come and go, by what they are for; only one of those that backward needs is there at a time."""
-    layout = training.layout
-    backward = {
-        "loss": 2 * activations.logits(training) * (stage == layout.pp - 1),  # gradient before and after the softmax
-        "recomputation": recomputed(training),
-    }
+    """Count the bytes of temporary buffers, by purpose.
+
+    Of those that backward needs, only the largest exists at the peak.
+    """
+    one = microbatch_bytes(training)
+    last = stage == training.layout.pp - 1
+    backward = {"loss": one.loss if last else 0.0, "recomputation": one.recomputed}
     largest = max(backward, key=lambda part: backward[part])
-    gathered = layout.tp > 1 and layout.sequence_parallel
     return {
         largest: backward[largest],
-        "sequence parallelism": gathered * training.tokens * training.spec.hidden_size * float(training.recipe.element),
-        **_messages(training, stage),
+        "sequence parallelism": one.gathered,
+        **messages(training, stage),
     }
 
 
 def recomputed(training: Training) -> float:
-    """Bytes that the layer in work holds beyond what it kept."""
-    return sum(activations.whole_layer(training).values()) - sum(activations.layer(training).values())
+    """Count the bytes that a layer holds beyond what it kept while it is recomputed."""
+    needed = sum(activations.whole_layer(training).values())
+    return needed - sum(activations.layer(training).values())
 
 
-def _messages(training: Training, stage: int) -> dict[str, float]:
-    """Buckets of data parallelism, and what ZeRO-2 and -3 have whole when backward begins.
+def messages(training: Training, stage: int = 0) -> dict[str, float]:
+    """Count the buckets of data parallelism, and what ZeRO-2 and -3 hold whole at the peak.
 
-    As torch's fully_shard does it: while a layer computes the next one is gathered, and what is not in a layer stays
-    whole from forward to the end of backward; so does the head's gradient, which is the first to be made.
+    As in torch's fully_shard, the next layer is gathered while one computes, and what is outside
+    the layers stays whole from forward to the end of backward; so does the head's gradient, which
+    is the first to be computed.
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
-    spec, layout, recipe = training.spec, training.layout, training.recipe
+    layout = training.layout
+    recipe = training.recipe
     if layout.replicas == 1:
         return {}
-    parts, layer = shards.parameters(spec, layout, stage), shards.layer_parameters(spec, layout)
+    parts = shards.parameters(training.spec, layout, stage)
+    layer = shards.layer_parameters(training.spec, layout)
     held = sum(parts.values())
     if layout.zero < CUT_FROM["gradients"]:
         return {"buckets": 0.0 if training.bucket_views else recipe.gradients * held}
-    rest = held - layer * len(stages(spec.num_layers, layout.pp)[stage])
-    head = parts["head"] or parts["token embedding"] if stage == layout.pp - 1 else 0  # no head of its own: tied
+    rest = held - layer * len(stages(training.spec.num_layers, layout.pp)[stage])
+    head = 0
+    if stage == layout.pp - 1:
+        head = parts["head"] or parts["token embedding"]  # a tied head has no parameters
     gathered = layout.zero >= CUT_FROM["parameters"]
     return {
         "gradients of head and layer": recipe.gradients * (head + layer),

@@ -1,6 +1,7 @@
 """How many parameters a rank holds of a model that is cut by tensor and pipeline parallelism.
 
-The cuts are those of `shardlab.cuts` (Megatron-LM, Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053).
+The cuts are those of `shardlab.cuts` (Megatron-LM, Shoeybi et al. 2019,
+https://arxiv.org/abs/1909.08053).
 """
 
 from collections import Counter
@@ -15,16 +16,19 @@ from ..facts import models
 
 
 def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[str, int]:
-    """How many parameters of each part one rank of the stage holds, padding of the vocabulary included.
+    """Count the parameters of each part on a rank of the stage, padding of the vocabulary included.
 
-    A tied head is a copy of the embedding on the last of several stages. Errors: ValueError for a layout that does not
-    suit the model, or no such stage.
+    A tied head is a copy of the embedding on the last of several stages. Errors: ValueError for a
+    layout that does not suit the model, or a stage that does not exist.
     """
     layout.check(spec)
     if not 0 <= stage < layout.pp:
         raise ValueError(f"there is no stage {stage} of pp={layout.pp}; use 0 to {layout.pp - 1}")
-    first, last, layers = stage == 0, stage == layout.pp - 1, len(stages(spec.num_layers, layout.pp)[stage])
-    layer, ends = _layer(spec, layout.tp), _ends(spec, layout.tp)
+    first = stage == 0
+    last = stage == layout.pp - 1
+    layers = len(stages(spec.num_layers, layout.pp)[stage])
+    layer = _layer(spec, layout.tp)
+    ends = _ends(spec, layout.tp)
     head = ends["token embedding"] if spec.tied and layout.pp > 1 else ends["head"]
     return {
         "token embedding": first * ends["token embedding"],
@@ -37,13 +41,18 @@ def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[st
 
 
 def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
-    """Of one layer on one rank."""
+    """Count the parameters of one layer on one rank."""
     return sum(_layer(spec, layout.tp).values())
 
 
 def held_again(spec: TransformerSpec, layout: Layout) -> dict[str, int]:
-    """Parameters beyond the model's own on all ranks of pp and tp together: held more than once, or padding."""
-    h, more, biased = spec.hidden_size, layout.tp - 1, spec.style == "gpt2"
+    """Count the parameters that all ranks of pp and tp together hold beyond the model's own.
+
+    They are copies, or padding.
+    """
+    h = spec.hidden_size
+    more = layout.tp - 1
+    biased = spec.style == "gpt2"
     copied_heads = layout.tp * layout.kv_heads(spec) - spec.kv_heads
     vocabularies = 1 if spec.tied and layout.pp == 1 else 2
     padding = layout.tp * ceil(spec.vocab_size / layout.tp) - spec.vocab_size
@@ -75,7 +84,7 @@ def _by_part(held: dict[str, cuts.Cut]) -> Counter[str]:
 
 
 def _part(name: str) -> str:
-    """The part of `models.parameters` to which a parameter of the reference model belongs."""
+    """Return the part of `models.parameters` to which a named parameter belongs."""
     if "norm" in name:
         return "norms"
     parts = {"attention": "attention", "mlp": "feed-forward", "head": "head"}

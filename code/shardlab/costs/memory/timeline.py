@@ -1,4 +1,4 @@
-"""Memory through one step of one rank: forward fills it with activations, backward drains them and leaves gradients."""
+"""Memory through one step: forward fills it with activations, backward leaves gradients."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,53 +11,62 @@ from . import activations, parts, shards
 class Moment:
     """What a rank holds at one time of a step."""
 
-    time: float  # since the start of the step; the forward of one layer takes 1, its backward 2
+    time: float  # since the step began; the forward of one layer takes 1, its backward 2
     doing: str
     held: dict[str, float]  # part -> bytes, the parts of `memory.per_rank`
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Piece:
-    """Embedding, layer or head: how long its forward takes, and what in bytes it keeps, needs for a moment, leaves."""
+    """Embedding, a layer or the head: its forward's time, and the bytes it keeps and leaves."""
 
     name: str
     forward: float
     activations: float
     logits: float = 0.0
-    buffers: float = 0.0  # when its backward begins
-    again: bool = False  # whether its backward begins with its forward
+    buffers: float = 0.0  # temporary, when its backward begins
+    again: bool = False  # whether its backward starts by recomputing its forward
     gradients: float
 
 
 def through_step(training: Training) -> list[Moment]:
-    """Every moment of one step: before and after each piece of forward and backward, the update, what is left.
+    """List every moment of one step: before and after each piece, the update, what is left.
 
-    The first backward makes the gradients, the last microbatch's is followed by the update, which frees them. What
-    messages need is left out.
-    Errors: ValueError for more than one pipeline stage, or gradients cut by ZeRO.
+    The first backward creates the gradients; the last one is followed by the update, which frees
+    them. Messages need memory too, which is left out. Errors: ValueError for more than one pipeline
+    stage, or gradients cut by ZeRO.
     """
     if training.layout.pp > 1 or training.layout.zero > 1:
         raise ValueError(
-            f"pp={training.layout.pp} and zero={training.layout.zero}: this is the step of a rank that has all layers "
-            "and gradients; use pp=1 and zero=0 or 1"
+            f"pp={training.layout.pp} and zero={training.layout.zero}: this follows a rank that "
+            "has all layers and gradients; use pp=1 and zero=0 or 1"
         )
-    clock, moments, states = 0.0, [], parts.states(training)
-    for lasts, doing, changing in _work(_pieces(training), training.num_microbatches):
-        clock += lasts
+    states = parts.states(training)
+    clock = 0.0
+    moments = []
+    for duration, doing, changing in _work(_pieces(training), training.num_microbatches):
+        clock += duration
         moments.append(Moment(time=clock, doing=doing, held={**states, **changing}))
     return moments
 
 
 def peak(moments: list[Moment]) -> Moment:
-    """The moment at which the rank holds the most."""
+    """Return the moment at which the rank holds the most."""
     return max(moments, key=lambda moment: sum(moment.held.values()))
 
 
 def _pieces(training: Training) -> list[_Piece]:
-    """Embedding, layers, head. The gradient of a tied head exists from the head's backward on."""
-    spec, layout, each = training.spec, training.layout, training.recipe.gradients
-    counts, layer = shards.parameters(spec, layout), shards.layer_parameters(spec, layout)
-    embedding, positions = counts["token embedding"], counts["position embedding"]
+    """List embedding, layers and head.
+
+    A tied head's gradient exists from the head's backward on.
+    """
+    spec = training.spec
+    layout = training.layout
+    each = training.recipe.gradients  # bytes of one gradient
+    counts = shards.parameters(spec, layout)
+    layer = shards.layer_parameters(spec, layout)
+    embedding = counts["token embedding"]
+    positions = counts["position embedding"]
     norm = counts["norms"] / (2 * spec.num_layers + 1)
     kept = activations.head(training)
     logits = kept.pop("logits")
@@ -87,24 +96,32 @@ def _pieces(training: Training) -> list[_Piece]:
     return [first, *[one_layer] * spec.num_layers, last]
 
 
-def _work(pieces: list[_Piece], num_microbatches: int) -> Iterator[tuple[float, str, dict[str, float]]]:
-    """(how long, what, bytes of the parts that change when it is done) of all the work of a step."""
-    left = 0.0  # gradients of earlier microbatches
+def _work(
+    pieces: list[_Piece], num_microbatches: int
+) -> Iterator[tuple[float, str, dict[str, float]]]:
+    """Yield (duration, what is done, bytes of changed parts) for all the work of a step."""
+    left = 0.0  # bytes of the gradients of earlier microbatches
     yield 0.0, "start", _held([], left)
     for _ in range(num_microbatches):
         for n, piece in enumerate(pieces, 1):
             yield piece.forward, f"forward of the {piece.name}", _held(pieces[:n], left)
         for n, piece in reversed(list(enumerate(pieces, 1))):
             before = sum(other.gradients for other in pieces[n:])
-            doing, begins = f"backward of the {piece.name}", _held(pieces[:n], max(left, before))
-            yield piece.forward * piece.again, doing, {**begins, "buffers": piece.buffers}
-            yield 2 * piece.forward, doing, _held(pieces[: n - 1], max(left, before + piece.gradients))
+            doing = f"backward of the {piece.name}"
+            begin = _held(pieces[:n], max(left, before))
+            yield piece.forward * piece.again, doing, {**begin, "buffers": piece.buffers}
+            end = _held(pieces[: n - 1], max(left, before + piece.gradients))
+            yield 2 * piece.forward, doing, end
         left = sum(piece.gradients for piece in pieces)
     yield 1.0, "update", _held([], left)
     yield 0.0, "gradients freed", _held([], 0.0)
 
 
 def _held(pieces: list[_Piece], gradients: float) -> dict[str, float]:
-    """Bytes when these pieces have gone forward and not yet backward."""
-    kept, logits = (sum(getattr(piece, part) for piece in pieces) for part in ("activations", "logits"))
-    return {"gradients": gradients, "activations": kept, "logits": logits, "buffers": 0.0}
+    """Count the bytes when these pieces have run forward and not yet backward."""
+    return {
+        "gradients": gradients,
+        "activations": sum(piece.activations for piece in pieces),
+        "logits": sum(piece.logits for piece in pieces),
+        "buffers": 0.0,
+    }

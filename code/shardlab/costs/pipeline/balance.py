@@ -1,7 +1,7 @@
-"""Cuts unequal layers into the stages of a pipeline: the slowest stage as fast as possible, and none beyond its memory.
+"""Cut unequal layers into pipeline stages: the slowest one as fast as possible, all in memory.
 
-With many microbatches a pipeline is as fast as its slowest stage. The best cut is found by dynamic programming over the
-layers, as in PipeDream (Harlap et al. 2018, https://arxiv.org/abs/1806.03377).
+With many microbatches a pipeline is as fast as its slowest stage. Dynamic programming over the
+layers finds the best cut, as in PipeDream (Harlap et al. 2018, https://arxiv.org/abs/1806.03377).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from math import inf
 
 from .. import units
 
-ROUNDING = 1 + 1e-12  # of sums of floats
+ROUNDING = 1 + 1e-12  # tolerance for sums of floats
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer, or whatever else cannot be cut: embedding, head."""
+    """One layer, or another unit that cannot be cut: embedding, head."""
 
     seconds: float  # of one microbatch, forward and backward
     states: float  # bytes: parameters, gradients, optimizer
@@ -24,7 +24,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class Partition:
     """The layers of each stage, and what they take. Lists have one entry for each stage."""
 
     stages: list[range]
@@ -38,13 +38,20 @@ class Cut:
 
     @property
     def waiting(self) -> float:
-        """The share of all stages' time that is spent waiting for the slowest one, with endlessly many microbatches."""
+        """The share of stages' time spent waiting for the slowest, in the limit of many
+        microbatches.
+        """
         return 1 - sum(self.seconds) / (len(self.seconds) * max(self.seconds))
 
 
-def measure(layers: Sequence[Layer], stages: Sequence[range], in_flight: Sequence[int]) -> Cut:
-    """What each stage of a given cut takes. in_flight: the microbatches that each holds, as `Timeline.peaks` counts."""
-    return Cut(
+def measure(
+    layers: Sequence[Layer], stages: Sequence[range], in_flight: Sequence[int]
+) -> Partition:
+    """Add up what each stage of a given cut takes.
+
+    in_flight: the microbatches that each stage holds at its peak, as `Timeline.peaks` counts them.
+    """
+    return Partition(
         stages=list(stages),
         seconds=[sum(layers[i].seconds for i in stage) for stage in stages],
         nbytes=[
@@ -54,24 +61,36 @@ def measure(layers: Sequence[Layer], stages: Sequence[range], in_flight: Sequenc
     )
 
 
-def cut(layers: Sequence[Layer], in_flight: Sequence[int], memory: float = inf) -> Cut:
-    """The cut whose slowest stage is fastest, of those in which every stage fits; then the one with the least memory.
+def cut(layers: Sequence[Layer], in_flight: Sequence[int], memory: float = inf) -> Partition:
+    """Find the cut whose slowest stage is fastest, and of those the one with the least memory.
 
-    in_flight: the microbatches that each stage holds at the same time, one entry for each stage: p, p - 1, ... 1 for
-    1F1B. memory: bytes of a device.
-    Errors: ValueError where there are fewer layers than stages; and where no cut fits: which stage, and what would do.
+    in_flight: the microbatches that each stage holds at its peak, such as p, p - 1, ... 1 for 1F1B.
+    memory: bytes of a device. Errors: ValueError where there are fewer layers than stages, and
+    where no cut fits: which stage, and how much memory would do.
     """
-    num_layers, num_stages = len(layers), len(in_flight)
+    num_layers = len(layers)
+    num_stages = len(in_flight)
     if not 1 <= num_stages <= num_layers:
-        raise ValueError(f"{num_layers} layers do not fill {num_stages} stages; use 1 to {num_layers} stages")
-    time, space = _Sums([layer.seconds for layer in layers]), _spaces(layers, in_flight)
+        raise ValueError(
+            f"{num_layers} layers do not fill {num_stages} stages; use 1 to {num_layers} stages"
+        )
+    time = _Sums([layer.seconds for layer in layers])
+    space = _spaces(layers, in_flight)
     limit = memory * ROUNDING
-    rows = _rows(num_layers, num_stages, lambda s, a, b: time(a, b) if space[s](a, b) <= limit else inf)
+
+    def seconds(stage: int, start: int, end: int) -> float:
+        return time(start, end) if space[stage](start, end) <= limit else inf
+
+    rows = _rows(num_layers, num_stages, seconds)
     slowest = rows[-1][num_layers].cost * ROUNDING
     if slowest == inf:
         enough = units.text(least_memory(layers, in_flight), "B")
         raise ValueError(f"{_why(rows, space, memory)}; use more stages, or devices of {enough}")
-    rows = _rows(num_layers, num_stages, lambda s, a, b: space[s](a, b) if time(a, b) <= slowest else inf)
+
+    def nbytes(stage: int, start: int, end: int) -> float:
+        return space[stage](start, end) if time(start, end) <= slowest else inf
+
+    rows = _rows(num_layers, num_stages, nbytes)
     edges = [num_layers]
     for row in reversed(rows[1:]):
         edges.append(row[edges[-1]].start)
@@ -79,13 +98,14 @@ def cut(layers: Sequence[Layer], in_flight: Sequence[int], memory: float = inf) 
 
 
 def least_memory(layers: Sequence[Layer], in_flight: Sequence[int]) -> float:
-    """Bytes that a device must have for some cut to fit."""
+    """Count the bytes that a device needs for some cut to fit."""
     space = _spaces(layers, in_flight)
-    return _rows(len(layers), len(in_flight), lambda s, a, b: space[s](a, b))[-1][-1].cost
+    rows = _rows(len(layers), len(in_flight), lambda stage, *ends: space[stage](*ends))
+    return rows[-1][-1].cost
 
 
 class _Sums:
-    """The sum over any range of numbers, at once."""
+    """The sum over any range of numbers, in constant time."""
 
     def __init__(self, numbers: Sequence[float]) -> None:
         self.before = list(accumulate(numbers, initial=0.0))
@@ -95,8 +115,10 @@ class _Sums:
 
 
 def _spaces(layers: Sequence[Layer], in_flight: Sequence[int]) -> list[_Sums]:
-    """Bytes of any range of layers, for each stage."""
-    return [_Sums([layer.states + count * layer.activations for layer in layers]) for count in in_flight]
+    """Prepare the bytes of any range of layers, for each stage."""
+    return [
+        _Sums([layer.states + count * layer.activations for layer in layers]) for count in in_flight
+    ]
 
 
 @dataclass(frozen=True)
@@ -105,8 +127,13 @@ class _Best:
     start: int = 0  # where the last of these stages starts
 
 
-def _rows(num_layers: int, num_stages: int, cost: Callable[[int, int, int], float]) -> list[list[_Best]]:
-    """rows[k][n]: the best way to give the first n layers to the first k stages; cost of (stage, start, end)."""
+def _rows(
+    num_layers: int, num_stages: int, cost: Callable[[int, int, int], float]
+) -> list[list[_Best]]:
+    """Fill rows[k][n]: the best way to give the first n layers to the first k stages.
+
+    cost: of (stage, start, end).
+    """
     rows = [[_Best(0.0), *[_Best()] * num_layers]]
     for stage in range(num_stages):
         before = [(way.cost, n) for n, way in enumerate(rows[-1]) if way.cost < inf]
@@ -119,15 +146,21 @@ def _rows(num_layers: int, num_stages: int, cost: Callable[[int, int, int], floa
 
 
 def _why(rows: list[list[_Best]], space: Sequence[_Sums], memory: float) -> str:
-    """Which stage cannot fit what the stages before it leave, however much they take."""
-    reach = [max((n for n, way in enumerate(row) if way.cost < inf), default=-1) for row in rows]
+    """Name the stage that cannot hold what the stages before it leave at best."""
+    reach = [
+        max((count for count, best in enumerate(row) if best.cost < inf), default=-1)
+        for row in rows
+    ]
     stage = reach.index(-1) - 1 if -1 in reach else len(space) - 1
-    start, end = reach[stage], len(rows[0]) - 1
+    start = reach[stage]
+    end = len(rows[0]) - 1
     if -1 in reach:
-        return f"stage {stage} cannot hold even layer {start}: {_of(space[stage](start, start + 1), memory)}"
+        needed = _of(space[stage](start, start + 1), memory)
+        return f"stage {stage} cannot hold even layer {start}: {needed}"
     before = f"the stages before it hold layers 0 to {start - 1} at most, and " if start else ""
     left = f"layers {start} to {end - 1} take" if end - start > 1 else f"layer {start} takes"
-    return f"stage {stage} cannot fit: {before}{left} {_of(space[stage](start, end), memory)}"
+    needed = _of(space[stage](start, end), memory)
+    return f"stage {stage} cannot fit: {before}{left} {needed}"
 
 
 def _of(nbytes: float, memory: float) -> str:

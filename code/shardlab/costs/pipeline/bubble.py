@@ -1,8 +1,9 @@
-"""What the papers on pipeline schedules state about waiting and activations, as formulas.
+"""Bubbles and activations as the papers on pipeline schedules state them, as formulas.
 
-p stages, m microbatches, v chunks on each stage. F, I and W are the seconds of one action: a forward, the gradient of
-the input, the gradients of the weights; a whole backward is B = I + W. An action is that of one chunk, so that with v
-equal chunks it takes a v-th of its stage's time. `timeline.play` finds the same by playing the schedule.
+p stages, m microbatches, v chunks on each stage: the letters of the formulas. F, I and W are the
+seconds of one action: a forward, the gradient of the input, the gradients of the weights; a whole
+backward is B = I + W. An action is that of one chunk, so with v equal chunks it takes 1/v of its
+stage's time. `timeline.play` finds the same by playing the schedule.
 """
 
 from typing import Any
@@ -19,18 +20,24 @@ SOURCES = {
     "DualPipe-V": "DeepSeek-AI 2024, Table 2 (https://arxiv.org/abs/2412.19437), on half as many ranks: "
     "https://github.com/deepseek-ai/DualPipe",
 }
-INSIDE = {"ZB-H2", "ZB-V"}  # the formula counts no waiting before a stage's first action or after its last
+INSIDE = {
+    "ZB-H2",
+    "ZB-V",
+}  # the formula counts waiting only between a stage's first and last action
 
 
 def waiting(name: str, p: int, m: int, durations: dict[str, Any]) -> Any:
-    """Seconds that a stage waits in one batch; for INSIDE: at most, and only between its first action and its last.
+    """Return the seconds that a stage waits in one batch.
 
-    durations: of F, I and W; and of a forward and a backward at the same time, "F&B", if that is not F + B.
-    Errors: ValueError where the formula does not hold, see `condition`.
+    For schedules in INSIDE it is an upper bound on the waiting between a stage's first and last
+    action. durations: of F, I and W; and of "F&B", a forward and a backward at the same time, if
+    that is not F + B. Errors: ValueError where the formula does not hold, see `condition`.
     """
     if why := condition(name, p, m, durations):
         raise ValueError(f"the formula of {name} holds {why}; play the schedule instead")
-    F, I, W = durations["F"], durations["I"], durations["W"]  # noqa: E741
+    F = durations["F"]
+    I = durations["I"]  # noqa: E741
+    W = durations["W"]
     formulas = {
         "naive": (p - 1) * m * (F + I + W),
         "GPipe": (p - 1) * (F + I + W),
@@ -45,11 +52,23 @@ def waiting(name: str, p: int, m: int, durations: dict[str, Any]) -> Any:
 
 
 def condition(name: str, p: int, m: int, durations: dict[str, Any]) -> str:
-    """What the formula of `waiting` asks for and this pipeline does not have, or ""."""
+    """Say what the formula of `waiting` requires and this pipeline does not have.
+
+    "" if it holds.
+    """
     if name not in SOURCES:
         raise ValueError(f"no formula for the schedule {name!r}; known: {', '.join(SOURCES)}")
-    least = {"interleaved": p, "ZB-H1": p, "ZB-H2": 2 * p - 1, "ZB-V": 2 * p - 1, "DualPipe-V": 2 * p}.get(name, 1)
-    F, I, W = durations["F"], durations["I"], durations["W"]  # noqa: E741
+    fewest = {
+        "interleaved": p,
+        "ZB-H1": p,
+        "ZB-H2": 2 * p - 1,
+        "ZB-V": 2 * p - 1,
+        "DualPipe-V": 2 * p,
+    }
+    least = fewest.get(name, 1)
+    F = durations["F"]
+    I = durations["I"]  # noqa: E741
+    W = durations["W"]
     asks = {
         "ZB-H1": ("W <= F and W <= I", min(F, I) >= W),
         "ZB-H2": ("W <= F and W <= I", min(F, I) >= W),
@@ -63,8 +82,12 @@ def condition(name: str, p: int, m: int, durations: dict[str, Any]) -> str:
 
 
 def activations(name: str, p: int, m: int, v: int = 1) -> int:
-    """The most that a stage holds, counted in chunks of microbatches: divide by v for microbatches of a whole stage."""
-    group = -(-m // max(1, m // p))  # microbatches that take turns on the chunks of an interleaved stage
+    """Return the most that a stage holds, counted in chunks of microbatches.
+
+    Divide by v for microbatches of a whole stage.
+    """
+    # Microbatches that take turns on the chunks of an interleaved stage.
+    group = -(-m // max(1, m // p))
     formulas = {
         "naive": 1,
         "GPipe": m,
@@ -81,10 +104,10 @@ def activations(name: str, p: int, m: int, v: int = 1) -> int:
 
 
 def of_ideal(waiting: Any, m: int, v: int, durations: dict[str, Any]) -> Any:
-    """The bubble as a share of the time in which a stage computes: (p - 1) / m for GPipe."""
+    """Return the bubble as a share of a stage's computing time: (p - 1) / m for GPipe."""
     return waiting / (m * v * sum(durations[kind] for kind in "FIW"))
 
 
 def of_total(waiting: Any, m: int, v: int, durations: dict[str, Any]) -> Any:
-    """The bubble as a share of all time: (p - 1) / (m + p - 1) for GPipe."""
+    """Return the bubble as a share of all time: (p - 1) / (m + p - 1) for GPipe."""
     return waiting / (waiting + m * v * sum(durations[kind] for kind in "FIW"))

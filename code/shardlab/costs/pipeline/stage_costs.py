@@ -1,8 +1,8 @@
-"""A transformer as `balance` sees it: the pieces of which a pipeline's stages are made, with their time and bytes.
+"""A transformer as `balance` sees it: the units that stages are made of, with their time and bytes.
 
-The head makes a stage slow: its product with a large vocabulary takes as long as several layers. Llama 3 takes a layer
-away from the first stage and one from the last for such reasons (Llama Team 2024, section 3.3.2,
-https://arxiv.org/abs/2407.21783).
+The head makes a stage slow: its product with a large vocabulary takes as long as several layers.
+For such reasons Llama 3 takes one layer from the first stage and one from the last (Llama Team
+2024, section 3.3.2, https://arxiv.org/abs/2407.21783).
 """
 
 from ..compute import flops
@@ -13,17 +13,19 @@ from .balance import Layer
 
 
 def names(training: Training) -> list[str]:
-    """Of the pieces, in the order of the model."""
+    """Name the units in the order of the model."""
     return ["embedding", *(f"layer {layer}" for layer in range(training.spec.num_layers)), "head"]
 
 
 def pieces(training: Training, speed: float) -> list[Layer]:
-    """Embedding, layers, head with the last norm. speed: FLOP/s that a device reaches.
+    """List embedding, layers, and head with the last norm. speed: FLOP/s that a device reaches.
 
-    seconds and activations of one microbatch: forward, and a backward of twice the FLOPs. A tied head is counted where
-    it is: on its own stage it is a second copy of the embedding.
+    seconds and activations are of one microbatch: forward, and a backward of twice the FLOPs. The
+    head counts as a copy even if it is tied, because on its own stage it is a second copy of the
+    embedding.
     """
-    spec, per_parameter = training.spec, training.recipe.bytes_per_parameter
+    spec = training.spec
+    per_parameter = training.recipe.bytes_per_parameter
     work = flops.forward(spec, batch=training.microbatch, sequence=training.tokens_per_sequence)
     counts = models.parameters(spec)
     head = work.pop("head")

@@ -1,12 +1,13 @@
-"""A pipeline schedule on a clock: when every stage does what, how long it waits, what it holds meanwhile.
+"""A pipeline schedule on a clock: when each stage does what, how long it waits, what it holds.
 
 "The bubble" is measured in three ways. With p equal stages and m microbatches, GPipe and 1F1B have
 
-    waiting / computing              (p - 1) / m            Narayanan et al. 2021, 2.2.1, https://arxiv.org/abs/2104.04473
-    waiting / (waiting + computing)  (p - 1) / (m + p - 1)  Huang et al. 2019, 2.3, https://arxiv.org/abs/1811.06965
+    waiting / computing              (p - 1) / m            Narayanan et al. 2021, section 2.2.1
+    waiting / (waiting + computing)  (p - 1) / (m + p - 1)  Huang et al. 2019, section 2.3
 
-and Qi et al. 2023 (https://arxiv.org/abs/2401.10241) count only the waiting between the first action of a stage and its
-last, since they let a stage begin the next batch before others have ended this one.
+(https://arxiv.org/abs/2104.04473, https://arxiv.org/abs/1811.06965). Qi et al. 2023
+(https://arxiv.org/abs/2401.10241) count only the waiting between a stage's first action and its
+last, because they let a stage begin the next batch before others have finished this one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,31 +23,36 @@ from shardlab.trace import Event
 
 @dataclass(frozen=True)
 class Timeline:
-    """A schedule with the start and the end of each of its actions, in seconds. Lists have one entry for each stage."""
+    """A schedule with the start and end of each action, in seconds.
+
+    Lists have one entry for each stage.
+    """
 
     schedule: Schedule
     spans: list[list[tuple[Any, Any]]]
 
     @property
     def makespan(self) -> Any:
-        """From the first action of all to the last, in seconds."""
+        """Seconds from the first action of all stages to the last."""
         return max(row[-1][1] for row in self.spans) - min(row[0][0] for row in self.spans)
 
     @property
     def busy(self) -> list[Any]:
-        """Seconds each stage computes; joined actions share their time."""
+        """Seconds for which each stage computes; joined actions share their time."""
         return [sum(end - start for start, end in dict.fromkeys(row)) for row in self.spans]
 
     @property
     def waiting(self) -> list[Any]:
-        """Seconds each stage does not compute, of the whole makespan."""
+        """Seconds of the makespan for which each stage does not compute."""
         makespan = self.makespan
         return [makespan - busy for busy in self.busy]
 
     @property
     def waiting_inside(self) -> list[Any]:
-        """Seconds each stage does not compute between its own first action and its own last."""
-        return [row[-1][1] - row[0][0] - busy for row, busy in zip(self.spans, self.busy, strict=True)]
+        """Seconds for which each stage does not compute between its own first and last action."""
+        return [
+            row[-1][1] - row[0][0] - busy for row, busy in zip(self.spans, self.busy, strict=True)
+        ]
 
     @property
     def bubble_of_ideal(self) -> Any:
@@ -59,30 +65,36 @@ class Timeline:
         return sum(self.waiting) / (self.makespan * self.schedule.num_stages)
 
     def held(self, stage: int, *, activation: Any = 1, kept: Any = 1) -> list[tuple[Any, Any]]:
-        """The activations on a stage as (from when, how much), a step for each change.
+        """List the activations on a stage as (time, amount), one entry for each change.
 
-        activation: what a forward leaves, in any unit; or a list with an entry for each part of the model.
-        kept: the share of it that I leaves for W. Qi et al. 2023 write M_B and M_W for the whole and for that share.
+        activation: what a forward leaves, in any unit; or a list with an entry for each part of the
+        model. kept: the share of it that I leaves for W. Qi et al. 2023 write M_B and M_W for the
+        whole and for that share.
         """
         parts = self.schedule.parts[stage]
-        sizes = [activation[part] if isinstance(activation, Sequence) else activation for part in parts]
+        unequal = isinstance(activation, Sequence)
+        sizes = [activation[part] if unequal else activation for part in parts]
+        shares = {"F": 1, "B": -1, "I": kept - 1, "W": -kept}
         steps: list[tuple[Any, Any]] = []
         now: Any = 0
-        for action, (start, end) in zip(self.schedule.orders[stage], self.spans[stage], strict=True):
-            now += sizes[action.chunk] * {"F": 1, "B": -1, "I": kept - 1, "W": -kept}[action.kind]
+        for action, (start, end) in zip(
+            self.schedule.orders[stage], self.spans[stage], strict=True
+        ):
+            now += sizes[action.chunk] * shares[action.kind]
             at = start if action.kind == "F" else end
             if steps and steps[-1][0] == at:
-                steps.pop()  # what is freed makes room at once
+                steps.pop()  # freed memory is reused at once
             steps.append((at, now))
         return steps[:1] + [after for before, after in pairwise(steps) if before[1] != after[1]]
 
     def peaks(self, *, activation: Any = 1, kept: Any = 1) -> list[Any]:
-        """The most that each stage holds; for `activation` and `kept` see `held`."""
+        """Return the most that each stage holds; for `activation` and `kept` see `held`."""
         stages = range(self.schedule.num_stages)
-        return [max(amount for _, amount in self.held(s, activation=activation, kept=kept)) for s in stages]
+        held = [self.held(stage, activation=activation, kept=kept) for stage in stages]
+        return [max(amount for _, amount in steps) for steps in held]
 
     def events(self) -> list[Event]:
-        """As ranks would record it: stage s is rank s, an action's name its op."""
+        """List the events as ranks record them: stage s is rank s, an action's name its op."""
         return [
             Event(stage, "compute", str(action), (stage,), 0, float(start), float(end))
             for stage, (order, row) in enumerate(zip(self.schedule.orders, self.spans, strict=True))
@@ -99,24 +111,30 @@ def play(
     latency: Any = 0,
     overlap: bool = True,
 ) -> Timeline:
-    """The timeline of a schedule in which every action starts as soon as it can.
+    """Play a schedule in which every action starts as soon as it can.
 
-    durations  seconds of one action: {"F": 1, "B": 2} or {"F": 1, "I": 1, "W": 1}, and "F&B" for joined actions; or a
-               list of such, one for each part of the model, in its order. B is I + W where it is not given.
-    nbytes     of a message between two stages, which a link of that bandwidth (bytes/s) carries one after the other
-    latency    seconds
-    overlap    a stage computes while its messages travel; False: it waits until they have arrived
+        durations  seconds of one action: {"F": 1, "B": 2} or {"F": 1, "I": 1, "W": 1}, and "F&B"
+                   for joined actions; or a list of such, one for each part of the model, in its
+                   order. Without "B", B is I + W.
+        nbytes     of a message between two stages; a link of `bandwidth` (bytes/s) carries one
+                   message after the other
+        latency    seconds
+        overlap    a stage computes while its messages travel; False: it waits for their arrival
 
-    Errors: ValueError for a deadlock, or a duration that is missing.
+    Errors: ValueError for a deadlock, or a missing duration.
     """
     transfer = nbytes / bandwidth if nbytes else 0
-    return Timeline(schedule, schedules.times(schedule, durations, latency=latency, transfer=transfer, overlap=overlap))
+    spans = schedules.times(
+        schedule, durations, latency=latency, transfer=transfer, overlap=overlap
+    )
+    return Timeline(schedule, spans)
 
 
 def recorded(schedule: Schedule, events: Iterable[Event]) -> Timeline:
-    """The timeline of a batch that ran: the actions of all stages, as `events` or `ranks.pipeline` give them.
+    """Make the timeline of a batch that ran, from the events of all stages.
 
-    Errors: ValueError unless every stage did what the schedule says.
+    `Timeline.events` and `ranks.pipeline` give them. Errors: ValueError unless every stage did what
+    the schedule says.
     """
     found = sorted(events, key=lambda event: event.start)
     spans: list[list[tuple[Any, Any]]] = []
@@ -124,15 +142,18 @@ def recorded(schedule: Schedule, events: Iterable[Event]) -> Timeline:
         mine = [event for event in found if event.rank == stage and event.kind == "compute"]
         if [event.op for event in mine] != list(map(str, order)):
             raise ValueError(
-                f"stage {stage} did {len(mine)} actions where {schedule.name} has {len(order)}, or in another order; "
-                "pass the events of all stages, of one batch"
+                f"stage {stage} did {len(mine)} actions where {schedule.name} has {len(order)}, "
+                "or in another order; pass the events of all stages, of one batch"
             )
         spans.append([(event.start, event.end) for event in mine])
     return Timeline(schedule, spans)
 
 
 def typical(run: Timeline) -> list[dict[str, float]]:
-    """The median duration of each kind of action, for each part of the model: what `play` takes."""
+    """Return the median duration of each kind of action, for each part of the model.
+
+    `play` takes it as `durations`.
+    """
     found: list[dict[str, list[float]]] = [{} for _ in range(run.schedule.num_parts)]
     for stage, (order, row) in enumerate(zip(run.schedule.orders, run.spans, strict=True)):
         for action, (start, end) in zip(order, row, strict=True):
@@ -142,7 +163,7 @@ def typical(run: Timeline) -> list[dict[str, float]]:
 
 
 def sent_bytes(schedule: Schedule, nbytes: float | Sequence[float]) -> list[float]:
-    """Bytes that each stage sends to others in one batch: activations forward, their gradients backward.
+    """Count the bytes that each stage sends in one batch: activations forward, gradients backward.
 
     nbytes: of one message; or a list with an entry for each microbatch.
     """

@@ -1,5 +1,5 @@
 """Search for the fastest layout of a model on a cluster.
 
-`plans` says what is asked and what is answered, `planner` searches with what `footprint` says of memory, and `remedies`
-says what to change where nothing fits.
+`plans` defines questions and answers, `planner` searches, with the `tables` that plans share and
+the memory counts of `footprint`, and `remedies` names what to change where nothing fits.
 """

@@ -1,184 +1,224 @@
-"""Every way to cut a model over a cluster, timed or rejected.
+"""Search for the fastest layout: every way to cut a model over a cluster, timed or rejected.
 
-What a step takes is `step`'s sum, what it holds is `memory`'s. Here both are taken apart, so that what depends on few
-of the choices is computed once for all the others: a hundred thousand plans take about a second. A test holds the
-results to those of `step` and `memory`.
+`step` and `memory` define what a plan takes. The search computes each of their terms once for all
+plans that share it, so that a hundred thousand plans take about a second. A test compares the
+results with `step.step` and `memory.total`.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from shardlab.layout import Layout, divisors, tensor_degrees
 
 from .. import step
-from ..facts.hardware import Link
 from ..step import axes, exposed
-from ..training import Training
+from ..step.exposed import DataMessages, DataWait, Holdings
 from . import footprint
-from .plans import Plan, Plans, Question
+from .plans import Plans, Question, TrainingPlan
+from .tables import Degrees, Microbatch, Tables
 
-Degrees = tuple[int, int, int, int]  # tp, cp, pp, dp
+
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """A schedule with its chunks, and the stages that they make."""
+
+    schedule: str
+    chunks: int
+    stages: step.StageLayers
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Zero:
+    """What one stage of ZeRO costs for given degrees."""
+
+    stage: int
+    messages: DataMessages
+    once: float  # seconds in a step: the update, and the sum of a tied embedding's gradients
+    first_bytes: float  # resident on the first stage
+    last_bytes: float  # resident on the last stage
 
 
 def search(question: Question) -> Plans:
-    """Every plan, timed or rejected."""
-    tables = _Tables(question)
-    fitting: list[Plan] = []
-    rejected: list[Plan] = []
+    """Time or reject every plan; sort those that fit, the fastest first."""
+    tables = Tables(question)
+    fitting: list[TrainingPlan] = []
+    rejected: list[TrainingPlan] = []
     for degrees, reason in _degrees(question):
         if reason:
-            rejected.append(Plan(0.0, 0.0, *degrees, reason=reason))
+            rejected.append(degrees.rejected(reason))
             continue
-        for plan in _Cut(tables, degrees).plans():
+        for plan in _Search(tables, degrees).plans():
             (rejected if plan.reason else fitting).append(plan)
     fitting.sort()
     return Plans(question, fitting, rejected)
 
 
 def _degrees(question: Question) -> Iterator[tuple[Degrees, str]]:
-    """(tp, cp, pp, dp) that use all GPUs, each with the reason why it cannot be, or ""."""
-    gpus, works = question.cluster.gpus, set(tensor_degrees(question.spec))
+    """Yield all degrees that use every GPU, each with the reason why it is impossible, or ""."""
+    gpus = question.cluster.gpus
+    possible = set(tensor_degrees(question.spec))
     for tp in divisors(gpus):
         for cp in question.context:
-            for pp in divisors(gpus // (tp * cp)) if gpus % (tp * cp) == 0 else ():
+            if gpus % (tp * cp):
+                continue
+            for pp in divisors(gpus // (tp * cp)):
                 dp = gpus // (tp * cp * pp)
                 tests = {
-                    "heads": tp not in works,
+                    "heads": tp not in possible,
                     "node size": not axes.fits_nodes(question.cluster, tp),
                     "layers": pp > question.spec.num_layers,
                     "batch": question.batch % dp > 0,
                     "sequence": question.length % cp > 0,
                 }
-                yield (tp, cp, pp, dp), next((reason for reason, failed in tests.items() if failed), "")
+                failed = [reason for reason, fails in tests.items() if fails]
+                yield Degrees(tp=tp, cp=cp, pp=pp, dp=dp), failed[0] if failed else ""
 
 
-class _Tables:
-    """What many plans share, computed once."""
+class _Search:
+    """All plans with given degrees."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.chip = question.cluster.node.chip
-        self.recomputations = [
-            each for each in question.recomputations if each != "selective" or question.attention == "stored"
-        ]
-        self.microbatches: dict[tuple[object, ...], tuple[step.Micro, footprint.Kept]] = {}
-        self.links: dict[tuple[int, int], dict[str, Link]] = {}
-
-    def training(self, layout: Layout, microbatch: int = 1, recomputation: str = "none") -> Training:
-        """One microbatch of it."""
-        question = self.question
-        return Training(
-            spec=question.spec,
-            layout=layout,
-            recipe=question.recipe,
-            microbatch=microbatch,
-            sequence=question.sequence,
-            attention=question.attention,
-            recomputation=recomputation,
-            dropout=question.dropout,
-        )
-
-    def micro(self, tp: int, cp: int, shared: bool, size: int, again: str) -> tuple[step.Micro, footprint.Kept]:
-        """Seconds and bytes of a microbatch; shared: the sequence is, too."""
-        key = tp, cp, shared, size, again
-        if key not in self.microbatches:
-            training = self.training(Layout(tp=tp, cp=cp, sequence_parallel=shared), size, again)
-            run, cluster = self.question.run(training), self.question.cluster
-            if (tp, cp) not in self.links:
-                self.links[tp, cp] = {"tp": axes.link(cluster, 1, tp), "cp": axes.link(cluster, tp, cp)}
-            self.microbatches[key] = step.microbatch(run, self.links[tp, cp]), footprint.kept(training)
-        return self.microbatches[key]
-
-
-class _Zero(NamedTuple):
-    """What one stage of ZeRO means for a (tp, cp, pp, dp)."""
-
-    stage: int
-    messages: exposed.DataMessages
-    once: float  # seconds in a step: the update, and the sum of a tied embedding's gradients
-    first: float  # bytes that stand on the first and on the last stage
-    last: float
-
-
-class _Cut:
-    """All plans of one (tp, cp, pp, dp)."""
-
-    def __init__(self, tables: _Tables, degrees: Degrees) -> None:
-        self.tables, self.question, self.degrees = tables, tables.question, degrees
-        self.tp, self.cp, self.pp, self.dp = degrees
-        layout = Layout(dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp)
+    def __init__(self, tables: Tables, degrees: Degrees) -> None:
+        self.tables = tables
+        self.question = tables.question
+        self.degrees = degrees
+        layout = degrees.layout
         self.links = axes.links(self.question.cluster, layout)
         held = step.holdings(tables.training(layout))
-        self.layers = held.layers  # of the stage with most parameters
+        self.layers = held.layers  # of the stage with the most parameters
         stages = self.question.zero if layout.replicas > 1 else (0,)
         self.zeros = [self._zero(replace(layout, zero=stage), held) for stage in stages]
         self.orders = list(self._orders())
-        self.ends = footprint.layers_of_ends(self.question.spec.num_layers, self.pp)
+        ends = footprint.layers_of_ends(self.question.spec.num_layers, degrees.pp)
+        self.first_layers, self.last_layers = ends
 
-    def _zero(self, layout: Layout, held: exposed.Holdings) -> _Zero:
+    def _zero(self, layout: Layout, held: Holdings) -> _Zero:
         training = self.tables.training(layout)
-        tied = step.tied_seconds(training, self.links["pp"])
+        update = step.update_seconds(training, held, self.tables.chip)
+        replicas = self.links["replicas"]
         return _Zero(
             stage=layout.zero,
-            messages=exposed.data_messages(layout, training.recipe, self.links["replicas"], held),
-            once=step.update_seconds(training, held, self.tables.chip) + tied,
-            first=footprint.standing(training, 0),
-            last=footprint.standing(training, self.pp - 1),
+            messages=exposed.data_messages(layout, training.recipe, replicas, held),
+            once=update + step.tied_seconds(training, self.links["pp"]),
+            first_bytes=footprint.resident_bytes(training, 0),
+            last_bytes=footprint.resident_bytes(training, layout.pp - 1),
         )
 
-    def _orders(self) -> Iterator[tuple[str, int, step.Stages]]:
-        """Schedules, with their chunks and stages; on one stage all are the same."""
+    def _orders(self) -> Iterator[_Order]:
+        """Yield schedules with their chunks and stages; on a single stage all are the same."""
+        pp = self.degrees.pp
         num_layers = self.question.spec.num_layers
-        for name in self.question.schedules if self.pp > 1 else ("1F1B",):
+        for schedule in self.question.schedules if pp > 1 else ("1F1B",):
             options = [1]
-            if name == "interleaved":
-                most = -(-(num_layers + 2) // self.pp)
-                pieces = {v: v * self.pp for v in range(2, most + 1)}
-                options = [v for v, count in pieces.items() if num_layers % count == 0 or (num_layers + 2) % count == 0]
+            if schedule == "interleaved":
+                most = -(-(num_layers + 2) // pp)
+                options = [v for v in range(2, most + 1) if _comes_out(num_layers, v * pp)]
             for chunks in options:
-                yield name, chunks, step.stages_of(num_layers, self.pp, chunks)
+                stages = step.stages_of(num_layers, pp, chunks)
+                yield _Order(schedule=schedule, chunks=chunks, stages=stages)
 
-    def plans(self) -> list[Plan]:
-        """Every one, timed or rejected."""
-        found: list[Plan] = []
-        for shared in self.question.sequence_parallel if self.tp > 1 else (False,):
-            if shared and self.question.length % (self.cp * self.tp):
-                found.append(Plan(0.0, 0.0, *self.degrees, sequence_parallel=True, reason="sequence"))
+    def plans(self) -> list[TrainingPlan]:
+        """List every plan, timed or rejected."""
+        found: list[TrainingPlan] = []
+        tp = self.degrees.tp
+        for shared in self.question.sequence_parallel if tp > 1 else (False,):
+            if shared and self.question.length % (self.degrees.cp * tp):
+                found.append(self.degrees.rejected("sequence", sequence_parallel=True))
                 continue
-            for size in divisors(self.question.batch // self.dp):
+            for size in divisors(self.question.batch // self.degrees.dp):
                 for again in self.tables.recomputations:
-                    self._time(shared, size, again, found)
+                    one = self.tables.microbatch(
+                        self.degrees, size, sequence_parallel=shared, recomputation=again
+                    )
+                    found.extend(self._plans_of(one))
         return found
 
-    def _time(self, shared: bool, size: int, again: str, found: list[Plan]) -> None:
-        """All schedules and stages of ZeRO for one kind of microbatch."""
-        pp, engine, capacity = self.pp, self.question.engine, self.question.capacity
-        tp, cp, _, dp = self.degrees
-        m = self.question.batch // (self.dp * size)
-        micro, kept = self.tables.micro(self.tp, self.cp, shared, size, again)
-        spec, tokens = self.question.spec, size * self.question.length // self.cp
-        nbytes = tokens * spec.hidden_size * self.question.recipe.element / self.tp
-        send = step.send_seconds(nbytes, pp, self.links["pp"])
-        computing = self.layers, micro.forward, micro.backward
-        waits = [exposed.data_wait(zero.messages, engine, *computing) for zero in self.zeros]
-        most, least = self.ends
-        for name, chunks, cut in self.orders:
-            if name == "interleaved" and m < pp:
-                found.append(Plan(0.0, 0.0, tp, cp, pp, dp, 0, shared, size, again, name, chunks, "microbatches"))
+    def _plans_of(self, one: Microbatch) -> Iterator[TrainingPlan]:
+        """Yield the plans of all schedules and all stages of ZeRO for one kind of microbatch."""
+        engine = self.question.engine
+        num_microbatches = self.question.batch // (self.degrees.dp * one.size)
+        send = step.send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
+        forward = one.time.forward
+        backward = one.time.backward
+        waits = [
+            exposed.data_wait(zero.messages, engine, self.layers, forward, backward)
+            for zero in self.zeros
+        ]
+        for order in self.orders:
+            if order.schedule == "interleaved" and num_microbatches < self.degrees.pp:
+                yield self._plan(one, order, reason="microbatches")
                 continue
-            flying = footprint.flying(name, 0, pp, m, chunks)
-            first = footprint.first_stage(kept, flying, most / chunks, alone=pp == 1)
-            last = 0.0
-            if pp > 1:
-                last = footprint.last_stage(kept, footprint.flying(name, pp - 1, pp, m, chunks), least / chunks)
-            sending = step.sending_seconds(send, pp, m, chunks, name == "naive", engine)
+            first, last = self._bytes_of_ends(one, order, num_microbatches)
+            sending = step.sending_seconds(
+                send,
+                engine,
+                pp=self.degrees.pp,
+                num_microbatches=num_microbatches,
+                chunks=order.chunks,
+                schedule=order.schedule,
+            )
             for zero, wait in zip(self.zeros, waits, strict=True):
-                nbytes = max(zero.first + first, zero.last + last)
-                seconds, reason = 0.0, "memory"
-                if nbytes <= capacity:
-                    busy = step.pipeline_seconds(micro, wait, cut, m, chunks, name == "naive")
-                    seconds, reason = busy + sending + wait.end + zero.once, ""
-                found.append(
-                    Plan(seconds, nbytes, tp, cp, pp, dp, zero.stage, shared, size, again, name, chunks, reason)
-                )
+                nbytes = max(zero.first_bytes + first, zero.last_bytes + last)
+                if nbytes > self.question.capacity:
+                    yield self._plan(one, order, zero.stage, nbytes=nbytes, reason="memory")
+                    continue
+                busy = self._busy(one, order, wait, num_microbatches)
+                seconds = busy + sending + wait.end + zero.once
+                yield self._plan(one, order, zero.stage, seconds=seconds, nbytes=nbytes)
+
+    def _busy(self, one: Microbatch, order: _Order, wait: DataWait, num_microbatches: int) -> float:
+        """Time the pipeline from its first forward to its last backward, without messages."""
+        return step.pipeline_seconds(
+            one.time,
+            wait,
+            order.stages,
+            num_microbatches=num_microbatches,
+            chunks=order.chunks,
+            schedule=order.schedule,
+        )
+
+    def _bytes_of_ends(
+        self, one: Microbatch, order: _Order, num_microbatches: int
+    ) -> tuple[float, float]:
+        """Count the bytes on the first and the last stage that depend on the microbatches."""
+        pp = self.degrees.pp
+        size = {"pp": pp, "num_microbatches": num_microbatches, "chunks": order.chunks}
+        flying = footprint.in_flight(order.schedule, 0, **size)
+        layers = self.first_layers / order.chunks
+        first = footprint.microbatch_bytes(one.memory, flying, layers, first=True, last=pp == 1)
+        if pp == 1:
+            return first, first
+        flying = footprint.in_flight(order.schedule, pp - 1, **size)
+        layers = self.last_layers / order.chunks
+        last = footprint.microbatch_bytes(one.memory, flying, layers, first=False, last=True)
+        return first, last
+
+    def _plan(
+        self,
+        one: Microbatch,
+        order: _Order,
+        zero: int = 0,
+        *,
+        seconds: float = 0.0,
+        nbytes: float = 0.0,
+        reason: str = "",
+    ) -> TrainingPlan:
+        return TrainingPlan(
+            seconds=seconds,
+            nbytes=nbytes,
+            tp=self.degrees.tp,
+            cp=self.degrees.cp,
+            pp=self.degrees.pp,
+            dp=self.degrees.dp,
+            zero=zero,
+            sequence_parallel=one.sequence_parallel,
+            microbatch=one.size,
+            recomputation=one.recomputation,
+            schedule=order.schedule,
+            chunks=order.chunks,
+            reason=reason,
+        )
+
+
+def _comes_out(num_layers: int, pieces: int) -> bool:
+    """Tell whether layers, or layers with embedding and head, split evenly into `pieces`."""
+    return num_layers % pieces == 0 or (num_layers + 2) % pieces == 0

@@ -1,11 +1,11 @@
-"""What a planner is asked and what it answers: a question, plans that fit, plans that do not and why.
+"""What the planner is asked, and what it answers: plans that fit, and why the others do not.
 
-A plan is tp x cp x pp x dp, a stage of ZeRO, sequence parallelism, a microbatch, a schedule with its chunks, and what
-is recomputed. `planner.search` finds them.
+A plan is tp x cp x pp x dp, a stage of ZeRO, sequence parallelism, a microbatch size, a schedule
+with its chunks, and a recomputation policy. `planner.search` finds them.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -33,7 +33,7 @@ REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is to be trained, on what; and the choices that are open."""
+    """What to train, on which machine, and the choices that are open."""
 
     spec: TransformerSpec
     cluster: Cluster
@@ -49,11 +49,15 @@ class Question:
     sequence_parallel: tuple[bool, ...] = (False, True)
     recomputations: tuple[str, ...] = ("none", "selective", "full")
     schedules: tuple[str, ...] = ("1F1B", "GPipe", "interleaved")
-    headroom: float = 0.0  # the share of a GPU's memory that is left free, for all that the formulas leave out
+    # The share of a GPU's memory to leave free, for what the formulas leave out.
+    headroom: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.headroom < 1:
-            raise ValueError(f"headroom={self.headroom} is no share of the memory; use 0 to 1, such as 0.1")
+            raise ValueError(
+                f"headroom={self.headroom} must be a share of the memory, 0 or more and below 1; "
+                "use 0.1 to leave a tenth free"
+            )
 
     @property
     def capacity(self) -> float:
@@ -66,19 +70,27 @@ class Question:
         return self.spec.context_length if self.sequence is None else self.sequence
 
     def run(self, training: Training) -> step.Run:
-        """A training on this cluster, with this engine."""
-        return step.Run(training=training, cluster=self.cluster, engine=self.engine, precision=self.precision)
+        """Make a run of the training on this cluster, with this engine."""
+        return step.Run(
+            training=training,
+            cluster=self.cluster,
+            engine=self.engine,
+            precision=self.precision,
+        )
 
 
-class Plan(NamedTuple):
-    """One way to train. What is 0 was not looked at, for the reason shows before."""
+class TrainingPlan(NamedTuple):
+    """One way to train. A field that is 0 was not computed: the plan was rejected before.
 
-    seconds: float  # of one step; 0 if it does not run
-    nbytes: float  # on a rank of the fullest stage
-    tp: int
-    cp: int
-    pp: int
-    dp: int
+    A tuple, because the planner makes a hundred thousand of them in a second. Build it by keyword.
+    """
+
+    seconds: float = 0.0  # duration of one step; 0 if the plan was rejected
+    nbytes: float = 0.0  # on a rank of the fullest stage
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int = 1
     zero: int = 0
     sequence_parallel: bool = False
     microbatch: int = 0
@@ -89,78 +101,98 @@ class Plan(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In few words: "tp 8, pp 64, dp 6, microbatch 1, 1F1B, full recomputation"."""
-        degrees = [f"{axis} {degree}" for axis in ("tp", "cp", "pp", "dp") if (degree := getattr(self, axis)) > 1]
-        words = [", ".join(degrees) or "one GPU"]
-        words += [f"ZeRO-{self.zero}"] * (self.zero > 0) + ["sequence parallel"] * self.sequence_parallel
-        words += [f"microbatch {self.microbatch}"] * (self.microbatch > 0)
+        """Describe the plan: "tp 8, pp 64, dp 6, microbatch 1, 1F1B, full recomputation"."""
+        degrees = {axis: getattr(self, axis) for axis in ("tp", "cp", "pp", "dp")}
+        words = [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
+        words = words or ["one GPU"]
+        if self.zero:
+            words.append(f"ZeRO-{self.zero}")
+        if self.sequence_parallel:
+            words.append("sequence parallel")
+        if self.microbatch:
+            words.append(f"microbatch {self.microbatch}")
         if self.pp > 1 and self.schedule:
-            words.append(f"{self.schedule} in {self.chunks} chunks" if self.chunks > 1 else self.schedule)
-        return ", ".join(words + [f"{self.recomputation} recomputation"] * (self.recomputation not in ("", "none")))
+            chunks = f" in {self.chunks} chunks" if self.chunks > 1 else ""
+            words.append(self.schedule + chunks)
+        if self.recomputation not in ("", "none"):
+            words.append(f"{self.recomputation} recomputation")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
 class Plans:
-    """The answer: plans that fit, the fastest first, and those that do not."""
+    """The planner's answer: plans that fit, the fastest first, and plans that do not."""
 
     question: Question
-    fitting: list[Plan]
-    rejected: list[Plan]
+    fitting: list[TrainingPlan]
+    rejected: list[TrainingPlan]
 
     @property
     def count(self) -> int:
-        """How many were looked at."""
+        """Count all plans, fitting or rejected."""
         return len(self.fitting) + len(self.rejected)
 
     @property
-    def best(self) -> Plan:
-        """The fastest. Errors: ValueError where nothing fits, with what comes nearest."""
+    def best(self) -> TrainingPlan:
+        """Return the fastest plan. Errors: ValueError where none fits, with the nearest one."""
         if not self.fitting:
             raise ValueError(f"nothing fits on {self.question.cluster.name}: {self.nearest}")
         return self.fitting[0]
 
     @cached_property
     def reasons(self) -> dict[str, int]:
-        """How many were rejected for each reason, in the order of REASONS."""
+        """Count the plans rejected for each reason, in the order of REASONS."""
         counts = Counter(plan.reason for plan in self.rejected)
         return {reason: counts[reason] for reason in REASONS if counts[reason]}
 
     @property
     def nearest(self) -> str:
-        """Of all that lack memory, the one that lacks least."""
+        """Describe the plan that lacks the least memory."""
         short = [plan for plan in self.rejected if plan.reason == "memory"]
         if not short:
             return "no degrees split this model and batch"
         least = min(short, key=lambda plan: plan.nbytes)
         return f"{least.name}: {why(self.question, least)}"
 
-    def where(self, **choices: int | str | bool) -> list[Plan]:
-        """Those that fit and have these values, the fastest first: where(tp=8, pp=64)."""
-        return [plan for plan in self.fitting if all(getattr(plan, name) == value for name, value in choices.items())]
+    def where(self, **choices: int | str | bool) -> list[TrainingPlan]:
+        """List the fitting plans with these values, the fastest first: where(tp=8, pp=64)."""
+        return [plan for plan in self.fitting if _has(plan, choices)]
 
-    def rejected_where(self, **choices: int | str | bool) -> list[Plan]:
-        """Those that do not fit and have these values; of those that lack memory, what lacks least first."""
-        found = (plan for plan in self.rejected if all(getattr(plan, name) == value for name, value in choices.items()))
+    def rejected_where(self, **choices: int | str | bool) -> list[TrainingPlan]:
+        """List the rejected plans with these values; of those that need memory, the least first."""
+        found = [plan for plan in self.rejected if _has(plan, choices)]
         return sorted(found, key=lambda plan: plan.nbytes)
 
     @cached_property
-    def different(self) -> list[Plan]:
-        """The fastest of every (tp, cp, pp), the fastest first: the others differ from them in little."""
-        found: dict[tuple[int, int, int], Plan] = {}
+    def different(self) -> list[TrainingPlan]:
+        """List the fastest plan of each (tp, cp, pp), the fastest first.
+
+        Other plans with the same degrees differ little from them.
+        """
+        found: dict[tuple[int, int, int], TrainingPlan] = {}
         for plan in self.fitting:
             found.setdefault((plan.tp, plan.cp, plan.pp), plan)
         return list(found.values())
 
 
-def run_of(question: Question, plan: Plan) -> step.Run:
-    """The plan for `step.step`."""
+def _has(plan: TrainingPlan, choices: Mapping[str, int | str | bool]) -> bool:
+    return all(getattr(plan, name) == value for name, value in choices.items())
+
+
+def run_of(question: Question, plan: TrainingPlan) -> step.Run:
+    """Turn a plan into the run that `step.step` takes."""
     return question.run(training_of(question, plan))
 
 
-def training_of(question: Question, plan: Plan) -> Training:
-    """The plan as a training. Errors: ValueError for a plan that was not looked at to its end."""
+def training_of(question: Question, plan: TrainingPlan) -> Training:
+    """Turn a plan into a training. Errors: ValueError for a plan without a microbatch size."""
     layout = Layout(
-        dp=plan.dp, tp=plan.tp, pp=plan.pp, cp=plan.cp, zero=plan.zero, sequence_parallel=plan.sequence_parallel
+        dp=plan.dp,
+        tp=plan.tp,
+        pp=plan.pp,
+        cp=plan.cp,
+        zero=plan.zero,
+        sequence_parallel=plan.sequence_parallel,
     )
     if not plan.microbatch:
         raise ValueError(f"{plan.name} does not split: {why(question, plan)}")
@@ -179,25 +211,30 @@ def training_of(question: Question, plan: Plan) -> Training:
     )
 
 
-def why(question: Question, plan: Plan) -> str:
-    """Why a plan does not run, with the numbers; or that it fits."""
-    spec, gpus = question.spec, question.cluster.node.gpus
+def why(question: Question, plan: TrainingPlan) -> str:
+    """Say why a plan does not run, with the numbers; or that it fits."""
+    spec = question.spec
+    gpus = question.cluster.node.gpus
     capacity = question.capacity
     if plan.reason in ("memory", ""):
-        much, room = units.text(plan.nbytes, "B"), units.text(capacity, "B")
+        used = f"{units.text(plan.nbytes, 'B')} of {units.text(capacity, 'B')}"
         if not plan.reason:
-            return f"fits: {much} of {room}"
-        return f"needs {much} of {room}, {units.text(plan.nbytes - capacity, 'B')} too much"
+            return f"fits: {used}"
+        return f"needs {used}, {units.text(plan.nbytes - capacity, 'B')} too much"
     works = [tp for tp in tensor_degrees(spec) if axes.fits_nodes(question.cluster, tp)]
     texts: dict[str, Callable[[], str]] = {
-        "heads": lambda: f"{spec.num_heads} heads do not split over tp={plan.tp}; use {listed(works)}",
-        "node size": lambda: f"tp={plan.tp} does not share nodes of {gpus} GPUs evenly; use {listed(works)}",
+        "heads": lambda: (
+            f"{spec.num_heads} heads do not split over tp={plan.tp}; use {listed(works)}"
+        ),
+        "node size": lambda: (
+            f"tp={plan.tp} does not share nodes of {gpus} GPUs evenly; use {listed(works)}"
+        ),
         "layers": lambda: f"{spec.num_layers} layers leave some of {plan.pp} stages empty",
         "batch": lambda: f"a batch of {question.batch} does not split over dp={plan.dp} replicas",
         "sequence": lambda: f"{question.length} tokens do not split over {plan.cp * plan.tp} ranks",
         "microbatches": lambda: (
-            f"{question.batch // (plan.dp * plan.microbatch)} microbatches for {plan.pp} stages; interleaving needs "
-            "at least as many as stages"
+            f"{question.batch // (plan.dp * plan.microbatch)} microbatches for {plan.pp} stages; "
+            "interleaving needs at least as many as stages"
         ),
     }
     return texts[plan.reason]()

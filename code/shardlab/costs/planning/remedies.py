@@ -1,4 +1,4 @@
-"""What to change when a step does not fit on its chip: the least invasive change first, said in words."""
+"""What to change when a step does not fit on its chip: the least invasive change first."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,8 +11,10 @@ from .. import memory, units
 from ..facts import recipes
 from ..training import Training
 
-GPUS_PER_SERVER = 8  # beyond them, tensor parallelism waits for the network
-MOST_RANKS = 2**14  # as many as trained Llama 3 405B (Llama Team 2024, https://arxiv.org/abs/2407.21783)
+GPUS_PER_SERVER = 8  # with more ranks, tensor parallelism waits for the network
+MOST_RANKS = (
+    2**14
+)  # as many as trained Llama 3 405B (Llama Team 2024, https://arxiv.org/abs/2407.21783)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +22,8 @@ class Remedy:
     """Changes that make a step fit."""
 
     training: Training  # after the changes
-    changes: tuple[str, ...]  # in words; none: it fits as it is
-    nbytes: float  # on a rank of the worst stage
+    changes: tuple[str, ...]  # in words; empty: it fits as it is
+    nbytes: float  # on a rank of the fullest stage
 
 
 Changes = Iterator[tuple[str, Training]]
@@ -31,27 +33,37 @@ Way = tuple[tuple[str, ...], Training]
 
 @cache
 def smallest(training: Training, capacity: float) -> Remedy | None:
-    """The first way to fit into so many bytes; None where no combination that is tried does.
+    """Find the first way to fit into `capacity` bytes.
 
-    Changes that need no further rank come first, those of AT_ONCE before Adam in 8 bits; then as few ranks as
-    possible, and as few pipeline stages. Few changes before many, in the order of AT_ONCE, which is by what they
-    cost; each by as little as helps.
+    None where no combination that is tried fits.
+
+    Changes that need no further rank come first, those of AT_ONCE before 8-bit Adam; then as few
+    ranks as possible, and as few pipeline stages. Few changes come before many, in the order of
+    AT_ONCE, which is by cost; each change is as small as suffices.
     """
-    for changes, changed in _ways(training, lambda base: any(_fits(each, capacity) for each in _leanest(base))):
+
+    def hopeful(base: Training) -> bool:
+        return any(_fits(each, capacity) for each in _leanest(base))
+
+    for changes, changed in _ways(training, hopeful):
         if _fits(changed, capacity):
             return Remedy(training=changed, changes=changes, nbytes=memory.total(changed))
     return None
 
 
 def verdict(training: Training, capacity: float) -> str:
-    """One sentence: it fits, or what does not, and the smallest change after which it would."""
+    """Say in a sentence that a step fits, or what does not, and the smallest change that helps."""
     stage = memory.worst_stage(training)
     held = memory.per_rank(training, stage)
-    whole, states = sum(held.values()), sum(held[part] for part in memory.CUT_FROM)
-    where = units.text(capacity, "B") + (f" (stage {stage}, the fullest)" if training.layout.pp > 1 else "")
+    whole = sum(held.values())
+    states = sum(held[part] for part in memory.CUT_FROM)
+    where = units.text(capacity, "B")
+    if training.layout.pp > 1:
+        where += f" (stage {stage}, the fullest)"
     if whole <= capacity:
         return f"fits: {units.text(whole, 'B')} of {where}"
-    parts = f"{units.text(states, 'B')} of states and {units.text(whole - states, 'B')} of activations and buffers"
+    parts = f"{units.text(states, 'B')} of states"
+    parts += f" and {units.text(whole - states, 'B')} of activations and buffers"
     return f"does not fit: {parts} in {where}; {_way_out(smallest(training, capacity))}"
 
 
@@ -64,14 +76,17 @@ def _way_out(remedy: Remedy | None) -> str:
 
 
 def _ways(training: Training, hopeful: Callable[[Training], bool]) -> Iterator[Way]:
-    """Every way to try, in order; hopeful: whether anything that needs no further rank could help."""
+    """Yield every way to try, in order.
+
+    hopeful: whether anything without further ranks could help.
+    """
     for count in range(len(AT_ONCE) if hopeful(training) else 1):
         yield from _combined(training, AT_ONCE, count)
     for adam, smaller in _eight_bit(training):
         for count in range(len(AT_ONCE) if hopeful(smaller) else 0):
             for words, changed in _combined(smaller, AT_ONCE, count):
                 yield (*words, adam), changed
-    grown = sorted(_larger(training), key=lambda way: (way[1].layout.ranks, way[1].layout.pp, way[1].layout.tp))
+    grown = sorted(_larger(training), key=_size)
     for _, alike in groupby(grown, key=lambda way: way[1].layout.ranks):
         larger = [way for way in alike if hopeful(way[1])]
         for count in (0, 1, 2):
@@ -80,12 +95,21 @@ def _ways(training: Training, hopeful: Callable[[Training], bool]) -> Iterator[W
                     yield (*words, *more), changed
 
 
+def _size(way: Way) -> tuple[int, int, int]:
+    """Order ways by their ranks, then by their stages, then by tp."""
+    layout = way[1].layout
+    return layout.ranks, layout.pp, layout.tp
+
+
 def _fits(training: Training, capacity: float) -> bool:
     return memory.total(training) <= capacity
 
 
 def _leanest(training: Training) -> Iterator[Training]:
-    """The least that the changes of AT_ONCE leave, for each stage of ZeRO: its buffers may outweigh what it cuts."""
+    """Yield the leanest trainings that AT_ONCE reaches, one for each stage of ZeRO.
+
+    A later stage need not be leaner: its buffers may outweigh what it cuts.
+    """
     for kind in AT_ONCE:
         if kind is not _zero:
             *_, (_, training) = [("", training), *kind(training)]
@@ -99,7 +123,7 @@ def _larger(training: Training) -> Iterator[Way]:
 
 
 def _combined(training: Training, kinds: tuple[Kind, ...], count: int) -> Iterator[Way]:
-    """Every choice of so many kinds, and of one option for each."""
+    """Yield every choice of `count` kinds, and of one option for each."""
     for chosen in combinations(kinds, count):
         yield from _in_turn(training, chosen)
 
@@ -113,7 +137,7 @@ def _in_turn(training: Training, chosen: tuple[Kind, ...]) -> Iterator[Way]:
             yield (words, *more), last
 
 
-# ---- kinds of change -----------------------------------------------------------------------------------------------
+# ---- kinds of change -----------------------------------------------------------------------------
 
 
 def _flash(training: Training) -> Changes:
@@ -123,8 +147,12 @@ def _flash(training: Training) -> Changes:
 
 def _sequence_parallel(training: Training) -> Changes:
     layout = training.layout
-    if layout.tp > 1 and not layout.sequence_parallel and not training.tokens_per_sequence % (layout.tp * layout.cp):
-        yield "sequence parallelism", replace(training, layout=replace(layout, sequence_parallel=True))
+    splits = training.tokens_per_sequence % (layout.tp * layout.cp) == 0
+    if layout.tp > 1 and not layout.sequence_parallel and splits:
+        yield (
+            "sequence parallelism",
+            replace(training, layout=replace(layout, sequence_parallel=True)),
+        )
 
 
 def _smaller_microbatch(training: Training) -> Changes:
@@ -137,7 +165,8 @@ def _smaller_microbatch(training: Training) -> Changes:
 def _zero(training: Training) -> Changes:
     layout = training.layout
     for stage in range(layout.zero + 1, 4 if layout.replicas > 1 else 0):
-        yield f"ZeRO-{stage} over {layout.replicas} ranks", replace(training, layout=replace(layout, zero=stage))
+        changed = replace(layout, zero=stage)
+        yield f"ZeRO-{stage} over {layout.replicas} ranks", replace(training, layout=changed)
 
 
 def _recompute(training: Training) -> Changes:
@@ -154,23 +183,28 @@ def _eight_bit(training: Training) -> Changes:
 
 
 def _tensor(training: Training) -> Changes:
-    layout, length = training.layout, training.tokens_per_sequence
+    layout = training.layout
+    length = training.tokens_per_sequence
     for tp in tensor_degrees(training.spec):
         if layout.tp < tp and tp % layout.tp == 0 == GPUS_PER_SERVER % tp:
             slices = layout.sequence_parallel and length % (tp * layout.cp) == 0
-            yield f"tp={tp}", replace(training, layout=replace(layout, tp=tp, sequence_parallel=slices))
+            changed = replace(layout, tp=tp, sequence_parallel=slices)
+            yield f"tp={tp}", replace(training, layout=changed)
 
 
 def _pipeline(training: Training) -> Changes:
-    layout, pp = training.layout, 2 * training.layout.pp
+    layout = training.layout
+    pp = 2 * training.layout.pp
     while pp <= training.spec.num_layers and training.schedule != "interleaved":
         count = max(training.num_microbatches, pp)  # fewer would leave stages idle
-        yield f"pp={pp}", replace(training, layout=replace(layout, pp=pp), num_microbatches=count)
+        changed = replace(layout, pp=pp)
+        yield f"pp={pp}", replace(training, layout=changed, num_microbatches=count)
         pp *= 2
 
 
 def _data(training: Training) -> Changes:
-    layout, dp = training.layout, 2 * training.layout.dp
+    layout = training.layout
+    dp = 2 * training.layout.dp
     while dp * layout.ranks // layout.dp <= MOST_RANKS:
         yield f"dp={dp}", replace(training, layout=replace(layout, dp=dp))
         dp *= 2

@@ -1,4 +1,7 @@
-"""What others published: models' sizes by date, runs, steps with their layouts, bandwidths; each with its source."""
+"""What others published: models' sizes by date, runs, steps with their layouts, bandwidths.
+
+Every entry names its source.
+"""
 
 from . import a100, bus_bandwidth, h100, history, layouts, runs, steps, studies
 

@@ -1,7 +1,8 @@
-"""Bus bandwidths that others measured on real machines, beside what the wiring lets one expect.
+"""Bus bandwidths that others measured on real machines, and what the wiring lets one expect.
 
-"busbw" is that of nccl-tests: bytes per second times the share that a ring would hand on, which for an all-reduce of n
-ranks is 2(n-1)/n (https://github.com/NVIDIA/nccl-tests/blob/v2.13.10/doc/PERFORMANCE.md). Where a switch adds, every
+"busbw" is that of nccl-tests: bytes per second times the share that a ring would pass on, which for
+an all-reduce of n ranks is 2(n-1)/n
+(https://github.com/NVIDIA/nccl-tests/blob/v2.13.10/doc/PERFORMANCE.md). Where a switch adds, every
 GPU sends and receives only (n+1)/n of the buffer, so that busbw may exceed the rate of the links.
 """
 
@@ -19,17 +20,17 @@ _SHARP, _SPEED = f"{_STAS}#sharp", f"{_STAS}#inter-node-speed-depends-on-intra-n
 class Measured:
     """What one benchmark printed for its longest messages."""
 
-    node: str  # in `nodes`
+    node: str  # name in `nodes`
     num_nodes: int = 1
     gpus: int = 8  # in each node
     op: str = "all_reduce"
-    adds: bool = False  # whether the switch added (NVLS)
+    adds: bool = False  # whether the switch adds (NVLS)
     busbw: float  # bytes/s
     source: str
 
     @property
     def name(self) -> str:
-        """What was measured, in few words."""
+        """A short description of what was measured."""
         node = nodes.node(self.node)
         chip = node.chip.name.split()[0]
         if self.num_nodes > 1:
@@ -38,7 +39,7 @@ class Measured:
 
 
 def bound(measured: Measured) -> float:
-    """The busbw that the slowest link of the way allows if its whole rate could be used.
+    """Return the busbw that the slowest link of the path allows at its full rate.
 
     Errors: ValueError where no switch adds.
     """
@@ -47,14 +48,17 @@ def bound(measured: Measured) -> float:
     gpus = [start + gpu for start in first for gpu in range(measured.gpus)]
     if not measured.adds:
         return traffic.rings(cluster, gpus).bandwidth
-    load, count = traffic.switch(cluster, gpus), len(gpus)
+    load = traffic.switch(cluster, gpus)
+    count = len(gpus)
     if load is None:
         raise ValueError(f"in {cluster.name} no switch adds")
     return load.bandwidth * count / (count + 1) * 2 * (count - 1) / count
 
 
 PUBLISHED: tuple[Measured, ...] = (
-    Measured(node="DGX A100", busbw=232.54 * GB, source="https://github.com/NVIDIA/nccl-tests/issues/175"),
+    Measured(
+        node="DGX A100", busbw=232.54 * GB, source="https://github.com/NVIDIA/nccl-tests/issues/175"
+    ),
     Measured(node="AWS p5en.48xlarge", busbw=367.2 * GB, source=_SHARP),
     Measured(node="AWS p5en.48xlarge", gpus=4, busbw=363.3 * GB, source=_SHARP),
     Measured(node="AWS p5en.48xlarge", op="all_gather", busbw=361.4 * GB, source=_SHARP),
@@ -67,8 +71,23 @@ PUBLISHED: tuple[Measured, ...] = (
     Measured(node="HGX B200", gpus=6, adds=True, busbw=778.2 * GB, source=_SHARP),
     Measured(node="HGX B200", gpus=7, adds=True, busbw=811.2 * GB, source=_SHARP),
     Measured(node="HGX B200", gpus=8, adds=True, busbw=838.0 * GB, source=_SHARP),
-    Measured(node="DGX-1V", num_nodes=2, busbw=48 * GB, source="https://github.com/NVIDIA/nccl-tests/issues/29 (the number of nodes is not told)"),
-    Measured(node="DGX A100", num_nodes=2, busbw=192 * GB, source="https://github.com/NVIDIA/nccl/issues/812#issuecomment-1491249504 (the number of nodes is not told)"),
-    Measured(node="AWS p4d.24xlarge", num_nodes=2, busbw=340 / 8 * GB, source=f"{_STAS}#efa (340 Gb/s; the number of nodes is not told)"),
+    Measured(
+        node="DGX-1V",
+        num_nodes=2,
+        busbw=48 * GB,
+        source="https://github.com/NVIDIA/nccl-tests/issues/29 (the number of nodes is not told)",
+    ),
+    Measured(
+        node="DGX A100",
+        num_nodes=2,
+        busbw=192 * GB,
+        source="https://github.com/NVIDIA/nccl/issues/812#issuecomment-1491249504 (the number of nodes is not told)",
+    ),
+    Measured(
+        node="AWS p4d.24xlarge",
+        num_nodes=2,
+        busbw=340 / 8 * GB,
+        source=f"{_STAS}#efa (340 Gb/s; the number of nodes is not told)",
+    ),
     Measured(node="HGX B200", num_nodes=4, busbw=376.71 * GB, source=_SPEED),
 )

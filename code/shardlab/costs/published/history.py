@@ -1,6 +1,7 @@
-"""How large published language models were, by date: counted from the shapes of their layers where those are published.
+"""How large published language models were, by date.
 
-Where they are not in `models` or `mixtures`, the number is the one their authors print.
+Parameters are counted from the shapes of their layers where `models` or `mixtures` list them;
+otherwise they are the number that the authors print.
 """
 
 import math
@@ -12,13 +13,13 @@ from ..facts import mixtures, models
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """One model and when it was published."""
+    """One model and its date of publication."""
 
     name: str
     date: str  # year-month
     parameters: float
     mixture: bool  # of experts: a token uses a small part of them
-    counted: bool  # from the shapes of its layers; else as printed
+    counted: bool  # from the shapes of its layers; False: as printed
     source: str
 
     @property
@@ -50,9 +51,16 @@ _MIXTURES = ("Switch-C", "GLaM")  # of those that are printed
 
 
 def sizes() -> list[Size]:
-    """Every model of the chart, oldest first."""
+    """List every model of the chart, oldest first."""
     found = [
-        Size(name=name, date=date, parameters=count, mixture=name in _MIXTURES, counted=False, source=source)
+        Size(
+            name=name,
+            date=date,
+            parameters=count,
+            mixture=name in _MIXTURES,
+            counted=False,
+            source=source,
+        )
         for name, date, count, source in _PRINTED
     ]
     for dense in map(models.published, _COUNTED):
@@ -65,8 +73,9 @@ def sizes() -> list[Size]:
 
 
 def records(history: Iterable[Size]) -> list[Size]:
-    """Those larger than all before them."""
-    largest, found = 0.0, []
+    """List the models that are larger than all before them."""
+    largest = 0.0
+    found = []
     for size in history:
         if size.parameters > largest:
             largest = size.parameters
@@ -75,11 +84,18 @@ def records(history: Iterable[Size]) -> list[Size]:
 
 
 def doubling_years(first: Size, last: Size) -> float:
-    """How long it took to double, on average, from the one to the other. Errors: ValueError where nothing grew."""
+    """Return the average years to double from `first` to `last`.
+
+    Errors: ValueError where nothing grew.
+    """
     if last.parameters <= first.parameters or last.year <= first.year:
-        raise ValueError(f"{last.name} is not both later and larger than {first.name}; swap them, or take others")
+        raise ValueError(
+            f"{last.name} is not both later and larger than {first.name}; swap them, or use others"
+        )
     return (last.year - first.year) / math.log2(last.parameters / first.parameters)
 
 
 def _counted(name: str, date: str, count: int, source: str, *, mixture: bool) -> Size:
-    return Size(name=name, date=date, parameters=count, mixture=mixture, counted=True, source=source)
+    return Size(
+        name=name, date=date, parameters=count, mixture=mixture, counted=True, source=source
+    )

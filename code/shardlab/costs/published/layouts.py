@@ -1,4 +1,4 @@
-"""A step somebody published with its whole layout: what `step` predicts, beside how long it took."""
+"""A step that somebody published with its whole layout: its measured and its predicted duration."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from ..training import Training
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedStep:
-    """One row of somebody's table."""
+    """One row of a published table."""
 
     table: str
     name: str
@@ -24,7 +24,7 @@ class PublishedStep:
 
     @cached_property
     def predicted(self) -> step.Step:
-        """The same, predicted."""
+        """The prediction of the same step."""
         return step.step(self.run)
 
     @property
@@ -44,9 +44,19 @@ class Setting:
 
 
 def row(
-    setting: Setting, name: str, spec: TransformerSpec, layout: Layout, *, batch: int, seconds: float, **options: Any
+    setting: Setting,
+    name: str,
+    spec: TransformerSpec,
+    layout: Layout,
+    *,
+    batch: int,
+    seconds: float,
+    **options: Any,
 ) -> PublishedStep:
-    """A row. batch: sequences of one step on all ranks; options: of `Training`, interleaved if it has chunks."""
+    """Make a row. batch: sequences of one step on all ranks; options: of `Training`.
+
+    A row with chunks is interleaved.
+    """
     microbatch = options.pop("microbatch", 1)
     training = Training(
         spec=spec,
@@ -57,5 +67,7 @@ def row(
         **options,
     )
     cluster = nodes.cluster(setting.node, -(-layout.ranks // nodes.node(setting.node).gpus))
-    run = step.Run(training=training, cluster=cluster, engine=setting.engine, precision=setting.precision)
+    run = step.Run(
+        training=training, cluster=cluster, engine=setting.engine, precision=setting.precision
+    )
     return PublishedStep(table=setting.table, name=name, run=run, seconds=seconds)

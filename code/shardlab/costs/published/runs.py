@@ -1,4 +1,4 @@
-"""Trainings somebody published: how fast they ran, and the utilisation they claim, beside ours from the same numbers.
+"""Published trainings: their speed, the utilisation they claim, and ours from the same numbers.
 
 Model FLOPs count all pairs of tokens, as the papers do (Chowdhery et al. 2022, appendix B,
 https://arxiv.org/abs/2204.02311).
@@ -14,7 +14,7 @@ from ..units import TFLOP
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRun:
-    """One row of somebody's table."""
+    """One row of a published table."""
 
     name: str
     accelerator: str
@@ -23,7 +23,7 @@ class PublishedRun:
     tokens_per_second: float  # of one accelerator
     model_flops: float  # for each token
     hardware_flops: float | None = None  # with what was recomputed; None: not published
-    claimed_mfu: float | None = None  # shares, as printed
+    claimed_mfu: float | None = None  # a share, as printed
     claimed_hfu: float | None = None
     source: str
 
@@ -35,11 +35,16 @@ class PublishedRun:
     @property
     def hfu(self) -> float | None:
         """Hardware FLOPs as a share of the peak."""
-        return None if self.hardware_flops is None else self.hardware_flops * self.tokens_per_second / self.peak
+        return (
+            None
+            if self.hardware_flops is None
+            else self.hardware_flops * self.tokens_per_second / self.peak
+        )
 
 
 _A100, _H100, _TPU = chip("A100 SXM 80 GB").name, chip("H100 SXM 80 GB").name, "TPU v4"
-_PEAK = {_A100: chip(_A100).peak_flops, _H100: chip(_H100).peak_flops, _TPU: 275e12}  # Chowdhery et al., appendix B
+# Chowdhery et al., appendix B.
+_PEAK = {_A100: chip(_A100).peak_flops, _H100: chip(_H100).peak_flops, _TPU: 275e12}
 _SC21 = "Narayanan et al. 2021, Table 1 (https://arxiv.org/abs/2104.04473)"
 _KORTHIKANTI = "Korthikanti et al. 2022, Tables 3 and 5 (https://arxiv.org/abs/2205.05198)"
 _PALM = "Chowdhery et al. 2022, section 4.1 and appendix B (https://arxiv.org/abs/2204.02311)"
@@ -55,7 +60,7 @@ def _per_token(model: str, sequence: int) -> float:
 
 
 def _megatron(model: str, gpus: int, rate: float, share: float) -> PublishedRun:
-    """The paper prints hardware FLOP/s of one GPU (in units of 10^12), counted by its equation 3."""
+    """Make a row from the paper's hardware FLOP/s of one GPU (in 10^12), by its equation 3."""
     spec = models.published(model).spec
     hardware = flops.hardware_flops(spec, batch=1, sequence=2048) / 2048
     return PublishedRun(
@@ -71,8 +76,13 @@ def _megatron(model: str, gpus: int, rate: float, share: float) -> PublishedRun:
     )
 
 
-def _korthikanti(model: str, gpus: int, batch: int, seconds: float, mfu: float, hfu: float) -> PublishedRun:
-    """The paper prints seconds of one iteration, with sequence parallelism and selective recomputation."""
+def _korthikanti(
+    model: str, gpus: int, batch: int, seconds: float, mfu: float, hfu: float
+) -> PublishedRun:
+    """Make a row from the paper's seconds of one iteration.
+
+    With sequence parallelism and selective recomputation.
+    """
     spec = models.published(model).spec
     return PublishedRun(
         name=f"{model}, selective",
@@ -88,8 +98,10 @@ def _korthikanti(model: str, gpus: int, batch: int, seconds: float, mfu: float, 
     )
 
 
-def _palm(name: str, chips: int, accelerator: str, rate: float, per_token: float, mfu: float) -> PublishedRun:
-    """The paper prints tokens per second of all accelerators."""
+def _palm(
+    name: str, chips: int, accelerator: str, rate: float, per_token: float, mfu: float
+) -> PublishedRun:
+    """Make a row from the paper's tokens per second of all accelerators."""
     return PublishedRun(
         name=name,
         accelerator=accelerator,
@@ -102,8 +114,10 @@ def _palm(name: str, chips: int, accelerator: str, rate: float, per_token: float
     )
 
 
-def _gpu_hours(model: str, tokens: float, hours: float, gpu: str, sequence: int, source: str) -> PublishedRun:
-    """Their authors print the hours that all GPUs together took, with whatever went wrong in them."""
+def _gpu_hours(
+    model: str, tokens: float, hours: float, gpu: str, sequence: int, source: str
+) -> PublishedRun:
+    """Make a row from the authors' hours of all GPUs together, which include every interruption."""
     return PublishedRun(
         name=model,
         accelerator=gpu,
@@ -116,7 +130,7 @@ def _gpu_hours(model: str, tokens: float, hours: float, gpu: str, sequence: int,
 
 
 def _llama3(gpus: int, sequence: int, rate: float, mfu: float) -> PublishedRun:
-    """The paper prints model FLOP/s of one GPU (in units of 10^12) in a stage of the training; k is 1,024."""
+    """Make a row from the paper's model FLOP/s of one GPU (in 10^12) in one stage; k is 1,024."""
     per_token = _per_token("Llama 3 405B", sequence)
     return PublishedRun(
         name=f"Llama 3 405B, {gpus // 1024}k GPUs, {sequence // 1024}k",
@@ -170,7 +184,7 @@ RUNS: dict[str, PublishedRun] = {
 
 
 def run(name: str) -> PublishedRun:
-    """The published run of that name. Errors: ValueError that lists the known names."""
+    """Return the published run called `name`. Errors: ValueError that lists the known names."""
     if name not in RUNS:
         raise ValueError(f"no published run is named {name!r}; known: {', '.join(RUNS)}")
     return RUNS[name]

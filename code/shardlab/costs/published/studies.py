@@ -1,4 +1,4 @@
-"""Case studies: three models whose teams published a layout, the share of messages in a step, the network's knee."""
+"""Case studies: published layouts, the share of messages in a step, the network's knee."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +8,12 @@ from shardlab.layout import Layout
 from .. import step
 from ..facts import models, nodes
 from ..facts.recipes import RECIPES
-from ..planning.plans import Plan, Plans, Question
+from ..planning.plans import Plans, Question, TrainingPlan
 from ..step.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
 from ..traces import knee
 from ..training import Training
 
-WITHOUT = replace(  # every message is waited for
+WITHOUT = replace(  # a rank waits for every message
     NEMO_2024,
     name="nothing hidden",
     tensor_overlap="none",
@@ -25,14 +25,14 @@ WITHOUT = replace(  # every message is waited for
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A question that somebody answered."""
+    """A question that a published layout answers."""
 
     question: Question
     published: dict[str, int]  # tp, pp, ... of the layout that was used
     source: str
 
-    def theirs(self, plans: Plans) -> Plan | None:
-        """The fastest plan with the published degrees, of those that fit."""
+    def theirs(self, plans: Plans) -> TrainingPlan | None:
+        """Return the fastest fitting plan with the published degrees; None if there is none."""
         return next(iter(plans.where(**self.published)), None)
 
 
@@ -42,7 +42,8 @@ def _question(model: str, node: str, gpus: int, batch: int, **options: object) -
     return Question(spec=spec, cluster=cluster, batch=batch, **options)  # type: ignore[arg-type]
 
 
-# What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored; all layers computed again, or none.
+# What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored; all layers computed
+# again, or none.
 _IN_2021 = {
     "engine": MEGATRON_2021,
     "attention": "stored",
@@ -80,12 +81,18 @@ STUDIES: dict[str, Study] = {
 
 
 def _run(
-    model: str, node: str, layout: Layout, *, m: int = 1, sequence: int | None = None, **options: object
+    model: str,
+    node: str,
+    layout: Layout,
+    *,
+    num_microbatches: int = 1,
+    sequence: int | None = None,
+    **options: object,
 ) -> step.Run:
     training = Training(
         spec=models.published(model).spec,
         layout=layout,
-        num_microbatches=m,
+        num_microbatches=num_microbatches,
         sequence=sequence,
         recomputation="full",
         **options,  # type: ignore[arg-type]
@@ -95,50 +102,76 @@ def _run(
 
 
 def runs() -> dict[str, step.Run]:
-    """Machines and layouts with names, from those whose messages are few to those that mostly send.
+    """Name machines and layouts, from those with few messages to those that mostly communicate.
 
-    All compute every layer again in backward, and fit.
+    All recompute every layer in backward, and fit.
     """
-    small, large = "Llama 3 8B", "Llama 3 70B"
-    cut, shared = Layout(dp=64, zero=3), Layout(tp=8, dp=8, zero=1, sequence_parallel=True)
-    deep, wide = Layout(tp=8, pp=64, dp=6), Layout(tp=8, pp=16, dp=128, zero=1, sequence_parallel=True)
+    small = "Llama 3 8B"
+    large = "Llama 3 70B"
+    cut = Layout(dp=64, zero=3)
+    shared = Layout(tp=8, dp=8, zero=1, sequence_parallel=True)
+    deep = Layout(tp=8, pp=64, dp=6)
+    wide = Layout(tp=8, pp=16, dp=128, zero=1, sequence_parallel=True)
     card = "GCP a2-highgpu-8g"
     return {
         "1T, 3,072 A100, tp 8, pp 64, dp 6": _run(
-            "Megatron 1008B", "DGX A100", deep, m=512, attention="stored", dropout=True
+            "Megatron 1008B",
+            "DGX A100",
+            deep,
+            num_microbatches=512,
+            attention="stored",
+            dropout=True,
         ),
-        "8B, 64 H100, ZeRO-3": _run(small, "DGX H100", cut, m=4),
+        "8B, 64 H100, ZeRO-3": _run(small, "DGX H100", cut, num_microbatches=4),
         "405B, 16,384 H100, tp 8, pp 16, dp 128": _run(
-            "Llama 3 405B", "DGX H100", wide, m=16, sequence=8192, schedule="interleaved", chunks=8
+            "Llama 3 405B",
+            "DGX H100",
+            wide,
+            num_microbatches=16,
+            sequence=8192,
+            schedule="interleaved",
+            chunks=8,
         ),
-        "70B, 64 H100, tp 8, dp 8": _run(large, "DGX H100", shared, m=8),
+        "70B, 64 H100, tp 8, dp 8": _run(large, "DGX H100", shared, num_microbatches=8),
         "70B, 64 A100 (one 100 Gb/s card), tp 8, pp 2, dp 4": _run(
-            large, card, replace(shared, dp=4, pp=2), m=16
+            large, card, replace(shared, dp=4, pp=2), num_microbatches=16
         ),
-        "8B, 64 H100 (4 x 200 Gb/s a node), ZeRO-3": _run(small, "GCP a3-highgpu-8g", cut, m=4),
+        "8B, 64 H100 (4 x 200 Gb/s a node), ZeRO-3": _run(
+            small, "GCP a3-highgpu-8g", cut, num_microbatches=4
+        ),
         "8B, 64 H100, PCIe and one 400 Gb/s card, ZeRO-3": _run(
-            small, "PCIe box, InfiniBand NDR", cut, m=4
+            small, "PCIe box, InfiniBand NDR", cut, num_microbatches=4
         ),
-        "70B, 64 H100, tp 16 across nodes": _run(large, "DGX H100", replace(shared, tp=16, dp=4), m=16),
+        "70B, 64 H100, tp 16 across nodes": _run(
+            large, "DGX H100", replace(shared, tp=16, dp=4), num_microbatches=16
+        ),
         "70B, 64 A100 (one 100 Gb/s card), tp 8, ZeRO-2": _run(
-            large, card, replace(shared, zero=2), m=8
+            large, card, replace(shared, zero=2), num_microbatches=8
         ),
     }
 
 
 def shares(run: step.Run) -> dict[str, float]:
-    """The share of a step that messages take if all are waited for, and if all that can be hidden are."""
+    """Return the share of a step for which a rank waits for messages, without and with overlap."""
     engines = {"without overlap": WITHOUT, "with overlap": NEMO_2024}
-    return {name: step.step(replace(run, engine=engine)).communication for name, engine in engines.items()}
+    return {
+        name: step.step(replace(run, engine=engine)).communication
+        for name, engine in engines.items()
+    }
 
 
 def over_networks(run: step.Run, rates: Sequence[float]) -> list[float]:
-    """Seconds of a step for each bandwidth of a node, bytes/s in one direction."""
-    return [step.step(replace(run, cluster=knee.at_rate(run.cluster, rate))).seconds for rate in rates]
+    """Return the seconds of a step for each bandwidth of a node, bytes/s in one direction."""
+    return [
+        step.step(replace(run, cluster=knee.at_rate(run.cluster, rate))).seconds for rate in rates
+    ]
 
 
 def knee_of(run: step.Run) -> float:
-    """Bytes/s of a node from which on a faster network makes the step at most 5 % faster; 0 if no network does."""
+    """Find the bytes/s of a node above which a faster network makes the step at most 5 % faster.
+
+    Return 0 if no network makes it faster than that.
+    """
     slow, fast = knee.RANGE
     (limit,) = over_networks(run, [fast])
     if over_networks(run, [slow])[0] <= (1 + knee.NEARLY) * limit:

@@ -1,8 +1,10 @@
-"""The link of each axis of a layout: what its rings run at while the rings of all its groups run at the same time.
+"""The link of each axis of a layout: the rate of its rings while all its groups run at once.
 
-Ranks are numbered in the default order of `layout`, so that tp stays inside a node as long as it can.
+Ranks are numbered in the default order of `layout`, so that tp stays inside a node as long as it
+can.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from math import gcd
@@ -16,20 +18,24 @@ from ..traces import traffic
 
 
 def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
-    """The link of each axis; that of "replicas" joins the ranks of cp and dp, which hold the same parameters."""
-    step = strides(layout)
+    """Return the link of each axis.
+
+    That of "replicas" joins the ranks of cp and dp, which hold the same parameters.
+    """
+    stride = strides(layout)
     return {
-        "tp": link(cluster, step["tp"], layout.tp),
-        "cp": link(cluster, step["cp"], layout.cp),
-        "replicas": link(cluster, step["cp"], layout.replicas),
-        "pp": neighbour(cluster, step["pp"], layout.pp),
+        "tp": link(cluster, stride["tp"], layout.tp),
+        "cp": link(cluster, stride["cp"], layout.cp),
+        "replicas": link(cluster, stride["cp"], layout.replicas),
+        "pp": neighbour(cluster, stride["pp"], layout.pp),
     }
 
 
 def link(cluster: Cluster, stride: int, size: int) -> Link:
-    """What a ring runs at through `size` GPUs that are `stride` apart, at the share of the rate that collectives reach.
+    """Return the link of a ring through `size` GPUs that are `stride` apart.
 
-    A group that leaves its node has as many GPUs in each of its nodes as fill both evenly.
+    Its bandwidth is the share that collectives reach. A group that leaves its node has as many GPUs
+    in each of its nodes as fill both evenly.
     """
     room = max(1, cluster.node.gpus // stride)
     if size <= room or cluster.num_nodes == 1:
@@ -38,7 +44,7 @@ def link(cluster: Cluster, stride: int, size: int) -> Link:
 
 
 def neighbour(cluster: Cluster, stride: int, size: int) -> Link:
-    """What a message runs at from a GPU to the one `stride` further, on the slowest way that `size` stages have."""
+    """Return the slowest link from a GPU to the one `stride` further, among `size` stages."""
     gpus = cluster.node.gpus
     if stride * size <= gpus or cluster.num_nodes == 1:
         return _rings(cluster, 1, stride, min(2, max(1, gpus // stride)))
@@ -46,25 +52,38 @@ def neighbour(cluster: Cluster, stride: int, size: int) -> Link:
 
 
 def fits_nodes(cluster: Cluster, tp: int) -> bool:
-    """Whether groups of tp neighbours share nodes evenly, or fill several."""
+    """Tell whether groups of `tp` neighbours share nodes evenly, or fill several."""
     gpus = cluster.node.gpus
     return gpus % tp == 0 or (tp % gpus == 0 and cluster.num_nodes > 1)
 
 
 @cache
 def _rings(cluster: Cluster, num_nodes: int, stride: int, inside: int) -> Link:
-    """The rings of all groups at once: the busiest hop sets their pace. Two nodes stand for any number of them."""
+    """Return the link of every ring while the rings of all groups run; the busiest hop decides.
+
+    inside: GPUs of a group in each node. Two nodes stand for any number of nodes.
+    """
     gpus = cluster.node.gpus
     few = replace(cluster, num_nodes=num_nodes)
-    first = [start + offset for start in range(0, gpus, stride * inside) for offset in range(min(stride, gpus))]
-    within = [[gpu + stride * member for member in range(inside)] for gpu in first]
-    groups = [
-        [node * gpus + gpu for node in range(num_nodes) for gpu in group] for group in within if group[-1] < gpus
-    ]
+    groups = _groups(gpus, num_nodes, stride, inside)
     shares: dict[Hop, float] = {}
     for group in groups:
         for hop, share in traffic.rings(few, group).shares.items():
             shares[hop] = shares.get(hop, 0.0) + share
-    alone = traffic.as_link(few, groups[0] if len(groups[0]) > 1 else range(min(2, gpus)))
-    rate = min((hop.bandwidth / share for hop, share in shares.items()), default=alone.bandwidth)
-    return replace(alone, name=f"{len(groups)} groups in {few.name}", bandwidth=LINK_UTILISATION * rate)
+    one_group = groups[0] if len(groups[0]) > 1 else range(min(2, gpus))
+    alone = traffic.as_link(few, one_group)
+    rates = (hop.bandwidth / share for hop, share in shares.items())
+    rate = min(rates, default=alone.bandwidth)
+    name = f"{len(groups)} groups in {few.name}"
+    return replace(alone, name=name, bandwidth=LINK_UTILISATION * rate)
+
+
+def _groups(gpus: int, num_nodes: int, stride: int, inside: int) -> list[Sequence[int]]:
+    """List the groups that start in the first of `num_nodes` nodes of `gpus` GPUs each."""
+    groups: list[Sequence[int]] = []
+    for start in range(0, gpus, stride * inside):
+        for offset in range(min(stride, gpus)):
+            local = [start + offset + stride * member for member in range(inside)]
+            if local[-1] < gpus:
+                groups.append([node * gpus + gpu for node in range(num_nodes) for gpu in local])
+    return groups

@@ -1,9 +1,10 @@
-"""One training step of any layout on any cluster: what it computes, says and waits for, part by part.
+"""One training step of any layout on any cluster: what it computes, sends and waits for, by part.
 
-Computing is timed operation by operation (`layer_time`, `kernels`), messages by the links of their axis (`axes`), and
-what of them is waited for by what the program hides (`engines`, `exposed`). The pipeline waits as Narayanan et al.
-2021, section 2.2 (https://arxiv.org/abs/2104.04473) have it, with unequal stages: all wait for the slowest. Left out:
-stragglers, kernel launches that the GPU waits for, reading data, writing checkpoints.
+`layer_time` and `kernels` time the arithmetic operation by operation, `axes` finds the links that
+messages travel over, and `engines` and `exposed` decide how much of each message a rank waits for.
+Stages wait for each other as in Narayanan et al. 2021, section 2.2
+(https://arxiv.org/abs/2104.04473), with unequal stages. Left out: stragglers, kernel launches that
+the GPU waits for, reading data, writing checkpoints.
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,25 @@ from ..facts.hardware import Chip, Link
 from ..memory import shards
 from ..training import Training
 from . import axes, exposed
+from .exposed import DataWait, Holdings
 from .kernels import moved_seconds
-from .pipeline import message_bytes, pipeline_seconds, send_seconds, sending_seconds, stages_of
-from .run import Run, microbatch
+from .pipeline import (
+    StageLayers,
+    message_bytes,
+    pipeline_seconds,
+    send_seconds,
+    sending_seconds,
+    stages_of,
+)
+from .run import MicrobatchTime, Run, microbatch
 
-COMMUNICATION = ("tensor parallel", "context parallel", "pipeline messages", "data parallel", "ZeRO")
+COMMUNICATION = (
+    "tensor parallel",
+    "context parallel",
+    "pipeline messages",
+    "data parallel",
+    "ZeRO",
+)
 
 SUMMARY = {  # fewer parts, for a figure
     "matrices": ("matrices",),
@@ -45,24 +60,25 @@ class Step:
 
     @cached_property
     def seconds(self) -> float:
-        """Duration of the step."""
+        """Sum all parts: the duration of the step."""
         return sum(self.parts.values())
 
     @property
     def summary(self) -> dict[str, float]:
-        """The same seconds in fewer parts."""
+        """Add up the same seconds in the fewer parts of SUMMARY."""
         return {name: sum(self.parts[part] for part in parts) for name, parts in SUMMARY.items()}
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all ranks together."""
+        """Tokens that all ranks together train on in a second."""
         return self.run.tokens / self.seconds
 
     @property
     def flops_per_gpu(self) -> float:
         """Model FLOP/s of one GPU, every pair of tokens counted, as papers on utilisation do."""
         training = self.run.training
-        counted = flops.model_flops(training.spec, batch=self.run.batch, sequence=training.tokens_per_sequence)
+        sequence = training.tokens_per_sequence
+        counted = flops.model_flops(training.spec, batch=self.run.batch, sequence=sequence)
         return counted / (self.seconds * training.layout.ranks)
 
     @property
@@ -72,7 +88,7 @@ class Step:
 
     @property
     def communication(self) -> float:
-        """The share of the step that a rank waits for messages, the pipeline's bubble not among them."""
+        """The share of the step that a rank waits for messages, not counting the bubble."""
         return sum(self.parts[part] for part in COMMUNICATION) / self.seconds
 
     @property
@@ -81,7 +97,7 @@ class Step:
         return self.parts["waiting for stages"] / self.seconds
 
     def days(self, tokens: float) -> float:
-        """To train on so many tokens, without a pause."""
+        """Return the days that training on `tokens` takes without a pause."""
         return tokens / self.tokens_per_second / DAY
 
     @cached_property
@@ -91,24 +107,58 @@ class Step:
 
     @property
     def fits(self) -> bool:
-        """Whether they are within the chip's capacity."""
+        """Whether the fullest rank stays within the chip's memory."""
         return self.memory <= self.run.cluster.node.chip.memory
 
 
 def step(run: Run) -> Step:
-    """What one step takes."""
-    training, layout, m = run.training, run.training.layout, run.training.num_microbatches
+    """Predict one step, part by part."""
+    training = run.training
+    layout = training.layout
     links = axes.links(run.cluster, layout)
-    micro, cut = microbatch(run, links), stages_of(training.spec.num_layers, layout.pp, training.chunks)
+    micro = microbatch(run, links)
+    cut = stages_of(training.spec.num_layers, layout.pp, training.chunks)
     held = holdings(training)
     messages = exposed.data_messages(layout, training.recipe, links["replicas"], held)
     wait = exposed.data_wait(messages, run.engine, held.layers, micro.forward, micro.backward)
-    naive = training.schedule == "naive"
-    busy = pipeline_seconds(micro, wait, cut, m, training.chunks, naive)
-    send = send_seconds(message_bytes(training), layout.pp, links["pp"])
-    layers, ends = m * cut.layers / cut.num_stages, m / cut.num_stages
+    busy = pipeline_seconds(
+        micro,
+        wait,
+        cut,
+        num_microbatches=training.num_microbatches,
+        chunks=training.chunks,
+        schedule=training.schedule,
+    )
+    sending = sending_seconds(
+        send_seconds(message_bytes(training), layout.pp, links["pp"]),
+        run.engine,
+        pp=layout.pp,
+        num_microbatches=training.num_microbatches,
+        chunks=training.chunks,
+        schedule=training.schedule,
+    )
+    working = _working(micro, wait, cut, training.num_microbatches)
+    return Step(
+        run=run,
+        parts={
+            **working,
+            "waiting for stages": max(0.0, busy - sum(working.values())),
+            "pipeline messages": sending,
+            "data parallel": wait.end + tied_seconds(training, links["pp"]),
+            "update": update_seconds(training, held, run.cluster.node.chip),
+        },
+    )
+
+
+def _working(
+    micro: MicrobatchTime, wait: DataWait, cut: StageLayers, num_microbatches: int
+) -> dict[str, float]:
+    """Split the seconds in which an average stage is busy, its messages inside a layer included."""
     time = micro.time
-    computed = {
+    layers = num_microbatches * cut.total / cut.num_stages
+    ends = num_microbatches / cut.num_stages
+    rests = ends * min(2, cut.num_stages)  # stages that hold more than layers
+    return {
         "matrices": layers * (time.forward.matrices + time.backward.matrices),
         "attention": layers * (time.forward.attention + time.backward.attention),
         "norms and residuals": layers * (time.forward.between + time.backward.between),
@@ -116,41 +166,33 @@ def step(run: Run) -> Step:
         "embedding and head": ends * (micro.first + micro.last),
         "tensor parallel": layers * micro.tensor,
         "context parallel": layers * micro.context,
-        "ZeRO": layers * wait.layer + ends * min(2, cut.num_stages) * wait.rest,
+        "ZeRO": layers * wait.layer + rests * wait.rest,
     }
-    return Step(
-        run=run,
-        parts={
-            **computed,
-            "waiting for stages": max(0.0, busy - sum(computed.values())),
-            "pipeline messages": sending_seconds(send, layout.pp, m, training.chunks, naive, run.engine),
-            "data parallel": wait.end + tied_seconds(training, links["pp"]),
-            "update": update_seconds(training, held, run.cluster.node.chip),
-        },
-    )
 
 
-def holdings(training: Training) -> exposed.Holdings:
-    """Parameters on a rank of the first or the last stage, whichever holds more."""
-    spec, layout = training.spec, training.layout
+def holdings(training: Training) -> Holdings:
+    """Count the parameters on a rank of the first or the last stage, whichever holds more."""
+    spec = training.spec
+    layout = training.layout
     layer = shards.layer_parameters(spec, layout)
     ends = []
     for stage in {0, layout.pp - 1}:
         layers = len(stages(spec.num_layers, layout.pp)[stage])
         ends.append((sum(shards.parameters(spec, layout, stage).values()), layers))
     parameters, layers = max(ends)
-    return exposed.Holdings(layer=layer, layers=layers, rest=parameters - layers * layer)
+    return Holdings(layer=layer, layers=layers, rest=parameters - layers * layer)
 
 
-def update_seconds(training: Training, held: exposed.Holdings, chip: Chip) -> float:
-    """The optimizer reads and writes its states; ZeRO cuts them."""
-    mine = held.parameters / (training.layout.replicas if training.layout.zero else 1)
-    return moved_seconds(training.recipe.update_traffic * mine, chip)
+def update_seconds(training: Training, held: Holdings, chip: Chip) -> float:
+    """Time the optimizer, which reads and writes its states; ZeRO cuts them over the replicas."""
+    ranks = training.layout.replicas if training.layout.zero else 1
+    return moved_seconds(training.recipe.update_traffic * (held.parameters / ranks), chip)
 
 
 def tied_seconds(training: Training, link: Link) -> float:
-    """First and last stage add up their gradients of a tied embedding."""
-    spec, layout = training.spec, training.layout
+    """Time the sum of the first and the last stage's gradients of a tied embedding."""
+    spec = training.spec
+    layout = training.layout
     if not spec.tied or layout.pp == 1:
         return 0.0
     numbers = shards.parameters(spec, layout)["token embedding"]

@@ -1,11 +1,11 @@
-"""Engines: what a training program hides behind what it computes. Facts about programs, each with its source."""
+"""Engines: which messages a training program overlaps with arithmetic, each with its source."""
 
 from dataclasses import dataclass
 
 TENSOR_OVERLAPS = {
-    "none": "every message of tensor parallelism is waited for",
-    "backward": "the entrance's messages travel beside the gradients of its weights",
-    "chunks": "messages are cut into tp chunks that travel beside the product they feed, or that feeds them",
+    "none": "a rank waits for every message of tensor parallelism",
+    "backward": "the messages of an entrance overlap the gradients of its weights",
+    "chunks": "messages are cut into tp chunks that overlap the product before or after them",
 }
 
 
@@ -14,15 +14,17 @@ class Engine:
     """How a program arranges one step."""
 
     name: str
-    tensor_overlap: str = "none"  # see TENSOR_OVERLAPS; "chunks" where GPUs reach each other's memory, else "backward"
-    data_overlap: bool = False  # gradients and parameters travel beside the layers before and after them
-    context_overlap: bool = False  # keys and values travel beside the attention of those that are there
+    # See TENSOR_OVERLAPS. "chunks" holds where GPUs reach each other's memory, else "backward".
+    tensor_overlap: str = "none"
+    data_overlap: bool = False  # gradients and parameters travel while other layers compute
+    context_overlap: bool = False  # keys and values travel while attention uses earlier ones
     send_overlap: bool = False  # a stage computes while its messages to other stages travel
     source: str
 
     def __post_init__(self) -> None:
         if self.tensor_overlap not in TENSOR_OVERLAPS:
-            raise ValueError(f"unknown tensor_overlap {self.tensor_overlap!r}; known: {', '.join(TENSOR_OVERLAPS)}")
+            known = ", ".join(TENSOR_OVERLAPS)
+            raise ValueError(f"unknown tensor_overlap {self.tensor_overlap!r}; known: {known}")
 
 
 MEGATRON_2021 = Engine(
@@ -42,7 +44,7 @@ NEMO_2024 = Engine(
     send_overlap=True,
     source="https://docs.nvidia.com/nemo-framework/user-guide/24.09/nemotoolkit/features/optimizations/communication_overlap.html",
 )
-LLAMA_2024 = Engine(  # what its report says; of tensor parallelism it says nothing
+LLAMA_2024 = Engine(  # as in its report, which says nothing about overlapping tensor parallelism
     name="Llama 3, 2024",
     data_overlap=True,
     send_overlap=True,
@@ -52,7 +54,7 @@ ENGINES = {each.name: each for each in (MEGATRON_2021, MEGATRON_2022, NEMO_2024,
 
 
 def engine(name: str) -> Engine:
-    """The engine of that name. Errors: ValueError that lists the known names."""
+    """Return the engine called `name`. Errors: ValueError that lists the known names."""
     if name not in ENGINES:
-        raise ValueError(f"no engine is called {name!r}; known: {', '.join(ENGINES)}")
+        raise ValueError(f"no engine is called {name!r}; use one of {', '.join(ENGINES)}")
     return ENGINES[name]

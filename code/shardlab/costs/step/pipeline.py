@@ -1,10 +1,11 @@
-"""The pipeline's part of a step: how long stages work, and what their messages add.
+"""The pipeline's part of a step: how long stages work, and how long their messages take.
 
-Narayanan et al. 2021, section 2.2 (https://arxiv.org/abs/2104.04473), with unequal stages: all wait for the slowest.
+Narayanan et al. 2021, section 2.2 (https://arxiv.org/abs/2104.04473), extended to unequal stages:
+every stage waits for the slowest one.
 """
 
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 from shardlab.layout import stages
 
@@ -12,28 +13,39 @@ from ..facts.hardware import Link
 from ..training import Training
 from .engines import Engine
 from .exposed import DataWait
-from .run import Micro
+from .run import MicrobatchTime
 
 
-class Stages(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class StageLayers:
     """How many layers the stages of a pipeline have."""
 
-    layers: int  # of the model
+    total: int  # layers of the model
     num_stages: int
-    of_first: int
-    of_last: int
-    most: int  # of those between
+    first: int  # layers of the first stage
+    last: int
+    most_between: int  # layers of the largest stage between those two; 0 where there is none
 
 
 @cache
-def stages_of(num_layers: int, pp: int, chunks: int = 1) -> Stages:
-    """The stages of a pipeline."""
+def stages_of(num_layers: int, pp: int, chunks: int = 1) -> StageLayers:
+    """Summarize how `layers_of_stages` cuts the model."""
     counts = layers_of_stages(num_layers, pp, chunks)
-    return Stages(num_layers, pp, counts[0], counts[-1], max(counts[1:-1], default=0))
+    return StageLayers(
+        total=num_layers,
+        num_stages=pp,
+        first=counts[0],
+        last=counts[-1],
+        most_between=max(counts[1:-1], default=0),
+    )
 
 
 def layers_of_stages(num_layers: int, pp: int, chunks: int = 1) -> list[int]:
-    """As even as possible; or, where only that comes out even, with embedding and head in a layer's place (Llama 3)."""
+    """Count the layers of each stage: as evenly as possible.
+
+    Where chunks come out even only if embedding and head each take the place of a layer, they do,
+    as in Llama 3.
+    """
     if chunks > 1 and num_layers % (pp * chunks):
         share = (num_layers + 2) // pp
         return [share - 1, *[share] * (pp - 2), share - 1]
@@ -41,40 +53,69 @@ def layers_of_stages(num_layers: int, pp: int, chunks: int = 1) -> list[int]:
 
 
 def pipeline_seconds(
-    micro: Micro, wait: DataWait, cut: Stages, m: int, chunks: int, naive: bool
+    micro: MicrobatchTime,
+    wait: DataWait,
+    stages: StageLayers,
+    *,
+    num_microbatches: int,
+    chunks: int = 1,
+    schedule: str = "1F1B",
 ) -> float:
-    """From the first forward to the last backward, messages between stages left out.
+    """Time the pipeline from its first forward to its last backward, without messages.
 
-    The slowest stage works on every microbatch; before its first and after its last
-    the others work once, on one of their chunks if they have several. Naive: one stage
-    after the other works on every microbatch. Exact for equal stages, for GPipe and for
-    naive; where the first stages are the slowest, 1F1B takes a little less.
+    The slowest stage works on every microbatch. Before its first microbatch and after
+    its last, the other stages work once, on one of their chunks if they have several.
+    With the naive schedule, one stage after the other works on every microbatch. Exact
+    for equal stages, for GPipe and for naive; where the first stages are the slowest,
+    1F1B takes a little less.
     """
     layer = micro.layer + wait.layer
-    first, last = micro.first + wait.rest, micro.last + wait.rest
-    if cut.num_stages == 1:
-        return m * (cut.layers * layer + micro.first + micro.last + wait.rest)
-    whole = cut.layers * layer + first + last
-    if naive:
-        return m * whole
-    ends = cut.of_first * layer + first, cut.of_last * layer + last
-    slowest = max(*ends, cut.most * layer)
-    return m * slowest + (whole - slowest) / chunks
+    first = micro.first + wait.rest
+    last = micro.last + wait.rest
+    if stages.num_stages == 1:
+        whole = stages.total * layer + micro.first + micro.last + wait.rest
+        return num_microbatches * whole
+    whole = stages.total * layer + first + last
+    if schedule == "naive":
+        return num_microbatches * whole
+    slowest = max(
+        stages.first * layer + first,
+        stages.last * layer + last,
+        stages.most_between * layer,
+    )
+    return num_microbatches * slowest + (whole - slowest) / chunks
 
 
 def message_bytes(training: Training) -> float:
-    """Activations of a microbatch between two stages: every rank of tp sends a part, the next puts them together."""
-    return training.tokens * training.spec.hidden_size * training.recipe.element / training.layout.tp
+    """Count the bytes that a rank sends to the next stage for one microbatch.
+
+    Every rank of tp sends a part of the activations; the next stage gathers the parts.
+    """
+    activations = training.tokens * training.spec.hidden_size * training.recipe.element
+    return activations / training.layout.tp
 
 
 def send_seconds(nbytes: float, pp: int, link: Link) -> float:
-    """One message between two stages, if there are two."""
+    """Time one message of `nbytes` between two stages; 0 where pp is 1."""
     return link.latency + nbytes / link.bandwidth if pp > 1 else 0.0
 
 
-def sending_seconds(send: float, pp: int, m: int, chunks: int, naive: bool, engine: Engine) -> float:
-    """What these messages add: once through the pipeline and back; without overlap, every one of a stage's too."""
+def sending_seconds(
+    send: float,
+    engine: Engine,
+    *,
+    pp: int,
+    num_microbatches: int,
+    chunks: int = 1,
+    schedule: str = "1F1B",
+) -> float:
+    """Time what the messages between stages add to a step, `send` seconds each.
+
+    One message after the other goes once through the pipeline and back. An engine that does not
+    overlap them also waits for every message that one stage sends and receives.
+    """
     hops = 2 * (pp - 1)
-    if naive:
-        return m * hops * send
-    return (hops if engine.send_overlap else hops + 2 * m * chunks) * send
+    if schedule == "naive":
+        return num_microbatches * hops * send
+    waited = 0 if engine.send_overlap else 2 * num_microbatches * chunks
+    return (hops + waited) * send

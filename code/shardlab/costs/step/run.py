@@ -1,7 +1,6 @@
 """What a step is predicted for: a run, and one microbatch of it on one rank."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..facts.hardware import Link
 from ..facts.network import Cluster
@@ -13,53 +12,63 @@ from .layer_time import LayerTime
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is trained, how it is cut, on what, by what kind of program."""
+    """A training, the machine it runs on, and the kind of program that runs it."""
 
     training: Training
     cluster: Cluster
     engine: Engine = NEMO_2024
-    precision: str | None = None  # of the matrices of the layers: "fp8"; None: what models are trained in
+    # Of the layers' matrices: "fp8"; None: the chip's training precision.
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         if self.training.layout.ranks > self.cluster.gpus:
             raise ValueError(
-                f"a layout of {self.training.layout.ranks} ranks does not fit on {self.cluster.name} "
-                f"with {self.cluster.gpus} GPUs; use fewer ranks or more nodes"
+                f"a layout of {self.training.layout.ranks} ranks does not fit on "
+                f"{self.cluster.name} with {self.cluster.gpus} GPUs; use fewer ranks or more nodes"
             )
 
     @property
     def batch(self) -> int:
-        """Sequences of one step, on all ranks together."""
-        return self.training.layout.dp * self.training.microbatch * self.training.num_microbatches
+        """Count the sequences of one step on all ranks together."""
+        training = self.training
+        return training.layout.dp * training.microbatch * training.num_microbatches
 
     @property
     def tokens(self) -> int:
-        """Of one step, on all ranks together."""
+        """Count the tokens of one step on all ranks together."""
         return self.batch * self.training.tokens_per_sequence
 
 
-class Micro(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class MicrobatchTime:
     """Seconds of one microbatch on one rank."""
 
     time: LayerTime
-    tensor: float  # a layer's waiting for its peers of tp
-    context: float  # of cp
+    tensor: float  # how long one layer waits for the other ranks of tp
+    context: float  # how long one layer waits for the other ranks of cp
     first: float  # the embedding, forward and backward, with its messages
-    last: float  # the head and the loss
+    last: float  # the head and the loss, likewise
     layer: float  # one layer, forward and backward, with its waiting
-    forward: float  # what a layer computes in forward
-    backward: float  # in backward
+    forward: float  # what one layer computes in forward
+    backward: float  # what one layer computes in backward, recomputation included
 
 
-def microbatch(run: Run, links: dict[str, Link]) -> Micro:
-    """One microbatch on one rank. Of the layout only tp, cp and sequence parallelism matter."""
-    training, chip = run.training, run.cluster.node.chip
+def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
+    """Time one microbatch on one rank. Of the layout only tp, cp and sequence parallelism matter.
+
+    links: axis -> its link, as `axes.links` finds them.
+    """
+    training = run.training
+    chip = run.cluster.node.chip
     time = layer_time.layer(training, chip, run.precision)
     tensor = exposed.tensor_seconds(training, run.engine, links["tp"], time)
     context = exposed.context_seconds(training, run.engine, links["cp"], time)
-    forward, backward = time.forward.seconds, time.backward_seconds
-    message = exposed.all_reduce_seconds(training, links["tp"]) if training.layout.tp > 1 else 0.0
-    return Micro(
+    forward = time.forward.seconds
+    backward = time.backward_seconds
+    message = 0.0
+    if training.layout.tp > 1:
+        message = exposed.all_reduce_seconds(training, links["tp"])
+    return MicrobatchTime(
         time=time,
         tensor=tensor,
         context=context,

@@ -1,14 +1,14 @@
 """Tensor parallelism, predicted: one layer on several ranks.
 
-Read `run` first, the closed form. `layer_program` is the same layer as a trace that can be played, and `by_hand` the
-way without tensor parallelism.
+Read `run` first, the closed form. `layer_program` is the same layer as a trace that can be played,
+and `by_hand` the alternative without tensor parallelism.
 """
 
 from .run import (
     BETWEEN_BACKWARD,
     BETWEEN_FORWARD,
-    Layer,
-    Run,
+    TensorParallelLayer,
+    TensorParallelRun,
     communication_ratio,
     layer,
     layer_bytes,
@@ -22,8 +22,8 @@ from .run import (
 __all__ = [
     "BETWEEN_BACKWARD",
     "BETWEEN_FORWARD",
-    "Layer",
-    "Run",
+    "TensorParallelLayer",
+    "TensorParallelRun",
     "communication_ratio",
     "layer",
     "layer_bytes",

@@ -1,20 +1,25 @@
-"""Model parallelism by hand, predicted: who is busy while pieces of a layer are computed here and added up there.
+"""Model parallelism by hand, predicted: ranks compute pieces of a layer, another adds them.
 
-What `ranks.tensor_parallel.by_hand` does, in the forward pass of one layer: `tp` ranks compute a piece each, and one
-more adds.
-Messages take latency + bytes / bandwidth (Hockney 1994); all pieces come and go through the last rank's one link.
+What `ranks.tensor_parallel.by_hand` does in the forward pass of one layer: `tp` ranks compute one
+piece each, and one more rank adds the pieces. Messages take latency + bytes / bandwidth (Hockney
+1994); all pieces come and go through the last rank's one link.
 """
 
 from dataclasses import replace
 
-from .run import Run, layer
+from .run import TensorParallelRun, layer
 
 
-def parts(run: Run) -> dict[str, float]:
-    """Seconds that follow each other; run.tp: the ranks that compute pieces, without the one that adds them."""
-    link, message = run.link, run.message
+def parts(run: TensorParallelRun) -> dict[str, float]:
+    """List the seconds that follow one another.
+
+    run.tp: the ranks with pieces, without the one that adds.
+    """
+    link = run.link
+    message = run.message
     moved = link.latency + run.tp * message / (run.link_utilisation * link.bandwidth)
-    added = (run.tp + 2) * message / run.chip.memory_bandwidth  # reads the pieces and the residual, writes the sum
+    # Reads the pieces and the residual, writes the sum.
+    added = (run.tp + 2) * message / run.chip.memory_bandwidth
     return {
         "pieces": layer(run).matrices["forward"],
         "to the last rank": moved,
@@ -23,9 +28,10 @@ def parts(run: Run) -> dict[str, float]:
     }
 
 
-def busy(run: Run) -> dict[str, float]:
-    """Shares of the time that ranks compute: those with pieces, the last one, and those with pieces and no last one."""
-    seconds, together = parts(run), layer(replace(run, overlap=False))
+def busy(run: TensorParallelRun) -> dict[str, float]:
+    """Return the share of time for which ranks compute, by hand and with tensor parallelism."""
+    seconds = parts(run)
+    together = layer(replace(run, overlap=False))
     whole = sum(seconds.values())
     forward = together.matrices["forward"] + together.between["forward"]
     return {

@@ -1,16 +1,17 @@
-"""Layers on tp ranks as a program that `replay` plays on any cluster: FLOPs and collectives, in order.
+"""Layers on tp ranks as a program that `replay` plays on any cluster: FLOPs and collectives.
 
-What `ranks.tensor_parallel` does to a model too large to be run here; `costs.tensor_parallel.layer` is its closed form.
+What `ranks.tensor_parallel` does to a model that is too large to be run here;
+`costs.tensor_parallel.layer` is its closed form.
 """
 
 from shardlab.trace import Event
 
 from ..traces.programs import Writer
-from .run import Run, halves
+from .run import TensorParallelRun, halves
 
 
-def program(run: Run, num_layers: int = 1) -> list[Event]:
-    """Forward and backward of so many layers for one microbatch, on every rank."""
+def program(run: TensorParallelRun, num_layers: int = 1) -> list[Event]:
+    """Write forward and backward of `num_layers` layers for one microbatch, on every rank."""
     writers = [Writer(rank) for rank in range(run.tp)]
     for writer in writers:
         for work, _ in num_layers * halves(run):
@@ -20,17 +21,21 @@ def program(run: Run, num_layers: int = 1) -> list[Event]:
     return [event for writer in writers for event in writer.events]
 
 
-def _forward(writer: Writer, run: Run, work: float) -> None:
+def _forward(writer: Writer, run: TensorParallelRun, work: float) -> None:
     if run.sequence_parallel:
-        _say(writer, run, "all_gather")
+        _communicate(writer, run, "all_gather")
     writer.compute(work, "forward")
-    _say(writer, run, _sum(run))
+    _communicate(writer, run, _sum(run))
 
 
-def _backward(writer: Writer, run: Run, work: float, first: float) -> None:
-    """The matrices that read x come last: the gradient of x, then their own, while that of x is summed if it may be."""
+def _backward(writer: Writer, run: TensorParallelRun, work: float, first: float) -> None:
+    """Write backward of half a layer; the matrices that read x come last.
+
+    The gradient of x is computed first, then the gradients of those matrices while that of x is
+    summed, if the run overlaps them.
+    """
     if run.sequence_parallel:
-        _say(writer, run, "all_gather")
+        _communicate(writer, run, "all_gather")
     writer.compute(work - 2 * first, "backward")
     again = [_issue(writer, run, "all_gather")] if run.regather else []
     writer.wait([] if run.overlap else again)
@@ -42,16 +47,16 @@ def _backward(writer: Writer, run: Run, work: float, first: float) -> None:
         writer.wait([summed])
     else:
         writer.compute(first, "backward")
-        _say(writer, run, _sum(run))
+        _communicate(writer, run, _sum(run))
 
 
-def _sum(run: Run) -> str:
+def _sum(run: TensorParallelRun) -> str:
     return "reduce_scatter" if run.sequence_parallel else "all_reduce"
 
 
-def _say(writer: Writer, run: Run, op: str) -> None:
+def _communicate(writer: Writer, run: TensorParallelRun, op: str) -> None:
     writer.wait([_issue(writer, run, op)])
 
 
-def _issue(writer: Writer, run: Run, op: str) -> int:
+def _issue(writer: Writer, run: TensorParallelRun, op: str) -> int:
     return writer.collective(op, run.message, range(run.tp))

@@ -1,4 +1,4 @@
-"""Whose traffic crosses what: the bytes of each axis of a layout through the busiest hop of every kind."""
+"""Which axis sends what over which hop: its bytes through the busiest hop of every kind."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,12 +11,13 @@ from . import transfers
 def busiest(
     events: Sequence[Event], cluster: Cluster, groups: Mapping[str, Sequence[tuple[int, ...]]]
 ) -> dict[str, dict[str, float]]:
-    """Kind of link -> axis -> bytes, of the one hop of that kind that carries most in all.
+    """Count each axis's bytes on the busiest hop of every kind, as kind -> axis -> bytes.
 
-    groups: axis -> its groups of ranks, as `layout.groups` lists them; a group of two axes belongs to the first.
+    groups: axis -> its groups of ranks, as `layout.groups` lists them; a group of two axes belongs
+    to the first.
     """
     axis_of = {group: axis for axis in reversed(list(groups)) for group in groups[axis]}
-    laid_out = transfers.plan(events, cluster, None, "ring")
+    laid_out = transfers.lay_out(events, cluster, None, "ring")
     carried: list[dict[str, float]] = [dict.fromkeys(groups, 0.0) for _ in laid_out.hops]
     for transfer in laid_out.transfers:
         axis = axis_of[events[transfer.events[0]].group]

@@ -1,7 +1,7 @@
-"""How fast a network must be: a step's time against the bandwidth between nodes, and where a faster one stops helping.
+"""How fast a network must be: step time against bandwidth, and where it levels off.
 
-The idea of a knee is that of a roofline (Williams et al. 2009, doi:10.1145/1498765.1498785): left of it the network
-decides, right of it the chips do.
+The idea of a knee is that of a roofline (Williams et al. 2009, doi:10.1145/1498765.1498785): left
+of it the network is the bound, right of it the chips are.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,17 @@ from shardlab.trace import Event
 from ..facts.network import NETWORK, Cluster, Wire
 from .replay import replay
 
-NEARLY = 0.05  # a step so much longer than over an infinitely fast network has reached the knee
-RANGE = (1e6, 1e15)  # bytes/s of a node: slower and faster than any network there is
+NEARLY = 0.05  # at the knee a step is this much longer than over an infinitely fast network
+RANGE = (1e6, 1e15)  # bytes/s of a node: slower and faster than any real network
 
 
 def at_rate(cluster: Cluster, rate: float) -> Cluster:
-    """The same cluster with another network: `rate` bytes/s in one direction for every node, over as many cards."""
+    """Replace the network: `rate` bytes/s in one direction for every node, over the same cards."""
     factor = rate / cluster.node.network_bandwidth
-    wires = tuple(_faster(wire, factor) if NETWORK in (wire.a, wire.b) else wire for wire in cluster.node.wires)
+    wires = tuple(
+        _faster(wire, factor) if NETWORK in (wire.a, wire.b) else wire
+        for wire in cluster.node.wires
+    )
     return replace(cluster, node=replace(cluster.node, wires=wires))
 
 
@@ -29,14 +32,15 @@ def _faster(wire: Wire, factor: float) -> Wire:
 
 
 def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[float]) -> list[float]:
-    """Seconds of the program for each bandwidth of a node, bytes/s."""
+    """Return the seconds of the program for each bandwidth of a node, bytes/s."""
     return [replay(events, at_rate(cluster, rate)).seconds for rate in rates]
 
 
 def found(rates: Sequence[float], seconds: Sequence[float], limit: float) -> float:
-    """The knee between the points of a curve, on a line between the logarithms; the first rate if all are fast enough.
+    """Find the knee of a curve, between two points on a line over the logarithm of the rate.
 
-    rates: bytes/s, rising. limit: seconds with a network that is infinitely fast.
+    Return the first rate if all are fast enough. rates: bytes/s, rising. limit: seconds with an
+    infinitely fast network.
     """
     enough = (1 + NEARLY) * limit
     for (slow, longer), (fast, shorter) in pairwise(zip(rates, seconds, strict=True)):
@@ -47,12 +51,18 @@ def found(rates: Sequence[float], seconds: Sequence[float], limit: float) -> flo
 
 
 def knee(events: Sequence[Event], cluster: Cluster) -> float:
-    """Bytes/s of a node from which on a faster network makes the program at most 5 % faster; 0 if no network does."""
+    """Find the bytes/s of a node above which a faster network makes the program at most 5 % faster.
+
+    Return 0 if no network makes it faster than that.
+    """
     slow, fast = RANGE
     enough = (1 + NEARLY) * curve(events, cluster, [fast])[0]
     if curve(events, cluster, [slow])[0] <= enough:
         return 0.0
     while fast / slow > 1.01:  # noqa: PLR2004, one percent
         middle = (slow * fast) ** 0.5
-        slow, fast = (slow, middle) if curve(events, cluster, [middle])[0] <= enough else (middle, fast)
+        if curve(events, cluster, [middle])[0] <= enough:
+            fast = middle
+        else:
+            slow = middle
     return fast

@@ -1,15 +1,18 @@
-"""Plays a recorded trace on a cluster: what the same program would have done on machines that nobody here owns.
+"""Play a recorded trace on a cluster: what the same program would have done on other machines.
 
-Rules, all of them:
-- computing takes its FLOPs at a stated share of the chip's peak; what is not counted in FLOPs takes no time;
-- a transfer begins when all its ranks have issued it; a receive that nobody has issued yet holds up its sender, as with
-  NCCL and gloo. It waits for its latency, then its bytes move at the max-min fair share of every hop (`sharing`), of
-  whose rate a stated share is reached;
-- messages from one rank to another arrive one after the other, and so do the collectives of one group; a message's
-  latency passes while the one before it moves, a collective's does not (NCCL starts it when that one has ended);
-- a rank stops at a waiting until that transfer has ended, and goes on.
+All rules:
+- arithmetic takes its FLOPs at a stated share of the chip's peak; what is not counted in FLOPs
+  takes no time;
+- a transfer begins when all its ranks have issued it; a receive that has not been issued yet holds
+  up its sender, as with NCCL and gloo. It waits for its latency, then its bytes move at the max-min
+  fair share of every hop (`sharing`), of whose rate a stated share is reached;
+- messages from one rank to another arrive one after the other, and so do the collectives of one
+  group; a message's latency passes while the one before it moves, a collective's does not (NCCL
+  starts it when that one has ended);
+- a rank that waits for a transfer stops until it has ended, and goes on.
 
-The simulators SMPI (Degomme et al. 2017, doi:10.1109/TPDS.2017.2669305) and Dimemas do this for programs of MPI.
+The simulators SMPI (Degomme et al. 2017, doi:10.1109/TPDS.2017.2669305) and Dimemas do this for MPI
+programs.
 """
 
 from collections import deque
@@ -26,10 +29,10 @@ from ..facts.hardware import LINK_UTILISATION
 from ..facts.hops import Hop
 from ..facts.network import Cluster
 from .sharing import Flow, Wires
-from .transfers import COMPUTE, ISSUE, Plan, plan
+from .transfers import COMPUTE, ISSUE, TransferPlan, lay_out
 
-UTILISATION = 0.4  # of the chip's peak while computing: see `data_parallel.Run`
-TOGETHER = 1e-12  # what lies no further apart, as a share of the time, happens at the same time
+UTILISATION = 0.4  # of the chip's peak while computing: see `data_parallel.DataParallelRun`
+TOGETHER = 1e-12  # events closer than this share of the time happen at the same time
 RESUME, START, END = range(3)
 
 
@@ -38,16 +41,17 @@ class Usage:
     """What one hop carried."""
 
     hop: Hop
-    rates: tuple[tuple[float, float], ...]  # (from when, bytes/s), until the next; the last is 0
+    rates: tuple[tuple[float, float], ...]  # (start, bytes/s), each until the next; the last is 0
 
     @property
     def nbytes(self) -> float:
         """All bytes that crossed the hop."""
         ends = [*(time for time, _ in self.rates[1:]), 0.0]
-        return sum(rate * (end - time) for (time, rate), end in zip(self.rates, ends, strict=True) if rate)
+        spans = zip(self.rates, ends, strict=True)
+        return sum(rate * (end - start) for (start, rate), end in spans if rate)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Replay:
     """What happened when a trace was played."""
 
@@ -59,34 +63,45 @@ class Replay:
 
     @property
     def where(self) -> str:
-        """What to write beside every figure of it."""
+        """A label for every figure of the replay."""
         return f"replayed on {self.cluster.name}"
 
     @cached_property
     def events(self) -> list[Event]:
-        """The trace with the times of this cluster, from 0; a communication begins when all its ranks have issued it.
+        """The trace with the times of this cluster, from 0.
 
-        What took no time, such as waiting for what was there, is left out, but for communications.
+        A communication begins when all its ranks have issued it. Other events that took no time,
+        such as waiting for what had arrived, are left out.
         """
         times = zip(self._recorded, self._times, strict=True)
         played = [replace(event, start=start, end=end) for event, (start, end) in times]
         return [event for event in played if event.kind == "communicate" or event.end > event.start]
 
     def parts(self, rank: int = 0) -> dict[str, float]:
-        """Where one rank's time went, in seconds: computing, and waiting until the last rank was done."""
-        computing = sum(event.seconds for event in self.events if event.rank == rank and event.kind == "compute")
+        """Split one rank's seconds into computing, and waiting until the last rank was done."""
+        mine = [event for event in self.events if event.rank == rank]
+        computing = sum(event.seconds for event in mine if event.kind == "compute")
         return {"computing": computing, "waiting": self.seconds - computing}
 
     def curves(self, count: int = 2) -> dict[str, list[tuple[float, float]]]:
-        """How busy links were: name -> (from when, share of the link's rate), for the busiest ones of every kind."""
+        """Return how busy links were: name -> (start, share of the link's rate).
+
+        count: how many links of every kind, the busiest first.
+        """
         busy = sorted(self.links.values(), key=lambda usage: -usage.nbytes / usage.hop.bandwidth)
         kinds = dict.fromkeys(usage.hop.kind for usage in busy)
-        most = [usage for kind in kinds for usage in [u for u in busy if u.hop.kind == kind][:count]]
-        return {use.hop.name: [(at, rate / use.hop.bandwidth) for at, rate in use.rates] for use in most}
+        most = []
+        for kind in kinds:
+            most += [usage for usage in busy if usage.hop.kind == kind][:count]
+        return {
+            usage.hop.name: [(start, rate / usage.hop.bandwidth) for start, rate in usage.rates]
+            for usage in most
+        }
 
     def chrome(self) -> dict[str, Any]:
-        """The replay in the format that https://ui.perfetto.dev opens: ranks, and the bytes/s of every link."""
-        return trace.chrome(self.events, where=self.where, rates={name: use.rates for name, use in self.links.items()})
+        """Export the ranks, and every link's bytes/s, for https://ui.perfetto.dev."""
+        rates = {name: usage.rates for name, usage in self.links.items()}
+        return trace.chrome(self.events, where=self.where, rates=rates)
 
 
 def replay(
@@ -98,44 +113,59 @@ def replay(
     utilisation: float = UTILISATION,
     link_utilisation: float = LINK_UTILISATION,
 ) -> Replay:
-    """Play the trace, rank r on GPU placement[r] (else on GPU r).
+    """Play the trace, rank r on GPU placement[r], or on GPU r without a placement.
 
-    algorithm: of all-reduces: "ring", or "switch" to add up in the NVSwitch where it can.
-    Errors: ValueError for a trace that does not fit together, or comes to a stop; for ranks without a GPU; for a share
-    of a peak that is none.
+    algorithm: of all-reduces: "ring", or "switch" to add in the NVSwitch where it can. Errors:
+    ValueError for a trace that does not match or comes to a stop, for ranks without a GPU, and for
+    a share of a peak that is not between 0 and 1.
     """
     for name, share in (("utilisation", utilisation), ("link_utilisation", link_utilisation)):
         if not 0 < share <= 1:
-            raise ValueError(f"{name}={share} is no share of a peak; use 0.4 for 40 %")
+            raise ValueError(
+                f"{name}={share} must be a share of the peak, above 0 and at most 1; "
+                "use 0.4 for 40 %"
+            )
     recorded = list(events)
-    laid_out = plan(recorded, cluster, placement, algorithm)
+    laid_out = lay_out(recorded, cluster, placement, algorithm)
     player = _Player(laid_out, utilisation * cluster.node.chip.peak_flops, link_utilisation)
     player.play()
     player.check(recorded)
     used = zip(laid_out.hops, player.wires.rates, strict=True)
     links = {hop.name: Usage(hop, tuple(rates)) for hop, rates in used if rates}
     times = list(zip(player.begun, player.ended, strict=True))
-    return Replay(cluster, links, max(player.ended, default=0.0), recorded, times)
+    return Replay(
+        cluster=cluster,
+        links=links,
+        seconds=max(player.ended, default=0.0),
+        _recorded=recorded,
+        _times=times,
+    )
 
 
 class _Player:
-    """Simulated time. Everything that happens is on one heap, in order of time, then of its making."""
+    """Simulated time. All pending events are on one heap, in order of time, then of creation."""
 
-    def __init__(self, laid_out: Plan, speed: float, link_utilisation: float) -> None:
-        self.programs, self.transfers, self.speed = laid_out.programs, laid_out.transfers, speed
+    def __init__(self, laid_out: TransferPlan, speed: float, link_utilisation: float) -> None:
+        self.programs = laid_out.programs
+        self.transfers = laid_out.transfers
+        self.speed = speed
         self.wires = Wires([hop.bandwidth * link_utilisation for hop in laid_out.hops])
-        self.at = dict.fromkeys(self.programs, 0)  # of each rank: its next step
-        self.missing = [len(transfer.events) for transfer in self.transfers]  # ranks that have not issued it yet
+        self.at = dict.fromkeys(self.programs, 0)  # rank -> its next instruction
+        # transfer -> how many ranks have not issued it yet
+        self.missing = [len(transfer.events) for transfer in self.transfers]
         self.done = [False] * len(self.transfers)
         self.waiting: dict[int, list[int]] = {}  # transfer -> ranks that wait for it
-        self.queues: dict[Any, deque[int]] = {}  # channel -> the transfer under way, and those after it
-        self.early: set[int] = set()  # messages whose latency is over, behind another one
+        # Channel -> the transfer in flight, and the next ones.
+        self.queues: dict[Any, deque[int]] = {}
+        self.early: set[int] = set()  # messages whose latency is over, but not the one before them
         num_events = sum(map(len, self.programs.values()))
-        self.begun, self.ended = [0.0] * num_events, [0.0] * num_events
+        self.begun = [0.0] * num_events
+        self.ended = [0.0] * num_events
         self.heap: list[tuple[float, int, int, Any, int]] = []
         self.made = 0
 
     def play(self) -> None:
+        """Handle events until none is left."""
         for rank in self.programs:
             self.go_on(rank, 0.0)
         while self.heap:
@@ -154,12 +184,14 @@ class _Player:
                 self.later(flow.end, END, flow, flow.version)
 
     def later(self, time: float, what: int, subject: Any, version: int = 0) -> None:
+        """Schedule an event. version: of a flow, so that an outdated end is ignored."""
         self.made += 1
         heappush(self.heap, (time, self.made, what, subject, version))
 
     def go_on(self, rank: int, now: float) -> None:
-        """Let a rank do its steps until one takes time."""
-        program, at = self.programs[rank], self.at[rank]
+        """Execute a rank's instructions until one takes time."""
+        program = self.programs[rank]
+        at = self.at[rank]
         while at < len(program):
             what, subject, event = program[at]
             self.begun[event] = self.ended[event] = now
@@ -177,7 +209,7 @@ class _Player:
         self.at[rank] = at
 
     def issue(self, number: int, now: float) -> None:
-        """A rank takes part in a transfer from now on; the last one to do so sets it going."""
+        """Let a rank join a transfer; the last rank to join starts it."""
         self.missing[number] -= 1
         if not self.missing[number]:
             transfer = self.transfers[number]
@@ -187,13 +219,13 @@ class _Player:
                 self.set_out(number, now)
 
     def set_out(self, number: int, now: float) -> None:
-        """The latency begins."""
+        """Start the latency of a transfer."""
         for event in self.transfers[number].events:
             self.begun[event] = now
         self.later(now + self.transfers[number].latency, START, number)
 
     def start(self, number: int, now: float) -> None:
-        """The latency is over: bytes move, if there are any, and if nothing goes before."""
+        """End the latency: move the bytes, if there are any and no earlier transfer moves."""
         transfer = self.transfers[number]
         if self.queues[transfer.channel][0] != number:
             self.early.add(number)
@@ -203,7 +235,7 @@ class _Player:
             self.finish(number, now)
 
     def finish(self, number: int, now: float) -> None:
-        """The last byte has arrived: the next of the channel begins, and whoever has waited goes on."""
+        """Complete a transfer: start the next one of its channel, resume the waiting ranks."""
         transfer = self.transfers[number]
         self.done[number] = True
         for event in transfer.events:
@@ -220,8 +252,14 @@ class _Player:
             self.go_on(rank, now)
 
     def check(self, events: Sequence[Event]) -> None:
-        """Errors: ValueError where ranks still wait: the trace cannot have happened."""
-        stuck = [program[self.at[rank]][2] for rank, program in self.programs.items() if self.at[rank] < len(program)]
+        """Raise a ValueError where ranks still wait: such a trace cannot have happened."""
+        stuck = [
+            program[self.at[rank]][2]
+            for rank, program in self.programs.items()
+            if self.at[rank] < len(program)
+        ]
         if stuck:
-            told = [f"line {trace.line(event)}: rank {events[event].rank}" for event in stuck[:2]]
-            raise ValueError(f"the trace comes to a stop: {' and '.join(told)} wait for each other")
+            lines = [f"line {trace.line(at)}: rank {events[at].rank}" for at in stuck[:2]]
+            raise ValueError(
+                f"the trace comes to a stop: {' and '.join(lines)} wait for each other"
+            )

@@ -1,14 +1,15 @@
-"""Transfers that share hops: each gets its max-min fair share of the bandwidth, recomputed when one begins or ends.
+"""Transfers that share hops: each gets its max-min fair share, recomputed when one begins or ends.
 
-Max-min fair: raise the rates of all transfers together until a hop is full, fix those that cross it, go on with the
-rest (Bertsekas and Gallager 1992, Data Networks, section 6.5.2). Switches with one queue for each input, and congestion
-control, come near to it; SimGrid uses it, where it was checked against packet simulation (Velho et al. 2013,
-doi:10.1145/2517448). First come, first served would be wrong wherever messages of two speeds meet on one hop.
+Max-min fair: raise the rates of all transfers together until a hop is full, fix those that cross
+it, continue with the others (Bertsekas and Gallager 1992, Data Networks, section 6.5.2). Switches
+with one queue for each input, and congestion control, come close to it. SimGrid uses it, where it
+was validated against packet simulation (Velho et al. 2013, doi:10.1145/2517448). First come, first
+served would be wrong wherever messages of two speeds meet on one hop.
 """
 
 from collections.abc import Iterable, Sequence
 
-Uses = Sequence[tuple[int, float]]  # (hop, bytes through it for each byte handed on)
+Uses = Sequence[tuple[int, float]]  # (hop, bytes through it for each byte that a rank passes on)
 
 
 class Flow:
@@ -17,8 +18,11 @@ class Flow:
     __slots__ = ("left", "owner", "rate", "since", "uses", "version")
 
     def __init__(self, owner: int, uses: Uses, nbytes: float, now: float) -> None:
-        self.owner, self.uses, self.left, self.since = owner, uses, nbytes, now
-        self.rate = 0.0  # bytes/s handed on
+        self.owner = owner  # number of the transfer
+        self.uses = uses
+        self.left = nbytes
+        self.since = now  # when `left` was updated
+        self.rate = 0.0  # bytes/s
         self.version = 0  # counts the changes of the rate
 
     @property
@@ -27,9 +31,11 @@ class Flow:
         return self.since + self.left / self.rate
 
     def change(self, rate: float, now: float) -> None:
-        """Go on at another rate."""
+        """Continue at another rate."""
         self.left -= self.rate * (now - self.since)
-        self.since, self.rate, self.version = now, rate, self.version + 1
+        self.since = now
+        self.rate = rate
+        self.version += 1
 
 
 class Wires:
@@ -37,41 +43,42 @@ class Wires:
 
     def __init__(self, capacities: Sequence[float]) -> None:
         self.capacities = capacities
-        self.rates: list[list[tuple[float, float]]] = [[] for _ in capacities]  # of each hop: (from when, bytes/s)
+        # hop -> (start, bytes/s), one entry for each change
+        self.rates: list[list[tuple[float, float]]] = [[] for _ in capacities]
         self._flows: list[dict[Flow, float]] = [{} for _ in capacities]
         self._new: list[Flow] = []
         self._changed: dict[int, None] = {}  # hops, in the order in which they changed
 
     def add(self, flow: Flow) -> None:
-        """A flow begins; its rate is known after `settle`."""
+        """Add a flow; its rate is known after `settle`."""
         for hop, share in flow.uses:
             self._flows[hop][flow] = share
         self._new.append(flow)
 
     def remove(self, flow: Flow) -> None:
-        """A flow has ended."""
+        """Remove a flow that has ended."""
         for hop, _ in flow.uses:
             del self._flows[hop][flow]
             self._changed[hop] = None
 
     def settle(self, now: float) -> list[Flow]:
-        """Share the hops anew after changes; returns the flows whose rate is another one now."""
+        """Share the hops again after changes; return the flows whose rate has changed."""
         moved: list[Flow] = []
         for flow in self._new:
-            if all(len(self._flows[hop]) == 1 and hop not in self._changed for hop, _ in flow.uses):  # the usual case
+            if self._has_idle_hops(flow):  # the usual case
                 flow.change(self._alone(flow), now)
                 moved.append(flow)
                 for hop, share in flow.uses:
                     self.rates[hop].append((now, share * flow.rate))
             else:
                 self._changed.update(dict.fromkeys(hop for hop, _ in flow.uses))
-        seen: set[int] = set()
+        settled: set[int] = set()
         for hop in self._changed:
             if not self._flows[hop]:
                 self.rates[hop].append((now, 0.0))
-            elif hop not in seen:
+            elif hop not in settled:
                 hops, flows = self._neighbours(hop)
-                seen.update(hops)
+                settled.update(hops)
                 for flow, rate in self._fair(hops, flows):
                     if rate != flow.rate:
                         flow.change(rate, now)
@@ -81,9 +88,14 @@ class Wires:
         self._changed.clear()
         return moved
 
+    def _has_idle_hops(self, flow: Flow) -> bool:
+        """Tell whether a new flow has all its hops to itself."""
+        return all(len(self._flows[hop]) == 1 and hop not in self._changed for hop, _ in flow.uses)
+
     def _neighbours(self, hop: int) -> tuple[list[int], list[Flow]]:
-        """All hops and flows whose rates depend on that hop: those that it is joined to by flows."""
-        hops, flows = {hop: None}, dict.fromkeys(self._flows[hop])
+        """Find all hops and flows whose rates depend on `hop`: those that flows connect to it."""
+        hops = {hop: None}
+        flows = dict.fromkeys(self._flows[hop])
         waiting = list(flows)
         while waiting:
             for each, _ in waiting.pop().uses:
@@ -95,20 +107,21 @@ class Wires:
         return list(hops), list(flows)
 
     def _fair(self, hops: Sequence[int], flows: Sequence[Flow]) -> Iterable[tuple[Flow, float]]:
-        """The max-min fair rate of each flow."""
+        """Compute the max-min fair rate of each flow."""
         if len(flows) == 1:
             return [(flows[0], self._alone(flows[0]))]
         fixed: dict[Flow, float] = {}
         free = {hop: self.capacities[hop] for hop in hops}
-        open_ = {hop: dict(self._flows[hop]) for hop in hops if self._flows[hop]}
-        while open_:
-            level, full = min((free[hop] / sum(users.values()), hop) for hop, users in open_.items())
-            for flow in list(open_[full]):
+        unfixed = {hop: dict(self._flows[hop]) for hop in hops if self._flows[hop]}
+        while unfixed:
+            levels = [(free[hop] / sum(flows.values()), hop) for hop, flows in unfixed.items()]
+            level, full = min(levels)
+            for flow in list(unfixed[full]):
                 fixed[flow] = level
                 for hop, share in flow.uses:
                     free[hop] -= share * level
-                    del open_[hop][flow]
-            open_ = {hop: users for hop, users in open_.items() if users}
+                    del unfixed[hop][flow]
+            unfixed = {hop: flows for hop, flows in unfixed.items() if flows}
         return fixed.items()
 
     def _alone(self, flow: Flow) -> float:

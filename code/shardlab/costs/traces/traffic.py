@@ -1,7 +1,8 @@
-"""What a message or a collective puts on every hop of a cluster, and how fast that makes it as long as it is alone.
+"""What a message or a collective puts on every hop of a cluster, and its rate while it is alone.
 
-Rings are laid as NCCL lays them: inside a node in the node's own order; between nodes one ring for each network card,
-entering through that card, so that all cards of a node carry one collective together. Every ring carries an equal part.
+Rings are laid as NCCL lays them: inside a node in the node's own order; between nodes one ring for
+each network card, entering through that card, so that all cards of a node carry one collective
+together. Every ring carries an equal part.
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_CROSS_NIC, NCCL_ALGO)
 """
 
@@ -14,13 +15,14 @@ from ..facts.hops import Hop
 from ..facts.network import Cluster
 from ..units import us
 
-# One all-reduce inside a switch that adds, however short: https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
+# The shortest all-reduce inside a switch that adds:
+# https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
 SWITCH_STEP = 25 * us
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What travels while every rank hands on one byte."""
+    """What travels over each hop while every rank passes on one byte."""
 
     shares: dict[Hop, float]  # bytes through each hop
     latency: float  # seconds of one step; an average where the steps differ
@@ -28,51 +30,60 @@ class Load:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes/s that every rank can hand on while nobody else uses the hops."""
-        return min((hop.bandwidth / share for hop, share in self.shares.items()), default=float("inf"))
+        """Bytes/s that every rank can pass on while nothing else uses the hops."""
+        rates = [hop.bandwidth / share for hop, share in self.shares.items()]
+        return min(rates, default=float("inf"))
 
 
 def message(cluster: Cluster, a: int, b: int) -> Load:
-    """From GPU a to GPU b."""
+    """Load a message from GPU `a` to GPU `b`."""
     path = cluster.path(a, b)
     latency = hops.latency(path)
     return Load(shares=dict.fromkeys(path, 1.0), latency=latency, longest_latency=latency)
 
 
 def rings(cluster: Cluster, gpus: Sequence[int]) -> Load:
-    """Around the rings through these GPUs. Errors: ValueError for a GPU that does not exist or stands there twice."""
+    """Load the rings through these GPUs.
+
+    Errors: ValueError for a GPU that does not exist or is repeated.
+    """
     laid = orders(cluster, gpus)
     edges = [edge for ring in laid for edge in zip(ring, [*ring[1:], ring[0]], strict=True)]
     return _sum_of([cluster.path(a, b) for a, b in edges], len(laid))
 
 
 def pairs(cluster: Cluster, gpus: Sequence[int]) -> Load:
-    """From every GPU to every other one, equal parts."""
+    """Load equal messages from every GPU to every other one."""
     others = len(gpus) - 1
     return _sum_of([cluster.path(a, b) for a in gpus for b in gpus if a != b], max(others, 1))
 
 
 def star(cluster: Cluster, center: int, gpus: Sequence[int], *, inward: bool) -> Load:
-    """From every other GPU to one, or from that one to every other."""
+    """Load messages from all other GPUs to `center` (inward), or from `center` to them."""
     ends = [(gpu, center) if inward else (center, gpu) for gpu in gpus if gpu != center]
     return _sum_of([cluster.path(a, b) for a, b in ends], 1)
 
 
 def switch(cluster: Cluster, gpus: Sequence[int]) -> Load | None:
-    """Into the switch and back, where it adds up (NVLink SHARP); None where no switch that adds joins these GPUs."""
+    """Load the NVSwitch that adds (NVLink SHARP), in and out.
+
+    None where no such switch joins the GPUs.
+    """
     node = cluster.node
     if not node.adds or len({cluster.node_of(gpu) for gpu in gpus}) > 1:
         return None
     shares: dict[Hop, float] = {}
     for gpu in gpus:
         up, down = cluster.to_switch(gpu)
-        adding = Hop(name=f"{up.name}, adding", kind=up.kind, bandwidth=node.adds * up.bandwidth, latency=0.0)
+        adding = Hop(
+            name=f"{up.name}, adding", kind=up.kind, bandwidth=node.adds * up.bandwidth, latency=0.0
+        )
         shares |= {up: 1.0, down: 1.0, adding: 1.0}
     return Load(shares=shares, latency=SWITCH_STEP, longest_latency=SWITCH_STEP)
 
 
 def orders(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
-    """The rings through these GPUs, each as the order in which it visits them."""
+    """List the rings through these GPUs, each as the order in which it visits them."""
     if len(set(gpus)) < len(gpus) or not gpus:
         raise ValueError(f"a ring visits every GPU once, not {list(gpus)}")
     members: dict[int, set[int]] = {}
@@ -89,7 +100,7 @@ def orders(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
 
 
 def as_link(cluster: Cluster, gpus: Sequence[int]) -> Link:
-    """What the rings through these GPUs run at, as one link for each GPU: for formulas that know of links only."""
+    """Summarize the rings through these GPUs as one link, for formulas that take a link."""
     load = rings(cluster, gpus)
     slowest = min(load.shares, key=lambda hop: hop.bandwidth / load.shares[hop])
     return Link(
@@ -104,7 +115,7 @@ def as_link(cluster: Cluster, gpus: Sequence[int]) -> Link:
 
 
 def _sum_of(paths: Sequence[Sequence[Hop]], parts: int) -> Load:
-    """All these paths at once, each with one of so many parts of what a rank hands on."""
+    """Add up paths that run at the same time, each with 1/parts of what a rank passes on."""
     counts: dict[Hop, int] = {}
     for path in paths:
         for hop in path:
@@ -118,33 +129,38 @@ def _sum_of(paths: Sequence[Sequence[Hop]], parts: int) -> Load:
 
 
 def _inside(cluster: Cluster, members: set[int]) -> list[list[int]]:
-    """The orders in which rings visit some GPUs of one node."""
+    """List the orders in which rings visit some GPUs of one node."""
     every = cluster.node.rings or (tuple(range(cluster.node.gpus)),)
     return [[gpu for gpu in ring if gpu in members] for ring in every]
 
 
 def _by_card(cluster: Cluster, members: set[int]) -> list[list[int]]:
-    """One order for each network card of the members: it enters through that card and leaves through it, if it can."""
+    """List one order for each network card, entering and leaving through it if possible."""
     cards: dict[str, list[int]] = {}
     for gpu in sorted(members):
         cards.setdefault(cluster.node.card(gpu), []).append(gpu)
     laid = _inside(cluster, members)
-    return [min(_begun(laid, near), key=lambda order: _detour(cluster, order)) for near in cards.values()]
+    return [
+        min(_begun(laid, near), key=lambda order: _detour(cluster, order))
+        for near in cards.values()
+    ]
 
 
 def _begun(rings: list[list[int]], near: list[int]) -> Iterator[list[int]]:
-    """The rings, begun at each of the GPUs near a card."""
+    """Yield the rings, started at each of the GPUs near a card."""
     for ring in rings:
         for gpu in near:
             yield ring[ring.index(gpu) :] + ring[: ring.index(gpu)]
 
 
 def _detour(cluster: Cluster, order: list[int]) -> tuple[bool, int]:
-    """How far a ring that begins and ends so is from using one card, by short ways."""
-    first, last = order[0], order[-1]
-    return cluster.node.card(first) != cluster.node.card(last), _way_out(cluster, first) + _way_out(cluster, last)
+    """Measure how far a ring with these ends is from using one card, over short paths."""
+    first = order[0]
+    last = order[-1]
+    different_cards = cluster.node.card(first) != cluster.node.card(last)
+    return different_cards, _way_out(cluster, first) + _way_out(cluster, last)
 
 
 def _way_out(cluster: Cluster, gpu: int) -> int:
-    """How many wires lie between a GPU of a node and the network."""
+    """Count the wires between a GPU of a node and the network."""
     return len(cluster.to_network(gpu))

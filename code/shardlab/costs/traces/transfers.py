@@ -1,15 +1,15 @@
-"""A trace laid out on a cluster: what each rank does in order, and what each transfer puts on the hops.
+"""A trace laid out on a cluster: what each rank does in order, and which hops each transfer uses.
 
-A message takes the path between two GPUs. A collective of torch is one transfer: all ranks hand on their part in step,
-so it takes its algorithm's steps and bytes (as in `collectives`), and shares each hop with whatever else travels there.
-The algorithms are those of NCCL: rings for all-reduce, all-gather and reduce-scatter, a pipelined chain for broadcast
-and reduce, pairs for all-to-all; where asked for and possible, a switch that adds.
+A message takes the path between two GPUs. A collective of torch is one transfer: all ranks pass on
+their part in step, so it takes its algorithm's steps and bytes (as in `collectives`), and shares
+each hop with whatever else crosses it. The algorithms are those of NCCL: rings for all-reduce,
+all-gather and reduce-scatter, a pipelined chain for broadcast and reduce, pairs for all-to-all;
+where asked for and possible, a switch that adds.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import NamedTuple
 
 from shardlab.trace import Event
 
@@ -18,12 +18,13 @@ from ..facts.network import Cluster
 from . import matching, traffic
 from .traffic import Load
 
-ALGORITHMS = ("ring", "switch")  # for all-reduce: around rings, or added up in the switch where there is one that can
+ALGORITHMS = ("ring", "switch")  # for all-reduce: on rings, or added in a switch where one can
 COMPUTE, ISSUE, WAIT = range(3)
-Step = tuple[int, int, int]  # what: COMPUTE so many FLOPs, ISSUE or WAIT for the transfer; and the event's position
-Uses = tuple[tuple[int, float], ...]  # (hop, bytes through it for each byte handed on)
+# (COMPUTE, FLOPs, position of the event), or (ISSUE or WAIT, transfer, position of the event)
+Instruction = tuple[int, int, int]
+Uses = tuple[tuple[int, float], ...]  # (hop, bytes through it for each byte that a rank passes on)
 
-# For n ranks: steps, and bytes that each rank hands on as a share of the payload.
+# For n ranks: steps, and bytes that each rank passes on as a share of the payload.
 _TABLE: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "all_reduce": (lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
     "all_gather": (lambda n: n - 1, lambda n: (n - 1) / n),
@@ -33,42 +34,50 @@ _TABLE: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "all_to_all": (lambda n: n - 1, lambda n: (n - 1) / n),
     "gather": (lambda n: min(n - 1, 1), lambda n: 1 / n),
     "scatter": (lambda n: min(n - 1, 1), lambda n: 1 / n),
-    "barrier": (lambda n: ceil(log2(n)), lambda n: 0.0),  # dissemination: Hensgen et al. 1988, doi:10.1007/BF01379320
+    # Dissemination: Hensgen et al. 1988, doi:10.1007/BF01379320.
+    "barrier": (lambda n: ceil(log2(n)), lambda n: 0.0),
 }
 
 
-class Transfer(NamedTuple):
-    """A message or a collective, ready to travel."""
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """A message or a collective, ready to be sent."""
 
     events: tuple[int, ...]  # positions in the trace
-    channel: tuple[str, tuple[int, ...]]  # a message's two ranks, or a collective's group: one transfer after another
+    # ("message", its two ranks) or ("collective", its group): one transfer after another.
+    channel: tuple[str, tuple[int, ...]]
     latency: float  # seconds until bytes move
-    nbytes: float  # that each rank hands on
+    nbytes: float  # that each rank passes on
     uses: Uses
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All that is to be played."""
+class TransferPlan:
+    """Everything that is to be played."""
 
-    programs: dict[int, list[Step]]  # of each rank, in order
+    programs: dict[int, list[Instruction]]  # of each rank, in order
     transfers: list[Transfer]
     hops: list[Hop]
 
 
-def plan(events: Sequence[Event], cluster: Cluster, placement: Sequence[int] | None, algorithm: str) -> Plan:
-    """Lay out the trace; rank r runs on GPU placement[r], else on GPU r.
+def lay_out(
+    events: Sequence[Event], cluster: Cluster, placement: Sequence[int] | None, algorithm: str
+) -> TransferPlan:
+    """Lay out the trace; rank r runs on GPU placement[r], or on GPU r without a placement.
 
-    Errors: ValueError for a trace that does not fit together, ranks without a GPU of their own, an unknown algorithm.
+    Errors: ValueError for a trace that does not match, ranks without a GPU of their own, or an
+    unknown algorithm.
     """
     gpus = place(events, cluster, placement)
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"no all-reduce is called {algorithm!r}; use one of {', '.join(ALGORITHMS)}")
+        raise ValueError(
+            f"no all-reduce is called {algorithm!r}; use one of {', '.join(ALGORITHMS)}"
+        )
     layer = _Layer(cluster, gpus, algorithm)
     transfers = [layer.transfer(events, meeting) for meeting in matching.meetings(events)]
     of = {index: number for number, transfer in enumerate(transfers) for index in transfer.events}
     waited = matching.waits(events)
-    programs: dict[int, list[Step]] = {rank: [] for rank in gpus}
+    programs: dict[int, list[Instruction]] = {rank: [] for rank in gpus}
     for index, event in enumerate(events):
         if event.kind == "communicate":
             programs[event.rank].append((ISSUE, of[index], index))
@@ -76,60 +85,86 @@ def plan(events: Sequence[Event], cluster: Cluster, placement: Sequence[int] | N
             programs[event.rank].append((WAIT, of[waited[index]], index))
         else:
             programs[event.rank].append((COMPUTE, event.flops, index))
-    return Plan(programs, transfers, list(layer.hops))
+    return TransferPlan(programs, transfers, list(layer.hops))
 
 
-def place(events: Sequence[Event], cluster: Cluster, placement: Sequence[int] | None) -> dict[int, int]:
-    """The GPU of every rank of the trace. Errors: ValueError where one is missing or given twice."""
+def place(
+    events: Sequence[Event], cluster: Cluster, placement: Sequence[int] | None
+) -> dict[int, int]:
+    """Map every rank of the trace to its GPU.
+
+    Errors: ValueError where one is missing or taken twice.
+    """
     ranks = sorted({event.rank for event in events})
     if placement is None and ranks and ranks[-1] >= cluster.gpus:
-        raise ValueError(f"the trace has a rank {ranks[-1]}, {cluster.name} only {cluster.gpus} GPUs; take more nodes")
+        raise ValueError(
+            f"the trace has a rank {ranks[-1]}, {cluster.name} only {cluster.gpus} GPUs; "
+            "use more nodes"
+        )
     if placement is not None and ranks and ranks[-1] >= len(placement):
-        raise ValueError(f"the placement names {len(placement)} GPUs, the trace has a rank {ranks[-1]}; name more")
+        raise ValueError(
+            f"the placement names {len(placement)} GPUs, the trace has a rank {ranks[-1]}; "
+            "name more"
+        )
     gpus = {rank: rank if placement is None else placement[rank] for rank in ranks}
     taken: dict[int, int] = {}
     for rank, gpu in gpus.items():
         cluster.node_of(gpu)
         if taken.setdefault(gpu, rank) != rank:
-            raise ValueError(f"ranks {taken[gpu]} and {rank} are both placed on GPU {gpu}; each needs its own")
+            raise ValueError(
+                f"ranks {taken[gpu]} and {rank} are both placed on GPU {gpu}; each needs its own"
+            )
     return gpus
 
 
 class _Layer:
-    """Turns meetings into transfers; equal ones share what was worked out once."""
+    """Turns meetings into transfers; equal meetings share what was computed once."""
 
     def __init__(self, cluster: Cluster, gpus: dict[int, int], algorithm: str) -> None:
-        self.cluster, self.gpus, self.algorithm = cluster, gpus, algorithm
+        self.cluster = cluster
+        self.gpus = gpus
+        self.algorithm = algorithm
         self.hops: dict[Hop, int] = {}
         self._known: dict[tuple, tuple[float, float, Uses]] = {}
 
     def transfer(self, events: Sequence[Event], meeting: matching.Meeting) -> Transfer:
-        """Where, in which steps, and how many bytes."""
+        """Compute the path, the steps and the bytes of a meeting."""
         ranks = tuple([events[index].rank for index in meeting.events])
         center = ranks[0]
         if meeting.op in ("gather", "scatter"):
-            center = max(meeting.events, key=lambda index: events[index].nbytes)  # the root's payload is the largest
-            center = events[center].rank
+            # The root's payload is the largest.
+            root = max(meeting.events, key=lambda index: events[index].nbytes)
+            center = events[root].rank
         key = meeting.op, center, ranks
         if key not in self._known:
             self._known[key] = self._work_out(meeting.op, ranks, center)
         latency, share, uses = self._known[key]
         channel = "message" if meeting.op == "message" else "collective", ranks
-        return Transfer(meeting.events, channel, latency, share * meeting.nbytes, uses)
+        return Transfer(
+            events=meeting.events,
+            channel=channel,
+            latency=latency,
+            nbytes=share * meeting.nbytes,
+            uses=uses,
+        )
 
     def _work_out(self, op: str, ranks: tuple[int, ...], center: int) -> tuple[float, float, Uses]:
-        """Seconds until bytes move, bytes handed on for each byte of payload, and what they put on the hops."""
-        gpus, count = [self.gpus[rank] for rank in ranks], len(ranks)
-        added = traffic.switch(self.cluster, gpus) if op == "all_reduce" and self.algorithm == "switch" else None
+        """Return the latency, bytes passed on for each byte of payload, and the load on hops."""
+        gpus = [self.gpus[rank] for rank in ranks]
+        count = len(ranks)
+        added = None
+        if op == "all_reduce" and self.algorithm == "switch":
+            added = traffic.switch(self.cluster, gpus)
         if op == "message":
-            load, steps, share = traffic.message(self.cluster, *gpus), 1, 1.0
-        elif added is not None and count > 1:
-            load, steps, share = added, 1, (count + 1) / count
-        elif op in _TABLE:
-            load, steps, share = self._load(op, gpus, self.gpus[center]), _TABLE[op][0](count), _TABLE[op][1](count)
-        else:
-            raise ValueError(f"how does {op!r} travel? Known are send, receive, {', '.join(_TABLE)}")
-        return steps * load.latency, share, self._uses(load)
+            load = traffic.message(self.cluster, *gpus)
+            return load.latency, 1.0, self._uses(load)
+        if added is not None and count > 1:
+            return added.latency, (count + 1) / count, self._uses(added)
+        if op not in _TABLE:
+            raise ValueError(f"unknown operation {op!r}; use send, receive, {', '.join(_TABLE)}")
+        steps, share = _TABLE[op]
+        load = self._load(op, gpus, self.gpus[center])
+        return steps(count) * load.latency, share(count), self._uses(load)
 
     def _load(self, op: str, gpus: list[int], center: int) -> Load:
         if op == "all_to_all":
@@ -139,4 +174,6 @@ class _Layer:
         return traffic.rings(self.cluster, gpus)
 
     def _uses(self, load: Load) -> Uses:
-        return tuple((self.hops.setdefault(hop, len(self.hops)), share) for hop, share in load.shares.items())
+        return tuple(
+            (self.hops.setdefault(hop, len(self.hops)), share) for hop, share in load.shares.items()
+        )

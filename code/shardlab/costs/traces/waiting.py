@@ -1,9 +1,11 @@
-"""Who waits for whom, read from a trace: a collective can begin when the last of its ranks has come.
+"""Which rank waits for which, from a trace: a collective begins when the last rank has arrived.
 
-The rank with the longest all-reduces is not the slow one: it came first. Tools for MPI have attributed waiting to its
-cause in this way (Böhme et al. 2016, https://doi.org/10.1145/2934661, who also follow it along chains of messages).
+The rank with the longest all-reduces is not the slow one: it arrived first. Tools for MPI attribute
+waiting to its cause in this way (Böhme et al. 2016, https://doi.org/10.1145/2934661, who also
+follow it along chains of messages).
 
-Times are those of events: for operations that were issued early and waited for later they bound the waiting from above.
+Times are those of events: for operations that were issued early and waited for later they are an
+upper bound on the waiting.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,10 @@ from . import matching
 
 
 def who_waits(events: Sequence[Event]) -> dict[tuple[int, int], float]:
-    """(who waits, for whom) -> seconds, over the whole trace; pairs that never wait are left out."""
+    """Add up the waiting of the whole trace, as (waiting rank, rank it waits for) -> seconds.
+
+    Pairs that never wait are left out.
+    """
     waited: dict[tuple[int, int], float] = {}
     for index, last in _last_to_come(events).items():
         seconds = _begin(events[index], events[last]) - events[index].start
@@ -26,8 +31,9 @@ def who_waits(events: Sequence[Event]) -> dict[tuple[int, int], float]:
 
 
 def parted(events: Sequence[Event]) -> list[Event]:
-    """The trace with every rank's waiting for the last one as an event of its own, kind "idle", op "waiting"."""
-    parts, last = [], _last_to_come(events)
+    """Split off every rank's waiting for the last one as an event: "idle", "waiting"."""
+    parts = []
+    last = _last_to_come(events)
     for index, event in enumerate(events):
         begin = _begin(event, events[last.get(index, index)])
         if begin > event.start:
@@ -37,7 +43,7 @@ def parted(events: Sequence[Event]) -> list[Event]:
 
 
 def _last_to_come(events: Sequence[Event]) -> dict[int, int]:
-    """Position of a communication -> position of the event of its rank that came last, in the same transfer."""
+    """Map each communication to its transfer's last event to begin, both by position."""
     found: dict[int, int] = {}
     for meeting in matching.meetings(events):
         last = max(meeting.events, key=lambda index: events[index].start)
@@ -46,5 +52,5 @@ def _last_to_come(events: Sequence[Event]) -> dict[int, int]:
 
 
 def _begin(event: Event, last: Event) -> float:
-    """When waiting ends: a message that was put aside for its receiver may end before that one comes."""
+    """Return when waiting ends: a buffered message may end before its receiver arrives."""
     return max(event.start, min(last.start, event.end))

@@ -1,4 +1,4 @@
-"""ZeRO, predicted: `sharding` says what each stage sends and holds, `step` how long a step takes."""
+"""ZeRO, predicted: `sharding` counts what each stage sends and holds, `step` times a step."""
 
 from .sharding import (
     WHOLE_AT_A_TIME,

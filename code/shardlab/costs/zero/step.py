@@ -1,9 +1,10 @@
-"""One step under ZeRO, predicted: the program of a rank, played with its collectives one after another on one link.
+"""One step under ZeRO, predicted: a rank's program, with its collectives in turn on one link.
 
-The program is that of `ranks.zero`: a layer is gathered while the one before it computes, gradients leave while those
-of the next layer are computed; here in stage 1, too, as in large engines, where `ranks.zero` sends them in its step
-(Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054; Zhao et al. 2023, https://arxiv.org/abs/2304.11277). All
-ranks are alike, so one stands for all; `replay` plays it for many.
+The program is that of `ranks.zero`: a layer is gathered while the one before it computes, and
+gradients are sent while those of the next layer are computed. Here that holds for stage 1 too, as
+in large engines, whereas `ranks.zero` sends them in its step (Rajbhandari et al. 2020,
+https://arxiv.org/abs/1910.02054; Zhao et al. 2023, https://arxiv.org/abs/2304.11277). All ranks are
+alike, so one stands for all; `replay` plays the program for many.
 """
 
 from collections.abc import Iterable
@@ -22,15 +23,18 @@ from . import sharding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(data_parallel.Run):
-    """What is trained, on what, and at which stage. overlap: gather and send while computing; False: wait each time."""
+class ZeroRun(data_parallel.DataParallelRun):
+    """A data-parallel run at a stage of ZeRO.
+
+    overlap: send while computing; False: wait for each message.
+    """
 
     zero: int = 3
-    hold: bool = False  # gradients stay whole until the last microbatch: see `zero.sent_bytes`
+    hold: bool = False  # gradients stay whole until the last microbatch, see `zero.sent_bytes`
 
     @cached_property
     def training(self) -> Training:
-        """The same for the counts of memory and of bytes."""
+        """The same run for the counts of memory and of bytes."""
         return Training(
             spec=self.spec,
             layout=Layout(dp=self.ranks, zero=self.zero),
@@ -43,19 +47,19 @@ class Run(data_parallel.Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ZeroStep:
     """One step of a run, in seconds of one rank."""
 
-    run: Run
+    run: ZeroRun
     forward: float
     backward: float
     update: float
     communication: float  # the link is busy
-    waiting: float  # of these, the rank waits for
+    waiting: float  # the rank waits for the link
 
     @property
     def compute(self) -> float:
-        """The same step without anyone to talk to."""
+        """Seconds of the same step without communication."""
         return self.forward + self.backward + self.update
 
     @property
@@ -65,23 +69,29 @@ class Step:
 
     @property
     def efficiency(self) -> float:
-        """Share of the throughput that as many ranks would have if they never talked: 1 is perfect."""
+        """Throughput as a share of that of as many ranks without communication: 1 is perfect."""
         return self.compute / self.seconds
 
     @property
     def parts(self) -> dict[str, float]:
         """The step's duration, split: sums to `seconds`."""
-        return {"forward": self.forward, "backward": self.backward, "waiting": self.waiting, "update": self.update}
+        return {
+            "forward": self.forward,
+            "backward": self.backward,
+            "waiting": self.waiting,
+            "update": self.update,
+        }
 
 
-def step(run: Run) -> Step:
-    """What one step takes. Each rank updates the parameters it holds the optimizer's states of."""
+def step(run: ZeroRun) -> ZeroStep:
+    """Predict one step. Each rank updates the parameters whose optimizer states it holds."""
     speed = run.utilisation * run.chip.peak_flops
     work = flops.training_step(run.spec, batch=run.batch_per_rank, sequence=run.tokens_per_sequence)
-    forward, backward = (sum(work[part].values()) / speed for part in ("forward", "backward"))
+    forward = sum(work["forward"].values()) / speed
+    backward = sum(work["backward"].values()) / speed
     busy, played = play(program(run), run)
     held = run.num_parameters / (run.ranks if run.zero >= memory.CUT_FROM["optimizer"] else 1)
-    return Step(
+    return ZeroStep(
         run=run,
         forward=forward,
         backward=backward,
@@ -91,8 +101,11 @@ def step(run: Run) -> Step:
     )
 
 
-def play(events: Iterable[Event], run: Run) -> tuple[float, float]:
-    """Seconds the link is busy, and seconds until the rank is done: collectives follow one another on the link."""
+def play(events: Iterable[Event], run: ZeroRun) -> tuple[float, float]:
+    """Return the seconds for which the link is busy, and those until the rank is done.
+
+    Collectives follow one another on the link.
+    """
     link = replace(run.link, bandwidth=run.link_utilisation * run.link.bandwidth)
     ends: dict[int | None, float] = {}
     clock = free = busy = 0.0
@@ -111,11 +124,15 @@ def play(events: Iterable[Event], run: Run) -> tuple[float, float]:
 def _seconds(event: Event, ranks: int, link: Link) -> float:
     if event.op == "all_reduce":
         return collectives.all_reduce_seconds(event.nbytes, ranks, link)
-    return collectives.all_gather(event.nbytes, ranks).seconds(link)  # a reduce-scatter takes as long
+    # A reduce-scatter takes as long.
+    return collectives.all_gather(event.nbytes, ranks).seconds(link)
 
 
-def program(run: Run, rank: int = 0) -> list[Event]:
-    """What one rank computes, says and waits for in a step, in order; the update takes no FLOPs worth counting."""
+def program(run: ZeroRun, rank: int = 0) -> list[Event]:
+    """List what one rank computes, sends and waits for in a step.
+
+    The update's FLOPs are not counted.
+    """
     writer = _Writer(run, rank)
     for number in range(run.num_microbatches):
         last = number == run.num_microbatches - 1
@@ -127,17 +144,22 @@ def program(run: Run, rank: int = 0) -> list[Event]:
 
 
 class _Writer(Writer):
-    """Knows the sizes of a run."""
+    """The program of one rank of a run."""
 
-    def __init__(self, run: Run, rank: int) -> None:
+    def __init__(self, run: ZeroRun, rank: int) -> None:
         super().__init__(rank)
-        self.run, self.group = run, range(run.ranks)
-        work = flops.forward(run.spec, batch=run.training.microbatch, sequence=run.tokens_per_sequence)
-        self.layer_work, self.head_work = (sum(work.values()) - work["head"]) / run.spec.num_layers, work["head"]
-        *self.layers, self.rest = [sharding.padded(numel, run.ranks) for numel in sharding.buffers(run.training)]
+        self.run = run
+        self.group = range(run.ranks)
+        sequence = run.tokens_per_sequence
+        work = flops.forward(run.spec, batch=run.training.microbatch, sequence=sequence)
+        self.layer_work = (sum(work.values()) - work["head"]) / run.spec.num_layers
+        self.head_work = work["head"]
+        sizes = sharding.buffers(run.training)
+        *self.layers, self.rest = [sharding.padded(numel, run.ranks) for numel in sizes]
         self.cut = run.zero >= memory.CUT_FROM["parameters"]
 
     def forward(self) -> None:
+        """Gather each layer while the one before it computes."""
         rest = self._gather(self.rest)
         arriving = self._gather(self.layers[0])
         self._wait(rest)
@@ -148,7 +170,9 @@ class _Writer(Writer):
         self.compute(self.head_work, "forward")
 
     def backward(self, *, send: bool) -> None:
-        arriving, leaving = self._gather(self.layers[-1]), None
+        """Send each layer's gradients while the next layer computes; send: False to hold them."""
+        arriving = self._gather(self.layers[-1])
+        leaving = None
         self.compute(2 * self.head_work, "backward")
         for layer, following in zip(self.layers[::-1], [*self.layers[-2::-1], 0], strict=True):
             self._wait(arriving)
@@ -162,18 +186,23 @@ class _Writer(Writer):
         self._wait(last)
 
     def gather_all(self) -> None:
-        numbers = [self._say("all_gather", self.run.recipe.parameters * size) for size in (*self.layers, self.rest)]
+        """Gather all parameters after the update, for the stages that keep them whole."""
+        element = self.run.recipe.parameters
+        sizes = (*self.layers, self.rest)
+        numbers = [self._issue("all_gather", element * size) for size in sizes]
         for number in numbers:
             self._wait(number)
 
     def _gather(self, numel: int) -> int | None:
-        return self._say("all_gather", self.run.recipe.parameters * numel) if self.cut and numel else None
+        if not self.cut or not numel:
+            return None
+        return self._issue("all_gather", self.run.recipe.parameters * numel)
 
     def _send(self, numel: int) -> int | None:
         op = "reduce_scatter" if self.run.zero >= memory.CUT_FROM["optimizer"] else "all_reduce"
-        return self._say(op, self.run.recipe.gradients * numel)
+        return self._issue(op, self.run.recipe.gradients * numel)
 
-    def _say(self, op: str, nbytes: float) -> int | None:
+    def _issue(self, op: str, nbytes: float) -> int | None:
         if self.run.ranks == 1:
             return None
         number = self.collective(op, nbytes, self.group)

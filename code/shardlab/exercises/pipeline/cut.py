@@ -49,14 +49,14 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
         return f"{answer!r:.60}, a {type(answer).__name__}"
 
 
-def _best(case: Case) -> balance.Cut | None:
+def _best(case: Case) -> balance.Partition | None:
     try:
         return balance.cut(case.given.layers(), [1] * case.world_size, case.given.memory)
     except ValueError:
         return None
 
 
-def _measured(case: Case, counts: Any) -> balance.Cut | None:
+def _measured(case: Case, counts: Any) -> balance.Partition | None:
     """What the answer takes, if it cuts the model at all."""
     whole = isinstance(counts, list) and len(counts) == case.world_size and min(counts) >= 1
     if not whole or sum(counts) != len(case.given.seconds):
