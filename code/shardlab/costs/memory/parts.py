@@ -16,7 +16,10 @@ CUT_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage f
 
 
 def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
-    """Bytes on a rank of the stage at its peak: when backward begins, with gradients of earlier microbatches there."""
+    """Bytes on a rank of the stage at its peak: when backward begins, with gradients of earlier microbatches there.
+
+    A step of one microbatch holds less, because its gradients appear while its activations go: see `timeline`.
+    """
     return {**states(training, stage), **kept(training, stage), "buffers": sum(buffers(training, stage).values())}
 
 
