@@ -8,7 +8,7 @@ back too. PCIe carries both directions at once, and transfers may hide behind ar
 
 from dataclasses import dataclass
 
-from ..facts.hardware import Chip, Link
+from ..facts.hardware import LINK_UTILISATION, Chip, Link
 from ..facts.recipes import MIXED, Recipe
 
 UPDATES = ("host", "chip")
@@ -27,6 +27,7 @@ class Swap:
     update: str = "host"  # who updates the parameters
     recipe: Recipe = MIXED
     utilisation: float = 0.4  # of the chip's peak, while it computes
+    link_utilisation: float = LINK_UTILISATION  # of the link's rate, while it transfers
 
     def __post_init__(self) -> None:
         if self.num_parameters <= 0 or self.tokens <= 0 or self.num_microbatches < 1 or self.loads < 1:
@@ -60,7 +61,8 @@ class Swap:
     @property
     def transfer(self) -> float:
         """Seconds of a step in which the busier direction of the link is busy."""
-        return max(sum(self.to_chip.values()), sum(self.to_host.values())) / self.link.bandwidth
+        busier = max(sum(self.to_chip.values()), sum(self.to_host.values()))
+        return busier / (self.link_utilisation * self.link.bandwidth)
 
     @property
     def compute(self) -> float:
