@@ -1,6 +1,8 @@
 import pytest
 
 from shardlab.costs.facts import hardware, models
+from shardlab.costs.memory import timeline
+from shardlab.costs.training import Training
 from shardlab.explorers import memory as explorers
 from tests.explorers.quantities import number
 
@@ -83,6 +85,16 @@ def test_the_chapters_story():
     assert "<b>does not fit</b>: 24.9 GB of states" in small.sentence
     large = DEVICE.view(**DEVICE.default())
     assert "FlashAttention" in large.sentence
+
+
+@pytest.mark.parametrize("model", ["GPT-2 small", "Llama 3.2 1B"])
+def test_one_device_holds_the_peak_of_the_curve(model):
+    """Bars and verdict are those of a step of two microbatches, moment by moment."""
+    chosen = {"model": model, "microbatch": 1, "sequence": 1024, "kept": "everything, all scores too"}
+    step = Training(spec=models.published(model).spec, num_microbatches=2, sequence=1024, attention="stored")
+    held = timeline.peak(timeline.through_step(step)).held
+    shown = parts_of(DEVICE.view(**{**DEVICE.default(), **chosen}))["as it is"]["sum"]
+    assert shown == pytest.approx(sum(held.values()), rel=0.006)
 
 
 def test_states_do_not_fall_as_replicas_join_unless_they_are_cut():

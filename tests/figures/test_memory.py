@@ -16,7 +16,7 @@ def every_figure():
         "by_part": figures.by_part({"dp = 1": HELD}, capacity=80e9),
         "stages": figures.stages([HELD, LESS], capacity=80e9),
         "through_step": figures.through_step([0, 1], [LESS, HELD], capacity=80e9),
-        "saved": figures.saved({"all kept": [(0.0, 10), (0.1, 0)]}),
+        "saved": figures.saved({"all kept": [10, 0]}),
         "counts": figures.counts({"norms": 1e6}, {"norms": 1e6}),
     }
 
@@ -73,8 +73,8 @@ def test_every_part_differs_by_more_than_colour():
 
 
 def test_what_was_saved_rises_and_falls_in_steps():
-    curve = data(figures.saved({"all kept": [(0.0, 2e6), (0.01, 0)], "recomputed": [(0.0, 1e6)]}))["all kept"]
-    assert (list(curve.x), list(curve.y)) == ([0, 10], [2, 0])
+    curve = data(figures.saved({"all kept": [2e6, 0], "recomputed": [1e6]}))["all kept"]
+    assert (list(curve.x), list(curve.y)) == ([1, 2], [2, 0])
     assert curve.line.shape == "hv"
 
 

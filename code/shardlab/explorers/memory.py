@@ -15,6 +15,7 @@ KEPT = {  # what a layer keeps for backward -> attention and recomputation of a 
     "all but the scores (FlashAttention)": ("flash", "none"),
     "its input only (full recomputation)": ("flash", "full"),
 }
+MICROBATCHES = 2  # of the step on one device: gradients of the first are there when the second is at its peak
 LONGEST = 4096  # tokens of a sequence on the cluster, or the model's context where that is shorter
 ROUNDS = 2  # microbatches of a step for each pipeline stage: enough to fill the pipeline
 CLUSTER_CHIP = "H100 SXM 80 GB"
@@ -33,7 +34,12 @@ def one_device() -> Explorer:
             "sequence": [1024, 4096],
         },
         title="Does it fit on one GPU?",
-        labels={"recipe": "Precision and optimizer", "kept": "Each layer keeps", "sequence": "Sequence length"},
+        labels={
+            "recipe": "Precision and optimizer",
+            "kept": "Each layer keeps",
+            "microbatch": "Each of two microbatches",
+            "sequence": "Sequence length",
+        },
         units={"microbatch": "sequences", "sequence": "tokens"},
         default={
             "model": "GPT-2 XL",
@@ -52,6 +58,7 @@ def device_view(*, model: str, chip: str, recipe: str, kept: str, microbatch: in
             spec=models.published(model).spec,
             recipe=recipes.recipe(recipe),
             microbatch=microbatch,
+            num_microbatches=MICROBATCHES,
             sequence=sequence,
             attention=attention,
             recomputation=recomputation,

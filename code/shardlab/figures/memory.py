@@ -89,18 +89,19 @@ def through_step(
     )
 
 
-def saved(runs: Mapping[str, Sequence[tuple[float, float]]], *, alt: str = "") -> go.Figure:
-    """Bytes kept for backward against time, as counted on running steps: name -> [(seconds, bytes), ...]."""
-    unit = _unit(max(nbytes for run in runs.values() for _, nbytes in run))
+def saved(runs: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
+    """Draw bytes kept for backward, as counted on running steps: name -> bytes after each tensor kept or freed."""
+    unit = _unit(max(nbytes for run in runs.values() for nbytes in run))
     curves = []
     for i, (name, run) in enumerate(runs.items()):
-        seconds, nbytes = [1e3 * second for second, _ in run], [nbytes / UNITS[unit] for _, nbytes in run]
-        curves.append(line(seconds, nbytes, name, *look(i)).update(line={"shape": "hv", "width": 1.5}))
+        kept = [nbytes / UNITS[unit] for nbytes in run]
+        events = list(range(1, len(run) + 1))
+        curves.append(line(events, kept, name, *look(i)).update(line={"shape": "hv", "width": 1.5}))
     return style.figure(
         curves,
-        x="time since the start of the step (ms)",
+        x="tensors kept or freed since the start of the step",
         y=style.axis(f"kept for backward ({unit})", rangemode="tozero"),
-        alt=alt or "Bytes kept for the backward pass against time: forward fills, backward drains.",
+        alt=alt or "Bytes kept for the backward pass, event by event: forward fills, backward drains.",
     )
 
 

@@ -17,6 +17,20 @@ def test_adam_in_8_bits_keeps_a_quarter_of_the_states():
     assert small.bytes_per_parameter == pytest.approx(10, rel=0.0004)
 
 
+def test_autocast_keeps_fp32_states_and_16_bit_activations():
+    """4 + 4 + 8 bytes, as in fp32: https://docs.pytorch.org/docs/stable/amp.html"""
+    cast, plain = recipes.recipe("autocast, fp32 Adam"), recipes.recipe("fp32 Adam")
+    assert cast.bytes_per_parameter == plain.bytes_per_parameter == 16
+    assert (cast.element, plain.element) == (2, 4)
+
+
+def test_muon_keeps_one_momentum_where_adam_keeps_two_numbers():
+    """Liu et al. 2025, https://arxiv.org/abs/2502.16982: one buffer, half of AdamW's."""
+    muon, adam = recipes.recipe("mixed, Muon"), recipes.recipe("mixed, 16-bit gradients")
+    assert 2 * (muon.optimizer - 4) == adam.optimizer - 4
+    assert muon.bytes_per_parameter == 12
+
+
 @pytest.mark.parametrize("recipe", recipes.RECIPES.values(), ids=lambda recipe: recipe.name)
 def test_an_update_reads_the_gradient_and_reads_and_writes_the_rest(recipe):
     """The 16-bit parameter of mixed precision is only written: it is made from the master copy."""

@@ -42,7 +42,7 @@ def test_every_microbatch_brings_the_parameters_and_takes_its_gradients():
 
 
 def test_the_busier_direction_of_pcie_decides():
-    assert GPT3.transfer == pytest.approx(2 * 2 * 174.6e9 / 15.754e9, rel=1e-3)
+    assert GPT3.transfer == pytest.approx(2 * 2 * 174.6e9 / (0.8 * 15.754e9), rel=1e-3)
     assert replace(GPT3, num_microbatches=3).transfer == pytest.approx(3 * GPT3.transfer)
     assert GPT3.seconds == max(GPT3.transfer, GPT3.compute)
 
@@ -52,9 +52,10 @@ def test_the_tokens_that_hide_the_transfers(chip):
     """The size of the model cancels: tokens >= (bytes / 6) * F / beta."""
     fast = hardware.chip(chip)
     swap = replace(GPT3, chip=fast, link=hardware.host_link(fast))
-    needed = 4 / 6 * 0.4 * fast.peak_flops / swap.link.bandwidth
+    needed = 4 / 6 * 0.4 * fast.peak_flops / (0.8 * swap.link.bandwidth)
     assert swap.tokens_to_hide == pytest.approx(needed)
     assert replace(swap, num_parameters=1e9).tokens_to_hide == pytest.approx(needed)
+    assert replace(swap, loads=3).tokens_to_hide == pytest.approx(needed * (6 / 8) / (4 / 6))
     assert replace(swap, tokens=needed).ratio == pytest.approx(1)
     assert replace(swap, tokens=needed / 4).ratio == pytest.approx(4)
     assert replace(swap, tokens=4 * needed).ratio == 1

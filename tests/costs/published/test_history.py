@@ -15,7 +15,7 @@ def test_the_chart_goes_from_millions_to_more_than_a_trillion():
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
 def test_every_point_has_a_date_and_a_source(size):
-    assert 2017 < size.year < 2026
+    assert 2017 < size.year < 2027
     assert "https://" in size.source or "Radford et al." in size.source
 
 

@@ -163,9 +163,10 @@ ONE_V100: tuple[Claim, ...] = (
         source="https://lambdalabs.com/blog/demystifying-gpt-3; at 28e12 FLOP/s, the peak without tensor cores",
     ),
     Claim(
-        name="OpenAI, measured on 10,000 V100s",
+        name="by OpenAI's rate (Patterson et al. 2021)",
         years=10_000 * 14.8 / 365,
         flops=3.14e23,
-        source="Patterson et al. 2021, Table 4 (https://arxiv.org/abs/2104.10350): 14.8 days, 24.6e12 FLOP/s a GPU",
+        source="Patterson et al. 2021, appendix (https://arxiv.org/abs/2104.10350): OpenAI told a rate, 24.6e12 FLOP/s "
+        "for each V100; 14.8 days on 10,000 of them follow from it",
     ),
 )

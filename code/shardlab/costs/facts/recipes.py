@@ -13,7 +13,7 @@ class Recipe:
     name: str
     parameters: int
     gradients: int
-    optimizer: float  # momentum, variance, and an fp32 master copy of 16-bit parameters
+    optimizer: float  # its memory, and an fp32 master copy where parameters are 16-bit
     update_traffic: int  # bytes read and written by one step of the optimizer
     element: int  # bytes of one activation
     source: str
@@ -28,6 +28,8 @@ _ZERO = "Rajbhandari et al. 2020, section 3.1 (https://arxiv.org/abs/1910.02054)
 _MEGATRON = "https://docs.nvidia.com/megatron-core/developer-guide/latest/distrib_optimizer.html"
 _SGD = "https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html"
 _EIGHT_BIT = "Dettmers et al. 2022, section 2 (https://arxiv.org/abs/2110.02861)"
+_AUTOCAST = "https://docs.pytorch.org/docs/stable/amp.html (its 16-bit copies of the weights are not counted)"
+_MUON = "Liu et al. 2025, section 2.3 (https://arxiv.org/abs/2502.16982)"
 _BLOCK = 2048  # numbers that share one fp32 scale in 8-bit Adam; there are two such states
 
 RECIPES: dict[str, Recipe] = {
@@ -60,6 +62,16 @@ RECIPES: dict[str, Recipe] = {
             element=4,
             source=_SGD,
         ),
+        # Like "fp32 Adam", but products are computed, and their inputs kept, in 16 bits.
+        Recipe(
+            name="autocast, fp32 Adam",
+            parameters=4,
+            gradients=4,
+            optimizer=8,
+            update_traffic=4 + 2 * (4 + 8),
+            element=2,
+            source=_AUTOCAST,
+        ),
         # Reads gradient, master, momentum, variance; writes the last three and the 16-bit
         # parameter.
         Recipe(
@@ -88,6 +100,15 @@ RECIPES: dict[str, Recipe] = {
             update_traffic=2 + 2 * 6 + 2,
             element=2,
             source=_EIGHT_BIT,
+        ),
+        Recipe(  # one momentum for each matrix; embeddings, norms and head, which keep Adam, are not told apart here
+            name="mixed, Muon",
+            parameters=2,
+            gradients=2,
+            optimizer=4 + 4,
+            update_traffic=2 + 2 * 8 + 2,
+            element=2,
+            source=_MUON,
         ),
     )
 }

@@ -9,7 +9,7 @@ both directions at once, and transfers may overlap arithmetic: times are lower b
 
 from dataclasses import dataclass
 
-from ..facts.hardware import Chip, Link
+from ..facts.hardware import LINK_UTILISATION, Chip, Link
 from ..facts.recipes import MIXED, Recipe
 
 UPDATES = ("host", "chip")
@@ -29,6 +29,7 @@ class Swap:
     update: str = "host"  # where the parameters are updated, see UPDATES
     recipe: Recipe = MIXED
     utilisation: float = 0.4  # of the chip's peak, while it computes
+    link_utilisation: float = LINK_UTILISATION  # of the link's rate, while it transfers
 
     def __post_init__(self) -> None:
         sizes = (self.num_parameters, self.tokens, self.num_microbatches, self.loads)
@@ -64,7 +65,8 @@ class Swap:
     @property
     def transfer(self) -> float:
         """Seconds for which the busier direction of the link is busy in one step."""
-        return max(sum(self.to_chip.values()), sum(self.to_host.values())) / self.link.bandwidth
+        busier = max(sum(self.to_chip.values()), sum(self.to_host.values()))
+        return busier / (self.link_utilisation * self.link.bandwidth)
 
     @property
     def compute(self) -> float:

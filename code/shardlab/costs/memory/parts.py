@@ -46,7 +46,8 @@ class InFlight(NamedTuple):
 def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the bytes on a rank of the stage at its peak.
 
-    The peak is where backward begins, with the gradients of earlier microbatches present.
+    The peak is where backward begins, with the gradients of earlier microbatches present. A step of
+    one microbatch holds less, because its gradients appear while activations go: see `timeline`.
     """
     return {
         **states(training, stage),

@@ -45,9 +45,10 @@ _PRINTED = (
     ("PaLM", "2022-04", 540.35e9, "Chowdhery et al. 2022, Table 1 (https://arxiv.org/abs/2204.02311)"),
     ("OPT", "2022-05", 175e9, "Zhang et al. 2022 (https://arxiv.org/abs/2205.01068)"),
     ("BLOOM", "2022-11", 176e9, "BigScience 2022 (https://arxiv.org/abs/2211.05100)"),
+    ("DeepSeek-V4-Pro", "2026-04", 1.6e12, "DeepSeek-AI 2026 (https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro)"),
 )
 _COUNTED = ("GPT-2 XL", "GPT-3 175B", "Llama 1 65B", "Llama 2 70B", "Llama 3 70B", "Llama 3 405B")
-_MIXTURES = ("Switch-C", "GLaM")  # of those that are printed
+_MIXTURES = ("Switch-C", "GLaM", "DeepSeek-V4-Pro")  # of those that are printed
 
 
 def sizes() -> list[Size]:
