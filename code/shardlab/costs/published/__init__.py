@@ -1,5 +1,5 @@
 """What others published: models' sizes by date, runs, steps with their layouts, bandwidths; each with its source."""
 
-from . import a100, bus_bandwidth, h100, history, layouts, runs, steps, studies
+from . import a100, bus_bandwidth, h100, history, layouts, runs, steps, studies, sweeps
 
-__all__ = ["a100", "bus_bandwidth", "h100", "history", "layouts", "runs", "steps", "studies"]
+__all__ = ["a100", "bus_bandwidth", "h100", "history", "layouts", "runs", "steps", "studies", "sweeps"]

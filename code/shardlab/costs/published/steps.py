@@ -1,6 +1,7 @@
-"""Published steps, table by table: how far the predictions are off. Nothing is fitted, not to a row and not to a table.
+"""Published steps, table by table: how far the predictions are off.
 
-The constants of `kernels` are the same for all. Where a source leaves something open, the table says what is assumed.
+The constants of `kernels` are the same for all: nothing is fitted to a table, but one of them was chosen among three
+values with whole steps in view. Where a source leaves something open, the table says what is assumed.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,8 @@ The constants, few and the same for every model and layout:
 
     BEST            measured by others: FLOP/s of the best product that a search over shapes found on each chip
     ORDINARY        calibrated once, on the one layer that Korthikanti et al. 2022 timed by itself (Table 4)
-    MOVED, FLASH    round numbers: assumptions, with what they rest on
+    MOVED           chosen among three round numbers with whole steps in view
+    FLASH           a round number inside published measurements
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ TILE = 128, 256  # numbers of the result; the largest tile of NVIDIA's guide, an
 # The share of BEST that ordinary shapes reach, amid other kernels, on a GPU that is warm, the slowest of its group.
 # It follows from the four timings of that layer alone, which it meets to 0.1 % on average.
 ORDINARY = 0.90
-# The share of the memory's rate that kernels reach. 0.8 is our assumption, as for links (`hardware.LINK_UTILISATION`).
+# The share of the memory's rate that kernels reach: chosen among 0.7, 0.8 and 0.9 with whole published steps in view.
 MOVED = 0.8
 # The share of the peak that FlashAttention reaches, of the pairs of tokens that a causal mask leaves. Assumed for all:
 # Shah et al. 2024, Figure 5 (https://arxiv.org/abs/2407.08608) print 0.32 to 0.54 for cuDNN's forward on the H100 with
