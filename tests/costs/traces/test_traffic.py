@@ -110,3 +110,9 @@ def test_the_more_gpus_the_more_a_switch_that_adds_gains():
 def test_where_no_switch_adds_nothing_is_bound_by_it():
     with pytest.raises(ValueError, match="in DGX A100 no switch adds"):
         bus_bandwidth.bound(bus_bandwidth.Measured(node="DGX A100", adds=True, busbw=1.0, source=""))
+
+
+def test_a_name_gives_the_number_of_nodes_only_where_the_source_does():
+    names = [each.name for each in bus_bandwidth.PUBLISHED if each.num_nodes > 1]
+    assert [name.startswith("nodes of") for name in names] == [True, True, True, False]
+    assert names[-1].startswith("4 nodes of B200")

@@ -22,6 +22,7 @@ class Measured:
 
     node: str  # name in `nodes`
     num_nodes: int = 1
+    nodes_told: bool = True  # whether the source gives the number of nodes; else the bound takes it to be two
     gpus: int = 8  # in each node
     op: str = "all_reduce"
     adds: bool = False  # whether the switch adds (NVLS)
@@ -34,7 +35,8 @@ class Measured:
         node = nodes.node(self.node)
         chip = node.chip.name.split()[0]
         if self.num_nodes > 1:
-            return f"{self.num_nodes} nodes of {chip}, {8e-12 * node.network_bandwidth:.1f} Tb/s"
+            count = f"{self.num_nodes} nodes" if self.nodes_told else "nodes"
+            return f"{count} of {chip}, {8e-12 * node.network_bandwidth:.1f} Tb/s"
         return f"{self.gpus} {chip}, {'switch adds' if self.adds else self.op.replace('_', '-')}"
 
 
@@ -74,20 +76,23 @@ PUBLISHED: tuple[Measured, ...] = (
     Measured(
         node="DGX-1V",
         num_nodes=2,
+        nodes_told=False,
         busbw=48 * GB,
-        source="https://github.com/NVIDIA/nccl-tests/issues/29 (the number of nodes is not told)",
+        source="https://github.com/NVIDIA/nccl-tests/issues/29",
     ),
     Measured(
         node="DGX A100",
         num_nodes=2,
+        nodes_told=False,
         busbw=192 * GB,
-        source="https://github.com/NVIDIA/nccl/issues/812#issuecomment-1491249504 (the number of nodes is not told)",
+        source="https://github.com/NVIDIA/nccl/issues/812#issuecomment-1491249504",
     ),
     Measured(
         node="AWS p4d.24xlarge",
         num_nodes=2,
+        nodes_told=False,
         busbw=340 / 8 * GB,
-        source=f"{_STAS}#efa (340 Gb/s; the number of nodes is not told)",
+        source=f"{_STAS}#efa (340 Gb/s)",
     ),
     Measured(node="HGX B200", num_nodes=4, busbw=376.71 * GB, source=_SPEED),
 )

@@ -1,6 +1,7 @@
-"""Published steps, table by table, and the errors of their predictions. Nothing is fitted.
+"""Published steps, table by table, and the errors of their predictions.
 
-The constants of `kernels` are the same for every row and table. Where a source leaves something
+The constants of `kernels` are the same for every row and table: none is fitted to a table, but one
+of them was chosen among three values with whole steps in view. Where a source leaves something
 open, TABLES says what is assumed.
 """
 

@@ -7,9 +7,10 @@ https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplic
 
 There are few constants, the same for every model and layout:
 
-    BEST           measured by others: FLOP/s of the fastest product found in a search over shapes
-    ORDINARY       calibrated once, on the single layer timed by Korthikanti et al. 2022 (Table 4)
-    MOVED, FLASH   round numbers: assumptions, each with its evidence
+    BEST        measured by others: FLOP/s of the fastest product found in a search over shapes
+    ORDINARY    calibrated once, on the single layer timed by Korthikanti et al. 2022 (Table 4)
+    MOVED       chosen among three round numbers with whole steps in view
+    FLASH       a round number inside published measurements
 """
 
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ TILE = 128, 256
 # slowest of its group. It follows from the four timings of that layer alone, and reproduces them
 # to 0.1 % on average.
 ORDINARY = 0.90
-# The share of the memory's rate that kernels reach. 0.8 is our assumption, as for links
-# (`hardware.LINK_UTILISATION`).
+# The share of the memory's rate that kernels reach: chosen among 0.7, 0.8 and 0.9 with whole
+# published steps in view.
 MOVED = 0.8
 # The share of the peak that FlashAttention reaches, counting the pairs of tokens that a causal mask
 # leaves. Assumed for all chips: Shah et al. 2024, Figure 5 (https://arxiv.org/abs/2407.08608) print
