@@ -72,7 +72,12 @@ class TimeToTrain:
 
     @property
     def joules(self) -> float:
-        """Energy, if every chip draws its maker's limit all the time; without the rest of the machine."""
+        """Energy, if every chip draws its maker's limit all the time; without the rest of the machine.
+
+        Errors: ValueError for a chip whose limit is not published.
+        """
+        if self.chip.power is None:
+            raise ValueError(f"the maker of the {self.chip.name} does not print its power; use another chip")
         return self.num_chips * self.seconds * self.chip.power
 
 

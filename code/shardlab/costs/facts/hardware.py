@@ -16,7 +16,7 @@ class Link:
     """What a rank sends its messages over."""
 
     name: str
-    kind: str  # "NVLink", "PCIe", "host" (to or between processors) or "network" (between nodes)
+    kind: str  # "NVLink", "Infinity Fabric", "ICI", "PCIe", "host" (to or between processors), "network" (between nodes)
     bandwidth: float  # bytes/s, one direction, per GPU
     latency: float  # seconds for one step of a collective, however short the message
     source: str
@@ -38,6 +38,7 @@ NVLINK_STEP, PCIE_STEP, NETWORK_STEP = 3.4 * us, 5.7 * us, 14.0 * us
 # counts on more, 12 of 12.5 GB/s (0.96); 0.8 is our assumption there, and leaves room for headers, TCP and other traffic.
 # https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/topo.h
 LINK_UTILISATION = 0.8
+ICI_STEP = 1.0 * us
 TCP_NOTE = " (for any network; through Linux's TCP, 10 µs one way is the best case for a message between two programs: Larsen et al. 2009, doi:10.1007/s10766-009-0109-6)"
 
 
@@ -52,13 +53,25 @@ def _nvlink(name: str, both_directions: float, source: str) -> Link:
     )
 
 
-def _pcie(generation: int, transfers: float) -> Link:
+def _infinity_fabric(name: str, both_directions: float, source: str) -> Link:
+    latency_source = f"{NCCL} (that of NVLink: our assumption)"
+    return Link(
+        name=name,
+        kind="Infinity Fabric",
+        bandwidth=both_directions / 2,
+        latency=NVLINK_STEP,
+        source=f"{source} ({both_directions / GB:g} GB/s is both directions of the seven links of one GPU)",
+        latency_source=latency_source,
+    )
+
+
+def _pcie(generation: int, transfers: float, data: float = 128 / 130, note: str = "128b/130b encoding") -> Link:
     return Link(
         name=f"PCIe {generation}.0 x16",
         kind="PCIe",
-        bandwidth=transfers * 16 * 128 / 130 / 8,  # 16 lanes, 1 bit a transfer, 128 of 130 bits are data
+        bandwidth=transfers * 16 * data / 8,  # 16 lanes, 1 bit a transfer, of which this share is data
         latency=PCIE_STEP,
-        source="https://pcisig.com/faq (128b/130b encoding; per lane and direction)",
+        source=f"https://pcisig.com/faq ({note}; per lane and direction)",
         latency_source=NCCL,
     )
 
@@ -91,6 +104,17 @@ LINKS: dict[str, Link] = {
         _pcie(3, 8e9),
         _pcie(4, 16e9),
         _pcie(5, 32e9),
+        _pcie(6, 64e9, 242 / 256, "flits of 256 bytes, of which checksum and error correction take 14"),
+        _infinity_fabric("Infinity Fabric (MI300X)", 7 * 128 * GB, CHIPS["MI300X 192 GB"].source),
+        _infinity_fabric("Infinity Fabric (MI355X)", 7 * 153.6 * GB, CHIPS["MI355X 288 GB"].source),
+        Link(
+            name="ICI (TPU v6e)",
+            kind="ICI",
+            bandwidth=800 * GB / 2,
+            latency=ICI_STEP,
+            source=CHIPS["TPU v6e 32 GB"].source,
+            latency_source="https://astra-sim.github.io/astra-sim-docs/validation/hardware/tpu-validation.html (1 µs a link, told of TPU v3)",
+        ),
         _host("NVLink-C2C", 450 * GB, "https://www.nvidia.com/en-us/data-center/gb200-nvl72/ (900 GB/s is both directions; one Grace with its GPUs)"),
         _host("sockets (Broadwell)", 6 * GB, _SOCKETS),
         _host("sockets (Skylake)", 10 * GB, _SOCKETS),

@@ -149,10 +149,22 @@ def _deepseek(heads: int, experts: int, dense_layers: int, vocab: int) -> Mixtur
     )
 
 
+_QWEN3_235B = MixtureSpec(
+    vocab_size=151936,
+    hidden_size=4096,
+    num_layers=94,
+    attention=GroupedAttention(num_heads=64, num_kv_heads=4, head_size=128),
+    num_experts=128,
+    experts_per_token=8,
+    expert_size=1536,
+)
 _MIXTRAL = "https://mistral.ai/news/mixtral-of-experts; Jiang et al. 2024, Table 1 (https://arxiv.org/abs/2401.04088)"
 _MIXTRAL_22 = "https://mistral.ai/news/mixtral-8x22b, and the released config.json"
 _V3 = (  # without the module that predicts a second token
     "DeepSeek-AI 2024, section 4.2 (https://arxiv.org/abs/2412.19437), and the released config.json"
+)
+_QWEN3 = (  # without the norms of queries and keys, 256 numbers a layer
+    "Qwen Team 2025, Table 2 (https://arxiv.org/abs/2505.09388), and the released config.json"
 )
 _K2 = "Kimi Team 2025, Table 2 (https://arxiv.org/abs/2507.20534), and the released config.json"
 
@@ -162,6 +174,7 @@ PUBLISHED: dict[str, PublishedMixture] = {
         ("Mixtral 8x7B", _mixtral(4096, 32, 32, 14336, 32000), 46_702_792_704, (46.7e9, 12.9e9), "2023-12", _MIXTRAL),
         ("Mixtral 8x22B", _mixtral(6144, 56, 48, 16384, 32768), None, (141e9, 39e9), "2024-04", _MIXTRAL_22),
         ("DeepSeek-V3", _deepseek(128, 256, 3, 129280), 671_026_419_200, (671e9, 37e9), "2024-12", _V3),
+        ("Qwen3-235B-A22B", _QWEN3_235B, None, (235e9, 22e9), "2025-04", _QWEN3),
         ("Kimi K2", _deepseek(64, 384, 1, 163840), None, (1.04e12, 32.6e9), "2025-07", _K2),
     )
 }

@@ -51,6 +51,7 @@ class Node:
     peer_to_peer: bool = True  # PCIe carries data past the processor (GPUDirect); else all of it goes through there
     adds: float = 0.0  # the share of NVLink's rate at which its switch adds numbers up; 0: it cannot
     rings: tuple[tuple[int, ...], ...] = ()  # orders in which rings visit all GPUs; none: by number
+    passes_on: bool = False  # its chips pass messages on to others, as in a torus
 
     @cached_property
     def gpus(self) -> int:
@@ -86,8 +87,11 @@ class Node:
     def route(self, start: str, goal: str) -> Route:
         """The wires from one part to another, each with the part where it begins: the widest way, then the shortest.
 
-        GPUs and cards pass nothing on. Errors: ValueError where there is no way.
+        GPUs and cards pass nothing on, but for those of a torus, where the shortest way is taken.
+        Errors: ValueError where there is no way.
         """
+        if self.passes_on and (start, goal) not in self._routes:
+            self._routes[start, goal] = self._shortest(start, goal)
         if (start, goal) not in self._routes:
             ways = sorted(self._ways(start, goal, ()), key=lambda way: (-narrowest(way), len(way)))
             if not ways:
@@ -108,6 +112,20 @@ class Node:
             for wire in self._wires_at.get(part, ()):
                 if other_end(part, wire) not in visited:
                     yield from self._ways(other_end(part, wire), goal, (*done, (part, wire)))
+
+    def _shortest(self, start: str, goal: str) -> Route:
+        """The fewest wires to the goal, past other chips."""
+        ways: dict[str, Route] = {start: ()}
+        reached = [start]
+        for part in reached:  # which grows
+            for wire in self._wires_at.get(part, ()):
+                end = other_end(part, wire)
+                if end not in ways:
+                    ways[end] = (*ways[part], (part, wire))
+                    reached.append(end)
+        if goal not in ways:
+            raise ValueError(f"no way leads from {start} to {goal} in {self.name}")
+        return ways[goal]
 
     def _forbidden(self, way: Route) -> bool:
         """Whether data would pass from device to device over PCIe alone where that is not possible."""
