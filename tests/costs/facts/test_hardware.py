@@ -120,6 +120,14 @@ def test_the_utilisation_of_links_is_what_nccl_counts_on():
     assert hardware.LINK_UTILISATION < 12.0 / 12.5  # of a network, where ours is the careful guess
 
 
+@pytest.mark.parametrize("kind", hardware.PROTOCOL_STEPS)
+def test_latencies_are_those_of_the_protocol_for_long_messages(kind):
+    """The protocols for short messages wait less: https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc"""
+    waits = hardware.PROTOCOL_STEPS[kind]
+    assert waits["LL"] < waits["LL128"] < waits["Simple"]
+    assert {link.latency for link in hardware.LINKS.values() if link.kind == kind} == {waits["Simple"]}
+
+
 def test_a_pcie_card_is_a_slower_chip_than_the_module_of_its_name():
     for name in ("A100", "H100"):
         card, module = hardware.chip(f"{name} PCIe 80 GB"), hardware.chip(f"{name} SXM 80 GB")

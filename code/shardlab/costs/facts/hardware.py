@@ -38,6 +38,12 @@ NVLINK_STEP, PCIE_STEP, NETWORK_STEP = 3.4 * us, 5.7 * us, 14.0 * us
 # counts on more, 12 of 12.5 GB/s (0.96); 0.8 is our assumption there, and leaves room for headers, TCP and other traffic.
 # https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/topo.h
 LINK_UTILISATION = 0.8
+# The same by protocol: LL and LL128, which NCCL takes for short messages, and Simple. No formula of ours uses the first two.
+PROTOCOL_STEPS = {
+    "NVLink": {"LL": 0.6 * us, "LL128": 1.9 * us, "Simple": NVLINK_STEP},
+    "PCIe": {"LL": 1.0 * us, "LL128": 2.5 * us, "Simple": PCIE_STEP},
+    "network": {"LL": 2.7 * us, "LL128": 4.0 * us, "Simple": NETWORK_STEP},
+}
 ICI_STEP = 1.0 * us
 TCP_NOTE = " (for any network; through Linux's TCP, 10 µs one way is the best case for a message between two programs: Larsen et al. 2009, doi:10.1007/s10766-009-0109-6)"
 
