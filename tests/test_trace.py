@@ -54,38 +54,6 @@ def message(rank, start, end):
     return Event(rank, "communicate", "all_reduce", (0, 1), 100, start, end)
 
 
-def test_waiting_begins_where_the_last_message_of_the_span_was_issued():
-    """
-    rank 0  backward  0 ============ 6     ->  0 ======= 4 waiting 6
-            messages      2 == 5
-                              4 ==== 6   7 = 8
-    rank 1  backward  0 == 1                   as it was: its message came later, rank 0's are not its own
-            messages           5 = 6
-    """
-    messages = [message(0, 2, 5), message(0, 4, 6), message(0, 7, 8), message(1, 5, 6)]
-    others = [compute(0, "forward", -1, 0), compute(1, "backward", 0, 1), compute(1, "forward", 4, 7)]
-    assert trace.with_waiting([compute(0, "backward", 0, 6), *others, *messages]) == [
-        compute(0, "backward", 0, 4),
-        Event(0, "idle", "waiting", (0,), 0, 4, 6),
-        *others,
-        *messages,
-    ]
-
-
-def test_waiting_of_another_span_and_of_every_one():
-    events = [compute(0, "step", 0, 3), message(0, 1, 3), compute(0, "step", 5, 9), message(0, 6, 9)]
-    assert trace.with_waiting(events) == events
-    spans = [event for event in trace.with_waiting(events, "step") if event.kind != "communicate"]
-    parted = [(event.op, event.start, event.end) for event in spans]
-    assert parted == [("step", 0, 1), ("waiting", 1, 3), ("step", 5, 6), ("waiting", 6, 9)]
-
-
-def test_waiting_stands_beside_computing_for_perfetto():
-    told = trace.chrome(trace.with_waiting([compute(0, "backward", 0, 6), message(0, 2, 6)]))["traceEvents"]
-    rows = {event["name"]: event["tid"] for event in told if event["ph"] == "X"}
-    assert rows["waiting"] == rows["backward"] != rows["all_reduce"]
-
-
 def test_totals_by_operation():
     assert trace.totals(EVENTS) == {
         "all_reduce": {"count": 2, "nbytes": 2000, "wire_bytes": 3000.0, "seconds": 0.75},

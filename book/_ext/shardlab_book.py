@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from pybtex.plugin import find_plugin, register_plugin
 from shardlab_notebooks import notebook, written
 from shardlab_source import Book
 from sphinx.application import Sphinx
@@ -140,8 +141,20 @@ def drop_repeated_scripts(app: Sphinx, page: str, _: str, context: dict[str, Any
     context["script_files"] = kept
 
 
+class Labels(find_plugin("pybtex.style.labels", "alpha")):  # type: ignore[misc]
+    """Label works such as NSC+21a, with the letter that tells two of the same authors and year apart.
+
+    The letter is part of the year in the bibliography's file, so citations in pages and notebooks have it, too.
+    """
+
+    def format_label(self, entry: Any) -> str:
+        """Join the authors' initials with the year's digits and letter; pybtex takes its last two characters."""
+        return str(super().format_label(entry)[:-2] + entry.fields["year"][2:])
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; the priorities put it before myst-nb and around the theme."""
+    register_plugin("pybtex.style.labels", "alpha", Labels, force=True)
     app.setup_extension("shardlab_execution")
     app.setup_extension("shardlab_reading")
     app.add_transform(Captions)

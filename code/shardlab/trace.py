@@ -6,7 +6,7 @@ communication where it was issued, and each waiting for one.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Event:
     """Something a rank did."""
 
     rank: int
-    kind: str  # "communicate", "compute", or "idle" (see `with_waiting`)
+    kind: str  # "communicate", "compute", or "idle": waiting for a communication
     op: str  # the collective's verb, or the name of the span
     group: tuple[int, ...]  # ranks that took part
     nbytes: int  # payload: the larger of what goes in and what comes out on this rank
@@ -66,26 +66,6 @@ def wire_bytes(event: Event) -> float:
 def communication(events: Iterable[Event]) -> list[Event]:
     """Only the events in which ranks talked."""
     return [event for event in events if event.kind == "communicate"]
-
-
-def with_waiting(events: Iterable[Event], op: str = "backward") -> list[Event]:
-    """Part what a rank computed in its spans `op` from its waiting at their end.
-
-    A backward of data parallelism ends when its last message has arrived. All its computing precedes the start of
-    that message, so there the span ends, and the rest is an Event of kind "idle" and op "waiting". A span in which
-    the rank started no message stays as it was.
-    """
-    events = list(events)
-    return [part for event in events for part in (_parted(event, events) if event.op == op else [event])]
-
-
-def _parted(span: Event, events: list[Event]) -> list[Event]:
-    mine = (event.start for event in communication(events) if event.rank == span.rank)
-    issued = [start for start in mine if span.start <= start < span.end]
-    if span.kind != "compute" or not issued:
-        return [span]
-    waiting = replace(span, kind="idle", op="waiting", start=max(issued))
-    return [replace(span, end=max(issued)), waiting]
 
 
 def totals(events: Iterable[Event]) -> dict[str, dict[str, float]]:

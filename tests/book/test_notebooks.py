@@ -20,7 +20,9 @@ from .conftest import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 import lab
 import shardlab_notebooks as notebooks
-from shardlab_source import Book
+from shardlab_book import Labels
+from shardlab_markdown import cited
+from shardlab_source import Book, Place
 
 BOOK = Book(ROOT)
 PAGES = {Path(page).name: page for page in BOOK.names}
@@ -66,7 +68,23 @@ def test_listings_drawings_citations_and_answers_are_in_the_notebook(stem: str, 
     assert drawings == [(ROOT / "book" / name).read_bytes() for name in re.findall(r"\{figure\} (\S+)", source)]
     assert text.count("<details>\n<summary>") == text.count("</details>") == source.count(":class: dropdown")
     cited = sum(len(keys.split(",")) for keys in re.findall(r"\{cite(?::t)?\}`(.*?)`", source))
-    assert len(re.findall(r"\[[^][]*\b(?:19|20)\d\d\]\(https?://", text)) >= cited
+    assert len(re.findall(r"\[[^][]*\b(?:19|20)\d\d[a-z]?\]\(https?://", text)) >= cited
+
+
+def test_two_works_of_the_same_authors_and_year_are_told_apart_by_a_letter(made: dict[str, Any]) -> None:
+    """In notebooks, and in pages, which print the same authors and the same field."""
+    printed = [shown for key in BOOK.works for shown in cited("cite", key, Place(BOOK, "book/pipeline"))]
+    authors_and_years = [each.partition("](")[0] for each in printed]
+    assert len(set(authors_and_years)) == len(printed) > 50
+    assert "2021a](" in words(made["pipeline"])
+    assert "2021b](" in words(made["pipeline"])
+
+
+@pytest.mark.parametrize("key", ["narayanan2021", "narayanan2021b", "li2020"])
+def test_a_label_of_the_bibliography_ends_with_the_whole_year(key: str) -> None:
+    entry = BOOK.works[key]
+    assert Labels().format_label(entry).endswith(entry.fields["year"][2:])
+    assert re.fullmatch(r"[A-Z]+\+?\d\d[a-z]?", Labels().format_label(entry))
 
 
 @pytest.mark.parametrize("stem", PAGES)

@@ -305,6 +305,7 @@ MISTAKEN = {
     "the second half of a backward passes the hooks by": (Layout(tp=4), "ZB-H1", "llama", 1, 3),
     "every rank clips by the norm of its own part": (Layout(tp=2, pp=2), "1F1B", "gpt2", 3, 3),
     "every replica clips by the norm of its own piece": (Layout(dp=4, zero=2), "GPipe", "llama", 1, 9),
+    "the average mixes the pieces of all ranks of tp": (Layout(dp=2, tp=2), "GPipe", "llama", 1, 5),
 }
 
 
@@ -316,6 +317,10 @@ class ByItsOwnNorm(train.Trainer):
             state.step()
             state.zero_grad()
         return norm
+
+
+def states_of_the_world(parts, mesh, optimizer):
+    return [train.Replica(dict(train._named(parts)), mesh.world, optimizer)]
 
 
 def passing_hooks_by(parameter, gradient):
@@ -339,6 +344,8 @@ def make_mistake(mistake, patch):
         patch.setattr(train.Trainer, "share", lambda self, name: 1.0)
     elif "hooks" in mistake:
         patch.setattr(split_backward, "_add", passing_hooks_by)
+    elif "average mixes" in mistake:
+        patch.setattr(train, "make_states", states_of_the_world)
     elif "keep the gradients" in mistake:
         patch.setattr(tensor_parallel.engine, "share_gradients", nothing)
     else:

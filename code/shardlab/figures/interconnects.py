@@ -12,6 +12,8 @@ from .trace import marker
 
 KINDS = {
     "NVLink": marker(style.GREEN, ""),
+    "Infinity Fabric": marker(style.GREEN, "-"),
+    "ICI": marker(style.GREEN, "+"),
     "PCIe": marker(style.BLUE, "/"),
     "network": marker(style.ORANGE, "x"),
 }

@@ -13,6 +13,8 @@ Wire = tuple[str, str, str, str, float]  # from, to, name of the link, its kind,
 Point = tuple[float, float]
 LOOK = {
     "NVLink": (style.GREEN, "solid"),
+    "Infinity Fabric": (style.GREEN, "solid"),
+    "ICI": (style.GREEN, "solid"),
     "PCIe": (style.BLUE, "dash"),
     "host": (style.GREY, "dot"),
     "network": (style.ORANGE, "dashdot"),

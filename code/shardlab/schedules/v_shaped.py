@@ -65,7 +65,9 @@ def zb_v(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
 
 
 def dualpipe_v(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
-    """DualPipe cut in half (DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437; https://github.com/deepseek-ai/DualPipe).
+    """DualPipe (DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437) cut in half by Sea AI Lab.
+
+    The cut: https://hackmd.io/@ufotalent/r1lVXsa9Jg; the program: https://github.com/deepseek-ai/DualPipe.
 
     A forward and a backward run at the same time, so that the messages of one hide behind the products of the other.
 

@@ -67,7 +67,7 @@ def test_norms_additions_and_updates_wait_for_memory_on_every_chip():
         roofline.elementwise(10**8, inputs=2, arithmetic=1),
         roofline.update(1e9, traffic),
     ]
-    for chip in hardware.CHIPS.values():
+    for chip in (each for each in hardware.CHIPS.values() if "fp32" in each.peaks):  # of a TPU it is not published
         assert {roofline.bound(work, chip) for work in waiting} == {"memory"}
     assert roofline.seconds(waiting[2], H100) == pytest.approx(1e9 * traffic / 3.35e12)
     assert waiting[0].nbytes == 2 * 2 * 4096**2

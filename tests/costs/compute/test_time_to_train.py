@@ -70,6 +70,9 @@ def test_energy_follows_the_table_of_llama(hours, megawatt_hours):
 def test_energy_is_the_power_limit_all_the_time():
     run = TimeToTrain(spec=GPT3, tokens=1e9, chip=A100, num_chips=8)
     assert run.joules == pytest.approx(time_to_train.energy(run.chip_hours, watts=400))
+    tpu = TimeToTrain(spec=GPT3, tokens=1e9, chip=hardware.chip("TPU v6e 32 GB"), num_chips=8)
+    with pytest.raises(ValueError, match="TPU v6e 32 GB does not print its power"):
+        _ = tpu.joules
 
 
 def test_causal_attention_counts_fewer_model_flops():

@@ -48,6 +48,25 @@ def test_the_cube_mesh_carries_six_rings_at_once():
     assert traffic.rings(cluster, [0, 5]).bandwidth == pytest.approx(6 * GB)  # none: through both processors
 
 
+@pytest.mark.parametrize(("name", "links"), [("MI300X platform", 7), ("MI355X platform", 7), ("TPU v6e pod", 4)])
+def test_without_a_switch_a_message_has_one_link_and_rings_have_all(name, links):
+    """Neighbours use one wire between them; rings through all chips use each wire once in each direction."""
+    cluster = nodes.cluster(name)
+    load, chip = traffic.rings(cluster, range(cluster.gpus)), cluster.node.chip
+    assert load.bandwidth == pytest.approx(chip.nvlink)
+    assert len(load.shares) == 2 * len(cluster.node.wires) == cluster.gpus * links
+    assert traffic.message(cluster, 0, 1).bandwidth == pytest.approx(chip.nvlink / links)
+
+
+def test_the_torus_is_as_fast_as_its_maker_prints():
+    """https://docs.cloud.google.com/tpu/docs/v6e: all-reduce 102.4 TB/s for a pod, bisection 3.2 TB/s."""
+    cluster = nodes.cluster("TPU v6e pod")
+    assert 256 * traffic.rings(cluster, range(256)).bandwidth == pytest.approx(102.4e12)
+    halves = [wire for wire in cluster.node.wires if (int(wire.a[4:]) < 128) != (int(wire.b[4:]) < 128)]
+    assert sum(wire.bandwidth for wire in halves) == pytest.approx(3.2e12)
+    assert len(cluster.path(0, 8 * 16 + 8)) == 16  # to the far corner: half a row and half a column
+
+
 def test_one_gpu_of_each_node_has_one_card():
     cluster = nodes.cluster("DGX H100", 4)
     assert traffic.rings(cluster, [0, 8, 16, 24]).bandwidth == pytest.approx(50 * GB)

@@ -78,7 +78,14 @@ class TimeToTrain:
 
     @property
     def joules(self) -> float:
-        """Energy of the chips alone, if every chip always draws its maker's limit."""
+        """Energy of the chips alone, if every chip always draws its maker's limit.
+
+        Errors: ValueError for a chip whose limit is not published.
+        """
+        if self.chip.power is None:
+            raise ValueError(
+                f"the maker of the {self.chip.name} does not print its power; use another chip"
+            )
         return self.num_chips * self.seconds * self.chip.power
 
 

@@ -7,7 +7,8 @@ Conventions, the same for every entry:
 - the capacity is the number on the data sheet, read as 10^9 bytes. `nvidia-smi` shows 3 to 7 % more
   (the makers count in GiB); that difference is left to the CUDA context, NCCL's buffers and
   fragmentation;
-- NVLink is one direction, all links of one chip. Makers print the sum of both directions.
+- NVLink is one direction, all links of one chip. Makers print the sum of both directions. AMD's
+  Infinity Fabric and Google's ICI stand in its place.
 """
 
 from collections.abc import Mapping
@@ -24,9 +25,9 @@ class Chip:
     memory: float  # bytes
     memory_bandwidth: float  # bytes/s
     peaks: Mapping[str, float] = field(hash=False)  # precision -> FLOP/s
-    nvlink: float = 0.0  # bytes/s in one direction; 0 for a chip without NVLink
+    nvlink: float = 0.0  # bytes/s in one direction, also of Infinity Fabric or ICI; 0: it has none
     pcie: int | None = None  # generation of its 16 lanes; None: another link leads to the host
-    power: float  # watts: the maker's limit (TDP)
+    power: float | None  # watts: the maker's limit (TDP); None: not published
     announced: str  # year-month
     source: str
 
@@ -167,6 +168,60 @@ CHIPS: dict[str, Chip] = {
             power=1200,
             announced="2024-03",
             source="https://www.nvidia.com/en-us/data-center/gb200-nvl72/ (2 GPUs: 372 GB, 16 TB/s, 160 TFLOPS fp32, NVLink 3.6 TB/s and, with sparsity, 5, 10 and 20 PFLOPS tf32, bf16 and fp8: half of that dense)",
+        ),
+        Chip(  # its own slot is PCIe 6.0, that of the processors beside it 5.0
+            name="B300 SXM 270 GB",
+            memory=270 * GB,
+            memory_bandwidth=8 * TB,
+            peaks=_peaks(fp32=75, tf32=1125, fp16=2250, bf16=2250, fp8=4500),
+            nvlink=1800 * GB / 2,
+            pcie=6,
+            power=1100,
+            announced="2025-03",
+            source="https://verda.com/blog/gb300-nvl72-architecture (270 GB and 1,100 W for a B300; 288 GB is in print too: eight stacks of 36) and https://glennklockwood.com/garden/processors/B300 (PCIe 6.0; dense peaks from NVIDIA's 18, 36 and 72 PFLOPS tf32, bf16 and fp8 for 8 GPUs with sparsity)",
+        ),
+        Chip(  # one of the two GPUs of a superchip; the link to its processor is NVLink-C2C, not PCIe
+            name="GB300 279 GB",
+            memory=279 * GB,
+            memory_bandwidth=8 * TB,
+            peaks=_peaks(fp32=80, tf32=1250, fp16=2500, bf16=2500, fp8=5000),
+            nvlink=1800 * GB / 2,
+            power=1400,
+            announced="2025-03",
+            source="https://verda.com/blog/gb300-nvl72-architecture (72 GPUs: 360 PFLOPS fp8 without sparsity, 20 TB, 576 TB/s; of one GPU 279 GB and 1,400 W, and 80 TFLOPS fp32; 288 GB is in print too)",
+        ),
+        Chip(
+            name="MI300X 192 GB",
+            memory=192 * GB,
+            memory_bandwidth=5.3 * TB,
+            peaks=_peaks(fp32=163.4, tf32=653.7, fp16=1307.4, bf16=1307.4, fp8=2614.9),
+            nvlink=896 * GB / 2,  # 7 links of 128 GB/s in both directions
+            pcie=5,
+            power=750,
+            announced="2023-12",
+            source="https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/data-sheets/amd-instinct-mi300x-data-sheet.pdf (dense; the figures with sparsity are twice as large)",
+        ),
+        Chip(
+            name="MI355X 288 GB",
+            memory=288 * GB,
+            memory_bandwidth=8 * TB,
+            peaks=_peaks(fp32=157.3, fp16=2516.6, bf16=2516.6, fp8=5033.2),  # no tf32 units
+            nvlink=7 * 153.6 * GB / 2,  # 7 links
+            pcie=5,
+            power=1400,
+            announced="2025-06",
+            source="https://www.amd.com/en/products/accelerators/instinct/mi350/mi355x.html (dense: 256 compute units at 2.4 GHz with 8,192 FLOPs a cycle in fp8, half of it in 16 bits; 5.0 and 10.1 PFLOPS are with sparsity)",
+        ),
+        Chip(  # its matrix units multiply bf16, and int8 at twice the rate; it has no fp16
+            name="TPU v6e 32 GB",
+            memory=32 * GB,
+            memory_bandwidth=1638 * GB,
+            peaks=_peaks(bf16=918),
+            nvlink=800 * GB / 2,  # 4 links of 100 GB/s in each direction
+            pcie=5,
+            power=None,
+            announced="2024-05",
+            source="https://docs.cloud.google.com/tpu/docs/v6e (918 TFLOPs bf16, 1,638 GB/s, ICI 800 GB/s in both directions; a pod is a torus of 256 chips)",
         ),
         Chip(
             name="RTX 3090 24 GB",

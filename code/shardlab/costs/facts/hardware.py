@@ -27,7 +27,9 @@ class Link:
     """A connection over which a rank sends its messages."""
 
     name: str
-    kind: str  # "NVLink", "PCIe", "host" (to or between processors), "network" (between nodes)
+    # "NVLink", "Infinity Fabric", "ICI", "PCIe", "host" (to or between processors), "network"
+    # (between nodes)
+    kind: str
     bandwidth: float  # bytes/s, one direction, per GPU
     latency: float  # seconds of one step of a collective, for the shortest message
     source: str
@@ -51,6 +53,14 @@ NVLINK_STEP, PCIE_STEP, NETWORK_STEP = 3.4 * us, 5.7 * us, 14.0 * us
 # there, and leaves room for headers, TCP and other traffic.
 # https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/topo.h
 LINK_UTILISATION = 0.8
+# The same by protocol: LL and LL128, which NCCL takes for short messages, and Simple. No formula of
+# ours uses the first two.
+PROTOCOL_STEPS = {
+    "NVLink": {"LL": 0.6 * us, "LL128": 1.9 * us, "Simple": NVLINK_STEP},
+    "PCIe": {"LL": 1.0 * us, "LL128": 2.5 * us, "Simple": PCIE_STEP},
+    "network": {"LL": 2.7 * us, "LL128": 4.0 * us, "Simple": NETWORK_STEP},
+}
+ICI_STEP = 1.0 * us
 TCP_NOTE = (
     " (for any network; through Linux's TCP, 10 µs one way is the best case for a message between "
     "two programs: Larsen et al. 2009, doi:10.1007/s10766-009-0109-6)"
@@ -69,14 +79,26 @@ def _nvlink(name: str, both_directions: float, source: str) -> Link:
     )
 
 
-def _pcie(generation: int, transfers: float) -> Link:
+def _infinity_fabric(name: str, both_directions: float, source: str) -> Link:
+    latency_source = f"{NCCL} (that of NVLink: our assumption)"
+    return Link(
+        name=name,
+        kind="Infinity Fabric",
+        bandwidth=both_directions / 2,
+        latency=NVLINK_STEP,
+        source=f"{source} ({both_directions / GB:g} GB/s is both directions of the seven links of one GPU)",
+        latency_source=latency_source,
+    )
+
+
+def _pcie(generation: int, transfers: float, data: float = 128 / 130, note: str = "128b/130b encoding") -> Link:
     return Link(
         name=f"PCIe {generation}.0 x16",
         kind="PCIe",
-        # 16 lanes, 1 bit a transfer, 128 of 130 bits are data.
-        bandwidth=transfers * 16 * 128 / 130 / 8,
+        # 16 lanes, 1 bit a transfer, of which this share is data.
+        bandwidth=transfers * 16 * data / 8,
         latency=PCIE_STEP,
-        source="https://pcisig.com/faq (128b/130b encoding; per lane and direction)",
+        source=f"https://pcisig.com/faq ({note}; per lane and direction)",
         latency_source=NCCL,
     )
 
@@ -131,6 +153,17 @@ LINKS: dict[str, Link] = {
         _pcie(3, 8e9),
         _pcie(4, 16e9),
         _pcie(5, 32e9),
+        _pcie(6, 64e9, 242 / 256, "flits of 256 bytes, of which checksum and error correction take 14"),
+        _infinity_fabric("Infinity Fabric (MI300X)", 7 * 128 * GB, CHIPS["MI300X 192 GB"].source),
+        _infinity_fabric("Infinity Fabric (MI355X)", 7 * 153.6 * GB, CHIPS["MI355X 288 GB"].source),
+        Link(
+            name="ICI (TPU v6e)",
+            kind="ICI",
+            bandwidth=800 * GB / 2,
+            latency=ICI_STEP,
+            source=CHIPS["TPU v6e 32 GB"].source,
+            latency_source="https://astra-sim.github.io/astra-sim-docs/validation/hardware/tpu-validation.html (1 µs a link, told of TPU v3)",
+        ),
         _host(
             "NVLink-C2C",
             450 * GB,

@@ -160,10 +160,22 @@ def _deepseek(heads: int, experts: int, dense_layers: int, vocab: int) -> Mixtur
     )
 
 
+_QWEN3_235B = MixtureSpec(
+    vocab_size=151936,
+    hidden_size=4096,
+    num_layers=94,
+    attention=GroupedAttention(num_heads=64, num_kv_heads=4, head_size=128),
+    num_experts=128,
+    experts_per_token=8,
+    expert_size=1536,
+)
 _MIXTRAL = "https://mistral.ai/news/mixtral-of-experts; Jiang et al. 2024, Table 1 (https://arxiv.org/abs/2401.04088)"
 _MIXTRAL_22 = "https://mistral.ai/news/mixtral-8x22b, and the released config.json"
 _V3 = (  # without the module that predicts a second token
     "DeepSeek-AI 2024, section 4.2 (https://arxiv.org/abs/2412.19437), and the released config.json"
+)
+_QWEN3 = (  # without the norms of queries and keys, 256 numbers a layer
+    "Qwen Team 2025, Table 2 (https://arxiv.org/abs/2505.09388), and the released config.json"
 )
 _K2 = "Kimi Team 2025, Table 2 (https://arxiv.org/abs/2507.20534), and the released config.json"
 
@@ -193,6 +205,14 @@ PUBLISHED: dict[str, PublishedMixture] = {
             printed=(671e9, 37e9),
             date="2024-12",
             source=_V3,
+        ),
+        PublishedMixture(
+            name="Qwen3-235B-A22B",
+            spec=_QWEN3_235B,
+            parameters=None,
+            printed=(235e9, 22e9),
+            date="2025-04",
+            source=_QWEN3,
         ),
         PublishedMixture(
             name="Kimi K2",

@@ -54,6 +54,7 @@ class Node:
     peer_to_peer: bool = True  # devices reach each other over PCIe alone (GPUDirect)
     adds: float = 0.0  # the share of NVLink's rate at which the switch adds; 0: it cannot add
     rings: tuple[tuple[int, ...], ...] = ()  # orders in which rings visit all GPUs; (): by number
+    forwards: bool = False  # its chips forward messages to others, as in a torus
 
     @cached_property
     def gpus(self) -> int:
@@ -91,12 +92,15 @@ class Node:
     def route(self, start: str, goal: str) -> Route:
         """Find the widest, then shortest route between two parts, as (part, wire) pairs.
 
-        GPUs and cards do not forward messages. Errors: ValueError where no route exists.
+        GPUs and cards do not forward messages, except the chips of a torus, where the shortest
+        route is taken. Errors: ValueError where no route exists.
         """
+        if self.forwards and (start, goal) not in self._routes:
+            self._routes[start, goal] = self._shortest(start, goal)
         if (start, goal) not in self._routes:
             ways = sorted(self._ways(start, goal, ()), key=lambda way: (-narrowest(way), len(way)))
             if not ways:
-                raise ValueError(f"no way leads from {start} to {goal} in {self.name}")
+                raise ValueError(f"no route leads from {start} to {goal} in {self.name}")
             self._routes[start, goal] = (
                 self._detour(start, goal) if self._forbidden(ways[0]) else ways[0]
             )
@@ -115,6 +119,20 @@ class Node:
             for wire in self._wires_at.get(part, ()):
                 if other_end(part, wire) not in visited:
                     yield from self._ways(other_end(part, wire), goal, (*done, (part, wire)))
+
+    def _shortest(self, start: str, goal: str) -> Route:
+        """Find the route of fewest wires, through other chips."""
+        ways: dict[str, Route] = {start: ()}
+        reached = [start]
+        for part in reached:  # which grows
+            for wire in self._wires_at.get(part, ()):
+                end = other_end(part, wire)
+                if end not in ways:
+                    ways[end] = (*ways[part], (part, wire))
+                    reached.append(end)
+        if goal not in ways:
+            raise ValueError(f"no route leads from {start} to {goal} in {self.name}")
+        return ways[goal]
 
     def _forbidden(self, way: Route) -> bool:
         """Tell whether a route needs peer-to-peer traffic over PCIe that is not possible."""

@@ -23,6 +23,13 @@ CUBE_MESH = {
 _CYCLES = ((0, 1, 2, 3, 7, 5, 6, 4), (0, 2, 6, 7, 4, 5, 1, 3), (0, 3, 2, 1, 5, 6, 7, 4))
 CUBE_RINGS = (*_CYCLES, *(cycle[::-1] for cycle in _CYCLES))
 
+# Seven orders of eight GPUs that together use each link between two of them once in each direction:
+# found by search; that there are such orders: Tillson 1980, doi:10.1016/0095-8956(80)90044-1.
+FULL_MESH_RINGS = (
+    (0, 2, 5, 4, 7, 6, 3, 1), (0, 3, 4, 1, 7, 2, 6, 5), (0, 5, 1, 3, 2, 4, 6, 7), (0, 4, 5, 6, 1, 2, 7, 3),
+    (0, 6, 2, 3, 5, 7, 1, 4), (0, 7, 4, 2, 1, 5, 3, 6), (0, 1, 6, 4, 3, 7, 5, 2),
+)  # fmt: skip
+
 _AWS = "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html"
 _GCP = "https://docs.cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
 _AZURE = "https://learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/"
@@ -35,15 +42,26 @@ def _like(source: str, node: str) -> str:
 
 
 def _pcie(
-    generation: int, gpus: int, switches: int, cards: int, cpus: int, sockets: str
+    generation: int,
+    gpus: int,
+    switches: int,
+    cards: int,
+    cpus: int,
+    sockets: str,
+    *,
+    host: int | None = None,
 ) -> Iterator[Wire]:
-    """Yield the wires of PCIe: switches share GPUs, cards and processors equally."""
+    """Yield the wires of PCIe: switches share GPUs, cards and processors equally.
+
+    host: the generation of the processors' slots, where it differs.
+    """
     slot = hardware.link(f"PCIe {generation}.0 x16")
+    up = hardware.link(f"PCIe {host or generation}.0 x16")
     for kind, count in (("GPU", gpus), ("NIC", cards)):
         for index in range(count):
             yield Wire(a=f"{kind} {index}", b=f"PCIe switch {index * switches // count}", link=slot)
     for switch in range(switches):
-        yield Wire(a=f"PCIe switch {switch}", b=f"CPU {switch * cpus // switches}", link=slot)
+        yield Wire(a=f"PCIe switch {switch}", b=f"CPU {switch * cpus // switches}", link=up)
     if cpus > 1:
         yield Wire(a="CPU 0", b="CPU 1", link=hardware.link(sockets))
 
@@ -65,13 +83,35 @@ def _network(cards: int, network: str, width: int = 1) -> Iterator[Wire]:
         yield Wire(a=f"NIC {card}", b=NETWORK, link=hardware.link(network), width=width)
 
 
-def _tray(index: int) -> Iterator[Wire]:
-    """Yield the wires of an NVL72 tray: two processors, each with two GPUs and two cards."""
-    for each in range(4 * index, 4 * index + 4):
-        yield Wire(
-            a=f"GPU {each}", b=f"CPU {each // 2}", link=hardware.link("NVLink-C2C"), width=0.5
-        )
-        yield Wire(a=f"NIC {each}", b=f"CPU {each // 2}", link=hardware.link("PCIe 5.0 x16"))
+def _rack(slot: str, network: str) -> tuple[Wire, ...]:
+    """List the wires of an NVL72: one switch; each processor has two GPUs and two cards."""
+    chip_to_chip = hardware.link("NVLink-C2C")
+    trays = []
+    for each in range(72):
+        cpu = f"CPU {each // 2}"
+        trays.append(Wire(a=f"GPU {each}", b=cpu, link=chip_to_chip, width=0.5))
+        trays.append(Wire(a=f"NIC {each}", b=cpu, link=hardware.link(slot)))
+    return (*_nvswitch(72, "NVLink 5"), *trays, *_network(72, network))
+
+
+def _torus(side: int, link: str) -> Iterator[Wire]:
+    """Yield the wires of a square torus: each chip to the next in its row and in its column."""
+    for chip in range(side * side):
+        row, column = divmod(chip, side)
+        for beside in (side * row + (column + 1) % side, side * ((row + 1) % side) + column):
+            yield Wire(a=f"GPU {chip}", b=f"GPU {beside}", link=hardware.link(link), width=1 / 4)
+
+
+def torus_rings(side: int) -> tuple[tuple[int, ...], ...]:
+    """Find two cycles, along rows and down columns, that together use each wire of a torus once.
+
+    Each comes in both directions. Row r begins where row r - 1 has ended, so the wire that it
+    leaves out is one that the other cycle needs.
+    """
+    places = [(row, (column - row) % side) for row in range(side) for column in range(side)]
+    rows = tuple(side * row + column for row, column in places)
+    columns = tuple(side * column + row for row, column in places)
+    return rows, rows[::-1], columns, columns[::-1]
 
 
 def _node(name: str, chip: str, wires: Iterable[Wire], source: str, **more: Any) -> Node:
@@ -111,8 +151,15 @@ def _workstation(name: str, chip: str, wires: Iterable[Wire], source: str) -> No
     return _node(name, chip, wires=(*wires, *slots), source=source, peer_to_peer=False)
 
 
+def _full_mesh(name: str, chip: str, link: str, source: str) -> Node:
+    """Make a node of eight GPUs, each with one link to each other one."""
+    pairs = {(a, b): 1 for b in range(8) for a in range(b)}
+    wires = _mesh(pairs, link, links=7)
+    source += " (eight GPUs, each linked to the seven others; without its host and network)"
+    return _node(name, chip, wires=wires, source=source, rings=FULL_MESH_RINGS)
+
+
 _BRIDGE = Wire(a="GPU 0", b="GPU 1", link=hardware.link("NVLink bridge (GeForce)"))
-_RACK = [wire for tray in range(18) for wire in _tray(tray)]
 
 NODES: dict[str, Node] = {
     node.name: node
@@ -153,12 +200,57 @@ NODES: dict[str, Node] = {
             adds=ADDS_BLACKWELL,
         ),
         _node(
+            "HGX B300",
+            "B300 SXM 270 GB",
+            wires=(
+                *_nvswitch(8, "NVLink 5"),
+                *_pcie(
+                    6,
+                    gpus=8,
+                    switches=8,
+                    cards=8,
+                    cpus=2,
+                    sockets="sockets (Sapphire Rapids)",
+                    host=5,
+                ),
+                *_network(8, "InfiniBand XDR"),
+            ),
+            source="https://acecloud.ai/blog/nvidia-hgx-b300 (8 ConnectX-8 cards of 800 Gb/s on the board; the wiring of PCIe is taken to be that of the DGX H100, with the card's own switch of PCIe 6.0)",
+            adds=ADDS_BLACKWELL,
+        ),
+        _node(
             "NVL72 rack",
             "GB200 186 GB",
-            wires=(*_nvswitch(72, "NVLink 5"), *_RACK, *_network(72, "InfiniBand NDR")),
-            source=f"{_NVL72} (18 trays of 4 GPUs) and {_GCP} (A4X: "
-            "4 cards of 400 Gb/s for each tray)",
+            wires=_rack("PCIe 5.0 x16", "InfiniBand NDR"),
+            source=f"{_NVL72} (18 trays of 4 GPUs) and {_GCP} (A4X: 4 cards of 400 Gb/s for each tray)",
             adds=ADDS_BLACKWELL,
+        ),
+        _node(
+            "NVL72 rack, GB300",
+            "GB300 279 GB",
+            wires=_rack("PCIe 6.0 x16", "InfiniBand XDR"),
+            source="https://docs.nvidia.com/enterprise-reference-architectures/nvl72-ai-factory/latest/components.html (4 GPUs, 2 processors and 4 ConnectX-8 for each tray; the wiring inside is taken to be that of the rack with GB200)",
+            adds=ADDS_BLACKWELL,
+        ),
+        _full_mesh(
+            "MI300X platform",
+            "MI300X 192 GB",
+            "Infinity Fabric (MI300X)",
+            "https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/white-papers/amd-cdna-3-white-paper.pdf",
+        ),
+        _full_mesh(
+            "MI355X platform",
+            "MI355X 288 GB",
+            "Infinity Fabric (MI355X)",
+            "https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/white-papers/amd-cdna-4-architecture-whitepaper.pdf",
+        ),
+        _node(
+            "TPU v6e pod",
+            "TPU v6e 32 GB",
+            wires=_torus(16, "ICI (TPU v6e)"),
+            source="https://docs.cloud.google.com/tpu/docs/v6e (a torus of two dimensions, 16 x 16 chips, each counted as a GPU here; without its hosts and network)",
+            rings=torus_rings(16),
+            forwards=True,
         ),
         *(_pcie_box(network) for network in ("InfiniBand NDR", "100 GbE", "25 GbE", "10 GbE")),
         _workstation(
@@ -228,11 +320,11 @@ def node(name: str) -> Node:
 
 
 def rates_of_a_gpu(each: Node) -> dict[str, float]:
-    """Return one GPU's bytes/s in one direction: NVLink, PCIe, its share of the network cards."""
+    """Return one GPU's bytes/s in one direction, by kind of link: its share of network cards, too."""
     own = [wire for wire in each.wires if "GPU 0" in (wire.a, wire.b)]
     kinds = {
         kind: sum(wire.bandwidth for wire in own if wire.link.kind == kind)
-        for kind in ("NVLink", "PCIe")
+        for kind in ("NVLink", "Infinity Fabric", "ICI", "PCIe")
     }
     kinds["network"] = each.network_bandwidth / each.gpus
     return {kind: rate for kind, rate in kinds.items() if rate}

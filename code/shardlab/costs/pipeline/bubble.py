@@ -17,8 +17,8 @@ SOURCES = {
     "ZB-H1": "Qi et al. 2023, Table 2 (https://arxiv.org/abs/2401.10241)",
     "ZB-H2": "Qi et al. 2023, Table 2 (https://arxiv.org/abs/2401.10241)",
     "ZB-V": "Qi et al. 2023, section 6 (https://arxiv.org/abs/2401.10241)",
-    "DualPipe-V": "DeepSeek-AI 2024, Table 2 (https://arxiv.org/abs/2412.19437), on half as many ranks: "
-    "https://github.com/deepseek-ai/DualPipe",
+    "DualPipe-V": "cut from DualPipe by Sea AI Lab (https://hackmd.io/@ufotalent/r1lVXsa9Jg); bubble and activations: "
+    "https://github.com/deepseek-ai/DualPipe, with B for the whole backward",
 }
 INSIDE = {
     "ZB-H2",
