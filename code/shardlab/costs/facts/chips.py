@@ -180,7 +180,8 @@ CHIPS: dict[str, Chip] = {
             announced="2025-03",
             source="https://verda.com/blog/gb300-nvl72-architecture (270 GB and 1,100 W for a B300; 288 GB is in print too: eight stacks of 36) and https://glennklockwood.com/garden/processors/B300 (PCIe 6.0; dense peaks from NVIDIA's 18, 36 and 72 PFLOPS tf32, bf16 and fp8 for 8 GPUs with sparsity)",
         ),
-        Chip(  # one of the two GPUs of a superchip; the link to its processor is NVLink-C2C, not PCIe
+        # One of the two GPUs of a superchip; the link to its processor is NVLink-C2C, not PCIe.
+        Chip(
             name="GB300 279 GB",
             memory=279 * GB,
             memory_bandwidth=8 * TB,

@@ -86,12 +86,14 @@ def _infinity_fabric(name: str, both_directions: float, source: str) -> Link:
         kind="Infinity Fabric",
         bandwidth=both_directions / 2,
         latency=NVLINK_STEP,
-        source=f"{source} ({both_directions / GB:g} GB/s is both directions of the seven links of one GPU)",
+        source=f"{source} ({both_directions / GB:g} GB/s is both directions of a GPU's seven links)",
         latency_source=latency_source,
     )
 
 
-def _pcie(generation: int, transfers: float, data: float = 128 / 130, note: str = "128b/130b encoding") -> Link:
+def _pcie(
+    generation: int, transfers: float, data: float = 128 / 130, note: str = "128b/130b encoding"
+) -> Link:
     return Link(
         name=f"PCIe {generation}.0 x16",
         kind="PCIe",
@@ -153,7 +155,7 @@ LINKS: dict[str, Link] = {
         _pcie(3, 8e9),
         _pcie(4, 16e9),
         _pcie(5, 32e9),
-        _pcie(6, 64e9, 242 / 256, "flits of 256 bytes, of which checksum and error correction take 14"),
+        _pcie(6, 64e9, 242 / 256, "flits of 256 bytes, 14 of them checksum and error correction"),
         _infinity_fabric("Infinity Fabric (MI300X)", 7 * 128 * GB, CHIPS["MI300X 192 GB"].source),
         _infinity_fabric("Infinity Fabric (MI355X)", 7 * 153.6 * GB, CHIPS["MI355X 288 GB"].source),
         Link(

@@ -26,9 +26,14 @@ CUBE_RINGS = (*_CYCLES, *(cycle[::-1] for cycle in _CYCLES))
 # Seven orders of eight GPUs that together use each link between two of them once in each direction:
 # found by search; that there are such orders: Tillson 1980, doi:10.1016/0095-8956(80)90044-1.
 FULL_MESH_RINGS = (
-    (0, 2, 5, 4, 7, 6, 3, 1), (0, 3, 4, 1, 7, 2, 6, 5), (0, 5, 1, 3, 2, 4, 6, 7), (0, 4, 5, 6, 1, 2, 7, 3),
-    (0, 6, 2, 3, 5, 7, 1, 4), (0, 7, 4, 2, 1, 5, 3, 6), (0, 1, 6, 4, 3, 7, 5, 2),
-)  # fmt: skip
+    (0, 2, 5, 4, 7, 6, 3, 1),
+    (0, 3, 4, 1, 7, 2, 6, 5),
+    (0, 5, 1, 3, 2, 4, 6, 7),
+    (0, 4, 5, 6, 1, 2, 7, 3),
+    (0, 6, 2, 3, 5, 7, 1, 4),
+    (0, 7, 4, 2, 1, 5, 3, 6),
+    (0, 1, 6, 4, 3, 7, 5, 2),
+)
 
 _AWS = "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html"
 _GCP = "https://docs.cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
@@ -222,7 +227,8 @@ NODES: dict[str, Node] = {
             "NVL72 rack",
             "GB200 186 GB",
             wires=_rack("PCIe 5.0 x16", "InfiniBand NDR"),
-            source=f"{_NVL72} (18 trays of 4 GPUs) and {_GCP} (A4X: 4 cards of 400 Gb/s for each tray)",
+            source=f"{_NVL72} (18 trays of 4 GPUs) and {_GCP} "
+            "(A4X: 4 cards of 400 Gb/s for each tray)",
             adds=ADDS_BLACKWELL,
         ),
         _node(
@@ -320,7 +326,7 @@ def node(name: str) -> Node:
 
 
 def rates_of_a_gpu(each: Node) -> dict[str, float]:
-    """Return one GPU's bytes/s in one direction, by kind of link: its share of network cards, too."""
+    """Return one GPU's bytes/s in one direction, by kind of link; of network cards, its share."""
     own = [wire for wire in each.wires if "GPU 0" in (wire.a, wire.b)]
     kinds = {
         kind: sum(wire.bandwidth for wire in own if wire.link.kind == kind)

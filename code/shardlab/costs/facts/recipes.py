@@ -101,7 +101,8 @@ RECIPES: dict[str, Recipe] = {
             element=2,
             source=_EIGHT_BIT,
         ),
-        Recipe(  # one momentum for each matrix; embeddings, norms and head, which keep Adam, are not told apart here
+        # One momentum for each matrix; embeddings, norms and head, which keep Adam, are not told apart.
+        Recipe(
             name="mixed, Muon",
             parameters=2,
             gradients=2,

@@ -5,4 +5,14 @@ Every entry names its source.
 
 from . import a100, bus_bandwidth, h100, history, layouts, runs, steps, studies, sweeps
 
-__all__ = ["a100", "bus_bandwidth", "h100", "history", "layouts", "runs", "steps", "studies", "sweeps"]
+__all__ = [
+    "a100",
+    "bus_bandwidth",
+    "h100",
+    "history",
+    "layouts",
+    "runs",
+    "steps",
+    "studies",
+    "sweeps",
+]

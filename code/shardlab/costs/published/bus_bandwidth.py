@@ -22,7 +22,7 @@ class Measured:
 
     node: str  # name in `nodes`
     num_nodes: int = 1
-    nodes_told: bool = True  # whether the source gives the number of nodes; else the bound takes it to be two
+    nodes_told: bool = True  # whether the source gives the number of nodes; else we assume two
     gpus: int = 8  # in each node
     op: str = "all_reduce"
     adds: bool = False  # whether the switch adds (NVLS)

@@ -1,7 +1,7 @@
-"""Published sweeps: one choice is varied and all else kept, so they test whether layouts are *ranked* right.
+"""Published sweeps, which vary one choice and keep all else: they test how layouts are *ranked*.
 
-Narayanan et al. 2021, Figures 13 to 16 (https://arxiv.org/abs/2104.04473): 64 A100s, all layers computed again. The
-rates are read from the figures, to about 3 TFLOP/s.
+Narayanan et al. 2021, Figures 13 to 16 (https://arxiv.org/abs/2104.04473): 64 A100s, all layers
+recomputed. The rates are read from the figures, to about 3 TFLOP/s.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,9 @@ Choice = tuple[int, int, int]  # tp, pp, microbatch
 
 
 def _gpt(width: int, heads: int) -> TransformerSpec:
-    return TransformerSpec(vocab_size=51_200, context_length=LENGTH, hidden_size=width, num_layers=32, num_heads=heads)
+    return TransformerSpec(
+        vocab_size=51_200, context_length=LENGTH, hidden_size=width, num_layers=32, num_heads=heads
+    )
 
 
 _PIPELINE_OR_TENSOR: list[Choice] = [(32, 2, 1), (16, 4, 1), (8, 8, 1), (4, 16, 1), (2, 32, 1)]
@@ -66,9 +68,12 @@ class Sweep:
 
     @property
     def agreement(self) -> float:
-        """Kendall's tau of predicted and measured order: 1 if all pairs are ordered alike, -1 if none is."""
+        """Kendall's tau: 1 if every pair of rows is ordered as measured, -1 if none is."""
         pairs = list(combinations(self.rows, 2))
-        alike = sum((a.seconds - b.seconds) * (a.predicted.seconds - b.predicted.seconds) > 0 for a, b in pairs)
+        alike = 0
+        for a, b in pairs:
+            predicted = a.predicted.seconds - b.predicted.seconds
+            alike += (a.seconds - b.seconds) * predicted > 0
         return 2 * alike / len(pairs) - 1
 
 
@@ -80,7 +85,11 @@ def _sweeps() -> Iterator[Sweep]:
 
 
 def _rows(
-    figure: str, spec: TransformerSpec, choices: Sequence[Choice], batch: int, rates: Sequence[float]
+    figure: str,
+    spec: TransformerSpec,
+    choices: Sequence[Choice],
+    batch: int,
+    rates: Sequence[float],
 ) -> Iterator[PublishedStep]:
     counted = flops.hardware_flops(spec, batch=batch, sequence=LENGTH, recomputation="full")
     setting = Setting(table=figure, node="DGX A100", engine=MEGATRON_2021)
