@@ -129,7 +129,8 @@ def test_what_is_copied_comes_from_somebody_who_knows_that_its_place_is_free(n):
 def test_a_copy_that_could_land_too_early_is_seen():
     """Rank 2 overwrites what rank 0 may still be sending to rank 1."""
     first, second = Move(0, 1, range(1), ADD), Move(2, 0, range(1), COPY)
-    assert too_early(Plan("hasty", 3, 1, [[first], [second]])) == [(1, second, 0)]
+    hasty = Plan(name="hasty", num_ranks=3, num_pieces=1, steps=[[first], [second]])
+    assert too_early(hasty) == [(1, second, 0)]
 
 
 # ---- small things ----------------------------------------------------------------------------------------------------
@@ -174,11 +175,11 @@ def test_two_levels_cross_with_a_fraction_only():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: exchanges.ring_all_reduce(0), "0 ranks have nothing to say; use at least 1"),
+        (lambda: exchanges.ring_all_reduce(0), "a collective needs ranks, got 0; use at least 1"),
         (lambda: exchanges.naive_all_reduce(-1), "at least 1"),
         (lambda: exchanges.halving_doubling_all_reduce(0), "at least 1"),
         (lambda: exchanges.hierarchical_all_reduce(6, 4), "6 ranks do not split into groups of 4; use .* 1, 2, 3, 6"),
-        (lambda: exchanges.rooted(exchanges.binomial_broadcast(3), 3), "rank 3 is none of 3 ranks; use 0 to 2"),
+        (lambda: exchanges.rooted(exchanges.binomial_broadcast(3), 3), "rank 3 is not one of 3 ranks; use 0 to 2"),
     ],
 )
 def test_bad_input_names_the_way_out(call, message):
