@@ -1,8 +1,9 @@
 """Partners at distance 1, 2, 4 ...: about log2(n) steps, where a ring takes n.
 
 Recursive doubling, and Rabenseifner's halving and doubling: Thakur, Rabenseifner and Gropp 2005,
-doi:10.1177/1094342005051521. The ranks that take part, the core, are a power of two. Where n is not,
-each of the others hands its buffer to a neighbour first, and gets the result from it at the end.
+doi:10.1177/1094342005051521. The ranks that take part, the core, are a power of two. Where n is
+not, each of the others hands its buffer to a neighbour first, and gets the result from it at the
+end.
 """
 
 from collections.abc import Sequence

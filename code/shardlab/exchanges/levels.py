@@ -1,6 +1,7 @@
 """All-reduce on two levels, in groups and across them, where only a part of the buffer crosses.
 
-Cho et al. 2019, "BlueConnect", https://proceedings.mlsys.org/paper_files/paper/2019/hash/0c8abcf158ed12d0dd94480681186fda-Abstract.html
+Cho et al. 2019, "BlueConnect",
+https://proceedings.mlsys.org/paper_files/paper/2019/hash/0c8abcf158ed12d0dd94480681186fda-Abstract.html
 """
 
 from .plan import Plan, checked, placed, side_by_side
@@ -15,9 +16,7 @@ def hierarchical_all_reduce(n: int, size: int) -> Plan:
     """
     if size < 1 or checked(n) % size:
         fitting = ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
-        raise ValueError(
-            f"{n} ranks do not split into groups of {size}; use groups of {fitting}"
-        )
+        raise ValueError(f"{n} ranks do not split into groups of {size}; use groups of {fitting}")
     groups = n // size
     inside = [range(first, first + size) for first in range(0, n, size)]
     across = [range(place, n, size) for place in range(size)]

@@ -67,7 +67,9 @@ def crossover() -> Explorer:
 
 def pairs(n: int) -> Plan:
     """Two levels with the smallest groups that fit."""
-    return exchanges.hierarchical_all_reduce(n, next(size for size in range(2, n + 1) if n % size == 0))
+    return exchanges.hierarchical_all_reduce(
+        n, next(size for size in range(2, n + 1) if n % size == 0)
+    )
 
 
 ALL_REDUCES: dict[str, Callable[[int], Plan]] = {**exchanges.ALL_REDUCES, "two levels": pairs}
@@ -92,8 +94,13 @@ def steps_view(*, algorithm: str, ranks: int, step: int) -> View:
     after = min(step, len(plan.steps))
     held = exchanges.contents(plan, start)[after]
     moves = plan.steps[step - 1] if 0 < step <= len(plan.steps) else []
-    finished = [tuple(sorted(rank for row in start for rank in row[piece])) for piece in range(plan.num_pieces)]
-    figure = drawn.step(held, finished, moves, alt=f"{plan.name}, {ranks} ranks, after step {after}.")
+    finished = [
+        tuple(sorted(rank for row in start for rank in row[piece]))
+        for piece in range(plan.num_pieces)
+    ]
+    figure = drawn.step(
+        held, finished, moves, alt=f"{plan.name}, {ranks} ranks, after step {after}."
+    )
     return View(figure, _said(plan, step, held, finished), _held_table(held))
 
 
@@ -121,12 +128,19 @@ def _sent(plan: Plan) -> str:
 
 
 def _share(pieces: int, plan: Plan) -> str:
-    return "the whole buffer" if pieces == plan.num_pieces else f"{Fraction(pieces, plan.num_pieces)} of the buffer"
+    return (
+        "the whole buffer"
+        if pieces == plan.num_pieces
+        else f"{Fraction(pieces, plan.num_pieces)} of the buffer"
+    )
 
 
 def _held_table(held: list[list[Cell]]) -> list[list[str]]:
     header = ["holds numbers of", *(f"piece {piece}" for piece in range(len(held[0])))]
-    rows = [[f"rank {rank}", *(drawn.named(cell) or "-" for cell in row)] for rank, row in enumerate(held)]
+    rows = [
+        [f"rank {rank}", *(drawn.named(cell) or "-" for cell in row)]
+        for rank, row in enumerate(held)
+    ]
     return [header, *rows]
 
 
@@ -136,9 +150,13 @@ def _held_table(held: list[list[Cell]]) -> list[list[str]]:
 def crossover_view(*, ranks: int, link: str, latency: int) -> View:
     """One state."""
     wire = replace(hardware.link(link), latency=latency * units.us)
-    seconds = {name: [cost(size, ranks).seconds(wire) for size in SIZES] for name, cost in FORMULAS.items()}
+    seconds = {
+        name: [cost(size, ranks).seconds(wire) for size in SIZES] for name, cost in FORMULAS.items()
+    }
     least = [bounds.lower_bound(size, ranks).seconds(wire) for size in SIZES]
-    figure = figures.crossover(SIZES, seconds, least, alt=f"Time of an all-reduce on {ranks} ranks, by size.")
+    figure = figures.crossover(
+        SIZES, seconds, least, alt=f"Time of an all-reduce on {ranks} ranks, by size."
+    )
     rows = []
     for size, bound in list(zip(SIZES, least, strict=True))[::4]:
         name = _fastest(size, ranks, wire)
@@ -158,7 +176,9 @@ def _winners(ranks: int, link: hardware.Link) -> str:
     told = []
     for name, after in pairwise(best):
         if name != after:
-            size = bounds.meeting(FORMULAS[name](1.0, ranks), FORMULAS[after](1.0, ranks), 1.0, link)
+            size = bounds.meeting(
+                FORMULAS[name](1.0, ranks), FORMULAS[after](1.0, ranks), 1.0, link
+            )
             assert size is not None
             told.append(f"<b>{name}</b> up to {units.text(size, 'B')}")
     return f"The fastest: {', then '.join([*told, f'<b>{best[-1]}</b>'])}. "

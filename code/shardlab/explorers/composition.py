@@ -14,8 +14,15 @@ from .explorer import Explorer
 from .view import View
 
 MODEL, SEQUENCE, BATCH, NUM_NODES = "Llama 3 70B", 8192, 128, 8  # sequences of a step
-ORDERS = {" · ".join(order): order for order in (AXES_3D, ("tp", "pp", "dp"), ("dp", "tp", "pp"), ("pp", "dp", "tp"))}
-ADVICE = {"tp": "put tp first in the order", "dp": "cut more by tp, or less by ZeRO", "pp": "take fewer stages"}
+ORDERS = {
+    " · ".join(order): order
+    for order in (AXES_3D, ("tp", "pp", "dp"), ("dp", "tp", "pp"), ("pp", "dp", "tp"))
+}
+ADVICE = {
+    "tp": "put tp first in the order",
+    "dp": "cut more by tp, or less by ZeRO",
+    "pp": "take fewer stages",
+}
 MACHINE = "DGX H100"
 
 
@@ -39,7 +46,12 @@ def training_of(tp: int, pp: int, zero: int) -> Training:
     """What is trained: sequences one by one, 1F1B, sequence parallelism wherever layers are cut."""
     dp = 64 // (tp * pp)
     layout = Layout(dp=dp, tp=tp, pp=pp, zero=zero if dp > 1 else 0, sequence_parallel=tp > 1)
-    return Training(spec=models.published(MODEL).spec, layout=layout, sequence=SEQUENCE, num_microbatches=BATCH // dp)
+    return Training(
+        spec=models.published(MODEL).spec,
+        layout=layout,
+        sequence=SEQUENCE,
+        num_microbatches=BATCH // dp,
+    )
 
 
 def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
@@ -47,7 +59,10 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
     training, cluster = training_of(tp, pp, zero), nodes.cluster(MACHINE, NUM_NODES)
     layout, axes, per_node = training.layout, ORDERS[order], cluster.node.gpus
     capacity, held = cluster.node.chip.memory, memory.per_rank(training)
-    mine = {axis: next(each for each in every if 0 in each) for axis, every in groups(layout, axes).items()}
+    mine = {
+        axis: next(each for each in every if 0 in each)
+        for axis, every in groups(layout, axes).items()
+    }
     said = {axis: sum(parts.values()) for axis, parts in composition.sent(training).items()}
     away = {axis: _crosses(ranks, per_node) for axis, ranks in mine.items()}
     sent = {
@@ -55,18 +70,27 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
         for link, outside in zip(figures.LINKS, (False, True), strict=True)
     }
     figure = figures.one_rank(
-        _peers(layout, mine, per_node), sent, held, capacity, alt=f"GPU 0 of 64, with {_name(layout)}, order {order}."
+        _peers(layout, mine, per_node),
+        sent,
+        held,
+        capacity,
+        alt=f"GPU 0 of 64, with {_name(layout)}, order {order}.",
     )
     left = composition.leaving(training, per_node, axes)
     sentence = f"<b>{_name(layout)}</b> {_fitting(training, capacity)} {_network(training, left, cluster.node)}"
     rows = [["axis", "ranks in a group", "GPU 0 sends in a step", "leaves the busiest node"]]
-    rows += [[axis, str(len(mine[axis])), units.text(said[axis], "B"), units.text(left[axis], "B")] for axis in AXES_3D]
+    rows += [
+        [axis, str(len(mine[axis])), units.text(said[axis], "B"), units.text(left[axis], "B")]
+        for axis in AXES_3D
+    ]
     rows += [[part, "", units.text(nbytes, "B"), ""] for part, nbytes in held.items()]
     return View(figure, sentence, rows)
 
 
 def _name(layout: Layout) -> str:
-    return f"dp={layout.dp} · tp={layout.tp} · pp={layout.pp}" + (f", ZeRO-{layout.zero}" if layout.zero else "")
+    return f"dp={layout.dp} · tp={layout.tp} · pp={layout.pp}" + (
+        f", ZeRO-{layout.zero}" if layout.zero else ""
+    )
 
 
 def _crosses(ranks: tuple[int, ...], per_node: int) -> bool:
@@ -74,11 +98,15 @@ def _crosses(ranks: tuple[int, ...], per_node: int) -> bool:
     return max(ranks) >= per_node
 
 
-def _peers(layout: Layout, mine: dict[str, tuple[int, ...]], per_node: int) -> dict[str, list[tuple[int, int]]]:
+def _peers(
+    layout: Layout, mine: dict[str, tuple[int, ...]], per_node: int
+) -> dict[str, list[tuple[int, int]]]:
     ranks = {"itself": (0,), **{axis: each[1:] for axis, each in mine.items()}}
     known = {rank for each in ranks.values() for rank in each}
     ranks["none"] = tuple(rank for rank in range(layout.ranks) if rank not in known)
-    return {who: [(rank % per_node, rank // per_node) for rank in each] for who, each in ranks.items()}
+    return {
+        who: [(rank % per_node, rank // per_node) for rank in each] for who, each in ranks.items()
+    }
 
 
 def _fitting(training: Training, capacity: float) -> str:
@@ -86,7 +114,10 @@ def _fitting(training: Training, capacity: float) -> str:
     whole = memory.total(training)
     if whole <= capacity:
         return f"<b>fits</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}."
-    layout, said = training.layout, f"<b>does not fit</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}"
+    layout, said = (
+        training.layout,
+        f"<b>does not fit</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}",
+    )
     near = [(layout.tp, layout.pp, zero) for zero in (1, 3) if zero > layout.zero and layout.dp > 1]
     near += [(2 * layout.tp, layout.pp, layout.zero), (layout.tp, 2 * layout.pp, layout.zero)]
     for tp, pp, zero in near:

@@ -17,7 +17,10 @@ SEQUENCE = 2048  # tokens; a model with a shorter context takes that
 TOKENS = {"300 billion": 300e9, "1.4 trillion": 1.4e12, "15 trillion": 15e12}
 CHIPS = ("V100 SXM2 32 GB", "A100 SXM 80 GB", "H100 SXM 80 GB", "B200 SXM 180 GB")
 COUNTS = (1, 8, 128, 1024, 4096, 16384)
-LONG, FAR = 90, 2.0  # days beyond which a training is long; times the best amount of text that are far from it
+LONG, FAR = (
+    90,
+    2.0,
+)  # days beyond which a training is long; times the best amount of text that are far from it
 
 ROWS = (1, 16, 64, 256, 1024, 4096, 16384)
 WIDTHS = (128, 1024, 4096, 16384)
@@ -37,7 +40,11 @@ def time_explorer() -> Explorer:
             "utilisation": [20, 30, 40, 50],
         },
         title="Time to train",
-        labels={"tokens": "Tokens of text", "chips": "Number of chips", "utilisation": "Model FLOPs utilisation"},
+        labels={
+            "tokens": "Tokens of text",
+            "chips": "Number of chips",
+            "utilisation": "Model FLOPs utilisation",
+        },
         units={"utilisation": "%"},
         default={"model": "GPT-3 175B", "chip": "A100 SXM 80 GB", "chips": 1024, "utilisation": 30},
     )
@@ -47,7 +54,8 @@ def time_view(*, model: str, tokens: str, chip: str, chips: int, utilisation: in
     """One state of the explorer of time."""
     run = _run(model, tokens, chip, chips, utilisation)
     lines = {
-        name: [replace(run, chip=hardware.chip(name), num_chips=count).days for count in COUNTS] for name in CHIPS
+        name: [replace(run, chip=hardware.chip(name), num_chips=count).days for count in COUNTS]
+        for name in CHIPS
     }
     here = {_duration(run.days): (chips, run.days)}
     alt = "Days of the training against the number of chips, for four chips."
@@ -67,8 +75,18 @@ def roofline_explorer() -> Explorer:
             "chip": list(ROOFS),
         },
         title="A product of matrices on the roofline",
-        labels={"rows": "Rows (tokens)", "inputs": "Inputs of the layer", "outputs": "Outputs of the layer"},
-        default={"rows": 256, "inputs": 4096, "outputs": 4096, "precision": "bf16", "chip": "H100 SXM 80 GB"},
+        labels={
+            "rows": "Rows (tokens)",
+            "inputs": "Inputs of the layer",
+            "outputs": "Outputs of the layer",
+        },
+        default={
+            "rows": 256,
+            "inputs": 4096,
+            "outputs": 4096,
+            "precision": "bf16",
+            "chip": "H100 SXM 80 GB",
+        },
     )
 
 
@@ -164,7 +182,9 @@ def _roofline_sentence(work: Work, inputs: int, outputs: int, precision: str, ch
     start = f"{_rounded(work.intensity)} FLOP/byte, and the ridge is at {_rounded(ridge)}: "
     if roofline.bound(work, one, precision) == "arithmetic":
         return f"{start}<b>arithmetic decides</b>, and the peak is within reach."
-    start += f"<b>memory decides</b>, and at most {units.percent(share)} of the peak is within reach. "
+    start += (
+        f"<b>memory decides</b>, and at most {units.percent(share)} of the peak is within reach. "
+    )
     least = roofline.least_rows(inputs, outputs, one, precision)
     if least is not None:
         return f"{start}From {least:,} rows on, arithmetic would decide: give the chip more tokens at a time."
@@ -180,5 +200,8 @@ def _roofline_table(work: Work, precision: str, chip: str) -> list[list[str]]:
         ["arithmetic", units.text(work.flops / one.peak(precision), "s")],
         ["memory", units.text(work.nbytes / one.memory_bandwidth, "s")],
         ["at the least", units.text(roofline.seconds(work, one, precision), "s")],
-        ["rate at the most", units.text(roofline.attainable(work.intensity, one, precision), "FLOP/s")],
+        [
+            "rate at the most",
+            units.text(roofline.attainable(work.intensity, one, precision), "FLOP/s"),
+        ],
     ]

@@ -15,7 +15,9 @@ from IPython.display import HTML, display
 from . import page, view
 
 MAX_STATES = 2000  # the page holds them all
-EM_PER_LETTER = 0.6  # on average, in the widest of the fonts that browsers take for a notebook's controls
+EM_PER_LETTER = (
+    0.6  # on average, in the widest of the fonts that browsers take for a notebook's controls
+)
 INPUT_WIDTH = 24  # ems of a live control beside its label
 
 
@@ -42,11 +44,19 @@ class Control:
     def kind(self) -> str:
         """slider, select or checkbox."""
         first = self.values[0]
-        return "checkbox" if isinstance(first, bool) else "select" if isinstance(first, str) else "slider"
+        return (
+            "checkbox"
+            if isinstance(first, bool)
+            else "select"
+            if isinstance(first, str)
+            else "slider"
+        )
 
     def text(self, value: Any) -> str:
         """A value as a reader sees it, with its unit."""
-        number = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        number = (
+            f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        )
         return f"{number} {self.unit}".strip()
 
 
@@ -71,7 +81,9 @@ class Explorer:
         labels, units, default = labels or {}, units or {}, default or {}
         unknown = {*labels, *units, *default} - {*controls}
         if unknown:
-            raise ValueError(f"no control is named {sorted(unknown)}; the controls are {[*controls]}")
+            raise ValueError(
+                f"no control is named {sorted(unknown)}; the controls are {[*controls]}"
+            )
         self.fn, self.title, self.name = fn, title, page.slug(title)
         self.controls = [
             Control(
@@ -86,7 +98,9 @@ class Explorer:
         count = math.prod(len(control.values) for control in self.controls)
         if count > MAX_STATES:
             sizes = " x ".join(str(len(control.values)) for control in self.controls)
-            raise ValueError(f"{sizes} = {count} states, more than {MAX_STATES}; take out controls or values")
+            raise ValueError(
+                f"{sizes} = {count} states, more than {MAX_STATES}; take out controls or values"
+            )
 
     def states(self) -> list[dict[str, Any]]:
         """Every choice of values, the last control turning fastest."""
@@ -102,7 +116,9 @@ class Explorer:
         """What the function shows for these values."""
         shown = self.fn(**values)
         if not isinstance(shown, view.View):
-            raise TypeError(f"the function returned {type(shown)}; return View(figure, sentence, table)")
+            raise TypeError(
+                f"the function returned {type(shown)}; return View(figure, sentence, table)"
+            )
         return shown
 
     def html(self) -> str:
@@ -117,20 +133,28 @@ class Explorer:
 
         from . import live
 
-        inputs = {control.name: live_control(control, self._label_width()) for control in self.controls}
+        inputs = {
+            control.name: live_control(control, self._label_width()) for control in self.controls
+        }
         sentence, figure = widgets.HTML(), live.figure()
         seen = functools.cache(lambda *values: self.view(**dict(zip(inputs, values, strict=True))))
 
         def redraw(change: object = None) -> None:
-            shown = seen(*(chosen.value for chosen in inputs.values()))  # `seen` keeps every view, for the way back
+            shown = seen(
+                *(chosen.value for chosen in inputs.values())
+            )  # `seen` keeps every view, for the way back
             sentence.value = f'<div aria-live="polite">{shown.sentence}</div>'
             figure.show(shown)
 
         for chosen in inputs.values():
             chosen.observe(redraw, "value")
         redraw()
-        height = seen(*self.default().values()).plain()["figure"]["layout"].get("height", view.HEIGHT)
-        figure.layout.min_height = f"{height + 10}px"  # the notebook must not jump while the figure changes
+        height = (
+            seen(*self.default().values()).plain()["figure"]["layout"].get("height", view.HEIGHT)
+        )
+        figure.layout.min_height = (
+            f"{height + 10}px"  # the notebook must not jump while the figure changes
+        )
         return widgets.VBox([widgets.VBox(list(inputs.values())), sentence, figure])
 
     def _label_width(self) -> int:
@@ -147,7 +171,11 @@ def live_control(control: Control, label_width: int) -> Any:
     import ipywidgets as widgets
 
     layout = {"width": f"{label_width + INPUT_WIDTH}em", "max_width": "100%"}
-    wide = {"description": control.label, "style": {"description_width": f"{label_width}em"}, "layout": layout}
+    wide = {
+        "description": control.label,
+        "style": {"description_width": f"{label_width}em"},
+        "layout": layout,
+    }
     if control.kind == "checkbox":
         return widgets.Checkbox(value=control.default, **wide)
     options = [(control.text(value), value) for value in control.values]

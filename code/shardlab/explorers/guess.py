@@ -35,7 +35,9 @@ def number(
     Raises ValueError for an answer that is not above zero.
     """
     units = (unit, unit) if isinstance(unit, str) else unit
-    return Guess(Number(name=name, text=text, why=why, answer=float(answer), units=units, within=within))
+    return Guess(
+        Number(name=name, text=text, why=why, answer=float(answer), units=units, within=within)
+    )
 
 
 def choice(text: str, options: Sequence[str], *, answer: str, name: str, why: str = "") -> Guess:
@@ -52,7 +54,13 @@ class Guess:
     def html(self) -> str:
         """Return the form for a page; without a script the question and its folded answer remain."""
         asked = self.question
-        rules = {"name": asked.name, "ask": asked.ask, "again": AGAIN, "before": BEFORE, **asked.rules()}
+        rules = {
+            "name": asked.name,
+            "ask": asked.ask,
+            "again": AGAIN,
+            "before": BEFORE,
+            **asked.rules(),
+        }
         inputs = number_inputs(asked) if isinstance(asked, Number) else choice_inputs(asked)
         return (
             f"<div class='guess' data-guess='{packed(rules)}'>"
@@ -65,7 +73,9 @@ class Guess:
         """Return the answer with its reason, below a line that unfolds it; state: "open", or nothing."""
         answer, why = html.escape(self.question.solution), html.escape(self.question.why)
         words = f"<p><strong>{answer}</strong><br>{why}</p>"
-        return f'<details class="guess-answer" {state}><summary>The answer</summary>{words}</details>'
+        return (
+            f'<details class="guess-answer" {state}><summary>The answer</summary>{words}</details>'
+        )
 
     def widget(self) -> Any:
         """Return the form for a live kernel: a box of ipywidgets. What is guessed is kept in a file."""
@@ -82,7 +92,11 @@ class Guess:
                 result.value = announced(str(what_to_do))
                 return
             keep(self.question.name, given)
-            button.description, result.value, answer.value = AGAIN, announced(sentence), self.folded("open")
+            button.description, result.value, answer.value = (
+                AGAIN,
+                announced(sentence),
+                self.folded("open"),
+            )
 
         button.on_click(check)
         self._recall(entry, button, result)
@@ -140,8 +154,12 @@ def live_entry(asked: Number | Choice) -> Any:
 
     wide = {"style": {"description_width": "initial"}, "layout": {"width": "auto"}}
     if isinstance(asked, Choice):
-        return widgets.RadioButtons(options=asked.options, value=None, description="Your guess:", **wide)
-    return widgets.Text(description=f"Your guess ({asked.units[1]}):" if asked.units[1] else "Your guess:", **wide)
+        return widgets.RadioButtons(
+            options=asked.options, value=None, description="Your guess:", **wide
+        )
+    return widgets.Text(
+        description=f"Your guess ({asked.units[1]}):" if asked.units[1] else "Your guess:", **wide
+    )
 
 
 def announced(sentence: str) -> str:

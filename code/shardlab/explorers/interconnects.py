@@ -14,8 +14,20 @@ from shardlab.trace import Event
 from .explorer import Explorer
 from .view import View
 
-LARGE, SMALL, SEQUENCE = "Llama 3 8B", "Llama 3.2 3B", 4096  # the small one fits on each GPU of data parallelism
-MACHINES = ("Two RTX 4090", "Two RTX 3090, bridged", "PCIe box, 100 GbE", "DGX-1V", "DGX A100", "DGX H100", "HGX B200")
+LARGE, SMALL, SEQUENCE = (
+    "Llama 3 8B",
+    "Llama 3.2 3B",
+    4096,
+)  # the small one fits on each GPU of data parallelism
+MACHINES = (
+    "Two RTX 4090",
+    "Two RTX 3090, bridged",
+    "PCIe box, 100 GbE",
+    "DGX-1V",
+    "DGX A100",
+    "DGX H100",
+    "HGX B200",
+)
 CLUSTERS = ("DGX H100", "DGX A100", "AWS p4d.24xlarge", "PCIe box, 100 GbE")
 LAYOUTS = {
     "tp=8, dp=4": Layout(tp=8, dp=4),
@@ -27,7 +39,11 @@ ORDERS = {" · ".join(order): order for order in permutations(AXES_3D)}  # the f
 NUM_NODES, GLOBAL_BATCH = 4, 32
 TOGETHER = 7  # layers that compute and talk as one, so that a page has its numbers in seconds
 RATES = [1e9 * 2.0**exponent for exponent in range(11)]  # bytes/s of a node: 8 Gb/s to 8 Tb/s
-WAYS = {"dp=32": Layout(dp=32), "tp=8, dp=4": Layout(tp=8, dp=4), "tp=8, dp=2, pp=2": Layout(tp=8, dp=2, pp=2)}
+WAYS = {
+    "dp=32": Layout(dp=32),
+    "tp=8, dp=4": Layout(tp=8, dp=4),
+    "tp=8, dp=2, pp=2": Layout(tp=8, dp=2, pp=2),
+}
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
@@ -74,7 +90,10 @@ def orders() -> Explorer:
         order_view,
         {"layout": list(LAYOUTS), "order": list(ORDERS), "machine": list(CLUSTERS)},
         title=f"Which axis goes over which link: {LARGE} on 32 GPUs",
-        labels={"order": "Order of the axes (the first one: neighbours)", "machine": f"{NUM_NODES} nodes of"},
+        labels={
+            "order": "Order of the axes (the first one: neighbours)",
+            "machine": f"{NUM_NODES} nodes of",
+        },
     )
 
 
@@ -86,8 +105,14 @@ def order_view(*, layout: str, order: str, machine: str) -> View:
     )
     seconds = {each: _seconds(layout, each, machine) for each in ORDERS}
     best = min(seconds, key=lambda each: seconds[each])
-    crossing = [figures.NAMES[axis] for axis, nbytes in carried.get("network", {}).items() if nbytes]
-    over = f"Over the network go the messages of: {', '.join(crossing)}." if crossing else "Nothing leaves a node."
+    crossing = [
+        figures.NAMES[axis] for axis, nbytes in carried.get("network", {}).items() if nbytes
+    ]
+    over = (
+        f"Over the network go the messages of: {', '.join(crossing)}."
+        if crossing
+        else "Nothing leaves a node."
+    )
     here, there = units.text(seconds[order], "s"), units.text(seconds[best], "s")
     ratio = seconds[order] / seconds[best]
     verdict = f"a step takes <b>{here}</b>, and no order is faster."
@@ -125,7 +150,11 @@ def knees() -> Explorer:
     """Choose how a model is trained on 32 GPUs: the time of a step against the bandwidth between their nodes."""
     return Explorer(
         knee_view,
-        {"layout": list(WAYS), "sequences_per_gpu": [1, 2, 4], "machine": ["DGX A100", "DGX H100", "HGX B200"]},
+        {
+            "layout": list(WAYS),
+            "sequences_per_gpu": [1, 2, 4],
+            "machine": ["DGX A100", "DGX H100", "HGX B200"],
+        },
         title=f"How fast must the network be: {SMALL} on 32 GPUs",
         labels={"sequences_per_gpu": f"Sequences of {SEQUENCE:,} tokens for each GPU and step"},
         default={"machine": "DGX H100"},
@@ -147,7 +176,9 @@ def knee_view(*, layout: str, sequences_per_gpu: int, machine: str) -> View:
     if share > 1:
         sentence += " That is too little: more tokens in a microbatch would give the gradients more to hide behind."
     rows = [["between nodes, of one node", "time of a step"]]
-    rows += [[_bits(rate), units.text(each, "s")] for rate, each in zip(RATES, seconds, strict=True)]
+    rows += [
+        [_bits(rate), units.text(each, "s")] for rate, each in zip(RATES, seconds, strict=True)
+    ]
     return View(figure, sentence, [*rows, ["without limit", units.text(limit, "s")]])
 
 

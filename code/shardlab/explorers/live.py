@@ -17,7 +17,10 @@ import traitlets
 from . import view
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-ONLY_CORE = ("colab", "kaggle")  # renderers that plotly chooses where widgets of others need a permission
+ONLY_CORE = (
+    "colab",
+    "kaggle",
+)  # renderers that plotly chooses where widgets of others need a permission
 
 
 class Figure(anywidget.AnyWidget):

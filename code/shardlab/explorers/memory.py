@@ -33,7 +33,11 @@ def one_device() -> Explorer:
             "sequence": [1024, 4096],
         },
         title="Does it fit on one GPU?",
-        labels={"recipe": "Precision and optimizer", "kept": "Each layer keeps", "sequence": "Sequence length"},
+        labels={
+            "recipe": "Precision and optimizer",
+            "kept": "Each layer keeps",
+            "sequence": "Sequence length",
+        },
         units={"microbatch": "sequences", "sequence": "tokens"},
         default={
             "model": "GPT-2 XL",
@@ -44,7 +48,9 @@ def one_device() -> Explorer:
     )
 
 
-def device_view(*, model: str, chip: str, recipe: str, kept: str, microbatch: int, sequence: int) -> View:
+def device_view(
+    *, model: str, chip: str, recipe: str, kept: str, microbatch: int, sequence: int
+) -> View:
     """One state of the explorer of one device."""
     capacity, (attention, recomputation) = hardware.chip(chip).memory, KEPT[kept]
     try:
@@ -61,8 +67,12 @@ def device_view(*, model: str, chip: str, recipe: str, kept: str, microbatch: in
     found = remedies.smallest(training, capacity)
     held = {"as it is": memory.per_rank(training)}
     if found is not None and found.changes:
-        held["after the change"] = memory.per_rank(found.training, memory.worst_stage(found.training))
-    figure = figures.by_part(held, capacity=capacity, alt=f"Memory of {model} on one {chip}, by part.")
+        held["after the change"] = memory.per_rank(
+            found.training, memory.worst_stage(found.training)
+        )
+    figure = figures.by_part(
+        held, capacity=capacity, alt=f"Memory of {model} on one {chip}, by part."
+    )
     words = remedies.verdict(training, capacity)
     return View(figure, f"{model} on one {chip} {_stressed(words)}.", _table(held))
 
@@ -102,7 +112,9 @@ def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
     except ValueError as why:
         return _illegal(why, figures.stages([{}], capacity=capacity))
     held = [memory.per_rank(training, stage) for stage in range(pp)]
-    figure = figures.stages(held, capacity=capacity, alt=f"Memory of a rank of each stage of {model}, by part.")
+    figure = figures.stages(
+        held, capacity=capacity, alt=f"Memory of a rank of each stage of {model}, by part."
+    )
     where = f"{model} on {training.layout.ranks:,} GPU{'s' * (training.layout.ranks > 1)}"
     words = remedies.verdict(training, capacity)
     shown = {f"stage {stage}": held[stage] for stage in sorted({0, pp - 1})}
@@ -110,7 +122,9 @@ def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
 
 
 def _illegal(why: ValueError, figure: object) -> View:
-    return View(figure, f"<b>Impossible</b>: {why}.", [["memory", "value"], ["impossible", str(why)]])
+    return View(
+        figure, f"<b>Impossible</b>: {why}.", [["memory", "value"], ["impossible", str(why)]]
+    )
 
 
 def _stressed(verdict: str) -> str:
@@ -120,4 +134,8 @@ def _stressed(verdict: str) -> str:
 def _table(held: dict[str, dict[str, float]]) -> list[list[str]]:
     parts = next(iter(held.values()))
     rows = [[part, *(units.text(each[part], "B") for each in held.values())] for part in parts]
-    return [["memory", *held], *rows, ["sum", *(units.text(sum(each.values()), "B") for each in held.values())]]
+    return [
+        ["memory", *held],
+        *rows,
+        ["sum", *(units.text(sum(each.values()), "B") for each in held.values())],
+    ]

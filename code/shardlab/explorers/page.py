@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from .explorer import Control
 
 
-def block(title: str, controls: Sequence[Control], views: Sequence[Mapping[str, Any]], at: int = 0) -> str:
+def block(
+    title: str, controls: Sequence[Control], views: Sequence[Mapping[str, Any]], at: int = 0
+) -> str:
     """The HTML of an explorer.
 
     views: a `View.plain()` for each state, the last control turning fastest; at: the state to start from.
     Controls, sentence and table stand in the HTML itself: without JavaScript the page still says that state.
     """
     shown, name = views[at], slug(title)
-    height = shown["figure"]["layout"].get("height", view.HEIGHT)  # reserved, so that the page does not jump
+    height = shown["figure"]["layout"].get(
+        "height", view.HEIGHT
+    )  # reserved, so that the page does not jump
     panel = "".join(control_html(name, control) for control in controls)
     heading = f'<p class="explorer-title">{html.escape(title)}</p>' if controls else ""
     return (
@@ -54,7 +58,9 @@ def control_html(explorer: str, control: Control) -> str:
         inputs = f"<select {about}>{''.join(options)}</select>"
     else:
         about += f' min="0" max="{len(texts) - 1}" step="1" value="{at}" aria-valuetext="{quoted(texts[at])}"'
-        inputs = f'<input type="range" {about}><output for="{key}">{html.escape(texts[at])}</output>'
+        inputs = (
+            f'<input type="range" {about}><output for="{key}">{html.escape(texts[at])}</output>'
+        )
     return f'<div class="explorer-control explorer-{control.kind}">{label}{inputs}</div>'
 
 
@@ -73,7 +79,9 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def packed(views: Sequence[Mapping[str, Any]]) -> str:
     """base64(gzip(json)): the same text in every build, for gzip's own time stamp is left out."""
-    text = json.dumps(columns.join(views), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        columns.join(views), separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 

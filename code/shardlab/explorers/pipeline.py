@@ -54,7 +54,9 @@ def schedules_explorer() -> Explorer:
     )
 
 
-def schedule_view(*, schedule: str, stages: int, microbatches: int, durations: str, latency: float) -> View:
+def schedule_view(
+    *, schedule: str, stages: int, microbatches: int, durations: str, latency: float
+) -> View:
     """One state."""
     run = _play(schedule, stages, microbatches, durations, latency)
     chunks = run.schedule.num_chunks
@@ -70,9 +72,13 @@ def schedule_view(*, schedule: str, stages: int, microbatches: int, durations: s
 
 
 @cache
-def _play(schedule: str, stages: int, microbatches: int, durations: str, latency: float) -> Timeline:
+def _play(
+    schedule: str, stages: int, microbatches: int, durations: str, latency: float
+) -> Timeline:
     name, chunks = SCHEDULES[schedule]
-    takes = {kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)}
+    takes = {
+        kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)
+    }
     made = schedules.make(name, stages, microbatches, chunks if name == "interleaved" else None)
     return timeline.play(made, takes, latency=latency)
 
@@ -108,8 +114,12 @@ def _advice(run: Timeline, schedule: str, rest: tuple[int, int, str, float]) -> 
 
 def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[object]]:
     p, m, chunks = run.schedule.num_stages, run.schedule.num_microbatches, run.schedule.num_chunks
-    takes = {kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)}
-    formula = "only without latency" if latency else bubble.condition(run.schedule.name, p, m, takes)
+    takes = {
+        kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)
+    }
+    formula = (
+        "only without latency" if latency else bubble.condition(run.schedule.name, p, m, takes)
+    )
     waits = f"holds {formula}" if formula and not latency else formula
     if not formula:
         waits = f"{bubble.waiting(run.schedule.name, p, m, takes):.4g}"
@@ -121,7 +131,10 @@ def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[
         ["bubble, of the time that computing takes", f"{100 * run.bubble_of_ideal:.1f} %"],
         ["waiting of a stage between its first and last action, at most", max(run.waiting_inside)],
         ["waiting, by the paper's formula", waits],
-        ["activations of the stages (microbatches)", ", ".join(f"{x:.3g}" for x in run.peaks(activation=1 / chunks))],
+        [
+            "activations of the stages (microbatches)",
+            ", ".join(f"{x:.3g}" for x in run.peaks(activation=1 / chunks)),
+        ],
         ["messages of a microbatch", 2 * run.schedule.num_crossings],
     ]
 
@@ -155,7 +168,10 @@ def cut_view(*, first: int, second: int, third: int) -> View:
     cut = balance.measure(layers, [range(a, b) for a, b in pairwise(edges)], _in_flight())
     figure = figures.cut(
         cut.seconds,
-        [_parts(layers, stage, count) for stage, count in zip(cut.stages, _in_flight(), strict=True)],
+        [
+            _parts(layers, stage, count)
+            for stage, count in zip(cut.stages, _in_flight(), strict=True)
+        ],
         capacity=chips.chip(CHIP).memory,
         alt=f"{', '.join(_counts(cut))} layers on the stages: how long each takes, and the memory that it needs.",
     )
@@ -165,7 +181,9 @@ def cut_view(*, first: int, second: int, third: int) -> View:
 @cache
 def _pieces() -> tuple[list[Layer], list[str]]:
     training = Training(spec=models.published(MODEL).spec, sequence=SEQUENCE)
-    return stage_costs.pieces(training, UTILISATION * chips.chip(CHIP).peak_flops), stage_costs.names(training)
+    return stage_costs.pieces(
+        training, UTILISATION * chips.chip(CHIP).peak_flops
+    ), stage_costs.names(training)
 
 
 @cache
@@ -197,7 +215,11 @@ def _cut_sentence(cut: Cut) -> str:
     slowest = max(cut.seconds)
     text = f"Stage {cut.slowest} is the slowest, with {units.text(slowest, 's')} for a microbatch; "
     text += f"the stages wait {units.percent(cut.waiting)} of the time for it."
-    full = [f"stage {stage} ({units.text(nbytes, 'B')})" for stage, nbytes in enumerate(cut.nbytes) if nbytes > memory]
+    full = [
+        f"stage {stage} ({units.text(nbytes, 'B')})"
+        for stage, nbytes in enumerate(cut.nbytes)
+        if nbytes > memory
+    ]
     if full:
         text = f"<b>It does not fit</b>: {' and '.join(full)} in {units.text(memory, 'B')}. If it did: {text}"
     if full or slowest > max(best.seconds):

@@ -25,7 +25,17 @@ DRAGGED = {
     "chunks of a stage": "chunks",
     "recomputation": "recomputation",
 }
-CHOICES = ("tp", "cp", "pp", "zero", "sequence_parallel", "microbatch", "recomputation", "schedule", "chunks")
+CHOICES = (
+    "tp",
+    "cp",
+    "pp",
+    "zero",
+    "sequence_parallel",
+    "microbatch",
+    "recomputation",
+    "schedule",
+    "chunks",
+)
 
 
 def best_plans() -> Explorer:
@@ -54,12 +64,19 @@ def best_plans() -> Explorer:
 def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int) -> View:
     """One state of the explorer of the best plans."""
     found = _search(model, machine, gpus, BATCHES[batch] // sequence, sequence)
-    counts = {"fits": len(found.fitting), **{plans.REASONS[name]: count for name, count in found.reasons.items()}}
+    counts = {
+        "fits": len(found.fitting),
+        **{plans.REASONS[name]: count for name, count in found.reasons.items()},
+    }
     header = ["plan, or reason", "seconds of a step, or number"]
     table: list[list[object]] = [[name, count] for name, count in counts.items()]
     if not found.fitting:
         figure = figures.reasons(counts, alt=f"Nothing fits; why plans for {model} fail.")
-        return View(figure, f"<b>Nothing fits</b> on {gpus:,} GPUs. Nearest: {found.nearest}.", [header, *table])
+        return View(
+            figure,
+            f"<b>Nothing fits</b> on {gpus:,} GPUs. Nearest: {found.nearest}.",
+            [header, *table],
+        )
     best = found.different[:SHOWN]
     timed = {plan.name: step.step(plans.run_of(found.question, plan)) for plan in best}
     figure = figures.breakdown(
@@ -75,7 +92,9 @@ def _told(found: Plans, first: step.Step) -> str:
     plan, lost = found.best, found.reasons
     most = max(lost, key=lost.__getitem__, default="")
     waits = {"messages": first.communication, "other stages": first.bubble}
-    waiting = " and ".join(f"{units.percent(share)} for {name}" for name, share in waits.items() if share > 0)
+    waiting = " and ".join(
+        f"{units.percent(share)} for {name}" for name, share in waits.items() if share > 0
+    )
     sentence = f"<b>{plan.name}</b>: {units.text(plan.seconds, 's')} a step, {units.percent(first.mfu)} of the peak"
     sentence += f"; it waits {waiting}" if waiting else ""
     sentence += f". {len(found.fitting):,} of {found.count:,} plans fit"
@@ -90,7 +109,9 @@ def _told(found: Plans, first: step.Step) -> str:
 @cache
 def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> Plans:
     spec = models.published(model).spec
-    spec = replace(spec, context_length=max(sequence, spec.context_length))  # rotary positions have no table to end
+    spec = replace(
+        spec, context_length=max(sequence, spec.context_length)
+    )  # rotary positions have no table to end
     cluster = nodes.cluster(machine, gpus // nodes.node(machine).gpus)
     return planner.search(
         Question(
@@ -127,8 +148,13 @@ def away_view(*, study: str, choice: str, steps: int) -> View:
         {label: each.summary for label, each in timed.items()},
         alt=f"What a step of the best plan goes into, and with {choice} moved.",
     )
-    rows = [[label, units.text(each.seconds, "s"), units.text(each.memory, "B")] for label, each in timed.items()]
-    return View(figure, _compared(found, choice, moved), [["plan", "a step", "memory of a GPU"], *rows])
+    rows = [
+        [label, units.text(each.seconds, "s"), units.text(each.memory, "B")]
+        for label, each in timed.items()
+    ]
+    return View(
+        figure, _compared(found, choice, moved), [["plan", "a step", "memory of a GPU"], *rows]
+    )
 
 
 @cache
@@ -143,7 +169,10 @@ def _moved(found: Plans, best: Plan, name: str, steps: int) -> Plan | None:
     place = values.index(getattr(best, name)) + steps
     if not 0 <= place < len(values):
         return None
-    return min((plan for plan in every if getattr(plan, name) == values[place]), key=lambda plan: bool(plan.reason))
+    return min(
+        (plan for plan in every if getattr(plan, name) == values[place]),
+        key=lambda plan: bool(plan.reason),
+    )
 
 
 def _alike(plan: Plan, best: Plan, name: str) -> bool:
@@ -163,7 +192,9 @@ def _compared(found: Plans, choice: str, moved: Plan | None) -> str:
     """What moving a choice costs, in words."""
     best = found.best
     if moved is None:
-        return f"There is no such value of <b>{choice}</b>: the others here are all on the other side."
+        return (
+            f"There is no such value of <b>{choice}</b>: the others here are all on the other side."
+        )
     if moved == best:
         return f"<b>The best</b>: {units.text(best.seconds, 's')} a step, {plans.why(found.question, best)}. Move it."
     if moved.reason:

@@ -50,9 +50,13 @@ class Number(Question):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.answer < math.inf:
-            raise ValueError(f"a guess has no ratio to the answer {self.answer}; ask with guess.choice instead")
+            raise ValueError(
+                f"a guess has no ratio to the answer {self.answer}; ask with guess.choice instead"
+            )
         if self.within < 1:
-            raise ValueError(f"within is a factor of at least 1, got {self.within}; 1.1 allows 10 %")
+            raise ValueError(
+                f"within is a factor of at least 1, got {self.within}; 1.1 allows 10 %"
+            )
 
     @property
     def pattern(self) -> str:
@@ -87,7 +91,12 @@ class Number(Question):
 
     def rules(self) -> dict[str, Any]:
         """Return what guess.js needs to judge in the same way."""
-        return {"answer": self.answer, "units": self.units, "within": self.within, "says": self._sentences()}
+        return {
+            "answer": self.answer,
+            "units": self.units,
+            "within": self.within,
+            "says": self._sentences(),
+        }
 
     def _sentences(self) -> dict[str, str]:
         percent = f"{100 * (self.within - 1):.0f} %"
@@ -121,7 +130,9 @@ class Choice(Question):
         super().__post_init__()
         if self.answer not in self.options or len({*self.options}) < max(2, len(self.options)):
             wants = "give two or more options, all different, with the answer among them"
-            raise ValueError(f"the options are {[*self.options]}, the answer is {self.answer!r}; {wants}")
+            raise ValueError(
+                f"the options are {[*self.options]}, the answer is {self.answer!r}; {wants}"
+            )
 
     @property
     def solution(self) -> str:
@@ -136,7 +147,9 @@ class Choice(Question):
 
     def judge(self, given: str) -> str:
         """Return the sentence that says whether a choice is right; raises ValueError as `shown` does."""
-        return self._sentences()["right" if self.shown(given) == self.answer else "wrong"].format(guess=f'"{given}"')
+        return self._sentences()["right" if self.shown(given) == self.answer else "wrong"].format(
+            guess=f'"{given}"'
+        )
 
     def rules(self) -> dict[str, Any]:
         """Return what guess.js needs to judge in the same way."""

@@ -46,10 +46,16 @@ def pieces_view(*, model: str, tp: int) -> View:
     try:
         Layout(tp=tp).check(spec)
     except ValueError as why:
-        figure = figures.pieces(cuts.block(spec, 1), alt=f"The matrices of a layer of {model}, not cut.")
-        return View(figure, f"<b>Impossible</b>: {why}.", [["rank", "holds"], ["each", "impossible"]])
+        figure = figures.pieces(
+            cuts.block(spec, 1), alt=f"The matrices of a layer of {model}, not cut."
+        )
+        return View(
+            figure, f"<b>Impossible</b>: {why}.", [["rank", "holds"], ["each", "impossible"]]
+        )
     layer, whole = cuts.block(spec, tp), models.num_parameters(spec)
-    figure = figures.pieces(layer, alt=f"The matrices of a layer of {model}, drawn to scale and cut for {tp} ranks.")
+    figure = figures.pieces(
+        layer, alt=f"The matrices of a layer of {model}, drawn to scale and cut for {tp} ranks."
+    )
     return View(figure, _held(spec, tp, whole), _shapes(spec, tp, whole))
 
 
@@ -63,19 +69,28 @@ def _held(spec: TransformerSpec, tp: int, whole: int) -> str:
     if more > LEAST * mine:
         sentence += f", {units.percent(more / mine)} of it what others hold too, or padding"
     if tp > spec.kv_heads:
-        sentence += f"; {tp // spec.kv_heads} ranks share each of the {spec.kv_heads} key/value heads"
+        sentence += (
+            f"; {tp // spec.kv_heads} ranks share each of the {spec.kv_heads} key/value heads"
+        )
     return f"{sentence}. Legal: tp = {listed(tensor_degrees(spec))}."
 
 
 def _shapes(spec: TransformerSpec, tp: int, whole: int) -> list[list[str]]:
-    named = {**cuts.ends(spec, tp), **{f"layer: {name}": cut for name, cut in cuts.block(spec, tp).items()}}
+    named = {
+        **cuts.ends(spec, tp),
+        **{f"layer: {name}": cut for name, cut in cuts.block(spec, tp).items()},
+    }
     rows = [
         [name.removesuffix(".weight"), _shape(cut.shape), _shape(cut.local_shape)]
         for name, cut in named.items()
         if name.endswith("weight")
     ]
     counts = [f"{whole:,}", f"{cuts.num_parameters(spec, tp):,}"]
-    return [["weight [outputs, inputs]", "whole", "on each rank"], *rows, ["all parameters", *counts]]
+    return [
+        ["weight [outputs, inputs]", "whole", "on each rank"],
+        *rows,
+        ["all parameters", *counts],
+    ]
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -106,9 +121,14 @@ def layers() -> Explorer:
     )
 
 
-def layer_view(*, tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool) -> View:
+def layer_view(
+    *, tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool
+) -> View:
     """One state of the explorer of layers."""
-    every = {count: layer_on(count, hidden_size, microbatch, machine, sequence_parallel) for count in RANKS}
+    every = {
+        count: layer_on(count, hidden_size, microbatch, machine, sequence_parallel)
+        for count in RANKS
+    }
     layer = every[tp]
     figure = figures.shares_and_memory(
         RANKS,
@@ -122,7 +142,9 @@ def layer_view(*, tp: int, hidden_size: int, microbatch: int, machine: str, sequ
 
 
 @cache
-def layer_on(tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool) -> Layer:
+def layer_on(
+    tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool
+) -> Layer:
     """A layer of a GPT of this width on so many ranks, in as few servers as hold them."""
     spec = TransformerSpec(
         vocab_size=VOCABULARY,
@@ -134,7 +156,9 @@ def layer_on(tp: int, hidden_size: int, microbatch: int, machine: str, sequence_
     node = nodes.node(machine)
     run = Run(spec=spec, chip=node.chip, link=costs.spread(node, tp), tp=tp, microbatch=microbatch)
     # slices are gathered again, as Megatron does and as `memory.per_rank` counts
-    return costs.layer(replace(run, sequence_parallel=sequence_parallel, regather=sequence_parallel))
+    return costs.layer(
+        replace(run, sequence_parallel=sequence_parallel, regather=sequence_parallel)
+    )
 
 
 def _waiting(layer: Layer) -> str:
@@ -143,7 +167,13 @@ def _waiting(layer: Layer) -> str:
     if run.tp == 1:
         return f"One rank has nobody to wait for: a layer takes {whole}."
     share = layer.waiting / layer.seconds
-    verb = "computes" if share < LITTLE else "mostly waits" if share > HALF else "waits a good part of the time"
+    verb = (
+        "computes"
+        if share < LITTLE
+        else "mostly waits"
+        if share > HALF
+        else "waits a good part of the time"
+    )
     waits = f"{units.text(layer.waiting, 's')} ({units.percent(share)})"
     sentence = f"<b>A rank {verb}</b>: of {whole} for a layer, it waits {waits}"
     if run.link.kind == "network":

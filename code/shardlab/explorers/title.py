@@ -94,6 +94,11 @@ def _time(step: Step, alone: Step) -> str:
 
 def _table(steps: list[Step]) -> list[list[str]]:
     rows = [
-        [str(one.run.ranks), units.text(one.seconds, "s"), f"{100 * one.exposed / one.seconds:.1f} %"] for one in steps
+        [
+            str(one.run.ranks),
+            units.text(one.seconds, "s"),
+            f"{100 * one.exposed / one.seconds:.1f} %",
+        ]
+        for one in steps
     ]
     return [["GPUs", "one step", "waiting"], *rows]

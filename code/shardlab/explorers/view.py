@@ -46,7 +46,11 @@ def plain_figure(figure: Any) -> dict[str, Any]:
 def plain(x: Any) -> Any:
     """`x` as JSON types: arrays become lists, floats are `rounded`."""
     if isinstance(x, dict):
-        return plain(unpacked(x)) if "bdata" in x else {str(key): plain(value) for key, value in x.items()}
+        return (
+            plain(unpacked(x))
+            if "bdata" in x
+            else {str(key): plain(value) for key, value in x.items()}
+        )
     if isinstance(x, list | tuple):
         return [plain(value) for value in x]
     if isinstance(x, np.ndarray | np.generic):
@@ -73,7 +77,10 @@ def points(figure: dict[str, Any]) -> list[list[Any]]:
     """The points of a plain figure, one a row, thinned to MAX_ROWS: series, where, value; none of mere decoration."""
     layout, rows = figure["layout"], []
     data = [trace for trace in figure["data"] if trace.get("hoverinfo") != "skip"]
-    titles = [(layout.get(axis, {}).get("title") or {}).get("text") or axis[0] for axis in ("xaxis", "yaxis")]
+    titles = [
+        (layout.get(axis, {}).get("title") or {}).get("text") or axis[0]
+        for axis in ("xaxis", "yaxis")
+    ]
     lying = bool(data) and all(trace.get("orientation") == "h" for trace in data)
     for trace in data:
         rows += [[trace.get("name", ""), *point] for point in trace_points(trace)]
@@ -85,5 +92,9 @@ def trace_points(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
     """(where, value) of each point of a trace; (column, row, value) of a heat map."""
     xs, ys, rows = trace.get("x") or [], trace.get("y") or [], trace.get("z")
     if rows:
-        return [(x, y, z) for y, row in zip(ys, rows, strict=True) for x, z in zip(xs, row, strict=True)]
-    return list(zip(ys, xs, strict=True) if trace.get("orientation") == "h" else zip(xs, ys, strict=True))
+        return [
+            (x, y, z) for y, row in zip(ys, rows, strict=True) for x, z in zip(xs, row, strict=True)
+        ]
+    return list(
+        zip(ys, xs, strict=True) if trace.get("orientation") == "h" else zip(xs, ys, strict=True)
+    )

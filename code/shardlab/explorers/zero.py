@@ -40,7 +40,13 @@ def explorer() -> Explorer:
             "network": "Network (NVLink: H100 SXM; PCIe: H100 PCIe, a slower chip)",
         },
         units={"batch": "sequences"},
-        default={"model": "Llama 3 8B", "stage": 3, "ranks": 64, "batch": 1, "network": NETWORKS[0]},
+        default={
+            "model": "Llama 3 8B",
+            "stage": 3,
+            "ranks": 64,
+            "batch": 1,
+            "network": NETWORKS[0],
+        },
     )
 
 
@@ -97,7 +103,9 @@ def _time(steps: dict[int, Step], stage: int) -> str:
     share = step.waiting / step.seconds
     said = f"Each rank sends {units.text(sent, 'B')}"
     if stage > 0:
-        said += f", {'as much as' if ratio < MORE else f'{ratio:.3g} times what'} data parallelism does"
+        said += (
+            f", {'as much as' if ratio < MORE else f'{ratio:.3g} times what'} data parallelism does"
+        )
     how = "hardly waits" if share < LITTLE else "<b>mostly waits</b>" if share > HALF else "waits"
     waits = f"and {how}: {units.text(step.waiting, 's')} of {units.text(step.seconds, 's')} ({units.percent(share)})"
     return f"{said}, {waits}.{_advice(step)}"
@@ -119,7 +127,9 @@ def _advice(step: Step) -> str:
 
 def _table(held: dict[int, dict[str, float]], steps: dict[int, Step]) -> list[list[str]]:
     parts = dict.fromkeys(part for each in held.values() for part in each)
-    rows = [[part, *(units.text(each.get(part, 0.0), "B") for each in held.values())] for part in parts]
+    rows = [
+        [part, *(units.text(each.get(part, 0.0), "B") for each in held.values())] for part in parts
+    ]
     rows.append(["memory", *(units.text(sum(each.values()), "B") for each in held.values())])
     sent = [sum(zero.sent_bytes(step.run.training).values()) for step in steps.values()]
     rows.append(["sent by each rank", *(units.text(nbytes, "B") for nbytes in sent)])

@@ -10,7 +10,9 @@ from shardlab.layout import Holding
 from . import interconnects, memory, style, trace
 from .bars import bar_rows
 
-GROUPS = [trace.marker(color, shape) for shape in ("", "/", "x") for color in style.PALETTE[:-1]]  # looks of groups
+GROUPS = [
+    trace.marker(color, shape) for shape in ("", "/", "x") for color in style.PALETTE[:-1]
+]  # looks of groups
 GAP, ROOM = 0.12, 0.5  # between boxes, and between nodes, as shares of a box
 NAMES = interconnects.NAMES
 PEERS = {  # of one rank: colour and symbol
@@ -20,12 +22,17 @@ PEERS = {  # of one rank: colour and symbol
     "dp": (style.ORANGE, "diamond"),
     "none": (style.GREY, "circle-open"),
 }
-LINKS = {"its group is in one node": trace.marker(style.GREEN, ""), "in several": trace.marker(style.ORANGE, "x")}
+LINKS = {
+    "its group is in one node": trace.marker(style.GREEN, ""),
+    "in several": trace.marker(style.ORANGE, "x"),
+}
 KEPT = trace.marker("rgba(0, 0, 0, 0.45)", "")  # what of its piece a rank steps
 Box = tuple[float, float, float, float]  # left, width, top, bottom
 
 
-def mesh(groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: str = "") -> go.Figure:
+def mesh(
+    groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: str = ""
+) -> go.Figure:
     """A row for each axis, with all ranks in their nodes; ranks of one look and letter are a group of that axis.
 
     groups: axis -> its groups of ranks, as `layout.groups` lists them.
@@ -39,13 +46,16 @@ def mesh(groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: s
             for rank in group:
                 left, top = _place(rank, per_node), -row * (1 + ROOM)
                 boxes.setdefault(number, []).append((left, 1 - GAP, top, top - 1))
-                texts.append((left + (1 - GAP) / 2, top - 0.5, f"{rank}<sub>{_letter(number)}</sub>"))
+                texts.append(
+                    (left + (1 - GAP) / 2, top - 0.5, f"{rank}<sub>{_letter(number)}</sub>")
+                )
         for first in range(0, num_ranks, per_node):
             last = min(first + per_node, num_ranks) - 1
             left, top = _place(first, per_node) - GAP, GAP - row * (1 + ROOM)
             frames.append((left, _place(last, per_node) + 1 - left, top, top - 1 - 2 * GAP))
     areas = [
-        _area(f"group {_letter(number)}", GROUPS[number % len(GROUPS)], each) for number, each in boxes.items()
+        _area(f"group {_letter(number)}", GROUPS[number % len(GROUPS)], each)
+        for number, each in boxes.items()
     ]
     ticks = [-row * (1 + ROOM) - 0.5 for row in range(len(groups))]
     return style.figure(
@@ -57,9 +67,7 @@ def mesh(groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: s
     )
 
 
-def pieces(
-    held: Sequence[Holding], per_node: int, *, alt: str = ""
-) -> go.Figure:
+def pieces(held: Sequence[Holding], per_node: int, *, alt: str = "") -> go.Figure:
     """The model as a rectangle for each replica: down the layers, across the width; a rank's piece has its node's look.
 
     held: of each rank, in order, what `layout.holdings` says.
@@ -67,15 +75,22 @@ def pieces(
     boxes: dict[int, list[Box]] = {}
     kept: list[Box] = []
     texts: list[tuple[float, float, str]] = []
-    for rank, (replica, (left, right), (top, bottom), (begin, end)) in enumerate(held):
-        start, height = replica * (1 + 2 * GAP), bottom - top
+    for rank, each in enumerate(held):
+        (left, right), (top, bottom), (begin, end) = each.width, each.depth, each.states
+        start = each.replica * (1 + 2 * GAP)
+        height = bottom - top
         boxes.setdefault(rank // per_node, []).append((start + left, right - left, -top, -bottom))
         texts.append((start + (left + right) / 2, -(top + bottom) / 2, str(rank)))
         if (begin, end) != (0, 1):
             kept.append((start + left, right - left, -top - begin * height, -top - end * height))
-    areas = [_area(f"node {node}", GROUPS[node % len(GROUPS)], each) for node, each in sorted(boxes.items())]
+    areas = [
+        _area(f"node {node}", GROUPS[node % len(GROUPS)], each)
+        for node, each in sorted(boxes.items())
+    ]
     replicas = 1 + max(each.replica for each in held)
-    marked = [_area("its share of the optimizer", KEPT, kept).update(line={"width": 0})] if kept else []
+    marked = (
+        [_area("its share of the optimizer", KEPT, kept).update(line={"width": 0})] if kept else []
+    )
     return style.figure(
         [*areas, *marked, _numbers(texts)],
         x=style.axis(
@@ -105,7 +120,11 @@ def one_rank(
     held: part -> bytes.
     """
     widest = max([sum(sent[link][axis] for link in sent) for axis in NAMES] + [1.0])
-    unit = next(unit for unit, size in memory.UNITS.items() if widest >= memory.SMALLEST * size or unit == "B")
+    unit = next(
+        unit
+        for unit, size in memory.UNITS.items()
+        if widest >= memory.SMALLEST * size or unit == "B"
+    )
     dots = [
         go.Scatter(
             x=[gpu for gpu, _ in peers[who]],
@@ -117,7 +136,9 @@ def one_rank(
         )
         for who, (color, symbol) in PEERS.items()
     ]
-    by_axis = {name: {link: each[axis] for link, each in sent.items()} for axis, name in NAMES.items()}
+    by_axis = {
+        name: {link: each[axis] for link, each in sent.items()} for axis, name in NAMES.items()
+    }
     place = {"xaxis": "x3", "yaxis": "y3", "legend": "legend3"}
     messages = bar_rows(by_axis, LINKS, unit, scale=1 / memory.UNITS[unit], **place)
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
@@ -132,7 +153,11 @@ def one_rank(
         alt=alt or "To whom one GPU talks, what it sends along each axis, and what it holds.",
         height=800,
         barmode="stack",
-        **{**below, "yaxis2": {**below["yaxis2"], "domain": [0, 0.07]}, "legend2": {**legend, "y": 0.08}},
+        **{
+            **below,
+            "yaxis2": {**below["yaxis2"], "domain": [0, 0.07]},
+            "legend2": {**legend, "y": 0.08},
+        },
     )
 
 
@@ -146,7 +171,13 @@ def _place(rank: int, per_node: int) -> float:
 
 def _area(name: str, look: Mapping[str, Any], boxes: Sequence[Box]) -> go.Scatter:
     area = _outline(boxes)
-    area.update(name=name, fill="toself", fillcolor=look["color"], fillpattern=look["pattern"], showlegend=True)
+    area.update(
+        name=name,
+        fill="toself",
+        fillcolor=look["color"],
+        fillpattern=look["pattern"],
+        showlegend=True,
+    )
     return area.update(line={"color": "white", "width": 1}, hoveron="fills", hoverinfo="name")
 
 
@@ -157,7 +188,9 @@ def _outline(boxes: Sequence[Box]) -> go.Scatter:
         x += [left, left + width, left + width, left, left, None]
         y += [top, top, bottom, bottom, top, None]
     line = {"color": style.GREY, "width": 1.5}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", name="", showlegend=False)
+    return go.Scatter(
+        x=x, y=y, mode="lines", line=line, hoverinfo="skip", name="", showlegend=False
+    )
 
 
 def _numbers(texts: Sequence[tuple[float, float, str]]) -> go.Scatter:

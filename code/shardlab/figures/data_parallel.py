@@ -37,7 +37,8 @@ def shares(machines: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.
         bars,
         x=style.axis("share of the step spent waiting (%)", range=[0, 108]),
         y=style.axis(autorange="reversed"),
-        alt=alt or "Share of a step spent waiting for the all-reduce, without and with overlap, by machine.",
+        alt=alt
+        or "Share of a step spent waiting for the all-reduce, without and with overlap, by machine.",
         height=FRAME + BAR * len(machines),
         barmode="group",
     )
@@ -61,7 +62,9 @@ def busiest_link(
     for i, name in enumerate(predicted):
         if name in (counted or {}):
             counts, nbytes = (counted or {})[name]
-            traces.append(points(counts, [x / 1e6 for x in nbytes], f"{name}, counted", look(i)[0], "counted"))
+            traces.append(
+                points(counts, [x / 1e6 for x in nbytes], f"{name}, counted", look(i)[0], "counted")
+            )
     return style.figure(
         traces,
         x="ranks",
@@ -94,7 +97,9 @@ def speedup(
     )
 
 
-def drift(steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
+def drift(
+    steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
+) -> go.Figure:
     """How far replicas or runs are apart after each step: name -> distance for each of `steps`."""
     return _curves(
         curves,
@@ -104,16 +109,25 @@ def drift(steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: s
     )
 
 
-def losses(steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
+def losses(
+    steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
+) -> go.Figure:
     """Training loss: name -> loss for each of `steps`."""
-    return _curves(curves, steps, y=style.axis("loss (nats per token)"), alt=alt or "Loss against the training step.")
+    return _curves(
+        curves,
+        steps,
+        y=style.axis("loss (nats per token)"),
+        alt=alt or "Loss against the training step.",
+    )
 
 
 def timeline_and_memory(
     events: Sequence[Event], held: Mapping[str, float], capacity: float, *, alt: str = ""
 ) -> go.Figure:
     """One rank's step as a timeline, and below it the bytes it holds, by part, beside its chip's capacity."""
-    rows = [f"rank {events[0].rank} {does}" for does in ("computes", "talks")]  # both, also for one rank alone
+    rows = [
+        f"rank {events[0].rank} {does}" for does in ("computes", "talks")
+    ]  # both, also for one rank alone
     return style.figure(
         [*trace.spans(events), *memory.below(held)],
         x="time (ms)",
@@ -132,9 +146,10 @@ def timeline_and_memory(
     )
 
 
-def _curves(curves: Mapping[str, Sequence[float]], steps: Sequence[int], *, y: dict[str, Any], alt: str) -> go.Figure:
+def _curves(
+    curves: Mapping[str, Sequence[float]], steps: Sequence[int], *, y: dict[str, Any], alt: str
+) -> go.Figure:
     traces = [
-        line(steps, values, name, *look(i))
-        for i, (name, values) in enumerate(curves.items())
+        line(steps, values, name, *look(i)) for i, (name, values) in enumerate(curves.items())
     ]
     return style.figure(traces, x="training step", y=y, alt=alt)

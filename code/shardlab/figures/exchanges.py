@@ -10,7 +10,12 @@ from shardlab.exchanges import Cell, Move
 from . import style
 
 # What a piece of a rank's buffer is worth; the text in it says whose numbers it holds.
-EMPTY, FIRST, LAST, FINISHED = "rgba(128, 128, 128, 0.12)", (214, 228, 253), (46, 117, 243), style.GREEN
+EMPTY, FIRST, LAST, FINISHED = (
+    "rgba(128, 128, 128, 0.12)",
+    (214, 228, 253),
+    (46, 117, 243),
+    style.GREEN,
+)
 ARRIVED = style.COLOR["communicate"]
 DARK = 0.8  # from this share of all numbers on, a cell is so dark that its text must be white
 BAR, GAP = 0.62, 0.06  # the width of a rank's buffer; what separates its pieces, as a share of one
@@ -20,7 +25,11 @@ LETTERS = 4  # of a line in a narrow cell
 
 
 def step(
-    held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequence[Move] = (), *, alt: str = ""
+    held: Sequence[Sequence[Cell]],
+    finished: Sequence[Cell],
+    moves: Sequence[Move] = (),
+    *,
+    alt: str = "",
 ) -> go.Figure:
     """What every rank holds, [rank][piece], and the moves that brought it there.
 
@@ -42,7 +51,9 @@ def step(
         y=style.axis(
             "" if num_pieces == 1 else "piece of the buffer",
             tickvals=[_middle(piece, num_pieces) for piece in range(num_pieces)],
-            ticktext=["whole<br>buffer"] if num_pieces == 1 else [str(piece) for piece in range(num_pieces)],
+            ticktext=["whole<br>buffer"]
+            if num_pieces == 1
+            else [str(piece) for piece in range(num_pieces)],
             range=[0, 1],
             showgrid=False,
             zeroline=False,
@@ -67,7 +78,11 @@ def _words(cell: Cell) -> list[str]:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    return [word for run in runs for word in ([f"{run[0]}-{run[-1]}"] if len(run) >= RUN else map(str, run))]
+    return [
+        word
+        for run in runs
+        for word in ([f"{run[0]}-{run[-1]}"] if len(run) >= RUN else map(str, run))
+    ]
 
 
 def _narrow(cell: Cell) -> str:
@@ -82,7 +97,9 @@ def _narrow(cell: Cell) -> str:
     return "<br>".join(lines)
 
 
-def _cells(held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequence[Move]) -> dict[str, Any]:
+def _cells(
+    held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequence[Move]
+) -> dict[str, Any]:
     num_pieces = len(held[0])
     places = [(rank, piece) for rank in range(len(held)) for piece in range(num_pieces)]
     shares = [len(held[rank][piece]) / len(finished[piece]) for rank, piece in places]
@@ -97,20 +114,27 @@ def _cells(held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequ
         "base": [_middle(piece, num_pieces) - height / 2 for _, piece in places],
         "width": BAR,
         "marker": {
-            "color": [FINISHED if end else _shade(share) for share, end in zip(shares, done, strict=True)],
+            "color": [
+                FINISHED if end else _shade(share) for share, end in zip(shares, done, strict=True)
+            ],
             "line": {
                 "color": [ARRIVED if place in arrived else style.GREY for place in places],
                 "width": [3.5 if place in arrived else 0.5 for place in places],
             },
         },
-        "text": [(named if len(held) <= FEW else _narrow)(held[rank][piece]) for rank, piece in places],
+        "text": [
+            (named if len(held) <= FEW else _narrow)(held[rank][piece]) for rank, piece in places
+        ],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "constraintext": "none",
         "textfont": {
             "size": 14 if len(held) <= FEW else 11,
-            "color": ["white" if end or share >= DARK else "#1A2B4A" for share, end in zip(shares, done, strict=True)],
+            "color": [
+                "white" if end or share >= DARK else "#1A2B4A"
+                for share, end in zip(shares, done, strict=True)
+            ],
         },
         "customdata": [[piece, named(held[rank][piece])] for rank, piece in places],
         "hovertemplate": "rank %{x}, piece %{customdata[0]}: %{customdata[1]}<extra></extra>",
@@ -137,7 +161,9 @@ def _middle(piece: int, num_pieces: int) -> float:
     return 1 - (piece + 0.5) / num_pieces
 
 
-def _arrow(move: Move, moves: Sequence[Move], num_pieces: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _arrow(
+    move: Move, moves: Sequence[Move], num_pieces: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """A line behind the buffers, and its head. Moves of the same pieces lie below one another."""
     along = [other for other in moves if other.landing == move.landing]
     share = (along.index(move) + 0.5) / len(along)

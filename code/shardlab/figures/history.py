@@ -12,7 +12,9 @@ KINDS = {  # kind of model -> colour, symbol, where the names of the earlier and
 }
 
 
-def sizes(kinds: Mapping[str, Sequence[tuple[str, str, float]]], named: Sequence[str], *, alt: str = "") -> go.Figure:
+def sizes(
+    kinds: Mapping[str, Sequence[tuple[str, str, float]]], named: Sequence[str], *, alt: str = ""
+) -> go.Figure:
     """Parameters against the date of publication, logarithmic.
 
     kinds: "dense" or "mixture of experts" -> (name, date as year-month, parameters) of each model. named: those whose

@@ -16,9 +16,17 @@ def look(index: int) -> tuple[str, str]:
     return LINES[index % len(LINES)], DASHES[index % len(DASHES)]
 
 
-def line(x: Sequence[float | None], y: Sequence[float | None], name: str, color: str, dash: str) -> go.Scatter:
+def line(
+    x: Sequence[float | None], y: Sequence[float | None], name: str, color: str, dash: str
+) -> go.Scatter:
     """A line through these points."""
-    return go.Scatter(x=list(x), y=list(y), name=name, mode="lines", line={"color": color, "dash": dash, "width": 2.5})
+    return go.Scatter(
+        x=list(x),
+        y=list(y),
+        name=name,
+        mode="lines",
+        line={"color": color, "dash": dash, "width": 2.5},
+    )
 
 
 def points(x: Sequence[Any], y: Sequence[Any], name: str, color: str, kind: str) -> go.Scatter:

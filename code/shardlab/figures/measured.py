@@ -18,7 +18,9 @@ def claims(chapter: str, rows: Sequence[Sequence[Any]]) -> HTML:
 
 def bench(title: str, tables: Mapping[str, Sequence[Sequence[Any]]]) -> HTML:
     """All tables of one file of results, with their captions."""
-    return _folded(title, [table(rows, caption) for caption, rows in tables.items()], unfolded=False)
+    return _folded(
+        title, [table(rows, caption) for caption, rows in tables.items()], unfolded=False
+    )
 
 
 def _folded(title: str, tables: Sequence[HTML], *, unfolded: bool) -> HTML:

@@ -23,7 +23,9 @@ SMALLEST = 0.5  # of the unit that is chosen
 BAR, FRAME = 44, 110  # pixels
 
 
-def by_part(ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None = None, alt: str = "") -> go.Figure:
+def by_part(
+    ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
+) -> go.Figure:
     """One bar for each rank or layout: label -> part -> bytes. capacity: bytes of the chip, drawn as a line."""
     widest = max([sum(parts.values()) for parts in ranks.values()] + [capacity or 0.0])
     unit = _unit(widest)
@@ -38,12 +40,20 @@ def by_part(ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None 
     )
 
 
-def stages(held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = "") -> go.Figure:
+def stages(
+    held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
+) -> go.Figure:
     """One column for each pipeline stage: part -> bytes on one of its ranks."""
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0])
     unit = _unit(highest)
     columns = [
-        {**bar, "orientation": "v", "x": bar["y"], "y": bar["x"], "hovertemplate": _hover(bar["name"], "x", "y", unit)}
+        {
+            **bar,
+            "orientation": "v",
+            "x": bar["y"],
+            "y": bar["x"],
+            "hovertemplate": _hover(bar["name"], "x", "y", unit),
+        }
         for bar in stacked({str(stage): parts for stage, parts in enumerate(held)}, unit)
     ]
     return style.figure(
@@ -58,7 +68,11 @@ def stages(held: Sequence[Mapping[str, float]], *, capacity: float | None = None
 
 
 def through_step(
-    times: Sequence[float], held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
+    times: Sequence[float],
+    held: Sequence[Mapping[str, float]],
+    *,
+    capacity: float | None = None,
+    alt: str = "",
 ) -> go.Figure:
     """What a rank holds through a training step, stacked: at each of `times`, part -> bytes."""
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0])
@@ -94,8 +108,13 @@ def saved(runs: Mapping[str, Sequence[tuple[float, float]]], *, alt: str = "") -
     unit = _unit(max(nbytes for run in runs.values() for _, nbytes in run))
     curves = []
     for i, (name, run) in enumerate(runs.items()):
-        seconds, nbytes = [1e3 * second for second, _ in run], [nbytes / UNITS[unit] for _, nbytes in run]
-        curves.append(line(seconds, nbytes, name, *look(i)).update(line={"shape": "hv", "width": 1.5}))
+        seconds, nbytes = (
+            [1e3 * second for second, _ in run],
+            [nbytes / UNITS[unit] for _, nbytes in run],
+        )
+        curves.append(
+            line(seconds, nbytes, name, *look(i)).update(line={"shape": "hv", "width": 1.5})
+        )
     return style.figure(
         curves,
         x="time since the start of the step (ms)",
@@ -104,7 +123,9 @@ def saved(runs: Mapping[str, Sequence[tuple[float, float]]], *, alt: str = "") -
     )
 
 
-def counts(predicted: Mapping[str, float], counted: Mapping[str, float], *, alt: str = "") -> go.Figure:
+def counts(
+    predicted: Mapping[str, float], counted: Mapping[str, float], *, alt: str = ""
+) -> go.Figure:
     """Two bars for each part, what the formula says and what was counted: part -> bytes."""
     unit = _unit(max([*predicted.values(), *counted.values()]))
     pairs = (("predicted", predicted), ("counted", counted))
@@ -132,7 +153,9 @@ def counts(predicted: Mapping[str, float], counted: Mapping[str, float], *, alt:
 def below(held: Mapping[str, float]) -> list[Any]:
     """Bytes by part as one bar on second axes, with a legend of its own; `layout_below` places them."""
     place = {"xaxis": "x2", "yaxis": "y2", "legend": "legend2"}
-    return [{**bar, **place} for bar in stacked({"memory": held})] + [limit_in_legend().update(legend="legend2")]
+    return [{**bar, **place} for bar in stacked({"memory": held})] + [
+        limit_in_legend().update(legend="legend2")
+    ]
 
 
 def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
@@ -150,13 +173,26 @@ def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
 
 def stacked(ranks: Mapping[str, Mapping[str, float]], unit: str = "GB") -> list[dict[str, Any]]:
     """The parts of what ranks hold, as bars: label -> part -> bytes."""
-    looks = {part: marker for part, marker in PARTS.items() if any(part in parts for parts in ranks.values())}
+    looks = {
+        part: marker
+        for part, marker in PARTS.items()
+        if any(part in parts for parts in ranks.values())
+    }
     return bar_rows(ranks, looks, unit, scale=1 / UNITS[unit])
 
 
 def limit(x: float, *, xref: str = "x", yref: str = "paper") -> dict[str, Any]:
     """A vertical line at x over the whole height."""
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "xref": xref, "yref": yref, "line": _LIMIT}
+    return {
+        "type": "line",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "xref": xref,
+        "yref": yref,
+        "line": _LIMIT,
+    }
 
 
 def limit_in_legend() -> go.Scatter:
@@ -169,7 +205,16 @@ _LIMIT = {"color": style.COLOR["limit"], "width": 3, "dash": "dash"}
 
 def _across(y: float) -> dict[str, Any]:
     """A horizontal line at y over the whole width."""
-    return {"type": "line", "x0": 0, "x1": 1, "y0": y, "y1": y, "xref": "paper", "yref": "y", "line": _LIMIT}
+    return {
+        "type": "line",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "xref": "paper",
+        "yref": "y",
+        "line": _LIMIT,
+    }
 
 
 def _hover(part: str, label: str, value: str, unit: str) -> str:

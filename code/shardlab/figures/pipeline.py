@@ -24,7 +24,9 @@ THICK = 0.84  # of a row
 LABELS = 24  # actions in a row, at most, that get a number
 
 
-def gantt_and_memory(events: Sequence[Event], held: Sequence[Held], *, unit: str = "", alt: str = "") -> go.Figure:
+def gantt_and_memory(
+    events: Sequence[Event], held: Sequence[Held], *, unit: str = "", alt: str = ""
+) -> go.Figure:
     """A row for each stage, a bar for each action with the number of its microbatch; below them what each stage holds.
 
     Events as `costs.pipeline.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1, which is paler; &B3
@@ -44,7 +46,8 @@ def gantt_and_memory(events: Sequence[Event], held: Sequence[Held], *, unit: str
             domain=[0, below],
             ticktext=[f"at most {max(amount for _, amount in steps):.3g}" for steps in held],
         ),
-        alt=alt or f"What {num_stages} stages do against time, and the activations that each holds.",
+        alt=alt
+        or f"What {num_stages} stages do against time, and the activations that each holds.",
         height=height,
         **_TOGETHER,
     )
@@ -61,7 +64,9 @@ def compared(timelines: Mapping[str, Sequence[Event]], *, alt: str = "") -> go.F
         bars += [{**bar, **place} for bar in _bars(timelines[name], start, scale)]
     axes = {
         f"yaxis{number + 1}" if number else "yaxis": _rows(
-            count, name, domain=[1 - (number + 1) / len(names) + 0.04, 1 - number / len(names) - 0.04]
+            count,
+            name,
+            domain=[1 - (number + 1) / len(names) + 0.04, 1 - number / len(names) - 0.04],
         )
         for number, (name, count) in enumerate(zip(names, num_stages, strict=True))
     }
@@ -130,7 +135,11 @@ def trade(points: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Fig
 
 
 def cut(
-    seconds: Sequence[float], held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
+    seconds: Sequence[float],
+    held: Sequence[Mapping[str, float]],
+    *,
+    capacity: float | None = None,
+    alt: str = "",
 ) -> go.Figure:
     """Above, how long each stage takes for a microbatch, the slowest one stronger; below, part -> bytes on each."""
     names = [f"stage {stage}" for stage in range(len(seconds))]
@@ -150,7 +159,13 @@ def cut(
         for bar in memory.stacked(dict(zip(names, held, strict=True)))
     ]
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0]) / 1e9
-    line = {**memory.limit(0), "x0": 0, "x1": 1, "y0": (capacity or 0) / 1e9, "y1": (capacity or 0) / 1e9}
+    line = {
+        **memory.limit(0),
+        "x0": 0,
+        "x1": 1,
+        "y0": (capacity or 0) / 1e9,
+        "y1": (capacity or 0) / 1e9,
+    }
     return style.figure(
         [above, *below, *([] if capacity is None else [memory.limit_in_legend()])],
         x=style.axis(type="category", anchor="y2"),
@@ -169,7 +184,11 @@ _TOGETHER = {"barmode": "overlay", "bargap": 0, "uniformtext": {"minsize": 8, "m
 def _rows(num_stages: int, title: str = "", **options: Any) -> dict[str, Any]:
     """An axis with a row for each stage, the first on top."""
     names = [f"stage {stage}" for stage in range(num_stages)]
-    look = {"range": [num_stages - 0.5, -0.5], "tickvals": list(range(num_stages)), "ticktext": names}
+    look = {
+        "range": [num_stages - 0.5, -0.5],
+        "tickvals": list(range(num_stages)),
+        "ticktext": names,
+    }
     return style.axis(title, **{**look, "zeroline": False, **options})
 
 
@@ -197,8 +216,13 @@ def _bars(events: Sequence[Event], start: float = 0.0, scale: float = 1.0) -> li
                 "x": [event.seconds * scale for event in mine],
                 "width": [THICK / (1 + each) for each in half],
                 "offset": [0 if under else -THICK / 2 for under in below],
-                "marker": {**look, "opacity": [FADED[min(chunk, len(FADED) - 1)] for chunk in chunks]},
-                "text": [event.op.lstrip("&")[1:].partition(".")[0] for event in mine] if numbers else None,
+                "marker": {
+                    **look,
+                    "opacity": [FADED[min(chunk, len(FADED) - 1)] for chunk in chunks],
+                },
+                "text": [event.op.lstrip("&")[1:].partition(".")[0] for event in mine]
+                if numbers
+                else None,
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
@@ -219,7 +243,10 @@ def _strips(held: Sequence[Held], end: float) -> dict[str, Any]:
         floor, before = stage + THICK / 2, 0.0
         x, y = [*x, steps[0][0]], [*y, floor]
         for time, amount in steps:
-            x, y = [*x, time, time], [*y, floor - THICK * before / most, floor - THICK * amount / most]
+            x, y = (
+                [*x, time, time],
+                [*y, floor - THICK * before / most, floor - THICK * amount / most],
+            )
             before = amount
         x, y = [*x, end, end, None], [*y, floor - THICK * before / most, floor, None]
     look = {"color": style.COLOR["activations"], "width": 1}

@@ -35,16 +35,21 @@ def timeline(
     """
     shown = [event for event in events if ranks is None or event.rank in ranks]
     if not shown or unit not in trace.UNITS:
-        raise ValueError(f"{len(shown)} events in {unit!r} make no timeline; replay some, in {', '.join(trace.UNITS)}")
+        raise ValueError(
+            f"{len(shown)} events in {unit!r} make no timeline; replay some, in {', '.join(trace.UNITS)}"
+        )
     rows = list(dict.fromkeys(trace.row(event) for event in sorted(shown, key=_place)))
     height = FRAME + GAP + ROW * (len(rows) + len(links))
     below = ROW * len(links) / (height - FRAME)
     last = max(event.end for event in shown) * trace.UNITS[unit]
     return style.figure(
         [*trace.spans(_from_zero(shown), unit=unit), *_busy(links, trace.UNITS[unit])],
-        x=style.axis(f"time ({unit})<br>{where}", range=[0, 1.01 * last], anchor="y2" if links else "y"),
+        x=style.axis(
+            f"time ({unit})<br>{where}", range=[0, 1.01 * last], anchor="y2" if links else "y"
+        ),
         y=_rows(rows, [below + GAP / (height - FRAME) if links else 0, 1]),
-        alt=alt or f"{where}: what each rank computed and when it talked, and how busy the links were.",
+        alt=alt
+        or f"{where}: what each rank computed and when it talked, and how busy the links were.",
         height=height,
         barmode="overlay",
         bargap=0.25,
@@ -53,7 +58,11 @@ def timeline(
 
 
 def busy(
-    replays: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], where: str, *, unit: str = "ms", alt: str = ""
+    replays: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    where: str,
+    *,
+    unit: str = "ms",
+    alt: str = "",
 ) -> go.Figure:
     """When links carried something, one row for each, of several replays one below the other on one clock.
 
@@ -70,10 +79,18 @@ def busy(
         below = max(0.0, 1 - high - index * (high + PART))
         rows[axis.replace("y", "yaxis")] = _rows(sorted(links), [below, below + high], name)
         bars += [bar for bar in _busy(links, scale, axis) if bar["x"]]
-    levels = {bar["name"]: bar for bar in reversed(bars)}  # a legend names each once, and only where there are several
+    levels = {
+        bar["name"]: bar for bar in reversed(bars)
+    }  # a legend names each once, and only where there are several
     for bar in bars:
-        bar |= {"legendgroup": bar["name"], "showlegend": len(levels) > 1 and bar is levels[bar["name"]]}
-    last = max(at for links in replays.values() for history in links.values() for at, _ in history) * scale
+        bar |= {
+            "legendgroup": bar["name"],
+            "showlegend": len(levels) > 1 and bar is levels[bar["name"]],
+        }
+    last = (
+        max(at for links in replays.values() for history in links.values() for at, _ in history)
+        * scale
+    )
     return style.figure(
         bars,
         x=style.axis(f"time ({unit})<br>{where}", range=[0, 1.01 * last], anchor=axes[-1]),
@@ -93,11 +110,19 @@ def _place(event: Event) -> tuple[int, bool]:
 def _from_zero(events: Sequence[Event]) -> list[Event]:
     """`trace.spans` begins with the first event; a replay begins at 0, where something always happens."""
     first = min(events, key=lambda event: event.start)
-    return [*events] if first.start == 0 else [Event(first.rank, "idle", "waiting", (), 0, 0.0, first.start), *events]
+    return (
+        [*events]
+        if first.start == 0
+        else [Event(first.rank, "idle", "waiting", (), 0, 0.0, first.start), *events]
+    )
 
 
-def _rows(names: Sequence[str], domain: Sequence[float], title: str = "", **more: Any) -> dict[str, Any]:
-    look = style.axis(title, domain=list(domain), range=[-0.6, len(names) - 0.4], tickfont={"size": 11}, **more)
+def _rows(
+    names: Sequence[str], domain: Sequence[float], title: str = "", **more: Any
+) -> dict[str, Any]:
+    look = style.axis(
+        title, domain=list(domain), range=[-0.6, len(names) - 0.4], tickfont={"size": 11}, **more
+    )
     return {**look, "categoryorder": "array", "categoryarray": list(names)[::-1]}
 
 

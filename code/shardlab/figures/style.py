@@ -53,12 +53,23 @@ def layout(*, height: int = HEIGHT, **options: Any) -> dict[str, Any]:
     look = {
         "template": "none",
         "height": height,
-        "margin": {"l": 8, "r": 16, "t": 36, "b": 8},  # pixels; axes add what labels need, but for half the last
+        "margin": {
+            "l": 8,
+            "r": 16,
+            "t": 36,
+            "b": 8,
+        },  # pixels; axes add what labels need, but for half the last
         "font": {"size": FONT_SIZE, "color": TEXT},
         "paper_bgcolor": "rgba(0, 0, 0, 0)",
         "plot_bgcolor": "rgba(0, 0, 0, 0)",
         "colorway": list(PALETTE),
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
         "hovermode": "closest",
         "bargap": 0.3,
     }
@@ -79,6 +90,9 @@ def figure(
     x, y: an axis title with its unit, or a whole `axis(...)`. alt: one sentence for readers who do not see
     the figure. options: any entry of plotly's layout, for instance barmode="stack".
     """
-    axes = {"xaxis": axis(x) if isinstance(x, str) else x, "yaxis": axis(y) if isinstance(y, str) else y}
+    axes = {
+        "xaxis": axis(x) if isinstance(x, str) else x,
+        "yaxis": axis(y) if isinstance(y, str) else y,
+    }
     meta = {"alt": alt} if alt else None
     return go.Figure(data=list(traces), layout=layout(height=height, meta=meta, **axes, **options))

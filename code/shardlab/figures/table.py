@@ -14,7 +14,11 @@ def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
     """Rows of cells as a table; the first row is the header, numbers stand at the right. A cell may be HTML itself."""
     header, *body = rows
     lines = [f"<caption>{html.escape(caption)}</caption>" if caption else ""]
-    lines += ["<thead><tr>", *(f'<th scope="col">{html.escape(str(name))}</th>' for name in header), "</tr></thead>"]
+    lines += [
+        "<thead><tr>",
+        *(f'<th scope="col">{html.escape(str(name))}</th>' for name in header),
+        "</tr></thead>",
+    ]
     lines += ["<tbody>", *("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in body), "</tbody>"]
     return HTML('<table class="table numbers">' + "".join(lines) + "</table>")
 
@@ -35,6 +39,10 @@ def breakable(text: str) -> str:
 
 
 def _cell(x: Any) -> str:
-    style = "text-align: right; white-space: nowrap" if isinstance(x, int | float) else "text-align: left"
+    style = (
+        "text-align: right; white-space: nowrap"
+        if isinstance(x, int | float)
+        else "text-align: left"
+    )
     text = x.data if isinstance(x, HTML) else breakable(cell(x))
     return f'<td style="{style}">{text}</td>'

@@ -19,7 +19,10 @@ PARTS = {  # of the time of a layer
 RANKS = [(color, shape) for shape in ("", "/") for color in style.PALETTE[:-1]]  # looks of ranks
 MOST_RANKS = 8  # that have a look of their own; of more, only the first has
 OTHERS, COPIED = "other ranks", "copied"  # names in the legend
-GAP_ACROSS, GAP_DOWN = 0.2, 0.35  # between matrices, as shares of the hidden size; below, there is room for a name
+GAP_ACROSS, GAP_DOWN = (
+    0.2,
+    0.35,
+)  # between matrices, as shares of the hidden size; below, there is room for a name
 READABLE = 0.24  # numbers stand in pieces no narrower than this share of h: on a phone, the height of a digit
 FADED = 0.4  # the numbers of ranks that are not chosen
 BAR, FRAME = 44, 110  # pixels
@@ -44,7 +47,10 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
                 numbers.append((box[0] + box[2] / 2, box[1] - box[3] / 2, str(rank)))
     names = [(left, top, name) for name, (left, top) in places.items()]
     lowest = min(top - matrices[name].shape[1] for name, (_, top) in places.items())
-    texts = [_texts(numbers, "middle center", 11, "white"), _texts(names, "top right", 13, style.TEXT)]
+    texts = [
+        _texts(numbers, "middle center", 11, "white"),
+        _texts(names, "top right", 13, style.TEXT),
+    ]
     return style.figure(
         [*(_area(name, drawn[name]) for name in _in_order(drawn)), *texts],
         x={"visible": False, "constrain": "domain"},
@@ -79,7 +85,9 @@ def efficiency(
         for i, (name, shares) in enumerate(predicted.items())
     ]
     curves += [
-        lines.points(counts, [100 * share for share in shares], name, style.COLOR["measured"], "measured")
+        lines.points(
+            counts, [100 * share for share in shares], name, style.COLOR["measured"], "measured"
+        )
         for name, (counts, shares) in (measured or {}).items()
     ]
     return style.figure(
@@ -177,13 +185,18 @@ def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
         fill="toself",
         fillcolor=color,
         fillpattern=trace.marker(color, shape)["pattern"],
-        line={"color": "white", "width": 0 if name == COPIED else 0.6},  # copied pieces are too narrow for borders
+        line={
+            "color": "white",
+            "width": 0 if name == COPIED else 0.6,
+        },  # copied pieces are too narrow for borders
         hoveron="fills",
         hoverinfo="name",
     )
 
 
-def _texts(places: Sequence[tuple[float, float, str]], position: str, size: int, color: str) -> go.Scatter:
+def _texts(
+    places: Sequence[tuple[float, float, str]], position: str, size: int, color: str
+) -> go.Scatter:
     return go.Scatter(
         x=[x for x, _, _ in places],
         y=[y for _, y, _ in places],

@@ -44,7 +44,9 @@ def time_and_memory(
     )
 
 
-def _shares(name: str, gpus: Sequence[int], percent: list[float], strength: list[float]) -> dict[str, Any]:
+def _shares(
+    name: str, gpus: Sequence[int], percent: list[float], strength: list[float]
+) -> dict[str, Any]:
     return {
         "type": "bar",
         "name": name,

@@ -9,7 +9,9 @@ import plotly.graph_objects as go
 
 from . import style
 
-Wire = tuple[str, str, str, str, float]  # from, to, name of the link, its kind, bytes/s in one direction
+Wire = tuple[
+    str, str, str, str, float
+]  # from, to, name of the link, its kind, bytes/s in one direction
 Point = tuple[float, float]
 LOOK = {
     "NVLink": (style.GREEN, "solid"),
@@ -17,7 +19,15 @@ LOOK = {
     "host": (style.GREY, "dot"),
     "network": (style.ORANGE, "dashdot"),
 }
-ROWS = {"NVSwitch": 0.0, "switch": 0.0, "GPU": 1.0, "PCIe switch": 2.0, "NIC": 3.0, "CPU": 4.0, "network": 5.0}
+ROWS = {
+    "NVSwitch": 0.0,
+    "switch": 0.0,
+    "GPU": 1.0,
+    "PCIe switch": 2.0,
+    "NIC": 3.0,
+    "CPU": 4.0,
+    "network": 5.0,
+}
 PARTS = {  # how a part is drawn, and what it is called in the legend
     "GPU": ("square", "GPU"),
     "PCIe switch": ("circle", "PCIe switch"),
@@ -29,7 +39,11 @@ HEIGHT = 470  # pixels
 
 
 def topology(
-    wires: Sequence[Wire], *, paths: Mapping[str, Sequence[str]] | None = None, gpus: int | None = None, alt: str = ""
+    wires: Sequence[Wire],
+    *,
+    paths: Mapping[str, Sequence[str]] | None = None,
+    gpus: int | None = None,
+    alt: str = "",
 ) -> go.Figure:
     """The parts of a node and the wires between them; a wider line is a faster one.
 
@@ -58,20 +72,30 @@ def row_of(part: str) -> float:
 
 def _beyond(wire: Wire, gpus: int) -> bool:
     """Whether a wire leads to a GPU that is not drawn, or to a card or processor that only such a GPU needs."""
-    numbers = [int(part.split()[-1]) for part in wire[:2] if part.startswith(("GPU", "NIC", "PCIe switch"))]
+    numbers = [
+        int(part.split()[-1]) for part in wire[:2] if part.startswith(("GPU", "NIC", "PCIe switch"))
+    ]
     return any(number >= gpus for number in numbers)
 
 
 def _places(wires: Sequence[Wire]) -> dict[str, Point]:
     """Where each part stands: GPUs by number, everything else above what it is wired to."""
     parts = list(dict.fromkeys(part for wire in wires for part in wire[:2]))
-    gpus = sorted((part for part in parts if part.startswith("GPU ")), key=lambda part: int(part.split()[-1]))
+    gpus = sorted(
+        (part for part in parts if part.startswith("GPU ")), key=lambda part: int(part.split()[-1])
+    )
     x = {part: float(index) for index, part in enumerate(gpus)}
     for kind in ("PCIe switch", "CPU", "NIC"):
         for part in (part for part in parts if part.startswith(kind)):
-            near = [x[other] for other in _neighbours(part, wires) if other in x and not other.startswith(kind)]
+            near = [
+                x[other]
+                for other in _neighbours(part, wires)
+                if other in x and not other.startswith(kind)
+            ]
             x[part] = sum(near) / len(near)
-    return {part: (x.get(part, (len(gpus) - 1) / 2) + _aside(part, x), row_of(part)) for part in parts}
+    return {
+        part: (x.get(part, (len(gpus) - 1) / 2) + _aside(part, x), row_of(part)) for part in parts
+    }
 
 
 def _aside(part: str, x: Mapping[str, float]) -> float:
@@ -87,7 +111,11 @@ def _neighbours(part: str, wires: Sequence[Wire]) -> list[str]:
 def _wires(wires: Sequence[Wire], places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
     """One trace for each kind and rate of link, with breaks between the wires."""
     for link, kind, rate in dict.fromkeys(wire[2:] for wire in wires):
-        curves = [_curve(places[a], places[b]) for a, b, *facts in wires if tuple(facts) == (link, kind, rate)]
+        curves = [
+            _curve(places[a], places[b])
+            for a, b, *facts in wires
+            if tuple(facts) == (link, kind, rate)
+        ]
         color, dash = LOOK[kind]
         yield {
             "type": "scatter",
@@ -100,7 +128,9 @@ def _wires(wires: Sequence[Wire], places: Mapping[str, Point]) -> Iterator[dict[
         }
 
 
-def _paths(paths: Mapping[str, Sequence[str]], places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
+def _paths(
+    paths: Mapping[str, Sequence[str]], places: Mapping[str, Point]
+) -> Iterator[dict[str, Any]]:
     for (name, parts), color in zip(paths.items(), PATHS, strict=False):
         points = [point for a, b in pairwise(parts) for point in _curve(places[a], places[b])]
         yield {
@@ -131,7 +161,12 @@ def _parts(places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
 def _markers(
     parts: Sequence[str], places: Mapping[str, Point], symbol: str, name: str, text: Sequence[str]
 ) -> dict[str, Any]:
-    look = {"size": 17, "color": style.GREY, "symbol": symbol, "line": {"width": 1, "color": style.TEXT}}
+    look = {
+        "size": 17,
+        "color": style.GREY,
+        "symbol": symbol,
+        "line": {"width": 1, "color": style.TEXT},
+    }
     return {
         "type": "scatter",
         "mode": "markers+text",

@@ -22,11 +22,16 @@ def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.
     Errors: ValueError for no events or an unknown unit.
     """
     if not events:
-        raise ValueError("a timeline needs events; record some with ledger.Ledger, or predict a step")
+        raise ValueError(
+            "a timeline needs events; record some with ledger.Ledger, or predict a step"
+        )
     if unit not in UNITS:
         raise ValueError(f"unknown unit {unit!r}; known: {', '.join(UNITS)}")
     ranks = sorted({event.rank for event in events})
-    rows = [row(event) for event in sorted(events, key=lambda event: (event.rank, event.kind == "communicate"))]
+    rows = [
+        row(event)
+        for event in sorted(events, key=lambda event: (event.rank, event.kind == "communicate"))
+    ]
     order = list(dict.fromkeys(rows))
     return style.figure(
         spans(events, unit=unit),
@@ -50,14 +55,22 @@ def spans(events: Sequence[Event], *, unit: str = "ms") -> list[dict[str, Any]]:
     first = sorted(events, key=lambda event: (event.kind == "communicate", event.start))
     ops = list(dict.fromkeys((event.kind, event.op) for event in first))
     return [
-        _bars([event for event in events if (event.kind, event.op) == op], scale, origin, unit, shape)
+        _bars(
+            [event for event in events if (event.kind, event.op) == op], scale, origin, unit, shape
+        )
         for op, shape in zip(ops, _shapes(ops), strict=True)
     ]
 
 
 def marker(color: str, shape: str) -> dict[str, Any]:
     """The look of a bar: its colour, with light marks on it in one of plotly's pattern shapes ("": none)."""
-    marks = {"shape": shape, "fillmode": "overlay", "fgcolor": "rgba(255, 255, 255, 0.75)", "solidity": 0.3, "size": 7}
+    marks = {
+        "shape": shape,
+        "fillmode": "overlay",
+        "fgcolor": "rgba(255, 255, 255, 0.75)",
+        "solidity": 0.3,
+        "size": 7,
+    }
     return {"color": color, "pattern": marks, "line": {"width": 1, "color": style.GRID}}
 
 
@@ -65,12 +78,18 @@ def _shapes(ops: list[tuple[str, str]]) -> list[str]:
     shapes: list[str] = []
     for kind, op in ops:
         taken = {shape for (other, _), shape in zip(ops, shapes, strict=False) if other == kind}
-        free = [shape for shape in SHAPES if shape not in taken | {PATTERNS.get(o) for k, o in ops if k == kind}]
+        free = [
+            shape
+            for shape in SHAPES
+            if shape not in taken | {PATTERNS.get(o) for k, o in ops if k == kind}
+        ]
         shapes.append(PATTERNS.get(op, (free or SHAPES)[0]))
     return shapes
 
 
-def _bars(events: list[Event], scale: float, origin: float, unit: str, shape: str) -> dict[str, Any]:
+def _bars(
+    events: list[Event], scale: float, origin: float, unit: str, shape: str
+) -> dict[str, Any]:
     first = events[0]
     name = first.op.replace("_", "-")
     return {  # a dict, for explorers draw thousands of these and plotly's own objects are slow

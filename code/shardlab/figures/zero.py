@@ -27,7 +27,9 @@ FRAME = 180  # pixels: a legend of six, one below the other on a phone
 GAP = 0.12  # between ranks, as a share of a column
 
 
-def redundancy(held: Mapping[str, Sequence[Mapping[str, tuple[float, float]]]], *, alt: str = "") -> go.Figure:
+def redundancy(
+    held: Mapping[str, Sequence[Mapping[str, tuple[float, float]]]], *, alt: str = ""
+) -> go.Figure:
     """A column for each rank, one row of columns for each stage: what it holds of every part, in its place.
 
     held: stage -> for each rank, part -> (from where, to where) of the part's numbers, as shares of the whole.
@@ -64,17 +66,25 @@ def redundancy(held: Mapping[str, Sequence[Mapping[str, tuple[float, float]]]], 
             showgrid=False,
             zeroline=False,
         ),
-        alt=alt or "What each rank holds of parameters, gradients and optimizer states, at each stage.",
+        alt=alt
+        or "What each rank holds of parameters, gradients and optimizer states, at each stage.",
         height=110 + 90 * len(stages),
     )
 
 
 def traffic(
-    sent: Mapping[str, Mapping[str, float]], counted: Mapping[str, float] | None = None, *, alt: str = ""
+    sent: Mapping[str, Mapping[str, float]],
+    counted: Mapping[str, float] | None = None,
+    *,
+    alt: str = "",
 ) -> go.Figure:
     """Bytes that a rank sends in a step: label -> what they are for -> bytes. counted: label -> bytes, as points."""
     widest = max([sum(parts.values()) for parts in sent.values()] + list((counted or {}).values()))
-    unit = next(unit for unit, size in memory.UNITS.items() if widest >= memory.SMALLEST * size or unit == "B")
+    unit = next(
+        unit
+        for unit, size in memory.UNITS.items()
+        if widest >= memory.SMALLEST * size or unit == "B"
+    )
     bars: list[Any] = [
         {
             "type": "bar",
@@ -90,10 +100,14 @@ def traffic(
     ]
     if counted:
         values = [nbytes / memory.UNITS[unit] for nbytes in counted.values()]
-        bars.append(lines.points(values, list(counted), "counted", style.COLOR["counted"], "counted"))
+        bars.append(
+            lines.points(values, list(counted), "counted", style.COLOR["counted"], "counted")
+        )
     return style.figure(
         bars,
-        x=style.axis(f"sent by each rank in a step ({unit})", range=[0, 1.05 * widest / memory.UNITS[unit]]),
+        x=style.axis(
+            f"sent by each rank in a step ({unit})", range=[0, 1.05 * widest / memory.UNITS[unit]]
+        ),
         y=style.axis(autorange="reversed"),
         alt=alt or "Bytes that each rank sends in one step, by what they are for.",
         height=FRAME + memory.BAR * max(len(sent), 2),
@@ -116,7 +130,9 @@ def memory_and_time(
     strength = [1.0 if stage == chosen else FADED for stage in held]
     widest = 1.03 * max([capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
     longest = 1.03 * max(sum(parts.values()) for parts in times.values())
-    above = [{**bar, "marker": {**bar["marker"], "opacity": strength}} for bar in memory.stacked(held)]
+    above = [
+        {**bar, "marker": {**bar["marker"], "opacity": strength}} for bar in memory.stacked(held)
+    ]
     looks = {part: {**look, "opacity": strength} for part, look in TIMES.items()}
     below = bar_rows(times, looks, "s", xaxis="x2", yaxis="y2", legend="legend2")
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
@@ -157,4 +173,6 @@ def _outline(boxes: Sequence[tuple[float, float, float, float]]) -> go.Scatter:
         x += [left, left + width, left + width, left, left, None]
         y += [top, top, bottom, bottom, top, None]
     line = {"color": style.GREY, "width": 1}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="name", name="", showlegend=False)
+    return go.Scatter(
+        x=x, y=y, mode="lines", line=line, hoverinfo="name", name="", showlegend=False
+    )

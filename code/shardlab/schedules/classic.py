@@ -91,9 +91,7 @@ def groups_of(number: int, least: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(starts)]
 
 
-def alternate(
-    forwards: Sequence[Action], backwards: Sequence[Action], warmup: int
-) -> list[Action]:
+def alternate(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
     """Order `warmup` forwards, then forwards and backwards in turn, then the last backwards."""
     warmup = min(warmup, len(forwards))
     order = list(forwards[:warmup])

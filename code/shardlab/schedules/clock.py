@@ -8,7 +8,8 @@ from .action import Action, Schedule
 from .rules import problems
 from .steps import blocks
 
-# Durations of one action of each kind. A missing B takes I + W, a missing F&B (a joined pair) F + B.
+# Durations of one action of each kind. A missing B takes I + W, a missing F&B (a joined pair) F +
+# B.
 Durations = Mapping[str, Any]
 Times = list[list[tuple[Any, Any]]]  # [stage][action] -> (start, end)
 TICKS: Durations = {"F": 1, "B": 1, "I": 1, "W": 1}
@@ -65,9 +66,7 @@ class _Route:
 class _Clock:
     """A simulated pipeline: a stage runs until an input is missing, and again when it arrives."""
 
-    def __init__(
-        self, schedule: Schedule, durations: list[Durations], sending: _Sending
-    ) -> None:
+    def __init__(self, schedule: Schedule, durations: list[Durations], sending: _Sending) -> None:
         num_stages = schedule.num_stages
         self.schedule = schedule
         self.durations = durations
