@@ -1,4 +1,4 @@
-"""The explorer of composition: a layout, the order of its axes, a machine -> whom a GPU talks to, says and holds."""
+"""The explorer of composition: one GPU's groups, what it sends along each axis, what it holds."""
 
 from shardlab.costs import composition, memory, units
 from shardlab.costs.compute import flops
@@ -13,21 +13,22 @@ from shardlab.layout import AXES_3D, Layout, groups
 from .explorer import Explorer
 from .view import View
 
-MODEL, SEQUENCE, BATCH, NUM_NODES = "Llama 3 70B", 8192, 128, 8  # sequences of a step
+MODEL, SEQUENCE, BATCH, NUM_NODES = "Llama 3 70B", 8192, 128, 8  # BATCH: sequences in a step
 ORDERS = {
     " · ".join(order): order
     for order in (AXES_3D, ("tp", "pp", "dp"), ("dp", "tp", "pp"), ("pp", "dp", "tp"))
 }
 ADVICE = {
     "tp": "put tp first in the order",
-    "dp": "cut more by tp, or less by ZeRO",
-    "pp": "take fewer stages",
+    "dp": "use more tp, or a lower ZeRO stage",
+    "pp": "use fewer stages",
 }
 MACHINE = "DGX H100"
+LARGEST = 8  # tp and pp on the sliders
 
 
 def explorer() -> Explorer:
-    """ZeRO's stage, tp, pp, order -> peers, traffic and memory of one GPU of 64; the rest of them is dp."""
+    """Choose ZeRO, tp, pp and an order of axes: see groups, traffic and memory of one GPU of 64."""
     return Explorer(
         layout_view,
         {"zero": [0, 1, 3], "tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "order": list(ORDERS)},
@@ -43,7 +44,7 @@ def explorer() -> Explorer:
 
 
 def training_of(tp: int, pp: int, zero: int) -> Training:
-    """What is trained: sequences one by one, 1F1B, sequence parallelism wherever layers are cut."""
+    """Return the run: microbatches of one sequence, 1F1B, sequence parallelism where tp > 1."""
     dp = 64 // (tp * pp)
     layout = Layout(dp=dp, tp=tp, pp=pp, zero=zero if dp > 1 else 0, sequence_parallel=tp > 1)
     return Training(
@@ -55,7 +56,7 @@ def training_of(tp: int, pp: int, zero: int) -> Training:
 
 
 def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
-    """One state: GPU 0 among the others."""
+    """Show one state: GPU 0 among the others."""
     training, cluster = training_of(tp, pp, zero), nodes.cluster(MACHINE, NUM_NODES)
     layout, axes, per_node = training.layout, ORDERS[order], cluster.node.gpus
     capacity, held = cluster.node.chip.memory, memory.per_rank(training)
@@ -74,10 +75,12 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
         sent,
         held,
         capacity,
-        alt=f"GPU 0 of 64, with {_name(layout)}, order {order}.",
+        alt=f"GPU 0 of 64, with {layout_name(layout)}, order {order}.",
     )
     left = composition.leaving(training, per_node, axes)
-    sentence = f"<b>{_name(layout)}</b> {_fitting(training, capacity)} {_network(training, left, cluster.node)}"
+    fitting = _fitting(training, capacity)
+    network = _network(training, left, cluster.node)
+    sentence = f"<b>{layout_name(layout)}</b> {fitting} {network}"
     rows = [["axis", "ranks in a group", "GPU 0 sends in a step", "leaves the busiest node"]]
     rows += [
         [axis, str(len(mine[axis])), units.text(said[axis], "B"), units.text(left[axis], "B")]
@@ -87,14 +90,14 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
     return View(figure, sentence, rows)
 
 
-def _name(layout: Layout) -> str:
+def layout_name(layout: Layout) -> str:
     return f"dp={layout.dp} · tp={layout.tp} · pp={layout.pp}" + (
         f", ZeRO-{layout.zero}" if layout.zero else ""
     )
 
 
 def _crosses(ranks: tuple[int, ...], per_node: int) -> bool:
-    """Whether a group of GPU 0 has members in other nodes."""
+    """Whether `ranks`, a group with GPU 0, has members in other nodes."""
     return max(ranks) >= per_node
 
 
@@ -110,7 +113,7 @@ def _peers(
 
 
 def _fitting(training: Training, capacity: float) -> str:
-    """Whether it fits, and if not, which single change would do."""
+    """Say whether `training` fits, and if not, which single change makes it fit."""
     whole = memory.total(training)
     if whole <= capacity:
         return f"<b>fits</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}."
@@ -121,13 +124,16 @@ def _fitting(training: Training, capacity: float) -> str:
     near = [(layout.tp, layout.pp, zero) for zero in (1, 3) if zero > layout.zero and layout.dp > 1]
     near += [(2 * layout.tp, layout.pp, layout.zero), (layout.tp, 2 * layout.pp, layout.zero)]
     for tp, pp, zero in near:
-        if max(tp, pp) <= 8 and memory.total(changed := training_of(tp, pp, zero)) <= capacity:  # noqa: PLR2004
-            return f"{said}; {_name(changed.layout)} would."
-    return f"{said}, and no single change helps."
+        if max(tp, pp) > LARGEST:
+            continue
+        changed = training_of(tp, pp, zero)
+        if memory.total(changed) <= capacity:
+            return f"{said}; {layout_name(changed.layout)} would fit."
+    return f"{said}, and no single change makes it fit."
 
 
 def _network(training: Training, left: dict[str, float], node: Node) -> str:
-    """What crosses the network, and how long that takes at least, beside what a GPU computes meanwhile."""
+    """Say what crosses the network and how long that takes at least, beside the computing time."""
     total, layout = sum(left.values()), training.layout
     if not total:
         return "Nothing leaves a node."
@@ -136,8 +142,9 @@ def _network(training: Training, left: dict[str, float], node: Node) -> str:
     computing = work / (UTILISATION * node.chip.peak_flops)
     most = max(left, key=lambda axis: left[axis])
     said = (
-        f"{units.text(total, 'B')} leave the busiest node in a step, most of it for {most}: at least "
-        f"{units.text(seconds, 's')} of its network, beside {units.text(computing, 's')} of computing."
+        f"In a step, {units.text(total, 'B')} leave the busiest node, most of it for {most}. "
+        f"That takes its network at least {units.text(seconds, 's')}, "
+        f"beside {units.text(computing, 's')} of computing."
     )
     if seconds > computing:
         said += f" <b>The network is the limit</b>; {ADVICE[most]}."

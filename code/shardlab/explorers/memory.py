@@ -1,4 +1,4 @@
-"""The explorers of memory: what one GPU holds while it trains, and what each GPU of a cluster holds."""
+"""The explorers of memory: what one GPU holds in training, and what each GPU of a cluster holds."""
 
 from shardlab.costs import memory, units
 from shardlab.costs.facts import hardware, models, recipes
@@ -16,12 +16,12 @@ KEPT = {  # what a layer keeps for backward -> attention and recomputation of a 
     "its input only (full recomputation)": ("flash", "full"),
 }
 LONGEST = 4096  # tokens of a sequence on the cluster, or the model's context where that is shorter
-ROUNDS = 2  # microbatches of a step for each pipeline stage: enough to fill the pipeline
+ROUNDS = 2  # microbatches per step and pipeline stage: enough to fill the pipeline
 CLUSTER_CHIP = "H100 SXM 80 GB"
 
 
 def one_device() -> Explorer:
-    """Model, chip, recipe, what is kept, microbatch, sequence -> bytes by part, now and with the smallest change."""
+    """Choose a model, a chip and a recipe: see bytes by part, as is and after a change that fits."""
     return Explorer(
         device_view,
         {
@@ -51,7 +51,7 @@ def one_device() -> Explorer:
 def device_view(
     *, model: str, chip: str, recipe: str, kept: str, microbatch: int, sequence: int
 ) -> View:
-    """One state of the explorer of one device."""
+    """Show one state of the explorer of one device."""
     capacity, (attention, recomputation) = hardware.chip(chip).memory, KEPT[kept]
     try:
         training = Training(
@@ -78,7 +78,7 @@ def device_view(
 
 
 def cluster() -> Explorer:
-    """Model, tensor and pipeline degree, replicas, ZeRO stage -> bytes by part on a rank of every pipeline stage."""
+    """Choose a model, tp, pp, dp and a ZeRO stage: see bytes by part on each pipeline stage."""
     return Explorer(
         cluster_view,
         {
@@ -100,7 +100,7 @@ def cluster() -> Explorer:
 
 
 def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
-    """One state of the explorer of a cluster."""
+    """Show one state of the explorer of a cluster."""
     spec, capacity = models.published(model).spec, hardware.chip(CLUSTER_CHIP).memory
     try:
         training = Training(

@@ -1,4 +1,4 @@
-"""The explorers of pipeline parallelism: a schedule on a clock, with what its stages hold; and where to cut a model."""
+"""The explorers of pipeline parallelism: a schedule on a clock, and where to cut a model."""
 
 from functools import cache
 from itertools import pairwise
@@ -16,7 +16,7 @@ from shardlab.figures import pipeline as figures
 from .explorer import Explorer
 from .view import View
 
-SCHEDULES = {  # what the menu says -> name and chunks
+SCHEDULES = {  # the text in the menu -> name and chunks
     "one microbatch at a time": ("naive", 1),
     "GPipe": ("GPipe", 1),
     "1F1B": ("1F1B", 1),
@@ -27,15 +27,16 @@ SCHEDULES = {  # what the menu says -> name and chunks
     "ZB-V, 2 chunks": ("ZB-V", 2),
     "DualPipe-V, 2 chunks": ("DualPipe-V", 2),
 }
-DURATIONS = {  # forward, input gradient, weight gradients of a whole stage; attention has no weights
+# Forward, input gradient and weight gradients of a whole stage; attention has no weights.
+DURATIONS = {
     "1 : 1 : 1 (matrices only)": (1.0, 1.0, 1.0),
     "3 : 4 : 2 (half as much attention)": (1.0, 4 / 3, 2 / 3),
 }
-BETTER = 0.98  # of the time: what is worth a word
+BETTER = 0.98  # a time below this share of another is worth mentioning
 
 
 def schedules_explorer() -> Explorer:
-    """Schedule, stages, microbatches, durations, latency -> a timeline, the memory of each stage, the bubble."""
+    """Choose a schedule and its sizes: see a timeline, the memory of each stage, and the bubble."""
     return Explorer(
         schedule_view,
         {
@@ -57,7 +58,7 @@ def schedules_explorer() -> Explorer:
 def schedule_view(
     *, schedule: str, stages: int, microbatches: int, durations: str, latency: float
 ) -> View:
-    """One state."""
+    """Show one state."""
     run = _play(schedule, stages, microbatches, durations, latency)
     chunks = run.schedule.num_chunks
     held = [run.held(stage, activation=1 / chunks) for stage in range(stages)]
@@ -65,7 +66,10 @@ def schedule_view(
         run.events(),
         held,
         unit="forward of a stage = 1",
-        alt=f"{schedule}, {stages} stages, {microbatches} microbatches: what each stage does, and what it holds.",
+        alt=(
+            f"{schedule}, {stages} stages, {microbatches} microbatches: "
+            "what each stage does, and what it holds."
+        ),
     )
     sentence = _schedule_sentence(run, schedule, durations, latency)
     return View(figure, sentence, _schedule_table(run, durations, latency))
@@ -84,7 +88,7 @@ def _play(
 
 
 def _fullest(run: Timeline) -> float:
-    """The most that a stage holds, in microbatches of a whole stage."""
+    """Return the most that a stage holds, in microbatches of a whole stage."""
     most: float = max(run.peaks(activation=1 / run.schedule.num_chunks))
     return most
 
@@ -98,7 +102,7 @@ def _schedule_sentence(run: Timeline, schedule: str, durations: str, latency: fl
 
 
 def _advice(run: Timeline, schedule: str, rest: tuple[int, int, str, float]) -> str:
-    """The fastest schedule that needs no more memory; else, what more microbatches would do."""
+    """Name the fastest schedule that needs no more memory; else say what more microbatches do."""
     others = {name: _play(name, *rest) for name in SCHEDULES if name != schedule}
     fitting = {name: other for name, other in others.items() if _fullest(other) <= _fullest(run)}
     fastest = min(fitting, key=lambda name: fitting[name].makespan, default="")
@@ -108,8 +112,9 @@ def _advice(run: Timeline, schedule: str, rest: tuple[int, int, str, float]) -> 
     stages, microbatches, durations, latency = rest
     twice = _play(schedule, stages, 2 * microbatches, durations, latency)
     if twice.bubble_of_total < BETTER * run.bubble_of_total:
-        return f"With {2 * microbatches} microbatches the bubble would be {units.percent(twice.bubble_of_total)}."
-    return "More microbatches would not help: here the stages take turns."
+        bubble_then = units.percent(twice.bubble_of_total)
+        return f"With {2 * microbatches} microbatches the bubble would be {bubble_then}."
+    return "More microbatches would not help, because only one stage computes at a time."
 
 
 def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[object]]:
@@ -126,7 +131,7 @@ def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[
     return [
         ["one batch", "value"],
         ["time (forward of a stage = 1)", run.makespan],
-        ["of it a stage computes", run.busy[0]],
+        ["time that a stage computes", run.busy[0]],
         ["bubble, of all time", f"{100 * run.bubble_of_total:.1f} %"],
         ["bubble, of the time that computing takes", f"{100 * run.bubble_of_ideal:.1f} %"],
         ["waiting of a stage between its first and last action, at most", max(run.waiting_inside)],
@@ -139,14 +144,14 @@ def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[
     ]
 
 
-# ---- where to cut ----------------------------------------------------------------------------------------------------
+# ---- where to cut --------------------------------------------------------------------------------
 
 MODEL, SEQUENCE, CHIP, UTILISATION = "Llama 3 8B", 8192, "H100 SXM 80 GB", 0.4
 STAGES = 4
 
 
 def balancer() -> Explorer:
-    """Layers on each stage -> the time and the memory of each: which one is slowest, which one does not fit."""
+    """Choose the layers of each stage: see its time and memory, the slowest stage, the full one."""
     choices = [6, 7, 8, 9, 10]
     return Explorer(
         cut_view,
@@ -162,7 +167,7 @@ def balancer() -> Explorer:
 
 
 def cut_view(*, first: int, second: int, third: int) -> View:
-    """One state."""
+    """Show one state."""
     layers, names = _pieces()
     edges = [0, first + 1, first + second + 1, first + second + third + 1, len(layers)]
     cut = balance.measure(layers, [range(a, b) for a, b in pairwise(edges)], _in_flight())
@@ -173,7 +178,10 @@ def cut_view(*, first: int, second: int, third: int) -> View:
             for stage, count in zip(cut.stages, _in_flight(), strict=True)
         ],
         capacity=chips.chip(CHIP).memory,
-        alt=f"{', '.join(_counts(cut))} layers on the stages: how long each takes, and the memory that it needs.",
+        alt=(
+            f"{', '.join(_counts(cut))} layers on the stages: "
+            "how long each takes, and the memory that it needs."
+        ),
     )
     return View(figure, _cut_sentence(cut), _cut_table(cut, names))
 
@@ -188,7 +196,7 @@ def _pieces() -> tuple[list[Layer], list[str]]:
 
 @cache
 def _in_flight() -> list[int]:
-    """1F1B, with as many microbatches as it takes to fill it."""
+    """Return the microbatches that each stage holds under 1F1B, in a full pipeline."""
     return timeline.play(schedules.make("1F1B", STAGES, STAGES)).peaks()
 
 
@@ -205,7 +213,7 @@ def _parts(layers: list[Layer], stage: range, count: int) -> dict[str, float]:
 
 
 def _counts(cut: Cut) -> list[str]:
-    """Layers of each stage, without embedding and head."""
+    """Count the layers of each stage, without embedding and head."""
     ends = [1, *[0] * (STAGES - 2), 1]
     return [str(len(stage) - end) for stage, end in zip(cut.stages, ends, strict=True)]
 
@@ -221,7 +229,10 @@ def _cut_sentence(cut: Cut) -> str:
         if nbytes > memory
     ]
     if full:
-        text = f"<b>It does not fit</b>: {' and '.join(full)} in {units.text(memory, 'B')}. If it did: {text}"
+        needed = " and ".join(full)
+        text = (
+            f"<b>It does not fit</b>: {needed} in {units.text(memory, 'B')}. If it did fit: {text}"
+        )
     if full or slowest > max(best.seconds):
         layers, faster = ", ".join(_counts(best)), units.text(max(best.seconds), "s")
         return f"{text} The best cut that fits has {layers} layers: {faster}."

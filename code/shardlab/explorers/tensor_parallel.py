@@ -1,4 +1,4 @@
-"""The explorers of tensor parallelism: what each rank holds, and what a layer takes on machines of your choice."""
+"""The explorers of tensor parallelism: what each rank holds, and how long a layer takes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,9 +25,11 @@ LITTLE, HALF = 0.1, 0.5  # shares of a layer's time that a rank waits: how it is
 ENOUGH = 0.25  # messages over computing, by rule of thumb: more is seldom wanted
 LEAST = 0.01  # share of its parameters that a rank has in common with others, to be worth a word
 
+BILLION = 1e9
+
 
 def pieces() -> Explorer:
-    """Model, tp -> the matrices of one layer to scale, in the colours of the ranks that hold them."""
+    """Choose a model and tp: see a layer's matrices to scale, in the colours of their ranks."""
     return Explorer(
         pieces_view,
         {
@@ -41,7 +43,7 @@ def pieces() -> Explorer:
 
 
 def pieces_view(*, model: str, tp: int) -> View:
-    """One state of the explorer of pieces."""
+    """Show one state of the explorer of pieces."""
     spec = models.published(model).spec
     try:
         Layout(tp=tp).check(spec)
@@ -63,16 +65,19 @@ def _held(spec: TransformerSpec, tp: int, whole: int) -> str:
     mine = cuts.num_parameters(spec, tp)
     states, every = (units.text(MIXED.bytes_per_parameter * count, "B") for count in (mine, whole))
     if tp == 1:
-        return f"One rank holds all {_counted(spec)} parameters: {states} of parameters, gradients and Adam."
+        parameters = _counted(spec)
+        return f"One rank holds <b>{states}</b>: {parameters} parameters, their gradients and Adam's states."
     sentence = f"Each of {tp} ranks holds <b>{states}</b> of the model's {every}"
     more = mine - whole / tp
     if more > LEAST * mine:
-        sentence += f", {units.percent(more / mine)} of it what others hold too, or padding"
+        sentence += (
+            f", of which {units.percent(more / mine)} is padding or also held by other ranks"
+        )
     if tp > spec.kv_heads:
         sentence += (
             f"; {tp // spec.kv_heads} ranks share each of the {spec.kv_heads} key/value heads"
         )
-    return f"{sentence}. Legal: tp = {listed(tensor_degrees(spec))}."
+    return f"{sentence}. This model allows tp = {listed(tensor_degrees(spec))}."
 
 
 def _shapes(spec: TransformerSpec, tp: int, whole: int) -> list[list[str]]:
@@ -98,7 +103,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def layers() -> Explorer:
-    """tp, hidden size, microbatch, machine, sequence parallelism -> a layer's time, and the memory of a rank."""
+    """Choose tp, a hidden size and a machine: see a layer's time and the memory of a rank."""
     return Explorer(
         layer_view,
         {
@@ -124,7 +129,7 @@ def layers() -> Explorer:
 def layer_view(
     *, tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool
 ) -> View:
-    """One state of the explorer of layers."""
+    """Show one state of the explorer of layers."""
     every = {
         count: layer_on(count, hidden_size, microbatch, machine, sequence_parallel)
         for count in RANKS
@@ -136,7 +141,10 @@ def layer_view(
         tp,
         memory.per_rank(layer.run.training),
         layer.run.chip.memory,
-        alt="What the time of a layer goes into, for each tp, and the memory of a rank beside its chip's capacity.",
+        alt=(
+            "What the time of a layer goes into, for each tp, "
+            "and the memory of a rank beside its chip's capacity."
+        ),
     )
     return View(figure, f"{_waiting(layer)} {_fitting(layer, every)}", _table(layer))
 
@@ -145,7 +153,7 @@ def layer_view(
 def layer_on(
     tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool
 ) -> Layer:
-    """A layer of a GPT of this width on so many ranks, in as few servers as hold them."""
+    """Predict a layer of a GPT of this width on `tp` ranks, in as few servers as possible."""
     spec = TransformerSpec(
         vocab_size=VOCABULARY,
         context_length=SEQUENCE,
@@ -162,10 +170,10 @@ def layer_on(
 
 
 def _waiting(layer: Layer) -> str:
-    """What a layer waits for, in words, and up to which tp that would be little."""
+    """Say how long a rank waits, and up to which tp that would be little."""
     run, whole = layer.run, units.text(layer.seconds, "s")
     if run.tp == 1:
-        return f"One rank has nobody to wait for: a layer takes {whole}."
+        return f"A single rank does not communicate: a layer takes {whole}."
     share = layer.waiting / layer.seconds
     verb = (
         "computes"
@@ -180,27 +188,34 @@ def _waiting(layer: Layer) -> str:
         sentence += ", because its messages leave the server"
     most = int(costs.most_ranks(run, ENOUGH))
     if share >= LITTLE and most < run.tp:
-        sentence += f". On this link, messages take less than {units.percent(ENOUGH)} of computing up to tp = {most}"
-    return f"{sentence}. Efficiency: {units.percent(layer.efficiency)}."
+        little = units.percent(ENOUGH)
+        sentence += (
+            f". On this link, messages take less than {little} of computing up to tp = {most}"
+        )
+    return f"{sentence}. The efficiency is {units.percent(layer.efficiency)}."
 
 
 def _fitting(layer: Layer, every: Mapping[int, Layer]) -> str:
-    """Whether the whole model fits on the ranks, or which tp would be enough."""
+    """Say whether the whole model fits on the ranks, or which tp would be enough."""
     spec, held, capacity = layer.run.spec, memory.total(layer.run.training), layer.run.chip.memory
     size = f"The model of {spec.num_layers} such layers ({_counted(spec)} parameters)"
     if held <= capacity:
         return f"{size} fits: {units.text(held, 'B')} of {units.text(capacity, 'B')} on each rank."
     enough = [tp for tp, each in every.items() if memory.total(each.run.training) <= capacity]
     few = costs.layers_that_fit(layer.run)
-    fewer = f"no tp here is enough, but {few} layer{'s' * (few != 1)} would fit: cut between layers, too"
+    layers = "1 layer" if few == 1 else f"{few} layers"
+    fewer = f"no tp here is enough, but {layers} would fit: cut between layers, too"
     way = f"tp = {enough[0]} would be enough" if enough else fewer
-    return f"{size} <b>does not fit</b>: {units.text(held, 'B')} in {units.text(capacity, 'B')}; {way}."
+    needed = f"{units.text(held, 'B')} in {units.text(capacity, 'B')}"
+    return f"{size} <b>does not fit</b>: {needed}; {way}."
 
 
 def _counted(spec: TransformerSpec) -> str:
-    """How many parameters it has, in words."""
+    """Write the number of parameters of `spec` in words."""
     count = models.num_parameters(spec)
-    return f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"  # noqa: PLR2004
+    if count >= BILLION:
+        return f"{count / BILLION:.3g} billion"
+    return f"{count / 1e6:.3g} million"
 
 
 def _table(layer: Layer) -> list[list[str]]:
@@ -214,4 +229,8 @@ def _table(layer: Layer) -> list[list[str]]:
     ]
     held = memory.per_rank(layer.run.training)
     rows += [[part, units.text(nbytes, "B")] for part, nbytes in held.items()]
-    return [["one layer, and all", "value"], *rows, ["memory", units.text(sum(held.values()), "B")]]
+    return [
+        ["one layer, and the whole model", "value"],
+        *rows,
+        ["memory", units.text(sum(held.values()), "B")],
+    ]
