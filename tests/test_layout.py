@@ -1,3 +1,5 @@
+"""Layouts split ranks and layers as by hand, and an error advises degrees that work."""
+
 import re
 from itertools import permutations
 

@@ -1,3 +1,5 @@
+"""Sizes that are left out follow from the style, and sizes that make no model are refused."""
+
 import pytest
 
 from shardlab.spec import TransformerSpec

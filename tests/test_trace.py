@@ -1,3 +1,5 @@
+"""A trace is counted by the shares of nccl-tests, saved and loaded without loss, and shown by Perfetto."""
+
 import json
 
 import pytest

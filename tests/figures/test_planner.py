@@ -1,7 +1,10 @@
+"""The figures of the planner name every plan and draw all parts of its step, and errors in percent."""
+
 import pytest
 
 from shardlab.costs import step
 from shardlab.figures import planner as figures
+from tests.figures.drawn import data
 
 PARTS = {part: float(index) for index, part in enumerate(figures.PARTS)}
 LONG = "tp 8, pp 16, dp 128, ZeRO-1, sequence parallel, microbatch 1, interleaved in 8 chunks, full recomputation"
@@ -17,10 +20,6 @@ def every_figure():
         "bars": figures.residual_bars({"row": -0.05, "other": 0.02}),
         "products": figures.products([128, 256], {"square": [0.1, 0.2]}, title="size"),
     }
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data}
 
 
 @pytest.mark.parametrize("name", every_figure())

@@ -183,7 +183,8 @@ def _roofline_sentence(work: Work, inputs: int, outputs: int, precision: str, ch
     start = f"The product has {intensity} FLOP/byte, and the ridge is at {_rounded(ridge)}: "
     if roofline.bound(work, one, precision) == "arithmetic":
         return f"{start}<b>arithmetic decides</b>, and the peak can be reached."
-    start += f"<b>memory decides</b>, and the most that can be reached is {units.percent(share)} of the peak. "
+    most = units.percent(share)
+    start += f"<b>memory decides</b>, and the most that can be reached is {most} of the peak. "
     least = roofline.least_rows(inputs, outputs, one, precision)
     if least is not None:
         return (

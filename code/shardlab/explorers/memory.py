@@ -21,7 +21,7 @@ CLUSTER_CHIP = "H100 SXM 80 GB"
 
 
 def one_device() -> Explorer:
-    """Choose a model, a chip and a recipe: see bytes by part, as is and after a change that fits."""
+    """Choose a model, a chip and a recipe: see bytes by part, now and after a change that fits."""
     return Explorer(
         device_view,
         {

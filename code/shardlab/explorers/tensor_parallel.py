@@ -66,7 +66,8 @@ def _held(spec: TransformerSpec, tp: int, whole: int) -> str:
     states, every = (units.text(MIXED.bytes_per_parameter * count, "B") for count in (mine, whole))
     if tp == 1:
         parameters = _counted(spec)
-        return f"One rank holds <b>{states}</b>: {parameters} parameters, their gradients and Adam's states."
+        what = f"{parameters} parameters, their gradients and Adam's states"
+        return f"One rank holds <b>{states}</b>: {what}."
     sentence = f"Each of {tp} ranks holds <b>{states}</b> of the model's {every}"
     more = mine - whole / tp
     if more > LEAST * mine:

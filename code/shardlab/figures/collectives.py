@@ -1,4 +1,4 @@
-"""The figures of collectives: which algorithm is the fastest at which size, and what backends really take."""
+"""The figures of collectives: the fastest algorithm by size, and measured times of backends."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +40,10 @@ def crossover(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Time of each algorithm against the size of the buffer, the fastest marked. bound: seconds that none can beat."""
+    """Draw the time of each algorithm against the size of the buffer, and mark the fastest.
+
+    bound: seconds that no algorithm can beat, at each of `sizes`.
+    """
     best = [min(times) for times in zip(*seconds.values(), strict=True)]
     traces = [
         _curve(sizes, best, "fastest", "rgba(128, 128, 128, 0.35)", "solid", width=11),
@@ -52,7 +55,7 @@ def crossover(
     ]
     return style.figure(
         traces,
-        x=_size_axis(range=[2.9, 9.2]),  # from 1 kB to 1 GB, and room for that word
+        x=_size_axis(range=[2.9, 9.2]),  # from 1 kB to 1 GB, with room for the last label
         y=style.axis("time", type="log", tickvals=list(TIMES), ticktext=list(TIMES.values())),
         alt=alt or "Time of each all-reduce algorithm against the size of the buffer.",
         height=440,
@@ -67,9 +70,10 @@ def busiest_link(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Bytes through the busiest link against the number of ranks.
+    """Draw the bytes through the busiest link against the number of ranks.
 
-    predicted: algorithm -> bytes for each of `ranks`. counted: algorithm -> bytes for each of `counts` ranks.
+    predicted: algorithm -> bytes for each of `ranks`. counted: algorithm -> bytes for each of
+    `counts` ranks.
     """
     traces: list[Any] = [
         _curve(ranks, [x / 1e6 for x in nbytes], name, COLORS[name], DASHES[name])
@@ -87,7 +91,7 @@ def busiest_link(
 
 
 def distances(algorithms: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
-    """How far algorithms are from both bounds: name -> (times as many steps, times as many bytes)."""
+    """Draw how far algorithms are from both bounds: name -> multiples of (steps, bytes)."""
     points = [
         go.Scatter(
             x=[steps],
@@ -95,7 +99,9 @@ def distances(algorithms: Mapping[str, tuple[float, float]], *, alt: str = "") -
             name=name,
             mode="markers",
             marker={"size": 13, "color": COLORS[name], "symbol": index},
-            hovertemplate=f"{name}: %{{x:.3g}} times the steps, %{{y:.3g}} times the bytes<extra></extra>",
+            hovertemplate=(
+                f"{name}: %{{x:.3g}} times the steps, %{{y:.3g}} times the bytes<extra></extra>"
+            ),
         )
         for index, (name, (steps, nbytes)) in enumerate(algorithms.items())
     ]
@@ -123,9 +129,9 @@ def distances(algorithms: Mapping[str, tuple[float, float]], *, alt: str = "") -
 def measured(
     rows: Sequence[Mapping[str, Any]], names: Mapping[str, str], *, alt: str = ""
 ) -> go.Figure:
-    """Seconds of an all-reduce against its size, with quartiles.
+    """Draw the measured seconds of an all-reduce against its size, with quartiles.
 
-    rows: of the bench, for one number of ranks. names: contender -> how the legend calls it.
+    rows: of the bench, for one number of ranks. names: contender -> its name in the legend.
     """
     traces = [
         _quartiles(
@@ -143,7 +149,10 @@ def measured(
 
 
 def ratios(rows: Sequence[Mapping[str, Any]], name: str, *, alt: str = "") -> go.Figure:
-    """One ratio of the bench against the size, with quartiles, a line for each number of ranks: below 1 is faster."""
+    """Draw the ratio `name` of the bench against the size, a line for each number of ranks.
+
+    Below 1 is faster. Quartiles are drawn, too.
+    """
     traces: list[Any] = [
         lines.line([1e3, 1e8], [1, 1], "equally fast", style.COLOR["ideal"], "dot")
     ]
@@ -162,7 +171,7 @@ def ratios(rows: Sequence[Mapping[str, Any]], name: str, *, alt: str = "") -> go
 
 
 def fused(rows: Sequence[Mapping[str, Any]], *, alt: str = "") -> go.Figure:
-    """How many times as fast many small tensors are with fusion buffers of several sizes, for each number of ranks."""
+    """Draw how many times as fast many small tensors are when fused, for each number of ranks."""
     bars = [
         go.Bar(
             name=f"{row['ranks']} ranks",
@@ -201,7 +210,7 @@ def _quartiles(
 
 
 def _spread(found: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """From the first quartile to the third."""
+    """Make error bars from the first quartile to the third."""
     above = [each["quartile 3"] - each["median"] for each in found]
     below = [each["median"] - each["quartile 1"] for each in found]
     return {

@@ -1,4 +1,4 @@
-"""The figures of composition: ranks in their nodes with their groups, who holds which piece, one rank's peers."""
+"""The figures of composition: the groups of ranks, the piece of each rank, and one rank's peers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,14 +26,14 @@ LINKS = {
     "its group is in one node": trace.marker(style.GREEN, ""),
     "in several": trace.marker(style.ORANGE, "x"),
 }
-KEPT = trace.marker("rgba(0, 0, 0, 0.45)", "")  # what of its piece a rank steps
+KEPT = trace.marker("rgba(0, 0, 0, 0.45)", "")  # the part of its piece that a rank updates
 Box = tuple[float, float, float, float]  # left, width, top, bottom
 
 
 def mesh(
     groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: str = ""
 ) -> go.Figure:
-    """A row for each axis, with all ranks in their nodes; ranks of one look and letter are a group of that axis.
+    """Draw all ranks in their nodes, once for each axis: a group has one look and one letter.
 
     groups: axis -> its groups of ranks, as `layout.groups` lists them.
     """
@@ -68,9 +68,11 @@ def mesh(
 
 
 def pieces(held: Sequence[Holding], per_node: int, *, alt: str = "") -> go.Figure:
-    """The model as a rectangle for each replica: down the layers, across the width; a rank's piece has its node's look.
+    """Draw each replica's model as a rectangle, layers down and width across, cut into pieces.
 
-    held: of each rank, in order, what `layout.holdings` says.
+    The piece of a rank has the look of its node.
+
+    held: what each rank holds, from `layout.holdings`.
     """
     boxes: dict[int, list[Box]] = {}
     kept: list[Box] = []
@@ -114,9 +116,10 @@ def one_rank(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Above, all GPUs and to whom one of them talks; then what it sends along each axis; below, what it holds.
+    """Draw all GPUs and the groups of GPU 0; below, what it sends by axis, and what it holds.
 
-    peers: "itself", axis or "none" -> (GPU in its node, node) of each. sent: link (see LINKS) -> axis -> bytes.
+    peers: "itself", axis or "none" -> (GPU in its node, node) of each. sent: link (see LINKS) ->
+    axis -> bytes.
     held: part -> bytes.
     """
     widest = max([sum(sent[link][axis] for link in sent) for axis in NAMES] + [1.0])
@@ -150,7 +153,7 @@ def one_rank(
         xaxis3=style.axis(f"sent by GPU 0 in a step ({unit})", anchor="y3", rangemode="tozero"),
         yaxis3=style.axis(domain=[0.36, 0.47], anchor="x3", autorange="reversed"),
         legend3={**legend, "y": 0.48},
-        alt=alt or "To whom one GPU talks, what it sends along each axis, and what it holds.",
+        alt=alt or "The groups of one GPU, what it sends along each axis, and what it holds.",
         height=800,
         barmode="stack",
         **{
@@ -194,7 +197,7 @@ def _outline(boxes: Sequence[Box]) -> go.Scatter:
 
 
 def _numbers(texts: Sequence[tuple[float, float, str]]) -> go.Scatter:
-    """The numbers of ranks, in their boxes."""
+    """Write the numbers of ranks into their boxes."""
     return go.Scatter(
         x=[x for x, _, _ in texts],
         y=[y for _, y, _ in texts],

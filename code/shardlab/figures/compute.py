@@ -1,4 +1,4 @@
-"""The figures of compute: rooflines, where FLOPs and seconds go, how long a training takes, how to split its budget."""
+"""The figures of compute: rooflines, shares of FLOPs and seconds, days of training, budgets."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -58,9 +58,10 @@ def rooflines(
     span: tuple[float, float] | None = None,
     alt: str = "",
 ) -> go.Figure:
-    """FLOP/s against FLOP/byte, both logarithmic. span: the lowest and the highest FLOP/s drawn.
+    """Draw FLOP/s against FLOP/byte, both logarithmic.
 
-    roofs: chip -> FLOP/s at each of `intensity`. work: operation -> (FLOP/byte, FLOP/s), drawn with its name.
+    span: the lowest and the highest FLOP/s drawn. roofs: chip -> FLOP/s at each of `intensity`.
+    work: operation -> (FLOP/byte, FLOP/s), drawn with its name.
     measured: name -> (FLOP/byte, FLOP/s) of many runs.
     """
     traces = [
@@ -84,7 +85,10 @@ def rooflines(
 
 
 def layer(parts: Mapping[str, tuple[float, str]], *, alt: str = "") -> go.Figure:
-    """A bar for each operation of a layer: operation -> (seconds, what it waits for: arithmetic or memory)."""
+    """Draw a bar for each operation of a layer.
+
+    parts: operation -> (seconds, "arithmetic" or "memory", whichever it waits for).
+    """
     bars = [
         go.Bar(
             orientation="h",
@@ -98,17 +102,17 @@ def layer(parts: Mapping[str, tuple[float, str]], *, alt: str = "") -> go.Figure
     ]
     return style.figure(
         bars,
-        x="time at the least (µs)",
+        x="shortest time (µs)",
         y=style.axis(categoryorder="array", categoryarray=list(parts)[::-1]),
         alt=alt
-        or "The time of each operation of one layer, and whether it waits for arithmetic or for memory.",
+        or "The time of each operation of a layer, and whether it waits for arithmetic or memory.",
         height=FRAME + BAR * len(parts),
         barmode="overlay",
     )
 
 
 def work_by_part(models: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Shares of the FLOPs: label -> part -> FLOPs. One bar for each label, together 100 %."""
+    """Draw the shares of FLOPs by part, one bar of 100 % for each label: label -> part -> FLOPs."""
     totals = {label: sum(parts.values()) for label, parts in models.items()}
     shares = {
         label: {part: work / totals[label] for part, work in parts.items()}
@@ -127,7 +131,10 @@ def work_by_part(models: Mapping[str, Mapping[str, float]], *, alt: str = "") ->
 def utilisations(
     runs: Mapping[str, tuple[float, float | None, float | None]], *, alt: str = ""
 ) -> go.Figure:
-    """Published runs: name -> (MFU, HFU or None, what their authors print or None), all shares of the peak."""
+    """Draw published runs: name -> (MFU, HFU or None, what the authors print or None).
+
+    All numbers are shares of the peak.
+    """
     names = list(runs)
     model = [100 * mfu for mfu, _, _ in runs.values()]
     again = [100 * (hfu - mfu) if hfu else 0.0 for mfu, hfu, _ in runs.values()]
@@ -150,7 +157,7 @@ def utilisations(
         x=style.axis("share of the peak (%)", range=[0, 62]),
         y=style.axis(range=[len(runs) - 0.5, -0.5], tickfont={"size": 11}),
         alt=alt
-        or "Utilisation of published trainings: model FLOPs, what was recomputed, and what is printed.",
+        or "Utilisation of published runs: model FLOPs, recomputed FLOPs, and what is printed.",
         height=FRAME + 26 * len(runs),
         barmode="stack",
     )
@@ -164,15 +171,18 @@ def days(
     span: tuple[float, float] | None = None,
     alt: str = "",
 ) -> go.Figure:
-    """Days of a training against the number of chips, both logarithmic: label -> days for each of `chips`.
+    """Draw days of a training against the number of chips, both logarithmic.
 
-    chosen: name -> (chips, days), named in the legend. span: the shortest and the longest time drawn, in days.
+    runs: label -> days for each of `chips`.
+
+    chosen: name -> (chips, days), named in the legend. span: the shortest and the longest time
+    drawn, in days.
     """
     traces = [line(chips, values, name, *look(i)) for i, (name, values) in enumerate(runs.items())]
     look_of_choice = {"color": style.RED, "symbol": "circle", "size": 9}
     for name, (x, y) in (
         chosen or {}
-    ).items():  # the name stands in the legend, for at the edge it would meet labels
+    ).items():  # named in the legend: at the edge a name would cover labels
         traces.append(go.Scatter(x=[x], y=[y], name=name, mode="markers", marker=look_of_choice))
     return style.figure(
         traces,
@@ -190,9 +200,12 @@ def splits(
     of: str = "parameters",
     alt: str = "",
 ) -> go.Figure:
-    """How each law splits a budget: law -> parameters (or tokens) for each of `budgets`, in FLOPs; logarithmic.
+    """Draw how each law splits a budget, both axes logarithmic.
 
-    trained: model -> (FLOPs, parameters or tokens), drawn with its name. of: what the laws give, for the axis.
+    laws: law -> parameters (or tokens) for each of `budgets`, in FLOPs.
+
+    trained: model -> (FLOPs, parameters or tokens), drawn with its name. of: what the laws give,
+    for the axis.
     """
     traces = [
         line(budgets, values, name, *look(i)) for i, (name, values) in enumerate(laws.items())
@@ -204,13 +217,13 @@ def splits(
         x=style.axis("budget (FLOPs)", type="log", exponentformat="power", dtick=2),
         y=style.axis(of, type="log", exponentformat="power", dtick=1),
         alt=alt
-        or f"The {of} that each scaling law gives for a budget of FLOPs, and those of trained models.",
+        or f"The {of} that each scaling law gives for a budget of FLOPs, and of trained models.",
         height=TALL,
     )
 
 
 def swapping(steps: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
-    """Two bars for each machine: label -> (seconds of arithmetic, seconds of transfers), of one step."""
+    """Draw two bars per machine: label -> seconds of (arithmetic, transfers) in one step."""
     bars = [
         go.Bar(
             orientation="h",
@@ -241,7 +254,7 @@ def swapping(steps: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.F
 def _logarithmic(
     title: str, ticks: Mapping[float, str], span: tuple[float, float] | None
 ) -> dict[str, Any]:
-    """An axis with these ticks: value -> text."""
+    """Make a logarithmic axis with `ticks`: value -> text."""
     limits = {} if span is None else {"range": [math.log10(end) for end in span]}
     return style.axis(
         title, type="log", tickvals=list(ticks), ticktext=list(ticks.values()), **limits
@@ -249,7 +262,7 @@ def _logarithmic(
 
 
 def _named(places: Mapping[str, tuple[float, float]], kind: str) -> go.Scatter:
-    """Points that carry their names: the highest to the left and above, the lowest to the right and below."""
+    """Draw points with their names: high points carry them at the left, low ones at the right."""
     falling = sorted(places, key=lambda name: -places[name][1])
     side = ("top left", "middle left", "bottom right")
     position = {

@@ -1,4 +1,4 @@
-"""Plans, drawn: what every rank holds after a step, piece by piece, and the moves that brought it there."""
+"""A step of a collective: what every rank holds, piece by piece, and the moves just made."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from shardlab.exchanges import Cell, Move
 
 from . import style
 
-# What a piece of a rank's buffer is worth; the text in it says whose numbers it holds.
+# The colours of a piece; the text in it says whose numbers it holds.
 EMPTY, FIRST, LAST, FINISHED = (
     "rgba(128, 128, 128, 0.12)",
     (214, 228, 253),
@@ -20,7 +20,7 @@ ARRIVED = style.COLOR["communicate"]
 DARK = 0.8  # from this share of all numbers on, a cell is so dark that its text must be white
 BAR, GAP = 0.62, 0.06  # the width of a rank's buffer; what separates its pieces, as a share of one
 FEW = 5  # ranks whose names have room below their buffers
-RUN = 3  # so many ranks in a row are written as a range
+RUN = 3  # consecutive ranks, from this number on, are written as a range
 LETTERS = 4  # of a line in a narrow cell
 
 
@@ -31,10 +31,10 @@ def step(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """What every rank holds, [rank][piece], and the moves that brought it there.
+    """Draw what every rank holds, [rank][piece], and the moves of the step before.
 
-    finished: what a piece holds when nothing is missing. Buffers are columns, equally high for any number of pieces;
-    arrows pass behind them.
+    finished: what a piece holds when nothing is missing. Buffers are columns, equally high for any
+    number of pieces; arrows pass behind them.
     """
     num_pieces, ranks = len(held[0]), range(len(held))
     arrows = [_arrow(move, moves, num_pieces) for move in moves]
@@ -67,7 +67,7 @@ def step(
 
 
 def named(cell: Cell) -> str:
-    """Whose numbers are in a piece, for people: (0, 1, 2, 5) is "0-2, 5"."""
+    """Write whose numbers are in a piece: (0, 1, 2, 5) is "0-2, 5"."""
     return ", ".join(_words(cell))
 
 
@@ -86,7 +86,7 @@ def _words(cell: Cell) -> list[str]:
 
 
 def _narrow(cell: Cell) -> str:
-    """The same in short lines."""
+    """Write whose numbers are in a piece, in lines of at most LETTERS letters."""
     lines = [""]
     for word in _words(cell):
         longer = f"{lines[-1]},{word}".lstrip(",")
@@ -142,13 +142,13 @@ def _cells(
 
 
 def _shade(share: float) -> str:
-    """From pale to blue, the more numbers a piece holds."""
+    """Return a colour from pale to blue, the darker the more numbers a piece holds."""
     mixed = [round(first + share * (last - first)) for first, last in zip(FIRST, LAST, strict=True)]
     return f"rgb({', '.join(map(str, mixed))})" if share else EMPTY
 
 
 def _legend() -> list[go.Bar]:
-    """Cells have a colour each, and stand in no legend: empty traces stand for them."""
+    """Make empty traces for the legend, because cells have a colour each and no entry."""
     looks = {
         "numbers of some ranks (the more, the darker)": {"color": _shade(0.6)},
         "finished": {"color": FINISHED},
@@ -164,7 +164,7 @@ def _middle(piece: int, num_pieces: int) -> float:
 def _arrow(
     move: Move, moves: Sequence[Move], num_pieces: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A line behind the buffers, and its head. Moves of the same pieces lie below one another."""
+    """Draw a line behind the buffers, and its head; moves of the same pieces lie side by side."""
     along = [other for other in moves if other.landing == move.landing]
     share = (along.index(move) + 0.5) / len(along)
     y = 1 - (move.landing.start + share * len(move.landing)) / num_pieces

@@ -1,4 +1,4 @@
-"""The figures of interconnects: rates by generation, published bandwidths, whose traffic crosses what, the knee."""
+"""The figures of interconnects: bandwidths, the traffic of each axis, the knee of the network."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ TERABITS = [0.0125, 0.05, 0.2, 0.8, 3.2]  # per second; few, for a phone
 
 
 def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """What one GPU has in one direction: machine -> kind of link -> bytes/s."""
+    """Draw the bandwidth of one GPU in one direction: machine -> kind of link -> bytes/s."""
     pairs = [
         {
             **_bar(
@@ -49,9 +49,7 @@ def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
     ]
     return style.figure(
         pairs,
-        x=style.axis(
-            "GB/s of one GPU, one direction", type="log", range=[-0.7, 3.4], tickvals=TICKS
-        ),
+        x=style.axis("GB/s per GPU, one direction", type="log", range=[-0.7, 3.4], tickvals=TICKS),
         y=style.axis(autorange="reversed"),
         alt=alt or "Bandwidth of one GPU in one direction, by machine and kind of link.",
         height=FRAME + 3 * BAR * len(rates),
@@ -60,7 +58,7 @@ def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
 
 
 def bus_bandwidths(rows: Mapping[str, tuple[float, float, float]], *, alt: str = "") -> go.Figure:
-    """Published bus bandwidths: what was measured -> (measured, expected, the wires' own rate), bytes/s."""
+    """Draw published bus bandwidths: label -> (measured, expected, rate of the wires), bytes/s."""
     names = list(rows)
     measured, expected, wires = ([each[i] / 1e9 for each in rows.values()] for i in range(3))
     traces = [
@@ -78,7 +76,7 @@ def bus_bandwidths(rows: Mapping[str, tuple[float, float, float]], *, alt: str =
 
 
 def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Bytes of one step through the busiest link of each kind: kind -> axis of the layout -> bytes."""
+    """Draw the bytes of a step through the busiest link of each kind: kind -> axis -> bytes."""
     busiest = {
         f"busiest {kind if kind != 'network' else 'network card'}": {
             NAMES[axis]: each[axis] for axis in AXES
@@ -98,7 +96,7 @@ def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
 
 
 def steps(parts: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """The same step on several machines: machine -> {"computing", "waiting"} -> seconds."""
+    """Draw the same step on several machines: machine -> "computing", "waiting" -> seconds."""
     return style.figure(
         bar_rows(parts, PARTS, "s"),
         x=style.axis("time of a step (s), replayed", rangemode="tozero"),
@@ -116,10 +114,10 @@ def knee(
     have: float | None = None,
     alt: str = "",
 ) -> go.Figure:
-    """Time of a step against the bandwidth between nodes, relative to a network without limits.
+    """Draw the time of a step against the bandwidth between nodes, 1 without a limit.
 
-    rates: bytes/s of one node. seconds: layout -> how many times as long a step takes at each rate. have: bytes/s that
-    the node has.
+    rates: bytes/s of one node. seconds: layout -> how many times as long a step takes at each rate.
+    have: bytes/s that the node has.
     """
     terabits = [8 * rate / 1e12 for rate in rates]
     traces = [
@@ -162,6 +160,11 @@ def _dots(
     look = {"color": color, "symbol": symbol, "size": 10, "line": {"width": 2, "color": color}}
     hover = f"%{{y}}, {name}: %{{x:.1f}} GB/s<extra></extra>"
     return {
-        "type": "scatter", "mode": "markers", "name": name, "y": list(y), "x": list(x), "marker": look,
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "y": list(y),
+        "x": list(x),
+        "marker": look,
         "hovertemplate": hover,
-    }  # fmt: skip
+    }

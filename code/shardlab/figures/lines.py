@@ -1,4 +1,4 @@
-"""Lines and points: the series of a figure, each with a colour and a dash, or a symbol, of its own."""
+"""Lines and points: series, each with a colour and a dash, or a symbol, of its own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +12,14 @@ DASHES = ("solid", "dash", "dashdot", "longdash", "dot", "longdashdot")
 
 
 def look(index: int) -> tuple[str, str]:
-    """The colour and the dash of a figure's line number `index`."""
+    """Return the colour and the dash of line `index` of a figure."""
     return LINES[index % len(LINES)], DASHES[index % len(DASHES)]
 
 
 def line(
     x: Sequence[float | None], y: Sequence[float | None], name: str, color: str, dash: str
 ) -> go.Scatter:
-    """A line through these points."""
+    """Draw a line through the points (x, y)."""
     return go.Scatter(
         x=list(x),
         y=list(y),
@@ -30,6 +30,9 @@ def line(
 
 
 def points(x: Sequence[Any], y: Sequence[Any], name: str, color: str, kind: str) -> go.Scatter:
-    """Points, without a line: numbers, or names on an axis of categories. kind: predicted, counted or measured."""
+    """Draw points without a line, at numbers or at names on an axis of categories.
+
+    kind: "predicted", "counted" or "measured".
+    """
     marker = {"color": color, "symbol": style.SYMBOL[kind], "size": 10}
     return go.Scatter(x=list(x), y=list(y), name=name, mode="markers", marker=marker)

@@ -1,4 +1,4 @@
-"""The figures of memory: bytes by part beside a chip's capacity, by rank, by pipeline stage, and through a step."""
+"""The figures of memory: bytes by part, beside a chip's capacity and through a step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +26,10 @@ BAR, FRAME = 44, 110  # pixels
 def by_part(
     ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
 ) -> go.Figure:
-    """One bar for each rank or layout: label -> part -> bytes. capacity: bytes of the chip, drawn as a line."""
+    """Draw one bar for each rank or layout: label -> part -> bytes.
+
+    capacity: bytes of the chip, drawn as a line.
+    """
     widest = max([sum(parts.values()) for parts in ranks.values()] + [capacity or 0.0])
     unit = _unit(widest)
     return style.figure(
@@ -43,7 +46,7 @@ def by_part(
 def stages(
     held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
 ) -> go.Figure:
-    """One column for each pipeline stage: part -> bytes on one of its ranks."""
+    """Draw one column for each pipeline stage: part -> bytes on one of its ranks."""
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0])
     unit = _unit(highest)
     columns = [
@@ -74,7 +77,7 @@ def through_step(
     capacity: float | None = None,
     alt: str = "",
 ) -> go.Figure:
-    """What a rank holds through a training step, stacked: at each of `times`, part -> bytes."""
+    """Draw what a rank holds through a training step: part -> bytes at each of `times`."""
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0])
     unit = _unit(highest)
     areas = [
@@ -104,7 +107,7 @@ def through_step(
 
 
 def saved(runs: Mapping[str, Sequence[tuple[float, float]]], *, alt: str = "") -> go.Figure:
-    """Bytes kept for backward against time, as counted on running steps: name -> [(seconds, bytes), ...]."""
+    """Draw the counted bytes kept for backward: name -> [(seconds, bytes), ...]."""
     unit = _unit(max(nbytes for run in runs.values() for _, nbytes in run))
     curves = []
     for i, (name, run) in enumerate(runs.items()):
@@ -126,7 +129,7 @@ def saved(runs: Mapping[str, Sequence[tuple[float, float]]], *, alt: str = "") -
 def counts(
     predicted: Mapping[str, float], counted: Mapping[str, float], *, alt: str = ""
 ) -> go.Figure:
-    """Two bars for each part, what the formula says and what was counted: part -> bytes."""
+    """Draw two bars for each part, predicted and counted: part -> bytes."""
     unit = _unit(max([*predicted.values(), *counted.values()]))
     pairs = (("predicted", predicted), ("counted", counted))
     return style.figure(
@@ -151,7 +154,7 @@ def counts(
 
 
 def below(held: Mapping[str, float]) -> list[Any]:
-    """Bytes by part as one bar on second axes, with a legend of its own; `layout_below` places them."""
+    """Draw bytes by part as one bar on second axes, which `layout_below` places."""
     place = {"xaxis": "x2", "yaxis": "y2", "legend": "legend2"}
     return [{**bar, **place} for bar in stacked({"memory": held})] + [
         limit_in_legend().update(legend="legend2")
@@ -159,7 +162,7 @@ def below(held: Mapping[str, float]) -> list[Any]:
 
 
 def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
-    """The layout of a figure whose lower part is `below`."""
+    """Return the layout of a figure whose lower part is `below`."""
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
     widest = 1.03 * max(capacity, sum(held.values())) / 1e9
     return {
@@ -172,7 +175,7 @@ def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
 
 
 def stacked(ranks: Mapping[str, Mapping[str, float]], unit: str = "GB") -> list[dict[str, Any]]:
-    """The parts of what ranks hold, as bars: label -> part -> bytes."""
+    """Draw what ranks hold as stacked bars: label -> part -> bytes."""
     looks = {
         part: marker
         for part, marker in PARTS.items()
@@ -182,7 +185,7 @@ def stacked(ranks: Mapping[str, Mapping[str, float]], unit: str = "GB") -> list[
 
 
 def limit(x: float, *, xref: str = "x", yref: str = "paper") -> dict[str, Any]:
-    """A vertical line at x over the whole height."""
+    """Draw a vertical line at `x` over the whole height."""
     return {
         "type": "line",
         "x0": x,
@@ -196,7 +199,7 @@ def limit(x: float, *, xref: str = "x", yref: str = "paper") -> dict[str, Any]:
 
 
 def limit_in_legend() -> go.Scatter:
-    """A shape has no line in the legend: an empty trace stands for it."""
+    """Make an empty trace for the legend, in which a shape has no line."""
     return line([None], [None], "capacity", style.COLOR["limit"], "dash")
 
 
@@ -204,7 +207,7 @@ _LIMIT = {"color": style.COLOR["limit"], "width": 3, "dash": "dash"}
 
 
 def _across(y: float) -> dict[str, Any]:
-    """A horizontal line at y over the whole width."""
+    """Draw a horizontal line at `y` over the whole width."""
     return {
         "type": "line",
         "x0": 0,
@@ -222,5 +225,5 @@ def _hover(part: str, label: str, value: str, unit: str) -> str:
 
 
 def _unit(largest: float) -> str:
-    """The largest unit in which the largest value is no small fraction."""
+    """Return the largest unit in which `largest` is at least SMALLEST."""
     return next((unit for unit, size in UNITS.items() if largest >= SMALLEST * size), "B")

@@ -1,4 +1,4 @@
-"""The figures of pipeline parallelism: who does what when, what each stage holds meanwhile, what a cut costs."""
+"""The figures of pipeline parallelism: schedules on a clock, what stages hold, what a cut costs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,11 +27,12 @@ LABELS = 24  # actions in a row, at most, that get a number
 def gantt_and_memory(
     events: Sequence[Event], held: Sequence[Held], *, unit: str = "", alt: str = ""
 ) -> go.Figure:
-    """A row for each stage, a bar for each action with the number of its microbatch; below them what each stage holds.
+    """Draw the actions of each stage with their microbatches; below, what each stage holds.
 
-    Events as `costs.pipeline.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1, which is paler; &B3
-    for an action that runs together with the one before it, drawn below it. held: for each stage (from when, how much),
-    a step for each change; the most is shown as a number. unit: of the events' time, for the axis.
+    Events as `costs.pipeline.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1,
+    which is paler; &B3 for an action that runs together with the one before it, drawn below it.
+    held: for each stage (from when, how much), a step for each change; the most is shown as a
+    number. unit: of the events' time, for the axis.
     """
     num_stages, end = len(held), max(event.end for event in events)
     height = FRAME + GAP + (ROW + STRIP) * num_stages
@@ -54,7 +55,7 @@ def gantt_and_memory(
 
 
 def compared(timelines: Mapping[str, Sequence[Event]], *, alt: str = "") -> go.Figure:
-    """Timelines above each other, each from its first action to its last: name -> events."""
+    """Draw timelines above each other, each from its first action to its last: name -> events."""
     names, bars = list(timelines), []
     num_stages = [1 + max(event.rank for event in timelines[name]) for name in names]
     for number, name in enumerate(names):
@@ -88,10 +89,10 @@ def bubbles(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """The bubble as a share of all time against the number of microbatches.
+    """Draw the bubble, as a share of all time, against the number of microbatches.
 
-    curves: schedule -> share (0 to 1) for each of `microbatches`, by formula. counted: schedule -> (microbatches,
-    shares), of schedules that were played or run.
+    curves: schedule -> share (0 to 1) for each of `microbatches`, by formula. counted: schedule ->
+    (microbatches, shares), of schedules that were played or run.
     """
     traces = [
         lines.line(microbatches, [100 * share for share in shares], name, *lines.look(i))
@@ -112,7 +113,10 @@ def bubbles(
 
 
 def trade(points: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
-    """What each schedule waits against what it holds: name -> (activations of the fullest stage, bubble, 0 to 1)."""
+    """Draw each schedule's bubble against what it holds.
+
+    points: name -> (activations of the fullest stage, bubble as a share, 0 to 1).
+    """
     marks = [
         {
             "type": "scatter",
@@ -141,7 +145,10 @@ def cut(
     capacity: float | None = None,
     alt: str = "",
 ) -> go.Figure:
-    """Above, how long each stage takes for a microbatch, the slowest one stronger; below, part -> bytes on each."""
+    """Draw how long each stage takes for a microbatch; below, part -> bytes on each.
+
+    The slowest stage is drawn stronger.
+    """
     names = [f"stage {stage}" for stage in range(len(seconds))]
     strength = [1.0 if time == max(seconds) else 0.5 for time in seconds]
     above = {
@@ -182,7 +189,7 @@ _TOGETHER = {"barmode": "overlay", "bargap": 0, "uniformtext": {"minsize": 8, "m
 
 
 def _rows(num_stages: int, title: str = "", **options: Any) -> dict[str, Any]:
-    """An axis with a row for each stage, the first on top."""
+    """Make an axis with a row for each stage, the first on top."""
     names = [f"stage {stage}" for stage in range(num_stages)]
     look = {
         "range": [num_stages - 0.5, -0.5],
@@ -193,7 +200,7 @@ def _rows(num_stages: int, title: str = "", **options: Any) -> dict[str, Any]:
 
 
 def _bars(events: Sequence[Event], start: float = 0.0, scale: float = 1.0) -> list[dict[str, Any]]:
-    """A set of bars for each kind of action."""
+    """Make a trace of bars for each kind of action."""
     joined = {(event.rank, event.start) for event in events if event.op.startswith("&")}
     numbers = len(events) <= LABELS * (1 + max(event.rank for event in events))
     found = []
@@ -228,29 +235,40 @@ def _bars(events: Sequence[Event], start: float = 0.0, scale: float = 1.0) -> li
                 "textangle": 0,
                 "textfont": {"color": "white", "size": 11},
                 "customdata": [event.op.lstrip("&") for event in mine],
-                "hovertemplate": "stage %{y}: %{customdata}, %{x:.3g} from %{base:.3g}<extra></extra>",
+                "hovertemplate": (
+                    "stage %{y}: %{customdata}, %{x:.3g} from %{base:.3g}<extra></extra>"
+                ),
             }
         )
     return found
 
 
 def _strips(held: Sequence[Held], end: float) -> dict[str, Any]:
-    """One area for each stage, standing on its row's lower edge; all as high as the fullest of all."""
+    """Draw an area for each stage on its row's lower edge; the fullest stage fills its row."""
     most = max(amount for steps in held for _, amount in steps)
     x: list[float | None] = []
     y: list[float | None] = []
     for stage, steps in enumerate(held):
-        floor, before = stage + THICK / 2, 0.0
-        x, y = [*x, steps[0][0]], [*y, floor]
+        floor = stage + THICK / 2
+        height = floor  # y falls as a strip rises, for the first stage is on top
+        x.append(steps[0][0])
+        y.append(floor)
         for time, amount in steps:
-            x, y = (
-                [*x, time, time],
-                [*y, floor - THICK * before / most, floor - THICK * amount / most],
-            )
-            before = amount
-        x, y = [*x, end, end, None], [*y, floor - THICK * before / most, floor, None]
+            x += [time, time]
+            y.append(height)
+            height = floor - THICK * amount / most
+            y.append(height)
+        x += [end, end, None]
+        y += [height, floor, None]
     look = {"color": style.COLOR["activations"], "width": 1}
     return {
-        "type": "scatter", "mode": "lines", "name": "activations held", "x": x, "y": y, "yaxis": "y2",
-        "fill": "toself", "line": look, "hoverinfo": "skip",
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines",
+        "name": "activations held",
+        "x": x,
+        "y": y,
+        "yaxis": "y2",
+        "fill": "toself",
+        "line": look,
+        "hoverinfo": "skip",
+    }

@@ -1,4 +1,4 @@
-"""The figures of the planner: what steps go into, why plans fail, and predictions beside published steps."""
+"""The figures of the planner: parts of steps, failures of plans, predictions and their errors."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
@@ -37,7 +37,7 @@ NEAR = 0.1  # of a prediction: the band that is drawn
 
 
 def breakdown(plans: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """One bar for each plan, its name above it: name -> part of a step (see PARTS) -> seconds."""
+    """Draw a bar for each plan below its name: name -> part of a step (see PARTS) -> seconds."""
     names, rows = list(plans), list(range(len(plans)))
     bars: list[Any] = [
         {
@@ -66,7 +66,7 @@ def breakdown(plans: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.
 
 
 def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Two bars for each case, its name above: name -> {"without overlap", "with overlap"} -> share of the step."""
+    """Draw the share of a step spent waiting: name -> "without overlap" or "with ..." -> share."""
     names, looks = (
         list(cases),
         {"without overlap": style.COLOR["idle"], "with overlap": style.COLOR["communicate"]},
@@ -91,8 +91,7 @@ def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Fig
         bars,
         x=style.axis("share of the step spent waiting (%)", range=[0, 108]),
         y=style.axis(range=[len(names) - 0.6, -0.85], visible=False),
-        alt=alt
-        or "Share of a step spent waiting for messages, without and with overlap, by machine and layout.",
+        alt=alt or "Share of a step spent waiting for messages, without and with overlap, by case.",
         height=110 + 66 * len(names),
         barmode="overlay",
         annotations=_above(names),
@@ -100,7 +99,7 @@ def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Fig
 
 
 def reasons(counts: Mapping[str, int], *, alt: str = "") -> go.Figure:
-    """How many plans fit, and how many fail for each reason: words -> count; first those that fit."""
+    """Draw how many plans fit, and how many fail for each reason: words -> count, fits first."""
     words, numbers = list(counts), list(counts.values())
     colors = [style.GREEN, *[style.COLOR["limit"]] * (len(words) - 1)]
     bar = go.Bar(
@@ -131,7 +130,7 @@ def reasons(counts: Mapping[str, int], *, alt: str = "") -> go.Figure:
 def predicted_and_published(
     rows: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[str]]], *, alt: str = ""
 ) -> go.Figure:
-    """Predicted rates against measured ones: table -> (measured, predicted, names of its rows); FLOP/s of a GPU."""
+    """Draw predicted against measured FLOP/s per GPU: table -> (measured, predicted, names)."""
     every = [rate for measured, predicted, _ in rows.values() for rate in (*measured, *predicted)]
     ends = [0.9 * min(every), 1.1 * max(every)]
     traces = [
@@ -170,10 +169,10 @@ def predicted_and_published(
         )
     return style.figure(
         traces,
-        x=style.axis("measured (10<sup>12</sup> FLOP/s of a GPU)", type="log"),
+        x=style.axis("measured (10<sup>12</sup> FLOP/s per GPU)", type="log"),
         y=style.axis("predicted", type="log"),
         alt=alt
-        or "Predicted FLOP/s of a GPU against published ones, on the line where both are equal.",
+        or "Predicted FLOP/s per GPU against published ones, on the line where both are equal.",
         height=520,
     )
 
@@ -181,7 +180,10 @@ def predicted_and_published(
 def residuals(
     errors: Mapping[str, Sequence[float]], hindsight: Mapping[str, float], *, alt: str = ""
 ) -> go.Figure:
-    """How far each prediction is off: table -> errors, shares; and what a constant in hindsight leaves, on average."""
+    """Draw the errors of predictions: table -> errors, as shares.
+
+    hindsight: table -> mean error that the best constant, chosen in hindsight, leaves.
+    """
     tables = list(errors)
     points = go.Scatter(
         x=[100 * error for each in errors.values() for error in each],
@@ -222,13 +224,13 @@ def residuals(
         x=style.axis("time too long (%)", zeroline=True, zerolinewidth=2, ticksuffix=""),
         y=style.axis(autorange="reversed", tickfont={"size": 11}),
         alt=alt
-        or "Errors of the predictions, table by table, beside those of one constant chosen in hindsight.",
+        or "Errors of the predictions by table, beside those of a constant chosen in hindsight.",
         height=130 + 38 * len(tables),
     )
 
 
 def residual_bars(errors: Mapping[str, float], *, alt: str = "") -> go.Figure:
-    """The errors of one table: name of a row -> share."""
+    """Draw the errors of one table: name of a row -> share."""
     bar = go.Bar(
         orientation="h",
         y=list(errors),
@@ -253,7 +255,10 @@ def residual_bars(errors: Mapping[str, float], *, alt: str = "") -> go.Figure:
 def products(
     sizes: Sequence[int], shares: Mapping[str, Sequence[float]], *, title: str, alt: str = ""
 ) -> go.Figure:
-    """The share of its peak that a GPU reaches: name -> share for each of `sizes`. title: what the size is of."""
+    """Draw the share of its peak that a GPU reaches: name -> share for each of `sizes`.
+
+    title: the name of the size, for the axis.
+    """
     return style.figure(
         [
             line(sizes, [100 * share for share in each], name, *look(i))
@@ -267,7 +272,7 @@ def products(
 
 
 def _above(names: Sequence[str]) -> list[dict[str, Any]]:
-    """The name of each bar above it, on two lines where one is too long for a phone."""
+    """Write the name of each bar above it, on several lines where a phone is too narrow."""
     look = {
         "xref": "paper",
         "x": 0,

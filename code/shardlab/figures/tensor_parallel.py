@@ -1,4 +1,4 @@
-"""The figures of tensor parallelism: what each rank holds, drawn to scale, and what the time of a layer goes into."""
+"""The figures of tensor parallelism: what each rank holds, to scale, and the time of a layer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,16 +23,20 @@ GAP_ACROSS, GAP_DOWN = (
     0.2,
     0.35,
 )  # between matrices, as shares of the hidden size; below, there is room for a name
-READABLE = 0.24  # numbers stand in pieces no narrower than this share of h: on a phone, the height of a digit
+# The narrowest piece with a number, as a share of h: on a phone, the height of a digit.
+READABLE = 0.24
 FADED = 0.4  # the numbers of ranks that are not chosen
 BAR, FRAME = 44, 110  # pixels
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
-    """The matrices of a layer to scale, as X @ A has them, inputs down and outputs across; a colour for each rank.
+    """Draw the matrices of a layer to scale, inputs down and outputs across, as in X @ A.
 
-    layer: name of a parameter -> how it is cut, as `cuts.block` has it; of these, the matrices are drawn.
+    Each rank has a colour.
+
+    layer: name of a parameter -> how it is cut, as `cuts.block` has it; of these, the matrices are
+    drawn.
     """
     matrices = {name.split(".")[1]: cut for name, cut in layer.items() if len(cut.shape) > 1}
     places, hidden_size = _places(matrices), matrices["q"].shape[1]
@@ -61,7 +65,7 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
 
 
 def layers(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """One bar for each case: label -> part of a layer's time (see PARTS) -> seconds."""
+    """Draw a bar for each case: label -> part of a layer's time (see PARTS) -> seconds."""
     return style.figure(
         bar_rows(cases, PARTS, "ms", scale=1e3),
         x=style.axis("forward and backward of one layer (ms)", rangemode="tozero"),
@@ -79,7 +83,10 @@ def efficiency(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Share of perfect scaling against tp. predicted: name -> share for each of `ranks`. measured: name -> both."""
+    """Draw the share of perfect scaling against tp.
+
+    predicted: name -> share for each of `ranks`. measured: name -> (numbers of ranks, shares).
+    """
     curves = [
         lines.line(ranks, [100 * share for share in shares], name, *lines.look(i))
         for i, (name, shares) in enumerate(predicted.items())
@@ -107,9 +114,10 @@ def shares_and_memory(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Above, for each tp, what the time of a layer goes into; below, the bytes of a rank by part, and capacity.
+    """Draw the parts of a layer's time for each tp; below, the bytes of a rank and the capacity.
 
-    parts: for each of `ranks`, part of a layer's time -> seconds. chosen: one of `ranks`, drawn stronger.
+    parts: for each of `ranks`, part of a layer's time -> seconds. chosen: one of `ranks`, drawn
+    stronger.
     """
     strength = [1.0 if count == chosen else FADED for count in ranks]
     bars: list[Any] = [
@@ -135,7 +143,7 @@ def shares_and_memory(
 
 
 def _places(matrices: Mapping[str, Cut]) -> dict[str, tuple[float, float]]:
-    """Left and top of each matrix: attention in a row, the first feed-forward matrices below, the last at the right."""
+    """Place each matrix, (left, top): attention in a row, gate and up below, down at the right."""
     hidden_size = matrices["q"].shape[1]
     places, left, top = {}, 0.0, 0.0
     for name in ("q", "k", "v", "out"):

@@ -1,4 +1,4 @@
-"""The wiring of a node, drawn: GPUs in a row, NVSwitch below them, PCIe switches, cards and processors above."""
+"""The wiring of a node: GPUs in a row, NVSwitch below; PCIe switches, cards, processors above."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,9 +45,10 @@ def topology(
     gpus: int | None = None,
     alt: str = "",
 ) -> go.Figure:
-    """The parts of a node and the wires between them; a wider line is a faster one.
+    """Draw the parts of a node and the wires between them; a wider line is a faster one.
 
-    paths: name -> the parts that a message passes, drawn on top. gpus: draw the first so many, and what they need.
+    paths: name -> the parts that a message passes, drawn on top. gpus: draw the first so many, and
+    what they need.
     """
     wires = [wire for wire in wires if gpus is None or not _beyond(wire, gpus)]
     places = _places(wires)
@@ -66,12 +67,12 @@ def topology(
 
 
 def row_of(part: str) -> float:
-    """How high a part stands."""
+    """Return how high `part` stands."""
     return max(height for kind, height in ROWS.items() if part.startswith(kind))
 
 
 def _beyond(wire: Wire, gpus: int) -> bool:
-    """Whether a wire leads to a GPU that is not drawn, or to a card or processor that only such a GPU needs."""
+    """Whether `wire` leads to a GPU that is not drawn, or to a part that only such a GPU needs."""
     numbers = [
         int(part.split()[-1]) for part in wire[:2] if part.startswith(("GPU", "NIC", "PCIe switch"))
     ]
@@ -79,7 +80,7 @@ def _beyond(wire: Wire, gpus: int) -> bool:
 
 
 def _places(wires: Sequence[Wire]) -> dict[str, Point]:
-    """Where each part stands: GPUs by number, everything else above what it is wired to."""
+    """Place each part: GPUs by number, everything else above what it is wired to."""
     parts = list(dict.fromkeys(part for wire in wires for part in wire[:2]))
     gpus = sorted(
         (part for part in parts if part.startswith("GPU ")), key=lambda part: int(part.split()[-1])
@@ -99,7 +100,7 @@ def _places(wires: Sequence[Wire]) -> dict[str, Point]:
 
 
 def _aside(part: str, x: Mapping[str, float]) -> float:
-    """Parts of one kind that would stand in one place stand side by side."""
+    """Return how far to shift `part`, so that parts in one place stand side by side."""
     rivals = [other for other in x if row_of(other) == row_of(part) and x[other] == x.get(part)]
     return 0.5 * (rivals.index(part) - (len(rivals) - 1) / 2) if part in rivals else 0.0
 
@@ -109,7 +110,7 @@ def _neighbours(part: str, wires: Sequence[Wire]) -> list[str]:
 
 
 def _wires(wires: Sequence[Wire], places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
-    """One trace for each kind and rate of link, with breaks between the wires."""
+    """Make a trace for each kind and rate of link, with breaks between the wires."""
     for link, kind, rate in dict.fromkeys(wire[2:] for wire in wires):
         curves = [
             _curve(places[a], places[b])
@@ -147,7 +148,7 @@ def _paths(
 
 
 def _parts(places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
-    """One trace for each kind of part, with its number; and one for those that there are once."""
+    """Make a trace for each kind of part with numbers, and one for each single part."""
     for kind, (symbol, name) in PARTS.items():
         parts = [part for part in places if part.startswith(f"{kind} ")]
         if parts:
@@ -187,7 +188,7 @@ def _beside(part: str) -> str:
 
 
 def _curve(a: Point, b: Point) -> list[Point]:
-    """A straight line; between two GPUs of the row, a bow below it."""
+    """Draw a straight line; between two GPUs of the row, a bow below it."""
     if a[1] != b[1] or a[1] != ROWS["GPU"]:
         return [a, b]
     depth = 0.25 + 0.16 * abs(a[0] - b[0])

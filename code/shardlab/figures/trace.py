@@ -1,4 +1,4 @@
-"""Timelines: what every rank computed and when it talked, drawn from the events of a trace, recorded or predicted."""
+"""Timelines: when every rank computed and communicated, from a recorded or predicted trace."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,15 +9,16 @@ from shardlab.trace import Event
 
 from . import style
 
-# A kind of event has a colour, an operation a pattern; one that has none of its own here takes the next free shape.
+# A kind of event has a colour, an operation a pattern; one that has none of its own here takes the
+# next free shape.
 PATTERNS = {"forward": "", "backward": "/", "update": "x", "all_reduce": "", "waiting": "."}
-SHAPES = ("", "/", "x", "|", "-", "+", "\\")  # without the dots, which say that a rank waits
+SHAPES = ("", "/", "x", "|", "-", "+", "\\")  # without dots, which mean waiting
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 ROW_HEIGHT, FRAME = 34, 130  # pixels
 
 
 def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.Figure:
-    """Two rows for each rank, computing (or waiting) and network, from the first start to the last end.
+    """Draw two rows for each rank, what it computes (or waits for) and what it communicates.
 
     Errors: ValueError for no events or an unknown unit.
     """
@@ -37,7 +38,7 @@ def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.
         spans(events, unit=unit),
         x=f"time ({unit})",
         y=style.axis(categoryorder="array", categoryarray=order[::-1], tickfont={"size": 12}),
-        alt=alt or f"Timeline of {len(ranks)} ranks: what each computed, and when it talked.",
+        alt=alt or f"Timeline of {len(ranks)} ranks: when each computed and communicated.",
         height=FRAME + ROW_HEIGHT * len(order),
         barmode="overlay",
         bargap=0.25,
@@ -45,12 +46,12 @@ def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.
 
 
 def row(event: Event) -> str:
-    """The name of the line on which an event is drawn."""
-    return f"rank {event.rank} {'talks' if event.kind == 'communicate' else 'computes'}"
+    """Return the name of the row on which `event` is drawn."""
+    return f"rank {event.rank} {'communicates' if event.kind == 'communicate' else 'computes'}"
 
 
 def spans(events: Sequence[Event], *, unit: str = "ms") -> list[dict[str, Any]]:
-    """One set of bars for each operation, computing first, in the order in which they first occur."""
+    """Make a trace of bars for each operation, computing first, in order of first occurrence."""
     scale, origin = UNITS[unit], min(event.start for event in events)
     first = sorted(events, key=lambda event: (event.kind == "communicate", event.start))
     ops = list(dict.fromkeys((event.kind, event.op) for event in first))
@@ -63,7 +64,7 @@ def spans(events: Sequence[Event], *, unit: str = "ms") -> list[dict[str, Any]]:
 
 
 def marker(color: str, shape: str) -> dict[str, Any]:
-    """The look of a bar: its colour, with light marks on it in one of plotly's pattern shapes ("": none)."""
+    """Make the look of a bar: a colour, and light marks in a pattern of plotly's ("": none)."""
     marks = {
         "shape": shape,
         "fillmode": "overlay",
@@ -92,7 +93,7 @@ def _bars(
 ) -> dict[str, Any]:
     first = events[0]
     name = first.op.replace("_", "-")
-    return {  # a dict, for explorers draw thousands of these and plotly's own objects are slow
+    return {  # explorers draw thousands; plotly's own objects are slow
         "type": "bar",
         "orientation": "h",
         "name": name,

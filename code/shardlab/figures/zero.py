@@ -1,4 +1,4 @@
-"""The figures of ZeRO: what each rank holds at each stage, drawn as blocks; what it sends; memory beside time."""
+"""The figures of ZeRO: what each rank holds and sends at each stage, and memory beside time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ TIMES = {  # parts of a step
     "update": trace.marker(style.COLOR["compute"], "x"),
     "waiting": trace.marker(style.COLOR["idle"], "."),
 }
-SENT = {  # what bytes are for
+SENT = {  # the purposes of bytes
     "average gradients": trace.marker(style.COLOR["gradients"], ""),
     "cut gradients": trace.marker(style.COLOR["gradients"], "/"),
     "gather after the step": trace.marker(style.COLOR["parameters"], ""),
@@ -30,9 +30,10 @@ GAP = 0.12  # between ranks, as a share of a column
 def redundancy(
     held: Mapping[str, Sequence[Mapping[str, tuple[float, float]]]], *, alt: str = ""
 ) -> go.Figure:
-    """A column for each rank, one row of columns for each stage: what it holds of every part, in its place.
+    """Draw what each rank holds of every part: a column for each rank, a row for each stage.
 
-    held: stage -> for each rank, part -> (from where, to where) of the part's numbers, as shares of the whole.
+    held: stage -> for each rank, part -> (from where, to where) of the part's numbers, as shares of
+    the whole.
     """
     stages, ranks = list(held), len(next(iter(held.values())))
     boxes: dict[str, list[tuple[float, float, float, float]]] = {part: [] for part in STATES}
@@ -78,7 +79,10 @@ def traffic(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Bytes that a rank sends in a step: label -> what they are for -> bytes. counted: label -> bytes, as points."""
+    """Draw the bytes that a rank sends in a step: label -> purpose -> bytes.
+
+    counted: label -> bytes, drawn as points.
+    """
     widest = max([sum(parts.values()) for parts in sent.values()] + list((counted or {}).values()))
     unit = next(
         unit
@@ -123,9 +127,10 @@ def memory_and_time(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Above, the bytes of a rank at each stage beside its chip's capacity; below, where the time of a step goes.
+    """Draw the bytes of a rank at each stage, beside its chip's capacity; below, a step's time.
 
-    held: stage -> part -> bytes. times: stage -> part -> seconds. chosen: one of the stages, drawn stronger.
+    held: stage -> part -> bytes. times: stage -> part -> seconds. chosen: one of the stages, drawn
+    stronger.
     """
     strength = [1.0 if stage == chosen else FADED for stage in held]
     widest = 1.03 * max([capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
@@ -166,7 +171,7 @@ def _blocks(part: str, boxes: Sequence[tuple[float, float, float, float]]) -> go
 
 
 def _outline(boxes: Sequence[tuple[float, float, float, float]]) -> go.Scatter:
-    """Rectangles (left, width, top, bottom)."""
+    """Draw the outlines of `boxes`: (left, width, top, bottom)."""
     x: list[float | None] = []
     y: list[float | None] = []
     for left, width, top, bottom in boxes:
