@@ -145,6 +145,15 @@ def test_pieces_are_equal_to_within_one_and_leave_nothing_out(length, pieces):
     assert max(sizes) - min(sizes) <= 1
 
 
+def test_the_examples_in_the_docstrings():
+    plan = Plan(name="any", num_ranks=2, num_pieces=3, steps=[])
+    assert exchanges.everyones(plan) == [[(0,), (0,), (0,)], [(1,), (1,), (1,)]]
+    assert exchanges.only(plan) == [[(0,), (0,), (0,)], [(), (), ()]]
+    assert exchanges.one_piece_each(replace(plan, num_pieces=2)) == [[(0,), ()], [(), (1,)]]
+    assert exchanges.cuts(7, 3) == [0, 3, 5, 7]
+    assert Move(0, 2, range(2, 3), COPY, shift=1).landing == range(3, 4)
+
+
 def test_the_ring_is_the_textbooks():
     """Three ranks: piece 2 leaves rank 0, rank 1 adds to it, rank 2 owns it."""
     plan = exchanges.ring_all_reduce(3)

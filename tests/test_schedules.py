@@ -10,6 +10,7 @@ from shardlab import schedules
 from shardlab.schedules import Action, Schedule, check, deadlock, loop, make, parse, plan, problems, steps, times, vee
 from shardlab.schedules.classic import groups_of
 from shardlab.schedules.steps import stuck
+from shardlab.schedules.v_shaped import Draft
 
 SMALL = [(p, m) for p in range(1, 6) for m in (1, 2, 3, 4, 5, 7, 8, 11)]
 NAMES = list(schedules.SCHEDULES)
@@ -150,8 +151,16 @@ def test_the_order_is_that_of_torchs_engine(name, p, m):
             assert list(order) == theirs
 
 
+def test_a_draft_refuses_a_w_that_is_not_due():
+    draft = Draft()
+    draft.write("F0 I0 W0")
+    with pytest.raises(ValueError, match=r"no W0 is due after \[F0, I0, W0\]; write its I first"):
+        draft.write("W0")
+
+
 @given(st.integers(1, 60), st.integers(1, 9))
 def test_groups_are_whole_and_as_equal_as_possible(number, least):
+    assert groups_of(7, 3) == [range(4), range(4, 7)]
     groups = groups_of(number, least)
     sizes = [len(group) for group in groups]
     assert [i for group in groups for i in group] == list(range(number))

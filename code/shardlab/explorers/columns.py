@@ -29,9 +29,8 @@ def join(values: Sequence[Any]) -> dict[str, Any]:
         items = [_item(values, place) for place in range(max(map(len, values)))]
         same = all("same" in branch for branch in [lengths, *items])
         return {"same": first} if same else {"items": items, "lengths": lengths}
-    same = all(
-        repr(value) == repr(first) for value in values
-    )  # 1, 1.0 and True differ, and 0.0 and -0.0
+    # By repr, 1, 1.0 and True differ, and 0.0 and -0.0.
+    same = all(repr(value) == repr(first) for value in values)
     return {"same": first} if same else {"each": [*values]}
 
 

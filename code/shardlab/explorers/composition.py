@@ -13,7 +13,10 @@ from shardlab.layout import AXES_3D, Layout, groups
 from .explorer import Explorer
 from .view import View
 
-MODEL, SEQUENCE, BATCH, NUM_NODES = "Llama 3 70B", 8192, 128, 8  # BATCH: sequences in a step
+MODEL = "Llama 3 70B"
+SEQUENCE = 8192  # tokens
+BATCH = 128  # sequences in a step
+NUM_NODES = 8
 ORDERS = {
     " · ".join(order): order
     for order in (AXES_3D, ("tp", "pp", "dp"), ("dp", "tp", "pp"), ("pp", "dp", "tp"))
@@ -57,9 +60,13 @@ def training_of(tp: int, pp: int, zero: int) -> Training:
 
 def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
     """Show one state: GPU 0 among the others."""
-    training, cluster = training_of(tp, pp, zero), nodes.cluster(MACHINE, NUM_NODES)
-    layout, axes, per_node = training.layout, ORDERS[order], cluster.node.gpus
-    capacity, held = cluster.node.chip.memory, memory.per_rank(training)
+    training = training_of(tp, pp, zero)
+    cluster = nodes.cluster(MACHINE, NUM_NODES)
+    layout = training.layout
+    axes = ORDERS[order]
+    per_node = cluster.node.gpus
+    capacity = cluster.node.chip.memory
+    held = memory.per_rank(training)
     mine = {
         axis: next(each for each in every if 0 in each)
         for axis, every in groups(layout, axes).items()
@@ -117,10 +124,8 @@ def _fitting(training: Training, capacity: float) -> str:
     whole = memory.total(training)
     if whole <= capacity:
         return f"<b>fits</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}."
-    layout, said = (
-        training.layout,
-        f"<b>does not fit</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}",
-    )
+    layout = training.layout
+    said = f"<b>does not fit</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}"
     near = [(layout.tp, layout.pp, zero) for zero in (1, 3) if zero > layout.zero and layout.dp > 1]
     near += [(2 * layout.tp, layout.pp, layout.zero), (layout.tp, 2 * layout.pp, layout.zero)]
     for tp, pp, zero in near:
@@ -134,7 +139,8 @@ def _fitting(training: Training, capacity: float) -> str:
 
 def _network(training: Training, left: dict[str, float], node: Node) -> str:
     """Say what crosses the network and how long that takes at least, beside the computing time."""
-    total, layout = sum(left.values()), training.layout
+    total = sum(left.values())
+    layout = training.layout
     if not total:
         return "Nothing leaves a node."
     seconds = total / (LINK_UTILISATION * node.network_bandwidth)

@@ -17,10 +17,8 @@ SEQUENCE = 2048  # tokens; a model with a shorter context takes its whole contex
 TOKENS = {"300 billion": 300e9, "1.4 trillion": 1.4e12, "15 trillion": 15e12}
 CHIPS = ("V100 SXM2 32 GB", "A100 SXM 80 GB", "H100 SXM 80 GB", "B200 SXM 180 GB")
 COUNTS = (1, 8, 128, 1024, 4096, 16384)
-LONG, FAR = (
-    90,
-    2.0,
-)  # LONG: days; FAR: how many times the best number of parameters is far from it
+LONG = 90  # days
+FAR = 2.0  # times the best number of parameters, or a part of it
 
 ROWS = (1, 16, 64, 256, 1024, 4096, 16384)
 WIDTHS = (128, 1024, 4096, 16384)
@@ -92,7 +90,8 @@ def roofline_explorer() -> Explorer:
 
 def roofline_view(*, rows: int, inputs: int, outputs: int, precision: str, chip: str) -> View:
     """Show one state of the explorer of the roofline."""
-    one, work = hardware.chip(chip), _product(rows, inputs, outputs, precision)
+    one = hardware.chip(chip)
+    work = _product(rows, inputs, outputs, precision)
     axis = sorted([*INTENSITIES, roofline.ridge(one, precision)])
     roofs = {chip: roofline.roof(axis, peak=one.peak(precision), bandwidth=one.memory_bandwidth)}
     here = {f"{rows:,} rows": (work.intensity, roofline.attainable(work.intensity, one, precision))}

@@ -143,7 +143,8 @@ class Explorer:
         inputs = {
             control.name: live_control(control, self._label_width()) for control in self.controls
         }
-        sentence, figure = widgets.HTML(), live.figure()
+        sentence = widgets.HTML()
+        figure = live.figure()
         seen = functools.cache(lambda *values: self.view(**dict(zip(inputs, values, strict=True))))
 
         def redraw(change: object = None) -> None:

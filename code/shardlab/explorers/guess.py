@@ -82,8 +82,10 @@ class Guess:
         """Return the form for a kernel: a box of ipywidgets that keeps guesses in a file."""
         import ipywidgets as widgets  # here, for the build of a page needs none
 
-        entry, button = live_entry(self.question), widgets.Button(description=CHECK)
-        result, answer = widgets.HTML(), widgets.HTML(self.folded())
+        entry = live_entry(self.question)
+        button = widgets.Button(description=CHECK)
+        result = widgets.HTML()
+        answer = widgets.HTML(self.folded())
 
         def check(_: object) -> None:
             given = (entry.value or "").strip()
@@ -93,11 +95,9 @@ class Guess:
                 result.value = announced(str(what_to_do))
                 return
             keep(self.question.name, given)
-            button.description, result.value, answer.value = (
-                AGAIN,
-                announced(sentence),
-                self.folded("open"),
-            )
+            button.description = AGAIN
+            result.value = announced(sentence)
+            answer.value = self.folded("open")
 
         button.on_click(check)
         self._recall(entry, button, result)
@@ -114,7 +114,9 @@ class Guess:
         except ValueError:
             return
         words = BEFORE.format(date=f"{before.day.day} {before.day:%B %Y}", guess=guess)
-        entry.value, button.description, result.value = before.given, AGAIN, html.escape(words)
+        entry.value = before.given
+        button.description = AGAIN
+        result.value = html.escape(words)
 
     def _ipython_display_(self) -> None:
         display(HTML(self.html()) if os.environ.get("SHARDLAB_STATIC") == "1" else self.widget())

@@ -14,11 +14,9 @@ from shardlab.trace import Event
 from .explorer import Explorer
 from .view import View
 
-LARGE, SMALL, SEQUENCE = (
-    "Llama 3 8B",
-    "Llama 3.2 3B",
-    4096,
-)  # with data parallelism alone, only the small one fits
+LARGE = "Llama 3 8B"
+SMALL = "Llama 3.2 3B"  # fits on one GPU, too, as data parallelism alone needs it
+SEQUENCE = 4096  # tokens
 MACHINES = (
     "Two RTX 4090",
     "Two RTX 3090, bridged",
@@ -36,7 +34,8 @@ LAYOUTS = {
     "tp=2, dp=4, pp=4": Layout(tp=2, dp=4, pp=4),
 }
 ORDERS = {" · ".join(order): order for order in permutations(AXES_3D)}  # the first axis: neighbours
-NUM_NODES, GLOBAL_BATCH = 4, 32
+NUM_NODES = 4
+GLOBAL_BATCH = 32  # sequences
 TOGETHER = 7  # layers replayed as one, so that a page is computed in seconds
 RATES = [1e9 * 2.0**exponent for exponent in range(11)]  # bytes/s of a node: 8 Gb/s to 8 Tb/s
 WAYS = {
@@ -174,7 +173,8 @@ def knee_view(*, layout: str, sequences_per_gpu: int, machine: str) -> View:
     """Show one state: the curve, its knee, and the bandwidth of the machine."""
     cluster = nodes.cluster(machine, NUM_NODES)
     *seconds, limit = curve(layout, sequences_per_gpu, machine)
-    have, at = cluster.node.network_bandwidth, knee.found(RATES, seconds, limit)
+    have = cluster.node.network_bandwidth
+    at = knee.found(RATES, seconds, limit)
     relative = [each / limit for each in seconds]
     figure = figures.knee(RATES, {layout: relative}, have=have)
     share = at / have

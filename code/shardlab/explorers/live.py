@@ -18,10 +18,7 @@ import traitlets
 from . import view
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-ONLY_CORE = (
-    "colab",
-    "kaggle",
-)  # renderers of front ends where custom widgets need a permission
+ONLY_CORE = ("colab", "kaggle")  # front ends where custom widgets need a permission
 
 
 class Figure(anywidget.AnyWidget):

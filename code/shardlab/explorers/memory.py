@@ -52,7 +52,8 @@ def device_view(
     *, model: str, chip: str, recipe: str, kept: str, microbatch: int, sequence: int
 ) -> View:
     """Show one state of the explorer of one device."""
-    capacity, (attention, recomputation) = hardware.chip(chip).memory, KEPT[kept]
+    capacity = hardware.chip(chip).memory
+    (attention, recomputation) = KEPT[kept]
     try:
         training = Training(
             spec=models.published(model).spec,
@@ -101,7 +102,8 @@ def cluster() -> Explorer:
 
 def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
     """Show one state of the explorer of a cluster."""
-    spec, capacity = models.published(model).spec, hardware.chip(CLUSTER_CHIP).memory
+    spec = models.published(model).spec
+    capacity = hardware.chip(CLUSTER_CHIP).memory
     try:
         training = Training(
             spec=spec,

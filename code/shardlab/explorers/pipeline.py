@@ -118,7 +118,9 @@ def _advice(run: Timeline, schedule: str, rest: tuple[int, int, str, float]) -> 
 
 
 def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[object]]:
-    p, m, chunks = run.schedule.num_stages, run.schedule.num_microbatches, run.schedule.num_chunks
+    p = run.schedule.num_stages
+    m = run.schedule.num_microbatches
+    chunks = run.schedule.num_chunks
     takes = {
         kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)
     }
@@ -146,7 +148,10 @@ def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[
 
 # ---- where to cut --------------------------------------------------------------------------------
 
-MODEL, SEQUENCE, CHIP, UTILISATION = "Llama 3 8B", 8192, "H100 SXM 80 GB", 0.4
+MODEL = "Llama 3 8B"
+SEQUENCE = 8192  # tokens
+CHIP = "H100 SXM 80 GB"
+UTILISATION = 0.4  # of its peak
 STAGES = 4
 
 
@@ -219,7 +224,8 @@ def _counts(cut: Cut) -> list[str]:
 
 
 def _cut_sentence(cut: Cut) -> str:
-    memory, best = chips.chip(CHIP).memory, _best()
+    memory = chips.chip(CHIP).memory
+    best = _best()
     slowest = max(cut.seconds)
     text = f"Stage {cut.slowest} is the slowest, with {units.text(slowest, 's')} for a microbatch; "
     text += f"the stages wait {units.percent(cut.waiting)} of the time for it."
@@ -234,7 +240,8 @@ def _cut_sentence(cut: Cut) -> str:
             f"<b>It does not fit</b>: {needed} in {units.text(memory, 'B')}. If it did fit: {text}"
         )
     if full or slowest > max(best.seconds):
-        layers, faster = ", ".join(_counts(best)), units.text(max(best.seconds), "s")
+        layers = ", ".join(_counts(best))
+        faster = units.text(max(best.seconds), "s")
         return f"{text} The best cut that fits has {layers} layers: {faster}."
     return f"{text} <b>No cut that fits is faster.</b>"
 

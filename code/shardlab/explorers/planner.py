@@ -89,7 +89,8 @@ def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int)
 
 def _told(found: Plans, first: step.Step) -> str:
     """Name the best plan, what it waits for, and what keeps others out."""
-    plan, lost = found.best, found.reasons
+    plan = found.best
+    lost = found.reasons
     most = max(lost, key=lost.__getitem__, default="")
     waits = {"messages": first.communication, "other stages": first.bubble}
     waiting = " and ".join(
@@ -110,9 +111,8 @@ def _told(found: Plans, first: step.Step) -> str:
 @cache
 def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> Plans:
     spec = models.published(model).spec
-    spec = replace(
-        spec, context_length=max(sequence, spec.context_length)
-    )  # rotary positions have no table to end
+    # Rotary positions have no table that ends.
+    spec = replace(spec, context_length=max(sequence, spec.context_length))
     cluster = nodes.cluster(machine, gpus // nodes.node(machine).gpus)
     return planner.search(
         Question(
@@ -139,7 +139,8 @@ def one_step_away() -> Explorer:
 
 def away_view(*, study: str, choice: str, steps: int) -> View:
     """Show one state of the explorer of what breaks."""
-    found, name = _study(study), DRAGGED[choice]
+    found = _study(study)
+    name = DRAGGED[choice]
     best = found.best
     moved = _moved(found, best, name, steps)
     timed = {f"the best: {best.name}": step.step(plans.run_of(found.question, best))}

@@ -19,7 +19,8 @@ from .view import View
 
 RANKS = [1, 2, 4, 8, 16, 32]
 HEAD = 128  # numbers per head, and hidden numbers per layer: the shape of GPT-3 175B
-VOCABULARY, SEQUENCE = 51_200, 2048  # Megatron-LM's padded GPT-2 vocabulary; GPT-3's context
+VOCABULARY = 51_200  # GPT-2's, as Megatron-LM pads it
+SEQUENCE = 2048  # GPT-3's context
 MACHINES = ["DGX A100", "DGX H100", "NVL72 rack", "PCIe box, InfiniBand NDR"]
 LITTLE, HALF = 0.1, 0.5  # shares of a layer's time that a rank waits: how it is called
 ENOUGH = 0.25  # messages over computing, by rule of thumb: more is seldom wanted
@@ -54,7 +55,8 @@ def pieces_view(*, model: str, tp: int) -> View:
         return View(
             figure, f"<b>Impossible</b>: {why}.", [["rank", "holds"], ["each", "impossible"]]
         )
-    layer, whole = cuts.block(spec, tp), models.num_parameters(spec)
+    layer = cuts.block(spec, tp)
+    whole = models.num_parameters(spec)
     figure = figures.pieces(
         layer, alt=f"The matrices of a layer of {model}, drawn to scale and cut for {tp} ranks."
     )
@@ -172,7 +174,8 @@ def layer_on(
 
 def _waiting(layer: Layer) -> str:
     """Say how long a rank waits, and up to which tp that would be little."""
-    run, whole = layer.run, units.text(layer.seconds, "s")
+    run = layer.run
+    whole = units.text(layer.seconds, "s")
     if run.tp == 1:
         return f"A single rank does not communicate: a layer takes {whole}."
     share = layer.waiting / layer.seconds
@@ -198,7 +201,9 @@ def _waiting(layer: Layer) -> str:
 
 def _fitting(layer: Layer, every: Mapping[int, Layer]) -> str:
     """Say whether the whole model fits on the ranks, or which tp would be enough."""
-    spec, held, capacity = layer.run.spec, memory.total(layer.run.training), layer.run.chip.memory
+    spec = layer.run.spec
+    held = memory.total(layer.run.training)
+    capacity = layer.run.chip.memory
     size = f"The model of {spec.num_layers} such layers ({_counted(spec)} parameters)"
     if held <= capacity:
         return f"{size} fits: {units.text(held, 'B')} of {units.text(capacity, 'B')} on each rank."

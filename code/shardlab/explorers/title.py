@@ -13,7 +13,8 @@ from .view import View
 
 # Half a million tokens in one step, as the smaller models of Brown et al. 2020 (Table 2.1) were
 # trained. A GPU computes one sequence at a time and adds up the gradients.
-GLOBAL_BATCH, SEQUENCE = 512, 1024
+GLOBAL_BATCH = 512  # sequences
+SEQUENCE = 1024  # tokens
 GPUS = tuple(2**n for n in range(10))
 BUCKETS = 24  # or fewer, of 25 MiB: on many GPUs the latency of small ones would add up
 

@@ -82,7 +82,8 @@ def points(figure: dict[str, Any]) -> list[list[Any]]:
 
     Traces without a hover text are decoration, and left out.
     """
-    layout, rows = figure["layout"], []
+    layout = figure["layout"]
+    rows = []
     data = [trace for trace in figure["data"] if trace.get("hoverinfo") != "skip"]
     titles = [
         (layout.get(axis, {}).get("title") or {}).get("text") or axis[0]
@@ -97,7 +98,9 @@ def points(figure: dict[str, Any]) -> list[list[Any]]:
 
 def trace_points(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
     """List (where, value) of each point of a trace, or (column, row, value) of a heat map."""
-    xs, ys, rows = trace.get("x") or [], trace.get("y") or [], trace.get("z")
+    xs = trace.get("x") or []
+    ys = trace.get("y") or []
+    rows = trace.get("z")
     if rows:
         return [
             (x, y, z) for y, row in zip(ys, rows, strict=True) for x, z in zip(xs, row, strict=True)

@@ -98,7 +98,8 @@ def _fitting(step: Step, fits: dict[int, bool]) -> str:
 
 
 def _time(steps: dict[int, Step], stage: int) -> str:
-    step, sent = steps[stage], sum(zero.sent_bytes(steps[stage].run.training).values())
+    step = steps[stage]
+    sent = sum(zero.sent_bytes(steps[stage].run.training).values())
     ratio = zero.ratio(step.run.training)
     share = step.waiting / step.seconds
     said = f"Each rank sends {units.text(sent, 'B')}"

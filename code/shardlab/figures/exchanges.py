@@ -10,12 +10,10 @@ from shardlab.exchanges import Cell, Move
 from . import style
 
 # The colours of a piece; the text in it says whose numbers it holds.
-EMPTY, FIRST, LAST, FINISHED = (
-    "rgba(128, 128, 128, 0.12)",
-    (214, 228, 253),
-    (46, 117, 243),
-    style.GREEN,
-)
+EMPTY = "rgba(128, 128, 128, 0.12)"
+FIRST = (214, 228, 253)  # of the numbers of one rank: red, green, blue
+LAST = (46, 117, 243)  # of those of all ranks
+FINISHED = style.GREEN
 ARRIVED = style.COLOR["communicate"]
 DARK = 0.8  # from this share of all numbers on, a cell is so dark that its text must be white
 BAR, GAP = 0.62, 0.06  # the width of a rank's buffer; what separates its pieces, as a share of one
@@ -36,7 +34,8 @@ def step(
     finished: what a piece holds when nothing is missing. Buffers are columns, equally high for any
     number of pieces; arrows pass behind them.
     """
-    num_pieces, ranks = len(held[0]), range(len(held))
+    num_pieces = len(held[0])
+    ranks = range(len(held))
     arrows = [_arrow(move, moves, num_pieces) for move in moves]
     return style.figure(
         [_cells(held, finished, moves), *_legend()],

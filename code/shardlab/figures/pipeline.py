@@ -34,7 +34,8 @@ def gantt_and_memory(
     held: for each stage (from when, how much), a step for each change; the most is shown as a
     number. unit: of the events' time, for the axis.
     """
-    num_stages, end = len(held), max(event.end for event in events)
+    num_stages = len(held)
+    end = max(event.end for event in events)
     height = FRAME + GAP + (ROW + STRIP) * num_stages
     below = STRIP * num_stages / (height - FRAME)
     return style.figure(
@@ -56,7 +57,8 @@ def gantt_and_memory(
 
 def compared(timelines: Mapping[str, Sequence[Event]], *, alt: str = "") -> go.Figure:
     """Draw timelines above each other, each from its first action to its last: name -> events."""
-    names, bars = list(timelines), []
+    names = list(timelines)
+    bars = []
     num_stages = [1 + max(event.rank for event in timelines[name]) for name in names]
     for number, name in enumerate(names):
         start = min(event.start for event in timelines[name])

@@ -67,10 +67,8 @@ def breakdown(plans: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.
 
 def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
     """Draw the share of a step spent waiting: name -> "without overlap" or "with ..." -> share."""
-    names, looks = (
-        list(cases),
-        {"without overlap": style.COLOR["idle"], "with overlap": style.COLOR["communicate"]},
-    )
+    names = list(cases)
+    looks = {"without overlap": style.COLOR["idle"], "with overlap": style.COLOR["communicate"]}
     bars = [
         go.Bar(
             orientation="h",

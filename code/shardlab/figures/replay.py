@@ -74,7 +74,8 @@ def busy(
     """
     if unit not in trace.UNITS:
         raise ValueError(f"unknown unit {unit!r}; known: {', '.join(trace.UNITS)}")
-    scale, axes = trace.UNITS[unit], ["y", *(f"y{number}" for number in range(2, len(replays) + 1))]
+    scale = trace.UNITS[unit]
+    axes = ["y", *(f"y{number}" for number in range(2, len(replays) + 1))]
     high = (1 - PART * (len(axes) - 1)) / len(axes)
     bars: list[dict[str, Any]] = []
     rows: dict[str, Any] = {}

@@ -17,7 +17,8 @@ def linked(text: str, source: str) -> HTML:
 
 def spelled(source: str) -> HTML:
     """Write `source` in full, with the site's name for each address, too long for a table."""
-    parts, begin = [], 0
+    parts = []
+    begin = 0
     for found in ADDRESS.finditer(source):
         parts += [_words(source[begin : found.start()]), _link(found[0], site(found[0]))]
         begin = found.end()

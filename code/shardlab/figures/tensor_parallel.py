@@ -19,10 +19,8 @@ PARTS = {  # of the time of a layer
 RANKS = [(color, shape) for shape in ("", "/") for color in style.PALETTE[:-1]]  # looks of ranks
 MOST_RANKS = 8  # that have a look of their own; of more, only the first has
 OTHERS, COPIED = "other ranks", "copied"  # names in the legend
-GAP_ACROSS, GAP_DOWN = (
-    0.2,
-    0.35,
-)  # between matrices, as shares of the hidden size; below, there is room for a name
+GAP_ACROSS = 0.2  # between matrices, as a share of the hidden size
+GAP_DOWN = 0.35  # with room for a name
 # The narrowest piece with a number, as a share of h: on a phone, the height of a digit.
 READABLE = 0.24
 FADED = 0.4  # the numbers of ranks that are not chosen
@@ -39,7 +37,8 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
     drawn.
     """
     matrices = {name.split(".")[1]: cut for name, cut in layer.items() if len(cut.shape) > 1}
-    places, hidden_size = _places(matrices), matrices["q"].shape[1]
+    places = _places(matrices)
+    hidden_size = matrices["q"].shape[1]
     drawn: dict[str, list[Box]] = {}
     numbers: list[tuple[float, float, str]] = []
     for name, (left, top) in places.items():
@@ -145,7 +144,9 @@ def shares_and_memory(
 def _places(matrices: Mapping[str, Cut]) -> dict[str, tuple[float, float]]:
     """Place each matrix, (left, top): attention in a row, gate and up below, down at the right."""
     hidden_size = matrices["q"].shape[1]
-    places, left, top = {}, 0.0, 0.0
+    places = {}
+    left = 0.0
+    top = 0.0
     for name in ("q", "k", "v", "out"):
         places[name] = left, top
         left += matrices[name].shape[0] + GAP_ACROSS * hidden_size
@@ -156,7 +157,8 @@ def _places(matrices: Mapping[str, Cut]) -> dict[str, tuple[float, float]]:
 
 
 def _piece(left: float, top: float, cut: Cut, rank: int) -> Box:
-    held, (outputs, inputs) = cut.held(rank), cut.shape
+    held = cut.held(rank)
+    (outputs, inputs) = cut.shape
     if cut.dim == 0:
         return left + held.start, top, len(held), inputs
     return left, top - held.start, outputs, len(held)

@@ -47,7 +47,7 @@ def topology(
 ) -> go.Figure:
     """Draw the parts of a node and the wires between them; a wider line is a faster one.
 
-    paths: name -> the parts that a message passes, drawn on top. gpus: draw the first so many, and
+    paths: name -> the parts that a message passes, drawn on top. gpus: how many GPUs to draw, with
     what they need.
     """
     wires = [wire for wire in wires if gpus is None or not _beyond(wire, gpus)]

@@ -52,7 +52,8 @@ def row(event: Event) -> str:
 
 def spans(events: Sequence[Event], *, unit: str = "ms") -> list[dict[str, Any]]:
     """Make a trace of bars for each operation, computing first, in order of first occurrence."""
-    scale, origin = UNITS[unit], min(event.start for event in events)
+    scale = UNITS[unit]
+    origin = min(event.start for event in events)
     first = sorted(events, key=lambda event: (event.kind == "communicate", event.start))
     ops = list(dict.fromkeys((event.kind, event.op) for event in first))
     return [

@@ -35,7 +35,8 @@ def redundancy(
     held: stage -> for each rank, part -> (from where, to where) of the part's numbers, as shares of
     the whole.
     """
-    stages, ranks = list(held), len(next(iter(held.values())))
+    stages = list(held)
+    ranks = len(next(iter(held.values())))
     boxes: dict[str, list[tuple[float, float, float, float]]] = {part: [] for part in STATES}
     for row, stage in enumerate(stages):
         for rank, parts in enumerate(held[stage]):
