@@ -14,7 +14,7 @@ def folder(tmp_path, monkeypatch):
     """An empty current folder, whose records are those of a learner."""
     monkeypatch.delenv("SHARDLAB_FOLDER")
     monkeypatch.delenv("SHARDLAB_STATIC", raising=False)
-    monkeypatch.setattr(learner, "_said", set())
+    monkeypatch.setattr(learner, "_printed", set())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

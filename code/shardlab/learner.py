@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = ".shardlab"
-_said: set[str] = set()  # the warnings that this process has printed
+_printed: set[str] = set()  # the warnings that this process has printed
 
 
 def append(kind: str, record: Mapping[str, Any]) -> None:
@@ -33,7 +33,7 @@ def append(kind: str, record: Mapping[str, Any]) -> None:
             cut_off = lines.read() not in (b"", b"\n")  # a full disk ended the last line early
             lines.write(b"\n" * cut_off + line.encode() + b"\n")
     except OSError as error:
-        _say_once(f"(Not recorded in {file}: {error.strerror}.)")
+        _print_once(f"(Not recorded in {file}: {error.strerror}.)")
 
 
 def read(kind: str) -> list[dict[str, Any]]:
@@ -47,12 +47,12 @@ def read(kind: str) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        _say_once(f"({file} cannot be read: {error.strerror}.)")
+        _print_once(f"({file} cannot be read: {error.strerror}.)")
         return []
     records, bad = parse(whole)
     if bad:
         lines = "1 line" if bad == 1 else f"{bad} lines"
-        _say_once(f"({lines} of {file} cannot be read and {'is' if bad == 1 else 'are'} left out.)")
+        _print_once(f"({lines} of {file} cannot be read and {'is' if bad == 1 else 'are'} left out.)")
     return records
 
 
@@ -80,7 +80,7 @@ def _file(kind: str) -> Path | None:
     return Path(folder, f"{kind}.jsonl")
 
 
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
+def _print_once(text: str) -> None:
+    if text not in _printed:
+        _printed.add(text)
         print(text)

@@ -103,10 +103,10 @@ def steps_view(*, algorithm: str, ranks: int, step: int) -> View:
     figure = drawn.step(
         held, finished, moves, alt=f"{plan.name}, {ranks} ranks, after step {after}."
     )
-    return View(figure, _said(plan, step, held, finished), _held_table(held))
+    return View(figure, _sentence(plan, step, held, finished), _held_table(held))
 
 
-def _said(plan: Plan, step: int, held: list[list[Cell]], finished: list[Cell]) -> str:
+def _sentence(plan: Plan, step: int, held: list[list[Cell]], finished: list[Cell]) -> str:
     so_far = _sent(replace(plan, steps=plan.steps[:step]))
     total = f"the busiest rank has sent <b>{so_far}</b> of its buffer"
     if step == 0:
@@ -181,15 +181,15 @@ def _fastest(size: float, ranks: int, link: hardware.Link) -> str:
 def _winners(ranks: int, link: hardware.Link) -> str:
     """Say which algorithm is the fastest up to which size."""
     best = [_fastest(size, ranks, link) for size in FINE]
-    told = []
+    winners = []
     for name, after in pairwise(best):
         if name != after:
             size = bounds.meeting(
                 FORMULAS[name](1.0, ranks), FORMULAS[after](1.0, ranks), 1.0, link
             )
             assert size is not None
-            told.append(f"<b>{name}</b> up to {units.text(size, 'B')}")
-    return f"The fastest is {', then '.join([*told, f'<b>{best[-1]}</b>'])}. "
+            winners.append(f"<b>{name}</b> up to {units.text(size, 'B')}")
+    return f"The fastest is {', then '.join([*winners, f'<b>{best[-1]}</b>'])}. "
 
 
 def _why(ranks: int, link: hardware.Link) -> str:

@@ -71,10 +71,10 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
         axis: next(each for each in every if 0 in each)
         for axis, every in groups(layout, axes).items()
     }
-    said = {axis: sum(parts.values()) for axis, parts in composition.sent(training).items()}
+    by_axis = {axis: sum(parts.values()) for axis, parts in composition.sent(training).items()}
     away = {axis: _crosses(ranks, per_node) for axis, ranks in mine.items()}
     sent = {
-        link: {axis: said[axis] * (away[axis] == outside) for axis in AXES_3D}
+        link: {axis: by_axis[axis] * (away[axis] == outside) for axis in AXES_3D}
         for link, outside in zip(figures.LINKS, (False, True), strict=True)
     }
     figure = figures.one_rank(
@@ -90,7 +90,7 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
     sentence = f"<b>{layout_name(layout)}</b> {fitting} {network}"
     rows = [["axis", "ranks in a group", "GPU 0 sends in a step", "leaves the busiest node"]]
     rows += [
-        [axis, str(len(mine[axis])), units.text(said[axis], "B"), units.text(left[axis], "B")]
+        [axis, str(len(mine[axis])), units.text(by_axis[axis], "B"), units.text(left[axis], "B")]
         for axis in AXES_3D
     ]
     rows += [[part, "", units.text(nbytes, "B"), ""] for part, nbytes in held.items()]
@@ -115,7 +115,7 @@ def _peers(
     known = {rank for each in ranks.values() for rank in each}
     ranks["none"] = tuple(rank for rank in range(layout.ranks) if rank not in known)
     return {
-        who: [(rank % per_node, rank // per_node) for rank in each] for who, each in ranks.items()
+        peer: [(rank % per_node, rank // per_node) for rank in each] for peer, each in ranks.items()
     }
 
 
@@ -125,7 +125,7 @@ def _fitting(training: Training, capacity: float) -> str:
     if whole <= capacity:
         return f"<b>fits</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}."
     layout = training.layout
-    said = f"<b>does not fit</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}"
+    verdict = f"<b>does not fit</b>: {units.text(whole, 'B')} of {units.text(capacity, 'B')}"
     near = [(layout.tp, layout.pp, zero) for zero in (1, 3) if zero > layout.zero and layout.dp > 1]
     near += [(2 * layout.tp, layout.pp, layout.zero), (layout.tp, 2 * layout.pp, layout.zero)]
     for tp, pp, zero in near:
@@ -133,8 +133,8 @@ def _fitting(training: Training, capacity: float) -> str:
             continue
         changed = training_of(tp, pp, zero)
         if memory.total(changed) <= capacity:
-            return f"{said}; {layout_name(changed.layout)} would fit."
-    return f"{said}, and no single change makes it fit."
+            return f"{verdict}; {layout_name(changed.layout)} would fit."
+    return f"{verdict}, and no single change makes it fit."
 
 
 def _network(training: Training, left: dict[str, float], node: Node) -> str:
@@ -147,11 +147,11 @@ def _network(training: Training, left: dict[str, float], node: Node) -> str:
     work = flops.model_flops(training.spec, batch=BATCH, sequence=SEQUENCE) / layout.ranks
     computing = work / (UTILISATION * node.chip.peak_flops)
     most = max(left, key=lambda axis: left[axis])
-    said = (
+    text = (
         f"In a step, {units.text(total, 'B')} leave the busiest node, most of it for {most}. "
         f"That takes its network at least {units.text(seconds, 's')}, "
         f"beside {units.text(computing, 's')} of computing."
     )
     if seconds > computing:
-        said += f" <b>The network is the limit</b>; {ADVICE[most]}."
-    return said
+        text += f" <b>The network is the limit</b>; {ADVICE[most]}."
+    return text

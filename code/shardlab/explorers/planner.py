@@ -84,10 +84,10 @@ def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int)
         alt=f"What a step of the {len(timed)} best cuts for {model} on {gpus} GPUs goes into.",
     )
     rows = [[name, units.text(each.seconds, "s")] for name, each in timed.items()]
-    return View(figure, _told(found, next(iter(timed.values()))), [header, *rows, *table])
+    return View(figure, _sentence(found, next(iter(timed.values()))), [header, *rows, *table])
 
 
-def _told(found: Plans, first: step.Step) -> str:
+def _sentence(found: Plans, first: step.Step) -> str:
     """Name the best plan, what it waits for, and what keeps others out."""
     plan = found.best
     lost = found.reasons

@@ -102,15 +102,15 @@ def _time(steps: dict[int, Step], stage: int) -> str:
     sent = sum(zero.sent_bytes(steps[stage].run.training).values())
     ratio = zero.ratio(step.run.training)
     share = step.waiting / step.seconds
-    said = f"Each rank sends {units.text(sent, 'B')}"
+    text = f"Each rank sends {units.text(sent, 'B')}"
     if stage > 0:
-        said += (
+        text += (
             f", {'as much as' if ratio < MORE else f'{ratio:.3g} times what'} data parallelism does"
         )
     how = "hardly waits" if share < LITTLE else "<b>mostly waits</b>" if share > HALF else "waits"
     times = f"{units.text(step.waiting, 's')} of {units.text(step.seconds, 's')}"
     waits = f"and {how}: {times} ({units.percent(share)})"
-    return f"{said}, {waits}.{_advice(step)}"
+    return f"{text}, {waits}.{_advice(step)}"
 
 
 def _advice(step: Step) -> str:

@@ -130,14 +130,14 @@ def one_rank(
     )
     dots = [
         go.Scatter(
-            x=[gpu for gpu, _ in peers[who]],
-            y=[node for _, node in peers[who]],
-            name={"itself": "GPU 0", "none": "others"}.get(who, f"its {who} group"),
+            x=[gpu for gpu, _ in peers[peer]],
+            y=[node for _, node in peers[peer]],
+            name={"itself": "GPU 0", "none": "others"}.get(peer, f"its {peer} group"),
             mode="markers",
             marker={"color": color, "symbol": symbol, "size": 12},
             hovertemplate="node %{y}, GPU %{x}<extra></extra>",
         )
-        for who, (color, symbol) in PEERS.items()
+        for peer, (color, symbol) in PEERS.items()
     ]
     by_axis = {
         name: {link: each[axis] for link, each in sent.items()} for axis, name in NAMES.items()

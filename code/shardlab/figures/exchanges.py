@@ -11,8 +11,8 @@ from . import style
 
 # The colours of a piece; the text in it says whose numbers it holds.
 EMPTY = "rgba(128, 128, 128, 0.12)"
-FIRST = (214, 228, 253)  # of the numbers of one rank: red, green, blue
-LAST = (46, 117, 243)  # of those of all ranks
+FIRST = (214, 228, 253)  # red, green, blue of the palest piece with numbers
+LAST = (46, 117, 243)  # of the darkest
 FINISHED = style.GREEN
 ARRIVED = style.COLOR["communicate"]
 DARK = 0.8  # from this share of all numbers on, a cell is so dark that its text must be white
