@@ -9,6 +9,7 @@ from shardlab.layout import Holding
 
 from . import interconnects, memory, style, trace
 from .bars import bar_rows
+from .boxes import Box, outline
 
 GROUPS = [
     trace.marker(color, shape) for shape in ("", "/", "x") for color in style.PALETTE[:-1]
@@ -27,7 +28,6 @@ LINKS = {
     "in several": trace.marker(style.ORANGE, "x"),
 }
 KEPT = trace.marker("rgba(0, 0, 0, 0.45)", "")  # the part of its piece that a rank updates
-Box = tuple[float, float, float, float]  # left, width, top, bottom
 
 
 def mesh(
@@ -45,21 +45,22 @@ def mesh(
         for number, group in enumerate(each):
             for rank in group:
                 left, top = _place(rank, per_node), -row * (1 + ROOM)
-                boxes.setdefault(number, []).append((left, 1 - GAP, top, top - 1))
-                texts.append(
-                    (left + (1 - GAP) / 2, top - 0.5, f"{rank}<sub>{_letter(number)}</sub>")
-                )
+                box = Box(left=left, width=1 - GAP, top=top, bottom=top - 1)
+                boxes.setdefault(number, []).append(box)
+                text = f"{rank}<sub>{_letter(number)}</sub>"
+                texts.append((left + (1 - GAP) / 2, top - 0.5, text))
         for first in range(0, num_ranks, per_node):
             last = min(first + per_node, num_ranks) - 1
             left, top = _place(first, per_node) - GAP, GAP - row * (1 + ROOM)
-            frames.append((left, _place(last, per_node) + 1 - left, top, top - 1 - 2 * GAP))
+            width = _place(last, per_node) + 1 - left
+            frames.append(Box(left=left, width=width, top=top, bottom=top - 1 - 2 * GAP))
     areas = [
         _area(f"group {_letter(number)}", GROUPS[number % len(GROUPS)], each)
         for number, each in boxes.items()
     ]
     ticks = [-row * (1 + ROOM) - 0.5 for row in range(len(groups))]
     return style.figure(
-        [_outline(frames), *areas, _numbers(texts)],
+        [outline(frames, width=1.5), *areas, _numbers(texts)],
         x={"visible": False},
         y=style.axis(tickvals=ticks, ticktext=list(groups), showgrid=False, zeroline=False),
         alt=alt or "All ranks in their nodes, three times: marked by their group along each axis.",
@@ -71,7 +72,6 @@ def pieces(held: Sequence[Holding], per_node: int, *, alt: str = "") -> go.Figur
     """Draw each replica's model as a rectangle, layers down and width across, cut into pieces.
 
     The piece of a rank has the look of its node.
-
     held: what each rank holds, from `layout.holdings`.
     """
     boxes: dict[int, list[Box]] = {}
@@ -81,10 +81,13 @@ def pieces(held: Sequence[Holding], per_node: int, *, alt: str = "") -> go.Figur
         (left, right), (top, bottom), (begin, end) = each.width, each.depth, each.states
         start = each.replica * (1 + 2 * GAP)
         height = bottom - top
-        boxes.setdefault(rank // per_node, []).append((start + left, right - left, -top, -bottom))
+        piece = Box(left=start + left, width=right - left, top=-top, bottom=-bottom)
+        boxes.setdefault(rank // per_node, []).append(piece)
         texts.append((start + (left + right) / 2, -(top + bottom) / 2, str(rank)))
         if (begin, end) != (0, 1):
-            kept.append((start + left, right - left, -top - begin * height, -top - end * height))
+            upper = -top - begin * height
+            lower = -top - end * height
+            kept.append(Box(left=start + left, width=right - left, top=upper, bottom=lower))
     areas = [
         _area(f"node {node}", GROUPS[node % len(GROUPS)], each)
         for node, each in sorted(boxes.items())
@@ -173,7 +176,7 @@ def _place(rank: int, per_node: int) -> float:
 
 
 def _area(name: str, look: Mapping[str, Any], boxes: Sequence[Box]) -> go.Scatter:
-    area = _outline(boxes)
+    area = outline(boxes, width=1.5)
     area.update(
         name=name,
         fill="toself",
@@ -182,18 +185,6 @@ def _area(name: str, look: Mapping[str, Any], boxes: Sequence[Box]) -> go.Scatte
         showlegend=True,
     )
     return area.update(line={"color": "white", "width": 1}, hoveron="fills", hoverinfo="name")
-
-
-def _outline(boxes: Sequence[Box]) -> go.Scatter:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for left, width, top, bottom in boxes:
-        x += [left, left + width, left + width, left, left, None]
-        y += [top, top, bottom, bottom, top, None]
-    line = {"color": style.GREY, "width": 1.5}
-    return go.Scatter(
-        x=x, y=y, mode="lines", line=line, hoverinfo="skip", name="", showlegend=False
-    )
 
 
 def _numbers(texts: Sequence[tuple[float, float, str]]) -> go.Scatter:

@@ -10,6 +10,7 @@ from shardlab.cuts import Cut
 from . import lines, style, trace
 from . import memory as memory_figures
 from .bars import bar_rows
+from .boxes import Box, corners
 
 PARTS = {  # of the time of a layer
     "matrices": trace.marker(style.COLOR["compute"], ""),
@@ -25,7 +26,6 @@ GAP_DOWN = 0.35  # with room for a name
 READABLE = 0.24
 FADED = 0.4  # the numbers of ranks that are not chosen
 BAR, FRAME = 44, 110  # pixels
-Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
@@ -46,8 +46,9 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
         for rank in range(0, cut.ranks, cut.holders):
             box = _piece(left, top, cut, rank)
             drawn.setdefault(_owner(cut, rank), []).append(box)
-            if _has_number(cut) and min(box[2:]) >= READABLE * hidden_size:
-                numbers.append((box[0] + box[2] / 2, box[1] - box[3] / 2, str(rank)))
+            if _has_number(cut) and min(box.width, box.height) >= READABLE * hidden_size:
+                middle = box.left + box.width / 2
+                numbers.append((middle, box.top - box.height / 2, str(rank)))
     names = [(left, top, name) for name, (left, top) in places.items()]
     lowest = min(top - matrices[name].shape[1] for name, (_, top) in places.items())
     texts = [
@@ -158,10 +159,11 @@ def _places(matrices: Mapping[str, Cut]) -> dict[str, tuple[float, float]]:
 
 def _piece(left: float, top: float, cut: Cut, rank: int) -> Box:
     held = cut.held(rank)
-    (outputs, inputs) = cut.shape
+    outputs, inputs = cut.shape
     if cut.dim == 0:
-        return left + held.start, top, len(held), inputs
-    return left, top - held.start, outputs, len(held)
+        return Box(left=left + held.start, width=len(held), top=top, bottom=top - inputs)
+    top -= held.start
+    return Box(left=left, width=outputs, top=top, bottom=top - len(held))
 
 
 def _has_number(cut: Cut) -> bool:
@@ -180,13 +182,10 @@ def _in_order(drawn: Mapping[str, Any]) -> list[str]:
 
 
 def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for left, top, width, height in boxes:
-        x += [left, left + width, left + width, left, left, None]
-        y += [top, top, top - height, top - height, top, None]
+    x, y = corners(boxes)
     named = {OTHERS: (style.GREY, ""), COPIED: (style.GREY, "x")}
     color, shape = named[name] if name in named else RANKS[int(name.split()[1])]
+    border = 0 if name == COPIED else 0.6  # copied pieces are too narrow for one
     return go.Scatter(
         x=x,
         y=y,
@@ -195,10 +194,7 @@ def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
         fill="toself",
         fillcolor=color,
         fillpattern=trace.marker(color, shape)["pattern"],
-        line={
-            "color": "white",
-            "width": 0 if name == COPIED else 0.6,
-        },  # copied pieces are too narrow for borders
+        line={"color": "white", "width": border},
         hoveron="fills",
         hoverinfo="name",
     )

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from . import lines, memory, style, trace
 from .bars import bar_rows
+from .boxes import Box, outline
 
 STATES = ("parameters", "gradients", "optimizer")
 TIMES = {  # parts of a step
@@ -37,7 +38,7 @@ def redundancy(
     """
     stages = list(held)
     ranks = len(next(iter(held.values())))
-    boxes: dict[str, list[tuple[float, float, float, float]]] = {part: [] for part in STATES}
+    boxes: dict[str, list[Box]] = {part: [] for part in STATES}
     for row, stage in enumerate(stages):
         for rank, parts in enumerate(held[stage]):
             for column, part in enumerate(STATES):
@@ -45,15 +46,16 @@ def redundancy(
                 left = rank + GAP + column * (1 - 2 * GAP) / len(STATES)
                 width = (1 - 2 * GAP) / len(STATES)
                 top = -row * (1 + 2 * GAP)
-                boxes[part].append((left, width, top - begin, top - end))
+                box = Box(left=left, width=width, top=top - begin, bottom=top - end)
+                boxes[part].append(box)
     traces = [_blocks(part, boxes[part]) for part in STATES]
-    frames = [
-        (rank + GAP, 1 - 2 * GAP, -row * (1 + 2 * GAP), -row * (1 + 2 * GAP) - 1)
-        for row in range(len(stages))
-        for rank in range(ranks)
-    ]
+    frames = []
+    for row in range(len(stages)):
+        top = -row * (1 + 2 * GAP)
+        for rank in range(ranks):
+            frames.append(Box(left=rank + GAP, width=1 - 2 * GAP, top=top, bottom=top - 1))
     return style.figure(
-        [_outline(frames), *traces],
+        [outline(frames, width=1, hoverinfo="name"), *traces],
         x=style.axis(
             "rank",
             tickvals=[rank + 0.5 for rank in range(ranks)],
@@ -157,9 +159,9 @@ def memory_and_time(
     )
 
 
-def _blocks(part: str, boxes: Sequence[tuple[float, float, float, float]]) -> go.Scatter:
+def _blocks(part: str, boxes: Sequence[Box]) -> go.Scatter:
     look = memory.PARTS[part]
-    area = _outline(boxes)
+    area = outline(boxes, width=1, hoverinfo="name")
     return area.update(
         name=part,
         fill="toself",
@@ -168,17 +170,4 @@ def _blocks(part: str, boxes: Sequence[tuple[float, float, float, float]]) -> go
         line={"color": look["color"], "width": 1},
         showlegend=True,
         hoveron="fills",
-    )
-
-
-def _outline(boxes: Sequence[tuple[float, float, float, float]]) -> go.Scatter:
-    """Draw the outlines of `boxes`: (left, width, top, bottom)."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for left, width, top, bottom in boxes:
-        x += [left, left + width, left + width, left, left, None]
-        y += [top, top, bottom, bottom, top, None]
-    line = {"color": style.GREY, "width": 1}
-    return go.Scatter(
-        x=x, y=y, mode="lines", line=line, hoverinfo="name", name="", showlegend=False
     )
