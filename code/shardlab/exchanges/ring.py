@@ -8,7 +8,7 @@ from .plan import ADD, COPY, Move, Plan, Step, checked, powers
 
 
 def ring_reduce_scatter(n: int) -> Plan:
-    """Plan a reduce-scatter: every rank adds its own numbers to each piece that comes by.
+    """Plan a reduce-scatter: every rank adds its numbers to each piece that comes by.
 
     Piece p starts on rank p + 1, passes every rank once, and reaches rank p as the sum.
     """
@@ -17,7 +17,7 @@ def ring_reduce_scatter(n: int) -> Plan:
 
 
 def ring_all_gather(n: int) -> Plan:
-    """Plan an all-gather: every rank passes on its own piece, then what it has just received."""
+    """Plan an all-gather: every rank passes on its own piece, then what arrives."""
     steps = [_turn(n, step, COPY) for step in range(checked(n) - 1)]
     return Plan(name="ring all-gather", num_ranks=n, num_pieces=n, steps=steps)
 
