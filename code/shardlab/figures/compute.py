@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from . import style
 from .bars import bar_rows
-from .lines import line, look, points
+from .lines import line, look, named, points
 from .trace import marker
 
 BOUND = {
@@ -71,7 +71,7 @@ def rooflines(
         color = look(list(roofs).index(name))[0] if name in roofs else style.COLOR["measured"]
         traces.append(points(xs, ys, f"{name}, measured", color, "measured"))
     if work:
-        traces.append(_named(work, "operation"))
+        traces.append(named(work, "operation"))
     return style.figure(
         traces,
         x=style.axis(
@@ -211,7 +211,7 @@ def splits(
         line(budgets, values, name, *look(i)) for i, (name, values) in enumerate(laws.items())
     ]
     if trained:
-        traces.append(_named(trained, "model"))
+        traces.append(named(trained, "model"))
     return style.figure(
         traces,
         x=style.axis("budget (FLOPs)", type="log", exponentformat="power", dtick=2),
@@ -258,24 +258,4 @@ def _logarithmic(
     limits = {} if span is None else {"range": [math.log10(end) for end in span]}
     return style.axis(
         title, type="log", tickvals=list(ticks), ticktext=list(ticks.values()), **limits
-    )
-
-
-def _named(places: Mapping[str, tuple[float, float]], kind: str) -> go.Scatter:
-    """Draw points with their names: high points carry them at the left, low ones at the right."""
-    falling = sorted(places, key=lambda name: -places[name][1])
-    side = ("top left", "middle left", "bottom right")
-    position = {
-        name: side[round(2 * i / max(len(falling) - 1, 1))] for i, name in enumerate(falling)
-    }
-    return go.Scatter(
-        x=[x for x, _ in places.values()],
-        y=[y for _, y in places.values()],
-        name=kind,
-        mode="markers+text",
-        text=list(places),
-        textposition=[position[name] for name in places],
-        textfont={"size": 11},
-        marker={"color": style.RED, "symbol": "circle", "size": 9},
-        hovertemplate="%{text}: %{x:.3g}, %{y:.3g}<extra></extra>",
     )

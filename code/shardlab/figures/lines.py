@@ -1,6 +1,6 @@
 """Lines and points: series, each with a colour and a dash, or a symbol, of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -36,3 +36,23 @@ def points(x: Sequence[Any], y: Sequence[Any], name: str, color: str, kind: str)
     """
     marker = {"color": color, "symbol": style.SYMBOL[kind], "size": 10}
     return go.Scatter(x=list(x), y=list(y), name=name, mode="markers", marker=marker)
+
+
+def named(places: Mapping[str, tuple[float, float]], kind: str) -> go.Scatter:
+    """Draw points with their names: high points carry them at the left, low ones at the right."""
+    falling = sorted(places, key=lambda name: -places[name][1])
+    side = ("top left", "middle left", "bottom right")
+    position = {
+        name: side[round(2 * i / max(len(falling) - 1, 1))] for i, name in enumerate(falling)
+    }
+    return go.Scatter(
+        x=[x for x, _ in places.values()],
+        y=[y for _, y in places.values()],
+        name=kind,
+        mode="markers+text",
+        text=list(places),
+        textposition=[position[name] for name in places],
+        textfont={"size": 11},
+        marker={"color": style.RED, "symbol": "circle", "size": 9},
+        hovertemplate="%{text}: %{x:.3g}, %{y:.3g}<extra></extra>",
+    )

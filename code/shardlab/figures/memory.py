@@ -66,7 +66,7 @@ def stages(
         alt=alt or "Memory of a rank of each pipeline stage, by part.",
         barmode="stack",
         bargap=0.2,
-        shapes=[] if capacity is None else [_across(capacity / UNITS[unit])],
+        shapes=[] if capacity is None else [across(capacity / UNITS[unit])],
     )
 
 
@@ -102,7 +102,7 @@ def through_step(
         y=style.axis(f"memory ({unit})", range=[0, 1.05 * highest / UNITS[unit]]),
         alt=alt or "Memory of a rank through one training step, by part.",
         hovermode="x unified",
-        shapes=[] if capacity is None else [_across(capacity / UNITS[unit])],
+        shapes=[] if capacity is None else [across(capacity / UNITS[unit])],
     )
 
 
@@ -206,7 +206,7 @@ def limit_in_legend() -> go.Scatter:
 _LIMIT = {"color": style.COLOR["limit"], "width": 3, "dash": "dash"}
 
 
-def _across(y: float) -> dict[str, Any]:
+def across(y: float, *, yref: str = "y") -> dict[str, Any]:
     """Draw a horizontal line at `y` over the whole width."""
     return {
         "type": "line",
@@ -215,7 +215,7 @@ def _across(y: float) -> dict[str, Any]:
         "y0": y,
         "y1": y,
         "xref": "paper",
-        "yref": "y",
+        "yref": yref,
         "line": _LIMIT,
     }
 

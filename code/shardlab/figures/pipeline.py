@@ -168,13 +168,6 @@ def cut(
         for bar in memory.stacked(dict(zip(names, held, strict=True)))
     ]
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0]) / 1e9
-    line = {
-        **memory.limit(0),
-        "x0": 0,
-        "x1": 1,
-        "y0": (capacity or 0) / 1e9,
-        "y1": (capacity or 0) / 1e9,
-    }
     return style.figure(
         [above, *below, *([] if capacity is None else [memory.limit_in_legend()])],
         x=style.axis(type="category", anchor="y2"),
@@ -183,7 +176,7 @@ def cut(
         alt=alt or "How long each stage takes for a microbatch, and the memory that it needs.",
         height=440,
         barmode="stack",
-        shapes=[] if capacity is None else [{**line, "xref": "paper", "yref": "y2"}],
+        shapes=[] if capacity is None else [memory.across(capacity / 1e9, yref="y2")],
     )
 
 
