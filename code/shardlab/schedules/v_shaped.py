@@ -27,8 +27,9 @@ class Draft:
             if word.startswith("W"):
                 self._settle(chunk=word[1:])
             else:
-                kind, chunk = word[-2:]
-                self._add(kind, int(chunk), joined=word.startswith("&"))
+                kind = word[-2]
+                chunk = int(word[-1])
+                self._add(kind, chunk, joined=word.startswith("&"))
 
     def _settle(self, chunk: str) -> None:
         """Append the oldest W that is due; of `chunk`, unless that is empty."""
