@@ -129,7 +129,8 @@ def test_what_is_copied_comes_from_somebody_who_knows_that_its_place_is_free(n):
 def test_a_copy_that_could_land_too_early_is_seen():
     """Rank 2 overwrites what rank 0 may still be sending to rank 1."""
     first, second = Move(0, 1, range(1), ADD), Move(2, 0, range(1), COPY)
-    assert too_early(Plan("hasty", 3, 1, [[first], [second]])) == [(1, second, 0)]
+    hasty = Plan(name="hasty", num_ranks=3, num_pieces=1, steps=[[first], [second]])
+    assert too_early(hasty) == [(1, second, 0)]
 
 
 # ---- small things ----------------------------------------------------------------------------------------------------
@@ -142,6 +143,15 @@ def test_pieces_are_equal_to_within_one_and_leave_nothing_out(length, pieces):
     assert (ends[0], ends[-1], len(sizes)) == (0, length, pieces)
     assert sizes == sorted(sizes, reverse=True)
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_the_examples_in_the_docstrings():
+    plan = Plan(name="any", num_ranks=2, num_pieces=3, steps=[])
+    assert exchanges.everyones(plan) == [[(0,), (0,), (0,)], [(1,), (1,), (1,)]]
+    assert exchanges.only(plan) == [[(0,), (0,), (0,)], [(), (), ()]]
+    assert exchanges.one_piece_each(replace(plan, num_pieces=2)) == [[(0,), ()], [(), (1,)]]
+    assert exchanges.cuts(7, 3) == [0, 3, 5, 7]
+    assert Move(0, 2, range(2, 3), COPY, shift=1).landing == range(3, 4)
 
 
 def test_the_ring_is_the_textbooks():
@@ -174,11 +184,11 @@ def test_two_levels_cross_with_a_fraction_only():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: exchanges.ring_all_reduce(0), "0 ranks have nothing to say; use at least 1"),
+        (lambda: exchanges.ring_all_reduce(0), "a collective needs ranks, got 0; use at least 1"),
         (lambda: exchanges.naive_all_reduce(-1), "at least 1"),
         (lambda: exchanges.halving_doubling_all_reduce(0), "at least 1"),
         (lambda: exchanges.hierarchical_all_reduce(6, 4), "6 ranks do not split into groups of 4; use .* 1, 2, 3, 6"),
-        (lambda: exchanges.rooted(exchanges.binomial_broadcast(3), 3), "rank 3 is none of 3 ranks; use 0 to 2"),
+        (lambda: exchanges.rooted(exchanges.binomial_broadcast(3), 3), "rank 3 is not one of 3 ranks; use 0 to 2"),
     ],
 )
 def test_bad_input_names_the_way_out(call, message):

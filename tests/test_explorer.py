@@ -51,7 +51,7 @@ def test_numbers_strings_and_bools_become_slider_select_and_checkbox() -> None:
         ({"ranks": [8, 8]}, {}, "all different"),
         ({"ranks": [8, "many"]}, {}, "all numbers, all strings"),
         ({"overlap": [True, 2]}, {}, "all numbers, all strings"),
-        ({"ranks": [1, 2]}, {"default": {"ranks": 3}}, "default 3"),
+        ({"ranks": [1, 2]}, {"default": {"ranks": 3}}, "its default is 3; take one of them"),
         ({"ranks": [1, 2]}, {"units": {"rank": "GPUs"}}, r"no control is named \['rank'\]"),
         ({"a": range(50), "b": range(41)}, {}, "50 x 41 = 2050 states, more than 2000"),
     ],

@@ -143,6 +143,13 @@ def test_the_files_of_a_folder_can_be_read_one_after_another(folder):
         pytest.fail(" -> ".join(error.args[1]))
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: path.stem)
+def test_a_file_of_tests_says_what_it_holds_true(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    first = docstring.partition("\n\n")[0]
+    assert first.endswith("."), "begin with a sentence that says what the tests hold true"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_a_file_holds_one_idea_and_says_which(path):
     assert path.read_text().count("\n") <= MAX_LINES

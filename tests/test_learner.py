@@ -14,7 +14,7 @@ def folder(tmp_path, monkeypatch):
     """An empty current folder, whose records are those of a learner."""
     monkeypatch.delenv("SHARDLAB_FOLDER")
     monkeypatch.delenv("SHARDLAB_STATIC", raising=False)
-    monkeypatch.setattr(learner, "_said", set())
+    monkeypatch.setattr(learner, "_printed", set())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -53,7 +53,7 @@ def test_lines_that_are_no_records_are_left_out_and_that_is_said_once(folder, ca
     learner.append("notes", {"n": 2})
     for _ in range(2):
         assert [record["n"] for record in learner.read("notes")] == [1, 2]
-    assert capsys.readouterr().out == "(6 lines of .shardlab/notes.jsonl cannot be read, and are left out.)\n"
+    assert capsys.readouterr().out == "(6 lines of .shardlab/notes.jsonl cannot be read and are left out.)\n"
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(folder, capsys):

@@ -10,18 +10,20 @@ from shardlab import schedules
 from shardlab.schedules import Action, Schedule, check, deadlock, loop, make, parse, plan, problems, steps, times, vee
 from shardlab.schedules.classic import groups_of
 from shardlab.schedules.steps import stuck
+from shardlab.schedules.v_shaped import Draft
 
 SMALL = [(p, m) for p in range(1, 6) for m in (1, 2, 3, 4, 5, 7, 8, 11)]
 NAMES = list(schedules.SCHEDULES)
 
 
 def everything(p, m):
-    """Every schedule for so many stages and microbatches."""
+    """Every schedule of `p` stages and `m` microbatches."""
     return [make(name, p, m) for name in NAMES] + [make("interleaved", p, m, v) for v in (1, 3, 4)]
 
 
 def mine(*rows, m=2, parts=None):
-    return Schedule("mine", tuple(tuple(parse(row)) for row in rows), m, parts or loop(len(rows)))
+    orders = tuple(tuple(parse(row)) for row in rows)
+    return Schedule(name="mine", orders=orders, num_microbatches=m, parts=parts or loop(len(rows)))
 
 
 # ---- actions -------------------------------------------------------------------------------------------------------
@@ -38,7 +40,7 @@ def test_what_is_printed_can_be_read_again(kind, microbatch, chunk, joined):
 
 
 def test_a_word_that_is_no_action_is_refused():
-    with pytest.raises(ValueError, match=r"'f3' is no action; write F3, or F3\.1 with chunk 1"):
+    with pytest.raises(ValueError, match=r"'f3' is not an action; write F3, or F3\.1 with chunk 1"):
         parse("F0 f3")
 
 
@@ -55,8 +57,8 @@ def test_the_parts_of_a_loop_and_of_a_v():
 
 @pytest.mark.parametrize("parts", [((0, 2), (1,)), ((0,), (0,)), ((0,), (2,)), ((0,),)])
 def test_every_part_is_on_one_stage(parts):
-    with pytest.raises(ValueError, match=r"2 stages with the parts .* as loop\(2\) does"):
-        Schedule("mine", ((), ()), 1, parts)
+    with pytest.raises(ValueError, match=r"2 stages cannot hold the parts .* as loop\(2\) does"):
+        Schedule(name="mine", orders=((), ()), num_microbatches=1, parts=parts)
 
 
 # ---- the schedules -------------------------------------------------------------------------------------------------
@@ -149,8 +151,16 @@ def test_the_order_is_that_of_torchs_engine(name, p, m):
             assert list(order) == theirs
 
 
+def test_a_draft_refuses_a_w_that_is_not_due():
+    draft = Draft()
+    draft.write("F0 I0 W0")
+    with pytest.raises(ValueError, match=r"no W0 is due after \[F0, I0, W0\]; write its I first"):
+        draft.write("W0")
+
+
 @given(st.integers(1, 60), st.integers(1, 9))
 def test_groups_are_whole_and_as_equal_as_possible(number, least):
+    assert groups_of(7, 3) == [range(4), range(4, 7)]
     groups = groups_of(number, least)
     sizes = [len(group) for group in groups]
     assert [i for group in groups for i in group] == list(range(number))
@@ -268,7 +278,7 @@ def test_what_the_validator_lets_pass_can_be_played_and_nothing_else(data):
     kinds = data.draw(st.sampled_from(["FB", "FIW"]))
     whole = [Action(kind, i) for i in range(m) for kind in kinds]
     orders = tuple(tuple(data.draw(st.permutations(whole))) for _ in range(p))
-    schedule = Schedule("shuffled", orders, m, loop(p))
+    schedule = Schedule(name="shuffled", orders=orders, num_microbatches=m, parts=loop(p))
     done, at = set(), [0] * p
     moved = True
     while moved:

@@ -1,3 +1,5 @@
+"""Sizes that are left out follow from the style, and sizes that make no model are refused."""
+
 import pytest
 
 from shardlab.spec import TransformerSpec
@@ -34,7 +36,7 @@ def test_grouped_heads_make_narrower_keys():
         ({"num_kv_heads": 0}, "kv_heads=0 is not a size"),
         ({"ffn_size": 0}, "ffn=0 is not a size"),
         ({"style": "bert"}, "unknown style 'bert'; known: gpt2, llama"),
-        ({"style": "llama", "num_heads": 8}, "a head of 3"),
+        ({"style": "llama", "num_heads": 8}, "the head size 3"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused(changes, message):

@@ -1,1 +1,1 @@
-"""How large models are trained on many GPUs, in code that runs. `from shardlab.ranks import comm`."""
+"""How large models are trained on many GPUs: reference implementations, with their costs."""

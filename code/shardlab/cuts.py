@@ -1,11 +1,12 @@
 """Which piece of each parameter a tensor-parallel rank holds, as plain data.
 
-Megatron-LM (Shoeybi et al. 2019, section 3, https://arxiv.org/abs/1909.08053): queries, keys, values and the first
-feed-forward matrix are cut by their outputs, so that each rank has whole heads and whole hidden units; the matrices
-that follow are cut by their inputs; embedding and head by tokens of the vocabulary. Norms, and biases that are added
-to a sum over ranks, stay whole on every rank.
+Megatron-LM (Shoeybi et al. 2019, section 3, https://arxiv.org/abs/1909.08053) cuts queries, keys,
+values and the first feed-forward matrix by their outputs, so that each rank has whole heads and
+whole hidden units. It cuts the matrices that follow by their inputs, and embedding and head by
+tokens of the vocabulary. Norms, and biases that are added to a sum over ranks, stay whole.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -14,7 +15,10 @@ from shardlab.spec import TransformerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """One parameter and how it is dealt to `ranks` ranks: in `pieces` of equal size, neighbours sharing a piece."""
+    """How one parameter is dealt to `ranks` ranks: in `pieces` of equal size.
+
+    Where there are fewer pieces than ranks, neighbours hold the same piece.
+    """
 
     shape: tuple[int, ...]  # of the whole; of a matrix [outputs, inputs], as torch stores it
     ranks: int
@@ -23,83 +27,117 @@ class Cut:
 
     @property
     def holders(self) -> int:
-        """How many ranks hold the same piece."""
+        """The number of ranks that hold the same piece."""
         return self.ranks // self.pieces
 
     @property
     def size(self) -> int:
-        """Rows (or columns) of one piece; where they do not divide, the last pieces are filled up with padding."""
+        """Rows (or columns) of one piece; where they do not divide, the last pieces are padded."""
         return 0 if self.dim is None else ceil(self.shape[self.dim] / self.pieces)
 
     @property
     def local_shape(self) -> tuple[int, ...]:
         """The shape on one rank, padding included."""
-        return tuple(self.size if dim == self.dim else length for dim, length in enumerate(self.shape))
+        shape = list(self.shape)
+        if self.dim is not None:
+            shape[self.dim] = self.size
+        return tuple(shape)
 
     def held(self, rank: int) -> range:
-        """The rows (or columns) of the whole that this rank holds, without padding; of a whole parameter, none."""
+        """Return the rows (or columns) of the whole that `rank` holds, without padding.
+
+        The range is empty for a parameter that is not cut.
+        """
         if self.dim is None:
             return range(0)
-        start, length = rank // self.holders * self.size, self.shape[self.dim]
+        length = self.shape[self.dim]
+        start = rank // self.holders * self.size
         return range(min(start, length), min(start + self.size, length))
 
 
 def block(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
-    """The parameters of one layer, by their names in the reference model.
+    """Cut the parameters of one layer, by their names in the reference model.
 
-    Where there are fewer key/value heads than ranks, tp / kv_heads neighbours hold the same head. What does not split
-    is for `layout.Layout.check` to refuse.
+    With fewer key/value heads than ranks, tp / kv_heads neighbours hold the same head. A `tp` that
+    does not split the layer is refused by `layout.Layout.check`, not here.
     """
-    h, kv, f, bias = spec.hidden_size, spec.kv_size, spec.ffn, spec.style == "gpt2"
-    mlp = ("up",) if spec.style == "gpt2" else ("gate", "up")
-    return {
+    hidden = spec.hidden_size
+    linear = _Linear(tp=tp, bias=spec.style == "gpt2")
+    kv_pieces = min(spec.kv_heads, tp)
+    first = ("up",) if spec.style == "gpt2" else ("gate", "up")
+    cuts = {
         **_norm("attention_norm", spec, tp),
-        **_linear("attention.q", h, h, tp, dim=0, bias=bias),
-        **_linear("attention.k", kv, h, tp, dim=0, bias=bias, pieces=min(spec.kv_heads, tp)),
-        **_linear("attention.v", kv, h, tp, dim=0, bias=bias, pieces=min(spec.kv_heads, tp)),
-        **_linear("attention.out", h, h, tp, dim=1, bias=bias),
+        **linear.by_outputs("attention.q", hidden, hidden),
+        **linear.by_outputs("attention.k", spec.kv_size, hidden, pieces=kv_pieces),
+        **linear.by_outputs("attention.v", spec.kv_size, hidden, pieces=kv_pieces),
+        **linear.by_inputs("attention.out", hidden, hidden),
         **_norm("mlp_norm", spec, tp),
-        **{name: cut for first in mlp for name, cut in _linear(f"mlp.{first}", f, h, tp, dim=0, bias=bias).items()},
-        **_linear("mlp.down", h, f, tp, dim=1, bias=bias),
     }
+    for name in first:
+        cuts |= linear.by_outputs(f"mlp.{name}", spec.ffn, hidden)
+    return cuts | linear.by_inputs("mlp.down", hidden, spec.ffn)
 
 
 def ends(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
-    """The parameters before and after the layers; a tied head is the embedding."""
-    vocabulary = Cut(shape=(spec.vocab_size, spec.hidden_size), ranks=tp, dim=0, pieces=tp)
-    positions = Cut(shape=(spec.context_length, spec.hidden_size), ranks=tp)
-    return {
-        "embedding.tokens.weight": vocabulary,
-        **({"embedding.positions.weight": positions} if spec.style == "gpt2" else {}),
-        **_norm("norm", spec, tp),
-        **({} if spec.tied else {"head.weight": vocabulary}),
-    }
+    """Cut the parameters before and after the layers. A tied head is the embedding: not listed."""
+    hidden = spec.hidden_size
+    vocabulary = Cut(shape=(spec.vocab_size, hidden), ranks=tp, dim=0, pieces=tp)
+    cuts = {"embedding.tokens.weight": vocabulary}
+    if spec.style == "gpt2":
+        cuts["embedding.positions.weight"] = Cut(shape=(spec.context_length, hidden), ranks=tp)
+    cuts |= _norm("norm", spec, tp)
+    if not spec.tied:
+        cuts["head.weight"] = vocabulary
+    return cuts
 
 
 def model(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
-    """Every parameter of the reference model, by name; a tied one stands once."""
+    """Cut every parameter of the reference model, by name; a tied one is listed once."""
+    cuts = ends(spec, tp)
     layer = block(spec, tp)
-    layers = {f"blocks.{i}.{name}": cut for i in range(spec.num_layers) for name, cut in layer.items()}
-    return {**ends(spec, tp), **layers}
+    for index in range(spec.num_layers):
+        cuts |= {f"blocks.{index}.{name}": cut for name, cut in layer.items()}
+    return cuts
 
 
 def num_parameters(spec: TransformerSpec, tp: int) -> int:
-    """Numbers that one rank holds, padding and what it shares with others included."""
-    first, layer = (sum(prod(cut.local_shape) for cut in cuts(spec, tp).values()) for cuts in (ends, block))
-    return first + spec.num_layers * layer
+    """Count the numbers that one rank holds, with padding and what other ranks hold as well."""
+    return _held(ends(spec, tp)) + spec.num_layers * _held(block(spec, tp))
 
 
-def _linear(
-    name: str, outputs: int, inputs: int, tp: int, *, dim: int, bias: bool, pieces: int | None = None
-) -> dict[str, Cut]:
-    pieces = tp if pieces is None else pieces
-    weight = {f"{name}.weight": Cut(shape=(outputs, inputs), ranks=tp, dim=dim, pieces=pieces)}
-    if not bias:
-        return weight
-    along = Cut(shape=(outputs,), ranks=tp, dim=0, pieces=pieces) if dim == 0 else Cut(shape=(outputs,), ranks=tp)
-    return {**weight, f"{name}.bias": along}
+def _held(cuts: Mapping[str, Cut]) -> int:
+    return sum(prod(cut.local_shape) for cut in cuts.values())
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """Cuts the linear layers of a block: weight [outputs, inputs] and, with `bias`, [outputs]."""
+
+    tp: int
+    bias: bool
+
+    def by_outputs(
+        self, name: str, outputs: int, inputs: int, pieces: int | None = None
+    ) -> dict[str, Cut]:
+        """Cut weight and bias into `pieces` (None: one for each rank), each with whole outputs."""
+        pieces = self.tp if pieces is None else pieces
+        weight = Cut(shape=(outputs, inputs), ranks=self.tp, dim=0, pieces=pieces)
+        bias = Cut(shape=(outputs,), ranks=self.tp, dim=0, pieces=pieces)
+        return self._named(name, weight, bias)
+
+    def by_inputs(self, name: str, outputs: int, inputs: int) -> dict[str, Cut]:
+        """Cut the weight by its inputs; the bias is added to a sum over ranks and stays whole."""
+        weight = Cut(shape=(outputs, inputs), ranks=self.tp, dim=1, pieces=self.tp)
+        bias = Cut(shape=(outputs,), ranks=self.tp)
+        return self._named(name, weight, bias)
+
+    def _named(self, name: str, weight: Cut, bias: Cut) -> dict[str, Cut]:
+        named = {f"{name}.weight": weight}
+        return {**named, f"{name}.bias": bias} if self.bias else named
 
 
 def _norm(name: str, spec: TransformerSpec, tp: int) -> dict[str, Cut]:
-    whole, names = Cut(shape=(spec.hidden_size,), ranks=tp), ("weight", "bias")
-    return {f"{name}.{each}": whole for each in names[: 2 if spec.style == "gpt2" else 1]}
+    """LayerNorm has a weight and a bias, RMSNorm a weight; every rank holds all of them."""
+    whole = Cut(shape=(spec.hidden_size,), ranks=tp)
+    parts = ("weight", "bias") if spec.style == "gpt2" else ("weight",)
+    return {f"{name}.{part}": whole for part in parts}

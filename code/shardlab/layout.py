@@ -1,24 +1,28 @@
-"""Layout: how many ways a run is cut along each axis, which cuts a model allows, and which ranks talk to each other.
+"""Layout: how many ways a run is cut along each axis, which cuts a model allows, and the groups.
 
-The axes are those of Megatron-LM (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473), ZeRO (Rajbhandari et
-al. 2020, https://arxiv.org/abs/1910.02054), and the context and expert axes of Llama 3 (https://arxiv.org/abs/2407.21783)
-and GShard (https://arxiv.org/abs/2006.16668).
+The axes are those of Megatron-LM (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473), ZeRO
+(Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054), and the context and expert axes of
+Llama 3 (https://arxiv.org/abs/2407.21783) and GShard (https://arxiv.org/abs/2006.16668).
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
-from typing import NamedTuple
 
 from shardlab.spec import TransformerSpec
 
-ZERO_STAGES = {0: "everything on every rank", 1: "optimizer cut", 2: "+ gradients cut", 3: "+ parameters cut"}
+ZERO_STAGES = {
+    0: "everything on every rank",
+    1: "optimizer cut",
+    2: "+ gradients cut",
+    3: "+ parameters cut",
+}
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
-AXES = ("tp", "cp", "dp", "pp")  # of the mesh, in Megatron-LM's order: the ranks of tp are neighbours
+AXES = ("tp", "cp", "dp", "pp")  # of the mesh, in Megatron-LM's order: tp ranks are neighbours
 AXES_3D = ("tp", "dp", "pp")  # an order for layouts without context parallelism
-# A mesh has an axis inside dp, too: ep neighbours along dp hold different experts; edp, "expert data parallel" in
-# Megatron-LM, joins the dp / ep ranks that hold the same ones.
+# The mesh has an axis inside dp, too. ep neighbours along dp hold different experts; edp, "expert
+# data parallel" in Megatron-LM, joins the dp / ep ranks that hold the same ones.
 PARTS = {"dp": ("ep", "edp")}
 
 
@@ -32,47 +36,51 @@ class Layout:
     cp: int = 1  # context parallel: ranks that share each sequence
     ep: int = 1  # expert parallel: ranks, taken from those of dp, that hold different experts
     zero: int = 0  # the ZeRO stage, over dp * cp ranks: see ZERO_STAGES
-    sequence_parallel: bool = False  # whether the tp ranks also share what lies between the matrices (Megatron)
+    sequence_parallel: bool = False  # whether tp ranks also share what lies between the matrices
 
     def __post_init__(self) -> None:
         for name in DEGREES:
             degree = getattr(self, name)
             if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-                raise ValueError(f"{name}={degree!r} is not a number of ranks; use a whole number of at least 1")
+                raise ValueError(
+                    f"{name}={degree!r} is not a number of ranks; use a whole number of at least 1"
+                )
         if self.zero not in ZERO_STAGES:
             raise ValueError(f"ZeRO has the stages {listed(ZERO_STAGES)}, not {self.zero}")
         if self.dp % self.ep:
             raise ValueError(
-                f"the ep={self.ep} ranks that hold different experts are taken from the dp={self.dp} ranks; "
-                f"use ep = {listed(divisors(self.dp))}"
+                f"the ep={self.ep} ranks that hold different experts are taken from the "
+                f"dp={self.dp} ranks; use ep = {listed(divisors(self.dp))}"
             )
 
     @property
     def ranks(self) -> int:
-        """How many ranks the run has. Those of ep are among those of dp."""
+        """The number of ranks of the run. Those of ep are among those of dp."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
     def replicas(self) -> int:
-        """How many ranks hold the same states, or share them under ZeRO."""
+        """The number of ranks that hold the same states, or share them under ZeRO."""
         return self.dp * self.cp
 
     def check(self, spec: TransformerSpec) -> None:
-        """Errors: ValueError with the degrees that would work, where the model does not split this way."""
-        if self.tp not in (works := tensor_degrees(spec)):
+        """Raise ValueError, with the degrees that work, unless the layout splits `spec` evenly."""
+        works = tensor_degrees(spec)
+        if self.tp not in works:
             raise ValueError(
-                f"{spec.num_heads} heads, {spec.kv_heads} key/value heads and ffn={spec.ffn} do not split over "
-                f"tp={self.tp}; use tp = {listed(works)}"
+                f"{spec.num_heads} heads, {spec.kv_heads} key/value heads and ffn={spec.ffn} "
+                f"do not split over tp={self.tp}; use tp = {listed(works)}"
             )
         if self.pp > spec.num_layers:
             raise ValueError(
-                f"{spec.num_layers} layers leave some of pp={self.pp} stages empty; use pp = {spec.num_layers} or less"
+                f"{spec.num_layers} layers leave some of pp={self.pp} stages empty; "
+                f"use pp = {spec.num_layers} or less"
             )
         if self.ep > 1:
             raise ValueError(f"ep={self.ep} splits experts, and this model has none; use ep = 1")
 
     def kv_heads(self, spec: TransformerSpec) -> int:
-        """Key/value heads on each tp rank; where tp is larger than their number, several ranks hold the same one."""
+        """Count the key/value heads on each tp rank; ranks share one where heads are fewer."""
         return max(1, spec.kv_heads // self.tp)
 
 
@@ -80,56 +88,76 @@ ONE_RANK = Layout()
 
 
 def tensor_degrees(spec: TransformerSpec) -> list[int]:
-    """Every tp that cuts heads and feed-forward block evenly; a degree that divides the heads divides the width too."""
-    return [tp for tp in divisors(spec.num_heads) if spec.ffn % tp == 0 and _even(spec.kv_heads, tp)]
+    """List every tp that cuts heads and feed-forward block evenly.
+
+    A degree that divides the heads divides the hidden size too.
+    """
+    return [
+        tp for tp in divisors(spec.num_heads) if spec.ffn % tp == 0 and _divides(spec.kv_heads, tp)
+    ]
 
 
-def _even(kv_heads: int, tp: int) -> bool:
+def _divides(kv_heads: int, tp: int) -> bool:
+    """Whether each rank gets equally many key/value heads, or equally many ranks share each."""
     return kv_heads % tp == 0 or tp % kv_heads == 0
 
 
 def stages(num_layers: int, pp: int) -> list[range]:
-    """The layers of each pipeline stage, in order; where they do not divide, the first stages take one more.
+    """Deal the layers to `pp` pipeline stages, in order; the first stages take one more.
 
     Errors: ValueError where a stage would be empty.
     """
     if not 1 <= pp <= num_layers:
-        raise ValueError(f"{num_layers} layers do not fill pp={pp} stages; use pp = 1 to {num_layers}")
+        raise ValueError(
+            f"{num_layers} layers do not fill pp={pp} stages; use pp = 1 to {num_layers}"
+        )
     share, more = divmod(num_layers, pp)
     starts = [stage * share + min(stage, more) for stage in range(pp + 1)]
     return [range(start, end) for start, end in pairwise(starts)]
 
 
 def strides(layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
-    """How far apart two neighbours along each axis are: ranks are numbered along the axes, the first one fastest.
+    """Return how far apart two neighbours along each axis are.
 
-    With ("tp", "cp", "dp", "pp") the ranks of a tensor-parallel group are neighbours, and share a node if the group is
-    no larger (Narayanan et al. 2021, section 4). An order may leave out axes of one rank.
-    Errors: ValueError for an order that names an axis twice, an unknown one, or leaves out one that is cut.
+    Ranks are numbered along the axes of `order`, the first one fastest. With ("tp", "cp", "dp",
+    "pp") the ranks of a tensor-parallel group are neighbours, and share a node if the group is no
+    larger (Narayanan et al. 2021, section 4). An order may leave out axes of one rank.
+    Errors: ValueError for an order that names an axis twice or an unknown one, or leaves out one
+    that is cut.
     """
     needed = {axis for axis in AXES if getattr(layout, axis) > 1}
-    if len(set(order)) < len(order) or not needed <= set(order) <= set(AXES):
+    named = set(order)
+    if len(named) < len(order) or not needed <= named <= set(AXES):
         raise ValueError(
-            f"{list(order)} is no order of the axes {listed(AXES)}; name each once, those of degree 1 if you like"
+            f"{list(order)} is not an order of the axes {listed(AXES)}; name each once "
+            "(an axis of degree 1 may be left out)"
         )
     sizes = [getattr(layout, axis) for axis in order]
     return {axis: prod(sizes[:index]) for index, axis in enumerate(order)}
 
 
 def coordinates(rank: int, layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
-    """The place of a rank along each axis, those of `order` first; numbered as `strides` says, with its errors."""
-    place = {axis: rank // step % getattr(layout, axis) for axis, step in strides(layout, order).items()}
+    """Return the place of `rank` along each axis, those of `order` first; see `strides`."""
+    place = {}
+    for axis, stride in strides(layout, order).items():
+        place[axis] = rank // stride % getattr(layout, axis)
     return place | {axis: 0 for axis in AXES if axis not in place}
 
 
 def groups(layout: Layout, order: Sequence[str] = AXES) -> dict[str, list[tuple[int, ...]]]:
-    """For each axis of `order` the groups of ranks that differ in that axis only, in order of their first ranks."""
+    """List, for each axis of `order`, the groups of ranks that differ along that axis only.
+
+    The groups of an axis are in the order of their first ranks.
+    """
     return {axis: together(layout, (axis,), order) for axis in order}
 
 
-def together(layout: Layout, axes: Sequence[str], order: Sequence[str] = AXES) -> list[tuple[int, ...]]:
-    """The groups of ranks that differ in these axes only: with ("tp", "pp") those that hold one model between them.
+def together(
+    layout: Layout, axes: Sequence[str], order: Sequence[str] = AXES
+) -> list[tuple[int, ...]]:
+    """List the groups of ranks that differ along `axes` only.
 
+    With ("tp", "pp") the ranks of a group hold one model between them.
     axes: of AXES, or "ep" and "edp", the parts of dp.
     """
     varied = {part for axis in axes for part in PARTS.get(axis, (axis,))}
@@ -137,12 +165,14 @@ def together(layout: Layout, axes: Sequence[str], order: Sequence[str] = AXES) -
     for rank in range(layout.ranks):
         place = coordinates(rank, layout, order)
         place["edp"], place["ep"] = divmod(place.pop("dp"), layout.ep)
-        found.setdefault(tuple(place[axis] for axis in sorted(place) if axis not in varied), []).append(rank)
+        shared = tuple(place[axis] for axis in sorted(place) if axis not in varied)
+        found.setdefault(shared, []).append(rank)
     return [tuple(group) for group in found.values()]
 
 
-class Holding(NamedTuple):
-    """What a rank holds, as shares of the whole model: a rectangle, and what of its states the rank steps."""
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What a rank holds, as shares of the whole model: a rectangle, and the states it updates."""
 
     replica: int
     width: tuple[float, float]  # of every layer, from where to where: cut by tp
@@ -151,24 +181,37 @@ class Holding(NamedTuple):
 
 
 def holdings(layout: Layout, num_layers: int, order: Sequence[str] = AXES) -> list[Holding]:
-    """What each rank holds, in order of the ranks. The ranks of cp hold the same states, as those of dp do."""
-    found, cut = [], stages(num_layers, layout.pp)
+    """Return what each rank holds, in order of the ranks.
+
+    The ranks of cp hold the same states, as those of dp do.
+    """
+    found = []
+    layers = stages(num_layers, layout.pp)
     for rank in range(layout.ranks):
         place = coordinates(rank, layout, order)
-        held, replica = cut[place["pp"]], place["dp"] * layout.cp + place["cp"]
-        width = place["tp"] / layout.tp, (place["tp"] + 1) / layout.tp
-        depth = held.start / num_layers, held.stop / num_layers
-        share = replica / layout.replicas, (replica + 1) / layout.replicas
-        found.append(Holding(replica, width, depth, share if layout.zero else (0.0, 1.0)))
+        held = layers[place["pp"]]
+        replica = place["dp"] * layout.cp + place["cp"]
+        holding = Holding(
+            replica=replica,
+            width=_share(place["tp"], layout.tp),
+            depth=(held.start / num_layers, held.stop / num_layers),
+            states=_share(replica, layout.replicas) if layout.zero else (0.0, 1.0),
+        )
+        found.append(holding)
     return found
 
 
+def _share(index: int, count: int) -> tuple[float, float]:
+    """Where piece `index` of `count` equal pieces begins and ends, in a whole of length 1."""
+    return index / count, (index + 1) / count
+
+
 def divisors(number: int) -> list[int]:
-    """Every whole number that divides it, smallest first."""
+    """List every whole number that divides `number`, smallest first."""
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 
 
 def listed(things: Iterable[object]) -> str:
-    """Numbers or names as an error message shows them."""
+    """Join numbers or names as an error message shows them."""
     return ", ".join(map(str, things))

@@ -1,4 +1,4 @@
-"""What the benches of the book measured: the files that `bench/` writes, and how a page names their circumstances."""
+"""What the benches measured: the files that `bench/` writes, as tables and words for a page."""
 
 import ast
 import json
@@ -12,76 +12,92 @@ SPREAD = {"median", "quartile 1", "quartile 3"}
 def results(stem: str) -> dict[str, Any]:
     """Return what bench/<stem>.py wrote.
 
-    Errors: FileNotFoundError that names the command, where nothing was written.
+    Errors: FileNotFoundError, with the command that writes the file.
     """
     path = project.BENCH / "results" / f"{stem}.json"
     if not path.is_file():
         raise FileNotFoundError(
-            f"there is no bench/results/{stem}.json; run python bench/{stem}.py in the project's folder"
+            f"there is no bench/results/{stem}.json; "
+            f"run python bench/{stem}.py in the project's folder"
         )
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
 def setting(found: dict[str, Any]) -> str:
-    """The circumstances of a measurement in a few words."""
+    """Describe where and when the results `found` were measured: machine, torch, date."""
     here = found["setting"]
     machine = ", ".join(here["gpus"]) or f"{here['cores']} cores of {here['processor']}"
     return f"{machine}, torch {here['torch']}, {here['date']}"
 
 
 def spread(ratio: dict[str, float]) -> str:
-    """A median with its quartiles: 1.02 (0.98-1.05)."""
-    return f"{ratio['median']:.2f} ({ratio['quartile 1']:.2f}-{ratio['quartile 3']:.2f})"
+    """Write a median with its quartiles: 1.02 (0.98-1.05)."""
+    median, low, high = (ratio[name] for name in ("median", "quartile 1", "quartile 3"))
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
 def stems() -> list[str]:
-    """Names of all that was measured, in alphabetical order."""
+    """List the names of all benches with results, in alphabetical order."""
     return sorted(path.stem for path in (project.BENCH / "results").glob("*.json"))
 
 
 def question(stem: str) -> str:
-    """What a bench is about: the first sentence in its file."""
+    """Return what a bench asks: the first paragraph in its file."""
     text = (project.BENCH / f"{stem}.py").read_text(encoding="utf-8")
-    (words, *_) = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
-    return " ".join(words.split())
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    first, _, _ = docstring.partition("\n\n")
+    return " ".join(first.split())
 
 
 def proofs(kind: str) -> dict[str, list[list[Any]]]:
-    """Claims that tests prove, as a table for each chapter: of "parity" between tensors, or "counted" numbers."""
+    """Return the claims that tests prove, as a table for each chapter.
+
+    kind: "parity", of tensors that are equal, or "counted", of numbers that a formula predicts.
+    """
     tables: dict[str, list[list[Any]]] = {}
-    largest = ["largest"] if kind == "counted" else []
-    header = ["claim", "ranks", "cases", "numbers", *largest, "worst difference", "allowed", "test"]
+    sizes = ["cases", "numbers"]
+    if kind == "counted":
+        sizes.append("largest")
+    header = ["claim", "ranks", *sizes, "worst difference", "allowed", "test"]
     for row in results("proofs")["proofs"]:
         if row["kind"] == kind:
-            sizes = [row[name] for name in ("cases", "numbers", *largest)]
-            worst = [row.get(name) for name in ("difference", "allowed")]
-            worst = [None if x is None else f"{x:.1e}" if x else "0" for x in worst]
-            shown = [row["claim"], _ranges(row["ranks"]), *sizes, *worst, row["test"].removeprefix("tests/")]
-            tables.setdefault(row["chapter"].replace("_", " "), [header]).append(shown)
+            shown = [row["claim"], _ranges(row["ranks"]), *(row[name] for name in sizes)]
+            shown += [_error(row.get(name)) for name in ("difference", "allowed")]
+            shown.append(row["test"].removeprefix("tests/"))
+            chapter = row["chapter"].replace("_", " ")
+            tables.setdefault(chapter, [header]).append(shown)
     return tables
 
 
+def _error(x: float | None) -> str | None:
+    if x is None:
+        return None
+    return f"{x:.1e}" if x else "0"
+
+
 def _ranges(numbers: list[int]) -> str:
-    """Rising numbers in a few words: 1-4, 8."""
+    """Write rising numbers as ranges: 1-4, 8."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][-1] + 1:
             runs[-1].append(n)
         else:
             runs.append([n])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    words = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return ", ".join(words)
 
 
 def tables(found: dict[str, Any]) -> dict[str, list[list[Any]]]:
-    """All that a file of results holds beside its setting, as tables with a header, by title."""
+    """Turn all results of a file, but for its setting, into tables with a header: title -> rows."""
     named: dict[str, list[list[Any]]] = {}
-    _collect("", {key: value for key, value in found.items() if key != "setting"}, named)
+    measured = {key: value for key, value in found.items() if key != "setting"}
+    _collect("", measured, named)
     return named
 
 
 def _collect(title: str, found: dict[str, Any], named: dict[str, list[list[Any]]]) -> None:
-    """Values go into one table, every list of rows and every dictionary of rows into its own."""
+    """Add to `named` one table of the values, and one for each list or dictionary of rows."""
     facts = [[key, _shown(value)] for key, value in found.items() if _is_value(value)]
     if facts:
         named[title or "in short"] = [["what", "value"], *facts]
@@ -90,47 +106,63 @@ def _collect(title: str, found: dict[str, Any], named: dict[str, list[list[Any]]
         if isinstance(value, list) and not _is_value(value):
             _add_rows(name, value, named)
         elif not _is_value(value) and all(map(_is_row, value.values())):
-            _add_rows(name, [{"": label, **row} for label, row in value.items()], named)
+            rows = [{"": label, **row} for label, row in value.items()]
+            _add_rows(name, rows, named)
         elif not _is_value(value):
             _collect(name, value, named)
 
 
 def _add_rows(title: str, rows: list[dict[str, Any]], named: dict[str, list[list[Any]]]) -> None:
-    """A table of the rows' own values, and one for each dictionary in them, beside what tells the rows apart."""
-    own = [key for key, value in rows[0].items() if _is_value(value)]
-    apart = [key for key in own if isinstance(rows[0][key], str | int)]
-    parts = [key for key, value in rows[0].items() if key not in own and isinstance(value, dict)]
+    """Add a table of the rows' own values, and one for each dictionary in the rows.
+
+    The tables of dictionaries begin with the columns that tell the rows apart.
+    """
+    first = rows[0]
+    own = [key for key, value in first.items() if _is_value(value)]
+    apart = [key for key in own if isinstance(first[key], str | int)]
+    parts = [key for key, value in first.items() if key not in own and isinstance(value, dict)]
     if own != apart or not parts:
         named[title] = [own, *([_shown(row.get(key)) for key in own] for row in rows)]
     for part in parts:
-        flat = [_flat(row.get(part, {})) for row in rows]
-        columns = list(dict.fromkeys(key for each in flat for key in each))
-        both = [
-            [row[key] for key in apart] + [_shown(each.get(key)) for key in columns]
-            for row, each in zip(rows, flat, strict=True)
-        ]
-        named[f"{title}: {part}"] = [[*apart, *columns], *both]
+        named[f"{title}: {part}"] = _of_part(rows, apart, part)
     for row in rows:
         for part in row.keys() - {*own, *parts}:
-            _add_rows(f"{title}, {row[apart[0]]}: {part}", row[part], named)
+            label = row[apart[0]]
+            _add_rows(f"{title}, {label}: {part}", row[part], named)
+
+
+def _of_part(rows: list[dict[str, Any]], apart: list[str], part: str) -> list[list[Any]]:
+    """Make the table of the dictionaries `part`, beside the columns `apart`."""
+    flat = [_flat(row.get(part, {})) for row in rows]
+    columns = list(dict.fromkeys(key for each in flat for key in each))
+    table = [[*apart, *columns]]
+    for row, each in zip(rows, flat, strict=True):
+        labels = [row[key] for key in apart]
+        values = [_shown(each.get(key)) for key in columns]
+        table.append(labels + values)
+    return table
 
 
 def _flat(x: Any, name: str = "") -> dict[str, Any]:
-    """The values of nested dictionaries by the keys that lead to each."""
+    """Flatten nested dictionaries: {"a": {"b": 1}} becomes {"a, b": 1}."""
     if _is_value(x):
         return {name: x}
-    inner = ((f"{name}, {key}" if name else key, value) for key, value in x.items())
-    return {path: leaf for key, value in inner for path, leaf in _flat(value, key).items()}
+    found: dict[str, Any] = {}
+    for key, value in x.items():
+        path = f"{name}, {key}" if name else key
+        found |= _flat(value, path)
+    return found
 
 
 def _is_value(x: Any) -> bool:
-    """What fits a cell: a number, a word, a spread, or a list without dictionaries."""
+    """Whether `x` fits a cell: a number, a word, a spread, or a list without dictionaries."""
     if isinstance(x, dict):
         return x.keys() == SPREAD
     return not (isinstance(x, list) and any(isinstance(each, dict) for each in x))
 
 
 def _is_row(x: Any) -> bool:
+    """Whether `x` is a dictionary of values only."""
     return isinstance(x, dict) and x.keys() != SPREAD and all(map(_is_value, x.values()))
 
 

@@ -1,6 +1,7 @@
-"""The project's own files that the package reads: the chapters, the benches, and what the benches measured.
+"""The project's own files that the package reads: chapters, benches, and what they measured.
 
-In a checkout they lie where git has them. An installed package carries copies of them in `_data`, which setup.py makes.
+In a checkout these files lie where git has them. An installed package carries copies of them in
+`_data`, which setup.py makes.
 """
 
 from pathlib import Path
@@ -8,4 +9,5 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 CARRIED = PACKAGE / "_data"
 ROOT = CARRIED if CARRIED.is_dir() else PACKAGE.parents[1]
-BOOK, BENCH = ROOT / "book", ROOT / "bench"
+BOOK = ROOT / "book"
+BENCH = ROOT / "bench"

@@ -1,16 +1,27 @@
-"""TransformerSpec: the sizes that define a decoder-only transformer, shared by the model and by its costs."""
+"""TransformerSpec: the sizes that define a decoder-only transformer, for model and costs."""
 
 from dataclasses import dataclass
 
 STYLES = ("gpt2", "llama")
+SIZES = (
+    "vocab_size",
+    "context_length",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "kv_heads",
+    "ffn",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerSpec:
     """One decoder-only transformer, as plain numbers.
 
-    style "gpt2":  learned positions, LayerNorm with bias, GELU, biases, tied head (Radford et al. 2019)
-    style "llama": rotary positions, RMSNorm, SwiGLU, no biases, untied head (Touvron et al. 2023)
+    style "gpt2":  learned positions, LayerNorm with bias, GELU, biases, tied head
+                   (Radford et al. 2019)
+    style "llama": rotary positions, RMSNorm, SwiGLU, no biases, untied head
+                   (Touvron et al. 2023)
     """
 
     vocab_size: int
@@ -39,38 +50,44 @@ class TransformerSpec:
             )
         if self.style == "llama" and self.head_size % 2:
             raise ValueError(
-                f"rotary positions turn pairs of numbers, and a head of {self.head_size} "
-                f"({self.hidden_size} / {self.num_heads}) is odd; use an even hidden_size / num_heads"
+                f"rotary positions turn pairs of numbers, but the head size {self.head_size} "
+                f"({self.hidden_size} / {self.num_heads}) is odd; make hidden_size / num_heads even"
             )
 
     def tokens(self, batch: int, sequence: int) -> int:
-        """How many tokens `batch` sequences have. Errors: ValueError where there are none, or too many in one."""
+        """Count the tokens of `batch` sequences of length `sequence`.
+
+        Errors: ValueError for an empty batch, or a sequence longer than the context.
+        """
         if batch < 1 or sequence < 1:
             raise ValueError(
-                f"a batch of {batch} sequences of {sequence} tokens is empty; use at least 1 of 1"
+                f"a batch of {batch} sequences of {sequence} tokens is empty; "
+                "use at least 1 of each"
             )
         if sequence > self.context_length:
             raise ValueError(
-                f"a sequence of {sequence} tokens does not fit context_length={self.context_length}; "
+                f"a sequence of {sequence} tokens does not fit "
+                f"context_length={self.context_length}; "
                 f"use at most {self.context_length}, or a spec with a longer context"
             )
         return batch * sequence
 
     def _check_sizes(self) -> None:
-        names = ("vocab_size", "context_length", "hidden_size", "num_layers", "num_heads", "kv_heads", "ffn")
-        for name in names:
+        for name in SIZES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} is not a size; use a whole number of at least 1")
+                raise ValueError(
+                    f"{name}={value!r} is not a size; use a whole number of at least 1"
+                )
 
     @property
     def kv_heads(self) -> int:
-        """Key/value heads; fewer than query heads is grouped-query attention (Ainslie et al. 2023)."""
+        """Key/value heads: fewer than heads in grouped-query attention (Ainslie et al. 2023)."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
     def ffn(self) -> int:
-        """Width of the feed-forward block's hidden layer."""
+        """The width of the feed-forward block's hidden layer."""
         return 4 * self.hidden_size if self.ffn_size is None else self.ffn_size
 
     @property
@@ -80,14 +97,15 @@ class TransformerSpec:
 
     @property
     def head_size(self) -> int:
-        """Numbers per head."""
+        """The width of one head."""
         return self.hidden_size // self.num_heads
 
     @property
     def kv_size(self) -> int:
-        """Width of the keys (and of the values) of one token: kv_heads * head_size."""
+        """The width of one token's keys, and of its values: kv_heads * head_size."""
         return self.kv_heads * self.head_size
 
 
 def _nearest_divisor(total: int, wanted: int) -> int:
-    return min((d for d in range(1, total + 1) if total % d == 0), key=lambda d: abs(d - wanted))
+    divisors = [d for d in range(1, total + 1) if total % d == 0]
+    return min(divisors, key=lambda d: abs(d - wanted))

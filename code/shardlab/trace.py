@@ -1,7 +1,8 @@
-"""What ranks did, event by event, as plain data: recorded by `ranks.observe.ledger`, counted here, drawn by `figures`.
+"""A trace: what ranks did, event by event, as plain data.
 
-A trace that `costs.traces.replay` can play holds, for every rank in order, what it computed in FLOPs, each
-communication where it was issued, and each waiting for one.
+`ranks.observe.ledger` records traces, this file counts them, `figures` draw them. A trace that
+`costs.traces.replay` can play holds, for every rank in order, what it computed in FLOPs, each
+communication where it was issued, and each wait for one.
 """
 
 import json
@@ -10,10 +11,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-# Bytes a rank sends under a bandwidth-optimal algorithm, as a share of the message, for n ranks. Averaged over ranks
-# where they differ (broadcast and reduce: n - 1 ranks of a chain pass the message on). A message's size is that of
-# nccl-tests: the larger of what goes in and what comes out on one rank. In gather and scatter that is n pieces on the
-# root and one piece on each of the n - 1 others, 2n - 1 in all, of which n - 1 travel.
+# Bytes that a rank sends under a bandwidth-optimal algorithm, as a share of the message, for n
+# ranks. Where ranks differ, the share is their average: in broadcast and reduce, n - 1 ranks of a
+# chain pass the message on. The message's size is that of nccl-tests, the larger of input and
+# output of one rank. In gather and scatter that is n pieces on the root and one on each of the n -
+# 1 others, 2n - 1 in all, of which n - 1 travel.
 # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 _RING_SHARE: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -32,7 +34,7 @@ _RING_SHARE: dict[str, Callable[[int], float]] = {
 
 @dataclass(frozen=True)
 class Event:
-    """Something a rank did."""
+    """One thing that a rank did, with its start and end."""
 
     rank: int
     kind: str  # "communicate", "compute", or "idle": waiting for a communication
@@ -41,38 +43,42 @@ class Event:
     nbytes: int  # payload: the larger of what goes in and what comes out on this rank
     start: float  # s, on a clock that all ranks of one machine share
     end: float  # s
-    peer: int | None = None  # of a message between two ranks: the other one
-    tag: int = 0  # of such a message: those of one tag arrive in order
+    peer: int | None = None  # of a point-to-point message: the other rank
+    tag: int = 0  # of a point-to-point message: those with the same tag arrive in order
     flops: int = 0  # of computing, counted
-    number: int | None = None  # of a communication: its number on this rank; of a waiting: that of what it waits for
+    # The number of a communication on this rank; of a wait, the number of what it waits for.
+    number: int | None = None
 
     @property
     def seconds(self) -> float:
+        """How long it took."""
         return self.end - self.start
 
 
 def wire_bytes(event: Event) -> float:
-    """Bytes this rank must put on the wire for the event under a bandwidth-optimal algorithm.
+    """Compute the bytes that the rank of `event` sends under a bandwidth-optimal algorithm.
 
-    Errors: ValueError for an operation whose share nobody has told.
+    Errors: ValueError for an operation that is not listed here.
     """
     if event.kind != "communicate":
         return 0.0
     if event.op not in _RING_SHARE:
-        raise ValueError(f"how much does {event.op!r} put on the wire? Known are {', '.join(_RING_SHARE)}")
-    return _RING_SHARE[event.op](len(event.group)) * event.nbytes
+        raise ValueError(f"unknown operation {event.op!r}; known: {', '.join(_RING_SHARE)}")
+    share = _RING_SHARE[event.op](len(event.group))
+    return share * event.nbytes
 
 
 def communication(events: Iterable[Event]) -> list[Event]:
-    """Only the events in which ranks talked."""
+    """Select the events in which ranks communicated."""
     return [event for event in events if event.kind == "communicate"]
 
 
 def totals(events: Iterable[Event]) -> dict[str, dict[str, float]]:
-    """Per operation: how many, payload bytes, bytes on the wire, seconds."""
+    """Sum up each operation: its count, payload bytes, bytes on the wire, seconds."""
     table: dict[str, dict[str, float]] = {}
     for event in communication(events):
-        row = table.setdefault(event.op, {"count": 0, "nbytes": 0, "wire_bytes": 0.0, "seconds": 0.0})
+        zeros = {"count": 0, "nbytes": 0, "wire_bytes": 0.0, "seconds": 0.0}
+        row = table.setdefault(event.op, zeros)
         row["count"] += 1
         row["nbytes"] += event.nbytes
         row["wire_bytes"] += wire_bytes(event)
@@ -81,27 +87,30 @@ def totals(events: Iterable[Event]) -> dict[str, dict[str, float]]:
 
 
 def chrome(
-    events: Iterable[Event], *, where: str = "", rates: Mapping[str, Sequence[tuple[float, float]]] | None = None
+    events: Iterable[Event],
+    *,
+    where: str = "",
+    rates: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> dict[str, Any]:
-    """The events in Chrome's trace format, which https://ui.perfetto.dev opens.
+    """Convert `events` into Chrome's trace format, which https://ui.perfetto.dev opens.
 
-    Every rank is a process with two rows: what it computed, idle time included, and what it said.
-    Times are in microseconds and begin with the first event. where: said with every rank, for instance "replayed on …".
+    Every rank is a process with two rows: what it computed, idle time included, and what it
+    communicated. Times are in microseconds and begin with the first event.
+    where: follows the name of every rank, for instance "replayed on …".
     rates: link -> (from when, bytes/s), drawn as one curve for each link.
     """
     events = list(events)
     origin = min((event.start for event in events), default=0.0)
-    ranks, at = sorted({event.rank for event in events}), f", {where}" if where else ""
+    ranks = sorted({event.rank for event in events})
+    suffix = f", {where}" if where else ""
     names = [_name("thread", rank, kind, row) for rank in ranks for kind, row in _ROWS.items()]
-    names += [_name("process", rank, f"rank {rank}{at}") for rank in ranks]
+    names += [_name("process", rank, f"rank {rank}{suffix}") for rank in ranks]
     shown = [_span(event, origin) for event in events]
-    links = max(ranks, default=0) + 1
-    names += [_name("process", links, f"links{at}")] if rates else []
-    shown += [
-        {"name": link, "ph": "C", "pid": links, "ts": (time - origin) * 1e6, "args": {"GB/s": rate / 1e9}}
-        for link, history in (rates or {}).items()
-        for time, rate in history
-    ]
+    if rates:
+        links = max(ranks, default=0) + 1
+        names.append(_name("process", links, f"links{suffix}"))
+        for link, history in rates.items():
+            shown += [_rate(links, link, (time - origin) * 1e6, rate) for time, rate in history]
     return {"traceEvents": names + shown, "displayTimeUnit": "ms"}
 
 
@@ -110,6 +119,12 @@ _ROWS = {"compute": 0, "communicate": 1}
 
 def _name(kind: str, process: int, name: str, row: int = 0) -> dict[str, Any]:
     return {"name": f"{kind}_name", "ph": "M", "pid": process, "tid": row, "args": {"name": name}}
+
+
+def _rate(process: int, link: str, microseconds: float, rate: float) -> dict[str, Any]:
+    """From this time on, a link carries `rate` bytes/s."""
+    args = {"GB/s": rate / 1e9}
+    return {"name": link, "ph": "C", "pid": process, "ts": microseconds, "args": args}
 
 
 def _span(event: Event, origin: float) -> dict[str, Any]:
@@ -121,38 +136,46 @@ def _span(event: Event, origin: float) -> dict[str, Any]:
         "tid": _ROWS["communicate" if event.kind == "communicate" else "compute"],
         "ts": (event.start - origin) * 1e6,
         "dur": event.seconds * 1e6,
-        "args": {"group": list(event.group), "bytes": event.nbytes, "bytes on the wire": wire_bytes(event)},
+        "args": {
+            "group": list(event.group),
+            "bytes": event.nbytes,
+            "bytes on the wire": wire_bytes(event),
+        },
     }
 
 
 def plain(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """The events as JSON can hold them; `from_plain` is the way back."""
+    """Convert events to rows that JSON can hold; `from_plain` converts them back."""
     return [asdict(event) for event in events]
 
 
 def from_plain(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events of such rows."""
+    """Make events from the rows of `plain`."""
     return [Event(**{**row, "group": tuple(row["group"])}) for row in rows]
 
 
 def save(events: Iterable[Event], path: str | Path) -> None:
-    """Write a trace as JSON, one event a line, without the fields that have their default."""
+    """Write a trace to `path` as JSON, one event a line, without fields that have their default."""
     usual = {field.name: field.default for field in fields(Event)}
-    rows = [{name: value for name, value in row.items() if value != usual[name]} for row in plain(events)]
-    Path(path).write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    lines = []
+    for row in plain(events):
+        changed = {name: value for name, value in row.items() if value != usual[name]}
+        lines.append(json.dumps(changed))
+    Path(path).write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def load(path: str | Path) -> list[Event]:
-    """Read what `save` wrote. Errors: ValueError that names the line which is no event."""
+    """Read what `save` wrote to `path`. Errors: ValueError that names the line at fault."""
     events = []
     for index, row in enumerate(json.loads(Path(path).read_text())):
         try:
             events += from_plain([row])
         except (TypeError, KeyError) as error:
-            raise ValueError(f"{path}, line {line(index)}: {row} is no event of a trace ({error})") from None
+            where = f"{path}, line {line(index)}"
+            raise ValueError(f"{where}: {row} is not an event of a trace ({error})") from None
     return events
 
 
 def line(index: int) -> int:
-    """The line of a saved trace on which the event at this position stands."""
+    """Return the number of the line on which `save` writes event `index`."""
     return index + 2

@@ -1,3 +1,5 @@
+"""A training counts its tokens and the microbatches in flight as the papers do."""
+
 import re
 from fractions import Fraction
 

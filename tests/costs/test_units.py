@@ -1,3 +1,5 @@
+"""Quantities are written with three digits and the right prefix, and nonsense is refused."""
+
 import pytest
 
 from shardlab.costs import units

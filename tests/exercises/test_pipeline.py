@@ -106,7 +106,7 @@ def returns_text(stage, num_stages, num_microbatches):
     return " ".join(map(str, solutions.my_one_f_one_b(stage, num_stages, num_microbatches)))
 
 
-@mistake("one_f_one_b", checker.RUNS, at="1 rank, 3 microbatches", says="is no action")
+@mistake("one_f_one_b", checker.RUNS, at="1 rank, 3 microbatches", says="is not an action")
 def cannot_spell(stage, num_stages, num_microbatches):
     return parse("f0 b0")
 

@@ -21,7 +21,7 @@ def folder(tmp_path, monkeypatch):
     """The empty current folder of a learner."""
     monkeypatch.delenv("SHARDLAB_FOLDER")
     monkeypatch.delenv("SHARDLAB_STATIC", raising=False)
-    monkeypatch.setattr(learner, "_said", set())
+    monkeypatch.setattr(learner, "_printed", set())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,3 +1,5 @@
+"""The explorers of compute: figure, table and sentence tell the same, and their advice is exact."""
+
 import re
 
 import pytest
@@ -58,10 +60,10 @@ def test_a_long_training_is_told_how_many_chips_would_do():
     sentence = TIME.view(
         model="Llama 3 405B", tokens="15 trillion", chip="H100 SXM 80 GB", chips=4096, utilisation=40
     ).sentence
-    needed = int(re.search(r"([\d,]+) of these chips would do it in 90 days", sentence)[1].replace(",", ""))
+    needed = int(re.search(r"([\d,]+) of these chips would take 90 days", sentence)[1].replace(",", ""))
     chips = {"model": "Llama 3 405B", "tokens": "15 trillion", "chip": "H100 SXM 80 GB", "utilisation": 40}
-    days = compute._run(**chips, chips=needed).days
-    assert days <= 90 < compute._run(**chips, chips=needed - 1).days
+    days = compute.training(**chips, chips=needed).days
+    assert days <= 90 < compute.training(**chips, chips=needed - 1).days
 
 
 @pytest.mark.parametrize("state", ROOF.states()[::37], ids=str)
@@ -69,7 +71,7 @@ def test_roofline_figure_table_and_sentence_agree(state):
     view = ROOF.view(**state)
     rows = table(view)
     slowest = max(number(rows["arithmetic"]), number(rows["memory"]))
-    assert number(rows["at the least"]) == slowest
+    assert number(rows["shortest time"]) == slowest
     (here,) = (trace for trace in view.figure.data if trace.name == "operation")
     chip = hardware.chip(state["chip"])
     assert here.y[0] == pytest.approx(roofline.attainable(here.x[0], chip, state["precision"]))
@@ -79,5 +81,6 @@ def test_roofline_figure_table_and_sentence_agree(state):
     if enough:
         rows_needed = int(enough[1].replace(",", ""))
         assert rows_needed > state["rows"]
-        more = compute._product(rows_needed, state["inputs"], state["outputs"], state["precision"])
+        element = roofline.ELEMENT[state["precision"]]
+        more = roofline.matmul(rows_needed, state["inputs"], state["outputs"], element=element)
         assert roofline.bound(more, chip, state["precision"]) == "arithmetic"

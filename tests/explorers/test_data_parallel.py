@@ -1,3 +1,4 @@
+"""The explorer of data parallelism: figure, table and sentence tell what the costs predict."""
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_some_states_try_every_value():
 
 def test_every_state_has_a_prediction_whose_parts_are_the_whole():
     for state in STATES:
-        step = explorers._step(**state)
+        step = explorers.step_at(**state)
         assert sum(step.parts.values()) == pytest.approx(step.seconds)
         assert data_parallel.events(step)[-1].end == pytest.approx(step.seconds)
         assert len(step.messages) <= explorers.BUCKETS + 1
@@ -29,7 +30,7 @@ def test_every_state_has_a_prediction_whose_parts_are_the_whole():
 
 @pytest.mark.parametrize("state", SOME, ids=str)
 def test_the_sentence_the_table_and_the_figure_agree(state):
-    view, step = EXPLORER.view(**state), explorers._step(**state)
+    view, step = EXPLORER.view(**state), explorers.step_at(**state)
     rows = table(view)
     parts = [number(rows[part]) for part in ("forward", "backward", "waiting", "update")]
     assert sum(parts) == pytest.approx(number(rows["step"]), rel=0.02)
@@ -51,7 +52,7 @@ def test_what_overlap_would_leave_is_what_it_leaves():
     state = {"model": "GPT-2 XL", "ranks": 16, "batch_per_rank": 16, "network": "PCIe, 1 InfiniBand card"}
     without = EXPLORER.view(**state, overlap=False)
     hidden = table(EXPLORER.view(**state, overlap=True))["waiting"]
-    assert f"overlap would leave {hidden}" in without.sentence
+    assert f"With overlap it would wait {hidden}" in without.sentence
 
 
 def test_a_model_too_large_is_told_what_would_fit():

@@ -1,3 +1,5 @@
+"""The explorers of memory: figure, table and sentence agree on what is held and on whether it fits."""
+
 import pytest
 
 from shardlab.costs.facts import hardware, models

@@ -1,3 +1,5 @@
+"""The explorers of the planner draw, tell and tabulate the same plans; one step away none is faster."""
+
 import pytest
 
 from shardlab.costs.planning import plans

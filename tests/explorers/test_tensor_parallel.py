@@ -1,3 +1,5 @@
+"""The explorers of tensor parallelism tell what cuts and costs say, and refuse what does not split."""
+
 import re
 
 import pytest
@@ -40,7 +42,7 @@ def test_what_splits_is_drawn_and_what_does_not_says_what_would(state):
     rows, held = table(view), cuts.num_parameters(spec, state["tp"])
     whole = models.num_parameters(spec)
     assert rows["all parameters"] == [f"{whole:,}", f"{held:,}"]
-    (stated,) = re.findall(r"(?:<b>|: )([\d.,]+ [MGT]B)", view.sentence)[:1]
+    (stated,) = re.findall(r"<b>([\d.,]+ [MGT]B)</b>", view.sentence)
     assert number(stated) == pytest.approx(16 * held, rel=0.006)
     outputs, inputs = (int(each.replace(",", "")) for each in rows["layer: mlp.up"][1].split(" x "))
     assert (outputs, inputs) == (spec.ffn // state["tp"], spec.hidden_size)

@@ -1,3 +1,5 @@
+"""The explorer of the title page: figure, table and sentence agree in every state that is tried."""
+
 import re
 
 import pytest

@@ -1,3 +1,5 @@
+"""The explorer of ZeRO tells at every stage what the costs predict, and advises what is enough."""
+
 import re
 
 import pytest
@@ -46,7 +48,7 @@ def test_the_sentence_the_table_and_the_figure_agree(state):
 def test_a_lower_stage_that_fits_is_named():
     state = {**EXPLORER.default(), "stage": 3}
     sentence = EXPLORER.view(**state).sentence
-    (enough,) = re.findall(r"stage (\d) would do", sentence)
+    (enough,) = re.findall(r"stage (\d) would be enough", sentence)
     steps = [explorers.step_at(**{**state, "stage": stage}) for stage in range(4)]
     fits = [sum(memory.per_rank(step.run.training).values()) < 80e9 for step in steps]
     assert fits.index(True) == int(enough)

@@ -1,7 +1,10 @@
+"""The figures of collectives draw each algorithm as given, and mark the fastest and the bounds."""
+
 import pytest
 
 from shardlab.figures import collectives as figures
 from shardlab.figures import style
+from tests.figures.drawn import data
 
 FOUND = {"median": 2e-3, "quartile 1": 1e-3, "quartile 3": 4e-3}
 ROWS = [
@@ -15,10 +18,6 @@ ROWS = [
     for nbytes in (1024, 4096)
 ]
 FUSED = [{"ranks": 2, "times as fast": {"one by one": FOUND, "all in one": {**FOUND, "median": 3.0}}}]
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data}
 
 
 def every_figure():

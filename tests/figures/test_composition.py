@@ -1,3 +1,5 @@
+"""The figures of composition put every rank, piece and message where the layout has it."""
+
 import re
 from itertools import pairwise
 
@@ -6,6 +8,7 @@ import pytest
 from shardlab.figures import composition as figures
 from shardlab.figures import style
 from shardlab.layout import AXES_3D, Layout, groups, holdings
+from tests.figures.drawn import data
 
 LAYOUT = Layout(dp=2, tp=2, pp=2, zero=1)
 SENT = {"its group is in one node": {"tp": 4e9, "dp": 0.0, "pp": 0.0}, "in several": {"tp": 0.0, "dp": 2e9, "pp": 1e9}}
@@ -19,10 +22,6 @@ def every_figure():
         "pieces": figures.pieces(holdings(LAYOUT, 4), per_node=4),
         "one_rank": figures.one_rank(PEERS, SENT, HELD, 80e9),
     }
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data if trace.name}
 
 
 def boxes(trace):

@@ -1,13 +1,12 @@
+"""The figures of compute draw what they are given, in the units that their axes state."""
+
 import pytest
 
 from shardlab.figures import compute as figures
 from shardlab.figures import history, style
+from tests.figures.drawn import data
 
 CHIPS = [1, 10, 100]
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data}
 
 
 def every_figure():

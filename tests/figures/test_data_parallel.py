@@ -1,18 +1,17 @@
+"""The figures of data parallelism draw shares, bytes and speed-ups in the units that their axes state."""
+
 import pytest
 
 from shardlab.figures import data_parallel as figures
 from shardlab.figures import style
 from shardlab.trace import Event
+from tests.figures.drawn import data
 
 MEMORY = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9}
 EVENTS = [
     Event(0, "compute", "forward", (0,), 0, 0.0, 0.1),
     Event(0, "communicate", "all_reduce", (0, 1), 8, 0.1, 0.2),
 ]
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data}
 
 
 def every_figure():

@@ -1,3 +1,5 @@
+"""The figure of a step shows whose numbers each piece holds, what has just arrived, and every move."""
+
 import pytest
 
 from shardlab import exchanges

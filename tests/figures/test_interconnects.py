@@ -1,3 +1,5 @@
+"""The figures of interconnects draw every wire and rate once, and a replay with its cluster's name."""
+
 import pytest
 
 from shardlab.costs.facts import nodes
@@ -115,7 +117,7 @@ def test_a_replay_shows_ranks_above_links_and_says_where():
     figure = figures.timeline(result.events, result.curves(1), result.where, ranks=(0, 8))
     assert figure.layout.xaxis.title.text == "time (ms)<br>replayed on 2 x PCIe box, 100 GbE"
     assert list(figure.layout.yaxis.categoryarray)[::-1] == [
-        "rank 0 computes", "rank 0 talks", "rank 8 computes", "rank 8 talks",
+        "rank 0 computes", "rank 0 communicates", "rank 8 computes", "rank 8 communicates",
     ]  # fmt: skip
     assert list(figure.layout.yaxis2.categoryarray) == list(result.curves(1))[::-1]
     assert figure.layout.yaxis2.domain[1] < figure.layout.yaxis.domain[0]

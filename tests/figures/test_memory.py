@@ -1,14 +1,13 @@
+"""The figures of memory stack bytes by part in a fitting unit, beside the capacity of the chip."""
+
 import pytest
 
 from shardlab.figures import memory as figures
 from shardlab.figures import style
+from tests.figures.drawn import data
 
 HELD = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9, "logits": 1e9, "buffers": 2e9}
 LESS = {"parameters": 1e9, "activations": 3e9}
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data}
 
 
 def every_figure():

@@ -1,3 +1,5 @@
+"""The figures of pipelines draw every action where it happens, and what each stage holds."""
+
 from dataclasses import replace
 
 import pytest

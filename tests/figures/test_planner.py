@@ -1,7 +1,11 @@
+"""The figures of the planner name every plan and draw all parts of its step, and errors in percent."""
+
 import pytest
 
 from shardlab.costs import step
 from shardlab.figures import planner as figures
+from shardlab.figures import predictions
+from tests.figures.drawn import data
 
 PARTS = {part: float(index) for index, part in enumerate(figures.PARTS)}
 LONG = "tp 8, pp 16, dp 128, ZeRO-1, sequence parallel, microbatch 1, interleaved in 8 chunks, full recomputation"
@@ -11,16 +15,12 @@ def every_figure():
     return {
         "breakdown": figures.breakdown({"short": PARTS, LONG: PARTS}),
         "reasons": figures.reasons({"fits": 0, "too little memory": 1200}),
-        "scatter": figures.predicted_and_published({"a": ([1e14], [1.1e14], ["x"]), "b": ([4e14], [4e14], ["y"])}),
+        "scatter": predictions.predicted_and_published({"a": ([1e14], [1.1e14], ["x"]), "b": ([4e14], [4e14], ["y"])}),
         "shares": figures.shares({"a machine": {"without overlap": 0.3, "with overlap": 0.1}}),
-        "residuals": figures.residuals({"a": [0.1, -0.1], "b": [0.02]}, {"a": 0.05, "b": 0.01}),
-        "bars": figures.residual_bars({"row": -0.05, "other": 0.02}),
-        "products": figures.products([128, 256], {"square": [0.1, 0.2]}, title="size"),
+        "residuals": predictions.residuals({"a": [0.1, -0.1], "b": [0.02]}, {"a": 0.05, "b": 0.01}),
+        "bars": predictions.residual_bars({"row": -0.05, "other": 0.02}),
+        "products": predictions.products([128, 256], {"square": [0.1, 0.2]}, title="size"),
     }
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data}
 
 
 @pytest.mark.parametrize("name", every_figure())

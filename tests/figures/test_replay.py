@@ -1,3 +1,5 @@
+"""The figure of several replays puts their links below one another, on one clock."""
+
 import pytest
 
 from shardlab import exchanges

@@ -1,3 +1,5 @@
+"""Sources become links: words lead to the first address, and addresses become names of sites."""
+
 from shardlab.figures.sources import linked, site, spelled
 from shardlab.figures.table import table
 

@@ -1,9 +1,12 @@
+"""The figures of tensor parallelism draw pieces to scale, and times in the units that axes state."""
+
 import pytest
 
 from shardlab import cuts
 from shardlab.costs.facts.models import PUBLISHED
 from shardlab.figures import style
 from shardlab.figures import tensor_parallel as figures
+from tests.figures.drawn import data
 
 PARTS = {"matrices": 3e-3, "norms and residuals": 1e-3, "waiting": 4e-3}
 HELD = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9}
@@ -17,10 +20,6 @@ def every_figure():
         "efficiency": figures.efficiency([1, 2], {"predicted": [1, 0.9]}, {"measured": ([2], [0.8])}),
         "shares_and_memory": figures.shares_and_memory([1, 2], [PARTS, PARTS], 2, HELD, 80e9, alt="A layer."),
     }
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data if trace.name}
 
 
 def boxes(trace):

@@ -1,10 +1,9 @@
+"""The figure of the title page draws shares in percent, and the chosen number of GPUs stronger."""
+
 from shardlab.figures import title
+from tests.figures.drawn import data
 
 MEMORY = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9}
-
-
-def data(figure):
-    return {trace.name: trace for trace in figure.data}
 
 
 def test_the_title_figure_draws_the_chosen_number_stronger():

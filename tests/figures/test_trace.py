@@ -1,3 +1,5 @@
+"""A timeline draws every event as a bar in the row of its rank and kind."""
+
 import pytest
 
 from shardlab.figures import style, trace
@@ -30,9 +32,10 @@ def test_every_event_is_a_bar_from_the_first_start():
     assert sum(len(bar.x) for bar in found.values()) == len(EVENTS)
 
 
-def test_ranks_stand_in_order_with_computing_above_talking():
+def test_ranks_stand_in_order_with_computing_above_communicating():
     axis = trace.timeline(EVENTS).layout.yaxis
-    assert list(axis.categoryarray)[::-1] == ["rank 0 computes", "rank 0 talks", "rank 1 computes", "rank 1 talks"]
+    verbs = ("computes", "communicates")
+    assert list(axis.categoryarray)[::-1] == [f"rank {rank} {verb}" for rank in (0, 1) for verb in verbs]
 
 
 def test_kinds_differ_in_colour_and_operations_of_a_kind_in_pattern():
@@ -53,7 +56,7 @@ def test_a_rank_that_waits_does_so_in_the_row_where_it_computes():
     others = {bar.marker.pattern.shape for name, bar in found.items() if name != "waiting"}
     assert found["waiting"].marker.pattern.shape not in others
     axis = trace.timeline([waiting, *EVENTS]).layout.yaxis
-    assert list(axis.categoryarray)[-2:] == ["rank 0 talks", "rank 0 computes"]
+    assert list(axis.categoryarray)[-2:] == ["rank 0 communicates", "rank 0 computes"]
 
 
 def test_other_units_and_axis_titles():

@@ -15,29 +15,20 @@ from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.pipeline import split_backward
 from shardlab.schedules import SCHEDULES, make
-from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, batch, data, make_trainer, plain, spec
+from tests.ranks.training import (
+    MAX_NORM,
+    MICROBATCHES,
+    STYLES,
+    adamw,
+    alone,
+    batch,
+    data,
+    make_trainer,
+    plain,
+    spec,
+)
 
 STEPS = 2
-
-# ---- one process -----------------------------------------------------------------------------------------------------
-
-
-def alone(style, layers, samples):
-    """Train in one process, in the plainest way; return loss and norm of each step, and the last weights."""
-    model, history = plain(style, layers), []
-    adam = adamw(model.parameters())
-    for step in range(STEPS):
-        adam.zero_grad()
-        loss = 0.0
-        for tokens, targets in zip(*(x.split(5) for x in data(style, step, samples)), strict=True):
-            share = model(tokens, targets) * len(tokens) / samples
-            share.backward()
-            loss += share.item()
-        history.append((loss, nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item()))
-        adam.step()
-    assert history[0][1] > 1.5 * MAX_NORM
-    return history, {name: parameter.detach() for name, parameter in model.named_parameters()}
-
 
 # ---- all layouts -----------------------------------------------------------------------------------------------------
 
@@ -113,7 +104,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("alone")
     wanted = [case[2:] for size in SIZES for case in cases(size)] + [case[2:] for case in MISTAKEN.values()]
     for each in sorted(set(wanted)):
-        torch.save(alone(*each), path / name(*each))
+        torch.save(alone(*each, STEPS), path / name(*each))
     return path
 
 

@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 from shardlab.ranks import transformer
 from shardlab.spec import TransformerSpec
+from tests.ranks.tolerance import EXACT
 
 SIZES = {"vocab_size": 17, "context_length": 12, "hidden_size": 24, "num_layers": 2, "num_heads": 6}
 GPT2 = TransformerSpec(**SIZES)
 LLAMA = TransformerSpec(**SIZES, num_kv_heads=2, ffn_size=40, style="llama")
-EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def model(spec):

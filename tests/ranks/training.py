@@ -43,6 +43,21 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
 
 
+def alone(style, layers, samples, steps):
+    """Train in one process, in the plainest way; return [(loss, norm), ...] by step, and the last weights."""
+    model, history = plain(style, layers), []
+    adam = adamw(model.parameters())
+    for step in range(steps):
+        adam.zero_grad()
+        loss = model(*data(style, step, samples))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        assert step or norm > 1.5 * MAX_NORM, "nothing was clipped"
+        history.append((loss.item(), norm.item()))
+        adam.step()
+    return history, {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
 def make_trainer(group, case, **options):
     layout, schedule, style, layers, _ = case
     mesh = Mesh(layout, group, **options)

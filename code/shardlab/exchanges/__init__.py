@@ -1,11 +1,10 @@
-"""Collectives as plans: who sends which pieces to whom in every step, as plain data.
+"""Collectives as plans: which rank sends which pieces to which rank in every step, as plain data.
 
     plan = ring_all_reduce(4)
-    plan.steps[0]                                # [Move(source=0, to=1, pieces=range(3, 4), action='add', ...), ...]
-    contents(plan, everyones(plan))[-1]          # whose numbers each piece of each rank holds after the last step
+    plan.steps[0]                        # [Move(source=0, to=1, pieces=range(3, 4), ...), ...]
+    contents(plan, everyones(plan))[-1]  # [rank][piece] -> whose numbers it holds at the end
 
-One object, three readers: `ranks.collectives` executes a plan, `costs.collectives` counts it, `figures.collectives`
-draws it.
+`ranks.collectives` executes a plan, `costs.collectives` counts it, `figures.exchanges` draws it.
 """
 
 from .all_to_all import pairwise_all_to_all
@@ -17,8 +16,28 @@ from .doubling import (
     recursive_doubling_all_reduce,
 )
 from .levels import hierarchical_all_reduce
-from .plan import ADD, COPY, Cell, Move, Plan, Step, contents, cuts, everyones, in_words, one_piece_each, only, rooted
-from .ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter, scatter_all_gather_broadcast
+from .plan import (
+    ADD,
+    COPY,
+    Cell,
+    Held,
+    Move,
+    Plan,
+    Step,
+    contents,
+    cuts,
+    everyones,
+    in_words,
+    one_piece_each,
+    only,
+    rooted,
+)
+from .ring import (
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    scatter_all_gather_broadcast,
+)
 from .tree import binomial_all_reduce, binomial_broadcast, binomial_reduce, naive_all_reduce
 
 ALL_REDUCES = {  # those that need nothing but the number of ranks
@@ -34,6 +53,7 @@ __all__ = [
     "ALL_REDUCES",
     "COPY",
     "Cell",
+    "Held",
     "Move",
     "Plan",
     "Step",

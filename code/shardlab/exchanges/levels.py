@@ -1,6 +1,7 @@
-"""Two levels: inside groups of neighbours, and across them; what crosses is a fraction of the buffer.
+"""All-reduce on two levels, in groups and across them, where only a part of the buffer crosses.
 
-Cho et al. 2019, "BlueConnect", https://proceedings.mlsys.org/paper_files/paper/2019/hash/0c8abcf158ed12d0dd94480681186fda-Abstract.html
+Cho et al. 2019, "BlueConnect",
+https://proceedings.mlsys.org/paper_files/paper/2019/hash/0c8abcf158ed12d0dd94480681186fda-Abstract.html
 """
 
 from .plan import Plan, checked, placed, side_by_side
@@ -8,10 +9,10 @@ from .ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 
 def hierarchical_all_reduce(n: int, size: int) -> Plan:
-    """Reduce-scatter in groups of `size` neighbours, all-reduce across the groups, all-gather in groups.
+    """Plan a reduce-scatter in groups of `size` neighbours, an all-reduce across, an all-gather.
 
-    Across, the first ranks of all groups form a ring, the second ones another, and so on, each for its own 1/size of
-    the buffer. Errors: ValueError for groups that do not fit.
+    Across the groups, the first ranks of all groups form a ring, the second ones another, and so
+    on, each for its own 1/size of the buffer. Errors: ValueError for groups that do not fit.
     """
     if size < 1 or checked(n) % size:
         fitting = ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
@@ -19,10 +20,14 @@ def hierarchical_all_reduce(n: int, size: int) -> Plan:
     groups = n // size
     inside = [range(first, first + size) for first in range(0, n, size)]
     across = [range(place, n, size) for place in range(size)]
-    scatter, gather, ring = ring_reduce_scatter(size), ring_all_gather(size), ring_all_reduce(groups)
+    scatter = ring_reduce_scatter(size)
+    gather = ring_all_gather(size)
+    ring = ring_all_reduce(groups)
+    rings = [placed(ring, ranks, first=place * groups) for place, ranks in enumerate(across)]
     steps = [
         *side_by_side(placed(scatter, ranks, width=groups) for ranks in inside),
-        *side_by_side(placed(ring, ranks, first=place * groups) for place, ranks in enumerate(across)),
+        *side_by_side(rings),
         *side_by_side(placed(gather, ranks, width=groups) for ranks in inside),
     ]
-    return Plan(f"two-level all-reduce in groups of {size}", n, n, steps)
+    name = f"two-level all-reduce in groups of {size}"
+    return Plan(name=name, num_ranks=n, num_pieces=n, steps=steps)

@@ -1,35 +1,41 @@
-"""A plan: steps, each a list of moves that happen at the same time; and what every rank holds after each of them.
+"""A plan of a collective: its steps, and what every rank holds after each of them.
 
-Every rank's buffer is cut into the same pieces. In one step no rank sends, or receives, more than one message.
+A step is a list of moves that happen at the same time. Every rank's buffer is cut into the same
+pieces. In one step no rank sends, or receives, more than one message.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 ADD, COPY = "add", "copy"
 
 
 class Move(NamedTuple):
-    """One message: pieces of one rank go to another, which adds them to its own or takes them as they are."""
+    """One message: pieces of one rank, which another adds to its own or takes as they are.
+
+    shift: Move(0, 2, range(2, 3), COPY, shift=1) puts piece 2 of rank 0 into piece 3 of rank 2.
+    """
 
     source: int
     to: int
     pieces: range
     action: str  # ADD or COPY
-    shift: int = 0  # they land so many pieces further on
+    shift: int = 0  # how many places further on the pieces land
 
     @property
     def landing(self) -> range:
-        """The pieces that they become."""
+        """The pieces of the receiver into which the message goes."""
         return range(self.pieces.start + self.shift, self.pieces.stop + self.shift)
 
 
 Step = list[Move]
-Cell = tuple[int, ...]  # whose numbers are in a piece, in order; a rank that was added twice stands there twice
+Cell = tuple[int, ...]  # the ranks whose numbers are in a piece; one added twice stands twice
+Held = list[list[Cell]]  # [rank][piece]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What all ranks do in one collective."""
 
@@ -40,50 +46,73 @@ class Plan:
 
 
 def cuts(length: int, num_pieces: int) -> list[int]:
-    """Where the pieces of a buffer begin, and where the last one ends; the first ones are longer by one if need be."""
+    """Return where the pieces of a buffer begin, and where the last one ends.
+
+    Where `length` does not divide, the first pieces are longer by one: 7 in 3 pieces give
+    [0, 3, 5, 7].
+    """
     size, longer = divmod(length, num_pieces)
     return [piece * size + min(piece, longer) for piece in range(num_pieces + 1)]
 
 
-# ---- what every rank holds: [rank][piece] ----------------------------------------------------------------------------
+# ---- what every rank holds -----------------------------------------------------------------------
 
 
-def everyones(plan: Plan) -> list[list[Cell]]:
-    """Before an all-reduce: every rank has its own numbers in every piece."""
+def everyones(plan: Plan) -> Held:
+    """Fill every piece of each rank with its own numbers, as before an all-reduce.
+
+    2 ranks with 3 pieces hold [[(0,), (0,), (0,)], [(1,), (1,), (1,)]].
+    """
     return [[(rank,)] * plan.num_pieces for rank in range(plan.num_ranks)]
 
 
-def one_piece_each(plan: Plan) -> list[list[Cell]]:
-    """Before an all-gather: rank r has piece r."""
+def one_piece_each(plan: Plan) -> Held:
+    """Give piece r to rank r and nothing else, as before an all-gather.
+
+    2 ranks hold [[(0,), ()], [(), (1,)]].
+    """
+    pieces = range(plan.num_pieces)
     ranks = range(plan.num_ranks)
-    return [[(rank,) if piece == rank else () for piece in range(plan.num_pieces)] for rank in ranks]
+    return [[(rank,) if piece == rank else () for piece in pieces] for rank in ranks]
 
 
-def only(plan: Plan, rank: int = 0) -> list[list[Cell]]:
-    """Before a broadcast: one rank has everything."""
-    return [[(rank,) if each == rank else ()] * plan.num_pieces for each in range(plan.num_ranks)]
+def only(plan: Plan, rank: int = 0) -> Held:
+    """Give everything to `rank` and nothing to the others, as before a broadcast.
+
+    2 ranks with 3 pieces hold [[(0,), (0,), (0,)], [(), (), ()]].
+    """
+    held: Held = [[()] * plan.num_pieces for _ in range(plan.num_ranks)]
+    held[rank] = [(rank,)] * plan.num_pieces
+    return held
 
 
-def contents(plan: Plan, start: list[list[Cell]]) -> list[list[list[Cell]]]:
-    """What every rank holds before the first step, and after each."""
+def contents(plan: Plan, start: Held) -> list[Held]:
+    """List what every rank holds before the first step, which is `start`, and after each step."""
     found = [start]
     for step in plan.steps:
-        before, after = found[-1], [list(row) for row in found[-1]]
+        before = found[-1]
+        after = [list(row) for row in before]
         for move in step:
             for piece, place in zip(move.pieces, move.landing, strict=True):
-                mine = before[move.to][place] if move.action == ADD else ()
-                after[move.to][place] = tuple(sorted(mine + before[move.source][piece]))
+                own = before[move.to][place] if move.action == ADD else ()
+                received = before[move.source][piece]
+                after[move.to][place] = tuple(sorted(own + received))
         found.append(after)
     return found
 
 
 def in_words(plan: Plan, rank: int) -> list[str]:
-    """What one rank does in every step, a line each."""
+    """Say what `rank` does in every step, a line each."""
     lines = []
     for number, step in enumerate(plan.steps, 1):
-        sent = [f"send {_named(move.pieces)} to rank {move.to}" for move in step if move.source == rank]
-        got = [f"{move.action} {_named(move.pieces)} of rank {move.source}" for move in step if move.to == rank]
-        lines.append(f"step {number}: {', '.join(sent + got) or 'nothing'}")
+        words = []
+        for move in step:
+            if move.source == rank:
+                words.append(f"send {_named(move.pieces)} to rank {move.to}")
+        for move in step:
+            if move.to == rank:
+                words.append(f"{move.action} {_named(move.pieces)} of rank {move.source}")
+        lines.append(f"step {number}: {', '.join(words) or 'nothing'}")
     return lines
 
 
@@ -91,42 +120,49 @@ def _named(pieces: range) -> str:
     return f"piece {pieces[0]}" if len(pieces) == 1 else f"pieces {pieces[0]} to {pieces[-1]}"
 
 
-# ---- plans made of plans ---------------------------------------------------------------------------------------------
+# ---- plans made of plans -------------------------------------------------------------------------
 
 
 def rooted(plan: Plan, root: int) -> Plan:
-    """A plan for rank 0, with `root` in its place: every rank takes the part of the rank so many places before it.
+    """Turn a plan for rank 0 into one for `root`: rank r does what rank r - root did.
 
     Errors: ValueError for a rank that does not exist.
     """
     n = plan.num_ranks
     if not 0 <= root < n:
-        raise ValueError(f"rank {root} is none of {n} ranks; use 0 to {n - 1}")
-    return replace(plan, steps=placed(plan, [(rank + root) % n for rank in range(n)]))
+        raise ValueError(f"rank {root} is not one of {n} ranks; use 0 to {n - 1}")
+    ranks = [(rank + root) % n for rank in range(n)]
+    return replace(plan, steps=placed(plan, ranks))
 
 
 def placed(plan: Plan, ranks: Sequence[int], first: int = 0, width: int = 1) -> list[Step]:
-    """The plan among these ranks; its pieces, each `width` of a larger plan's, begin there with the piece `first`."""
+    """Return the steps of `plan` on the ranks and the pieces of a larger plan.
+
+    ranks: ranks[r] does what rank r did. Piece p becomes the `width` pieces from first + width * p.
+    """
 
     def place(move: Move) -> Move:
-        pieces = range(first + width * move.pieces.start, first + width * move.pieces.stop)
-        return Move(ranks[move.source], ranks[move.to], pieces, move.action, width * move.shift)
+        start = first + width * move.pieces.start
+        stop = first + width * move.pieces.stop
+        source = ranks[move.source]
+        to = ranks[move.to]
+        return Move(source, to, range(start, stop), move.action, width * move.shift)
 
     return [[place(move) for move in step] for step in plan.steps]
 
 
 def side_by_side(plans: Iterable[list[Step]]) -> list[Step]:
-    """Equally long plans of different ranks, at the same time."""
-    return [[move for step in steps for move in step] for steps in zip(*plans, strict=True)]
+    """Merge the steps of equally long plans of different ranks, which run at the same time."""
+    return [list(chain.from_iterable(steps)) for steps in zip(*plans, strict=True)]
 
 
 def checked(n: int) -> int:
-    """The number of ranks. Errors: ValueError where there are none."""
+    """Return `n`, a number of ranks. Errors: ValueError where it is less than 1."""
     if n < 1:
-        raise ValueError(f"{n} ranks have nothing to say; use at least 1")
+        raise ValueError(f"a collective needs ranks, got {n}; use at least 1")
     return n
 
 
 def powers(n: int) -> list[int]:
-    """1, 2, 4 ... below n."""
+    """Return 1, 2, 4 ... below `n`."""
     return [2**k for k in range((checked(n) - 1).bit_length())]

@@ -1,33 +1,42 @@
-"""Everything through one rank, and up and down a tree: the buffer travels as a whole.
+"""Whole buffers through one rank, or up and down a tree.
 
 Binomial trees: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521.
 """
 
-from .plan import ADD, COPY, Move, Plan, checked, powers
+from .plan import ADD, COPY, Move, Plan, Step, checked, powers
 
 WHOLE = range(1)  # one piece
 
 
 def naive_all_reduce(n: int) -> Plan:
-    """All send to rank 0, one after the other; it adds, and sends the sum to all, one after the other."""
+    """Plan an all-reduce through rank 0: the others send to it, and get the sum, one by one."""
     others = range(1, checked(n))
     to_one = [[Move(rank, 0, WHOLE, ADD)] for rank in others]
     to_all = [[Move(0, rank, WHOLE, COPY)] for rank in others]
-    return Plan("naive all-reduce", n, 1, to_one + to_all)
+    return _plan("naive all-reduce", n, to_one + to_all)
 
 
 def binomial_reduce(n: int) -> Plan:
-    """Sums climb a tree to rank 0: ranks 1, 3, 5 ... send to the one before them, then 2, 6, 10 ... to 0, 4, 8 ..."""
-    steps = [[Move(rank, rank - d, WHOLE, ADD) for rank in range(d, n, 2 * d)] for d in powers(n)]
-    return Plan("binomial reduce", n, 1, steps)
+    """Plan a reduce to rank 0: ranks 1, 3, 5 ... send to the rank before them, then 2, 6, 10 ..."""
+    steps = []
+    for d in powers(n):
+        steps.append([Move(rank, rank - d, WHOLE, ADD) for rank in range(d, n, 2 * d)])
+    return _plan("binomial reduce", n, steps)
 
 
 def binomial_broadcast(n: int) -> Plan:
-    """Down the same tree from rank 0: the ranks that have the buffer double with every step."""
-    steps = [[Move(rank - d, rank, WHOLE, COPY) for rank in range(d, n, 2 * d)] for d in reversed(powers(n))]
-    return Plan("binomial broadcast", n, 1, steps)
+    """Plan a broadcast from rank 0: the ranks that have the buffer double with every step."""
+    steps = []
+    for d in reversed(powers(n)):
+        steps.append([Move(rank - d, rank, WHOLE, COPY) for rank in range(d, n, 2 * d)])
+    return _plan("binomial broadcast", n, steps)
 
 
 def binomial_all_reduce(n: int) -> Plan:
-    """Up the tree, and down again."""
-    return Plan("binomial all-reduce", n, 1, binomial_reduce(n).steps + binomial_broadcast(n).steps)
+    """Plan an all-reduce: a reduce up the tree, and a broadcast down again."""
+    steps = binomial_reduce(n).steps + binomial_broadcast(n).steps
+    return _plan("binomial all-reduce", n, steps)
+
+
+def _plan(name: str, n: int, steps: list[Step]) -> Plan:
+    return Plan(name=name, num_ranks=n, num_pieces=1, steps=steps)

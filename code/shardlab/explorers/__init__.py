@@ -1,1 +1,1 @@
-"""Sliders over costs and figures, alive with a kernel and without one: `explorer`. And questions: `guess`."""
+"""Explorers, which put sliders over costs and figures, and questions with a guess."""

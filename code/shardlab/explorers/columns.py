@@ -1,9 +1,12 @@
-"""Many alike JSON values as one tree with a column of values at each leaf: what does not change is written once.
+"""JSON values of the same shape as one tree, with a column of values at each leaf.
+
+What does not change is written once:
 
     [{"x": 1, "name": "ring"}, {"x": 2, "name": "ring"}]
     -> {"keys": {"x": {"each": [1, 2]}, "name": {"same": "ring"}}}
 
-A page with hundreds of states takes half the bytes of gzipped states one after another. explorer.js reads a state back.
+A page with hundreds of states takes half the bytes of gzipped states one after another. explorer.js
+reads a state back.
 """
 
 from collections.abc import Sequence
@@ -11,8 +14,12 @@ from typing import Any
 
 
 def join(values: Sequence[Any]) -> dict[str, Any]:
-    """The tree of some JSON values; dicts of other keys or key order, and other types, stand whole in a column."""
-    first, types = values[0], {type(value) for value in values}
+    """Join JSON values into a tree.
+
+    Where dicts have different keys or key orders, or types differ, a column holds whole values.
+    """
+    first = values[0]
+    types = {type(value) for value in values}
     if types == {dict} and all([*value] == [*first] for value in values):
         branches = {key: join([value[key] for value in values]) for key in first}
         same = all("same" in branch for branch in branches.values())
@@ -22,12 +29,13 @@ def join(values: Sequence[Any]) -> dict[str, Any]:
         items = [_item(values, place) for place in range(max(map(len, values)))]
         same = all("same" in branch for branch in [lengths, *items])
         return {"same": first} if same else {"items": items, "lengths": lengths}
-    same = all(repr(value) == repr(first) for value in values)  # 1, 1.0 and True differ, and 0.0 and -0.0
+    # By repr, 1, 1.0 and True differ, and 0.0 and -0.0.
+    same = all(repr(value) == repr(first) for value in values)
     return {"same": first} if same else {"each": [*values]}
 
 
 def at(tree: dict[str, Any], index: int) -> Any:
-    """One of the values that were joined."""
+    """Return value `index` of those that were joined."""
     if "same" in tree:
         return tree["same"]
     if "each" in tree:
@@ -38,7 +46,10 @@ def at(tree: dict[str, Any], index: int) -> Any:
 
 
 def _item(lists: Sequence[list[Any]], place: int) -> dict[str, Any]:
-    """The column of one place; where a list is too short, the value before it stands in, and `at` cuts it off."""
+    """Join the values at `place`.
+
+    Where a list is too short, the value before it fills the column; `at` cuts it off.
+    """
     last = next(values[place] for values in lists if len(values) > place)
     column = []
     for values in lists:

@@ -1,4 +1,4 @@
-"""The explorers of compute: how long a training takes, and which side of the roofline a product is on."""
+"""The explorers of compute: how long a training takes, and where a product is on the roofline."""
 
 from dataclasses import replace
 
@@ -13,11 +13,12 @@ from shardlab.figures.table import cell
 from .explorer import Explorer
 from .view import View
 
-SEQUENCE = 2048  # tokens; a model with a shorter context takes that
+SEQUENCE = 2048  # tokens; a model with a shorter context takes its whole context
 TOKENS = {"300 billion": 300e9, "1.4 trillion": 1.4e12, "15 trillion": 15e12}
 CHIPS = ("V100 SXM2 32 GB", "A100 SXM 80 GB", "H100 SXM 80 GB", "B200 SXM 180 GB")
 COUNTS = (1, 8, 128, 1024, 4096, 16384)
-LONG, FAR = 90, 2.0  # days beyond which a training is long; times the best amount of text that are far from it
+LONG = 90  # days
+FAR = 2.0  # times the best number of parameters, or a part of it
 
 ROWS = (1, 16, 64, 256, 1024, 4096, 16384)
 WIDTHS = (128, 1024, 4096, 16384)
@@ -26,7 +27,7 @@ INTENSITIES = [10 ** (exponent / 8) for exponent in range(-8, 31)]  # FLOP/byte,
 
 
 def time_explorer() -> Explorer:
-    """Model, tokens, chip, number of chips, utilisation -> days, FLOPs, GPU-hours, energy."""
+    """Choose model, tokens, chips and utilisation: see days, FLOPs, GPU-hours and energy."""
     return Explorer(
         time_view,
         {
@@ -37,17 +38,22 @@ def time_explorer() -> Explorer:
             "utilisation": [20, 30, 40, 50],
         },
         title="Time to train",
-        labels={"tokens": "Tokens of text", "chips": "Number of chips", "utilisation": "Model FLOPs utilisation"},
+        labels={
+            "tokens": "Tokens of text",
+            "chips": "Number of chips",
+            "utilisation": "Model FLOPs utilisation",
+        },
         units={"utilisation": "%"},
         default={"model": "GPT-3 175B", "chip": "A100 SXM 80 GB", "chips": 1024, "utilisation": 30},
     )
 
 
 def time_view(*, model: str, tokens: str, chip: str, chips: int, utilisation: int) -> View:
-    """One state of the explorer of time."""
-    run = _run(model, tokens, chip, chips, utilisation)
+    """Show one state of the explorer of time."""
+    run = training(model, tokens, chip, chips, utilisation)
     lines = {
-        name: [replace(run, chip=hardware.chip(name), num_chips=count).days for count in COUNTS] for name in CHIPS
+        name: [replace(run, chip=hardware.chip(name), num_chips=count).days for count in COUNTS]
+        for name in CHIPS
     }
     here = {_duration(run.days): (chips, run.days)}
     alt = "Days of the training against the number of chips, for four chips."
@@ -56,7 +62,7 @@ def time_view(*, model: str, tokens: str, chip: str, chips: int, utilisation: in
 
 
 def roofline_explorer() -> Explorer:
-    """Sizes of a product, precision, chip -> its place on the roofline, and what would move it."""
+    """Choose a product, precision and chip: see its place on the roofline and what moves it."""
     return Explorer(
         roofline_view,
         {
@@ -67,14 +73,25 @@ def roofline_explorer() -> Explorer:
             "chip": list(ROOFS),
         },
         title="A product of matrices on the roofline",
-        labels={"rows": "Rows (tokens)", "inputs": "Inputs of the layer", "outputs": "Outputs of the layer"},
-        default={"rows": 256, "inputs": 4096, "outputs": 4096, "precision": "bf16", "chip": "H100 SXM 80 GB"},
+        labels={
+            "rows": "Rows (tokens)",
+            "inputs": "Inputs of the layer",
+            "outputs": "Outputs of the layer",
+        },
+        default={
+            "rows": 256,
+            "inputs": 4096,
+            "outputs": 4096,
+            "precision": "bf16",
+            "chip": "H100 SXM 80 GB",
+        },
     )
 
 
 def roofline_view(*, rows: int, inputs: int, outputs: int, precision: str, chip: str) -> View:
-    """One state of the explorer of the roofline."""
-    one, work = hardware.chip(chip), _product(rows, inputs, outputs, precision)
+    """Show one state of the explorer of the roofline."""
+    one = hardware.chip(chip)
+    work = _product(rows, inputs, outputs, precision)
     axis = sorted([*INTENSITIES, roofline.ridge(one, precision)])
     roofs = {chip: roofline.roof(axis, peak=one.peak(precision), bandwidth=one.memory_bandwidth)}
     here = {f"{rows:,} rows": (work.intensity, roofline.attainable(work.intensity, one, precision))}
@@ -84,7 +101,7 @@ def roofline_view(*, rows: int, inputs: int, outputs: int, precision: str, chip:
     return View(figure, sentence, _roofline_table(work, precision, chip))
 
 
-def _run(model: str, tokens: str, chip: str, chips: int, utilisation: int) -> TimeToTrain:
+def training(model: str, tokens: str, chip: str, chips: int, utilisation: int) -> TimeToTrain:
     spec = models.published(model).spec
     return TimeToTrain(
         spec=spec,
@@ -102,13 +119,13 @@ def _time_sentence(run: TimeToTrain) -> str:
 
 
 def _room(run: TimeToTrain) -> str:
-    """Whether the states fit into all chips together, each part on one of them."""
+    """Warn where all chips together cannot hold the states."""
     states = recipes.MIXED.bytes_per_parameter * models.num_parameters(run.spec)
     least = int(-(-states // run.chip.memory))
     if least <= run.num_chips:
         return ""
     held = f"{units.text(states, 'B')} of parameters, gradients and optimizer states"
-    return f"But {held} <b>do not fit</b>: it takes {least:,} such chips to hold them. "
+    return f"But {held} <b>do not fit</b>: only {least:,} such chips can hold them. "
 
 
 def _advice(run: TimeToTrain) -> str:
@@ -116,14 +133,14 @@ def _advice(run: TimeToTrain) -> str:
     count = models.num_parameters(run.spec)
     if run.days > LONG:
         needed = time_to_train.chips_needed(run, LONG)
-        return f"{needed:,} of these chips would do it in {LONG} days, if none of them waits more than now."
+        return f"With the same utilisation, {needed:,} of these chips would take {LONG} days."
     if best.parameters > FAR * count:
         size = f"{_rounded(best.parameters / 1e9)} billion"
-        return f"By Hoffmann's law the same FLOPs would make a better model of {size} parameters on less text."
+        return f"By Hoffmann's law, {size} parameters and less text are better for the same FLOPs."
     if best.parameters < count / FAR:
         size = f"{_rounded(best.parameters / 1e9)} billion"
-        return f"By Hoffmann's law the same FLOPs would make a better model of {size} parameters on more text."
-    return "By Hoffmann's law that is about the best size for so many FLOPs."
+        return f"By Hoffmann's law, {size} parameters and more text are better for the same FLOPs."
+    return "By Hoffmann's law the model has about the best size for this number of FLOPs."
 
 
 def _duration(days: float) -> str:
@@ -133,7 +150,7 @@ def _duration(days: float) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Three digits, and never a power of ten."""
+    """Write `value` with three digits, and never with an exponent."""
     digits = float(f"{value:.3g}")
     return f"{digits:,.0f}" if digits >= 100 else f"{digits:g}"  # noqa: PLR2004
 
@@ -161,14 +178,22 @@ def _roofline_sentence(work: Work, inputs: int, outputs: int, precision: str, ch
     one = hardware.chip(chip)
     ridge = roofline.ridge(one, precision)
     share = roofline.attainable(work.intensity, one, precision) / one.peak(precision)
-    start = f"{_rounded(work.intensity)} FLOP/byte, and the ridge is at {_rounded(ridge)}: "
+    intensity = _rounded(work.intensity)
+    start = f"The product has {intensity} FLOP/byte, and the ridge is at {_rounded(ridge)}: "
     if roofline.bound(work, one, precision) == "arithmetic":
-        return f"{start}<b>arithmetic decides</b>, and the peak is within reach."
-    start += f"<b>memory decides</b>, and at most {units.percent(share)} of the peak is within reach. "
+        return f"{start}<b>arithmetic decides</b>, and the peak can be reached."
+    most = units.percent(share)
+    start += f"<b>memory decides</b>, and the most that can be reached is {most} of the peak. "
     least = roofline.least_rows(inputs, outputs, one, precision)
     if least is not None:
-        return f"{start}From {least:,} rows on, arithmetic would decide: give the chip more tokens at a time."
-    return f"{start}No number of rows changes that, the layer is too narrow: make it wider, or fuse it with another."
+        return (
+            f"{start}From {least:,} rows on, arithmetic would decide: "
+            "give the chip more tokens at a time."
+        )
+    return (
+        f"{start}No number of rows changes that, because the layer is too narrow: "
+        "make it wider, or fuse it with another."
+    )
 
 
 def _roofline_table(work: Work, precision: str, chip: str) -> list[list[str]]:
@@ -179,6 +204,9 @@ def _roofline_table(work: Work, precision: str, chip: str) -> list[list[str]]:
         ["bytes moved", units.text(work.nbytes, "B")],
         ["arithmetic", units.text(work.flops / one.peak(precision), "s")],
         ["memory", units.text(work.nbytes / one.memory_bandwidth, "s")],
-        ["at the least", units.text(roofline.seconds(work, one, precision), "s")],
-        ["rate at the most", units.text(roofline.attainable(work.intensity, one, precision), "FLOP/s")],
+        ["shortest time", units.text(roofline.seconds(work, one, precision), "s")],
+        [
+            "highest rate",
+            units.text(roofline.attainable(work.intensity, one, precision), "FLOP/s"),
+        ],
     ]

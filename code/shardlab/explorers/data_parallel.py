@@ -1,4 +1,4 @@
-"""The explorer of data parallelism: one step on a machine of your choice, as a timeline and as memory."""
+"""The explorer of data parallelism: one step on a machine of your choice, and its memory."""
 
 from dataclasses import replace
 
@@ -12,12 +12,12 @@ from .explorer import Explorer
 from .view import View
 
 SEQUENCE = 1024  # tokens of one sample, for every model
-BUCKETS = 24  # at most so many bars in the picture; buckets of 25 MiB where fewer do
-NEARLY_ALL, HALF = 0.95, 0.5  # of a step spent computing: who decides how long it takes
+BUCKETS = 24  # at most, so that a timeline can be read; fewer where buckets of 25 MiB suffice
+NEARLY_ALL, HALF = 0.95, 0.5  # shares of a step spent computing: what decides how long it takes
 
 
 def explorer() -> Explorer:
-    """The chapter's: model, ranks, batch per rank, network, overlap -> the step's timeline and the memory it needs."""
+    """Choose model, ranks, batch, network and overlap: see a step's timeline and its memory."""
     return Explorer(
         step_view,
         {
@@ -40,8 +40,8 @@ def explorer() -> Explorer:
 
 
 def step_view(*, model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool) -> View:
-    """One state of the chapter's explorer."""
-    step = _step(model, ranks, batch_per_rank, network, overlap)
+    """Show one state."""
+    step = step_at(model, ranks, batch_per_rank, network, overlap)
     sentence = _sentence(step)
     events = data_parallel.events(step)
     alt = "The step as a timeline, and the memory it needs beside the chip's capacity."
@@ -49,7 +49,8 @@ def step_view(*, model: str, ranks: int, batch_per_rank: int, network: str, over
     return View(figure, sentence, _table(step))
 
 
-def _step(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool) -> DataParallelStep:
+def step_at(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool) -> DataParallelStep:
+    """Predict the step of one state."""
     spec = models.published(model).spec
     gradients = models.num_parameters(spec) * 2
     return data_parallel.step(
@@ -70,27 +71,30 @@ def _sentence(step: DataParallelStep) -> str:
     verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
     if step.fits:
         return f"{_bottleneck(step)} What a rank must hold {verdict}."
-    return f"It {verdict.replace('does not fit', '<b>does not fit</b>')}. If it did: {_bottleneck(step)}"
+    verdict = verdict.replace("does not fit", "<b>does not fit</b>")
+    return f"What a rank must hold {verdict}. If it did fit: {_bottleneck(step)}"
 
 
 def _bottleneck(step: DataParallelStep) -> str:
-    """What a step waits for, in words."""
-    whole, waiting = units.text(step.seconds, "s"), units.text(step.exposed, "s")
-    share, busy = units.percent(step.exposed / step.seconds), units.text(step.communication, "s")
+    """Say what a step waits for."""
+    whole = units.text(step.seconds, "s")
+    waiting = units.text(step.exposed, "s")
+    share = units.percent(step.exposed / step.seconds)
     if step.run.ranks == 1:
-        return f"One rank has nobody to wait for: a step takes {whole}."
+        return f"A single rank does not communicate: a step takes {whole}."
     if step.efficiency > NEARLY_ALL:
+        busy = units.text(step.communication, "s")
         start = f"<b>Computing decides</b>: the network is busy for {busy} of {whole}"
         return f"{start}, but every rank waits only {waiting} ({share})."
     verb = "decides" if step.efficiency < HALF else "slows it down"
     start = f"<b>The network {verb}</b>: of {whole}, every rank waits {waiting} ({share})"
     if not step.run.overlap:
         hidden = data_parallel.step(replace(step.run, overlap=True))
-        return f"{start}; overlap would leave {units.text(hidden.exposed, 's')}."
+        return f"{start}. With overlap it would wait {units.text(hidden.exposed, 's')}."
     ratio = step.communication / step.backward
     if ratio < 1:
-        return f"{start}; the gradients that backward computes last have nothing to hide behind."
-    return f"{start}; the all-reduces take {ratio:.3g} times as long as backward, which cannot hide them."
+        return f"{start}. Nothing is left to hide the gradients that backward computes last."
+    return f"{start}. Backward cannot hide all-reduces that take {ratio:.3g} times as long."
 
 
 def _table(step: DataParallelStep) -> list[list[str]]:

@@ -38,7 +38,7 @@
 
   function dress(layout, width) {
     const [text, back, faint] = [themeColor("text-base", "#222"), themeColor("background", "#fff"), "rgba(128,128,128,0.3)"];
-    const height = layout.height ?? 450; // plotly's own default
+    const { height } = layout; // view.py gives every figure one
     for (const [key, { title }] of Object.entries(layout))
       if (/^[xy]axis\d*$/.test(key) && title?.text) title.text = wrap(title.text, (key[0] === "x" ? width : height) - 120);
     const axis = { gridcolor: faint, linecolor: faint, zerolinecolor: faint, automargin: true, fixedrange: true };

@@ -1,4 +1,4 @@
-"""One function from values to a figure, under sliders: ipywidgets in a kernel, all states in a page."""
+"""An explorer: sliders over a function from values to a view, in a kernel or on a page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from IPython.display import HTML, display
 from . import page, view
 
 MAX_STATES = 2000  # the page holds them all
-EM_PER_LETTER = 0.6  # on average, in the widest of the fonts that browsers take for a notebook's controls
+EM_PER_LETTER = 0.6  # on average, in the widest font that browsers take for a notebook's controls
 INPUT_WIDTH = 24  # ems of a live control beside its label
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """One thing a reader may change: numbers become a slider, strings a menu, False and True a checkbox."""
+    """One thing a reader may change.
+
+    Numbers become a slider, strings a menu, False and True a checkbox.
+    """
 
     name: str
     values: Sequence[Any]
@@ -31,31 +34,39 @@ class Control:
 
     def __post_init__(self) -> None:
         shown = f"control {self.name!r} has the values {list(self.values)}"
-        if len(self.values) < 2 or len({str(value) for value in self.values}) < len(self.values):  # noqa: PLR2004
+        different = {str(value) for value in self.values}
+        if len(different) < max(2, len(self.values)):
             raise ValueError(f"{shown}; give two or more, all different")
-        if len({isinstance(value, bool) + 2 * isinstance(value, str) for value in self.values}) > 1:
+        if len({kind_of(value) for value in self.values}) > 1:
             raise ValueError(f"{shown}; give all numbers, all strings, or False and True")
         if self.default not in self.values:
-            raise ValueError(f"{shown}, without its default {self.default!r}; take one of them")
+            raise ValueError(f"{shown}, but its default is {self.default!r}; take one of them")
 
     @property
     def kind(self) -> str:
-        """slider, select or checkbox."""
-        first = self.values[0]
-        return "checkbox" if isinstance(first, bool) else "select" if isinstance(first, str) else "slider"
+        """The form of the control: "slider", "select" or "checkbox"."""
+        return kind_of(self.values[0])
 
     def text(self, value: Any) -> str:
-        """A value as a reader sees it, with its unit."""
-        number = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        """Write `value` as a reader sees it, with its unit."""
+        number = f"{value:,}" if type(value) is int else str(value)
         return f"{number} {self.unit}".strip()
 
 
-class Explorer:
-    """`fn(**values)`, a function that returns a `view.View`, for every choice of values.
+def kind_of(value: Any) -> str:
+    """Return the form of control that `value` belongs to: a bool is no number here."""
+    if isinstance(value, bool):
+        return "checkbox"
+    return "select" if isinstance(value, str) else "slider"
 
-    controls: name -> the values to choose from. labels, units: name -> text. default: name -> the value to
-    start from, else the first one. Without controls it shows one figure with its sentence and table. Raises
-    ValueError for a control without a choice, an unknown name, or more than MAX_STATES states.
+
+class Explorer:
+    """Sliders over `fn(**values)`, a function that returns a `view.View`.
+
+    controls: name -> the values to choose from. labels, units: name -> text. default: name -> the
+    value to start from, else the first one. Without controls it shows one figure with its sentence
+    and table. Errors: ValueError for a control without a choice, an unknown name, or more than
+    MAX_STATES states.
     """
 
     def __init__(
@@ -68,16 +79,24 @@ class Explorer:
         units: Mapping[str, str] | None = None,
         default: Mapping[str, Any] | None = None,
     ) -> None:
-        labels, units, default = labels or {}, units or {}, default or {}
+        labels = labels or {}
+        units = units or {}
+        default = default or {}
         unknown = {*labels, *units, *default} - {*controls}
         if unknown:
-            raise ValueError(f"no control is named {sorted(unknown)}; the controls are {[*controls]}")
-        self.fn, self.title, self.name = fn, title, page.slug(title)
+            raise ValueError(
+                f"no control is named {sorted(unknown)}; the controls are {[*controls]}"
+            )
+        self.fn = fn
+        self.title = title
+        self.name = page.slug(title)
+        first = {name: next(iter(values), None) for name, values in controls.items()}
+        start = {**first, **default}
         self.controls = [
             Control(
                 name=name,
                 values=list(values),
-                default=default.get(name, [*values, None][0]),
+                default=start[name],
                 label=labels.get(name, name.replace("_", " ").capitalize()),
                 unit=units.get(name, ""),
             )
@@ -86,55 +105,66 @@ class Explorer:
         count = math.prod(len(control.values) for control in self.controls)
         if count > MAX_STATES:
             sizes = " x ".join(str(len(control.values)) for control in self.controls)
-            raise ValueError(f"{sizes} = {count} states, more than {MAX_STATES}; take out controls or values")
+            raise ValueError(
+                f"{sizes} = {count} states, more than {MAX_STATES}; take out controls or values"
+            )
 
     def states(self) -> list[dict[str, Any]]:
-        """Every choice of values, the last control turning fastest."""
+        """List every choice of values; the last control turns fastest."""
         names = [control.name for control in self.controls]
         choices = itertools.product(*(control.values for control in self.controls))
         return [dict(zip(names, values, strict=True)) for values in choices]
 
     def default(self) -> dict[str, Any]:
-        """The values to start from."""
+        """Return the values to start from."""
         return {control.name: control.default for control in self.controls}
 
     def view(self, **values: Any) -> view.View:
-        """What the function shows for these values."""
+        """Call the function with `values`, and check that it returns a view."""
         shown = self.fn(**values)
         if not isinstance(shown, view.View):
-            raise TypeError(f"the function returned {type(shown)}; return View(figure, sentence, table)")
+            raise TypeError(
+                f"the function returned {type(shown)}; return View(figure, sentence, table)"
+            )
         return shown
 
     def html(self) -> str:
-        """The explorer for a page without a kernel: calls the function once for every state."""
+        """Return the explorer for a page without a kernel; calls the function for every state."""
         states = self.states()
         views = [self.view(**values).plain() for values in states]
         return page.block(self.title, self.controls, views, states.index(self.default()))
 
     def widget(self) -> Any:
-        """The explorer for a live kernel: a box of ipywidgets whose figure follows its controls."""
+        """Return the explorer for a kernel: ipywidgets, with a figure that follows them."""
         import ipywidgets as widgets  # here, for the build of a page needs none
 
         from . import live
 
-        inputs = {control.name: live_control(control, self._label_width()) for control in self.controls}
-        sentence, figure = widgets.HTML(), live.figure()
+        inputs = {
+            control.name: live_control(control, self._label_width()) for control in self.controls
+        }
+        sentence = widgets.HTML()
+        figure = live.figure()
         seen = functools.cache(lambda *values: self.view(**dict(zip(inputs, values, strict=True))))
 
         def redraw(change: object = None) -> None:
-            shown = seen(*(chosen.value for chosen in inputs.values()))  # `seen` keeps every view, for the way back
+            shown = seen(
+                *(chosen.value for chosen in inputs.values())
+            )  # `seen` keeps every view, for the way back
             sentence.value = f'<div aria-live="polite">{shown.sentence}</div>'
             figure.show(shown)
 
         for chosen in inputs.values():
             chosen.observe(redraw, "value")
         redraw()
-        height = seen(*self.default().values()).plain()["figure"]["layout"].get("height", view.HEIGHT)
-        figure.layout.min_height = f"{height + 10}px"  # the notebook must not jump while the figure changes
+        first = seen(*self.default().values())
+        height = view.plain_figure(first.figure)["layout"]["height"]
+        # The notebook must not jump while the figure changes.
+        figure.layout.min_height = f"{height + 10}px"
         return widgets.VBox([widgets.VBox(list(inputs.values())), sentence, figure])
 
     def _label_width(self) -> int:
-        """Ems for the longest label beside a live control: widgets cut what is longer."""
+        """Return the ems that the longest label needs: widgets cut what is longer."""
         longest = max((len(control.label) for control in self.controls), default=0)
         return math.ceil(EM_PER_LETTER * longest) + 1
 
@@ -147,7 +177,11 @@ def live_control(control: Control, label_width: int) -> Any:
     import ipywidgets as widgets
 
     layout = {"width": f"{label_width + INPUT_WIDTH}em", "max_width": "100%"}
-    wide = {"description": control.label, "style": {"description_width": f"{label_width}em"}, "layout": layout}
+    wide = {
+        "description": control.label,
+        "style": {"description_width": f"{label_width}em"},
+        "layout": layout,
+    }
     if control.kind == "checkbox":
         return widgets.Checkbox(value=control.default, **wide)
     options = [(control.text(value), value) for value in control.values]

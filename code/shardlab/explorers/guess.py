@@ -1,4 +1,4 @@
-"""Asks for a guess before the answer: a form on a page, which guess.js brings to life, and widgets in a kernel."""
+"""A question that asks for a guess first: a form run by guess.js on a page, widgets in a kernel."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ def number(
 ) -> Guess:
     """Ask for a number, which is judged by its ratio to `answer`.
 
-    name: identifies the question in the whole book. unit: follows the number; ("GPU", "GPUs") for one and for
-    many. within: the factor up to which a guess counts as close. why: a sentence that is shown with the answer.
-    Raises ValueError for an answer that is not above zero.
+    name: identifies the question in the whole book. unit: follows the number; ("GPU", "GPUs") for
+    one and for many. within: the factor up to which a guess counts as close. why: a sentence that
+    is shown with the answer. Raises ValueError for an answer that is not above zero.
     """
     units = (unit, unit) if isinstance(unit, str) else unit
-    return Guess(Number(name=name, text=text, why=why, answer=float(answer), units=units, within=within))
+    return Guess(
+        Number(name=name, text=text, why=why, answer=float(answer), units=units, within=within)
+    )
 
 
 def choice(text: str, options: Sequence[str], *, answer: str, name: str, why: str = "") -> Guess:
-    """Ask for one of `options`, of which `answer` is right; raises ValueError when it is not among them."""
+    """Ask for one of `options`. Errors: ValueError when `answer` is not among them."""
     return Guess(Choice(name=name, text=text, why=why, answer=answer, options=tuple(options)))
 
 
@@ -50,29 +52,40 @@ class Guess:
     question: Number | Choice
 
     def html(self) -> str:
-        """Return the form for a page; without a script the question and its folded answer remain."""
+        """Return the form for a page; without JavaScript question and folded answer remain."""
         asked = self.question
-        rules = {"name": asked.name, "ask": asked.ask, "again": AGAIN, "before": BEFORE, **asked.rules()}
+        rules = {
+            "name": asked.name,
+            "ask": asked.ask,
+            "again": AGAIN,
+            "before": BEFORE,
+            **asked.rules(),
+        }
         inputs = number_inputs(asked) if isinstance(asked, Number) else choice_inputs(asked)
         return (
             f"<div class='guess' data-guess='{packed(rules)}'>"
             f'<form novalidate autocomplete="off">{inputs}</form>'
-            f'<p class="guess-result" id="guess-{asked.name}-result" role="status" aria-live="polite"></p>'
+            f'<p class="guess-result" id="guess-{asked.name}-result"'
+            f' role="status" aria-live="polite"></p>'
             f"{self.folded()}</div>"
         )
 
     def folded(self, state: str = "") -> str:
-        """Return the answer with its reason, below a line that unfolds it; state: "open", or nothing."""
+        """Return the folded answer with its reason; `state` "open" unfolds it."""
         answer, why = html.escape(self.question.solution), html.escape(self.question.why)
         words = f"<p><strong>{answer}</strong><br>{why}</p>"
-        return f'<details class="guess-answer" {state}><summary>The answer</summary>{words}</details>'
+        return (
+            f'<details class="guess-answer" {state}><summary>The answer</summary>{words}</details>'
+        )
 
     def widget(self) -> Any:
-        """Return the form for a live kernel: a box of ipywidgets. What is guessed is kept in a file."""
+        """Return the form for a kernel: a box of ipywidgets that keeps guesses in a file."""
         import ipywidgets as widgets  # here, for the build of a page needs none
 
-        entry, button = live_entry(self.question), widgets.Button(description=CHECK)
-        result, answer = widgets.HTML(), widgets.HTML(self.folded())
+        entry = live_entry(self.question)
+        button = widgets.Button(description=CHECK)
+        result = widgets.HTML()
+        answer = widgets.HTML(self.folded())
 
         def check(_: object) -> None:
             given = (entry.value or "").strip()
@@ -82,7 +95,9 @@ class Guess:
                 result.value = announced(str(what_to_do))
                 return
             keep(self.question.name, given)
-            button.description, result.value, answer.value = AGAIN, announced(sentence), self.folded("open")
+            button.description = AGAIN
+            result.value = announced(sentence)
+            answer.value = self.folded("open")
 
         button.on_click(check)
         self._recall(entry, button, result)
@@ -90,7 +105,7 @@ class Guess:
         return widgets.VBox([question, entry, button, result, answer])
 
     def _recall(self, entry: Any, button: Any, result: Any) -> None:
-        """Show the guess of an earlier day, unless the question has changed and it is none any more."""
+        """Show the guess of an earlier day, unless the question has changed and cannot read it."""
         before = kept(self.question.name)
         if before is None:
             return
@@ -99,18 +114,24 @@ class Guess:
         except ValueError:
             return
         words = BEFORE.format(date=f"{before.day.day} {before.day:%B %Y}", guess=guess)
-        entry.value, button.description, result.value = before.given, AGAIN, html.escape(words)
+        entry.value = before.given
+        button.description = AGAIN
+        result.value = html.escape(words)
 
     def _ipython_display_(self) -> None:
         display(HTML(self.html()) if os.environ.get("SHARDLAB_STATIC") == "1" else self.widget())
 
 
 def number_inputs(asked: Number) -> str:
-    """Return a labelled field with its unit and the button; a field of type number would refuse 1,000."""
+    """Return a labelled field with its unit, and the button.
+
+    The field is text, because one of type number would refuse 1,000.
+    """
     key = f"guess-{asked.name}"
     return (
         f'<label class="guess-question" for="{key}">{html.escape(asked.text)}</label>'
-        f'<p class="guess-entry"><input type="text" inputmode="decimal" name="guess" id="{key}" required'
+        f'<p class="guess-entry">'
+        f'<input type="text" inputmode="decimal" name="guess" id="{key}" required'
         f' pattern="{quoted(asked.pattern)}" aria-describedby="{key}-unit {key}-result">'
         f'<span id="{key}-unit">{html.escape(asked.units[1])}</span><button>{CHECK}</button></p>'
     )
@@ -119,17 +140,19 @@ def number_inputs(asked: Number) -> str:
 def choice_inputs(asked: Choice) -> str:
     """Return the options as radio buttons in a fieldset, and the button."""
     labels = "".join(
-        f'<label class="guess-option"><input type="radio" name="guess" required value="{quoted(option)}">'
+        f'<label class="guess-option">'
+        f'<input type="radio" name="guess" required value="{quoted(option)}">'
         f"<span>{html.escape(option)}</span></label>"
         for option in asked.options
     )
     legend = f'<legend class="guess-question">{html.escape(asked.text)}</legend>'
     described = f'aria-describedby="guess-{asked.name}-result"'
-    return f'<fieldset {described}>{legend}{labels}</fieldset><p class="guess-entry"><button>{CHECK}</button></p>'
+    button = f'<p class="guess-entry"><button>{CHECK}</button></p>'
+    return f"<fieldset {described}>{legend}{labels}</fieldset>{button}"
 
 
 def packed(rules: dict[str, Any]) -> str:
-    """Return rules as JSON in a single-quoted attribute, where the many double quotes need no escape."""
+    """Return rules as JSON for a single-quoted attribute, where double quotes need no escape."""
     text = json.dumps(rules, ensure_ascii=False, separators=(",", ":"))
     return text.replace("&", "&amp;").replace("'", "&#x27;")
 
@@ -140,10 +163,17 @@ def live_entry(asked: Number | Choice) -> Any:
 
     wide = {"style": {"description_width": "initial"}, "layout": {"width": "auto"}}
     if isinstance(asked, Choice):
-        return widgets.RadioButtons(options=asked.options, value=None, description="Your guess:", **wide)
-    return widgets.Text(description=f"Your guess ({asked.units[1]}):" if asked.units[1] else "Your guess:", **wide)
+        return widgets.RadioButtons(
+            options=asked.options, value=None, description="Your guess:", **wide
+        )
+    return widgets.Text(
+        description=f"Your guess ({asked.units[1]}):" if asked.units[1] else "Your guess:", **wide
+    )
 
 
 def announced(sentence: str) -> str:
-    """Return a sentence that a screen reader speaks; as an alert, because it arrives together with its region."""
+    """Return a sentence that a screen reader speaks.
+
+    It is an alert, because it arrives together with its region.
+    """
     return f'<div role="alert" aria-live="polite">{html.escape(sentence)}</div>'

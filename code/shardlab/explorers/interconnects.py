@@ -1,4 +1,4 @@
-"""The explorers of interconnects: paths through a node, the order of a layout's axes, how fast a network must be."""
+"""The explorers of interconnects: paths in a node, the order of axes, the knee of the network."""
 
 from functools import cache
 from itertools import permutations
@@ -14,8 +14,18 @@ from shardlab.trace import Event
 from .explorer import Explorer
 from .view import View
 
-LARGE, SMALL, SEQUENCE = "Llama 3 8B", "Llama 3.2 3B", 4096  # the small one fits on each GPU of data parallelism
-MACHINES = ("Two RTX 4090", "Two RTX 3090, bridged", "PCIe box, 100 GbE", "DGX-1V", "DGX A100", "DGX H100", "HGX B200")
+LARGE = "Llama 3 8B"
+SMALL = "Llama 3.2 3B"  # fits on one GPU, too, as data parallelism alone needs it
+SEQUENCE = 4096  # tokens
+MACHINES = (
+    "Two RTX 4090",
+    "Two RTX 3090, bridged",
+    "PCIe box, 100 GbE",
+    "DGX-1V",
+    "DGX A100",
+    "DGX H100",
+    "HGX B200",
+)
 CLUSTERS = ("DGX H100", "DGX A100", "AWS p4d.24xlarge", "PCIe box, 100 GbE")
 LAYOUTS = {
     "tp=8, dp=4": Layout(tp=8, dp=4),
@@ -24,17 +34,22 @@ LAYOUTS = {
     "tp=2, dp=4, pp=4": Layout(tp=2, dp=4, pp=4),
 }
 ORDERS = {" · ".join(order): order for order in permutations(AXES_3D)}  # the first axis: neighbours
-NUM_NODES, GLOBAL_BATCH = 4, 32
-TOGETHER = 7  # layers that compute and talk as one, so that a page has its numbers in seconds
+NUM_NODES = 4
+GLOBAL_BATCH = 32  # sequences
+TOGETHER = 7  # layers replayed as one, so that a page is computed in seconds
 RATES = [1e9 * 2.0**exponent for exponent in range(11)]  # bytes/s of a node: 8 Gb/s to 8 Tb/s
-WAYS = {"dp=32": Layout(dp=32), "tp=8, dp=4": Layout(tp=8, dp=4), "tp=8, dp=2, pp=2": Layout(tp=8, dp=2, pp=2)}
+WAYS = {
+    "dp=32": Layout(dp=32),
+    "tp=8, dp=4": Layout(tp=8, dp=4),
+    "tp=8, dp=2, pp=2": Layout(tp=8, dp=2, pp=2),
+}
 
 
-# ---- paths -----------------------------------------------------------------------------------------------------------
+# ---- paths ---------------------------------------------------------------------------------------
 
 
 def paths() -> Explorer:
-    """Choose a machine and a GPU: the wires that a message from GPU 0 passes."""
+    """Choose a machine and a GPU: see the wires that a message from GPU 0 passes."""
     return Explorer(
         path_view,
         {"machine": list(MACHINES), "to": [1, 3, 5, 7]},
@@ -45,7 +60,7 @@ def paths() -> Explorer:
 
 
 def path_view(*, machine: str, to: int) -> View:
-    """One state: the node with the path drawn in it."""
+    """Show one state: the node with the path drawn in it."""
     cluster = nodes.cluster(machine)
     there = min(to, cluster.gpus - 1)
     path = cluster.path(0, there)
@@ -54,10 +69,16 @@ def path_view(*, machine: str, to: int) -> View:
     name = f"GPU 0 to GPU {there}: {rate / 1e9:.3g} GB/s"
     narrow = min(path, key=lambda hop: hop.bandwidth)
     wide = nodes.rates_of_a_gpu(cluster.node).get("NVLink")
-    taken = f"<b>{units.text(rate, 'B/s')}</b> in one direction; 1 GB takes {units.text(1e9 / rate, 's')}."
-    sentence = f"{' → '.join(parts)}: {taken}"
+    seconds = units.text(1e9 / rate, "s")
+    sentence = (
+        f"The path is {' → '.join(parts)}. In one direction it carries "
+        f"<b>{units.text(rate, 'B/s')}</b>; 1 GB takes {seconds}."
+    )
     if wide and rate < wide:
-        sentence += f" All NVLinks of a GPU together carry {units.text(wide, 'B/s')}; this pair has less between it."
+        sentence += (
+            f" All NVLinks of a GPU together carry {units.text(wide, 'B/s')}; "
+            "this pair shares fewer of them, or none."
+        )
     elif len({hop.bandwidth for hop in path}) > 1:
         sentence += f" The narrowest hop is {narrow.name}."
     rows = [[hop.name, units.text(hop.bandwidth, "B/s")] for hop in path]
@@ -65,34 +86,46 @@ def path_view(*, machine: str, to: int) -> View:
     return View(figure, sentence, [["hop", "one direction"], *rows])
 
 
-# ---- the order of the axes -------------------------------------------------------------------------------------------
+# ---- the order of the axes -----------------------------------------------------------------------
 
 
 def orders() -> Explorer:
-    """Choose a layout, the order of its axes and a machine: whose traffic crosses which link, and what a step takes."""
+    """Choose a layout, its axes' order and a machine: see the traffic and the time of a step."""
     return Explorer(
         order_view,
         {"layout": list(LAYOUTS), "order": list(ORDERS), "machine": list(CLUSTERS)},
         title=f"Which axis goes over which link: {LARGE} on 32 GPUs",
-        labels={"order": "Order of the axes (the first one: neighbours)", "machine": f"{NUM_NODES} nodes of"},
+        labels={
+            "order": "Order of the axes (the first one: neighbours)",
+            "machine": f"{NUM_NODES} nodes of",
+        },
     )
 
 
 def order_view(*, layout: str, order: str, machine: str) -> View:
-    """One state: bytes through the busiest links, and the time of the step beside that of the other orders."""
+    """Show one state: bytes through the busiest links, and the step's time in each order."""
     cluster = nodes.cluster(machine, NUM_NODES)
     carried = crossings.busiest(
         _ordered(layout, order), cluster, groups(LAYOUTS[layout], ORDERS[order])
     )
     seconds = {each: _seconds(layout, each, machine) for each in ORDERS}
     best = min(seconds, key=lambda each: seconds[each])
-    crossing = [figures.NAMES[axis] for axis, nbytes in carried.get("network", {}).items() if nbytes]
-    over = f"Over the network go the messages of: {', '.join(crossing)}." if crossing else "Nothing leaves a node."
+    crossing = [
+        figures.NAMES[axis] for axis, nbytes in carried.get("network", {}).items() if nbytes
+    ]
+    over = (
+        f"These axes use the network: {', '.join(crossing)}."
+        if crossing
+        else "Nothing leaves a node."
+    )
     here, there = units.text(seconds[order], "s"), units.text(seconds[best], "s")
     ratio = seconds[order] / seconds[best]
     verdict = f"a step takes <b>{here}</b>, and no order is faster."
     if ratio > 1.005:  # noqa: PLR2004, half a percent
-        verdict = f"a step takes <b>{here}</b>, {ratio:.2f} times as long as with the order {best} ({there})."
+        verdict = (
+            f"a step takes <b>{here}</b>, {ratio:.2f} times as long as with "
+            f"the order {best} ({there})."
+        )
     sentence = f"{over} {verdict[0].upper()}{verdict[1:]}"
     rows = [["order, replayed on " + cluster.name, "time of a step"]]
     rows += [[each, units.text(value, "s")] for each, value in seconds.items()]
@@ -118,14 +151,18 @@ def _ordered(layout: str, order: str) -> list[Event]:
     )
 
 
-# ---- the knee --------------------------------------------------------------------------------------------------------
+# ---- the knee ------------------------------------------------------------------------------------
 
 
 def knees() -> Explorer:
-    """Choose how a model is trained on 32 GPUs: the time of a step against the bandwidth between their nodes."""
+    """Choose how 32 GPUs train a model: see a step's time by the bandwidth between nodes."""
     return Explorer(
         knee_view,
-        {"layout": list(WAYS), "sequences_per_gpu": [1, 2, 4], "machine": ["DGX A100", "DGX H100", "HGX B200"]},
+        {
+            "layout": list(WAYS),
+            "sequences_per_gpu": [1, 2, 4],
+            "machine": ["DGX A100", "DGX H100", "HGX B200"],
+        },
         title=f"How fast must the network be: {SMALL} on 32 GPUs",
         labels={"sequences_per_gpu": f"Sequences of {SEQUENCE:,} tokens for each GPU and step"},
         default={"machine": "DGX H100"},
@@ -133,26 +170,33 @@ def knees() -> Explorer:
 
 
 def knee_view(*, layout: str, sequences_per_gpu: int, machine: str) -> View:
-    """One state: the curve, the knee on it, and what the machine has."""
+    """Show one state: the curve, its knee, and the bandwidth of the machine."""
     cluster = nodes.cluster(machine, NUM_NODES)
-    *seconds, limit = _curve(layout, sequences_per_gpu, machine)
-    have, at = cluster.node.network_bandwidth, knee.found(RATES, seconds, limit)
+    *seconds, limit = curve(layout, sequences_per_gpu, machine)
+    have = cluster.node.network_bandwidth
+    at = knee.found(RATES, seconds, limit)
     relative = [each / limit for each in seconds]
     figure = figures.knee(RATES, {layout: relative}, have=have)
     share = at / have
     sentence = (
-        f"From <b>{_bits(at)}</b> on, a faster network makes a step at most 5 % faster; {machine} has {_bits(have)}, "
-        f"of which this run needs {units.percent(share)}."
+        f"From <b>{_bits(at)}</b> on, a faster network makes a step at most 5 % faster; "
+        f"{machine} has {_bits(have)}, of which this run needs {units.percent(share)}."
     )
     if share > 1:
-        sentence += " That is too little: more tokens in a microbatch would give the gradients more to hide behind."
-    rows = [["between nodes, of one node", "time of a step"]]
-    rows += [[_bits(rate), units.text(each, "s")] for rate, each in zip(RATES, seconds, strict=True)]
+        sentence += (
+            " That is too little: larger microbatches would give the gradients "
+            "more computing to hide behind."
+        )
+    rows = [["bandwidth of one node", "time of a step"]]
+    rows += [
+        [_bits(rate), units.text(each, "s")] for rate, each in zip(RATES, seconds, strict=True)
+    ]
     return View(figure, sentence, [*rows, ["without limit", units.text(limit, "s")]])
 
 
 @cache
-def _curve(layout: str, sequences_per_gpu: int, machine: str) -> list[float]:
+def curve(layout: str, sequences_per_gpu: int, machine: str) -> list[float]:
+    """Replay a step at each of RATES, and without a limit: seconds."""
     chosen = WAYS[layout]
     events = placement.step(
         models.published(SMALL).spec,

@@ -24,8 +24,10 @@ def keep(name: str, given: str) -> None:
 
 
 def kept(name: str) -> Kept | None:
-    """Return the latest guess at the question `name`, or None; records that are no guesses are skipped."""
-    guesses = (_parsed(record) for record in reversed(learner.read(KIND)) if record.get("name") == name)
+    """Return the latest guess at the question `name`, or None; skip records without a guess."""
+    guesses = (
+        _parsed(record) for record in reversed(learner.read(KIND)) if record.get("name") == name
+    )
     return next(filter(None, guesses), None)
 
 

@@ -1,4 +1,4 @@
-"""The explorers of memory: what one GPU holds while it trains, and what each GPU of a cluster holds."""
+"""The explorers of memory: what one GPU holds in training, and what each GPU of a cluster holds."""
 
 from shardlab.costs import memory, units
 from shardlab.costs.facts import hardware, models, recipes
@@ -17,12 +17,12 @@ KEPT = {  # what a layer keeps for backward -> attention and recomputation of a 
 }
 MICROBATCHES = 2  # of the step on one device: gradients of the first are there when the second is at its peak
 LONGEST = 4096  # tokens of a sequence on the cluster, or the model's context where that is shorter
-ROUNDS = 2  # microbatches of a step for each pipeline stage: enough to fill the pipeline
+ROUNDS = 2  # microbatches per step and pipeline stage: enough to fill the pipeline
 CLUSTER_CHIP = "H100 SXM 80 GB"
 
 
 def one_device() -> Explorer:
-    """Model, chip, recipe, what is kept, microbatch, sequence -> bytes by part, now and with the smallest change."""
+    """Choose a model, a chip and a recipe: see bytes by part, now and after a change that fits."""
     return Explorer(
         device_view,
         {
@@ -50,9 +50,12 @@ def one_device() -> Explorer:
     )
 
 
-def device_view(*, model: str, chip: str, recipe: str, kept: str, microbatch: int, sequence: int) -> View:
-    """One state of the explorer of one device."""
-    capacity, (attention, recomputation) = hardware.chip(chip).memory, KEPT[kept]
+def device_view(
+    *, model: str, chip: str, recipe: str, kept: str, microbatch: int, sequence: int
+) -> View:
+    """Show one state of the explorer of one device."""
+    capacity = hardware.chip(chip).memory
+    (attention, recomputation) = KEPT[kept]
     try:
         training = Training(
             spec=models.published(model).spec,
@@ -68,14 +71,18 @@ def device_view(*, model: str, chip: str, recipe: str, kept: str, microbatch: in
     found = remedies.smallest(training, capacity)
     held = {"as it is": memory.per_rank(training)}
     if found is not None and found.changes:
-        held["after the change"] = memory.per_rank(found.training, memory.worst_stage(found.training))
-    figure = figures.by_part(held, capacity=capacity, alt=f"Memory of {model} on one {chip}, by part.")
+        held["after the change"] = memory.per_rank(
+            found.training, memory.worst_stage(found.training)
+        )
+    figure = figures.by_part(
+        held, capacity=capacity, alt=f"Memory of {model} on one {chip}, by part."
+    )
     words = remedies.verdict(training, capacity)
     return View(figure, f"{model} on one {chip} {_stressed(words)}.", _table(held))
 
 
 def cluster() -> Explorer:
-    """Model, tensor and pipeline degree, replicas, ZeRO stage -> bytes by part on a rank of every pipeline stage."""
+    """Choose a model, tp, pp, dp and a ZeRO stage: see bytes by part on each pipeline stage."""
     return Explorer(
         cluster_view,
         {
@@ -97,8 +104,9 @@ def cluster() -> Explorer:
 
 
 def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
-    """One state of the explorer of a cluster."""
-    spec, capacity = models.published(model).spec, hardware.chip(CLUSTER_CHIP).memory
+    """Show one state of the explorer of a cluster."""
+    spec = models.published(model).spec
+    capacity = hardware.chip(CLUSTER_CHIP).memory
     try:
         training = Training(
             spec=spec,
@@ -109,7 +117,9 @@ def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
     except ValueError as why:
         return _illegal(why, figures.stages([{}], capacity=capacity))
     held = [memory.per_rank(training, stage) for stage in range(pp)]
-    figure = figures.stages(held, capacity=capacity, alt=f"Memory of a rank of each stage of {model}, by part.")
+    figure = figures.stages(
+        held, capacity=capacity, alt=f"Memory of a rank of each stage of {model}, by part."
+    )
     where = f"{model} on {training.layout.ranks:,} GPU{'s' * (training.layout.ranks > 1)}"
     words = remedies.verdict(training, capacity)
     shown = {f"stage {stage}": held[stage] for stage in sorted({0, pp - 1})}
@@ -117,7 +127,9 @@ def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
 
 
 def _illegal(why: ValueError, figure: object) -> View:
-    return View(figure, f"<b>Impossible</b>: {why}.", [["memory", "value"], ["impossible", str(why)]])
+    return View(
+        figure, f"<b>Impossible</b>: {why}.", [["memory", "value"], ["impossible", str(why)]]
+    )
 
 
 def _stressed(verdict: str) -> str:
@@ -127,4 +139,8 @@ def _stressed(verdict: str) -> str:
 def _table(held: dict[str, dict[str, float]]) -> list[list[str]]:
     parts = next(iter(held.values()))
     rows = [[part, *(units.text(each[part], "B") for each in held.values())] for part in parts]
-    return [["memory", *held], *rows, ["sum", *(units.text(sum(each.values()), "B") for each in held.values())]]
+    return [
+        ["memory", *held],
+        *rows,
+        ["sum", *(units.text(sum(each.values()), "B") for each in held.values())],
+    ]

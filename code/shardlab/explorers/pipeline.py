@@ -1,4 +1,4 @@
-"""The explorers of pipeline parallelism: a schedule on a clock, with what its stages hold; and where to cut a model."""
+"""The explorers of pipeline parallelism: a schedule on a clock, and where to cut a model."""
 
 from functools import cache
 from itertools import pairwise
@@ -16,7 +16,7 @@ from shardlab.figures import pipeline as figures
 from .explorer import Explorer
 from .view import View
 
-SCHEDULES = {  # what the menu says -> name and chunks
+SCHEDULES = {  # the text in the menu -> name and chunks
     "one microbatch at a time": ("naive", 1),
     "GPipe": ("GPipe", 1),
     "1F1B": ("1F1B", 1),
@@ -27,16 +27,17 @@ SCHEDULES = {  # what the menu says -> name and chunks
     "ZB-V, 2 chunks": ("ZB-V", 2),
     "DualPipe-V, 2 chunks": ("DualPipe-V", 2),
 }
-DURATIONS = {  # forward, input gradient, weight gradients of a whole stage; attention has no weights, and
-    # FlashAttention takes 2.5 times its forward to go back
+# Forward, input gradient and weight gradients of a whole stage; attention has no weights, and the
+# backward of FlashAttention takes 2.5 times its forward.
+DURATIONS = {
     "1 : 1 : 1 (matrices only)": (1.0, 1.0, 1.0),
     "3 : 4.5 : 2 (half as much attention)": (1.0, 4.5 / 3, 2 / 3),
 }
-BETTER = 0.98  # of the time: what is worth a word
+BETTER = 0.98  # a time below this share of another is worth mentioning
 
 
 def schedules_explorer() -> Explorer:
-    """Schedule, stages, microbatches, durations, latency -> a timeline, the memory of each stage, the bubble."""
+    """Choose a schedule and its sizes: see a timeline, the memory of each stage, and the bubble."""
     return Explorer(
         schedule_view,
         {
@@ -55,8 +56,10 @@ def schedules_explorer() -> Explorer:
     )
 
 
-def schedule_view(*, schedule: str, stages: int, microbatches: int, durations: str, latency: float) -> View:
-    """One state."""
+def schedule_view(
+    *, schedule: str, stages: int, microbatches: int, durations: str, latency: float
+) -> View:
+    """Show one state."""
     run = _play(schedule, stages, microbatches, durations, latency)
     chunks = run.schedule.num_chunks
     held = [run.held(stage, activation=1 / chunks) for stage in range(stages)]
@@ -64,22 +67,29 @@ def schedule_view(*, schedule: str, stages: int, microbatches: int, durations: s
         run.events(),
         held,
         unit="forward of a stage = 1",
-        alt=f"{schedule}, {stages} stages, {microbatches} microbatches: what each stage does, and what it holds.",
+        alt=(
+            f"{schedule}, {stages} stages, {microbatches} microbatches: "
+            "what each stage does, and what it holds."
+        ),
     )
     sentence = _schedule_sentence(run, schedule, durations, latency)
     return View(figure, sentence, _schedule_table(run, durations, latency))
 
 
 @cache
-def _play(schedule: str, stages: int, microbatches: int, durations: str, latency: float) -> Timeline:
+def _play(
+    schedule: str, stages: int, microbatches: int, durations: str, latency: float
+) -> Timeline:
     name, chunks = SCHEDULES[schedule]
-    takes = {kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)}
+    takes = {
+        kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)
+    }
     made = schedules.make(name, stages, microbatches, chunks if name == "interleaved" else None)
     return timeline.play(made, takes, latency=latency)
 
 
 def _fullest(run: Timeline) -> float:
-    """The most that a stage holds, in microbatches of a whole stage."""
+    """Return the most that a stage holds, in microbatches of a whole stage."""
     most: float = max(run.peaks(activation=1 / run.schedule.num_chunks))
     return most
 
@@ -93,7 +103,7 @@ def _schedule_sentence(run: Timeline, schedule: str, durations: str, latency: fl
 
 
 def _advice(run: Timeline, schedule: str, rest: tuple[int, int, str, float]) -> str:
-    """The fastest schedule that needs no more memory; else, what more microbatches would do."""
+    """Name the fastest schedule that needs no more memory; else say what more microbatches do."""
     others = {name: _play(name, *rest) for name in SCHEDULES if name != schedule}
     fitting = {name: other for name, other in others.items() if _fullest(other) <= _fullest(run)}
     fastest = min(fitting, key=lambda name: fitting[name].makespan, default="")
@@ -103,38 +113,51 @@ def _advice(run: Timeline, schedule: str, rest: tuple[int, int, str, float]) -> 
     stages, microbatches, durations, latency = rest
     twice = _play(schedule, stages, 2 * microbatches, durations, latency)
     if twice.bubble_of_total < BETTER * run.bubble_of_total:
-        return f"With {2 * microbatches} microbatches the bubble would be {units.percent(twice.bubble_of_total)}."
-    return "More microbatches would not help: here the stages take turns."
+        bubble_then = units.percent(twice.bubble_of_total)
+        return f"With {2 * microbatches} microbatches the bubble would be {bubble_then}."
+    return "More microbatches would not help, because only one stage computes at a time."
 
 
 def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[object]]:
-    p, m, chunks = run.schedule.num_stages, run.schedule.num_microbatches, run.schedule.num_chunks
-    takes = {kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)}
-    formula = "only without latency" if latency else bubble.condition(run.schedule.name, p, m, takes)
+    p = run.schedule.num_stages
+    m = run.schedule.num_microbatches
+    chunks = run.schedule.num_chunks
+    takes = {
+        kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)
+    }
+    formula = (
+        "only without latency" if latency else bubble.condition(run.schedule.name, p, m, takes)
+    )
     waits = f"holds {formula}" if formula and not latency else formula
     if not formula:
         waits = f"{bubble.waiting(run.schedule.name, p, m, takes):.4g}"
     return [
         ["one batch", "value"],
         ["time (forward of a stage = 1)", run.makespan],
-        ["of it a stage computes", run.busy[0]],
+        ["time that a stage computes", run.busy[0]],
         ["bubble, of all time", f"{100 * run.bubble_of_total:.1f} %"],
         ["bubble, of the time that computing takes", f"{100 * run.bubble_of_ideal:.1f} %"],
         ["waiting of a stage between its first and last action, at most", max(run.waiting_inside)],
         ["waiting, by the paper's formula", waits],
-        ["activations of the stages (microbatches)", ", ".join(f"{x:.3g}" for x in run.peaks(activation=1 / chunks))],
+        [
+            "activations of the stages (microbatches)",
+            ", ".join(f"{x:.3g}" for x in run.peaks(activation=1 / chunks)),
+        ],
         ["messages of a microbatch", 2 * run.schedule.num_crossings],
     ]
 
 
-# ---- where to cut ----------------------------------------------------------------------------------------------------
+# ---- where to cut --------------------------------------------------------------------------------
 
-MODEL, SEQUENCE, CHIP, UTILISATION = "Llama 3 8B", 8192, "H100 SXM 80 GB", 0.4
+MODEL = "Llama 3 8B"
+SEQUENCE = 8192  # tokens
+CHIP = "H100 SXM 80 GB"
+UTILISATION = 0.4  # of its peak
 STAGES = 4
 
 
 def balancer() -> Explorer:
-    """Layers on each stage -> the time and the memory of each: which one is slowest, which one does not fit."""
+    """Choose the layers of each stage: see its time and memory, the slowest stage, the full one."""
     choices = [6, 7, 8, 9, 10]
     return Explorer(
         cut_view,
@@ -150,15 +173,21 @@ def balancer() -> Explorer:
 
 
 def cut_view(*, first: int, second: int, third: int) -> View:
-    """One state."""
+    """Show one state."""
     layers, names = _pieces()
     edges = [0, first + 1, first + second + 1, first + second + third + 1, len(layers)]
     cut = balance.measure(layers, [range(a, b) for a, b in pairwise(edges)], _in_flight())
     figure = figures.cut(
         cut.seconds,
-        [_parts(layers, stage, count) for stage, count in zip(cut.stages, _in_flight(), strict=True)],
+        [
+            _parts(layers, stage, count)
+            for stage, count in zip(cut.stages, _in_flight(), strict=True)
+        ],
         capacity=chips.chip(CHIP).memory,
-        alt=f"{', '.join(_counts(cut))} layers on the stages: how long each takes, and the memory that it needs.",
+        alt=(
+            f"{', '.join(_counts(cut))} layers on the stages: "
+            "how long each takes, and the memory that it needs."
+        ),
     )
     return View(figure, _cut_sentence(cut), _cut_table(cut, names))
 
@@ -166,12 +195,14 @@ def cut_view(*, first: int, second: int, third: int) -> View:
 @cache
 def _pieces() -> tuple[list[Layer], list[str]]:
     training = Training(spec=models.published(MODEL).spec, sequence=SEQUENCE)
-    return stage_costs.pieces(training, UTILISATION * chips.chip(CHIP).peak_flops), stage_costs.names(training)
+    return stage_costs.pieces(
+        training, UTILISATION * chips.chip(CHIP).peak_flops
+    ), stage_costs.names(training)
 
 
 @cache
 def _in_flight() -> list[int]:
-    """1F1B, with as many microbatches as it takes to fill it."""
+    """Return the microbatches that each stage holds under 1F1B, in a full pipeline."""
     return timeline.play(schedules.make("1F1B", STAGES, STAGES)).peaks()
 
 
@@ -188,21 +219,30 @@ def _parts(layers: list[Layer], stage: range, count: int) -> dict[str, float]:
 
 
 def _counts(cut: Partition) -> list[str]:
-    """Layers of each stage, without embedding and head."""
+    """Count the layers of each stage, without embedding and head."""
     ends = [1, *[0] * (STAGES - 2), 1]
     return [str(len(stage) - end) for stage, end in zip(cut.stages, ends, strict=True)]
 
 
 def _cut_sentence(cut: Partition) -> str:
-    memory, best = chips.chip(CHIP).memory, _best()
+    memory = chips.chip(CHIP).memory
+    best = _best()
     slowest = max(cut.seconds)
     text = f"Stage {cut.slowest} is the slowest, with {units.text(slowest, 's')} for a microbatch; "
     text += f"the stages wait {units.percent(cut.waiting)} of the time for it."
-    full = [f"stage {stage} ({units.text(nbytes, 'B')})" for stage, nbytes in enumerate(cut.nbytes) if nbytes > memory]
+    full = [
+        f"stage {stage} ({units.text(nbytes, 'B')})"
+        for stage, nbytes in enumerate(cut.nbytes)
+        if nbytes > memory
+    ]
     if full:
-        text = f"<b>It does not fit</b>: {' and '.join(full)} in {units.text(memory, 'B')}. If it did: {text}"
+        needed = " and ".join(full)
+        text = (
+            f"<b>It does not fit</b>: {needed} in {units.text(memory, 'B')}. If it did fit: {text}"
+        )
     if full or slowest > max(best.seconds):
-        layers, faster = ", ".join(_counts(best)), units.text(max(best.seconds), "s")
+        layers = ", ".join(_counts(best))
+        faster = units.text(max(best.seconds), "s")
         return f"{text} The best cut that fits has {layers} layers: {faster}."
     return f"{text} <b>No cut that fits is faster.</b>"
 

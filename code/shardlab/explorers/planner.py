@@ -1,4 +1,4 @@
-"""The explorers of the planner: the best plans for a model and a machine, and what breaks one step away."""
+"""The explorers of the planner: the best plans for a model, and what breaks one step away."""
 
 from dataclasses import replace
 from functools import cache
@@ -25,11 +25,21 @@ DRAGGED = {
     "chunks of a stage": "chunks",
     "recomputation": "recomputation",
 }
-CHOICES = ("tp", "cp", "pp", "zero", "sequence_parallel", "microbatch", "recomputation", "schedule", "chunks")
+CHOICES = (
+    "tp",
+    "cp",
+    "pp",
+    "zero",
+    "sequence_parallel",
+    "microbatch",
+    "recomputation",
+    "schedule",
+    "chunks",
+)
 
 
 def best_plans() -> Explorer:
-    """Machine, GPUs, model, batch, sequence -> the best plans, what their steps go into, why others fail."""
+    """Choose a model, machine and batch: see the best plans, their steps, and why others fail."""
     return Explorer(
         best_view,
         {
@@ -52,14 +62,21 @@ def best_plans() -> Explorer:
 
 
 def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int) -> View:
-    """One state of the explorer of the best plans."""
+    """Show one state of the explorer of the best plans."""
     found = _search(model, machine, gpus, BATCHES[batch] // sequence, sequence)
-    counts = {"fits": len(found.fitting), **{plans.REASONS[name]: count for name, count in found.reasons.items()}}
+    counts = {
+        "fits": len(found.fitting),
+        **{plans.REASONS[name]: count for name, count in found.reasons.items()},
+    }
     header = ["plan, or reason", "seconds of a step, or number"]
     table: list[list[object]] = [[name, count] for name, count in counts.items()]
     if not found.fitting:
         figure = figures.reasons(counts, alt=f"Nothing fits; why plans for {model} fail.")
-        return View(figure, f"<b>Nothing fits</b> on {gpus:,} GPUs. Nearest: {found.nearest}.", [header, *table])
+        return View(
+            figure,
+            f"<b>Nothing fits</b> on {gpus:,} GPUs. The nearest plan is {found.nearest}.",
+            [header, *table],
+        )
     best = found.different[:SHOWN]
     timed = {plan.name: step.step(plans.run_of(found.question, plan)) for plan in best}
     figure = figures.breakdown(
@@ -67,20 +84,24 @@ def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int)
         alt=f"What a step of the {len(timed)} best cuts for {model} on {gpus} GPUs goes into.",
     )
     rows = [[name, units.text(each.seconds, "s")] for name, each in timed.items()]
-    return View(figure, _told(found, next(iter(timed.values()))), [header, *rows, *table])
+    return View(figure, _sentence(found, next(iter(timed.values()))), [header, *rows, *table])
 
 
-def _told(found: Plans, first: step.Step) -> str:
-    """The best plan in a sentence, what it waits for, and what kept others out."""
-    plan, lost = found.best, found.reasons
+def _sentence(found: Plans, first: step.Step) -> str:
+    """Name the best plan, what it waits for, and what keeps others out."""
+    plan = found.best
+    lost = found.reasons
     most = max(lost, key=lost.__getitem__, default="")
     waits = {"messages": first.communication, "other stages": first.bubble}
-    waiting = " and ".join(f"{units.percent(share)} for {name}" for name, share in waits.items() if share > 0)
-    sentence = f"<b>{plan.name}</b>: {units.text(plan.seconds, 's')} a step, {units.percent(first.mfu)} of the peak"
-    sentence += f"; it waits {waiting}" if waiting else ""
+    waiting = " and ".join(
+        f"{units.percent(share)} for {name}" for name, share in waits.items() if share > 0
+    )
+    sentence = f"<b>{plan.name}</b>: a step takes {units.text(plan.seconds, 's')}, "
+    sentence += f"{units.percent(first.mfu)} of the peak"
+    sentence += f". It waits {waiting}" if waiting else ""
     sentence += f". {len(found.fitting):,} of {found.count:,} plans fit"
     if most:
-        sentence += f"; most others fail for: {plans.REASONS[most]}"
+        sentence += f"; most others fail for this reason: {plans.REASONS[most]}"
     tightest = found.rejected_where(tp=plan.tp, pp=plan.pp, reason="memory")
     if tightest:
         sentence += f" (with these tp and pp the next one {plans.why(found.question, tightest[0])})"
@@ -90,7 +111,8 @@ def _told(found: Plans, first: step.Step) -> str:
 @cache
 def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> Plans:
     spec = models.published(model).spec
-    spec = replace(spec, context_length=max(sequence, spec.context_length))  # rotary positions have no table to end
+    # Rotary positions have no table that ends.
+    spec = replace(spec, context_length=max(sequence, spec.context_length))
     cluster = nodes.cluster(machine, gpus // nodes.node(machine).gpus)
     return planner.search(
         Question(
@@ -105,19 +127,20 @@ def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> P
 
 
 def one_step_away() -> Explorer:
-    """Case study, choice, steps -> the best plan beside the same with one choice moved, or why that cannot be."""
+    """Choose a case and move one of its choices: see the plan beside the best, or why it fails."""
     return Explorer(
         away_view,
         {"study": list(studies.STUDIES), "choice": list(DRAGGED), "steps": [-2, -1, 0, 1, 2]},
         title="One step away from the best",
-        labels={"study": "Model and GPUs", "choice": "Move", "steps": "By so many values"},
+        labels={"study": "Model and GPUs", "choice": "Move", "steps": "By this many values"},
         default={"study": "a trillion on 3,072 A100", "steps": 1},
     )
 
 
 def away_view(*, study: str, choice: str, steps: int) -> View:
-    """One state of the explorer of what breaks."""
-    found, name = _study(study), DRAGGED[choice]
+    """Show one state of the explorer of what breaks."""
+    found = _study(study)
+    name = DRAGGED[choice]
     best = found.best
     moved = _moved(found, best, name, steps)
     timed = {f"the best: {best.name}": step.step(plans.run_of(found.question, best))}
@@ -127,8 +150,13 @@ def away_view(*, study: str, choice: str, steps: int) -> View:
         {label: each.summary for label, each in timed.items()},
         alt=f"What a step of the best plan goes into, and with {choice} moved.",
     )
-    rows = [[label, units.text(each.seconds, "s"), units.text(each.memory, "B")] for label, each in timed.items()]
-    return View(figure, _compared(found, choice, moved), [["plan", "a step", "memory of a GPU"], *rows])
+    rows = [
+        [label, units.text(each.seconds, "s"), units.text(each.memory, "B")]
+        for label, each in timed.items()
+    ]
+    return View(
+        figure, _compared(found, choice, moved), [["plan", "a step", "memory per GPU"], *rows]
+    )
 
 
 @cache
@@ -137,17 +165,23 @@ def _study(name: str) -> Plans:
 
 
 def _moved(found: Plans, best: TrainingPlan, name: str, steps: int) -> TrainingPlan | None:
-    """The plan with one choice so many values further, others alike, dp making up for it; None if there is none."""
+    """Return the plan whose choice `name` is `steps` values further, or None if there is none.
+
+    All other choices but dp are those of `best`.
+    """
     every = [plan for plan in (*found.fitting, *found.rejected) if _alike(plan, best, name)]
     values = sorted({getattr(plan, name) for plan in every}, key=_order)
     place = values.index(getattr(best, name)) + steps
     if not 0 <= place < len(values):
         return None
-    return min((plan for plan in every if getattr(plan, name) == values[place]), key=lambda plan: bool(plan.reason))
+    return min(
+        (plan for plan in every if getattr(plan, name) == values[place]),
+        key=lambda plan: bool(plan.reason),
+    )
 
 
 def _alike(plan: TrainingPlan, best: TrainingPlan, name: str) -> bool:
-    """Whether all other choices are the same; one that was rejected early has made fewer of them."""
+    """Whether `plan` equals `best` but for `name`; a plan rejected early has made fewer choices."""
     loose = {name, "dp", "schedule" if name == "chunks" else ""}
     same = [each for each in CHOICES if each not in loose]
     if plan.reason and not plan.microbatch:
@@ -160,12 +194,13 @@ def _order(value: int | str) -> int:
 
 
 def _compared(found: Plans, choice: str, moved: TrainingPlan | None) -> str:
-    """What moving a choice costs, in words."""
+    """Say what moving a choice costs."""
     best = found.best
     if moved is None:
-        return f"There is no such value of <b>{choice}</b>: the others here are all on the other side."
+        return f"There is no such value of <b>{choice}</b>; move it the other way."
     if moved == best:
-        return f"<b>The best</b>: {units.text(best.seconds, 's')} a step, {plans.why(found.question, best)}. Move it."
+        why = plans.why(found.question, best)
+        return f"<b>The best</b>: a step takes {units.text(best.seconds, 's')}. It {why}."
     if moved.reason:
         return f"<b>It breaks</b>: {moved.name}: {plans.why(found.question, moved)}."
     here, there = (step.step(plans.run_of(found.question, plan)) for plan in (best, moved))
@@ -174,5 +209,5 @@ def _compared(found: Plans, choice: str, moved: TrainingPlan | None) -> str:
     longer = there.seconds / here.seconds - 1
     used = memory.total(there.run.training) - memory.total(here.run.training)
     more = f"{units.text(abs(used), 'B')} {'more' if used > 0 else 'less'} memory"
-    what = f"what grows most is {worst}, by {units.text(grown[worst], 's')}"
-    return f"<b>{units.percent(longer)} longer</b>, with {more}: {what}."
+    what = f"What grows most is {worst}, by {units.text(grown[worst], 's')}"
+    return f"A step takes <b>{units.percent(longer)} longer</b>, with {more}. {what}."

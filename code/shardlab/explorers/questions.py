@@ -1,6 +1,7 @@
-"""Questions with an answer, and how a guess is read and judged: numbers by their ratio, choices as right or wrong.
+"""Questions with an answer: a guess at a number is judged by its ratio, a choice as right or wrong.
 
-Every sentence stands here once. A page carries them as templates, and guess.js fills in the guess.
+Every sentence stands here once. A page carries the sentences as templates, and guess.js fills in
+the guess.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from typing import Any
 
 from .page import slug
 
-DIGITS = r"((\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{0,15})?|\.\d{1,15})([eE][+\-]?\d{1,2})?"  # 1,000 and 1e3
+# 1,000 and 1e3 are numbers, too.
+DIGITS = r"((\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{0,15})?|\.\d{1,15})([eE][+\-]?\d{1,2})?"
 RIGHT = "You guessed {guess}. That is right."
 PLAIN = 1e-3, 1e9  # numbers between the two are written without an exponent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What both kinds share.
+    """What both kinds of questions share.
 
-    name: identifies the question in the whole book, and its guess is kept under this name. why: one sentence that
-    is shown with the answer, or nothing.
+    name: identifies the question in the whole book, and its guess is kept under this name. why: one
+    sentence that is shown with the answer, or nothing.
     """
 
     name: str
@@ -39,8 +41,8 @@ class Question:
 class Number(Question):
     """A question whose answer is a number above zero.
 
-    units: what stands behind 1, and behind every other number. within: the factor up to which a guess is close.
-    Raises ValueError for an answer that is zero, negative or infinite.
+    units: what stands behind 1, and behind every other number. within: the factor up to which a
+    guess is close. Raises ValueError for an answer that is zero, negative or infinite.
     """
 
     answer: float
@@ -50,19 +52,23 @@ class Number(Question):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.answer < math.inf:
-            raise ValueError(f"a guess has no ratio to the answer {self.answer}; ask with guess.choice instead")
+            raise ValueError(
+                f"a guess has no ratio to the answer {self.answer}; ask with guess.choice instead"
+            )
         if self.within < 1:
-            raise ValueError(f"within is a factor of at least 1, got {self.within}; 1.1 allows 10 %")
+            raise ValueError(
+                f"within is a factor of at least 1, got {self.within}; 1.1 allows 10 %"
+            )
 
     @property
     def pattern(self) -> str:
-        """What a guess looks like, as Python and browsers both read it; its unit may follow."""
+        """A guess as a regular expression for Python and browsers; its unit may follow."""
         units = "|".join(re.sub(r"([\\^$.*+?()\[\]{}|/])", r"\\\1", unit) for unit in self.units)
         return rf"\s*(?=[\d.,]*[1-9]){DIGITS}\s*({units})?\s*"
 
     @property
     def ask(self) -> str:
-        """What to type instead of something that is no number."""
+        """The advice for a guess that is not a number."""
         return f"Type a number above zero, such as {self._quantity(300)}, 2.8, 1,000 or 1e3."
 
     @property
@@ -71,11 +77,11 @@ class Number(Question):
         return self._quantity(self.answer)
 
     def shown(self, given: str) -> str:
-        """Return a guess with its unit; raises ValueError, saying what to type, if it is no number."""
+        """Return a guess with its unit. Errors: ValueError with `ask`, unless it is a number."""
         return self._quantity(self._value(given))
 
     def judge(self, given: str) -> str:
-        """Return the sentence that says how far off a guess is; raises ValueError as `shown` does."""
+        """Return the sentence that says how far off a guess is. Errors: those of `shown`."""
         x = self._value(given)
         ratio = x / self.answer
         factor = max(ratio, 1 / ratio)
@@ -87,12 +93,18 @@ class Number(Question):
 
     def rules(self) -> dict[str, Any]:
         """Return what guess.js needs to judge in the same way."""
-        return {"answer": self.answer, "units": self.units, "within": self.within, "says": self._sentences()}
+        return {
+            "answer": self.answer,
+            "units": self.units,
+            "within": self.within,
+            "says": self._sentences(),
+        }
 
     def _sentences(self) -> dict[str, str]:
-        percent = f"{100 * (self.within - 1):.0f} %"
+        small = self.within < 2  # noqa: PLR2004, a factor of 2 reads better than 100 %
+        near = f"{100 * (self.within - 1):.0f} %" if small else f"a factor of {self.within:g}"
         how = {
-            "close": f"within {percent if self.within < 2 else f'a factor of {self.within:g}'}",  # noqa: PLR2004
+            "close": f"within {near}",
             "small": "too small by a factor of {factor}",
             "large": "too large by a factor of {factor}",
         }
@@ -111,7 +123,10 @@ class Number(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Question):
-    """A question with one right answer among its options; raises ValueError when it is not among them."""
+    """A question with one right answer among its options.
+
+    Errors: ValueError when the answer is not among the options.
+    """
 
     answer: str
     options: tuple[str, ...]
@@ -121,7 +136,9 @@ class Choice(Question):
         super().__post_init__()
         if self.answer not in self.options or len({*self.options}) < max(2, len(self.options)):
             wants = "give two or more options, all different, with the answer among them"
-            raise ValueError(f"the options are {[*self.options]}, the answer is {self.answer!r}; {wants}")
+            raise ValueError(
+                f"the options are {[*self.options]}, the answer is {self.answer!r}; {wants}"
+            )
 
     @property
     def solution(self) -> str:
@@ -129,14 +146,16 @@ class Choice(Question):
         return self.answer
 
     def shown(self, given: str) -> str:
-        """Return the chosen option. Errors: ValueError that says what to do, for any other text."""
+        """Return the chosen option. Errors: ValueError with `ask` for any other text."""
         if given not in self.options:
             raise ValueError(self.ask)
         return given
 
     def judge(self, given: str) -> str:
-        """Return the sentence that says whether a choice is right; raises ValueError as `shown` does."""
-        return self._sentences()["right" if self.shown(given) == self.answer else "wrong"].format(guess=f'"{given}"')
+        """Return the sentence that says whether a choice is right. Errors: those of `shown`."""
+        return self._sentences()["right" if self.shown(given) == self.answer else "wrong"].format(
+            guess=f'"{given}"'
+        )
 
     def rules(self) -> dict[str, Any]:
         """Return what guess.js needs to judge in the same way."""
@@ -147,7 +166,7 @@ class Choice(Question):
 
 
 def number_text(x: float) -> str:
-    """Write a positive number for a reader: a whole one in full, others with three significant digits."""
+    """Write a positive number for a reader: whole numbers in full, others with three digits."""
     short = x if float(x).is_integer() and x < PLAIN[1] else rounded(x, 3)
     if PLAIN[0] <= short < PLAIN[1]:
         return f"{int(short) if float(short).is_integer() else short:,}"

@@ -1,4 +1,4 @@
-"""The explorers of tensor parallelism: what each rank holds, and what a layer takes on machines of your choice."""
+"""The explorers of tensor parallelism: what each rank holds, and how long a layer takes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,15 +19,18 @@ from .view import View
 
 RANKS = [1, 2, 4, 8, 16, 32]
 HEAD = 128  # numbers per head, and hidden numbers per layer: the shape of GPT-3 175B
-VOCABULARY, SEQUENCE = 51_200, 2048  # Megatron-LM's padded GPT-2 vocabulary; GPT-3's context
+VOCABULARY = 51_200  # GPT-2's, as Megatron-LM pads it
+SEQUENCE = 2048  # GPT-3's context
 MACHINES = ["DGX A100", "DGX H100", "NVL72 rack", "PCIe box, InfiniBand NDR"]
 LITTLE, HALF = 0.1, 0.5  # shares of a layer's time that a rank waits: how it is called
 ENOUGH = 0.25  # messages over computing, by rule of thumb: more is seldom wanted
 LEAST = 0.01  # share of its parameters that a rank has in common with others, to be worth a word
 
+BILLION = 1e9
+
 
 def pieces() -> Explorer:
-    """Model, tp -> the matrices of one layer to scale, in the colours of the ranks that hold them."""
+    """Choose a model and tp: see a layer's matrices to scale, in the colours of their ranks."""
     return Explorer(
         pieces_view,
         {
@@ -41,15 +44,22 @@ def pieces() -> Explorer:
 
 
 def pieces_view(*, model: str, tp: int) -> View:
-    """One state of the explorer of pieces."""
+    """Show one state of the explorer of pieces."""
     spec = models.published(model).spec
     try:
         Layout(tp=tp).check(spec)
     except ValueError as why:
-        figure = figures.pieces(cuts.block(spec, 1), alt=f"The matrices of a layer of {model}, not cut.")
-        return View(figure, f"<b>Impossible</b>: {why}.", [["rank", "holds"], ["each", "impossible"]])
-    layer, whole = cuts.block(spec, tp), models.num_parameters(spec)
-    figure = figures.pieces(layer, alt=f"The matrices of a layer of {model}, drawn to scale and cut for {tp} ranks.")
+        figure = figures.pieces(
+            cuts.block(spec, 1), alt=f"The matrices of a layer of {model}, not cut."
+        )
+        return View(
+            figure, f"<b>Impossible</b>: {why}.", [["rank", "holds"], ["each", "impossible"]]
+        )
+    layer = cuts.block(spec, tp)
+    whole = models.num_parameters(spec)
+    figure = figures.pieces(
+        layer, alt=f"The matrices of a layer of {model}, drawn to scale and cut for {tp} ranks."
+    )
     return View(figure, _held(spec, tp, whole), _shapes(spec, tp, whole))
 
 
@@ -57,25 +67,38 @@ def _held(spec: TransformerSpec, tp: int, whole: int) -> str:
     mine = cuts.num_parameters(spec, tp)
     states, every = (units.text(MIXED.bytes_per_parameter * count, "B") for count in (mine, whole))
     if tp == 1:
-        return f"One rank holds all {_counted(spec)} parameters: {states} of parameters, gradients and Adam."
+        parameters = _counted(spec)
+        what = f"{parameters} parameters, their gradients and Adam's states"
+        return f"One rank holds <b>{states}</b>: {what}."
     sentence = f"Each of {tp} ranks holds <b>{states}</b> of the model's {every}"
     more = mine - whole / tp
     if more > LEAST * mine:
-        sentence += f", {units.percent(more / mine)} of it what others hold too, or padding"
+        sentence += (
+            f", of which {units.percent(more / mine)} is padding or also held by other ranks"
+        )
     if tp > spec.kv_heads:
-        sentence += f"; {tp // spec.kv_heads} ranks share each of the {spec.kv_heads} key/value heads"
-    return f"{sentence}. Legal: tp = {listed(tensor_degrees(spec))}."
+        sentence += (
+            f"; {tp // spec.kv_heads} ranks share each of the {spec.kv_heads} key/value heads"
+        )
+    return f"{sentence}. This model allows tp = {listed(tensor_degrees(spec))}."
 
 
 def _shapes(spec: TransformerSpec, tp: int, whole: int) -> list[list[str]]:
-    named = {**cuts.ends(spec, tp), **{f"layer: {name}": cut for name, cut in cuts.block(spec, tp).items()}}
+    named = {
+        **cuts.ends(spec, tp),
+        **{f"layer: {name}": cut for name, cut in cuts.block(spec, tp).items()},
+    }
     rows = [
         [name.removesuffix(".weight"), _shape(cut.shape), _shape(cut.local_shape)]
         for name, cut in named.items()
         if name.endswith("weight")
     ]
     counts = [f"{whole:,}", f"{cuts.num_parameters(spec, tp):,}"]
-    return [["weight [outputs, inputs]", "whole", "on each rank"], *rows, ["all parameters", *counts]]
+    return [
+        ["weight [outputs, inputs]", "whole", "on each rank"],
+        *rows,
+        ["all parameters", *counts],
+    ]
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -83,7 +106,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def layers() -> Explorer:
-    """tp, hidden size, microbatch, machine, sequence parallelism -> a layer's time, and the memory of a rank."""
+    """Choose tp, a hidden size and a machine: see a layer's time and the memory of a rank."""
     return Explorer(
         layer_view,
         {
@@ -106,9 +129,14 @@ def layers() -> Explorer:
     )
 
 
-def layer_view(*, tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool) -> View:
-    """One state of the explorer of layers."""
-    every = {count: layer_on(count, hidden_size, microbatch, machine, sequence_parallel) for count in RANKS}
+def layer_view(
+    *, tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool
+) -> View:
+    """Show one state of the explorer of layers."""
+    every = {
+        count: layer_on(count, hidden_size, microbatch, machine, sequence_parallel)
+        for count in RANKS
+    }
     layer = every[tp]
     figure = figures.shares_and_memory(
         RANKS,
@@ -116,14 +144,19 @@ def layer_view(*, tp: int, hidden_size: int, microbatch: int, machine: str, sequ
         tp,
         memory.per_rank(layer.run.training),
         layer.run.chip.memory,
-        alt="What the time of a layer goes into, for each tp, and the memory of a rank beside its chip's capacity.",
+        alt=(
+            "What the time of a layer goes into, for each tp, "
+            "and the memory of a rank beside its chip's capacity."
+        ),
     )
     return View(figure, f"{_waiting(layer)} {_fitting(layer, every)}", _table(layer))
 
 
 @cache
-def layer_on(tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool) -> TensorParallelLayer:
-    """A layer of a GPT of this width on so many ranks, in as few servers as hold them."""
+def layer_on(
+    tp: int, hidden_size: int, microbatch: int, machine: str, sequence_parallel: bool
+) -> TensorParallelLayer:
+    """Predict a layer of a GPT of this width on `tp` ranks, in as few servers as possible."""
     spec = TransformerSpec(
         vocab_size=VOCABULARY,
         context_length=SEQUENCE,
@@ -134,43 +167,61 @@ def layer_on(tp: int, hidden_size: int, microbatch: int, machine: str, sequence_
     node = nodes.node(machine)
     run = TensorParallelRun(spec=spec, chip=node.chip, link=costs.spread(node, tp), tp=tp, microbatch=microbatch)
     # slices are gathered again, as Megatron does and as `memory.per_rank` counts
-    return costs.layer(replace(run, sequence_parallel=sequence_parallel, regather=sequence_parallel))
+    return costs.layer(
+        replace(run, sequence_parallel=sequence_parallel, regather=sequence_parallel)
+    )
 
 
 def _waiting(layer: TensorParallelLayer) -> str:
-    """What a layer waits for, in words, and up to which tp that would be little."""
-    run, whole = layer.run, units.text(layer.seconds, "s")
+    """Say how long a rank waits, and up to which tp that would be little."""
+    run = layer.run
+    whole = units.text(layer.seconds, "s")
     if run.tp == 1:
-        return f"One rank has nobody to wait for: a layer takes {whole}."
+        return f"A single rank does not communicate: a layer takes {whole}."
     share = layer.waiting / layer.seconds
-    verb = "computes" if share < LITTLE else "mostly waits" if share > HALF else "waits a good part of the time"
+    verb = (
+        "computes"
+        if share < LITTLE
+        else "mostly waits"
+        if share > HALF
+        else "waits a good part of the time"
+    )
     waits = f"{units.text(layer.waiting, 's')} ({units.percent(share)})"
     sentence = f"<b>A rank {verb}</b>: of {whole} for a layer, it waits {waits}"
     if run.link.kind == "network":
         sentence += ", because its messages leave the server"
     most = int(costs.most_ranks(run, ENOUGH))
     if share >= LITTLE and most < run.tp:
-        sentence += f". On this link, messages take less than {units.percent(ENOUGH)} of computing up to tp = {most}"
-    return f"{sentence}. Efficiency: {units.percent(layer.efficiency)}."
+        little = units.percent(ENOUGH)
+        sentence += (
+            f". On this link, messages take less than {little} of computing up to tp = {most}"
+        )
+    return f"{sentence}. The efficiency is {units.percent(layer.efficiency)}."
 
 
 def _fitting(layer: TensorParallelLayer, every: Mapping[int, TensorParallelLayer]) -> str:
-    """Whether the whole model fits on the ranks, or which tp would be enough."""
-    spec, held, capacity = layer.run.spec, memory.total(layer.run.training), layer.run.chip.memory
+    """Say whether the whole model fits on the ranks, or which tp would be enough."""
+    spec = layer.run.spec
+    held = memory.total(layer.run.training)
+    capacity = layer.run.chip.memory
     size = f"The model of {spec.num_layers} such layers ({_counted(spec)} parameters)"
     if held <= capacity:
         return f"{size} fits: {units.text(held, 'B')} of {units.text(capacity, 'B')} on each rank."
     enough = [tp for tp, each in every.items() if memory.total(each.run.training) <= capacity]
     few = costs.layers_that_fit(layer.run)
-    fewer = f"no tp here is enough, but {few} layer{'s' * (few != 1)} would fit: cut between layers, too"
+    layers = "1 layer" if few == 1 else f"{few} layers"
+    fewer = f"no tp here is enough, but {layers} would fit: cut between layers, too"
     way = f"tp = {enough[0]} would be enough" if enough else fewer
-    return f"{size} <b>does not fit</b>: {units.text(held, 'B')} in {units.text(capacity, 'B')}; {way}."
+    needed = f"{units.text(held, 'B')} in {units.text(capacity, 'B')}"
+    return f"{size} <b>does not fit</b>: {needed}; {way}."
 
 
 def _counted(spec: TransformerSpec) -> str:
-    """How many parameters it has, in words."""
+    """Write the number of parameters of `spec` in words."""
     count = models.num_parameters(spec)
-    return f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"  # noqa: PLR2004
+    if count >= BILLION:
+        return f"{count / BILLION:.3g} billion"
+    return f"{count / 1e6:.3g} million"
 
 
 def _table(layer: TensorParallelLayer) -> list[list[str]]:
@@ -184,4 +235,8 @@ def _table(layer: TensorParallelLayer) -> list[list[str]]:
     ]
     held = memory.per_rank(layer.run.training)
     rows += [[part, units.text(nbytes, "B")] for part, nbytes in held.items()]
-    return [["one layer, and all", "value"], *rows, ["memory", units.text(sum(held.values()), "B")]]
+    return [
+        ["one layer, and the whole model", "value"],
+        *rows,
+        ["memory", units.text(sum(held.values()), "B")],
+    ]

@@ -1,4 +1,4 @@
-"""The explorer of the title page: one model, many GPUs; how much of their time is spent waiting, and what fits."""
+"""The explorer of the title page: how much of their time many GPUs wait, and what fits."""
 
 from functools import cache
 
@@ -11,15 +11,16 @@ from shardlab.figures import title as figures
 from .explorer import Explorer
 from .view import View
 
-# Half a million tokens in one step, as the smaller models of Brown et al. 2020 (Table 2.1) were trained. A GPU computes
-# one sequence at a time and adds up the gradients.
-GLOBAL_BATCH, SEQUENCE = 512, 1024
+# Half a million tokens in one step, as the smaller models of Brown et al. 2020 (Table 2.1) were
+# trained. A GPU computes one sequence at a time and adds up the gradients.
+GLOBAL_BATCH = 512  # sequences
+SEQUENCE = 1024  # tokens
 GPUS = tuple(2**n for n in range(10))
 BUCKETS = 24  # or fewer, of 25 MiB: on many GPUs the latency of small ones would add up
 
 
 def explorer() -> Explorer:
-    """Model, number of GPUs, network -> the share of a step spent waiting, and the memory of each GPU."""
+    """Choose a model, GPUs and a network: see the share spent waiting, and the memory per GPU."""
     return Explorer(
         view,
         {
@@ -37,7 +38,7 @@ def explorer() -> Explorer:
 
 
 def view(*, model: str, gpus: int, network: str) -> View:
-    """One state."""
+    """Show one state."""
     steps = _steps(model, network)
     step = steps[GPUS.index(gpus)]
     figure = figures.time_and_memory(
@@ -46,7 +47,10 @@ def view(*, model: str, gpus: int, network: str) -> View:
         gpus,
         step.memory,
         step.run.chip.memory,
-        alt="Share of a step spent computing and waiting, by number of GPUs, and the memory of each GPU.",
+        alt=(
+            "Share of a step spent computing and waiting, by number of GPUs, "
+            "and the memory of each GPU."
+        ),
     )
     return View(figure, _sentence(step, steps[0]), _table(steps))
 
@@ -77,7 +81,8 @@ def _sentence(step: DataParallelStep, alone: DataParallelStep) -> str:
     time = _time(step, alone)
     if step.fits:
         return f"{time} What a GPU must hold {verdict}."
-    return f"It {verdict.replace('does not fit', '<b>does not fit</b>')}. If it did: {time}"
+    verdict = verdict.replace("does not fit", "<b>does not fit</b>")
+    return f"What a GPU must hold {verdict}. If it did fit: {time}"
 
 
 def _time(step: DataParallelStep, alone: DataParallelStep) -> str:
@@ -85,15 +90,21 @@ def _time(step: DataParallelStep, alone: DataParallelStep) -> str:
     if step.run.ranks == 1:
         return f"One GPU computes a step in <b>{one}</b>."
     gain = scaling.speedups([alone, step])[1]
-    waiting = f"{units.percent(step.exposed / step.seconds)} of the time they wait for each other"
+    waiting = units.percent(step.exposed / step.seconds)
     return (
-        f"{step.run.ranks} GPUs take <b>{units.text(step.seconds, 's')}</b> for a step that takes one GPU {one}: "
-        f"{gain:.3g} times as fast; {waiting}."
+        f"{step.run.ranks} GPUs take <b>{units.text(step.seconds, 's')}</b> for a step "
+        f"that takes one GPU {one}. That is {gain:.3g} times as fast; "
+        f"they wait {waiting} of the time."
     )
 
 
 def _table(steps: list[DataParallelStep]) -> list[list[str]]:
     rows = [
-        [str(one.run.ranks), units.text(one.seconds, "s"), f"{100 * one.exposed / one.seconds:.1f} %"] for one in steps
+        [
+            str(one.run.ranks),
+            units.text(one.seconds, "s"),
+            f"{100 * one.exposed / one.seconds:.1f} %",
+        ]
+        for one in steps
     ]
     return [["GPUs", "one step", "waiting"], *rows]

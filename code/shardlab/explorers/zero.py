@@ -22,7 +22,7 @@ MORE = 1.01  # times as many bytes: what is less is padding
 
 
 def explorer() -> Explorer:
-    """Model, ranks, stage, batch, network -> memory and time of a step at every stage, one of them chosen."""
+    """Choose a model, a stage, ranks and a network: see memory and time of a step at each stage."""
     return Explorer(
         stage_view,
         {
@@ -40,12 +40,18 @@ def explorer() -> Explorer:
             "network": "Network (NVLink: H100 SXM; PCIe: H100 PCIe, a slower chip)",
         },
         units={"batch": "sequences"},
-        default={"model": "Llama 3 8B", "stage": 3, "ranks": 64, "batch": 1, "network": NETWORKS[0]},
+        default={
+            "model": "Llama 3 8B",
+            "stage": 3,
+            "ranks": 64,
+            "batch": 1,
+            "network": NETWORKS[0],
+        },
     )
 
 
 def stage_view(*, model: str, stage: int, ranks: int, batch: int, network: str) -> View:
-    """One state of the explorer."""
+    """Show one state."""
     steps = {every: step_at(model, every, ranks, batch, network) for every in ZERO_STAGES}
     held = {every: memory.per_rank(step.run.training) for every, step in steps.items()}
     capacity = steps[stage].run.chip.memory
@@ -54,7 +60,7 @@ def stage_view(*, model: str, stage: int, ranks: int, batch: int, network: str) 
         {_name(every): step.parts for every, step in steps.items()},
         _name(stage),
         capacity,
-        alt=f"Memory of a rank and time of a step of {model} on {ranks} GPUs, at each stage of ZeRO.",
+        alt=f"Memory of a rank and time of a step of {model} on {ranks} GPUs, by stage of ZeRO.",
     )
     fits = {every: sum(parts.values()) <= capacity for every, parts in held.items()}
     sentence = f"{_name(stage).capitalize()} {_fitting(steps[stage], fits)} {_time(steps, stage)}"
@@ -63,7 +69,7 @@ def stage_view(*, model: str, stage: int, ranks: int, batch: int, network: str) 
 
 @cache
 def step_at(model: str, stage: int, ranks: int, batch: int, network: str) -> ZeroStep:
-    """What a step takes at this stage."""
+    """Predict the step of one state."""
     return zero_step.step(
         ZeroRun(
             spec=models.published(model).spec,
@@ -87,24 +93,28 @@ def _fitting(step: ZeroStep, fits: dict[int, bool]) -> str:
     words = words.replace("does not fit", "<b>does not fit</b>").replace("fits:", "<b>fits</b>:")
     enough = next((stage for stage, works in fits.items() if works), None)
     if enough is not None and enough < run.zero:
-        words += f", and stage {enough} would do"
+        words += f", and stage {enough} would be enough"
     return f"{words}."
 
 
 def _time(steps: dict[int, ZeroStep], stage: int) -> str:
-    step, sent = steps[stage], sum(zero.sent_bytes(steps[stage].run.training).values())
+    step = steps[stage]
+    sent = sum(zero.sent_bytes(steps[stage].run.training).values())
     ratio = zero.ratio(step.run.training)
     share = step.waiting / step.seconds
-    said = f"Each rank sends {units.text(sent, 'B')}"
+    text = f"Each rank sends {units.text(sent, 'B')}"
     if stage > 0:
-        said += f", {'as much as' if ratio < MORE else f'{ratio:.3g} times what'} data parallelism does"
+        text += (
+            f", {'as much as' if ratio < MORE else f'{ratio:.3g} times what'} data parallelism does"
+        )
     how = "hardly waits" if share < LITTLE else "<b>mostly waits</b>" if share > HALF else "waits"
-    waits = f"and {how}: {units.text(step.waiting, 's')} of {units.text(step.seconds, 's')} ({units.percent(share)})"
-    return f"{said}, {waits}.{_advice(step)}"
+    times = f"{units.text(step.waiting, 's')} of {units.text(step.seconds, 's')}"
+    waits = f"and {how}: {times} ({units.percent(share)})"
+    return f"{text}, {waits}.{_advice(step)}"
 
 
 def _advice(step: ZeroStep) -> str:
-    """How much larger the batch must be until computing hides the messages, where they show."""
+    """Say how much larger the batch must be until a rank waits less than half of the time."""
     run = step.run
     if step.waiting < HALF * step.seconds:
         return ""
@@ -114,12 +124,14 @@ def _advice(step: ZeroStep) -> str:
         if larger.waiting < HALF * larger.seconds:
             return f" With {times} times the batch it would wait less than half of the time."
         times *= 2
-    return " No larger batch helps."
+    return " No larger batch makes it wait less than half of the time."
 
 
 def _table(held: dict[int, dict[str, float]], steps: dict[int, ZeroStep]) -> list[list[str]]:
     parts = dict.fromkeys(part for each in held.values() for part in each)
-    rows = [[part, *(units.text(each.get(part, 0.0), "B") for each in held.values())] for part in parts]
+    rows = [
+        [part, *(units.text(each.get(part, 0.0), "B") for each in held.values())] for part in parts
+    ]
     rows.append(["memory", *(units.text(sum(each.values()), "B") for each in held.values())])
     sent = [sum(zero.sent_bytes(step.run.training).values()) for step in steps.values()]
     rows.append(["sent by each rank", *(units.text(nbytes, "B") for nbytes in sent)])

@@ -1,1 +1,1 @@
-"""How it looks: data in, plotly figure out. Nothing here computes; `style` is the look they share."""
+"""Figures: functions from data to plotly figures. They compute nothing; `style` is their look."""

@@ -1,4 +1,4 @@
-"""Horizontal bars: a label for each row, and for each part of the rows a trace with its own colour and pattern."""
+"""Horizontal bars: a row for each label, and a trace for each part of the rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,11 @@ def bar_rows(
     digits: str = ".3g",
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """One trace for each of `looks`: label -> part -> number, zero where a label has none.
+    """Make a trace for each part in `looks`; `parts` is label -> part -> number, 0 if missing.
 
-    scale: of the numbers, so that they are in `unit`. digits: as the pointer shows them. options: any entry
-    of plotly's bar. What stands above or beside each other is the layout's: barmode="stack" or "group".
+    scale: of the numbers, so that they are in `unit`. digits: as the pointer shows them. options:
+    any entry of plotly's bar. Whether bars stack or stand beside each other is the layout's:
+    barmode="stack" or "group".
     """
     return [
         {

@@ -1,4 +1,4 @@
-"""The figures of composition: ranks in their nodes with their groups, who holds which piece, one rank's peers."""
+"""The figures of composition: the groups of ranks, the piece of each rank, and one rank's peers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +9,11 @@ from shardlab.layout import Holding
 
 from . import interconnects, memory, style, trace
 from .bars import bar_rows
+from .boxes import Box, outline
 
-GROUPS = [trace.marker(color, shape) for shape in ("", "/", "x") for color in style.PALETTE[:-1]]  # looks of groups
+GROUPS = [
+    trace.marker(color, shape) for shape in ("", "/", "x") for color in style.PALETTE[:-1]
+]  # looks of groups
 GAP, ROOM = 0.12, 0.5  # between boxes, and between nodes, as shares of a box
 NAMES = interconnects.NAMES
 PEERS = {  # of one rank: colour and symbol
@@ -20,13 +23,17 @@ PEERS = {  # of one rank: colour and symbol
     "dp": (style.ORANGE, "diamond"),
     "none": (style.GREY, "circle-open"),
 }
-LINKS = {"its group is in one node": trace.marker(style.GREEN, ""), "in several": trace.marker(style.ORANGE, "x")}
-KEPT = trace.marker("rgba(0, 0, 0, 0.45)", "")  # what of its piece a rank steps
-Box = tuple[float, float, float, float]  # left, width, top, bottom
+LINKS = {
+    "its group is in one node": trace.marker(style.GREEN, ""),
+    "in several": trace.marker(style.ORANGE, "x"),
+}
+KEPT = trace.marker("rgba(0, 0, 0, 0.45)", "")  # the part of its piece that a rank updates
 
 
-def mesh(groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: str = "") -> go.Figure:
-    """A row for each axis, with all ranks in their nodes; ranks of one look and letter are a group of that axis.
+def mesh(
+    groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: str = ""
+) -> go.Figure:
+    """Draw all ranks in their nodes, once for each axis: a group has one look and one letter.
 
     groups: axis -> its groups of ranks, as `layout.groups` lists them.
     """
@@ -38,18 +45,22 @@ def mesh(groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: s
         for number, group in enumerate(each):
             for rank in group:
                 left, top = _place(rank, per_node), -row * (1 + ROOM)
-                boxes.setdefault(number, []).append((left, 1 - GAP, top, top - 1))
-                texts.append((left + (1 - GAP) / 2, top - 0.5, f"{rank}<sub>{_letter(number)}</sub>"))
+                box = Box(left=left, width=1 - GAP, top=top, bottom=top - 1)
+                boxes.setdefault(number, []).append(box)
+                text = f"{rank}<sub>{_letter(number)}</sub>"
+                texts.append((left + (1 - GAP) / 2, top - 0.5, text))
         for first in range(0, num_ranks, per_node):
             last = min(first + per_node, num_ranks) - 1
             left, top = _place(first, per_node) - GAP, GAP - row * (1 + ROOM)
-            frames.append((left, _place(last, per_node) + 1 - left, top, top - 1 - 2 * GAP))
+            width = _place(last, per_node) + 1 - left
+            frames.append(Box(left=left, width=width, top=top, bottom=top - 1 - 2 * GAP))
     areas = [
-        _area(f"group {_letter(number)}", GROUPS[number % len(GROUPS)], each) for number, each in boxes.items()
+        _area(f"group {_letter(number)}", GROUPS[number % len(GROUPS)], each)
+        for number, each in boxes.items()
     ]
     ticks = [-row * (1 + ROOM) - 0.5 for row in range(len(groups))]
     return style.figure(
-        [_outline(frames), *areas, _numbers(texts)],
+        [outline(frames, width=1.5), *areas, _numbers(texts)],
         x={"visible": False},
         y=style.axis(tickvals=ticks, ticktext=list(groups), showgrid=False, zeroline=False),
         alt=alt or "All ranks in their nodes, three times: marked by their group along each axis.",
@@ -57,25 +68,34 @@ def mesh(groups: Mapping[str, Sequence[Sequence[int]]], per_node: int, *, alt: s
     )
 
 
-def pieces(
-    held: Sequence[Holding], per_node: int, *, alt: str = ""
-) -> go.Figure:
-    """The model as a rectangle for each replica: down the layers, across the width; a rank's piece has its node's look.
+def pieces(held: Sequence[Holding], per_node: int, *, alt: str = "") -> go.Figure:
+    """Draw each replica's model as a rectangle, layers down and width across, cut into pieces.
 
-    held: of each rank, in order, what `layout.holdings` says.
+    The piece of a rank has the look of its node.
+    held: what each rank holds, from `layout.holdings`.
     """
     boxes: dict[int, list[Box]] = {}
     kept: list[Box] = []
     texts: list[tuple[float, float, str]] = []
-    for rank, (replica, (left, right), (top, bottom), (begin, end)) in enumerate(held):
-        start, height = replica * (1 + 2 * GAP), bottom - top
-        boxes.setdefault(rank // per_node, []).append((start + left, right - left, -top, -bottom))
+    for rank, each in enumerate(held):
+        (left, right), (top, bottom), (begin, end) = each.width, each.depth, each.states
+        start = each.replica * (1 + 2 * GAP)
+        height = bottom - top
+        piece = Box(left=start + left, width=right - left, top=-top, bottom=-bottom)
+        boxes.setdefault(rank // per_node, []).append(piece)
         texts.append((start + (left + right) / 2, -(top + bottom) / 2, str(rank)))
         if (begin, end) != (0, 1):
-            kept.append((start + left, right - left, -top - begin * height, -top - end * height))
-    areas = [_area(f"node {node}", GROUPS[node % len(GROUPS)], each) for node, each in sorted(boxes.items())]
+            upper = -top - begin * height
+            lower = -top - end * height
+            kept.append(Box(left=start + left, width=right - left, top=upper, bottom=lower))
+    areas = [
+        _area(f"node {node}", GROUPS[node % len(GROUPS)], each)
+        for node, each in sorted(boxes.items())
+    ]
     replicas = 1 + max(each.replica for each in held)
-    marked = [_area("its share of the optimizer", KEPT, kept).update(line={"width": 0})] if kept else []
+    marked = (
+        [_area("its share of the optimizer", KEPT, kept).update(line={"width": 0})] if kept else []
+    )
     return style.figure(
         [*areas, *marked, _numbers(texts)],
         x=style.axis(
@@ -99,25 +119,32 @@ def one_rank(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Above, all GPUs and to whom one of them talks; then what it sends along each axis; below, what it holds.
+    """Draw all GPUs and the groups of GPU 0; below, what it sends by axis, and what it holds.
 
-    peers: "itself", axis or "none" -> (GPU in its node, node) of each. sent: link (see LINKS) -> axis -> bytes.
+    peers: "itself", axis or "none" -> (GPU in its node, node) of each. sent: link (see LINKS) ->
+    axis -> bytes.
     held: part -> bytes.
     """
     widest = max([sum(sent[link][axis] for link in sent) for axis in NAMES] + [1.0])
-    unit = next(unit for unit, size in memory.UNITS.items() if widest >= memory.SMALLEST * size or unit == "B")
+    unit = next(
+        unit
+        for unit, size in memory.UNITS.items()
+        if widest >= memory.SMALLEST * size or unit == "B"
+    )
     dots = [
         go.Scatter(
-            x=[gpu for gpu, _ in peers[who]],
-            y=[node for _, node in peers[who]],
-            name={"itself": "GPU 0", "none": "others"}.get(who, f"its {who} group"),
+            x=[gpu for gpu, _ in peers[peer]],
+            y=[node for _, node in peers[peer]],
+            name={"itself": "GPU 0", "none": "others"}.get(peer, f"its {peer} group"),
             mode="markers",
             marker={"color": color, "symbol": symbol, "size": 12},
             hovertemplate="node %{y}, GPU %{x}<extra></extra>",
         )
-        for who, (color, symbol) in PEERS.items()
+        for peer, (color, symbol) in PEERS.items()
     ]
-    by_axis = {name: {link: each[axis] for link, each in sent.items()} for axis, name in NAMES.items()}
+    by_axis = {
+        name: {link: each[axis] for link, each in sent.items()} for axis, name in NAMES.items()
+    }
     place = {"xaxis": "x3", "yaxis": "y3", "legend": "legend3"}
     messages = bar_rows(by_axis, LINKS, unit, scale=1 / memory.UNITS[unit], **place)
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
@@ -129,10 +156,14 @@ def one_rank(
         xaxis3=style.axis(f"sent by GPU 0 in a step ({unit})", anchor="y3", rangemode="tozero"),
         yaxis3=style.axis(domain=[0.36, 0.47], anchor="x3", autorange="reversed"),
         legend3={**legend, "y": 0.48},
-        alt=alt or "To whom one GPU talks, what it sends along each axis, and what it holds.",
+        alt=alt or "The groups of one GPU, what it sends along each axis, and what it holds.",
         height=800,
         barmode="stack",
-        **{**below, "yaxis2": {**below["yaxis2"], "domain": [0, 0.07]}, "legend2": {**legend, "y": 0.08}},
+        **{
+            **below,
+            "yaxis2": {**below["yaxis2"], "domain": [0, 0.07]},
+            "legend2": {**legend, "y": 0.08},
+        },
     )
 
 
@@ -145,23 +176,19 @@ def _place(rank: int, per_node: int) -> float:
 
 
 def _area(name: str, look: Mapping[str, Any], boxes: Sequence[Box]) -> go.Scatter:
-    area = _outline(boxes)
-    area.update(name=name, fill="toself", fillcolor=look["color"], fillpattern=look["pattern"], showlegend=True)
+    area = outline(boxes, width=1.5)
+    area.update(
+        name=name,
+        fill="toself",
+        fillcolor=look["color"],
+        fillpattern=look["pattern"],
+        showlegend=True,
+    )
     return area.update(line={"color": "white", "width": 1}, hoveron="fills", hoverinfo="name")
 
 
-def _outline(boxes: Sequence[Box]) -> go.Scatter:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for left, width, top, bottom in boxes:
-        x += [left, left + width, left + width, left, left, None]
-        y += [top, top, bottom, bottom, top, None]
-    line = {"color": style.GREY, "width": 1.5}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", name="", showlegend=False)
-
-
 def _numbers(texts: Sequence[tuple[float, float, str]]) -> go.Scatter:
-    """The numbers of ranks, in their boxes."""
+    """Write the numbers of ranks into their boxes."""
     return go.Scatter(
         x=[x for x, _, _ in texts],
         y=[y for _, y, _ in texts],

@@ -1,4 +1,4 @@
-"""The figures of compute: rooflines, where FLOPs and seconds go, how long a training takes, how to split its budget."""
+"""The figures of compute: rooflines, shares of FLOPs and seconds, days of training, budgets."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from . import style
 from .bars import bar_rows
-from .lines import line, look, points
+from .lines import line, look, named, points
 from .trace import marker
 
 BOUND = {
@@ -36,7 +36,16 @@ DURATIONS = {  # days -> what people call them
     365000: "1,000 years",
     3650000: "10,000 years",
 }
-RATES = {1e9: "1 G", 1e10: "10 G", 1e11: "100 G", 1e12: "1 T", 1e13: "10 T", 1e14: "100 T", 1e15: "1 P", 1e16: "10 P"}
+RATES = {
+    1e9: "1 G",
+    1e10: "10 G",
+    1e11: "100 G",
+    1e12: "1 T",
+    1e13: "10 T",
+    1e14: "100 T",
+    1e15: "1 P",
+    1e16: "10 P",
+}
 BAR, FRAME, TALL = 30, 110, 440  # pixels
 
 
@@ -49,28 +58,37 @@ def rooflines(
     span: tuple[float, float] | None = None,
     alt: str = "",
 ) -> go.Figure:
-    """FLOP/s against FLOP/byte, both logarithmic. span: the lowest and the highest FLOP/s drawn.
+    """Draw FLOP/s against FLOP/byte, both logarithmic.
 
-    roofs: chip -> FLOP/s at each of `intensity`. work: operation -> (FLOP/byte, FLOP/s), drawn with its name.
+    span: the lowest and the highest FLOP/s drawn. roofs: chip -> FLOP/s at each of `intensity`.
+    work: operation -> (FLOP/byte, FLOP/s), drawn with its name.
     measured: name -> (FLOP/byte, FLOP/s) of many runs.
     """
-    traces = [line(intensity, rates, name, *look(i)) for i, (name, rates) in enumerate(roofs.items())]
+    traces = [
+        line(intensity, rates, name, *look(i)) for i, (name, rates) in enumerate(roofs.items())
+    ]
     for name, (xs, ys) in (measured or {}).items():
         color = look(list(roofs).index(name))[0] if name in roofs else style.COLOR["measured"]
         traces.append(points(xs, ys, f"{name}, measured", color, "measured"))
     if work:
-        traces.append(_named(work, "operation"))
+        traces.append(named(work, "operation"))
     return style.figure(
         traces,
-        x=style.axis("arithmetic intensity (FLOP/byte)", type="log", exponentformat="none", dtick=1),
+        x=style.axis(
+            "arithmetic intensity (FLOP/byte)", type="log", exponentformat="none", dtick=1
+        ),
         y=_logarithmic("rate (FLOP/s)", RATES, span),
-        alt=alt or "FLOP/s against arithmetic intensity: the roofline of each chip, and operations on it.",
+        alt=alt
+        or "FLOP/s against arithmetic intensity: the roofline of each chip, and operations on it.",
         height=TALL,
     )
 
 
 def layer(parts: Mapping[str, tuple[float, str]], *, alt: str = "") -> go.Figure:
-    """A bar for each operation of a layer: operation -> (seconds, what it waits for: arithmetic or memory)."""
+    """Draw a bar for each operation of a layer.
+
+    parts: operation -> (seconds, "arithmetic" or "memory", whichever it waits for).
+    """
     bars = [
         go.Bar(
             orientation="h",
@@ -84,18 +102,22 @@ def layer(parts: Mapping[str, tuple[float, str]], *, alt: str = "") -> go.Figure
     ]
     return style.figure(
         bars,
-        x="time at the least (µs)",
+        x="shortest time (µs)",
         y=style.axis(categoryorder="array", categoryarray=list(parts)[::-1]),
-        alt=alt or "The time of each operation of one layer, and whether it waits for arithmetic or for memory.",
+        alt=alt
+        or "The time of each operation of a layer, and whether it waits for arithmetic or memory.",
         height=FRAME + BAR * len(parts),
         barmode="overlay",
     )
 
 
 def work_by_part(models: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Shares of the FLOPs: label -> part -> FLOPs. One bar for each label, together 100 %."""
+    """Draw the shares of FLOPs by part, one bar of 100 % for each label: label -> part -> FLOPs."""
     totals = {label: sum(parts.values()) for label, parts in models.items()}
-    shares = {label: {part: work / totals[label] for part, work in parts.items()} for label, parts in models.items()}
+    shares = {
+        label: {part: work / totals[label] for part, work in parts.items()}
+        for label, parts in models.items()
+    }
     return style.figure(
         bar_rows(shares, PARTS, "%", scale=100, digits=".1f"),
         x=style.axis("share of the FLOPs (%)", range=[0, 100]),
@@ -106,22 +128,36 @@ def work_by_part(models: Mapping[str, Mapping[str, float]], *, alt: str = "") ->
     )
 
 
-def utilisations(runs: Mapping[str, tuple[float, float | None, float | None]], *, alt: str = "") -> go.Figure:
-    """Published runs: name -> (MFU, HFU or None, what their authors print or None), all shares of the peak."""
+def utilisations(
+    runs: Mapping[str, tuple[float, float | None, float | None]], *, alt: str = ""
+) -> go.Figure:
+    """Draw published runs: name -> (MFU, HFU or None, what the authors print or None).
+
+    All numbers are shares of the peak.
+    """
     names = list(runs)
     model = [100 * mfu for mfu, _, _ in runs.values()]
     again = [100 * (hfu - mfu) if hfu else 0.0 for mfu, hfu, _ in runs.values()]
     claims = [(name, 100 * claim) for name, (_, _, claim) in runs.items() if claim]
     bars = [
         go.Bar(orientation="h", name="model FLOPs", y=names, x=model, marker=BOUND["arithmetic"]),
-        go.Bar(orientation="h", name="recomputed", y=names, x=again, marker=marker(style.COLOR["idle"], "/")),
+        go.Bar(
+            orientation="h",
+            name="recomputed",
+            y=names,
+            x=again,
+            marker=marker(style.COLOR["idle"], "/"),
+        ),
     ]
-    printed = points([x for _, x in claims], [name for name, _ in claims], "printed", style.RED, "measured")
+    printed = points(
+        [x for _, x in claims], [name for name, _ in claims], "printed", style.RED, "measured"
+    )
     return style.figure(
         [*bars, printed],
         x=style.axis("share of the peak (%)", range=[0, 62]),
         y=style.axis(range=[len(runs) - 0.5, -0.5], tickfont={"size": 11}),
-        alt=alt or "Utilisation of published trainings: model FLOPs, what was recomputed, and what is printed.",
+        alt=alt
+        or "Utilisation of published runs: model FLOPs, recomputed FLOPs, and what is printed.",
         height=FRAME + 26 * len(runs),
         barmode="stack",
     )
@@ -135,13 +171,18 @@ def days(
     span: tuple[float, float] | None = None,
     alt: str = "",
 ) -> go.Figure:
-    """Days of a training against the number of chips, both logarithmic: label -> days for each of `chips`.
+    """Draw days of a training against the number of chips, both logarithmic.
 
-    chosen: name -> (chips, days), named in the legend. span: the shortest and the longest time drawn, in days.
+    runs: label -> days for each of `chips`.
+
+    chosen: name -> (chips, days), named in the legend. span: the shortest and the longest time
+    drawn, in days.
     """
     traces = [line(chips, values, name, *look(i)) for i, (name, values) in enumerate(runs.items())]
     look_of_choice = {"color": style.RED, "symbol": "circle", "size": 9}
-    for name, (x, y) in (chosen or {}).items():  # the name stands in the legend, for at the edge it would meet labels
+    for name, (x, y) in (
+        chosen or {}
+    ).items():  # named in the legend: at the edge a name would cover labels
         traces.append(go.Scatter(x=[x], y=[y], name=name, mode="markers", marker=look_of_choice))
     return style.figure(
         traces,
@@ -159,24 +200,30 @@ def splits(
     of: str = "parameters",
     alt: str = "",
 ) -> go.Figure:
-    """How each law splits a budget: law -> parameters (or tokens) for each of `budgets`, in FLOPs; logarithmic.
+    """Draw how each law splits a budget, both axes logarithmic.
 
-    trained: model -> (FLOPs, parameters or tokens), drawn with its name. of: what the laws give, for the axis.
+    laws: law -> parameters (or tokens) for each of `budgets`, in FLOPs.
+
+    trained: model -> (FLOPs, parameters or tokens), drawn with its name. of: what the laws give,
+    for the axis.
     """
-    traces = [line(budgets, values, name, *look(i)) for i, (name, values) in enumerate(laws.items())]
+    traces = [
+        line(budgets, values, name, *look(i)) for i, (name, values) in enumerate(laws.items())
+    ]
     if trained:
-        traces.append(_named(trained, "model"))
+        traces.append(named(trained, "model"))
     return style.figure(
         traces,
         x=style.axis("budget (FLOPs)", type="log", exponentformat="power", dtick=2),
         y=style.axis(of, type="log", exponentformat="power", dtick=1),
-        alt=alt or f"The {of} that each scaling law gives for a budget of FLOPs, and those of trained models.",
+        alt=alt
+        or f"The {of} that each scaling law gives for a budget of FLOPs, and of trained models.",
         height=TALL,
     )
 
 
 def swapping(steps: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
-    """Two bars for each machine: label -> (seconds of arithmetic, seconds of transfers), of one step."""
+    """Draw two bars per machine: label -> seconds of (arithmetic, transfers) in one step."""
     bars = [
         go.Bar(
             orientation="h",
@@ -193,33 +240,22 @@ def swapping(steps: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.F
     ]
     return style.figure(
         bars,
-        x=style.axis("time of one step (s)", range=[0, 1.5 * max(max(seconds) for seconds in steps.values())]),
+        x=style.axis(
+            "time of one step (s)", range=[0, 1.5 * max(max(seconds) for seconds in steps.values())]
+        ),
         y=style.axis(autorange="reversed"),
-        alt=alt or "Seconds of arithmetic, and of transfers to and from the host's memory, in one step.",
+        alt=alt
+        or "Seconds of arithmetic, and of transfers to and from the host's memory, in one step.",
         height=FRAME + 2 * BAR * len(steps),
         barmode="group",
     )
 
 
-def _logarithmic(title: str, ticks: Mapping[float, str], span: tuple[float, float] | None) -> dict[str, Any]:
-    """An axis with these ticks: value -> text."""
+def _logarithmic(
+    title: str, ticks: Mapping[float, str], span: tuple[float, float] | None
+) -> dict[str, Any]:
+    """Make a logarithmic axis with `ticks`: value -> text."""
     limits = {} if span is None else {"range": [math.log10(end) for end in span]}
-    return style.axis(title, type="log", tickvals=list(ticks), ticktext=list(ticks.values()), **limits)
-
-
-def _named(places: Mapping[str, tuple[float, float]], kind: str) -> go.Scatter:
-    """Points that carry their names: the highest to the left and above, the lowest to the right and below."""
-    falling = sorted(places, key=lambda name: -places[name][1])
-    side = ("top left", "middle left", "bottom right")
-    position = {name: side[round(2 * i / max(len(falling) - 1, 1))] for i, name in enumerate(falling)}
-    return go.Scatter(
-        x=[x for x, _ in places.values()],
-        y=[y for _, y in places.values()],
-        name=kind,
-        mode="markers+text",
-        text=list(places),
-        textposition=[position[name] for name in places],
-        textfont={"size": 11},
-        marker={"color": style.RED, "symbol": "circle", "size": 9},
-        hovertemplate="%{text}: %{x:.3g}, %{y:.3g}<extra></extra>",
+    return style.axis(
+        title, type="log", tickvals=list(ticks), ticktext=list(ticks.values()), **limits
     )

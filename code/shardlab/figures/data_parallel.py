@@ -1,4 +1,4 @@
-"""The figures of data parallelism: how much of a step is waiting, what the busiest link carries."""
+"""The figures of data parallelism: the share of a step spent waiting, and the busiest link."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ BAR, FRAME = 44, 110  # pixels
 
 
 def shares(machines: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Two bars for each machine: label -> {"without overlap", "with overlap"} -> share of the step spent waiting."""
+    """Draw the share of a step spent waiting: label -> "without overlap" or "with ..." -> share."""
     bars = [
         go.Bar(
             orientation="h",
@@ -37,7 +37,8 @@ def shares(machines: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.
         bars,
         x=style.axis("share of the step spent waiting (%)", range=[0, 108]),
         y=style.axis(autorange="reversed"),
-        alt=alt or "Share of a step spent waiting for the all-reduce, without and with overlap, by machine.",
+        alt=alt
+        or "Share of a step spent waiting for all-reduces, without and with overlap, by machine.",
         height=FRAME + BAR * len(machines),
         barmode="group",
     )
@@ -50,9 +51,10 @@ def busiest_link(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Bytes through the busiest link against the number of ranks.
+    """Draw the bytes through the busiest link against the number of ranks.
 
-    predicted: strategy -> bytes for each of `ranks`. counted: strategy -> (numbers of ranks, bytes).
+    predicted: strategy -> bytes for each of `ranks`. counted: strategy -> (numbers of ranks,
+    bytes).
     """
     traces = [
         line(ranks, [x / 1e6 for x in nbytes], name, *look(i))
@@ -61,7 +63,9 @@ def busiest_link(
     for i, name in enumerate(predicted):
         if name in (counted or {}):
             counts, nbytes = (counted or {})[name]
-            traces.append(points(counts, [x / 1e6 for x in nbytes], f"{name}, counted", look(i)[0], "counted"))
+            traces.append(
+                points(counts, [x / 1e6 for x in nbytes], f"{name}, counted", look(i)[0], "counted")
+            )
     return style.figure(
         traces,
         x="ranks",
@@ -77,9 +81,10 @@ def speedup(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Speed-up against the number of ranks, beside the ideal one.
+    """Draw the speed-up against the number of ranks, beside the ideal one.
 
-    predicted: name -> speed-up for each of `ranks`. measured: name -> (numbers of ranks, speed-ups).
+    predicted: name -> speed-up for each of `ranks`. measured: name -> (numbers of ranks,
+    speed-ups).
     """
     traces = [line(ranks, list(ranks), "ideal", style.COLOR["ideal"], "dot")]
     for i, (name, gains) in enumerate(predicted.items()):
@@ -94,8 +99,10 @@ def speedup(
     )
 
 
-def drift(steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
-    """How far replicas or runs are apart after each step: name -> distance for each of `steps`."""
+def drift(
+    steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
+) -> go.Figure:
+    """Draw how far replicas or runs are apart: name -> distance after each of `steps`."""
     return _curves(
         curves,
         steps,
@@ -104,16 +111,24 @@ def drift(steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: s
     )
 
 
-def losses(steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
-    """Training loss: name -> loss for each of `steps`."""
-    return _curves(curves, steps, y=style.axis("loss (nats per token)"), alt=alt or "Loss against the training step.")
+def losses(
+    steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
+) -> go.Figure:
+    """Draw training losses: name -> loss for each of `steps`."""
+    return _curves(
+        curves,
+        steps,
+        y=style.axis("loss (nats per token)"),
+        alt=alt or "Loss against the training step.",
+    )
 
 
 def timeline_and_memory(
     events: Sequence[Event], held: Mapping[str, float], capacity: float, *, alt: str = ""
 ) -> go.Figure:
-    """One rank's step as a timeline, and below it the bytes it holds, by part, beside its chip's capacity."""
-    rows = [f"rank {events[0].rank} {does}" for does in ("computes", "talks")]  # both, also for one rank alone
+    """Draw a rank's step as a timeline; below, the bytes it holds beside its chip's capacity."""
+    verbs = ["computes", "communicates"]  # both rows, also where a rank has no other to send to
+    rows = [f"rank {events[0].rank} {verb}" for verb in verbs]
     return style.figure(
         [*trace.spans(events), *memory.below(held)],
         x="time (ms)",
@@ -123,7 +138,7 @@ def timeline_and_memory(
             categoryarray=rows,
             range=[1.5, -0.5],
             tickvals=rows,
-            ticktext=["computes", "talks"],
+            ticktext=verbs,
         ),
         alt=alt,
         height=440,
@@ -132,9 +147,10 @@ def timeline_and_memory(
     )
 
 
-def _curves(curves: Mapping[str, Sequence[float]], steps: Sequence[int], *, y: dict[str, Any], alt: str) -> go.Figure:
+def _curves(
+    curves: Mapping[str, Sequence[float]], steps: Sequence[int], *, y: dict[str, Any], alt: str
+) -> go.Figure:
     traces = [
-        line(steps, values, name, *look(i))
-        for i, (name, values) in enumerate(curves.items())
+        line(steps, values, name, *look(i)) for i, (name, values) in enumerate(curves.items())
     ]
     return style.figure(traces, x="training step", y=y, alt=alt)

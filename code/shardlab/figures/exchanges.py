@@ -1,4 +1,4 @@
-"""Plans, drawn: what every rank holds after a step, piece by piece, and the moves that brought it there."""
+"""A step of a collective: what every rank holds, piece by piece, and the moves just made."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,25 +9,33 @@ from shardlab.exchanges import Cell, Move
 
 from . import style
 
-# What a piece of a rank's buffer is worth; the text in it says whose numbers it holds.
-EMPTY, FIRST, LAST, FINISHED = "rgba(128, 128, 128, 0.12)", (214, 228, 253), (46, 117, 243), style.GREEN
+# The colours of a piece; the text in it says whose numbers it holds.
+EMPTY = "rgba(128, 128, 128, 0.12)"
+FIRST = (214, 228, 253)  # red, green, blue of the palest piece with numbers
+LAST = (46, 117, 243)  # of the darkest
+FINISHED = style.GREEN
 ARRIVED = style.COLOR["communicate"]
 DARK = 0.8  # from this share of all numbers on, a cell is so dark that its text must be white
 BAR, GAP = 0.62, 0.06  # the width of a rank's buffer; what separates its pieces, as a share of one
 FEW = 5  # ranks whose names have room below their buffers
-RUN = 3  # so many ranks in a row are written as a range
+RUN = 3  # consecutive ranks, from this number on, are written as a range
 LETTERS = 4  # of a line in a narrow cell
 
 
 def step(
-    held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequence[Move] = (), *, alt: str = ""
+    held: Sequence[Sequence[Cell]],
+    finished: Sequence[Cell],
+    moves: Sequence[Move] = (),
+    *,
+    alt: str = "",
 ) -> go.Figure:
-    """What every rank holds, [rank][piece], and the moves that brought it there.
+    """Draw what every rank holds, [rank][piece], and the moves of the step before.
 
-    finished: what a piece holds when nothing is missing. Buffers are columns, equally high for any number of pieces;
-    arrows pass behind them.
+    finished: what a piece holds when nothing is missing. Buffers are columns, equally high for any
+    number of pieces; arrows pass behind them.
     """
-    num_pieces, ranks = len(held[0]), range(len(held))
+    num_pieces = len(held[0])
+    ranks = range(len(held))
     arrows = [_arrow(move, moves, num_pieces) for move in moves]
     return style.figure(
         [_cells(held, finished, moves), *_legend()],
@@ -42,7 +50,9 @@ def step(
         y=style.axis(
             "" if num_pieces == 1 else "piece of the buffer",
             tickvals=[_middle(piece, num_pieces) for piece in range(num_pieces)],
-            ticktext=["whole<br>buffer"] if num_pieces == 1 else [str(piece) for piece in range(num_pieces)],
+            ticktext=["whole<br>buffer"]
+            if num_pieces == 1
+            else [str(piece) for piece in range(num_pieces)],
             range=[0, 1],
             showgrid=False,
             zeroline=False,
@@ -56,7 +66,7 @@ def step(
 
 
 def named(cell: Cell) -> str:
-    """Whose numbers are in a piece, for people: (0, 1, 2, 5) is "0-2, 5"."""
+    """Write whose numbers are in a piece: (0, 1, 2, 5) is "0-2, 5"."""
     return ", ".join(_words(cell))
 
 
@@ -67,11 +77,15 @@ def _words(cell: Cell) -> list[str]:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    return [word for run in runs for word in ([f"{run[0]}-{run[-1]}"] if len(run) >= RUN else map(str, run))]
+    return [
+        word
+        for run in runs
+        for word in ([f"{run[0]}-{run[-1]}"] if len(run) >= RUN else map(str, run))
+    ]
 
 
 def _narrow(cell: Cell) -> str:
-    """The same in short lines."""
+    """Write whose numbers are in a piece, in lines of at most LETTERS letters."""
     lines = [""]
     for word in _words(cell):
         longer = f"{lines[-1]},{word}".lstrip(",")
@@ -82,7 +96,9 @@ def _narrow(cell: Cell) -> str:
     return "<br>".join(lines)
 
 
-def _cells(held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequence[Move]) -> dict[str, Any]:
+def _cells(
+    held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequence[Move]
+) -> dict[str, Any]:
     num_pieces = len(held[0])
     places = [(rank, piece) for rank in range(len(held)) for piece in range(num_pieces)]
     shares = [len(held[rank][piece]) / len(finished[piece]) for rank, piece in places]
@@ -97,20 +113,27 @@ def _cells(held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequ
         "base": [_middle(piece, num_pieces) - height / 2 for _, piece in places],
         "width": BAR,
         "marker": {
-            "color": [FINISHED if end else _shade(share) for share, end in zip(shares, done, strict=True)],
+            "color": [
+                FINISHED if end else _shade(share) for share, end in zip(shares, done, strict=True)
+            ],
             "line": {
                 "color": [ARRIVED if place in arrived else style.GREY for place in places],
                 "width": [3.5 if place in arrived else 0.5 for place in places],
             },
         },
-        "text": [(named if len(held) <= FEW else _narrow)(held[rank][piece]) for rank, piece in places],
+        "text": [
+            (named if len(held) <= FEW else _narrow)(held[rank][piece]) for rank, piece in places
+        ],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "constraintext": "none",
         "textfont": {
             "size": 14 if len(held) <= FEW else 11,
-            "color": ["white" if end or share >= DARK else "#1A2B4A" for share, end in zip(shares, done, strict=True)],
+            "color": [
+                "white" if end or share >= DARK else "#1A2B4A"
+                for share, end in zip(shares, done, strict=True)
+            ],
         },
         "customdata": [[piece, named(held[rank][piece])] for rank, piece in places],
         "hovertemplate": "rank %{x}, piece %{customdata[0]}: %{customdata[1]}<extra></extra>",
@@ -118,13 +141,13 @@ def _cells(held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequ
 
 
 def _shade(share: float) -> str:
-    """From pale to blue, the more numbers a piece holds."""
+    """Return a colour from pale to blue, the darker the more numbers a piece holds."""
     mixed = [round(first + share * (last - first)) for first, last in zip(FIRST, LAST, strict=True)]
     return f"rgb({', '.join(map(str, mixed))})" if share else EMPTY
 
 
 def _legend() -> list[go.Bar]:
-    """Cells have a colour each, and stand in no legend: empty traces stand for them."""
+    """Make empty traces for the legend, because cells have a colour each and no entry."""
     looks = {
         "numbers of some ranks (the more, the darker)": {"color": _shade(0.6)},
         "finished": {"color": FINISHED},
@@ -137,8 +160,10 @@ def _middle(piece: int, num_pieces: int) -> float:
     return 1 - (piece + 0.5) / num_pieces
 
 
-def _arrow(move: Move, moves: Sequence[Move], num_pieces: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A line behind the buffers, and its head. Moves of the same pieces lie below one another."""
+def _arrow(
+    move: Move, moves: Sequence[Move], num_pieces: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Draw a line behind the buffers, and its head; moves of the same pieces lie side by side."""
     along = [other for other in moves if other.landing == move.landing]
     share = (along.index(move) + 0.5) / len(along)
     y = 1 - (move.landing.start + share * len(move.landing)) / num_pieces

@@ -1,4 +1,4 @@
-"""The size of language models over the years."""
+"""The figure of the history: the size of language models over the years."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,17 +6,20 @@ import plotly.graph_objects as go
 
 from . import style
 
-KINDS = {  # kind of model -> colour, symbol, where the names of the earlier and of the later ones stand
+# kind of model -> colour, symbol, sides on which names of earlier and of later models stand
+KINDS = {
     "dense": (style.BLUE, "circle", ("bottom right", "bottom left")),
     "mixture of experts": (style.ORANGE, "diamond", ("top left", "top left")),
 }
 
 
-def sizes(kinds: Mapping[str, Sequence[tuple[str, str, float]]], named: Sequence[str], *, alt: str = "") -> go.Figure:
-    """Parameters against the date of publication, logarithmic.
+def sizes(
+    kinds: Mapping[str, Sequence[tuple[str, str, float]]], named: Sequence[str], *, alt: str = ""
+) -> go.Figure:
+    """Draw parameters, logarithmic, against the date of publication.
 
-    kinds: "dense" or "mixture of experts" -> (name, date as year-month, parameters) of each model. named: those whose
-    names are drawn; the others show theirs under the pointer.
+    kinds: "dense" or "mixture of experts" -> (name, date as year-month, parameters) of each model.
+    named: those whose names are drawn; the others show theirs under the pointer.
     """
     traces = []
     for kind, models in kinds.items():

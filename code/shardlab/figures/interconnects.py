@@ -1,4 +1,4 @@
-"""The figures of interconnects: rates by generation, published bandwidths, whose traffic crosses what, the knee."""
+"""The figures of interconnects: bandwidths, the traffic of each axis, the knee of the network."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,10 +33,15 @@ TERABITS = [0.0125, 0.05, 0.2, 0.8, 3.2]  # per second; few, for a phone
 
 
 def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """What one GPU has in one direction: machine -> kind of link -> bytes/s."""
+    """Draw the bandwidth of one GPU in one direction: machine -> kind of link -> bytes/s."""
     pairs = [
         {
-            **_bar(kind, list(rates), [each.get(kind, 0) / 1e9 or None for each in rates.values()], kind_look),
+            **_bar(
+                kind,
+                list(rates),
+                [each.get(kind, 0) / 1e9 or None for each in rates.values()],
+                kind_look,
+            ),
             "text": [f"{each[kind] / 1e9:.3g}" if kind in each else "" for each in rates.values()],
             "textposition": "outside",
             "cliponaxis": False,
@@ -46,7 +51,7 @@ def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
     ]
     return style.figure(
         pairs,
-        x=style.axis("GB/s of one GPU, one direction", type="log", range=[-0.7, 3.4], tickvals=TICKS),
+        x=style.axis("GB/s per GPU, one direction", type="log", range=[-0.7, 3.4], tickvals=TICKS),
         y=style.axis(autorange="reversed"),
         alt=alt or "Bandwidth of one GPU in one direction, by machine and kind of link.",
         height=FRAME + 3 * BAR * len(rates),
@@ -55,7 +60,7 @@ def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
 
 
 def bus_bandwidths(rows: Mapping[str, tuple[float, float, float]], *, alt: str = "") -> go.Figure:
-    """Published bus bandwidths: what was measured -> (measured, expected, the wires' own rate), bytes/s."""
+    """Draw published bus bandwidths: label -> (measured, expected, rate of the wires), bytes/s."""
     names = list(rows)
     measured, expected, wires = ([each[i] / 1e9 for each in rows.values()] for i in range(3))
     traces = [
@@ -73,13 +78,17 @@ def bus_bandwidths(rows: Mapping[str, tuple[float, float, float]], *, alt: str =
 
 
 def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Bytes of one step through the busiest link of each kind: kind -> axis of the layout -> bytes."""
+    """Draw the bytes of a step through the busiest link of each kind: kind -> axis -> bytes."""
     busiest = {
-        f"busiest {kind if kind != 'network' else 'network card'}": {NAMES[axis]: each[axis] for axis in AXES}
+        f"busiest {kind if kind != 'network' else 'network card'}": {
+            NAMES[axis]: each[axis] for axis in AXES
+        }
         for kind, each in carried.items()
     }
     return style.figure(
-        bar_rows(busiest, {NAMES[axis]: axis_look for axis, axis_look in AXES.items()}, "GB", scale=1e-9),
+        bar_rows(
+            busiest, {NAMES[axis]: axis_look for axis, axis_look in AXES.items()}, "GB", scale=1e-9
+        ),
         x=style.axis("GB in one step, one direction", rangemode="tozero"),
         y=style.axis(autorange="reversed"),
         alt=alt or "Bytes through the busiest link of each kind, by axis of the layout.",
@@ -89,7 +98,7 @@ def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
 
 
 def steps(parts: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """The same step on several machines: machine -> {"computing", "waiting"} -> seconds."""
+    """Draw the same step on several machines: machine -> "computing", "waiting" -> seconds."""
     return style.figure(
         bar_rows(parts, PARTS, "s"),
         x=style.axis("time of a step (s), replayed", rangemode="tozero"),
@@ -101,15 +110,21 @@ def steps(parts: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figu
 
 
 def knee(
-    rates: Sequence[float], seconds: Mapping[str, Sequence[float]], *, have: float | None = None, alt: str = ""
+    rates: Sequence[float],
+    seconds: Mapping[str, Sequence[float]],
+    *,
+    have: float | None = None,
+    alt: str = "",
 ) -> go.Figure:
-    """Time of a step against the bandwidth between nodes, relative to a network without limits.
+    """Draw the time of a step against the bandwidth between nodes, 1 without a limit.
 
-    rates: bytes/s of one node. seconds: layout -> how many times as long a step takes at each rate. have: bytes/s that
-    the node has.
+    rates: bytes/s of one node. seconds: layout -> how many times as long a step takes at each rate.
+    have: bytes/s that the node has.
     """
     terabits = [8 * rate / 1e12 for rate in rates]
-    traces = [line(terabits, each, name, *look(i)) for i, (name, each) in enumerate(seconds.items())]
+    traces = [
+        line(terabits, each, name, *look(i)) for i, (name, each) in enumerate(seconds.items())
+    ]
     if have is not None:  # a shape has no line in the legend: an empty trace stands for it
         traces.append(line([None], [None], "what the node has", style.COLOR["limit"], "dash"))
     ticks = [tick for tick in TERABITS if terabits[0] <= tick <= terabits[-1]]
@@ -128,14 +143,30 @@ def _upright(x: float) -> dict[str, Any]:
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": look}
 
 
-def _bar(name: str, y: Sequence[str], x: Sequence[float | None], appearance: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "bar", "orientation": "h", "name": name, "y": list(y), "x": list(x), "marker": dict(appearance)}
+def _bar(
+    name: str, y: Sequence[str], x: Sequence[float | None], appearance: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": list(y),
+        "x": list(x),
+        "marker": dict(appearance),
+    }
 
 
-def _dots(name: str, y: Sequence[str], x: Sequence[float], color: str, symbol: str) -> dict[str, Any]:
+def _dots(
+    name: str, y: Sequence[str], x: Sequence[float], color: str, symbol: str
+) -> dict[str, Any]:
     look = {"color": color, "symbol": symbol, "size": 10, "line": {"width": 2, "color": color}}
     hover = f"%{{y}}, {name}: %{{x:.1f}} GB/s<extra></extra>"
     return {
-        "type": "scatter", "mode": "markers", "name": name, "y": list(y), "x": list(x), "marker": look,
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "y": list(y),
+        "x": list(x),
+        "marker": look,
         "hovertemplate": hover,
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""Evidence on a page: claims with the tests that prove them; a bench as tables behind a line that opens them."""
+"""Evidence on a page: claims with the tests that prove them, and benches as folded tables."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,17 @@ from .table import breakable, table
 
 
 def claims(chapter: str, rows: Sequence[Sequence[Any]]) -> HTML:
-    """Rows of `shardlab.measured.proofs`: a claim first, its test last, which here stands below the claim."""
+    """Show rows of `shardlab.measured.proofs`, with the test below its claim."""
     (first, *names, _), *body = rows
     shown = [[_claim(claim, test), *values] for claim, *values, test in body]
     return _folded(chapter, [table([[first, *names], *shown])], unfolded=True)
 
 
 def bench(title: str, tables: Mapping[str, Sequence[Sequence[Any]]]) -> HTML:
-    """All tables of one file of results, with their captions."""
-    return _folded(title, [table(rows, caption) for caption, rows in tables.items()], unfolded=False)
+    """Show all tables of one file of results, with their captions."""
+    return _folded(
+        title, [table(rows, caption) for caption, rows in tables.items()], unfolded=False
+    )
 
 
 def _folded(title: str, tables: Sequence[HTML], *, unfolded: bool) -> HTML:

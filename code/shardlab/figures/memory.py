@@ -1,4 +1,4 @@
-"""The figures of memory: bytes by part beside a chip's capacity, by rank, by pipeline stage, and through a step."""
+"""The figures of memory: bytes by part, beside a chip's capacity and through a step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,8 +23,13 @@ SMALLEST = 0.5  # of the unit that is chosen
 BAR, FRAME = 44, 110  # pixels
 
 
-def by_part(ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None = None, alt: str = "") -> go.Figure:
-    """One bar for each rank or layout: label -> part -> bytes. capacity: bytes of the chip, drawn as a line."""
+def by_part(
+    ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
+) -> go.Figure:
+    """Draw one bar for each rank or layout: label -> part -> bytes.
+
+    capacity: bytes of the chip, drawn as a line.
+    """
     widest = max([sum(parts.values()) for parts in ranks.values()] + [capacity or 0.0])
     unit = _unit(widest)
     return style.figure(
@@ -38,12 +43,20 @@ def by_part(ranks: Mapping[str, Mapping[str, float]], *, capacity: float | None 
     )
 
 
-def stages(held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = "") -> go.Figure:
-    """One column for each pipeline stage: part -> bytes on one of its ranks."""
+def stages(
+    held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
+) -> go.Figure:
+    """Draw one column for each pipeline stage: part -> bytes on one of its ranks."""
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0])
     unit = _unit(highest)
     columns = [
-        {**bar, "orientation": "v", "x": bar["y"], "y": bar["x"], "hovertemplate": _hover(bar["name"], "x", "y", unit)}
+        {
+            **bar,
+            "orientation": "v",
+            "x": bar["y"],
+            "y": bar["x"],
+            "hovertemplate": _hover(bar["name"], "x", "y", unit),
+        }
         for bar in stacked({str(stage): parts for stage, parts in enumerate(held)}, unit)
     ]
     return style.figure(
@@ -53,14 +66,18 @@ def stages(held: Sequence[Mapping[str, float]], *, capacity: float | None = None
         alt=alt or "Memory of a rank of each pipeline stage, by part.",
         barmode="stack",
         bargap=0.2,
-        shapes=[] if capacity is None else [_across(capacity / UNITS[unit])],
+        shapes=[] if capacity is None else [across(capacity / UNITS[unit])],
     )
 
 
 def through_step(
-    times: Sequence[float], held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
+    times: Sequence[float],
+    held: Sequence[Mapping[str, float]],
+    *,
+    capacity: float | None = None,
+    alt: str = "",
 ) -> go.Figure:
-    """What a rank holds through a training step, stacked: at each of `times`, part -> bytes."""
+    """Draw what a rank holds through a training step: part -> bytes at each of `times`."""
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0])
     unit = _unit(highest)
     areas = [
@@ -85,18 +102,20 @@ def through_step(
         y=style.axis(f"memory ({unit})", range=[0, 1.05 * highest / UNITS[unit]]),
         alt=alt or "Memory of a rank through one training step, by part.",
         hovermode="x unified",
-        shapes=[] if capacity is None else [_across(capacity / UNITS[unit])],
+        shapes=[] if capacity is None else [across(capacity / UNITS[unit])],
     )
 
 
 def saved(runs: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
-    """Draw bytes kept for backward, as counted on running steps: name -> bytes after each tensor kept or freed."""
+    """Draw the counted bytes kept for backward: name -> bytes after each tensor kept or freed."""
     unit = _unit(max(nbytes for run in runs.values() for nbytes in run))
     curves = []
     for i, (name, run) in enumerate(runs.items()):
         kept = [nbytes / UNITS[unit] for nbytes in run]
         events = list(range(1, len(run) + 1))
-        curves.append(line(events, kept, name, *look(i)).update(line={"shape": "hv", "width": 1.5}))
+        curves.append(
+            line(events, kept, name, *look(i)).update(line={"shape": "hv", "width": 1.5})
+        )
     return style.figure(
         curves,
         x="tensors kept or freed since the start of the step",
@@ -105,8 +124,10 @@ def saved(runs: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
     )
 
 
-def counts(predicted: Mapping[str, float], counted: Mapping[str, float], *, alt: str = "") -> go.Figure:
-    """Two bars for each part, what the formula says and what was counted: part -> bytes."""
+def counts(
+    predicted: Mapping[str, float], counted: Mapping[str, float], *, alt: str = ""
+) -> go.Figure:
+    """Draw two bars for each part, predicted and counted: part -> bytes."""
     unit = _unit(max([*predicted.values(), *counted.values()]))
     pairs = (("predicted", predicted), ("counted", counted))
     return style.figure(
@@ -131,13 +152,15 @@ def counts(predicted: Mapping[str, float], counted: Mapping[str, float], *, alt:
 
 
 def below(held: Mapping[str, float]) -> list[Any]:
-    """Bytes by part as one bar on second axes, with a legend of its own; `layout_below` places them."""
+    """Draw bytes by part as one bar on second axes, which `layout_below` places."""
     place = {"xaxis": "x2", "yaxis": "y2", "legend": "legend2"}
-    return [{**bar, **place} for bar in stacked({"memory": held})] + [limit_in_legend().update(legend="legend2")]
+    return [{**bar, **place} for bar in stacked({"memory": held})] + [
+        limit_in_legend().update(legend="legend2")
+    ]
 
 
 def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
-    """The layout of a figure whose lower part is `below`."""
+    """Return the layout of a figure whose lower part is `below`."""
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
     widest = 1.03 * max(capacity, sum(held.values())) / 1e9
     return {
@@ -150,27 +173,49 @@ def layout_below(held: Mapping[str, float], capacity: float) -> dict[str, Any]:
 
 
 def stacked(ranks: Mapping[str, Mapping[str, float]], unit: str = "GB") -> list[dict[str, Any]]:
-    """The parts of what ranks hold, as bars: label -> part -> bytes."""
-    looks = {part: marker for part, marker in PARTS.items() if any(part in parts for parts in ranks.values())}
+    """Draw what ranks hold as stacked bars: label -> part -> bytes."""
+    looks = {
+        part: marker
+        for part, marker in PARTS.items()
+        if any(part in parts for parts in ranks.values())
+    }
     return bar_rows(ranks, looks, unit, scale=1 / UNITS[unit])
 
 
 def limit(x: float, *, xref: str = "x", yref: str = "paper") -> dict[str, Any]:
-    """A vertical line at x over the whole height."""
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "xref": xref, "yref": yref, "line": _LIMIT}
+    """Draw a vertical line at `x` over the whole height."""
+    return {
+        "type": "line",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "xref": xref,
+        "yref": yref,
+        "line": _LIMIT,
+    }
 
 
 def limit_in_legend() -> go.Scatter:
-    """A shape has no line in the legend: an empty trace stands for it."""
+    """Make an empty trace for the legend, in which a shape has no line."""
     return line([None], [None], "capacity", style.COLOR["limit"], "dash")
 
 
 _LIMIT = {"color": style.COLOR["limit"], "width": 3, "dash": "dash"}
 
 
-def _across(y: float) -> dict[str, Any]:
-    """A horizontal line at y over the whole width."""
-    return {"type": "line", "x0": 0, "x1": 1, "y0": y, "y1": y, "xref": "paper", "yref": "y", "line": _LIMIT}
+def across(y: float, *, yref: str = "y") -> dict[str, Any]:
+    """Draw a horizontal line at `y` over the whole width."""
+    return {
+        "type": "line",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "xref": "paper",
+        "yref": yref,
+        "line": _LIMIT,
+    }
 
 
 def _hover(part: str, label: str, value: str, unit: str) -> str:
@@ -178,5 +223,5 @@ def _hover(part: str, label: str, value: str, unit: str) -> str:
 
 
 def _unit(largest: float) -> str:
-    """The largest unit in which the largest value is no small fraction."""
+    """Return the largest unit in which `largest` is at least SMALLEST."""
     return next((unit for unit, size in UNITS.items() if largest >= SMALLEST * size), "B")

@@ -1,4 +1,4 @@
-"""The figures of pipeline parallelism: who does what when, what each stage holds meanwhile, what a cut costs."""
+"""The figures of pipeline parallelism: schedules on a clock, what stages hold, what a cut costs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,14 +24,18 @@ THICK = 0.84  # of a row
 LABELS = 24  # actions in a row, at most, that get a number
 
 
-def gantt_and_memory(events: Sequence[Event], held: Sequence[Held], *, unit: str = "", alt: str = "") -> go.Figure:
-    """A row for each stage, a bar for each action with the number of its microbatch; below them what each stage holds.
+def gantt_and_memory(
+    events: Sequence[Event], held: Sequence[Held], *, unit: str = "", alt: str = ""
+) -> go.Figure:
+    """Draw the actions of each stage with their microbatches; below, what each stage holds.
 
-    Events as `costs.pipeline.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1, which is paler; &B3
-    for an action that runs together with the one before it, drawn below it. held: for each stage (from when, how much),
-    a step for each change; the most is shown as a number. unit: of the events' time, for the axis.
+    Events as `costs.pipeline.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1,
+    which is paler; &B3 for an action that runs together with the one before it, drawn below it.
+    held: for each stage (from when, how much), a step for each change; the most is shown as a
+    number. unit: of the events' time, for the axis.
     """
-    num_stages, end = len(held), max(event.end for event in events)
+    num_stages = len(held)
+    end = max(event.end for event in events)
     height = FRAME + GAP + (ROW + STRIP) * num_stages
     below = STRIP * num_stages / (height - FRAME)
     return style.figure(
@@ -44,15 +48,17 @@ def gantt_and_memory(events: Sequence[Event], held: Sequence[Held], *, unit: str
             domain=[0, below],
             ticktext=[f"at most {max(amount for _, amount in steps):.3g}" for steps in held],
         ),
-        alt=alt or f"What {num_stages} stages do against time, and the activations that each holds.",
+        alt=alt
+        or f"What {num_stages} stages do against time, and the activations that each holds.",
         height=height,
         **_TOGETHER,
     )
 
 
 def compared(timelines: Mapping[str, Sequence[Event]], *, alt: str = "") -> go.Figure:
-    """Timelines above each other, each from its first action to its last: name -> events."""
-    names, bars = list(timelines), []
+    """Draw timelines above each other, each from its first action to its last: name -> events."""
+    names = list(timelines)
+    bars = []
     num_stages = [1 + max(event.rank for event in timelines[name]) for name in names]
     for number, name in enumerate(names):
         start = min(event.start for event in timelines[name])
@@ -61,7 +67,9 @@ def compared(timelines: Mapping[str, Sequence[Event]], *, alt: str = "") -> go.F
         bars += [{**bar, **place} for bar in _bars(timelines[name], start, scale)]
     axes = {
         f"yaxis{number + 1}" if number else "yaxis": _rows(
-            count, name, domain=[1 - (number + 1) / len(names) + 0.04, 1 - number / len(names) - 0.04]
+            count,
+            name,
+            domain=[1 - (number + 1) / len(names) + 0.04, 1 - number / len(names) - 0.04],
         )
         for number, (name, count) in enumerate(zip(names, num_stages, strict=True))
     }
@@ -83,10 +91,10 @@ def bubbles(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """The bubble as a share of all time against the number of microbatches.
+    """Draw the bubble, as a share of all time, against the number of microbatches.
 
-    curves: schedule -> share (0 to 1) for each of `microbatches`, by formula. counted: schedule -> (microbatches,
-    shares), of schedules that were played or run.
+    curves: schedule -> share (0 to 1) for each of `microbatches`, by formula. counted: schedule ->
+    (microbatches, shares), of schedules that were played or run.
     """
     traces = [
         lines.line(microbatches, [100 * share for share in shares], name, *lines.look(i))
@@ -107,7 +115,10 @@ def bubbles(
 
 
 def trade(points: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
-    """What each schedule waits against what it holds: name -> (activations of the fullest stage, bubble, 0 to 1)."""
+    """Draw each schedule's bubble against what it holds.
+
+    points: name -> (activations of the fullest stage, bubble as a share, 0 to 1).
+    """
     marks = [
         {
             "type": "scatter",
@@ -130,9 +141,16 @@ def trade(points: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Fig
 
 
 def cut(
-    seconds: Sequence[float], held: Sequence[Mapping[str, float]], *, capacity: float | None = None, alt: str = ""
+    seconds: Sequence[float],
+    held: Sequence[Mapping[str, float]],
+    *,
+    capacity: float | None = None,
+    alt: str = "",
 ) -> go.Figure:
-    """Above, how long each stage takes for a microbatch, the slowest one stronger; below, part -> bytes on each."""
+    """Draw how long each stage takes for a microbatch; below, part -> bytes on each.
+
+    The slowest stage is drawn stronger.
+    """
     names = [f"stage {stage}" for stage in range(len(seconds))]
     strength = [1.0 if time == max(seconds) else 0.5 for time in seconds]
     above = {
@@ -150,7 +168,6 @@ def cut(
         for bar in memory.stacked(dict(zip(names, held, strict=True)))
     ]
     highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0]) / 1e9
-    line = {**memory.limit(0), "x0": 0, "x1": 1, "y0": (capacity or 0) / 1e9, "y1": (capacity or 0) / 1e9}
     return style.figure(
         [above, *below, *([] if capacity is None else [memory.limit_in_legend()])],
         x=style.axis(type="category", anchor="y2"),
@@ -159,7 +176,7 @@ def cut(
         alt=alt or "How long each stage takes for a microbatch, and the memory that it needs.",
         height=440,
         barmode="stack",
-        shapes=[] if capacity is None else [{**line, "xref": "paper", "yref": "y2"}],
+        shapes=[] if capacity is None else [memory.across(capacity / 1e9, yref="y2")],
     )
 
 
@@ -167,14 +184,18 @@ _TOGETHER = {"barmode": "overlay", "bargap": 0, "uniformtext": {"minsize": 8, "m
 
 
 def _rows(num_stages: int, title: str = "", **options: Any) -> dict[str, Any]:
-    """An axis with a row for each stage, the first on top."""
+    """Make an axis with a row for each stage, the first on top."""
     names = [f"stage {stage}" for stage in range(num_stages)]
-    look = {"range": [num_stages - 0.5, -0.5], "tickvals": list(range(num_stages)), "ticktext": names}
+    look = {
+        "range": [num_stages - 0.5, -0.5],
+        "tickvals": list(range(num_stages)),
+        "ticktext": names,
+    }
     return style.axis(title, **{**look, "zeroline": False, **options})
 
 
 def _bars(events: Sequence[Event], start: float = 0.0, scale: float = 1.0) -> list[dict[str, Any]]:
-    """A set of bars for each kind of action."""
+    """Make a trace of bars for each kind of action."""
     joined = {(event.rank, event.start) for event in events if event.op.startswith("&")}
     numbers = len(events) <= LABELS * (1 + max(event.rank for event in events))
     found = []
@@ -197,33 +218,52 @@ def _bars(events: Sequence[Event], start: float = 0.0, scale: float = 1.0) -> li
                 "x": [event.seconds * scale for event in mine],
                 "width": [THICK / (1 + each) for each in half],
                 "offset": [0 if under else -THICK / 2 for under in below],
-                "marker": {**look, "opacity": [FADED[min(chunk, len(FADED) - 1)] for chunk in chunks]},
-                "text": [event.op.lstrip("&")[1:].partition(".")[0] for event in mine] if numbers else None,
+                "marker": {
+                    **look,
+                    "opacity": [FADED[min(chunk, len(FADED) - 1)] for chunk in chunks],
+                },
+                "text": [event.op.lstrip("&")[1:].partition(".")[0] for event in mine]
+                if numbers
+                else None,
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
                 "textfont": {"color": "white", "size": 11},
                 "customdata": [event.op.lstrip("&") for event in mine],
-                "hovertemplate": "stage %{y}: %{customdata}, %{x:.3g} from %{base:.3g}<extra></extra>",
+                "hovertemplate": (
+                    "stage %{y}: %{customdata}, %{x:.3g} from %{base:.3g}<extra></extra>"
+                ),
             }
         )
     return found
 
 
 def _strips(held: Sequence[Held], end: float) -> dict[str, Any]:
-    """One area for each stage, standing on its row's lower edge; all as high as the fullest of all."""
+    """Draw an area for each stage on its row's lower edge; the fullest stage fills its row."""
     most = max(amount for steps in held for _, amount in steps)
     x: list[float | None] = []
     y: list[float | None] = []
     for stage, steps in enumerate(held):
-        floor, before = stage + THICK / 2, 0.0
-        x, y = [*x, steps[0][0]], [*y, floor]
+        floor = stage + THICK / 2
+        height = floor  # y falls as a strip rises, for the first stage is on top
+        x.append(steps[0][0])
+        y.append(floor)
         for time, amount in steps:
-            x, y = [*x, time, time], [*y, floor - THICK * before / most, floor - THICK * amount / most]
-            before = amount
-        x, y = [*x, end, end, None], [*y, floor - THICK * before / most, floor, None]
+            x += [time, time]
+            y.append(height)
+            height = floor - THICK * amount / most
+            y.append(height)
+        x += [end, end, None]
+        y += [height, floor, None]
     look = {"color": style.COLOR["activations"], "width": 1}
     return {
-        "type": "scatter", "mode": "lines", "name": "activations held", "x": x, "y": y, "yaxis": "y2",
-        "fill": "toself", "line": look, "hoverinfo": "skip",
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines",
+        "name": "activations held",
+        "x": x,
+        "y": y,
+        "yaxis": "y2",
+        "fill": "toself",
+        "line": look,
+        "hoverinfo": "skip",
+    }

@@ -1,4 +1,4 @@
-"""The figures of the planner: what steps go into, why plans fail, and predictions beside published steps."""
+"""The figures of the planner: the parts of steps, their waiting, and why plans fail."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
@@ -7,7 +7,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import style, trace
-from .lines import line, look
 
 PARTS = {  # of a step, as `Step.summary` has them
     "matrices": trace.marker(style.COLOR["compute"], ""),
@@ -19,15 +18,13 @@ PARTS = {  # of a step, as `Step.summary` has them
     "data parallel and ZeRO": trace.marker(style.COLOR["communicate"], "/"),
     "waiting for stages": trace.marker(style.COLOR["idle"], trace.PATTERNS["waiting"]),
 }
-SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon")
 BAR, FRAME = 64, 300  # pixels; on a phone the legend takes half of the frame
 THICK = 0.45  # of a bar; the rest is for its name
 NARROW = 52  # letters on a line of a phone
-NEAR = 0.1  # of a prediction: the band that is drawn
 
 
 def breakdown(plans: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """One bar for each plan, its name above it: name -> part of a step (see PARTS) -> seconds."""
+    """Draw a bar for each plan below its name: name -> part of a step (see PARTS) -> seconds."""
     names, rows = list(plans), list(range(len(plans)))
     bars: list[Any] = [
         {
@@ -56,8 +53,9 @@ def breakdown(plans: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.
 
 
 def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Two bars for each case, its name above: name -> {"without overlap", "with overlap"} -> share of the step."""
-    names, looks = list(cases), {"without overlap": style.COLOR["idle"], "with overlap": style.COLOR["communicate"]}
+    """Draw the share of a step spent waiting: name -> "without overlap" or "with ..." -> share."""
+    names = list(cases)
+    looks = {"without overlap": style.COLOR["idle"], "with overlap": style.COLOR["communicate"]}
     bars = [
         go.Bar(
             orientation="h",
@@ -78,7 +76,7 @@ def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Fig
         bars,
         x=style.axis("share of the step spent waiting (%)", range=[0, 108]),
         y=style.axis(range=[len(names) - 0.6, -0.85], visible=False),
-        alt=alt or "Share of a step spent waiting for messages, without and with overlap, by machine and layout.",
+        alt=alt or "Share of a step spent waiting for messages, without and with overlap, by case.",
         height=110 + 66 * len(names),
         barmode="overlay",
         annotations=_above(names),
@@ -86,7 +84,7 @@ def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Fig
 
 
 def reasons(counts: Mapping[str, int], *, alt: str = "") -> go.Figure:
-    """How many plans fit, and how many fail for each reason: words -> count; first those that fit."""
+    """Draw how many plans fit, and how many fail for each reason: words -> count, fits first."""
     words, numbers = list(counts), list(counts.values())
     colors = [style.GREEN, *[style.COLOR["limit"]] * (len(words) - 1)]
     bar = go.Bar(
@@ -103,7 +101,9 @@ def reasons(counts: Mapping[str, int], *, alt: str = "") -> go.Figure:
     )
     return style.figure(
         [bar],
-        x=style.axis("plans", type="log", dtick=1, range=[-0.3, max(1.0, len(str(max(numbers))) + 0.5)]),
+        x=style.axis(
+            "plans", type="log", dtick=1, range=[-0.3, max(1.0, len(str(max(numbers))) + 0.5)]
+        ),
         y=style.axis(range=[len(words) - 0.6, -0.85], visible=False),
         alt=alt or "How many plans fit, and how many fail for each reason.",
         height=90 + 44 * len(words),
@@ -112,113 +112,22 @@ def reasons(counts: Mapping[str, int], *, alt: str = "") -> go.Figure:
     )
 
 
-def predicted_and_published(
-    rows: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[str]]], *, alt: str = ""
-) -> go.Figure:
-    """Predicted rates against measured ones: table -> (measured, predicted, names of its rows); FLOP/s of a GPU."""
-    every = [rate for measured, predicted, _ in rows.values() for rate in (*measured, *predicted)]
-    ends = [0.9 * min(every), 1.1 * max(every)]
-    traces = [line([x / 1e12 for x in ends], [x / 1e12 for x in ends], "equal", style.COLOR["ideal"], "solid")]
-    for share in (1 - NEAR, 1 + NEAR):
-        edge = line([x / 1e12 for x in ends], [share * x / 1e12 for x in ends], "10 % off", style.COLOR["ideal"], "dot")
-        traces.append(edge.update(showlegend=share > 1))
-    for index, (table, (measured, predicted, names)) in enumerate(rows.items()):
-        traces.append(
-            go.Scatter(
-                x=[rate / 1e12 for rate in measured],
-                y=[rate / 1e12 for rate in predicted],
-                text=list(names),
-                name=table,
-                mode="markers",
-                marker={"color": look(index)[0], "symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9},
-                hovertemplate="%{text}<br>measured %{x:.0f}, predicted %{y:.0f}<extra></extra>",
-            )
-        )
-    return style.figure(
-        traces,
-        x=style.axis("measured (10<sup>12</sup> FLOP/s of a GPU)", type="log"),
-        y=style.axis("predicted", type="log"),
-        alt=alt or "Predicted FLOP/s of a GPU against published ones, on the line where both are equal.",
-        height=520,
-    )
-
-
-def residuals(errors: Mapping[str, Sequence[float]], hindsight: Mapping[str, float], *, alt: str = "") -> go.Figure:
-    """How far each prediction is off: table -> errors, shares; and what a constant in hindsight leaves, on average."""
-    tables = list(errors)
-    points = go.Scatter(
-        x=[100 * error for each in errors.values() for error in each],
-        y=[table for table, each in errors.items() for _ in each],
-        name="one row",
-        mode="markers",
-        marker={"color": style.COLOR["predicted"], "symbol": "circle-open", "size": 9},
-        hovertemplate="%{x:+.1f} %<extra>%{y}</extra>",
-    )
-    means = [100 * sum(map(abs, each)) / len(each) for each in errors.values()]
-    marks = [
-        ("mean, without signs", means, style.COLOR["predicted"], "diamond"),
-        ("a constant in hindsight", [100 * hindsight[table] for table in tables], style.COLOR["limit"], "line-ns-open"),
-    ]
-    averages = [
-        go.Scatter(
-            x=values,
-            y=tables,
-            name=name,
-            mode="markers",
-            marker={"color": color, "symbol": symbol, "size": 12, "line": {"width": 3 if "line" in symbol else 0}},
-            hovertemplate=name + ": %{x:.1f} %<extra></extra>",
-        )
-        for name, values, color, symbol in marks
-    ]
-    return style.figure(
-        [points, *averages],
-        x=style.axis("time too long (%)", zeroline=True, zerolinewidth=2, ticksuffix=""),
-        y=style.axis(autorange="reversed", tickfont={"size": 11}),
-        alt=alt or "Errors of the predictions, table by table, beside those of one constant chosen in hindsight.",
-        height=130 + 38 * len(tables),
-    )
-
-
-def residual_bars(errors: Mapping[str, float], *, alt: str = "") -> go.Figure:
-    """The errors of one table: name of a row -> share."""
-    bar = go.Bar(
-        orientation="h",
-        y=list(errors),
-        x=[100 * error for error in errors.values()],
-        text=[f"{100 * error:+.1f} %" for error in errors.values()],
-        textposition="outside",
-        cliponaxis=False,
-        marker={"color": style.COLOR["predicted"]},
-        hovertemplate="%{y}: %{x:+.1f} %<extra></extra>",
-    )
-    most = max([1.0, *(abs(100 * error) for error in errors.values())])
-    return style.figure(
-        [bar],
-        x=style.axis("time too long (%)", range=[-1.9 * most, 1.9 * most]),
-        y=style.axis(autorange="reversed", tickfont={"size": 11}),
-        alt=alt or "How much longer each prediction is than the published step.",
-        height=100 + 28 * len(errors),
-        showlegend=False,
-    )
-
-
-def products(sizes: Sequence[int], shares: Mapping[str, Sequence[float]], *, title: str, alt: str = "") -> go.Figure:
-    """The share of its peak that a GPU reaches: name -> share for each of `sizes`. title: what the size is of."""
-    return style.figure(
-        [
-            line(sizes, [100 * share for share in each], name, *look(i))
-            for i, (name, each) in enumerate(shares.items())
-        ],
-        x=style.axis(title, type="log"),
-        y=style.axis("share of the peak (%)", rangemode="tozero"),
-        alt=alt or "The share of its peak that a GPU reaches in products of matrices, against their size.",
-    )
-
-
 def _above(names: Sequence[str]) -> list[dict[str, Any]]:
-    """The name of each bar above it, on two lines where one is too long for a phone."""
-    look = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False, "align": "left"}
+    """Write the name of each bar above it, on several lines where a phone is too narrow."""
+    look = {
+        "xref": "paper",
+        "x": 0,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "align": "left",
+    }
     return [
-        {**look, "y": row - THICK / 2, "text": "<br>".join(wrap(name, NARROW)), "font": {"size": 11}}
+        {
+            **look,
+            "y": row - THICK / 2,
+            "text": "<br>".join(wrap(name, NARROW)),
+            "font": {"size": 11},
+        }
         for row, name in enumerate(names)
     ]

@@ -1,4 +1,4 @@
-"""Sources as links: a table's words that lead to where its facts stand."""
+"""Sources as links, from the words of a table to the page with the fact."""
 
 import html
 import re
@@ -10,14 +10,15 @@ ADDRESS = re.compile(r"https?://[^\s()<>;]*[^\s()<>;.,:]")
 
 
 def linked(text: str, source: str) -> HTML:
-    """Text that leads to the first address of a source; plain text where the source has none."""
+    """Link `text` to the first address in `source`; without an address it stays plain."""
     found = ADDRESS.search(source)
     return HTML(_link(found[0], text) if found else html.escape(text))
 
 
 def spelled(source: str) -> HTML:
-    """A source in full, with the name of its site in the place of each address, which is too long for a table."""
-    parts, begin = [], 0
+    """Write `source` in full, with the site's name for each address, too long for a table."""
+    parts = []
+    begin = 0
     for found in ADDRESS.finditer(source):
         parts += [_words(source[begin : found.start()]), _link(found[0], site(found[0]))]
         begin = found.end()
@@ -25,12 +26,12 @@ def spelled(source: str) -> HTML:
 
 
 def site(address: str) -> str:
-    """Whose page it is: the host, without www."""
+    """Return the host of `address`, without www."""
     return urlsplit(address).netloc.removeprefix("www.")
 
 
 def _words(text: str) -> str:
-    """Plain words, with what stands between backticks as code."""
+    """Escape plain words, and make code of what stands between backticks."""
     return re.sub("`([^`]*)`", r"<code>\1</code>", html.escape(text))
 
 

@@ -1,8 +1,9 @@
 """The look of every figure: one palette, one layout; nothing here computes.
 
-The colours keep a contrast of about 3:1 on white and on the dark page (WCAG 2.1, 1.4.11) and stay apart for
-readers with protanopia, deuteranopia and tritanopia (simulated after Machado, Oliveira and Fernandes 2009,
-doi:10.1109/TVCG.2009.113). Colour is never the only mark: traces also differ in name, symbol or pattern.
+The colours keep a contrast of about 3:1 on white and on the dark page (WCAG 2.1, 1.4.11) and stay
+apart for readers with protanopia, deuteranopia and tritanopia (simulated after Machado, Oliveira
+and Fernandes 2009, doi:10.1109/TVCG.2009.113). Colour is never the only mark: traces also differ in
+name, symbol or pattern.
 """
 
 from __future__ import annotations
@@ -43,22 +44,36 @@ GRID = "rgba(128, 128, 128, 0.3)"
 
 
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
-    """An axis that makes room for its labels; options: plotly's own (type="log", ticksuffix=" s", …)."""
+    """Make an axis with room for its labels; options: plotly's own (type="log", …)."""
     look = {"gridcolor": GRID, "linecolor": GRID, "zerolinecolor": GRID, "automargin": True}
     return {**look, "title": {"text": title, "standoff": 8, "font": {"size": FONT_SIZE}}, **options}
 
 
 def layout(*, height: int = HEIGHT, **options: Any) -> dict[str, Any]:
-    """The layout every figure shares: legend above the plot (phones have no room beside), no background."""
+    """Make the layout that every figure shares: no background, and the legend above the plot.
+
+    Phones have no room for a legend beside it.
+    """
     look = {
         "template": "none",
         "height": height,
-        "margin": {"l": 8, "r": 16, "t": 36, "b": 8},  # pixels; axes add what labels need, but for half the last
+        "margin": {
+            "l": 8,
+            "r": 16,
+            "t": 36,
+            "b": 8,
+        },  # pixels; axes add what labels need, but for half the last
         "font": {"size": FONT_SIZE, "color": TEXT},
         "paper_bgcolor": "rgba(0, 0, 0, 0)",
         "plot_bgcolor": "rgba(0, 0, 0, 0)",
         "colorway": list(PALETTE),
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
         "hovermode": "closest",
         "bargap": 0.3,
     }
@@ -74,11 +89,14 @@ def figure(
     height: int = HEIGHT,
     **options: Any,
 ) -> go.Figure:
-    """A plotly figure in the book's look.
+    """Make a plotly figure in the book's look.
 
-    x, y: an axis title with its unit, or a whole `axis(...)`. alt: one sentence for readers who do not see
-    the figure. options: any entry of plotly's layout, for instance barmode="stack".
+    x, y: an axis title with its unit, or a whole `axis(...)`. alt: one sentence for readers who do
+    not see the figure. options: any entry of plotly's layout, for instance barmode="stack".
     """
-    axes = {"xaxis": axis(x) if isinstance(x, str) else x, "yaxis": axis(y) if isinstance(y, str) else y}
+    axes = {
+        "xaxis": axis(x) if isinstance(x, str) else x,
+        "yaxis": axis(y) if isinstance(y, str) else y,
+    }
     meta = {"alt": alt} if alt else None
     return go.Figure(data=list(traces), layout=layout(height=height, meta=meta, **axes, **options))

@@ -1,4 +1,4 @@
-"""The figures of tensor parallelism: what each rank holds, drawn to scale, and what the time of a layer goes into."""
+"""The figures of tensor parallelism: what each rank holds, to scale, and the time of a layer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from shardlab.cuts import Cut
 from . import lines, style, trace
 from . import memory as memory_figures
 from .bars import bar_rows
+from .boxes import Box, corners
 
 PARTS = {  # of the time of a layer
     "matrices": trace.marker(style.COLOR["compute"], ""),
@@ -19,20 +20,25 @@ PARTS = {  # of the time of a layer
 RANKS = [(color, shape) for shape in ("", "/") for color in style.PALETTE[:-1]]  # looks of ranks
 MOST_RANKS = 8  # that have a look of their own; of more, only the first has
 OTHERS, COPIED = "other ranks", "copied"  # names in the legend
-GAP_ACROSS, GAP_DOWN = 0.2, 0.35  # between matrices, as shares of the hidden size; below, there is room for a name
-READABLE = 0.24  # numbers stand in pieces no narrower than this share of h: on a phone, the height of a digit
+GAP_ACROSS = 0.2  # between matrices, as a share of the hidden size
+GAP_DOWN = 0.35  # with room for a name
+# The narrowest piece with a number, as a share of h: on a phone, the height of a digit.
+READABLE = 0.24
 FADED = 0.4  # the numbers of ranks that are not chosen
 BAR, FRAME = 44, 110  # pixels
-Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
-    """The matrices of a layer to scale, as X @ A has them, inputs down and outputs across; a colour for each rank.
+    """Draw the matrices of a layer to scale, inputs down and outputs across, as in X @ A.
 
-    layer: name of a parameter -> how it is cut, as `cuts.block` has it; of these, the matrices are drawn.
+    Each rank has a colour.
+
+    layer: name of a parameter -> how it is cut, as `cuts.block` has it; of these, the matrices are
+    drawn.
     """
     matrices = {name.split(".")[1]: cut for name, cut in layer.items() if len(cut.shape) > 1}
-    places, hidden_size = _places(matrices), matrices["q"].shape[1]
+    places = _places(matrices)
+    hidden_size = matrices["q"].shape[1]
     drawn: dict[str, list[Box]] = {}
     numbers: list[tuple[float, float, str]] = []
     for name, (left, top) in places.items():
@@ -40,11 +46,15 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
         for rank in range(0, cut.ranks, cut.holders):
             box = _piece(left, top, cut, rank)
             drawn.setdefault(_owner(cut, rank), []).append(box)
-            if _has_number(cut) and min(box[2:]) >= READABLE * hidden_size:
-                numbers.append((box[0] + box[2] / 2, box[1] - box[3] / 2, str(rank)))
+            if _has_number(cut) and min(box.width, box.height) >= READABLE * hidden_size:
+                middle = box.left + box.width / 2
+                numbers.append((middle, box.top - box.height / 2, str(rank)))
     names = [(left, top, name) for name, (left, top) in places.items()]
     lowest = min(top - matrices[name].shape[1] for name, (_, top) in places.items())
-    texts = [_texts(numbers, "middle center", 11, "white"), _texts(names, "top right", 13, style.TEXT)]
+    texts = [
+        _texts(numbers, "middle center", 11, "white"),
+        _texts(names, "top right", 13, style.TEXT),
+    ]
     return style.figure(
         [*(_area(name, drawn[name]) for name in _in_order(drawn)), *texts],
         x={"visible": False, "constrain": "domain"},
@@ -55,7 +65,7 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
 
 
 def layers(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """One bar for each case: label -> part of a layer's time (see PARTS) -> seconds."""
+    """Draw a bar for each case: label -> part of a layer's time (see PARTS) -> seconds."""
     return style.figure(
         bar_rows(cases, PARTS, "ms", scale=1e3),
         x=style.axis("forward and backward of one layer (ms)", rangemode="tozero"),
@@ -73,13 +83,18 @@ def efficiency(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Share of perfect scaling against tp. predicted: name -> share for each of `ranks`. measured: name -> both."""
+    """Draw the share of perfect scaling against tp.
+
+    predicted: name -> share for each of `ranks`. measured: name -> (numbers of ranks, shares).
+    """
     curves = [
         lines.line(ranks, [100 * share for share in shares], name, *lines.look(i))
         for i, (name, shares) in enumerate(predicted.items())
     ]
     curves += [
-        lines.points(counts, [100 * share for share in shares], name, style.COLOR["measured"], "measured")
+        lines.points(
+            counts, [100 * share for share in shares], name, style.COLOR["measured"], "measured"
+        )
         for name, (counts, shares) in (measured or {}).items()
     ]
     return style.figure(
@@ -99,9 +114,10 @@ def shares_and_memory(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Above, for each tp, what the time of a layer goes into; below, the bytes of a rank by part, and capacity.
+    """Draw the parts of a layer's time for each tp; below, the bytes of a rank and the capacity.
 
-    parts: for each of `ranks`, part of a layer's time -> seconds. chosen: one of `ranks`, drawn stronger.
+    parts: for each of `ranks`, part of a layer's time -> seconds. chosen: one of `ranks`, drawn
+    stronger.
     """
     strength = [1.0 if count == chosen else FADED for count in ranks]
     bars: list[Any] = [
@@ -127,9 +143,11 @@ def shares_and_memory(
 
 
 def _places(matrices: Mapping[str, Cut]) -> dict[str, tuple[float, float]]:
-    """Left and top of each matrix: attention in a row, the first feed-forward matrices below, the last at the right."""
+    """Place each matrix, (left, top): attention in a row, gate and up below, down at the right."""
     hidden_size = matrices["q"].shape[1]
-    places, left, top = {}, 0.0, 0.0
+    places = {}
+    left = 0.0
+    top = 0.0
     for name in ("q", "k", "v", "out"):
         places[name] = left, top
         left += matrices[name].shape[0] + GAP_ACROSS * hidden_size
@@ -140,10 +158,12 @@ def _places(matrices: Mapping[str, Cut]) -> dict[str, tuple[float, float]]:
 
 
 def _piece(left: float, top: float, cut: Cut, rank: int) -> Box:
-    held, (outputs, inputs) = cut.held(rank), cut.shape
+    held = cut.held(rank)
+    outputs, inputs = cut.shape
     if cut.dim == 0:
-        return left + held.start, top, len(held), inputs
-    return left, top - held.start, outputs, len(held)
+        return Box(left=left + held.start, width=len(held), top=top, bottom=top - inputs)
+    top -= held.start
+    return Box(left=left, width=outputs, top=top, bottom=top - len(held))
 
 
 def _has_number(cut: Cut) -> bool:
@@ -162,13 +182,10 @@ def _in_order(drawn: Mapping[str, Any]) -> list[str]:
 
 
 def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for left, top, width, height in boxes:
-        x += [left, left + width, left + width, left, left, None]
-        y += [top, top, top - height, top - height, top, None]
+    x, y = corners(boxes)
     named = {OTHERS: (style.GREY, ""), COPIED: (style.GREY, "x")}
     color, shape = named[name] if name in named else RANKS[int(name.split()[1])]
+    border = 0 if name == COPIED else 0.6  # copied pieces are too narrow for one
     return go.Scatter(
         x=x,
         y=y,
@@ -177,13 +194,15 @@ def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
         fill="toself",
         fillcolor=color,
         fillpattern=trace.marker(color, shape)["pattern"],
-        line={"color": "white", "width": 0 if name == COPIED else 0.6},  # copied pieces are too narrow for borders
+        line={"color": "white", "width": border},
         hoveron="fills",
         hoverinfo="name",
     )
 
 
-def _texts(places: Sequence[tuple[float, float, str]], position: str, size: int, color: str) -> go.Scatter:
+def _texts(
+    places: Sequence[tuple[float, float, str]], position: str, size: int, color: str
+) -> go.Scatter:
     return go.Scatter(
         x=[x for x, _, _ in places],
         y=[y for _, y, _ in places],

@@ -1,4 +1,4 @@
-"""The figure of the title page: what the time of many GPUs goes into, and whether the model fits on one."""
+"""The figure of the title page: the share of time that GPUs wait, and the memory of one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def time_and_memory(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Above, for each number of GPUs, the share of a step spent computing; below, bytes by part and capacity.
+    """Draw the share of a step spent computing, by number of GPUs; below, bytes and capacity.
 
     computing: share of the step, 0 to 1, for each of `gpus`. chosen: one of `gpus`, drawn stronger.
     """
@@ -44,7 +44,9 @@ def time_and_memory(
     )
 
 
-def _shares(name: str, gpus: Sequence[int], percent: list[float], strength: list[float]) -> dict[str, Any]:
+def _shares(
+    name: str, gpus: Sequence[int], percent: list[float], strength: list[float]
+) -> dict[str, Any]:
     return {
         "type": "bar",
         "name": name,

@@ -1,4 +1,4 @@
-"""The wiring of a node, drawn: GPUs in a row, NVSwitch below them, PCIe switches, cards and processors above."""
+"""The wiring of a node: GPUs in a row, NVSwitch below; PCIe switches, cards, processors above."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,9 @@ import plotly.graph_objects as go
 
 from . import style
 
-Wire = tuple[str, str, str, str, float]  # from, to, name of the link, its kind, bytes/s in one direction
+Wire = tuple[
+    str, str, str, str, float
+]  # from, to, name of the link, its kind, bytes/s in one direction
 Point = tuple[float, float]
 LOOK = {
     "NVLink": (style.GREEN, "solid"),
@@ -19,7 +21,15 @@ LOOK = {
     "host": (style.GREY, "dot"),
     "network": (style.ORANGE, "dashdot"),
 }
-ROWS = {"NVSwitch": 0.0, "switch": 0.0, "GPU": 1.0, "PCIe switch": 2.0, "NIC": 3.0, "CPU": 4.0, "network": 5.0}
+ROWS = {
+    "NVSwitch": 0.0,
+    "switch": 0.0,
+    "GPU": 1.0,
+    "PCIe switch": 2.0,
+    "NIC": 3.0,
+    "CPU": 4.0,
+    "network": 5.0,
+}
 PARTS = {  # how a part is drawn, and what it is called in the legend
     "GPU": ("square", "GPU"),
     "PCIe switch": ("circle", "PCIe switch"),
@@ -31,11 +41,16 @@ HEIGHT = 470  # pixels
 
 
 def topology(
-    wires: Sequence[Wire], *, paths: Mapping[str, Sequence[str]] | None = None, gpus: int | None = None, alt: str = ""
+    wires: Sequence[Wire],
+    *,
+    paths: Mapping[str, Sequence[str]] | None = None,
+    gpus: int | None = None,
+    alt: str = "",
 ) -> go.Figure:
-    """The parts of a node and the wires between them; a wider line is a faster one.
+    """Draw the parts of a node and the wires between them; a wider line is a faster one.
 
-    paths: name -> the parts that a message passes, drawn on top. gpus: draw the first so many, and what they need.
+    paths: name -> the parts that a message passes, drawn on top. gpus: how many GPUs to draw, with
+    what they need.
     """
     wires = [wire for wire in wires if gpus is None or not _beyond(wire, gpus)]
     places = _places(wires)
@@ -54,30 +69,40 @@ def topology(
 
 
 def row_of(part: str) -> float:
-    """How high a part stands."""
+    """Return how high `part` stands."""
     return max(height for kind, height in ROWS.items() if part.startswith(kind))
 
 
 def _beyond(wire: Wire, gpus: int) -> bool:
-    """Whether a wire leads to a GPU that is not drawn, or to a card or processor that only such a GPU needs."""
-    numbers = [int(part.split()[-1]) for part in wire[:2] if part.startswith(("GPU", "NIC", "PCIe switch"))]
+    """Whether `wire` leads to a GPU that is not drawn, or to a part that only such a GPU needs."""
+    numbers = [
+        int(part.split()[-1]) for part in wire[:2] if part.startswith(("GPU", "NIC", "PCIe switch"))
+    ]
     return any(number >= gpus for number in numbers)
 
 
 def _places(wires: Sequence[Wire]) -> dict[str, Point]:
-    """Where each part stands: GPUs by number, everything else above what it is wired to."""
+    """Place each part: GPUs by number, everything else above what it is wired to."""
     parts = list(dict.fromkeys(part for wire in wires for part in wire[:2]))
-    gpus = sorted((part for part in parts if part.startswith("GPU ")), key=lambda part: int(part.split()[-1]))
+    gpus = sorted(
+        (part for part in parts if part.startswith("GPU ")), key=lambda part: int(part.split()[-1])
+    )
     x = {part: float(index) for index, part in enumerate(gpus)}
     for kind in ("PCIe switch", "CPU", "NIC"):
         for part in (part for part in parts if part.startswith(kind)):
-            near = [x[other] for other in _neighbours(part, wires) if other in x and not other.startswith(kind)]
+            near = [
+                x[other]
+                for other in _neighbours(part, wires)
+                if other in x and not other.startswith(kind)
+            ]
             x[part] = sum(near) / len(near)
-    return {part: (x.get(part, (len(gpus) - 1) / 2) + _aside(part, x), row_of(part)) for part in parts}
+    return {
+        part: (x.get(part, (len(gpus) - 1) / 2) + _aside(part, x), row_of(part)) for part in parts
+    }
 
 
 def _aside(part: str, x: Mapping[str, float]) -> float:
-    """Parts of one kind that would stand in one place stand side by side."""
+    """Return how far to shift `part`, so that parts in one place stand side by side."""
     rivals = [other for other in x if row_of(other) == row_of(part) and x[other] == x.get(part)]
     return 0.5 * (rivals.index(part) - (len(rivals) - 1) / 2) if part in rivals else 0.0
 
@@ -87,9 +112,13 @@ def _neighbours(part: str, wires: Sequence[Wire]) -> list[str]:
 
 
 def _wires(wires: Sequence[Wire], places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
-    """One trace for each kind and rate of link, with breaks between the wires."""
+    """Make a trace for each kind and rate of link, with breaks between the wires."""
     for link, kind, rate in dict.fromkeys(wire[2:] for wire in wires):
-        curves = [_curve(places[a], places[b]) for a, b, *facts in wires if tuple(facts) == (link, kind, rate)]
+        curves = [
+            _curve(places[a], places[b])
+            for a, b, *facts in wires
+            if tuple(facts) == (link, kind, rate)
+        ]
         color, dash = LOOK[kind]
         yield {
             "type": "scatter",
@@ -102,7 +131,9 @@ def _wires(wires: Sequence[Wire], places: Mapping[str, Point]) -> Iterator[dict[
         }
 
 
-def _paths(paths: Mapping[str, Sequence[str]], places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
+def _paths(
+    paths: Mapping[str, Sequence[str]], places: Mapping[str, Point]
+) -> Iterator[dict[str, Any]]:
     for (name, parts), color in zip(paths.items(), PATHS, strict=False):
         points = [point for a, b in pairwise(parts) for point in _curve(places[a], places[b])]
         yield {
@@ -119,7 +150,7 @@ def _paths(paths: Mapping[str, Sequence[str]], places: Mapping[str, Point]) -> I
 
 
 def _parts(places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
-    """One trace for each kind of part, with its number; and one for those that there are once."""
+    """Make a trace for each kind of part with numbers, and one for each single part."""
     for kind, (symbol, name) in PARTS.items():
         parts = [part for part in places if part.startswith(f"{kind} ")]
         if parts:
@@ -133,7 +164,12 @@ def _parts(places: Mapping[str, Point]) -> Iterator[dict[str, Any]]:
 def _markers(
     parts: Sequence[str], places: Mapping[str, Point], symbol: str, name: str, text: Sequence[str]
 ) -> dict[str, Any]:
-    look = {"size": 17, "color": style.GREY, "symbol": symbol, "line": {"width": 1, "color": style.TEXT}}
+    look = {
+        "size": 17,
+        "color": style.GREY,
+        "symbol": symbol,
+        "line": {"width": 1, "color": style.TEXT},
+    }
     return {
         "type": "scatter",
         "mode": "markers+text",
@@ -154,7 +190,7 @@ def _beside(part: str) -> str:
 
 
 def _curve(a: Point, b: Point) -> list[Point]:
-    """A straight line; between two GPUs of the row, a bow below it."""
+    """Draw a straight line; between two GPUs of the row, a bow below it."""
     if a[1] != b[1] or a[1] != ROWS["GPU"]:
         return [a, b]
     depth = 0.25 + 0.16 * abs(a[0] - b[0])

@@ -1,4 +1,4 @@
-"""The figures of ZeRO: what each rank holds at each stage, drawn as blocks; what it sends; memory beside time."""
+"""The figures of ZeRO: what each rank holds and sends at each stage, and memory beside time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from . import lines, memory, style, trace
 from .bars import bar_rows
+from .boxes import Box, outline
 
 STATES = ("parameters", "gradients", "optimizer")
 TIMES = {  # parts of a step
@@ -15,7 +16,7 @@ TIMES = {  # parts of a step
     "update": trace.marker(style.COLOR["compute"], "x"),
     "waiting": trace.marker(style.COLOR["idle"], "."),
 }
-SENT = {  # what bytes are for
+SENT = {  # the purposes of bytes
     "average gradients": trace.marker(style.COLOR["gradients"], ""),
     "cut gradients": trace.marker(style.COLOR["gradients"], "/"),
     "gather after the step": trace.marker(style.COLOR["parameters"], ""),
@@ -27,13 +28,17 @@ FRAME = 180  # pixels: a legend of six, one below the other on a phone
 GAP = 0.12  # between ranks, as a share of a column
 
 
-def redundancy(held: Mapping[str, Sequence[Mapping[str, tuple[float, float]]]], *, alt: str = "") -> go.Figure:
-    """A column for each rank, one row of columns for each stage: what it holds of every part, in its place.
+def redundancy(
+    held: Mapping[str, Sequence[Mapping[str, tuple[float, float]]]], *, alt: str = ""
+) -> go.Figure:
+    """Draw what each rank holds of every part: a column for each rank, a row for each stage.
 
-    held: stage -> for each rank, part -> (from where, to where) of the part's numbers, as shares of the whole.
+    held: stage -> for each rank, part -> (from where, to where) of the part's numbers, as shares of
+    the whole.
     """
-    stages, ranks = list(held), len(next(iter(held.values())))
-    boxes: dict[str, list[tuple[float, float, float, float]]] = {part: [] for part in STATES}
+    stages = list(held)
+    ranks = len(next(iter(held.values())))
+    boxes: dict[str, list[Box]] = {part: [] for part in STATES}
     for row, stage in enumerate(stages):
         for rank, parts in enumerate(held[stage]):
             for column, part in enumerate(STATES):
@@ -41,15 +46,16 @@ def redundancy(held: Mapping[str, Sequence[Mapping[str, tuple[float, float]]]], 
                 left = rank + GAP + column * (1 - 2 * GAP) / len(STATES)
                 width = (1 - 2 * GAP) / len(STATES)
                 top = -row * (1 + 2 * GAP)
-                boxes[part].append((left, width, top - begin, top - end))
+                box = Box(left=left, width=width, top=top - begin, bottom=top - end)
+                boxes[part].append(box)
     traces = [_blocks(part, boxes[part]) for part in STATES]
-    frames = [
-        (rank + GAP, 1 - 2 * GAP, -row * (1 + 2 * GAP), -row * (1 + 2 * GAP) - 1)
-        for row in range(len(stages))
-        for rank in range(ranks)
-    ]
+    frames = []
+    for row in range(len(stages)):
+        top = -row * (1 + 2 * GAP)
+        for rank in range(ranks):
+            frames.append(Box(left=rank + GAP, width=1 - 2 * GAP, top=top, bottom=top - 1))
     return style.figure(
-        [_outline(frames), *traces],
+        [outline(frames, width=1, hoverinfo="name"), *traces],
         x=style.axis(
             "rank",
             tickvals=[rank + 0.5 for rank in range(ranks)],
@@ -64,17 +70,28 @@ def redundancy(held: Mapping[str, Sequence[Mapping[str, tuple[float, float]]]], 
             showgrid=False,
             zeroline=False,
         ),
-        alt=alt or "What each rank holds of parameters, gradients and optimizer states, at each stage.",
+        alt=alt
+        or "What each rank holds of parameters, gradients and optimizer states, at each stage.",
         height=110 + 90 * len(stages),
     )
 
 
 def traffic(
-    sent: Mapping[str, Mapping[str, float]], counted: Mapping[str, float] | None = None, *, alt: str = ""
+    sent: Mapping[str, Mapping[str, float]],
+    counted: Mapping[str, float] | None = None,
+    *,
+    alt: str = "",
 ) -> go.Figure:
-    """Bytes that a rank sends in a step: label -> what they are for -> bytes. counted: label -> bytes, as points."""
+    """Draw the bytes that a rank sends in a step: label -> purpose -> bytes.
+
+    counted: label -> bytes, drawn as points.
+    """
     widest = max([sum(parts.values()) for parts in sent.values()] + list((counted or {}).values()))
-    unit = next(unit for unit, size in memory.UNITS.items() if widest >= memory.SMALLEST * size or unit == "B")
+    unit = next(
+        unit
+        for unit, size in memory.UNITS.items()
+        if widest >= memory.SMALLEST * size or unit == "B"
+    )
     bars: list[Any] = [
         {
             "type": "bar",
@@ -90,10 +107,14 @@ def traffic(
     ]
     if counted:
         values = [nbytes / memory.UNITS[unit] for nbytes in counted.values()]
-        bars.append(lines.points(values, list(counted), "counted", style.COLOR["counted"], "counted"))
+        bars.append(
+            lines.points(values, list(counted), "counted", style.COLOR["counted"], "counted")
+        )
     return style.figure(
         bars,
-        x=style.axis(f"sent by each rank in a step ({unit})", range=[0, 1.05 * widest / memory.UNITS[unit]]),
+        x=style.axis(
+            f"sent by each rank in a step ({unit})", range=[0, 1.05 * widest / memory.UNITS[unit]]
+        ),
         y=style.axis(autorange="reversed"),
         alt=alt or "Bytes that each rank sends in one step, by what they are for.",
         height=FRAME + memory.BAR * max(len(sent), 2),
@@ -109,14 +130,17 @@ def memory_and_time(
     *,
     alt: str = "",
 ) -> go.Figure:
-    """Above, the bytes of a rank at each stage beside its chip's capacity; below, where the time of a step goes.
+    """Draw the bytes of a rank at each stage, beside its chip's capacity; below, a step's time.
 
-    held: stage -> part -> bytes. times: stage -> part -> seconds. chosen: one of the stages, drawn stronger.
+    held: stage -> part -> bytes. times: stage -> part -> seconds. chosen: one of the stages, drawn
+    stronger.
     """
     strength = [1.0 if stage == chosen else FADED for stage in held]
     widest = 1.03 * max([capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
     longest = 1.03 * max(sum(parts.values()) for parts in times.values())
-    above = [{**bar, "marker": {**bar["marker"], "opacity": strength}} for bar in memory.stacked(held)]
+    above = [
+        {**bar, "marker": {**bar["marker"], "opacity": strength}} for bar in memory.stacked(held)
+    ]
     looks = {part: {**look, "opacity": strength} for part, look in TIMES.items()}
     below = bar_rows(times, looks, "s", xaxis="x2", yaxis="y2", legend="legend2")
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
@@ -135,9 +159,9 @@ def memory_and_time(
     )
 
 
-def _blocks(part: str, boxes: Sequence[tuple[float, float, float, float]]) -> go.Scatter:
+def _blocks(part: str, boxes: Sequence[Box]) -> go.Scatter:
     look = memory.PARTS[part]
-    area = _outline(boxes)
+    area = outline(boxes, width=1, hoverinfo="name")
     return area.update(
         name=part,
         fill="toself",
@@ -147,14 +171,3 @@ def _blocks(part: str, boxes: Sequence[tuple[float, float, float, float]]) -> go
         showlegend=True,
         hoveron="fills",
     )
-
-
-def _outline(boxes: Sequence[tuple[float, float, float, float]]) -> go.Scatter:
-    """Rectangles (left, width, top, bottom)."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for left, width, top, bottom in boxes:
-        x += [left, left + width, left + width, left, left, None]
-        y += [top, top, bottom, bottom, top, None]
-    line = {"color": style.GREY, "width": 1}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="name", name="", showlegend=False)

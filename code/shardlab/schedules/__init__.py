@@ -1,9 +1,9 @@
-"""Pipeline schedules as lists of actions: made once, then executed by ranks, timed by costs, drawn by figures.
+"""Pipeline schedules as lists of actions, which ranks execute, costs time and figures draw.
 
-    schedule = make("1F1B", num_stages=4, num_microbatches=8)
-    print(picture(schedule))     # who does what, on a clock with ticks
-    problems(schedule)           # [] or why it cannot run
-    plan(schedule)[0]            # what stage 0 computes, sends and receives
+schedule = make("1F1B", num_stages=4, num_microbatches=8)
+print(picture(schedule))     # which stage does what, on a clock with ticks
+problems(schedule)           # [], or why it cannot run
+plan(schedule)[0]            # what stage 0 computes, sends and receives
 """
 
 from .action import KINDS, Action, Schedule, loop, parse, vee

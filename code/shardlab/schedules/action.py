@@ -1,7 +1,7 @@
-"""A pipeline schedule as plain data: for every stage the list of what it does, in order.
+"""A pipeline schedule as plain data: for every stage, the ordered list of what it does.
 
 A stage is a place in the pipeline: one rank. It holds one or more chunks of the model. A part is a
-chunk seen from the model: part 0 takes the tokens, the last part ends in the loss.
+chunk numbered from the model's side: part 0 takes the tokens, the last part ends in the loss.
 """
 
 import re
@@ -36,25 +36,28 @@ class Action(NamedTuple):
         return self.microbatch, self.chunk
 
     def __str__(self) -> str:
-        return f"{'&' * self.joined}{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
+        joint = "&" if self.joined else ""
+        chunk = f".{self.chunk}" if self.chunk else ""
+        return f"{joint}{self.kind}{self.microbatch}{chunk}"
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def parse(text: str) -> list[Action]:
-    """The actions of a line such as "F0 F1 B0 B1". Errors: ValueError for a word that is none."""
+    """Read actions from a line such as "F0 F1 B0 B1". Errors: ValueError for any other word."""
     return [_parsed(word) for word in text.split()]
 
 
 def _parsed(word: str) -> Action:
     found = re.fullmatch(r"(&?)([A-Z])(\d+)(?:\.(\d+))?", word)
     if found is None:
-        raise ValueError(f"{word!r} is no action; write F3, or F3.1 with chunk 1")
-    return Action(found[2], int(found[3]), int(found[4] or 0), bool(found[1]))
+        raise ValueError(f"{word!r} is not an action; write F3, or F3.1 with chunk 1")
+    joint, kind, microbatch, chunk = found.groups(default="0")
+    return Action(kind, int(microbatch), int(chunk), joined=bool(joint))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """What every stage does, and which parts of the model it holds.
 
@@ -68,30 +71,36 @@ class Schedule:
 
     def __post_init__(self) -> None:
         held = sorted(part for chunks in self.parts for part in chunks)
-        alike = len(self.parts) == len(self.orders) and len({len(chunks) for chunks in self.parts}) == 1
-        if not alike or held != list(range(len(held))):
+        sizes = {len(chunks) for chunks in self.parts}
+        equal = len(self.parts) == len(self.orders) and len(sizes) == 1
+        if not equal or held != list(range(len(held))):
             raise ValueError(
-                f"{len(self.orders)} stages with the parts {self.parts}: give every stage equally many, "
-                f"as loop({len(self.orders)}) does"
+                f"{len(self.orders)} stages cannot hold the parts {self.parts}: give every stage "
+                f"equally many, as loop({len(self.orders)}) does"
             )
 
     @property
     def num_stages(self) -> int:
+        """The number of ranks in the pipeline."""
         return len(self.orders)
 
     @property
     def num_chunks(self) -> int:
-        """Of each stage."""
+        """The number of parts that each stage holds."""
         return len(self.parts[0])
 
     @property
     def num_parts(self) -> int:
+        """The number of parts of the whole model."""
         return self.num_stages * self.num_chunks
 
     @cached_property
     def homes(self) -> tuple[tuple[int, int], ...]:
-        """(stage, chunk) of every part."""
-        found = {part: (stage, c) for stage, chunks in enumerate(self.parts) for c, part in enumerate(chunks)}
+        """The (stage, chunk) that holds each part."""
+        found = {}
+        for stage, chunks in enumerate(self.parts):
+            for chunk, part in enumerate(chunks):
+                found[part] = stage, chunk
         return tuple(found[part] for part in range(self.num_parts))
 
     @property
@@ -102,36 +111,47 @@ class Schedule:
 
     @property
     def splits_backward(self) -> bool:
+        """Whether backwards are split into I and W."""
         return any(action.kind == "I" for order in self.orders for action in order)
 
     def source(self, stage: int, action: Action) -> int | None:
-        """The part from which the action needs something: None for the model's own ends and for W."""
-        return self._next(stage, action, -1)
+        """Return the part whose result `action` needs; None at the model's own ends and for W."""
+        return self._neighbour(stage, action, -1)
 
     def target(self, stage: int, action: Action) -> int | None:
-        """The part that needs what the action makes."""
-        return self._next(stage, action, +1)
+        """Return the part that needs the result of `action`; None at the ends and for W."""
+        return self._neighbour(stage, action, +1)
 
-    def _next(self, stage: int, action: Action, step: int) -> int | None:
+    def _neighbour(self, stage: int, action: Action, offset: int) -> int | None:
+        """Step from the part of `action` by `offset` in the direction in which it computes."""
         if action.kind == "W":
             return None
-        part = self.parts[stage][action.chunk] + (step if action.kind == "F" else -step)
+        direction = 1 if action.kind == "F" else -1
+        part = self.parts[stage][action.chunk] + direction * offset
         return part if 0 <= part < self.num_parts else None
 
     def forward_only(self) -> "Schedule":
-        """The same without its backwards: inference."""
-        orders = tuple(tuple(action for action in order if action.kind == "F") for order in self.orders)
+        """Return the same schedule without its backwards, for inference."""
+        orders = tuple(
+            tuple(action for action in order if action.kind == "F") for order in self.orders
+        )
         return replace(self, name=f"{self.name}, forward only", orders=orders)
 
     def __str__(self) -> str:
-        return "\n".join(f"stage {stage}: {' '.join(map(str, order))}" for stage, order in enumerate(self.orders))
+        rows = [" ".join(map(str, order)) for order in self.orders]
+        return "\n".join(f"stage {stage}: {row}" for stage, row in enumerate(rows))
 
 
 def loop(num_stages: int, num_chunks: int = 1) -> Parts:
-    """From the first stage to the last, once for each chunk: 2 stages with 2 chunks hold ((0, 2), (1, 3))."""
-    return tuple(tuple(chunk * num_stages + stage for chunk in range(num_chunks)) for stage in range(num_stages))
+    """Deal the parts to the stages in rounds: 2 stages with 2 chunks hold ((0, 2), (1, 3))."""
+    num_parts = num_stages * num_chunks
+    return tuple(tuple(range(stage, num_parts, num_stages)) for stage in range(num_stages))
 
 
 def vee(num_stages: int) -> Parts:
-    """Down with chunk 0 and back with chunk 1: 2 stages hold ((0, 3), (1, 2)). The first stage also has the loss."""
-    return tuple((stage, 2 * num_stages - 1 - stage) for stage in range(num_stages))
+    """Deal the parts down the stages and back up: 2 stages hold ((0, 3), (1, 2)).
+
+    The first stage has both ends of the model.
+    """
+    last = 2 * num_stages - 1
+    return tuple((stage, last - stage) for stage in range(num_stages))

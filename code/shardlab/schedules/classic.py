@@ -10,7 +10,7 @@ from .action import Action
 
 
 def naive(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
-    """Model parallelism without a pipeline: a microbatch goes through all stages and back before the next one starts.
+    """Order one stage without a pipeline: the next microbatch starts when this one is back.
 
     3 stages, 2 microbatches:
 
@@ -22,7 +22,9 @@ def naive(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
 
 
 def gpipe(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
-    """GPipe: all forwards, then all backwards (Huang et al. 2019, https://arxiv.org/abs/1811.06965, Figure 2c).
+    """Order one stage of GPipe: all forwards, then all backwards.
+
+    Huang et al. 2019, https://arxiv.org/abs/1811.06965, Figure 2c.
 
     3 stages, 3 microbatches:
 
@@ -36,7 +38,9 @@ def gpipe(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
 
 
 def one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
-    """1F1B, also PipeDream-Flush: every backward as soon as possible (https://arxiv.org/abs/2006.09503).
+    """Order one stage of 1F1B (PipeDream-Flush): every backward as soon as possible.
+
+    Narayanan et al. 2020, https://arxiv.org/abs/2006.09503.
 
     4 stages, 4 microbatches:
 
@@ -47,14 +51,17 @@ def one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> list[Acti
     """
     forwards = [Action("F", m) for m in range(num_microbatches)]
     backwards = [Action("B", m) for m in range(num_microbatches)]
-    return alternate(forwards, backwards, num_stages - 1 - stage)
+    return alternate(forwards, backwards, warmup=num_stages - 1 - stage)
 
 
-def interleaved(stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 2) -> list[Action]:
-    """Interleaved 1F1B (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2.2).
+def interleaved(
+    stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 2
+) -> list[Action]:
+    """Order one stage of interleaved 1F1B: a group of microbatches passes all chunks in turn.
 
-    Microbatches go in groups, each through all chunks of a stage. The paper has groups of num_stages, and asks for a
-    number of microbatches that they divide. Here groups are as equal as possible and not smaller than that.
+    Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2.2. The paper's groups have
+    num_stages microbatches, which must divide their number. Here groups are as equal as possible,
+    and no smaller than num_stages where there are enough microbatches.
 
     2 stages, 2 microbatches, 2 chunks:
 
@@ -62,23 +69,33 @@ def interleaved(stage: int, num_stages: int, num_microbatches: int, num_chunks: 
         stage 1:      F0   F1   F0.1 B0.1 F1.1 B1.1 B0   B1
     """
     groups = groups_of(num_microbatches, num_stages)
-    forwards = [Action("F", m, chunk) for group in groups for chunk in range(num_chunks) for m in group]
-    backwards = [Action("B", m, num_chunks - 1 - chunk) for _, m, chunk, _ in forwards]
-    warmup = 2 * (num_stages - 1 - stage) + (num_chunks - 1) * len(groups[0])
-    return alternate(forwards, backwards, warmup)
+    forwards = []
+    for group in groups:
+        for chunk in range(num_chunks):
+            forwards += [Action("F", m, chunk) for m in group]
+    last = num_chunks - 1
+    backwards = [Action("B", forward.microbatch, last - forward.chunk) for forward in forwards]
+    after = num_stages - 1 - stage
+    return alternate(forwards, backwards, warmup=2 * after + last * len(groups[0]))
 
 
 def groups_of(number: int, least: int) -> list[range]:
-    """0, 1, ... number - 1 in groups of at least so many, as small and as equal as possible, the larger ones first."""
+    """Cut range(number) into as many groups of at least `least` as there can be.
+
+    The groups are as equal as possible, the larger ones first: 7 in groups of at least 3 are
+    [range(0, 4), range(4, 7)]. Fewer than `least` form one group.
+    """
     count = max(1, number // least)
-    share, more = divmod(number, count)
-    starts = [group * share + min(group, more) for group in range(count + 1)]
+    size, longer = divmod(number, count)
+    starts = [group * size + min(group, longer) for group in range(count + 1)]
     return [range(start, end) for start, end in pairwise(starts)]
 
 
 def alternate(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
-    """So many forwards; then one forward and one backward in turn; then the backwards that are left."""
+    """Order `warmup` forwards, then forwards and backwards in turn, then the last backwards."""
     warmup = min(warmup, len(forwards))
-    pairs = zip(forwards[warmup:], backwards, strict=False)
-    steady = [action for pair in pairs for action in pair]
-    return [*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :]]
+    order = list(forwards[:warmup])
+    for forward, backward in zip(forwards[warmup:], backwards, strict=False):
+        order += [forward, backward]
+    steady = len(forwards) - warmup
+    return [*order, *backwards[steady:]]

@@ -21,26 +21,42 @@ SCHEDULES: dict[str, Order] = {
 V_SHAPED = {"ZB-V", "DualPipe-V"}
 
 
-def make(name: str, num_stages: int, num_microbatches: int, num_chunks: int | None = None) -> Schedule:
-    """The schedule of that name for any number of stages and of microbatches.
+def make(
+    name: str, num_stages: int, num_microbatches: int, num_chunks: int | None = None
+) -> Schedule:
+    """Make the schedule `name` for any number of stages and of microbatches.
 
-    num_chunks: of each stage, for "interleaved" (None: 2). The V-shaped schedules have 2, all others 1.
-    Errors: ValueError for an unknown name, an empty pipeline, or chunks that the schedule does not have.
+    num_chunks: of each stage, for "interleaved" (None: 2). V-shaped schedules have 2, all others 1.
+    Errors: ValueError for an unknown name, an empty pipeline, or chunks the schedule does not have.
     """
     if name not in SCHEDULES:
         raise ValueError(f"no schedule is called {name!r}; known: {', '.join(SCHEDULES)}")
     if num_stages < 1 or num_microbatches < 1:
-        raise ValueError(f"{num_stages} stages with {num_microbatches} microbatches do nothing; use at least 1 of each")
-    has = 2 if name in V_SHAPED else 1
-    if name == "interleaved":
-        has = 2 if num_chunks is None else num_chunks
-    if num_chunks not in (None, has) or has < 1:
         raise ValueError(
-            f"{name} with {num_chunks} chunks on each stage: only interleaved has a choice, of 1 or more; "
-            f"{name} has {max(1, has)}"
+            f"{num_stages} stages with {num_microbatches} microbatches do nothing; "
+            "use at least 1 of each"
         )
+    chunks = _chunks(name, num_chunks)
     order: Callable[..., Any] = SCHEDULES[name]
     if name == "interleaved":
-        order = partial(order, num_chunks=has)
-    orders = tuple(tuple(order(stage, num_stages, num_microbatches)) for stage in range(num_stages))
-    return Schedule(name, orders, num_microbatches, vee(num_stages) if name in V_SHAPED else loop(num_stages, has))
+        order = partial(order, num_chunks=chunks)
+    stages = range(num_stages)
+    return Schedule(
+        name=name,
+        orders=tuple(tuple(order(stage, num_stages, num_microbatches)) for stage in stages),
+        num_microbatches=num_microbatches,
+        parts=vee(num_stages) if name in V_SHAPED else loop(num_stages, chunks),
+    )
+
+
+def _chunks(name: str, wanted: int | None) -> int:
+    """Return how many chunks a stage has; ValueError where the schedule cannot have `wanted`."""
+    own = 2 if name in V_SHAPED else 1
+    if name == "interleaved":
+        own = 2 if wanted is None else wanted
+    if wanted not in (None, own) or own < 1:
+        raise ValueError(
+            f"{name} with {wanted} chunks on each stage: only interleaved has a choice, "
+            f"of 1 or more; {name} has {max(1, own)}"
+        )
+    return own

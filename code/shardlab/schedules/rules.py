@@ -3,13 +3,14 @@
 from .action import KINDS, Action, Schedule
 from .steps import deadlock
 
-FIRST = {"B": "F", "I": "F", "W": "I"}  # what must come first on the same stage, for the same microbatch and chunk
-Bare = tuple[str, int, int]  # an action, whether joined or not
+# What must come first on the same stage, for the same microbatch and chunk.
+FIRST = {"B": "F", "I": "F", "W": "I"}
+Bare = tuple[str, int, int]  # (kind, microbatch, chunk): an action, whether joined or not
 SHOWN = 5  # problems in an error message
 
 
 def check(schedule: Schedule) -> Schedule:
-    """The schedule, if it can run. Errors: ValueError with its `problems`."""
+    """Return `schedule` if it can run. Errors: ValueError with its `problems`."""
     found = problems(schedule)
     if found:
         more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
@@ -18,25 +19,30 @@ def check(schedule: Schedule) -> Schedule:
 
 
 def problems(schedule: Schedule) -> list[str]:
-    """Everything that is wrong: W3 before I3 on stage 2, no B0 on stage 1, a deadlock. [] when it can run."""
-    found = [problem for stage in range(schedule.num_stages) for problem in _of_stage(schedule, stage)]
-    if not found and (stop := deadlock(schedule)):
-        found = [stop]
-    return found
+    """List what is wrong: W3 before I3 on stage 2, no B0 on stage 1, a deadlock; [] for nothing."""
+    found: list[str] = []
+    for stage in range(schedule.num_stages):
+        found += _of_stage(schedule, stage)
+    stop = "" if found else deadlock(schedule)
+    return [stop] if stop else found
 
 
 def _of_stage(schedule: Schedule, stage: int) -> list[str]:
-    """One stage by itself."""
+    """List what is wrong on one stage by itself."""
     found: list[str] = []
     done: set[Bare] = set()
     everything = {action[:3] for action in schedule.orders[stage]}
     before: Action | None = None
     for action in schedule.orders[stage]:
-        if action.joined and (before is None or before.joined or {before.kind, action.kind} != {"F", "B"}):
-            found.append(f"{action} on stage {stage} is joined to {before}; join a forward and a whole backward")
+        if action.joined and not _is_pair(before, action):
+            found.append(
+                f"{action} on stage {stage} is joined to {before}; "
+                "join a forward and a whole backward"
+            )
         before = action
-        if strange := _strange(schedule, action):
-            found.append(f"{action} on stage {stage}: {strange}")
+        unknown = _unknown(schedule, action)
+        if unknown:
+            found.append(f"{action} on stage {stage}: {unknown}")
             continue
         if action[:3] in done:
             found.append(f"{action} twice on stage {stage}")
@@ -48,8 +54,15 @@ def _of_stage(schedule: Schedule, stage: int) -> list[str]:
     return found + _missing(schedule, stage, done)
 
 
-def _strange(schedule: Schedule, action: Action) -> str:
-    """What this pipeline does not have."""
+def _is_pair(before: Action | None, action: Action) -> bool:
+    """Whether `action` may be joined to the one before it."""
+    if before is None or before.joined:
+        return False
+    return {before.kind, action.kind} == {"F", "B"}
+
+
+def _unknown(schedule: Schedule, action: Action) -> str:
+    """Say what this pipeline has instead, if it has no such kind, microbatch or chunk; else ""."""
     if action.kind not in KINDS:
         return f"actions are {', '.join(KINDS)}"
     if not 0 <= action.microbatch < schedule.num_microbatches:
@@ -60,19 +73,22 @@ def _strange(schedule: Schedule, action: Action) -> str:
 
 
 def _needs(schedule: Schedule, stage: int, action: Action, everything: set[Bare]) -> list[Action]:
-    """What must come first on this stage."""
+    """List what must come before `action` on its own stage."""
     kind, microbatch, chunk, _ = action
     needs = [Action(FIRST[kind], microbatch, chunk)] if kind in FIRST else []
     source = schedule.source(stage, action)
-    if source is not None and schedule.homes[source][0] == stage:  # it goes on from another chunk of this stage
-        there = schedule.homes[source][1]
+    if source is None:
+        return needs
+    home, other = schedule.homes[source]
+    if home == stage:  # the action continues another chunk of this stage
         kinds = "F" if kind == "F" else "BI"
-        needs += [Action(each, microbatch, there) for each in kinds if (each, microbatch, there) in everything]
+        candidates = [Action(each, microbatch, other) for each in kinds]
+        needs += [each for each in candidates if each[:3] in everything]
     return needs
 
 
 def _missing(schedule: Schedule, stage: int, done: set[Bare]) -> list[str]:
-    """Actions that should be there; and a backward that is there whole and split."""
+    """List actions that are missing, and backwards that are there both whole and split."""
     found = []
     for chunk in range(schedule.num_chunks):
         for microbatch in range(schedule.num_microbatches):
@@ -85,5 +101,6 @@ def _missing(schedule: Schedule, stage: int, done: set[Bare]) -> list[str]:
             if "I" in has and "W" not in has:
                 found.append(f"{named['I']} without {named['W']} on stage {stage}")
             if "B" in has and has & {"I", "W"}:
-                found.append(f"{named['B']} as well as {named['I']} on stage {stage}: a backward is whole or split")
+                both = f"{named['B']} as well as {named['I']}"
+                found.append(f"{both} on stage {stage}: a backward is whole or split")
     return found

@@ -1,7 +1,9 @@
-"""Schedules that split the backward on a straight pipeline: Qi et al. 2023 (https://arxiv.org/abs/2401.10241).
+"""Schedules that split the backward on a straight pipeline.
 
-The stage before waits only for the gradient of the input (I). The gradients of the weights (W) need nothing but their
-I, and nobody needs them before the optimizer: they fill what would be bubble.
+Qi et al. 2023, https://arxiv.org/abs/2401.10241.
+
+The stage before waits only for the gradient of the input (I). The gradients of the weights (W) need
+nothing but their I, and only the optimizer needs them: they fill what would be bubble.
 """
 
 from collections import deque
@@ -10,7 +12,9 @@ from .action import Action
 
 
 def zb_h1(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
-    """ZB-H1 (section 2.1): the memory of 1F1B and a third of its bubble, when F, I and W take equally long.
+    """Order one stage of ZB-H1 (section 2.1): the memory of 1F1B and a third of its bubble.
+
+    That is its bubble when F, I and W take equally long.
 
     3 stages, 4 microbatches:
 
@@ -22,10 +26,11 @@ def zb_h1(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
 
 
 def zb_h2(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
-    """ZB-H2 (section 2.2): no stage ever waits, when F, I and W take equally long, for nearly twice the memory.
+    """Order one stage of ZB-H2 (section 2.2): no stage ever waits, for nearly twice the memory.
 
-    The stages begin and end one after the other. So there is no bubble only where the first stages may begin the next
-    batch while the last ones still end this one: no flush.
+    That holds when F, I and W take equally long. The stages begin and end one after the other, so
+    the bubble is gone only where the first stages may begin the next batch while the last ones
+    still end this one: no flush.
 
     3 stages, 5 microbatches:
 
@@ -37,8 +42,13 @@ def zb_h2(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
 
 
 def handmade(stage: int, num_stages: int, num_microbatches: int, depth: int) -> list[Action]:
-    """For each stage after this one `depth` forwards ahead; for each stage before it every W late by `depth`."""
-    ahead, late = depth * (num_stages - 1 - stage), depth * stage
+    """Order one stage of a handmade schedule of the paper.
+
+    A stage runs `depth` forwards ahead for each stage after it, and `depth` W late for each stage
+    before it.
+    """
+    ahead = depth * (num_stages - 1 - stage)
+    late = depth * stage
     order = [Action("F", m) for m in range(min(ahead, num_microbatches))]
     waiting: deque[int] = deque()
     for m in range(num_microbatches):

@@ -1,3 +1,5 @@
+"""The formulas of collectives cost what plans move and what lower bounds and nccl-tests say."""
+
 from dataclasses import replace
 
 import pytest

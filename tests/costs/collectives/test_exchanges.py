@@ -1,3 +1,5 @@
+"""The cost of a plan conserves bytes, and for equal pieces equals the formula."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

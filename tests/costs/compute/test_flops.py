@@ -1,3 +1,5 @@
+"""FLOPs follow the formulas of Megatron-LM and PaLM, and equal those that torch counts."""
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -1,3 +1,5 @@
+"""A roofline is a slope and a flat, and each operation of a layer lies on its side of the ridge."""
+
 import math
 
 import pytest

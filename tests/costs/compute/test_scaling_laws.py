@@ -1,3 +1,5 @@
+"""The scaling laws give the tables and exponents in print, and no other split of a budget is better."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Days, energy and chips of a training are those that Megatron-LM and Llama publish."""
+
 import pytest
 
 from shardlab.costs.compute import flops, time_to_train

@@ -1,3 +1,5 @@
+"""Every example machine is made of parts that exist, and a network is its link times its ranks."""
+
 import re
 from dataclasses import replace
 

@@ -1,3 +1,5 @@
+"""A data-parallel step is the sum of its parts, and waits as long as its messages stay exposed."""
+
 from dataclasses import replace
 
 import pytest

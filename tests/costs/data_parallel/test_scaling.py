@@ -1,3 +1,5 @@
+"""More ranks shorten a step as Amdahl's law says, and never to one n-th."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""Every chip and link has a source, and its peaks and bandwidths are those in print."""
+
 import re
 
 import pytest

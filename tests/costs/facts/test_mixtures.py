@@ -1,3 +1,5 @@
+"""Mixtures of experts have the parameters of released checkpoints, in all and for each token."""
+
 import pytest
 from torch import nn
 

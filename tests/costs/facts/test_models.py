@@ -1,3 +1,5 @@
+"""Published models have the parameters of released checkpoints and of the papers' tables."""
+
 import pytest
 import torch
 

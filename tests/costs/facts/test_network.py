@@ -1,3 +1,5 @@
+"""A path between two GPUs passes every wire in its direction, at the rates that are published."""
+
 import re
 
 import pytest

@@ -1,3 +1,5 @@
+"""Recipes hold the bytes for each parameter that are in print."""
+
 import pytest
 
 from shardlab.costs.facts import recipes

@@ -1,3 +1,5 @@
+"""The matrix of nvidia-smi is read as the node that it describes, or what is missing is asked for."""
+
 import pytest
 
 from shardlab.costs.facts import hardware, hops, nodes, topology_matrix

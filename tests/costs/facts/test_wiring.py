@@ -1,3 +1,5 @@
+"""Every wire of a node is in one bundle, which has a name."""
+
 import pytest
 
 from shardlab.costs.facts import nodes, wiring

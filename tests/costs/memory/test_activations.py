@@ -1,3 +1,5 @@
+"""Activations are those of Korthikanti et al. and of the layers that keep them."""
+
 from dataclasses import replace
 from fractions import Fraction
 

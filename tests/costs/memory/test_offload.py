@@ -1,3 +1,5 @@
+"""Offloading moves the bytes of ZeRO-Offload and ZeRO-Infinity over the busier direction of PCIe."""
+
 from dataclasses import replace
 
 import pytest

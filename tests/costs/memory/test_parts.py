@@ -1,3 +1,5 @@
+"""Bytes by part equal the tables of the ZeRO papers, and summed over ranks they are the whole."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""The pieces of all ranks are the model, and what several ranks hold has a name."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -161,9 +161,9 @@ def test_what_stages_send():
 
 
 def test_durations_that_are_missing_are_asked_for():
-    with pytest.raises(ValueError, match=re.escape("the durations {'F': 1, 'B': 2} have no I, W, which")):
+    with pytest.raises(ValueError, match=re.escape("has I, W, but the durations {'F': 1, 'B': 2} do not")):
         timeline.play(make("ZB-H1", 2, 2), {"F": 1, "B": 2})
-    with pytest.raises(ValueError, match="durations for 2 parts, and the model is cut into 4; give one for each part"):
+    with pytest.raises(ValueError, match="durations for 2 parts, but the model is cut into 4; give one for each part"):
         timeline.play(make("interleaved", 2, 2), [{"F": 1, "B": 2}] * 2)
     assert timeline.play(make("1F1B", 2, 2), {"F": 1, "I": 1, "W": 2}).makespan == 3 * 4
 

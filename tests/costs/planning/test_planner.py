@@ -1,3 +1,5 @@
+"""The planner tries every plan, ranks it as step and memory do, and gives a reason for each failure."""
+
 import functools
 from dataclasses import replace
 from itertools import product

@@ -1,3 +1,5 @@
+"""The least invasive change that fits is found, and does as much work."""
+
 from dataclasses import replace
 
 import pytest

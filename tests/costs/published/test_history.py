@@ -1,3 +1,5 @@
+"""Every model in the history has a date and a source, and its parameters are counted where possible."""
+
 import pytest
 
 from shardlab.costs.facts import models

@@ -1,3 +1,5 @@
+"""The utilisation of published runs follows from their own numbers."""
+
 import pytest
 
 from shardlab.costs import published

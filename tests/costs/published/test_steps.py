@@ -1,3 +1,5 @@
+"""Predicted steps meet the published ones within the errors that the book states."""
+
 import pytest
 
 from shardlab.costs import published

@@ -1,3 +1,5 @@
+"""A step is the sum of its parts, agrees with a schedule on a clock, and reacts to each choice as it must."""
+
 from dataclasses import replace
 from fractions import Fraction
 

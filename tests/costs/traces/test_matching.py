@@ -1,3 +1,5 @@
+"""Messages and collectives of a trace meet in their order, and a trace that does not fit is refused."""
+
 import re
 
 import pytest

@@ -1,3 +1,5 @@
+"""A placed step does the work of the model and sends the bytes of each axis where the layout puts them."""
+
 import pytest
 
 from shardlab.costs.compute import flops

@@ -1,3 +1,5 @@
+"""A plan becomes the messages of its moves."""
+
 import pytest
 
 from shardlab import exchanges

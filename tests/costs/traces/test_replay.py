@@ -1,3 +1,5 @@
+"""A replay takes the closed form for every collective, and shares, hides and orders messages as rules say."""
+
 import json
 import math
 from itertools import pairwise

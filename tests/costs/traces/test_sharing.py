@@ -1,3 +1,5 @@
+"""Flows share hops max-min fairly: nobody gets more without taking from one that has less."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

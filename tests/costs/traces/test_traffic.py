@@ -1,3 +1,5 @@
+"""Rings of traffic run at the rates of their narrowest hops, and meet published bus bandwidths."""
+
 import pytest
 
 from shardlab.costs.facts import hardware, network, nodes

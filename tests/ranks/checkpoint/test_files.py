@@ -8,7 +8,6 @@ import signal
 
 import pytest
 import torch
-from torch import nn
 
 from shardlab.layout import Layout
 from shardlab.ranks import checkpoint, train, transformer
@@ -46,19 +45,6 @@ def steps_apart(group, folder, style):
     return losses
 
 
-def alone(style):
-    model = training.plain(style, LAYERS)
-    adam, losses = training.adamw(model.parameters()), []
-    for step in range(len(CHAIN)):
-        adam.zero_grad()
-        loss = model(*training.data(style, step, SAMPLES))
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), training.MAX_NORM)
-        adam.step()
-        losses.append(loss.item())
-    return losses, {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
 @pytest.fixture(scope="module", params=training.STYLES)
 def chain(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chain")
@@ -68,7 +54,8 @@ def chain(request, tmp_path_factory):
 @pytest.mark.parity("composition", "a checkpoint of any layout goes on in any other: losses and weights")
 def test_every_layout_goes_on_where_another_stopped(chain):
     style, folder, ranks = chain
-    losses, weights = alone(style)
+    history, weights = training.alone(style, LAYERS, SAMPLES, len(CHAIN))
+    losses = [loss for loss, _ in history]
     for rank in ranks:
         torch.testing.assert_close(rank, losses, rtol=0, atol=1e-12)
     found = checkpoint.weights(checkpoint.latest(folder))

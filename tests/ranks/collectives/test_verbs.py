@@ -3,7 +3,7 @@
 Hypothesis draws the cases here, in the test's process; the ranks go through many of them in one run.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -220,7 +220,7 @@ def mistake(plan):
     else:
         last = steps[-1][-1]
         steps[-1][-1] = last._replace(shift=last.shift - 1)
-    return exchanges.Plan(plan.name, plan.num_ranks, plan.num_pieces, steps)
+    return replace(plan, steps=steps)
 
 
 def test_a_mistake_in_any_algorithm_is_seen():
@@ -330,7 +330,7 @@ def test_bad_input_names_the_way_out():
             "unknown operation 'mean'; use one of average, sum, max, min, product",
             "an average of torch.int64 would not be an integer; use op='sum', or pass x.float()",
             *["dim 0 has 4 rows, which 3 ranks cannot share equally; pad it to a multiple of 3"] * 2,
-            "rank 3 is none of 3 ranks; use 0 to 2",
+            "rank 3 is not one of 3 ranks; use 0 to 2",
             "the plan is for 4 ranks, the group has 3; make it for 3",
             "4 numbers do not divide into 6 equal pieces, which a pairwise all-to-all needs; "
             "pad them to a multiple of 6",

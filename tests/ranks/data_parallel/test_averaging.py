@@ -8,9 +8,9 @@ from shardlab import trace
 from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
+from tests.ranks.tolerance import EXACT
 
 MEANS = {"all-reduce": averaging.mean, "server": averaging.mean_through_server}
-EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def model():

@@ -18,8 +18,8 @@ from shardlab.ranks.observe import ledger
 from shardlab.ranks.pipeline import partition
 from shardlab.schedules import make
 from shardlab.spec import TransformerSpec
+from tests.ranks.tolerance import EXACT
 
-EXACT = {"rtol": 0, "atol": 1e-12}
 SAMPLES, LENGTH, VOCABULARY, WIDTH = 7, 5, 11, 8
 # (schedule, microbatches, chunks, style); samples divide by the microbatches or not
 CASES = [

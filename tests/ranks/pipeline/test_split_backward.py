@@ -9,8 +9,7 @@ from shardlab.ranks import transformer
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.pipeline.split_backward import SplitBackward
 from shardlab.spec import TransformerSpec
-
-EXACT = {"rtol": 0, "atol": 1e-12}
+from tests.ranks.tolerance import EXACT
 
 
 class Net(nn.Module):

@@ -16,9 +16,9 @@ from shardlab.ranks.tensor_parallel.conjugates import (
     SumOverRanks,
 )
 from shardlab.ranks.tensor_parallel.sequence import GatherSequence, ScatterSequence
+from tests.ranks.tolerance import EXACT
 
 WORLD_SIZES = [1, 2, 3, 4]  # 12 divides by all of them
-EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 class InPlace(Function):

@@ -21,10 +21,10 @@ from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.tensor_parallel import vocabulary
 from shardlab.spec import TransformerSpec
+from tests.ranks.tolerance import EXACT
 
 BENCH = Path(__file__).parents[3] / "bench" / "tensor_parallel.py"
 STEPS, BATCH, LENGTH = 3, 2, 24  # 24 tokens split over 1, 2, 3, 4 and 8 ranks
-EXACT = {"rtol": 0, "atol": 1e-12}
 SIZES = {"context_length": 32, "hidden_size": 48, "num_layers": 2, "num_heads": 24}
 SPECS = {
     "gpt2": TransformerSpec(vocab_size=50, **SIZES),

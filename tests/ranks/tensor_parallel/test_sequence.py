@@ -18,8 +18,8 @@ from shardlab.ranks.observe.saved_tensors import SavedTensors
 from shardlab.ranks.tensor_parallel import regather
 from shardlab.ranks.tensor_parallel.sequence import SlicedPositions
 from shardlab.spec import TransformerSpec
+from tests.ranks.tolerance import EXACT
 
-EXACT = {"rtol": 0, "atol": 1e-12}
 BATCH, LENGTH, WIDTH = 2, 24, 48
 GPT2 = TransformerSpec(
     vocab_size=50, context_length=32, hidden_size=WIDTH, num_layers=2, num_heads=12

@@ -13,8 +13,8 @@ from shardlab.ranks.observe import ledger
 from shardlab.ranks.observe.saved_tensors import SavedTensors
 from shardlab.ranks.tensor_parallel import vocabulary
 from shardlab.ranks.tensor_parallel.conjugates import SumOverRanks
+from tests.ranks.tolerance import EXACT
 
-EXACT = {"rtol": 0, "atol": 1e-12}
 VOCABULARIES = [
     12,
     7,

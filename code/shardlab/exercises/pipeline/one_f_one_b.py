@@ -73,7 +73,8 @@ def holds_little(case: Case, seen: list[Any]) -> Finding | None:
 
 def _schedule(case: Case, seen: list[Any]) -> Schedule:
     orders = tuple(() if isinstance(order, str) else tuple(order) for order in seen[0])
-    return Schedule("yours", orders, case.given, schedules.loop(case.world_size))
+    parts = schedules.loop(case.world_size)
+    return Schedule(name="yours", orders=orders, num_microbatches=case.given, parts=parts)
 
 
 def _brief(schedule: Schedule, stage: int) -> str:

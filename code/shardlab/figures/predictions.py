@@ -1,0 +1,165 @@
+"""The figures of predictions: rates and errors beside published steps, and what products reach."""
+
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from . import style
+from .lines import line, look
+
+SYMBOLS = (
+    "circle",
+    "diamond",
+    "square",
+    "triangle-up",
+    "cross",
+    "x",
+    "star",
+    "triangle-down",
+    "hexagon",
+)
+NEAR = 0.1  # of a prediction: the band that is drawn
+
+
+def predicted_and_published(
+    rows: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[str]]], *, alt: str = ""
+) -> go.Figure:
+    """Draw predicted against measured FLOP/s per GPU: table -> (measured, predicted, names)."""
+    every = [rate for measured, predicted, _ in rows.values() for rate in (*measured, *predicted)]
+    ends = [0.9 * min(every), 1.1 * max(every)]
+    traces = [
+        line(
+            [x / 1e12 for x in ends],
+            [x / 1e12 for x in ends],
+            "equal",
+            style.COLOR["ideal"],
+            "solid",
+        )
+    ]
+    for share in (1 - NEAR, 1 + NEAR):
+        edge = line(
+            [x / 1e12 for x in ends],
+            [share * x / 1e12 for x in ends],
+            "10 % off",
+            style.COLOR["ideal"],
+            "dot",
+        )
+        traces.append(edge.update(showlegend=share > 1))
+    for index, (table, (measured, predicted, names)) in enumerate(rows.items()):
+        traces.append(
+            go.Scatter(
+                x=[rate / 1e12 for rate in measured],
+                y=[rate / 1e12 for rate in predicted],
+                text=list(names),
+                name=table,
+                mode="markers",
+                marker={
+                    "color": look(index)[0],
+                    "symbol": SYMBOLS[index % len(SYMBOLS)],
+                    "size": 9,
+                },
+                hovertemplate="%{text}<br>measured %{x:.0f}, predicted %{y:.0f}<extra></extra>",
+            )
+        )
+    return style.figure(
+        traces,
+        x=style.axis("measured (10<sup>12</sup> FLOP/s per GPU)", type="log"),
+        y=style.axis("predicted", type="log"),
+        alt=alt
+        or "Predicted FLOP/s per GPU against published ones, on the line where both are equal.",
+        height=520,
+    )
+
+
+def residuals(
+    errors: Mapping[str, Sequence[float]], hindsight: Mapping[str, float], *, alt: str = ""
+) -> go.Figure:
+    """Draw the errors of predictions: table -> errors, as shares.
+
+    hindsight: table -> mean error that the best constant, chosen in hindsight, leaves.
+    """
+    tables = list(errors)
+    points = go.Scatter(
+        x=[100 * error for each in errors.values() for error in each],
+        y=[table for table, each in errors.items() for _ in each],
+        name="one row",
+        mode="markers",
+        marker={"color": style.COLOR["predicted"], "symbol": "circle-open", "size": 9},
+        hovertemplate="%{x:+.1f} %<extra>%{y}</extra>",
+    )
+    means = [100 * sum(map(abs, each)) / len(each) for each in errors.values()]
+    marks = [
+        ("mean, without signs", means, style.COLOR["predicted"], "diamond"),
+        (
+            "a constant in hindsight",
+            [100 * hindsight[table] for table in tables],
+            style.COLOR["limit"],
+            "line-ns-open",
+        ),
+    ]
+    averages = [
+        go.Scatter(
+            x=values,
+            y=tables,
+            name=name,
+            mode="markers",
+            marker={
+                "color": color,
+                "symbol": symbol,
+                "size": 12,
+                "line": {"width": 3 if "line" in symbol else 0},
+            },
+            hovertemplate=name + ": %{x:.1f} %<extra></extra>",
+        )
+        for name, values, color, symbol in marks
+    ]
+    return style.figure(
+        [points, *averages],
+        x=style.axis("time too long (%)", zeroline=True, zerolinewidth=2, ticksuffix=""),
+        y=style.axis(autorange="reversed", tickfont={"size": 11}),
+        alt=alt
+        or "Errors of the predictions by table, beside those of a constant chosen in hindsight.",
+        height=130 + 38 * len(tables),
+    )
+
+
+def residual_bars(errors: Mapping[str, float], *, alt: str = "") -> go.Figure:
+    """Draw the errors of one table: name of a row -> share."""
+    bar = go.Bar(
+        orientation="h",
+        y=list(errors),
+        x=[100 * error for error in errors.values()],
+        text=[f"{100 * error:+.1f} %" for error in errors.values()],
+        textposition="outside",
+        cliponaxis=False,
+        marker={"color": style.COLOR["predicted"]},
+        hovertemplate="%{y}: %{x:+.1f} %<extra></extra>",
+    )
+    most = max([1.0, *(abs(100 * error) for error in errors.values())])
+    return style.figure(
+        [bar],
+        x=style.axis("time too long (%)", range=[-1.9 * most, 1.9 * most]),
+        y=style.axis(autorange="reversed", tickfont={"size": 11}),
+        alt=alt or "How much longer each prediction is than the published step.",
+        height=100 + 28 * len(errors),
+        showlegend=False,
+    )
+
+
+def products(
+    sizes: Sequence[int], shares: Mapping[str, Sequence[float]], *, title: str, alt: str = ""
+) -> go.Figure:
+    """Draw the share of its peak that a GPU reaches: name -> share for each of `sizes`.
+
+    title: the name of the size, for the axis.
+    """
+    return style.figure(
+        [
+            line(sizes, [100 * share for share in each], name, *look(i))
+            for i, (name, each) in enumerate(shares.items())
+        ],
+        x=style.axis(title, type="log"),
+        y=style.axis("share of the peak (%)", rangemode="tozero"),
+        alt=alt
+        or "The share of its peak that a GPU reaches in products of matrices, against their size.",
+    )
