@@ -32,7 +32,7 @@ def has_bias(given: Given, number: int) -> bool:
     return given.biases[min(number, len(given.biases) - 1)]
 
 
-def linears(tensors: Mapping[str, Tensor]) -> list[nn.Linear]:
+def make(tensors: Mapping[str, Tensor]) -> list[nn.Linear]:
     """Make layers whose parameters are these: "weight 0", "bias 0", "weight 1", ..."""
     made = []
     for name, weight in tensors.items():

@@ -48,8 +48,8 @@ def returns(expected: Callable[[list[Tensor], int], Tensor]) -> Judge:
             return None
         pairs = zip(inputs, members, strict=True)
         given = ", ".join(f"{evidence.show(x)} on rank {each}" for x, each in pairs)
-        told = got if isinstance(got, str) else evidence.show_got(got, right, 0)
-        return Finding(f"x = {given}", evidence.show(right), f"{told} on rank {rank}")
+        shown = got if isinstance(got, str) else evidence.show_got(got, right, 0)
+        return Finding(f"x = {given}", evidence.show(right), f"{shown} on rank {rank}")
 
     return judge
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise
+from ..checker import Case, Exercise, Judge
 from ..shared import linears, passes
 from ..shared.linears import Given
 
@@ -45,7 +45,7 @@ def attempt(
 
     def call(x: Tensor, *weights: Tensor) -> Any:
         named = dict(zip(list(pieces)[1:], weights, strict=True))
-        return function(linears.linears(named), group, x)
+        return function(linears.make(named), group, x)
 
     return passes.both(call, pieces, linears.cut(incoming(case), {"output": -1}, case, rank))
 
@@ -66,7 +66,7 @@ def given(case: Case) -> str:
     return linears.describe(case, "outputs")
 
 
-def has(*names: str) -> Any:
+def has(*names: str) -> Judge:
     """Compare the tensors of these names with the reference."""
     return passes.has(*names, reference=reference, given=given)
 

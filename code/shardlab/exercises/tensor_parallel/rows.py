@@ -13,7 +13,7 @@ from torch import Tensor
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise
+from ..checker import Case, Exercise, Judge
 from ..shared import linears, passes
 from ..shared.linears import Given
 
@@ -50,7 +50,7 @@ def attempt(
     def call(*tensors: Tensor) -> Any:
         named = dict(zip(pieces, tensors, strict=True))
         xs = [x for name, x in named.items() if name.startswith("x")]
-        return function(linears.linears(named), group, xs)
+        return function(linears.make(named), group, xs)
 
     return passes.both(call, pieces, {"output": incoming(case)})
 
@@ -68,11 +68,11 @@ def given(case: Case) -> str:
     """Describe the case's input."""
     tensors = linears.rows_whole(case)
     biases = [evidence.show(x) for name, x in tensors.items() if name.startswith("bias")]
-    told = f", biases {', '.join(biases)}" if biases else ""
-    return f"{linears.describe(case, 'inputs')}{told}"
+    shown = f", biases {', '.join(biases)}" if biases else ""
+    return f"{linears.describe(case, 'inputs')}{shown}"
 
 
-def has(*names: str) -> Any:
+def has(*names: str) -> Judge:
     """Compare the tensors of these names with the reference."""
     return passes.has(*names, reference=reference, given=given)
 
