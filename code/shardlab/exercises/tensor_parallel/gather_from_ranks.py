@@ -30,10 +30,7 @@ class Gather(torch.autograd.Function):
         return grad.chunk(ctx.group.size(), -1)[0], None  # rank 0's part: fix it
 
 def my_gather_from_ranks(x, group):
-    """Join the ranks' outputs: [..., F/N] -> [..., F], the same on every rank.
-
-    All ranks compute the same from it, so each gets the same, whole gradient.
-    """
+    """Join the ranks' outputs, [..., F/N] -> [..., F]; all ranks go on alike."""
     return Gather.apply(x, group)
 '''
 
