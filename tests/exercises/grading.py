@@ -17,6 +17,7 @@ import pytest
 
 from shardlab import exercises
 from shardlab.exercises import checker
+from shardlab.ranks import plain
 
 
 class Chapter:
@@ -25,6 +26,8 @@ class Chapter:
     def __init__(self, stem, solutions):
         self.stem, self.solutions, self.mistakes = stem, solutions, []
         self.page = Path(__file__).parents[2] / "book" / f"{stem}.md"
+        printed = Path(plain.__file__).with_name(f"{stem}.py")  # the page prints it whole
+        self.plain = printed.read_text() if printed.exists() else ""
         self.names = [each.name for each in exercises.of_chapter(stem)]
 
     def mistake(self, exercise, *fails, at, says=""):
@@ -62,7 +65,7 @@ class Graded:
     def test_the_page_shows_the_starter_and_not_the_solution(self, name):
         if not self.chapter.page.exists():
             pytest.skip(f"the chapter {self.chapter.stem} is not written")
-        exercise, text = exercises.find(name), self.chapter.page.read_text()
+        exercise, text = exercises.find(name), self.chapter.page.read_text() + self.chapter.plain
         assert exercise.starter in text
         assert f'check("{name}", {exercise.function})' in text
         solution = Path(self.chapter.solutions.__file__).read_text()

@@ -79,6 +79,18 @@ def test_the_first_property_that_fails_is_shown_in_its_smallest_case():
     assert "0 of 3 points" in str(report)
 
 
+def test_a_finding_can_say_what_to_try():
+    small = {"it is small": lambda case, seen: Finding("", "below 10", str(seen[0]), "return less")}
+    reason = checker.check(toy(small), lambda x: x).reason
+    assert reason.splitlines()[-2:] == ["  got       11", "  try       return less"]
+
+
+def test_a_judge_of_each_rank_tells_of_the_first_that_fails():
+    judge = checker.on_each_rank(lambda case, rank, seen: Finding("", "", str(rank)) if seen > 1 else None)
+    assert judge(toy().cases[0], [1, 2, 3]).got == "1"
+    assert judge(toy().cases[0], [1, 1, 1]) is None
+
+
 def test_one_property_can_fail_alone():
     marks = checker.check(toy(), lambda x: x + 1).marks
     assert marks == {RUNS: PASSED, "it is the number": FAILED, "it is small": PASSED}

@@ -55,7 +55,7 @@ def test_steps_are_those_of_the_plan(ranks):
 
 TENSOR, ONCE = "every rank has rank 0's tensor", "no rank receives more than one tensor"
 LOG, DOUBLING = "it takes ceil(log2(n)) steps", "it takes log2(n) steps"
-SAME, MESSAGES = "the input stays what it was", "ranks talk in messages between two of them"
+SAME, MESSAGES = "the input stays what it was", "ranks send messages to one rank at a time"
 ROWS, SHARE = "every rank has the sum of its own rows", "no rank sends more than (n-1)/n of its tensor"
 SUM, PIECES = "every rank has the sum", "no rank sends more than 2(n-1) pieces of 1/n"
 
@@ -82,7 +82,7 @@ def asks_the_library(x, group):
     return comm.broadcast(x, group)
 
 
-@mistake("broadcast", SAME, at="2 ranks, 2 numbers", says="another x on rank 1")
+@mistake("broadcast", SAME, at="2 ranks, 2 numbers", says="x has changed on rank 1")
 def overwrites_its_input(x, group):
     return x.copy_(solutions.my_broadcast(x, group))
 
@@ -194,7 +194,7 @@ def counts_by_one(x, group):
     return total
 
 
-@mistake("doubling_all_reduce", SAME, at="2 ranks, 3 numbers", says="another x on rank 0")
+@mistake("doubling_all_reduce", SAME, at="2 ranks, 3 numbers", says="x has changed on rank 0")
 def adds_to_its_input(x, group):
     distance = 1
     while distance < group.size():

@@ -40,7 +40,7 @@ def turns_the_order_around(rank, degrees, order):
     return solutions.my_groups(rank, degrees, tuple(reversed(order)))
 
 
-@mistake("groups", SIZES, OWN, RANKS, at="4 ranks, two axes, tp first", says="axis -> so many ranks")
+@mistake("groups", SIZES, OWN, RANKS, at="4 ranks, two axes, tp first", says="as many ranks as degrees says")
 def takes_blocks_for_every_axis(rank, degrees, order):
     """As if strides did not multiply, and with the rank's own block for the first axis only."""
     first = rank // degrees["tp"] * degrees["tp"]
@@ -124,7 +124,7 @@ def asks_for_every_parameter(gradients, holders, mesh):
     return torch.stack([comm.all_reduce(squares.get(name, zero), mesh.model) for name in names]).sum().sqrt()
 
 
-@mistake("gradient_norm", LEFT, at="2 ranks, tp=2", says="others on rank 0")
+@mistake("gradient_norm", LEFT, at="2 ranks, tp=2", says="gradient of norm has changed on rank 0")
 def divides_in_place(gradients, holders, mesh):
     for name, gradient in gradients.items():
         gradient /= holders[name] ** 0.5

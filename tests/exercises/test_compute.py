@@ -128,7 +128,7 @@ def returns_the_sum(*sizes):
     return sum(solutions.my_layer_flops(*sizes).values())
 
 
-PEAK, MEMORY = "a large product reaches the peak and not more", "a thin one gets what memory delivers"
+PEAK, MEMORY = "a large product reaches the peak, and no more", "a thin product reaches what memory delivers"
 
 
 @mistake("attainable", PEAK, at="1 rank, two matrices", says="expected  100")

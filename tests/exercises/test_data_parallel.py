@@ -9,6 +9,7 @@ from shardlab import exercises
 from shardlab.exercises import checker
 from shardlab.ranks import comm
 from shardlab.ranks.data_parallel import averaging, sampler
+from shardlab.ranks.plain import data_parallel as plain
 
 from .grading import Chapter, Graded
 from .solutions import data_parallel as solutions
@@ -21,23 +22,32 @@ class TestExercises(Graded):
     chapter = CHAPTER
 
 
-average_gradients, my_shard = solutions.my_average_gradients, solutions.my_shard
+my_shard, average_gradients = solutions.my_shard, solutions.my_average_gradients
+plain_average = plain.average_gradients
+
+
+def by_the_plain_file(model, group, num_samples):
+    """What is missing to it: the share, and zeros for gradients that a rank has not."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    share = num_samples / comm.all_reduce(torch.tensor(num_samples), group).item()
+    plain_average(model, group, share)
 
 
 def test_the_library_passes_its_own_exercises():
     assert exercises.check("data_parallel.shard", sampler.shard)
-    assert exercises.check(
-        "data_parallel.average_gradients", lambda model, group: averaging.average_gradients(model.parameters(), group)
-    )
+    assert exercises.check("data_parallel.average_gradients", by_the_plain_file)
 
 
 # ---- mistakes: what must fail (all else must hold), the smallest case, and a word of the report ----------------------
 
 OVERLAP, MISSING, UNEVEN = "no sample is read twice", "no sample is left out", "shares differ by at most one sample"
 NUMBERS = "returns numbers of samples"
-AVERAGE = "every gradient is the average over the ranks of its group"
-NONE, SAME = "where there was no gradient, there is none", "parameters stay what they were"
-BYTES, MESSAGES = "a rank sends no more than one all-reduce of the gradients", "a rank sends one message"
+MEAN = "every gradient is the mean over the samples of all ranks of the group"
+FROZEN, SAME = "a frozen parameter gets no gradient", "parameters stay what they were"
+BYTES = "a rank sends no more than one all-reduce of the gradients, and one number"
+STEP_BYTES, MESSAGES = "a rank sends no more than one all-reduce of the gradients", "a rank sends one message"
 ONCE, GLOBAL = "the optimizer steps once", "with the mean gradient over all samples of all ranks"
 HELD, BATCHES = "activations of one microbatch at a time", "batches stay what they were"
 
@@ -80,203 +90,260 @@ def never_ends(num_samples, rank, world_size):
     return itertools.count() if rank == 0 else []
 
 
-@mistake("average_gradients", AVERAGE, at="2 ranks, one vector", says="[7, 8] on rank 0")
-def forgets_to_divide(model, group):
+def present(parameter):
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def trained(model):
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def averaged(model, group, share):
+    """The plain loop, with zeros where a gradient is missing."""
+    for parameter in trained(model):
+        parameter.grad = comm.all_reduce(share * present(parameter), group)
+
+
+def share_of(num_samples, group):
+    return num_samples / comm.all_reduce(torch.tensor(num_samples), group)
+
+
+@mistake("average_gradients", MEAN, at="2 ranks, one vector, 3 samples and 1", says="of 3 samples on rank 0")
+def believes_in_equal_shares(model, group, num_samples):
+    averaged(model, group, 1 / group.size())
+
+
+@mistake("average_gradients", MEAN, at="1 rank, one vector", says="[6, 0] on rank 0")
+def forgets_to_divide(model, group, num_samples):
+    averaged(model, group, num_samples)
+
+
+@mistake("average_gradients", MEAN, SAME, BYTES, at="2 ranks, one vector")
+def averages_parameters(model, group, num_samples):
+    share = share_of(num_samples, group)
     for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad = comm.all_reduce(parameter.grad, group)
+        parameter.data = comm.all_reduce(share * parameter.data, group)
 
 
-@mistake("average_gradients", AVERAGE, at="2 ranks, one vector")
-def divides_by_four(model, group):
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad = comm.all_reduce(parameter.grad, group) / min(4, group.size() ** 2)
+@mistake("average_gradients", SAME, BYTES, at="2 ranks, one vector", says="weight has changed on rank 0")
+def averages_parameters_too(model, group, num_samples):
+    averages_parameters(model, group, num_samples)
+    average_gradients(model, group, num_samples)
 
 
-@mistake("average_gradients", AVERAGE, SAME, BYTES, at="2 ranks, one vector")
-def averages_parameters(model, group):
-    for parameter in model.parameters():
-        parameter.data = comm.all_reduce(parameter.data, group) / group.size()
-
-
-@mistake("average_gradients", SAME, BYTES, at="2 ranks, one vector", says="another weight on rank 0")
-def averages_parameters_too(model, group):
-    averages_parameters(model, group)
-    average_gradients(model, group)
-
-
-@mistake("average_gradients", AVERAGE, BYTES, at="4 ranks in groups of 2, one vector")
-def asks_everyone(model, group):
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
+@mistake("average_gradients", MEAN, BYTES, at="4 ranks in groups of 2, one vector")
+def asks_everyone(model, group, num_samples):
+    total = torch.tensor(num_samples)
+    dist.all_reduce(total)
+    for parameter in trained(model):
+        parameter.grad = num_samples / total * present(parameter)
+        dist.all_reduce(parameter.grad)
 
 
 @mistake("average_gradients", checker.RUNS, at="2 ranks, one vector", says="Deadlock")
-def skips_a_rank(model, group):
+def skips_a_rank(model, group, num_samples):
     if group.rank() < group.size() - 1 or group.size() == 1:
-        average_gradients(model, group)
+        average_gradients(model, group, num_samples)
 
 
-@mistake("average_gradients", checker.RUNS, at="2 ranks, a frozen", says="comm.all_reduce(parameter.grad, group) /")
-def expects_gradients_everywhere(model, group):
+@mistake("average_gradients", checker.RUNS, at="2 ranks, a frozen vector, and some", says="Deadlock")
+def skips_what_is_missing(model, group, num_samples):
+    share = share_of(num_samples, group)
     for parameter in model.parameters():
-        parameter.grad = comm.all_reduce(parameter.grad, group) / group.size()
+        if parameter.grad is not None:
+            parameter.grad = comm.all_reduce(share * parameter.grad, group)
 
 
-@mistake("average_gradients", NONE, BYTES, at="2 ranks, a frozen", says="[0, 0] on rank 0")
-def invents_zeros(model, group):
+@mistake("average_gradients", checker.RUNS, at="2 ranks, a frozen vector, and some", says="share * parameter.grad")
+def expects_gradients_everywhere(model, group, num_samples):
+    share = share_of(num_samples, group)
     for parameter in model.parameters():
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    average_gradients(model, group)
+        parameter.grad = comm.all_reduce(share * parameter.grad, group)
 
 
-@mistake("average_gradients", BYTES, at="2 ranks, a weight that two layers share", says="32 bytes sent by rank 0")
-def averages_tied_twice(model, group):
+@mistake("average_gradients", FROZEN, BYTES, at="2 ranks, a frozen vector, and some", says="[0, 0] on rank 0")
+def averages_what_is_frozen(model, group, num_samples):
+    share = share_of(num_samples, group)
+    for parameter in model.parameters():
+        parameter.grad = comm.all_reduce(share * present(parameter), group)
+
+
+@mistake("average_gradients", BYTES, at="2 ranks, a weight that two layers share", says="40 bytes sent by rank 0")
+def averages_tied_twice(model, group, num_samples):
+    share = share_of(num_samples, group)
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
-            if parameter.grad is not None:
-                parameter.grad = comm.all_reduce(parameter.grad, group) / group.size()
+            if parameter.requires_grad:
+                parameter.grad = comm.all_reduce(share * present(parameter), group)
+
+
+@mistake("average_gradients", BYTES, at="2 ranks, a frozen vector, and some", says="6 x all_reduce")
+def counts_the_samples_for_every_gradient(model, group, num_samples):
+    for parameter in trained(model):
+        parameter.grad = comm.all_reduce(share_of(num_samples, group) * present(parameter), group)
 
 
 @mistake("average_gradients", BYTES, at="3 ranks", says="send")
-def asks_a_server(model, group):
-    averaging.average_gradients(model.parameters(), group, averaging.mean_through_server)
+def asks_a_server(model, group, num_samples):
+    share = share_of(num_samples, group) * group.size()
+    for parameter in trained(model):
+        parameter.grad = averaging.mean_through_server(share * present(parameter), group)
 
 
-@mistake("average_gradients_fused", MESSAGES, at="3 ranks", says="in 3 messages (3 x all_reduce)")
-def one_message_each(model, group):
-    average_gradients(model, group)
+@mistake("average_gradients_fused", MESSAGES, at="1 rank, one vector", says="in 2 messages (2 x all_reduce)")
+def one_message_each(model, group, num_samples):
+    average_gradients(model, group, num_samples)
 
 
-@mistake("average_gradients_fused", AVERAGE, at="3 ranks")
-def takes_apart_in_another_order(model, group):
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    flat = comm.all_reduce(torch.cat([g.flatten() for g in gradients]), group) / group.size()
-    for gradient in reversed(gradients):
-        part, flat = flat[: gradient.numel()], flat[gradient.numel() :]
-        gradient.copy_(part.view_as(gradient))
+def flat_sum(model, group, num_samples):
+    """The gradients weighed with their samples, and the samples behind them, summed."""
+    flat = torch.cat([present(parameter).flatten() for parameter in trained(model)])
+    return comm.all_reduce(torch.cat([num_samples * flat, torch.tensor([num_samples])]), group)
 
 
-@mistake("average_gradients_fused", checker.RUNS, at="3 ranks", says="flat = torch.cat([g.view(-1)")
-def views_what_is_transposed(model, group):
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    flat = torch.cat([g.view(-1) for g in gradients])
-    average = comm.all_reduce(flat, group) / group.size()
-    for gradient, part in zip(gradients, average.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+@mistake("average_gradients_fused", MEAN, at="2 ranks, a frozen vector, and some")
+def takes_apart_in_another_order(model, group, num_samples):
+    summed = flat_sum(model, group, num_samples)
+    left = summed[:-1] / summed[-1]
+    for parameter in reversed(trained(model)):
+        part, left = left[: parameter.numel()], left[parameter.numel() :]
+        parameter.grad = part.view_as(parameter)
 
 
-@mistake("average_gradients_fused", NONE, BYTES, at="2 ranks, a frozen", says="None, as before")
-def sends_zeros(model, group):
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-    solutions.my_average_gradients_fused(model, group)
+@mistake("average_gradients_fused", checker.RUNS, at="3 ranks", says="present(p).view(-1)")
+def views_what_is_transposed(model, group, num_samples):
+    torch.cat([present(p).view(-1) for p in trained(model)])
+    solutions.my_average_gradients_fused(model, group, num_samples)
 
 
-@mistake("average_gradients_fused", AVERAGE, at="2 ranks, one vector")
-def divides_the_local_part(model, group):
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    comm.all_reduce(torch.cat([g.flatten() for g in gradients]) / group.size(), group)
-    for gradient in gradients:
-        gradient /= group.size()
+@mistake("average_gradients_fused", MEAN, at="1 rank, one vector", says="[1.5, 0] on rank 0")
+def joins_what_is_not_weighed(model, group, num_samples):
+    for parameter in trained(model):
+        parameter.grad = present(parameter) / num_samples if num_samples else present(parameter)
+    solutions.my_average_gradients_fused(model, group, num_samples)
 
 
-def accumulate(model, batches, loss_fn, weight):
-    for x, y in batches:
-        (loss_fn(model(x), y) * weight(x)).backward()
+@mistake("average_gradients_fused", MESSAGES, at="1 rank, one vector", says="in 2 messages")
+def counts_the_samples_first(model, group, num_samples):
+    share = share_of(num_samples, group)
+    gradients = [present(parameter) for parameter in trained(model)]
+    summed = comm.all_reduce(share * torch.cat([g.flatten() for g in gradients]), group)
+    parts = summed.split([g.numel() for g in gradients])
+    for parameter, part in zip(trained(model), parts, strict=True):
+        parameter.grad = part.view_as(parameter)
 
 
-def share(batches):
-    num_samples = sum(len(x) for x, _ in batches)
-    return lambda x: len(x) / num_samples
+@mistake("average_gradients_fused", MEAN, at="2 ranks, one vector")
+def divides_the_local_part(model, group, num_samples):
+    total = flat_sum(model, group, num_samples)[-1]
+    for parameter in trained(model):
+        parameter.grad = num_samples / total * present(parameter)
 
 
-@mistake("step_with_accumulation", BYTES, at="2 ranks, 2 microbatches", says="(4 x all_reduce)")
-def synchronises_every_microbatch(model, batches, loss_fn, optimizer, group):
+def accumulate(model, microbatches, weight):
+    for inputs, targets in microbatches:
+        (model(inputs, targets) * weight(inputs)).backward()
+
+
+def share(microbatches):
+    num_samples = sum(len(inputs) for inputs, _ in microbatches)
+    return lambda inputs: len(inputs) / num_samples
+
+
+def mean_over_ranks(model, group):
+    plain_average(model, group, 1 / group.size())
+
+
+@mistake("step_with_accumulation", STEP_BYTES, at="2 ranks, 2 microbatches", says="(4 x all_reduce)")
+def synchronizes_every_microbatch(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    for x, y in batches:
-        accumulate(model, [(x, y)], loss_fn, share(batches))
-        average_gradients(model, group)
+    for microbatch in microbatches:
+        accumulate(model, [microbatch], share(microbatches))
+        mean_over_ranks(model, group)
     optimizer.step()
 
 
-@mistake("step_with_accumulation", ONCE, GLOBAL, BYTES, at="1 rank, 2 microbatches of 1 sample", says="2 times")
-def steps_every_microbatch(model, batches, loss_fn, optimizer, group):
-    for batch in batches:
-        solutions.my_step_with_accumulation(model, [batch], loss_fn, optimizer, group)
+@mistake("step_with_accumulation", ONCE, GLOBAL, STEP_BYTES, at="1 rank, 2 microbatches of 1 sample", says="2 times")
+def steps_every_microbatch(model, microbatches, optimizer, group):
+    for microbatch in microbatches:
+        solutions.my_step_with_accumulation(model, [microbatch], optimizer, group)
 
 
 @mistake("step_with_accumulation", GLOBAL, at="1 rank, 2 microbatches of 1 sample")
-def sums_over_microbatches(model, batches, loss_fn, optimizer, group):
+def sums_over_microbatches(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    accumulate(model, batches, loss_fn, lambda x: 1)
-    average_gradients(model, group)
+    accumulate(model, microbatches, lambda inputs: 1)
+    mean_over_ranks(model, group)
     optimizer.step()
 
 
 @mistake("step_with_accumulation", GLOBAL, at="2 ranks, microbatches of unequal size", says="microbatches of 3, 1")
-def averages_averages(model, batches, loss_fn, optimizer, group):
+def averages_averages(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    accumulate(model, batches, loss_fn, lambda x: 1 / len(batches))
-    average_gradients(model, group)
+    accumulate(model, microbatches, lambda inputs: 1 / len(microbatches))
+    mean_over_ranks(model, group)
     optimizer.step()
 
 
-@mistake("step_with_accumulation", GLOBAL, at="2 ranks, gradients left from the step before")
-def forgets_zero_grad(model, batches, loss_fn, optimizer, group):
-    accumulate(model, batches, loss_fn, share(batches))
-    average_gradients(model, group)
+@mistake("step_with_accumulation", GLOBAL, at="2 ranks, gradients of the previous step")
+def forgets_zero_grad(model, microbatches, optimizer, group):
+    accumulate(model, microbatches, share(microbatches))
+    mean_over_ranks(model, group)
     optimizer.step()
 
 
 @mistake("step_with_accumulation", GLOBAL, at="2 ranks, 1 microbatch")
-def sums_over_ranks(model, batches, loss_fn, optimizer, group):
+def sums_over_ranks(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    accumulate(model, batches, loss_fn, share(batches))
-    forgets_to_divide(model, group)
+    accumulate(model, microbatches, share(microbatches))
+    plain_average(model, group, 1.0)
     optimizer.step()
 
 
 @mistake("step_with_accumulation", GLOBAL, at="2 ranks, 1 microbatch")
-def averages_weights_after_the_step(model, batches, loss_fn, optimizer, group):
+def averages_weights_after_the_step(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    accumulate(model, batches, loss_fn, share(batches))
+    accumulate(model, microbatches, share(microbatches))
     optimizer.step()
-    averages_parameters(model, group)
+    averaging.average_weights(model.parameters(), group)
 
 
 @mistake("step_with_accumulation", HELD, at="1 rank, 2 microbatches of 1 sample", says="of 2 on rank 0")
-def makes_one_large_batch(model, batches, loss_fn, optimizer, group):
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    solutions.my_step_with_accumulation(model, [(x, y)], loss_fn, optimizer, group)
+def makes_one_large_batch(model, microbatches, optimizer, group):
+    whole = tuple(torch.cat(parts) for parts in zip(*microbatches, strict=True))
+    solutions.my_step_with_accumulation(model, [whole], optimizer, group)
 
 
 @mistake("step_with_accumulation", HELD, at="1 rank, 2 microbatches of 1 sample", says="of 2 on rank 0")
-def calls_backward_at_the_end(model, batches, loss_fn, optimizer, group):
+def calls_backward_at_the_end(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    sum(loss_fn(model(x), y) * share(batches)(x) for x, y in batches).backward()
-    average_gradients(model, group)
+    weight = share(microbatches)
+    sum(model(inputs, targets) * weight(inputs) for inputs, targets in microbatches).backward()
+    mean_over_ranks(model, group)
     optimizer.step()
 
 
-@mistake("step_with_accumulation", BATCHES, at="1 rank, 2 microbatches of 1 sample")
-def uses_the_batches_up(model, batches, loss_fn, optimizer, group):
+@mistake("step_with_accumulation", BATCHES, at="1 rank, 2 microbatches of 1 sample", says="list of microbatches")
+def uses_the_batches_up(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    weight = share(batches)
-    while batches:
-        accumulate(model, [batches.pop(0)], loss_fn, weight)
-    average_gradients(model, group)
+    weight = share(microbatches)
+    while microbatches:
+        accumulate(model, [microbatches.pop(0)], weight)
+    mean_over_ranks(model, group)
     optimizer.step()
+
+
+@mistake("step_with_accumulation", BATCHES, at="1 rank, 2 microbatches of 1 sample", says="inputs of microbatch 0")
+def centers_the_inputs(model, microbatches, optimizer, group):
+    solutions.my_step_with_accumulation(model, microbatches, optimizer, group)
+    for inputs, _ in microbatches:
+        inputs -= inputs.mean()
 
 
 @mistake("step_with_accumulation", checker.RUNS, at="2 ranks, 1 microbatch", says="Deadlock")
-def only_the_first_rank_synchronises(model, batches, loss_fn, optimizer, group):
+def only_the_first_rank_synchronizes(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    accumulate(model, batches, loss_fn, share(batches))
+    accumulate(model, microbatches, share(microbatches))
     if group.rank() == 0:
-        average_gradients(model, group)
+        mean_over_ranks(model, group)
     optimizer.step()

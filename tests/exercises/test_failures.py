@@ -128,8 +128,8 @@ def adds_up_large_numbers(model, group):
     return first if first < group.size() else None
 
 
-@mistake("first_nan_rank", SAME, at="1 rank, a NaN", says="other ones on rank 0")
-def mends_what_it_finds(model, group):
+@mistake("first_nan_rank", SAME, at="1 rank, a NaN", says="gradient 2 has changed on rank 0")
+def repairs_what_it_finds(model, group):
     first = solutions.my_first_nan_rank(model, group)
     for parameter in model.parameters():
         if parameter.grad is not None:

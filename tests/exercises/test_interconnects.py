@@ -47,7 +47,7 @@ INSIDE, FLAT, ACROSS = (
     "nodes of one GPU are one ring",
     "across the nodes goes a share of the buffer",
 )
-OVERFULL, FAIR = "no link is overfull", "nobody could get more fairly"
+OVERFULL, FAIR = "no link is overfull", "no message could get more fairly"
 
 
 @mistake("network_share", ALONE, SHARED, at="1 rank, one GPU, one card of 8 Gb/s", says="8,000,000,000")
@@ -120,7 +120,7 @@ def only_scatters_across(nbytes, num_nodes, gpus, inside, across):
     return 2 * (gpus - 1) / gpus * nbytes / inside + (num_nodes - 1) / num_nodes * nbytes / gpus / across
 
 
-@mistake("fair_rates", FAIR, at="1 rank, one who cannot use its share", says="[3, 1]")
+@mistake("fair_rates", FAIR, at="1 rank, a message that cannot use its share", says="[3, 1]")
 def shares_each_link_equally(capacities, paths):
     users = {link: sum(link in path for path in paths) for link in capacities}
     return [min(capacities[link] / users[link] for link in path) for path in paths]

@@ -97,4 +97,4 @@ def test_a_missing_file_and_an_unknown_name_are_told(cli, tmp_path):
         assert "cannot be run" in printed
     code, printed = cli("starter", "sharding")
     assert code == 1
-    assert "'sharding'; there are memory.model_states, " in printed
+    assert "'sharding'; choose from memory.model_states, " in printed

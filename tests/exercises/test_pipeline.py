@@ -2,10 +2,10 @@
 
 from itertools import pairwise
 
-from shardlab import exercises, schedules
+from shardlab import exercises
 from shardlab.costs.pipeline import balance
 from shardlab.exercises import checker
-from shardlab.schedules import Action, parse
+from shardlab.ranks.plain import pipeline
 
 from .grading import Chapter, Graded
 from .solutions import pipeline as solutions
@@ -26,7 +26,6 @@ def test_the_library_passes_its_own_exercises():
         except ValueError:
             return None
 
-    assert exercises.check("pipeline.one_f_one_b", schedules.one_f_one_b)
     assert exercises.check("pipeline.cut", cut)
 
 
@@ -34,8 +33,9 @@ def test_the_library_passes_its_own_exercises():
 
 NUMBERS = "returns two numbers"
 IDEAL, TOTAL = "the first is waiting over computing", "the second is waiting over all time"
-ACTIONS, LEGAL = "returns actions", "the validator finds nothing wrong"
-FAST, LITTLE = "the batch takes no longer than with GPipe", "a stage holds as few microbatches as it can"
+SHARES, LEGAL = "each loss counts by its samples", "the validator finds nothing wrong"
+FAST = "stages wait only while the pipeline fills and drains"
+LITTLE = "a stage keeps as few microbatches as it can"
 CUTS, FITS = "every layer is on one stage", "every stage fits"
 TRIES, FASTEST = "gives up only where no cut fits", "the slowest stage is as fast as possible"
 
@@ -65,50 +65,76 @@ def returns_one(p, m, v):
     return (p - 1) / (m * v)
 
 
-@mistake("one_f_one_b", LITTLE, at="1 rank, 3 microbatches", says="2: stage 0: F0 F1 B0")
-def runs_too_far_ahead(stage, num_stages, num_microbatches):
-    return solutions.my_one_f_one_b(stage, num_stages + 1, num_microbatches)
+def ahead(stage, microbatches, samples, most):
+    """1F1B that runs up to `most` forwards ahead of its backwards."""
+    for number, (inputs, targets) in enumerate(microbatches):
+        stage.forward(inputs, targets, len(inputs) / samples)
+        if number >= most:
+            stage.backward()
+    while stage.kept:
+        stage.backward()
 
 
-@mistake("one_f_one_b", FAST, at="2 ranks, 2 microbatches", says="done in 9 s")
-def takes_one_microbatch_at_a_time(stage, num_stages, num_microbatches):
-    return schedules.naive(stage, num_stages, num_microbatches)
+@mistake("eager", FAST, at="2 ranks, 4 microbatches", says="done in 36 s")
+def runs_as_the_plain_file(stage, microbatches, samples):
+    pipeline.one_forward_one_backward(stage, microbatches, samples)
 
 
-@mistake("one_f_one_b", LEGAL, at="2 ranks, 2 microbatches", says="deadlock: stage 0 waits in B0 for stage 1")
-def turns_the_stages_round(stage, num_stages, num_microbatches):
-    return solutions.my_one_f_one_b(num_stages - 1 - stage, num_stages, num_microbatches)
+@mistake("eager", LITTLE, at="1 rank, 3 microbatches", says="3; stage 0: F0 F1 F2 B0")
+def keeps_everything(stage, microbatches, samples):
+    pipeline.gpipe(stage, microbatches, samples)
 
 
-@mistake("one_f_one_b", LEGAL, at="2 ranks, 1 microbatch", says="no B0 on stage 0")
-def forgets_the_last_backwards(stage, num_stages, num_microbatches):
-    order = solutions.my_one_f_one_b(stage, num_stages, num_microbatches)
-    return order[: len(order) - (num_stages - 1 - stage)]
+@mistake("eager", LITTLE, at="1 rank, 3 microbatches", says="2; stage 0: F0 F1 B0")
+def runs_one_too_far_ahead(stage, microbatches, samples):
+    ahead(stage, microbatches, samples, 1 + 2 * stage.after)
 
 
-@mistake("one_f_one_b", LEGAL, at="1 rank, 3 microbatches", says="B0 before F0 on stage 0")
-def goes_backward_first(stage, num_stages, num_microbatches):
-    order = solutions.my_one_f_one_b(stage, num_stages, num_microbatches)
-    return [Action("B" if kind == "F" else "F", m) for kind, m, *_ in order]
+@mistake("eager", FAST, at="3 ranks, 6 microbatches", says="66 s; stage 0: F0 F1 F2 F3 B0")
+def runs_one_forward_ahead_of_the_plain_file(stage, microbatches, samples):
+    ahead(stage, microbatches, samples, min(stage.after + 1, 2 * stage.after))
 
 
-@mistake("one_f_one_b", LEGAL, at="2 ranks, 1 microbatch", says="F1 on stage 0: the microbatches are 0 to 0")
-def warms_up_with_what_is_not_there(stage, num_stages, num_microbatches):
-    ahead = num_stages - 1 - stage
-    order = [Action("F", m) for m in range(max(ahead, num_microbatches))]
-    for m in range(num_microbatches):
-        order.insert(min(2 * m + ahead + 1, len(order)), Action("B", m))
-    return order + [Action("F", num_microbatches)] * (ahead > 0)
+@mistake("eager", FAST, at="2 ranks, 2 microbatches", says="done in 24 s")
+def takes_one_microbatch_at_a_time(stage, microbatches, samples):
+    ahead(stage, microbatches, samples, 0)
 
 
-@mistake("one_f_one_b", ACTIONS, LEGAL, at="1 rank, 3 microbatches", says="a list of Action")
-def returns_text(stage, num_stages, num_microbatches):
-    return " ".join(map(str, solutions.my_one_f_one_b(stage, num_stages, num_microbatches)))
+@mistake("eager", LEGAL, at="2 ranks, 2 microbatches", says="deadlock: stage 0 waits in B0 for stage 1")
+def turns_the_stages_round(stage, microbatches, samples):
+    ahead(stage, microbatches, samples, 2 * stage.before)
 
 
-@mistake("one_f_one_b", checker.RUNS, at="1 rank, 3 microbatches", says="is not an action")
-def cannot_spell(stage, num_stages, num_microbatches):
-    return parse("f0 b0")
+@mistake("eager", LEGAL, at="2 ranks, 1 microbatch", says="no B0 on stage 0")
+def forgets_the_last_backwards(stage, microbatches, samples):
+    for number, (inputs, targets) in enumerate(microbatches):
+        stage.forward(inputs, targets, len(inputs) / samples)
+        if number >= 2 * stage.after:
+            stage.backward()
+
+
+@mistake("eager", SHARES, at="1 rank, 3 microbatches", says="share 0.1667 for microbatch 1")
+def counts_microbatches(stage, microbatches, samples):
+    for number, (inputs, targets) in enumerate(microbatches):
+        stage.forward(inputs, targets, 1 / len(microbatches))
+        if number >= 2 * stage.after:
+            stage.backward()
+    while stage.kept:
+        stage.backward()
+
+
+@mistake("eager", checker.RUNS, at="1 rank, 3 microbatches", says="no microbatch is kept")
+def goes_back_first(stage, microbatches, samples):
+    for inputs, targets in microbatches:
+        stage.backward()
+        stage.forward(inputs, targets, len(inputs) / samples)
+
+
+@mistake("eager", checker.RUNS, at="1 rank, 3 microbatches", says="these targets belong to other inputs")
+def mixes_targets_up(stage, microbatches, samples):
+    targets = [each for _, each in microbatches][::-1]
+    pairs = zip(microbatches, targets, strict=True)
+    solutions.my_eager(stage, [(inputs, other) for (inputs, _), other in pairs], samples)
 
 
 @mistake("cut", FITS, FASTEST, at="1 rank, one stage, too small", says="None: no cut fits")

@@ -78,7 +78,7 @@ def test_the_best_result_is_kept_with_the_day_it_was_first_reached():
 
 
 def test_an_unknown_chapter_is_told(folder):
-    with pytest.raises(ValueError, match="no chapter is called 'sharding'; there are memory"):
+    with pytest.raises(ValueError, match="no chapter is called 'sharding'; choose from memory"):
         exercises.progress("sharding")
 
 

@@ -326,7 +326,6 @@ def make_mistake(mistake, patch):
     """Put a mistake into the code."""
     if "summed over replicas" in mistake:
         patch.setattr(averaging, "mean", comm.all_reduce)
-        patch.setattr(averaging.average_gradients, "__defaults__", (comm.all_reduce,))
     elif "count alike" in mistake:
         patch.setattr(sampler, "weight", lambda *_: 1.0)
     elif "ends of a pipeline" in mistake:

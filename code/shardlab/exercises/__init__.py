@@ -1,6 +1,7 @@
-"""Exercises that grade themselves, on real ranks: `check` your function, ask for a `hint`, begin with a `starter`.
+"""Exercises that grade themselves on real ranks.
 
-`progress` shows which ones you have passed.
+`starter` prints the function to begin with, `check` grades it, `hint` helps when you are stuck, and
+`progress` shows what you have passed.
 """
 
 import importlib
@@ -11,35 +12,42 @@ from shardlab import learner
 from . import checker, record
 from .checker import Exercise, Report
 
-LIMITS, TALKING = ("memory", "compute"), ("collectives", "interconnects")
-SPLITTING, TOGETHER = ("data_parallel", "zero", "tensor_parallel", "pipeline"), ("composition", "planner", "failures")
-CHAPTERS = LIMITS + TALKING + SPLITTING + TOGETHER
+LIMITS = ("memory", "compute")
+COMMUNICATING = ("collectives", "interconnects")
+SPLITTING = ("data_parallel", "zero", "tensor_parallel", "pipeline")
+TOGETHER = ("composition", "planner", "failures")
+CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
 
 
 def of_chapter(chapter: str) -> tuple[Exercise, ...]:
-    """Its exercises, in the order of its page; imported only now, so that a rank imports no other chapter's."""
-    exercises: tuple[Exercise, ...] = importlib.import_module(f"{__name__}.{chapter}").EXERCISES
+    """Return the exercises of a chapter, in the order of its page.
+
+    They are imported here, so that a rank does not import other chapters' exercises.
+    """
+    module = importlib.import_module(f"{__name__}.{chapter}")
+    exercises: tuple[Exercise, ...] = module.EXERCISES
     return exercises
 
 
 def every() -> dict[str, Exercise]:
-    """All exercises of the book by name."""
+    """Return all exercises of the book by name."""
     return {each.name: each for chapter in CHAPTERS for each in of_chapter(chapter)}
 
 
 def find(name: str) -> Exercise:
-    """The exercise of that name. Errors: ValueError, listing those there are."""
+    """Return the exercise of this name. Errors: ValueError that lists all names."""
     chapter = name.partition(".")[0]
     for each in of_chapter(chapter) if chapter in CHAPTERS else ():
         if each.name == name:
             return each
-    raise ValueError(f"no exercise is called {name!r}; there are {', '.join(every())}")
+    raise ValueError(f"no exercise is called {name!r}; choose from {', '.join(every())}")
 
 
 def check(name: str, function: Any) -> Report:
-    """Run your function on real ranks, print what holds and what does not, and return the verdict: true or false.
+    """Run your function on real ranks, print which properties hold, and return the verdict.
 
-    Your folder remembers an exercise that you have tried or passed; see `progress`.
+    The verdict is true or false. The current folder keeps a record of what you have tried and
+    passed, see `progress`.
     """
     report = checker.check(find(name), function)
     print(report)
@@ -54,7 +62,7 @@ def progress(chapter: str = "") -> None:
     """
     results, _ = record.best(learner.read(record.KIND))
     if chapter and chapter not in CHAPTERS:
-        raise ValueError(f"no chapter is called {chapter!r}; there are {', '.join(CHAPTERS)}")
+        raise ValueError(f"no chapter is called {chapter!r}; choose from {', '.join(CHAPTERS)}")
     if chapter:
         print(record.by_exercise(results, of_chapter(chapter)))
     else:
@@ -67,5 +75,5 @@ def hint(name: str) -> None:
 
 
 def starter(name: str) -> None:
-    """Print the function to begin with; it does not pass."""
+    """Print the function to begin with, which does not pass."""
     print(find(name).starter, end="")

@@ -1,11 +1,11 @@
-"""The checkers in a shell.
+"""Run the checkers in a shell.
 
     python -m shardlab.exercises list
     python -m shardlab.exercises starter data_parallel.shard > my_file.py
-    python -m shardlab.exercises check data_parallel.shard my_file.py     # ends with 0 when it passes, else with 1
+    python -m shardlab.exercises check data_parallel.shard my_file.py     # exit status 0: it passes
     python -m shardlab.exercises check data_parallel my_file.py           # the whole chapter
     python -m shardlab.exercises progress                                 # what you have passed
-    python -m shardlab.exercises gather class/*/ --csv class.csv          # what everybody has passed
+    python -m shardlab.exercises gather class/*/ --csv class.csv          # what a class has passed
 """
 
 import argparse
@@ -24,6 +24,7 @@ from .checker import Exercise
 
 
 def main() -> int:
+    """Run one command; return the exit status."""
     arguments = parse()
     try:
         if arguments.command == "progress":
@@ -36,7 +37,7 @@ def main() -> int:
     if arguments.command == "check":
         return grade(exercises, Path(arguments.file))
     if arguments.command == "gather":
-        return tell_class(arguments.path, arguments.csv)
+        return show_class(arguments.path, arguments.csv)
     for exercise in exercises:
         if arguments.command == "list":
             print(f"{exercise.name}  ({exercise.points} points)\n    {exercise.prompt}")
@@ -46,33 +47,41 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m shardlab.exercises", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="all exercises")
-    helps = {"starter": "the function to begin with", "hint": "where to look", "check": "grade a file"}
+    commands.add_parser("list", help="list all exercises")
+    helps = {
+        "starter": "print the function to begin with",
+        "hint": "print where to look",
+        "check": "grade a file",
+    }
     for command, text in helps.items():
         sub = commands.add_parser(command, help=text)
         sub.add_argument("name", help="an exercise, or a chapter for all of its exercises")
     sub.add_argument("file", help="Python file with your functions")
-    sub = commands.add_parser("progress", help="what you have passed")
+    sub = commands.add_parser("progress", help="print what you have passed")
     sub.add_argument("chapter", nargs="?", default="", help="show each exercise of this chapter")
-    sub = commands.add_parser("gather", help="one table of the records of a class")
-    sub.add_argument("path", nargs="+", type=Path, help="a learner's folder, or the file of a record")
-    sub.add_argument("--csv", metavar="FILE", help="write the table there, too; with -, print only that")
+    sub = commands.add_parser("gather", help="make one table of the records of a class")
+    text = "a learner's folder, or the file of a record"
+    sub.add_argument("path", nargs="+", type=Path, help=text)
+    sub.add_argument("--csv", metavar="FILE", help="write the table there; -: print only that")
     return parser.parse_args()
 
 
 def select(name: str) -> list[Exercise]:
-    """The exercise, or all those of a chapter. Errors: ValueError, listing what there is."""
-    chosen = [each for each in every().values() if name in (each.name, each.name.partition(".")[0])]
+    """Return one exercise, or all of a chapter. Errors: ValueError that lists all names."""
+    exercises = every()
+    chosen = [each for each in exercises.values() if name in (each.name, each.name.split(".")[0])]
     if not chosen:
-        raise ValueError(f"no exercise or chapter is called {name!r}; there are {', '.join(every())}")
+        known = ", ".join(exercises)
+        raise ValueError(f"no exercise or chapter is called {name!r}; choose from {known}")
     return chosen
 
 
 def grade(exercises: list[Exercise], file: Path) -> int:
-    """Check what the file defines for these exercises; 0 when all pass, else 1."""
+    """Check the file's functions for these exercises; return 0 if all pass, else 1."""
     launch.warm()
     try:
         answers = load(file)
@@ -93,8 +102,8 @@ def grade(exercises: list[Exercise], file: Path) -> int:
     return 0 if points == total else 1
 
 
-def tell_class(paths: list[Path], target: str | None) -> int:
-    """Print what a class has passed, and write it as CSV where that is asked for."""
+def show_class(paths: list[Path], target: str | None) -> int:
+    """Print what a class has passed, and write it to `target` as CSV if there is one."""
     learners = gather.gather(paths, every())
     chapters = {chapter: of_chapter(chapter) for chapter in CHAPTERS}
     if target == "-":
@@ -112,7 +121,7 @@ def tell_class(paths: list[Path], target: str | None) -> int:
 
 
 def load(file: Path) -> ModuleType:
-    """The file as a module that ranks need not find: its functions travel to them by value."""
+    """Load the file as a module whose functions are sent to the ranks by value."""
     sys.path.insert(0, str(file.resolve().parent))
     spec = importlib.util.spec_from_file_location("answers", file)
     if spec is None or spec.loader is None:

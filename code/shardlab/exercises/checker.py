@@ -1,7 +1,8 @@
-"""The machinery of exercises: run a learner's function on real ranks, judge what it did, say it in a few lines.
+"""Run a learner's function on real ranks, judge what it did, and report that in a few lines.
 
 Beside the right result an exercise asks for a budget: bytes, messages, memory. The idea is that of
-LLM-Training-Puzzles (https://github.com/srush/LLM-Training-Puzzles), where a puzzle has a target time and memory.
+LLM-Training-Puzzles (https://github.com/srush/LLM-Training-Puzzles), where a puzzle has a target
+time and a target memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +14,10 @@ import cloudpickle
 
 from shardlab.ranks import comm, launch
 
-TIMEOUT = 10.0  # s for all cases of one world size; the launcher notices a deadlock after about two
+TIMEOUT = 10.0  # s for all cases of one world size; the launcher notices a deadlock after about 2 s
 MAX_LINES = 16  # of a rank's report
-# not the learner's lines, as reports name them
+MAX_SHOWN = 60  # letters of a value that should not have been returned
+# Lines of our own in a rank's report, which the learner need not see.
 OURS = ('  File "shardlab/exercises/', '  File "shardlab/ranks/observe/ledger.py')
 RUNS = "runs to its end on every rank"  # the property that all exercises share
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
@@ -23,40 +25,66 @@ PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One input of an exercise, on so many ranks."""
+    """One input of an exercise, and the number of ranks that get it."""
 
     world_size: int
     title: str
     given: Any = None  # what the exercise needs to make the input
-    group_size: int | None = None  # ranks talk in groups of so many neighbours; None: all with all
+    group_size: int | None = None  # ranks communicate in groups of neighbours; None: in one group
 
     def __str__(self) -> str:
         ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
-        return f"{ranks}{f' in groups of {self.group_size}' if self.group_size else ''}, {self.title}"
+        groups = f" in groups of {self.group_size}" if self.group_size else ""
+        return f"{ranks}{groups}, {self.title}"
 
     def members(self, rank: int) -> range:
-        """The ranks of this rank's group."""
+        """Return the ranks of this rank's group."""
         size = self.group_size or self.world_size
-        return range(rank // size * size, (rank // size + 1) * size)
+        first = rank // size * size
+        return range(first, first + size)
+
+    def groups(self) -> list[range]:
+        """Return the ranks of every group."""
+        size = self.group_size or self.world_size
+        return [self.members(first) for first in range(0, self.world_size, size)]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Why a property does not hold in a case: what there was, what should have come out, what did."""
+    """Why a property does not hold in a case."""
 
-    given: str
+    given: str  # to the function
     expected: str
     got: str
+    advice: str = ""  # what to do, where that does not give the solution away
 
 
-Attempt = Callable[[Callable[..., Any], comm.Group, Case, int], Any]  # function, its group, case, rank in the run
-Judge = Callable[[Case, list[Any]], Finding | None]
-Seen = list[tuple[Case, list[Any]]]  # per case: what each rank has seen
+Attempt = Callable[[Callable[..., Any], comm.Group, Case, int], Any]  # function, group, case, rank
+Judge = Callable[[Case, list[Any]], Finding | None]  # a case, and what each rank observed in it
+Observed = list[tuple[Case, list[Any]]]  # for each case what the attempt returned on each rank
+
+
+def on_each_rank(judge: Callable[[Case, int, Any], Finding | None]) -> Judge:
+    """Make a judge of all ranks from a judge of one: the first finding counts."""
+
+    def judge_all(case: Case, observed: list[Any]) -> Finding | None:
+        for rank, seen in enumerate(observed):
+            finding = judge(case, rank, seen)
+            if finding is not None:
+                return finding
+        return None
+
+    return judge_all
+
+
+def describe(value: Any) -> str:
+    """Show a value that is not what the exercise asked for, with its type."""
+    return f"{value!r:.{MAX_SHOWN}}, a {type(value).__name__}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exercise:
-    """A function to write, and how to tell whether it is right."""
+    """A function to write, and the properties that it must have."""
 
     name: str  # chapter.exercise
     prompt: str
@@ -64,19 +92,19 @@ class Exercise:
     hint: str
     points: int
     cases: Sequence[Case]  # smallest first
-    attempt: Attempt  # runs on a rank: calls the learner's function, returns what happened as plain data
+    attempt: Attempt  # calls the function on a rank, and returns what happened as plain data
     properties: dict[str, Judge]  # what must hold in every case, in the order of the report
     pure: bool = False  # the function needs no peers: all cases run on one rank
 
     @property
     def function(self) -> str:
-        """What the learner's function is called: shard -> my_shard, beside the library's own `shard`."""
+        """The name of the learner's function: shard -> my_shard, beside the library's `shard`."""
         return "my_" + self.name.rpartition(".")[2]
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The verdict, true when everything passed; `check` has printed it, so that a notebook need not show it again."""
+    """The verdict, true when every property holds. `check` prints it, so a notebook does not."""
 
     exercise: Exercise
     marks: dict[str, str]  # property -> passed, failed or not reached
@@ -97,19 +125,19 @@ class Report:
         return "\n".join(lines)
 
     def _ipython_display_(self) -> None:
-        """Nothing: see above."""
+        """Show nothing: `check` has printed the report."""
 
 
 def check(exercise: Exercise, function: Any) -> Report:
-    """Run the function in every case and judge it. Whatever the function does, this returns, within seconds.
+    """Run the function in every case and judge it; return within seconds whatever it does.
 
     Errors: RuntimeError under torchrun or mpiexec, where a hang could not be ended.
     """
     if launch.already_a_rank():
-        raise RuntimeError("the checker starts ranks of its own; call it without torchrun or mpiexec")
-    seen, stopped = observe(exercise, function)
+        raise RuntimeError("check starts its own ranks; call it without torchrun or mpiexec")
+    observed, stopped = observe(exercise, function)
     findings: dict[str, tuple[Case, Finding]] = {}
-    for case, ranks in seen:
+    for case, ranks in observed:
         for name, judge in exercise.properties.items():
             finding = None if name in findings else judge(case, ranks)
             if finding is not None:
@@ -120,44 +148,53 @@ def check(exercise: Exercise, function: Any) -> Report:
     return Report(exercise, marks, stopped or _reason(marks, findings))
 
 
-def observe(exercise: Exercise, function: Any) -> tuple[Seen, str]:
-    """What each rank saw in each case, and the story of the case at which the function stopped, if it did."""
+def observe(exercise: Exercise, function: Any) -> tuple[Observed, str]:
+    """Run all cases; return what the ranks observed, and why the function stopped, if it did."""
     trouble = _unfit(function)
     if trouble:
         return [], trouble
-    launch.run(_ready, world_size=1)  # starting the helper shall not count as the learner's time
-    seen: Seen = []
-    for _, chunk in groupby(exercise.cases, lambda case: _num_ranks(exercise, case)):
-        cases = list(chunk)
+    launch.run(_ready, world_size=1)  # the learner's time begins when the helper has started
+    observed: Observed = []
+    for _, same_size in groupby(exercise.cases, lambda case: _num_ranks(exercise, case)):
+        cases = list(same_size)
         try:
-            seen += _run(exercise, function, cases)
+            observed += _run(exercise, function, cases)
         except launch.RankError as error:
-            return _one_by_one(exercise, function, cases, seen, str(error))
-    return seen, ""
+            return _one_by_one(exercise, function, cases, observed, str(error))
+    return observed, ""
 
 
 def _one_by_one(
-    exercise: Exercise, function: Any, cases: Sequence[Case], seen: Seen, report: str
-) -> tuple[Seen, str]:
-    """Run the cases again, each alone, up to the first that fails: the launcher's report does not know of cases."""
+    exercise: Exercise,
+    function: Any,
+    cases: Sequence[Case],
+    observed: Observed,
+    report: str,
+) -> tuple[Observed, str]:
+    """Run each case alone, up to the first that fails: the launcher's report names no case."""
     case = cases[-1]
     for each in cases:
         try:
-            seen = seen + _run(exercise, function, [each])
+            observed = observed + _run(exercise, function, [each])
         except launch.RankError as error:
-            case, report = each, str(error)
+            case = each
+            report = str(error)
             break
-    return seen, f"Smallest failing case: {case}\n{shorten(report)}"
+    return observed, f"Smallest failing case: {case}\n{shorten(report)}"
 
 
-def _run(exercise: Exercise, function: Any, cases: Sequence[Case]) -> Seen:
-    """One launch for several cases that need as many ranks."""
-    num_ranks = _num_ranks(exercise, cases[0])
-    by_rank = launch.run(_attempt_all, exercise.attempt, function, cases, world_size=num_ranks, timeout=TIMEOUT)
-    return [(case, list(ranks)) for case, ranks in zip(cases, zip(*by_rank, strict=True), strict=True)]
+def _run(exercise: Exercise, function: Any, cases: Sequence[Case]) -> Observed:
+    """Run several cases that need the same number of ranks, in one launch."""
+    size = _num_ranks(exercise, cases[0])
+    arguments = exercise.attempt, function, cases
+    by_rank = launch.run(_attempt_all, *arguments, world_size=size, timeout=TIMEOUT)
+    by_case = zip(*by_rank, strict=True)
+    return [(case, list(ranks)) for case, ranks in zip(cases, by_case, strict=True)]
 
 
-def _attempt_all(group: comm.Group, attempt: Attempt, function: Any, cases: Sequence[Case]) -> list[Any]:
+def _attempt_all(
+    group: comm.Group, attempt: Attempt, function: Any, cases: Sequence[Case]
+) -> list[Any]:
     seen = []
     for case in cases:
         part = comm.split(group, case.group_size) if case.group_size else group
@@ -166,7 +203,7 @@ def _attempt_all(group: comm.Group, attempt: Attempt, function: Any, cases: Sequ
 
 
 def _ready(group: comm.Group) -> None:
-    """Nothing, on one rank."""
+    """Do nothing, on one rank."""
 
 
 def _num_ranks(exercise: Exercise, case: Case) -> int:
@@ -174,27 +211,34 @@ def _num_ranks(exercise: Exercise, case: Case) -> int:
 
 
 def _unfit(function: Any) -> str:
-    """Why this cannot be run on ranks, or nothing."""
+    """Say why `function` cannot be run on ranks; an empty string if it can."""
     if not callable(function):
-        return f"expected  a function\ngot       {function!r:.80}, a {type(function).__name__}"
+        return f"  expected  a function\n  got       {describe(function)}"
     try:
         cloudpickle.dumps(function)
     except Exception as error:
-        return f"The function cannot be sent to the ranks ({error}); let it use only its arguments and modules."
+        return (
+            f"The function cannot be sent to the ranks ({error}); "
+            f"let it use only its arguments and modules."
+        )
     return ""
 
 
 def _reason(marks: dict[str, str], findings: dict[str, tuple[Case, Finding]]) -> str:
+    """Show the finding of the first property that failed."""
     first = next((name for name in marks if name in findings), None)
     if first is None:
         return ""
     case, finding = findings[first]
     rows = {"given": finding.given, "expected": finding.expected, "got": finding.got}
-    return "\n".join([f"Smallest failing case: {case}"] + [f"  {key:8}  {text}" for key, text in rows.items()])
+    if finding.advice:
+        rows["try"] = finding.advice
+    shown = [f"  {key:8}  {text}" for key, text in rows.items()]
+    return "\n".join([f"Smallest failing case: {case}", *shown])
 
 
 def shorten(report: str) -> str:
-    """The launcher's report without the checker's own lines, and not longer than a learner will read."""
+    """Drop the checker's own lines from a launcher's report, and cut it after MAX_LINES."""
     kept: list[str] = []
     ours = False
     for line in report.splitlines():

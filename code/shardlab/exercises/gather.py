@@ -1,6 +1,7 @@
-"""The records of a class in one table. What is handed in is read as data: nothing in it is executed, believed or shown.
+"""Gather the records of a class in one table.
 
-A learner is called like the folder (or the file) that holds the record. Points are those of the exercises, not those
+What is handed in is read as data: nothing in it is executed, believed or shown. A learner has the
+name of the folder (or the file) that holds the record. Points are those of the exercises, not those
 that a record claims.
 """
 
@@ -18,13 +19,13 @@ from . import record
 from .checker import Exercise
 from .record import Result
 
-MAX_BYTES = 1_000_000  # an honest record has some 100 bytes for each exercise
-FORMULA = "=+-@\t\r"  # with these a cell begins that a spreadsheet would compute
+MAX_BYTES = 1_000_000  # a record has some 100 bytes for each exercise
+FORMULA = "=+-@\t\r"  # a spreadsheet computes a cell that begins with one of these
 
 
 @dataclass(frozen=True)
 class Learner:
-    """One record, and what is wrong with it."""
+    """One learner's record, and remarks on what is wrong with it."""
 
     name: str
     results: Mapping[str, Result]
@@ -32,15 +33,18 @@ class Learner:
 
 
 def gather(paths: Sequence[Path], known: Mapping[str, Exercise]) -> list[Learner]:
-    """Read the record of each path: a learner's folder, or a file."""
+    """Read the record at each path, which is a learner's folder or a file."""
     names = [_name(path) for path in paths]
     twice = {name for name, count in Counter(names).items() if count > 1}
-    shown = [_plain(str(path)) if name in twice else name for path, name in zip(paths, names, strict=True)]
-    return [Learner(name, *_read(path, known)) for path, name in zip(paths, shown, strict=True)]
+    learners = []
+    for path, name in zip(paths, names, strict=True):
+        shown = _plain(str(path)) if name in twice else name
+        learners.append(Learner(shown, *_read(path, known)))
+    return learners
 
 
 def table(learners: Sequence[Learner], exercises: Sequence[Exercise]) -> str:
-    """For a terminal: a line for each learner, then what is wrong."""
+    """Make a table for a terminal: a line for each learner, then the remarks."""
     total = sum(each.points for each in exercises)
     rows = [["learner", "passed", "points", "last one passed"]]
     for each in learners:
@@ -50,8 +54,10 @@ def table(learners: Sequence[Learner], exercises: Sequence[Exercise]) -> str:
     return "\n".join([record.table(rows), *([""] if remarks else []), *remarks])
 
 
-def write_csv(learners: Sequence[Learner], chapters: Mapping[str, Sequence[Exercise]], file: TextIO) -> None:
-    """For a spreadsheet: a line for each learner, with the points of each chapter."""
+def write_csv(
+    learners: Sequence[Learner], chapters: Mapping[str, Sequence[Exercise]], file: TextIO
+) -> None:
+    """Write a table for a spreadsheet: a line for each learner, with the points of each chapter."""
     whole = [each for some in chapters.values() for each in some]
     lines = csv.writer(file, lineterminator="\n")
     lines.writerow(["learner", "passed", "points", "last one passed", *chapters, "remarks"])
@@ -62,7 +68,7 @@ def write_csv(learners: Sequence[Learner], chapters: Mapping[str, Sequence[Exerc
 
 
 def _read(path: Path, known: Mapping[str, Exercise]) -> tuple[dict[str, Result], list[str]]:
-    """The results of exercises that there are, and what is wrong with the rest."""
+    """Return the results of known exercises, and remarks on all other lines."""
     places = [path / learner.FOLDER, path] if path.is_dir() else []
     files = [place / f"{record.KIND}.jsonl" for place in places] or [path]
     file = next((file for file in files if file.is_file()), None)
@@ -78,14 +84,17 @@ def _read(path: Path, known: Mapping[str, Exercise]) -> tuple[dict[str, Result],
     records, unread = learner.parse(whole)
     results, bad = record.best(records)
     strange = len(results.keys() - known.keys())
-    counts = {"cannot be read": unread, "lack an exercise, a verdict or a date": bad}
-    remarks = [f"{count} of the lines {what}" for what, count in counts.items() if count]
-    remarks += [f"{strange} of the exercises are not in this edition"] if strange else []
+    counts = {
+        "of the lines cannot be read": unread,
+        "of the lines lack an exercise, a verdict or a date": bad,
+        "of the exercises are not in this edition": strange,
+    }
+    remarks = [f"{count} {what}" for what, count in counts.items() if count]
     return {name: result for name, result in results.items() if name in known}, remarks
 
 
 def _name(path: Path) -> str:
-    """The name of the learner's folder, or of a file that is not called like all others."""
+    """Return the name of the learner's folder, or of a file with a name of its own."""
     whole = path.resolve()
     if whole.is_file() and whole.name != f"{record.KIND}.jsonl":
         return _plain(whole.stem)
@@ -94,5 +103,6 @@ def _name(path: Path) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name that does nothing to a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in unicodedata.normalize("NFC", name))
+    """Replace what a terminal would execute by question marks."""
+    letters = unicodedata.normalize("NFC", name)
+    return "".join(each if each.isprintable() else "?" for each in letters)

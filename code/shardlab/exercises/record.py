@@ -1,6 +1,7 @@
-"""A learner's record: which exercises have passed, and since when.
+"""Keep a learner's record: which exercises have passed, and since when.
 
-It is a convenience and no proof, for it is a text file. The proof of a solution is to `check` it again.
+The record is a convenience and no proof, because it is a text file. To prove a solution, `check` it
+again.
 """
 
 import unicodedata
@@ -13,7 +14,7 @@ from shardlab import learner
 
 from .checker import Exercise, Report
 
-KIND = "progress"
+KIND = "progress"  # the name of the file
 
 
 @dataclass(frozen=True, order=True)
@@ -21,7 +22,10 @@ class Result:
     """The best attempt at one exercise so far."""
 
     passed: bool
-    date: str  # YYYY-MM-DD: when it passed first, or was tried first
+    date: str  # YYYY-MM-DD, of the first attempt that passed, or else of the first attempt
+
+
+UNTRIED = Result(False, "")
 
 
 def keep(report: Report) -> None:
@@ -34,40 +38,47 @@ def keep(report: Report) -> None:
 
 
 def best(records: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Result], int]:
-    """Return the best result of each exercise by name, and how many of these records are no results."""
+    """Return the best result of each exercise by name, and how many records are no results."""
     results: dict[str, Result] = {}
     bad = 0
     for record in records:
-        name, passed, date = record.get("exercise"), record.get("passed"), _day(record.get("date"))
+        name = record.get("exercise")
+        passed = record.get("passed")
+        date = _day(record.get("date"))
         if not isinstance(name, str) or not isinstance(passed, bool) or date is None:
             bad += 1
-        elif name not in results or (passed and (not results[name].passed or date < results[name].date)):
+            continue
+        before = results.get(name)
+        if before is None or (passed and (not before.passed or date < before.date)):
             results[name] = Result(passed, date)
     return results, bad
 
 
 def _day(date: Any) -> str | None:
-    """The day of a time in ISO 8601, as whoever wrote it saw it; None for anything else."""
+    """Return the day of a time in ISO 8601, in its own time zone; None for anything else."""
     try:
         return datetime.fromisoformat(date).date().isoformat()
     except (TypeError, ValueError):
         return None
 
 
-def score(results: Mapping[str, Result], exercises: Sequence[Exercise]) -> tuple[int, int, str]:
-    """How many of the exercises have passed, how many points they gave, and when the last one passed."""
-    passed = [each for each in exercises if each.name in results and results[each.name].passed]
+def score(
+    results: Mapping[str, Result], exercises: Sequence[Exercise]
+) -> tuple[int, int, str]:
+    """Return how many exercises have passed, their points, and the date of the last one."""
+    passed = [each for each in exercises if results.get(each.name, UNTRIED).passed]
     dates = [results[each.name].date for each in passed]
     return len(passed), sum(each.points for each in passed), max(dates, default="")
 
 
-# ---- as a table ----------------------------------------------------------------------------------------------------
+# ---- as a table ----------------------------------------------------------------------------------
 
 
 def by_chapter(results: Mapping[str, Result], chapters: Mapping[str, Sequence[Exercise]]) -> str:
-    """A line for each chapter, and one for all of them."""
+    """Make a table with a line for each chapter, and one for all of them."""
     rows = [["chapter", "passed", "points", "last one passed"]]
-    for name, exercises in {**chapters, "all": [each for some in chapters.values() for each in some]}.items():
+    everything = [each for exercises in chapters.values() for each in exercises]
+    for name, exercises in {**chapters, "all": everything}.items():
         passed, points, last = score(results, exercises)
         total = sum(each.points for each in exercises)
         rows += [[name, f"{passed} of {len(exercises)}", f"{points} of {total}", last]]
@@ -75,25 +86,28 @@ def by_chapter(results: Mapping[str, Result], chapters: Mapping[str, Sequence[Ex
 
 
 def by_exercise(results: Mapping[str, Result], exercises: Sequence[Exercise]) -> str:
-    """A line for each exercise of a chapter."""
+    """Make a table with a line for each exercise of a chapter."""
     rows = [["exercise", "points", "passed"]]
     for each in exercises:
-        result = results.get(each.name, Result(False, ""))
-        date = result.date if result.passed or not result.date else f"not yet; tried {result.date}"
-        rows += [[each.name, f"{each.points if result.passed else 0} of {each.points}", date]]
+        result = results.get(each.name, UNTRIED)
+        tried = result.date and not result.passed
+        points = each.points if result.passed else 0
+        date = f"not yet; tried {result.date}" if tried else result.date
+        rows += [[each.name, f"{points} of {each.points}", date]]
     return table(rows)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of words in columns of equal width, two spaces apart."""
+    """Set rows of words in columns of equal width, two spaces apart."""
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True)]
+        pairs = zip(row, widths, strict=True)
+        cells = [text + " " * (width - _width(text)) for text, width in pairs]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal: Hangul and ideographs take two."""
+    """Count the columns of a terminal: Hangul and ideographs take two each."""
     return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text)

@@ -3,6 +3,7 @@
 import torch
 
 from shardlab.ranks import comm
+from shardlab.ranks.plain.data_parallel import average_gradients
 
 
 def my_shard(num_samples, rank, world_size):
@@ -11,25 +12,32 @@ def my_shard(num_samples, rank, world_size):
     return range(start, start + size + (rank < longer))
 
 
-def my_average_gradients(model, group):
+def my_average_gradients(model, group, num_samples):
+    total = comm.all_reduce(torch.tensor(num_samples), group)
+    share = num_samples / total
     for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad = comm.all_reduce(parameter.grad, group) / group.size()
+        if parameter.requires_grad:
+            missing = parameter.grad is None
+            gradient = torch.zeros_like(parameter) if missing else parameter.grad
+            parameter.grad = comm.all_reduce(share * gradient, group)
 
 
-def my_average_gradients_fused(model, group):
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+def my_average_gradients_fused(model, group, num_samples):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    average = comm.all_reduce(flat, group) / group.size()
-    parts = average.split([gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
+    weighted = torch.cat([num_samples * flat, torch.tensor([num_samples])])
+    summed = comm.all_reduce(weighted, group)
+    parts = (summed[:-1] / summed[-1]).split([gradient.numel() for gradient in gradients])
+    for parameter, part in zip(trained, parts, strict=True):
+        parameter.grad = part.view_as(parameter)
 
 
-def my_step_with_accumulation(model, batches, loss_fn, optimizer, group):
+def my_step_with_accumulation(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    num_samples = sum(len(x) for x, _ in batches)
-    for x, y in batches:
-        (loss_fn(model(x), y) * len(x) / num_samples).backward()
-    my_average_gradients(model, group)
+    samples = sum(len(inputs) for inputs, _ in microbatches)
+    for inputs, targets in microbatches:
+        share = len(inputs) / samples
+        (share * model(inputs, targets)).backward()
+    average_gradients(model, group, share=1 / group.size())
     optimizer.step()

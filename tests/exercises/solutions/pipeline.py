@@ -2,22 +2,19 @@
 
 from itertools import pairwise
 
-from shardlab.schedules import Action
-
 
 def my_bubble(num_stages, num_microbatches, num_chunks):
     waiting, computing = num_stages - 1, num_microbatches * num_chunks
     return waiting / computing, waiting / (waiting + computing)
 
 
-def my_one_f_one_b(stage, num_stages, num_microbatches):
-    ahead = min(num_stages - 1 - stage, num_microbatches)
-    actions = [Action("F", m) for m in range(ahead)]
-    for m in range(num_microbatches):
-        if m + ahead < num_microbatches:
-            actions.append(Action("F", m + ahead))
-        actions.append(Action("B", m))
-    return actions
+def my_eager(stage, microbatches, samples):
+    for number, (inputs, targets) in enumerate(microbatches):
+        stage.forward(inputs, targets, len(inputs) / samples)
+        if number >= 2 * stage.after:
+            stage.backward()
+    while stage.kept:
+        stage.backward()
 
 
 def my_cut(seconds, nbytes, num_stages, memory):

@@ -11,11 +11,11 @@ from torch import nn
 from shardlab import schedules, trace
 from shardlab.costs.pipeline import timeline
 from shardlab.ranks import comm, pipeline, transformer
-from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.pipeline import partition
+from shardlab.ranks.plain import data_parallel
 from shardlab.schedules import make
 from shardlab.spec import TransformerSpec
 from tests.ranks.tolerance import EXACT
@@ -435,7 +435,7 @@ def test_six_ranks_as_two_pipelines_of_three_over_six_layers():
         tokens, targets = data(samples=8)
         mine = slice(0, 4) if group.rank() < 3 else slice(4, 8)
         pipe.step(tokens[mine], targets[mine])
-        averaging.average_gradients(pipe.parameters(), replicas)
+        data_parallel.average_gradients(pipe.parts[0], replicas, 1 / 2)
         return sorted(pipe.parts[0].blocks), gradients(pipe.parts[0])
 
     whole = model("gpt2", SIX)

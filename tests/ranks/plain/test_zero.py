@@ -6,6 +6,7 @@ import sys
 import cloudpickle
 import pytest
 import torch
+from torch import nn
 
 from shardlab import trace
 from shardlab.costs import zero as costs
@@ -170,8 +171,15 @@ def test_what_is_whole_at_which_moment(stage):
 
 # ---- wrong versions --------------------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("stage", [0, 4])
+def test_there_are_three_stages(stage):
+    """Stage 0 keeps everything whole: `plain.data_parallel` does that."""
+    with pytest.raises(ValueError, match=f"ZeRO has no stage {stage}; use 1, 2 or 3"):
+        zero.Sharded([nn.Linear(2, 2)], None, stage, torch.optim.AdamW)
+
+
 WRONG = {  # what went wrong: (stage, what stands there, what stands there then, what the launcher reports)
-    "nobody divides": (2, "(share * mean).backward()", "mean.backward()", None),
+    "nobody divides": (2, "(share * loss(xs[-1], targets)).backward()", "loss(xs[-1], targets).backward()", None),
     "a border is missing": (2, "xs.append(ys[-1].detach().requires_grad_())", "xs.append(ys[-1])", "RuntimeError"),
     "the gradient stops at a border": (2, "detach().requires_grad_()", "detach()", "does not require grad"),
     "nothing is gathered before backward": (

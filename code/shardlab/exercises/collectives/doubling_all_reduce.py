@@ -3,24 +3,31 @@
 import torch
 
 from ..checker import Case, Exercise
-from ..shared.messages import attempt, leave_input, log2, only_messages, returns, takes_at_most
+from ..evidence import leaves_arguments
+from ..shared.messages import attempt, log2, only_messages, returns, takes_at_most
 
 STARTER = '''\
 from shardlab.ranks import comm
 
 def my_doubling_all_reduce(x, group):
-    """The sum of all x on every rank, in log2(n) steps; n is a power of two."""
+    """Return the sum of all x, in log2(n) steps; n is a power of two."""
     rank, n = group.rank(), group.size()
     total = x.clone()
-    ...  # rank ^ 1 is your neighbour, rank ^ 2 its like at distance 2
+    ...  # rank ^ 1 is the neighbour, rank ^ 2 the partner at distance 2
     return total
 '''
 
 EXERCISE = Exercise(
     name="collectives.doubling_all_reduce",
-    prompt="Sum a short tensor over 2 or 4 ranks (or 8, or 16) in log2(n) steps, however many bytes that takes.",
+    prompt=(
+        "Sum a short tensor over 2 or 4 ranks (or 8, or 16) in log2(n) steps, however many bytes "
+        "that takes."
+    ),
     starter=STARTER,
-    hint="In the step of distance d = 1, 2, 4 ... swap your total with rank ^ d, and add what you get.",
+    hint=(
+        "In the step of distance d = 1, 2, 4 ... swap your total with rank ^ d, and add what you "
+        "receive."
+    ),
     points=2,
     cases=[
         Case(world_size=1, title="3 numbers", given=(3,)),
@@ -31,8 +38,8 @@ EXERCISE = Exercise(
     attempt=attempt,
     properties={
         "every rank has the sum": returns(lambda inputs, place: torch.stack(inputs).sum(dim=0)),
-        "the input stays what it was": leave_input,
-        "ranks talk in messages between two of them": only_messages,
+        "the input stays what it was": leaves_arguments,
+        "ranks send messages to one rank at a time": only_messages,
         "it takes log2(n) steps": takes_at_most(log2, "log2(n)"),
     },
 )

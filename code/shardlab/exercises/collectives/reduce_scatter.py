@@ -1,18 +1,19 @@
-"""Exercise: a reduce-scatter around a ring."""
+"""Exercise: a reduce-scatter around a ring, without a byte too many."""
 
 import torch
 
 from ..checker import Case, Exercise
-from ..shared.messages import attempt, leave_input, moves_at_most, only_messages, returns
+from ..evidence import leaves_arguments
+from ..shared.messages import attempt, moves_at_most, only_messages, returns
 from ..shared.steps import SEND
 
 STARTER = '''\
 from shardlab.ranks import comm
 
 def my_reduce_scatter(x, group):
-    """Sum over ranks, and keep rows rank*k to (rank+1)*k of the n*k rows."""
+    """Sum x over ranks, and return rows rank*k to (rank+1)*k of its n*k rows."""
     rank, n = group.rank(), group.size()
-    pieces = list(x.clone().chunk(n))  # piece i belongs to rank i in the end
+    pieces = list(x.clone().chunk(n))  # piece i ends on rank i
     for step in range(1, n):
         ...  # comm.exchange(piece, group, to=next_rank, source=rank_before)
     return pieces[rank]
@@ -20,11 +21,15 @@ def my_reduce_scatter(x, group):
 
 EXERCISE = Exercise(
     name="collectives.reduce_scatter",
-    prompt="Every rank gets the sum of its own rows only, and sends (n-1)/n of its tensor, not more.",
+    prompt=(
+        "Give every rank the sum of its own rows only, and let it send (n-1)/n of its tensor, not "
+        "more."
+    ),
     starter=STARTER,
     hint=(
-        "A piece starts its walk on the rank after its owner, and every rank on its way adds its own. So in step s, "
-        "rank r sends piece r - s to rank r + 1, and adds what it receives to its piece r - s - 1; all modulo n."
+        "A piece starts on the rank after its owner, and every rank that it passes adds its own. "
+        "So in step s, rank r sends piece r - s to rank r + 1, and adds what it receives to its "
+        "piece r - s - 1, all modulo n."
     ),
     points=3,
     cases=[
@@ -40,10 +45,10 @@ EXERCISE = Exercise(
         "every rank has the sum of its own rows": returns(
             lambda inputs, place: torch.stack(inputs).sum(dim=0).chunk(len(inputs))[place]
         ),
-        "the input stays what it was": leave_input,
-        "ranks talk in messages between two of them": only_messages,
+        "the input stays what it was": leaves_arguments,
+        "ranks send messages to one rank at a time": only_messages,
         "no rank sends more than (n-1)/n of its tensor": moves_at_most(
-            SEND, lambda numbers, ranks: (ranks - 1) / ranks * numbers, "(n-1)/n of its tensor"
+            SEND, lambda length, ranks: (ranks - 1) / ranks * length, "(n-1)/n of its tensor"
         ),
     },
 )

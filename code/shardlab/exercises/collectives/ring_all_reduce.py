@@ -5,14 +5,15 @@ from math import ceil
 import torch
 
 from ..checker import Case, Exercise
-from ..shared.messages import attempt, leave_input, moves_at_most, only_messages, returns, takes_at_most
+from ..evidence import leaves_arguments
+from ..shared.messages import attempt, moves_at_most, only_messages, returns, takes_at_most
 from ..shared.steps import SEND
 
 STARTER = '''\
 from shardlab.ranks import comm
 
 def my_ring_all_reduce(x, group):
-    """The sum of all x on every rank: a reduce-scatter, then an all-gather."""
+    """Return the sum of all x: by a reduce-scatter, then an all-gather."""
     rank, n = group.rank(), group.size()
     flat = x.flatten()  # its length need not be a multiple of n
     ...
@@ -21,11 +22,15 @@ def my_ring_all_reduce(x, group):
 
 EXERCISE = Exercise(
     name="collectives.ring_all_reduce",
-    prompt="Sum a tensor of any length over the ranks around a ring: 2(n-1) steps, 2(n-1)/n of the tensor sent.",
+    prompt=(
+        "Sum a tensor of any length over the ranks around a ring: 2(n-1) steps, 2(n-1)/n of the "
+        "tensor sent."
+    ),
     starter=STARTER,
     hint=(
-        "First the reduce-scatter. Then finished pieces go round: in step s (from 0), rank r sends piece r - s. "
-        "torch.nn.functional.pad(flat, (0, -len(flat) % n)) makes equal pieces possible; cut the zeros off at the end."
+        "First the reduce-scatter. Then finished pieces go round: in step s (from 0), rank r sends "
+        "piece r - s. torch.nn.functional.pad(flat, (0, -len(flat) % n)) makes equal pieces "
+        "possible; cut the zeros off at the end."
     ),
     points=4,
     cases=[
@@ -41,10 +46,12 @@ EXERCISE = Exercise(
     attempt=attempt,
     properties={
         "every rank has the sum": returns(lambda inputs, place: torch.stack(inputs).sum(dim=0)),
-        "the input stays what it was": leave_input,
-        "ranks talk in messages between two of them": only_messages,
+        "the input stays what it was": leaves_arguments,
+        "ranks send messages to one rank at a time": only_messages,
         "no rank sends more than 2(n-1) pieces of 1/n": moves_at_most(
-            SEND, lambda numbers, ranks: 2 * (ranks - 1) * ceil(numbers / ranks), "2(n-1) pieces of 1/n, rounded up"
+            SEND,
+            lambda length, ranks: 2 * (ranks - 1) * ceil(length / ranks),
+            "2(n-1) pieces of 1/n, rounded up",
         ),
         "it takes 2(n-1) steps": takes_at_most(lambda ranks: 2 * (ranks - 1), "2(n-1)"),
     },

@@ -1,4 +1,4 @@
-"""The exercises on composing methods, easiest first: composition.<file> is the name of each."""
+"""The exercises on composing methods, easiest first: composition.<file> names each."""
 
 from . import duties, gradient_norm, groups
 

@@ -1,4 +1,4 @@
-"""Exercise: which samples a rank of a mesh reads, and whether it writes its piece of the weights into a checkpoint."""
+"""Exercise: the samples that a rank of a mesh reads, and whether it writes to a checkpoint."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -8,27 +8,29 @@ from typing import Any
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, Judge
+from ..checker import Case, Exercise, Finding, Judge, describe
 
 Place = dict[str, int]
-AXES, SHOWN = ("tp", "dp", "pp"), 6  # samples that a report lists
+AXES = ("tp", "dp", "pp")
+SHOWN = 6  # samples that a report lists
+Problem = tuple[str, str]  # what was expected, and what came
 
 STARTER = '''\
 def my_duties(place, degrees, num_samples, zero):
-    """(samples, writes): what a rank reads of each batch, and whether it saves.
+    """Return (samples, writes): what a rank reads of a batch, and whether it saves.
 
     place: axis -> this rank's coordinate; degrees: axis -> ranks: "tp", "dp", "pp".
-    samples: indices of 0 to num_samples - 1; shares are equal to within one.
+    samples: numbers from 0 to num_samples - 1; shares are equal to within one.
     writes: whether it writes its piece of a matrix that tp cuts. Each number of the
-    model shall be written once. zero: whether replicas hold different pieces of it.
+    model is written once. zero: whether replicas hold different pieces of it.
     """
-    return range(num_samples), True  # everybody does everything: mend it
+    return range(num_samples), True  # every rank does everything: fix it
 '''
 
 
 @dataclass(frozen=True)
 class Duty:
-    """Of one rank; or in words what was returned instead."""
+    """What one rank reads and writes, or a description of what was returned instead."""
 
     place: Place
     samples: tuple[int, ...] = ()
@@ -37,12 +39,14 @@ class Duty:
 
 
 def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> list[Duty]:
-    """The duties of all ranks of the case."""
+    """Return the duties of all ranks of the case."""
     degrees, num_samples, zero = case.given
-    places = [
-        dict(zip(AXES, place, strict=True)) for place in product(*(range(degrees[axis]) for axis in AXES))
-    ]
-    return [_duty(function(dict(place), dict(degrees), num_samples, zero), place) for place in places]
+    numbers = product(*(range(degrees[axis]) for axis in AXES))
+    duties = []
+    for place in (dict(zip(AXES, each, strict=True)) for each in numbers):
+        found = function(dict(place), dict(degrees), num_samples, zero)
+        duties.append(_duty(found, place))
+    return duties
 
 
 def _duty(found: Any, place: Place) -> Duty:
@@ -50,19 +54,19 @@ def _duty(found: Any, place: Place) -> Duty:
         samples, writes = found
         return Duty(place, tuple(map(operator.index, samples)), bool(writes))
     except (TypeError, ValueError):
-        return Duty(place, trouble=f"{found!r:.60}, a {type(found).__name__}")
+        return Duty(place, trouble=describe(found))
 
 
-def judge(problem: Callable[[Case, Sequence[Duty]], tuple[str, str] | None]) -> Judge:
-    """Judges the duties of all ranks together. problem: what is expected and what was got, if that is wrong."""
+def judge(problem: Callable[[Case, Sequence[Duty]], Problem | None]) -> Judge:
+    """Judge the duties of all ranks together; `problem` returns None if they are right."""
 
-    def judge_duties(case: Case, seen: list[Any]) -> Finding | None:
+    def judge_duties(case: Case, observed: list[Any]) -> Finding | None:
         degrees, num_samples, zero = case.given
         given = f"degrees={degrees}, num_samples={num_samples}, zero={zero}"
-        for duty in seen[0]:
+        for duty in observed[0]:
             if duty.trouble:
                 return Finding(given, "(samples, writes)", duty.trouble)
-        wrong = problem(case, seen[0])
+        wrong = problem(case, observed[0])
         return None if wrong is None else Finding(given, *wrong)
 
     return judge_duties
@@ -76,8 +80,8 @@ def _brief(samples: Sequence[int]) -> str:
     return f"{list(samples[:SHOWN])}{' and more' if len(samples) > SHOWN else ''}"
 
 
-def same_samples(case: Case, duties: Sequence[Duty]) -> tuple[str, str] | None:
-    """Ranks of tp work on every token together, and the last stage has the targets of the first one's tokens."""
+def same_samples(case: Case, duties: Sequence[Duty]) -> Problem | None:
+    """Ask that the ranks of one model read alike: the last stage needs the first one's targets."""
     first: dict[int, Duty] = {}
     for duty in duties:
         other = first.setdefault(duty.place["dp"], duty)
@@ -87,24 +91,26 @@ def same_samples(case: Case, duties: Sequence[Duty]) -> tuple[str, str] | None:
     return None
 
 
-def each_sample(case: Case, duties: Sequence[Duty]) -> tuple[str, str] | None:
-    """Over the replicas, once."""
+def each_sample(case: Case, duties: Sequence[Duty]) -> Problem | None:
+    """Ask that the replicas together read each sample once."""
     _, num_samples, _ = case.given
-    read = sorted(sample for duty in duties if duty.place["tp"] == duty.place["pp"] == 0 for sample in duty.samples)
+    firsts = [duty for duty in duties if duty.place["tp"] == duty.place["pp"] == 0]
+    read = sorted(sample for duty in firsts for sample in duty.samples)
     if read != list(range(num_samples)):
         return "each sample on one replica", f"all replicas together: {_brief(read)}"
     return None
 
 
-def equal_shares(case: Case, duties: Sequence[Duty]) -> tuple[str, str] | None:
+def equal_shares(case: Case, duties: Sequence[Duty]) -> Problem | None:
+    """Ask for shares that differ by at most one."""
     counts = [len(duty.samples) for duty in duties]
     if max(counts) - min(counts) > 1:
         return "shares equal to within one", f"from {min(counts)} to {max(counts)} samples"
     return None
 
 
-def written_once(case: Case, duties: Sequence[Duty]) -> tuple[str, str] | None:
-    """A piece belongs to a place along tp and pp; under ZeRO, along dp, too."""
+def written_once(case: Case, duties: Sequence[Duty]) -> Problem | None:
+    """Ask for one writer of each piece: of a place along tp and pp, and under ZeRO along dp."""
     _, _, zero = case.given
     writers: dict[tuple[int, ...], int] = {}
     for duty in duties:
@@ -116,28 +122,36 @@ def written_once(case: Case, duties: Sequence[Duty]) -> tuple[str, str] | None:
     return None
 
 
+def _case(
+    title: str, num_samples: int, tp: int = 1, dp: int = 1, pp: int = 1, zero: bool = False
+) -> Case:
+    degrees = {"tp": tp, "dp": dp, "pp": pp}
+    return Case(world_size=tp * dp * pp, title=title, given=(degrees, num_samples, zero))
+
+
 EXERCISE = Exercise(
     name="composition.duties",
-    prompt="Say which samples each rank of a mesh reads, and which ranks write a checkpoint with every number once.",
+    prompt=(
+        "Say which samples each rank of a mesh reads, and which ranks write a checkpoint with "
+        "every number once."
+    ),
     starter=STARTER,
     hint=(
-        "The ranks that hold one model between them (tp and pp) read the same samples: only the coordinate along dp "
-        "decides. Replicas hold the same weights, unless ZeRO deals them out: then one of them is enough to write."
+        "The ranks that hold one model together (tp and pp) read the same samples: only the "
+        "coordinate along dp decides. Replicas hold the same weights, and one of them is enough to "
+        "write; with ZeRO each holds a piece of its own."
     ),
     points=2,
     pure=True,
     cases=[
-        Case(world_size=tp * dp * pp, title=title, given=({"tp": tp, "dp": dp, "pp": pp}, num_samples, zero))
-        for title, tp, dp, pp, num_samples, zero in [
-            ("one rank", 1, 1, 1, 3, False),
-            ("two replicas", 1, 2, 1, 4, False),
-            ("two tensor parallel ranks", 2, 1, 1, 3, False),
-            ("two stages", 1, 1, 2, 3, False),
-            ("two replicas with ZeRO", 1, 2, 1, 4, True),
-            ("three axes", 2, 2, 2, 4, False),
-            ("three axes with ZeRO", 2, 2, 2, 4, True),
-            ("unequal shares", 2, 4, 3, 10, False),
-        ]
+        _case("one rank", 3),
+        _case("two replicas", 4, dp=2),
+        _case("two tensor parallel ranks", 3, tp=2),
+        _case("two stages", 3, pp=2),
+        _case("two replicas with ZeRO", 4, dp=2, zero=True),
+        _case("three axes", 4, tp=2, dp=2, pp=2),
+        _case("three axes with ZeRO", 4, tp=2, dp=2, pp=2, zero=True),
+        _case("unequal shares", 10, tp=2, dp=4, pp=3),
     ],
     attempt=attempt,
     properties={

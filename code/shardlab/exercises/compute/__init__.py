@@ -1,4 +1,4 @@
-"""The exercises on computing, easiest first: compute.<file> is the name of each."""
+"""The exercises on computing, easiest first: compute.<file> names each."""
 
 from . import attainable, days_to_train, layer_flops
 

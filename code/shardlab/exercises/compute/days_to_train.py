@@ -1,4 +1,4 @@
-"""Exercise: days of training by 6 N D, and by 8 N D where every layer is computed twice in forward.
+"""Exercise: days of training, by 6 N D, or by 8 N D if backward computes every forward again.
 
 Narayanan et al. 2021, equation 4 and section 5.1 (https://arxiv.org/abs/2104.04473).
 """
@@ -8,36 +8,54 @@ from typing import Any
 
 from shardlab.costs.compute import time_to_train
 
-from .. import evidence
 from ..checker import Case, Exercise
+from ..shared import formulas
 
 STARTER = '''\
 def my_days_to_train(num_parameters, tokens, num_chips, reached, recomputes):
-    """Days to train a model of so many parameters on so many tokens.
+    """Return the days that it takes to train a model of num_parameters on tokens.
 
-    reached: FLOP/s that each chip reaches, not its peak.
+    reached: the FLOP/s that each chip reaches, which is less than its peak.
     recomputes: whether backward computes every layer's forward again.
     """
-    flops = num_parameters * tokens  # too few: mend it
+    flops = num_parameters * tokens  # too few: fix it
     return flops / reached
 '''
 
 
-def days(num_parameters: float, tokens: float, num_chips: int, reached: float, recomputes: bool) -> float:
+def days(
+    num_parameters: float, tokens: float, num_chips: int, reached: float, recomputes: bool
+) -> float:
+    """Compute the right answer."""
     if recomputes:
-        return time_to_train.megatron_days(num_parameters, tokens, num_chips=num_chips, rate=reached)
+        return time_to_train.megatron_days(
+            num_parameters, tokens, num_chips=num_chips, rate=reached
+        )
     return time_to_train.rule_of_thumb_days(
         num_parameters, tokens, num_chips=num_chips, peak=reached, utilisation=1.0
     )
 
 
-def case(title: str, *given: float, recomputes: bool = False) -> Case:
+def case(title: str, *numbers: float, recomputes: bool = False) -> Case:
+    """Make a case of these arguments."""
     names = ("num_parameters", "tokens", "num_chips", "reached")
-    return Case(world_size=1, title=title, given={**dict(zip(names, given, strict=True)), "recomputes": recomputes})
+    given = {**dict(zip(names, numbers, strict=True)), "recomputes": recomputes}
+    return Case(world_size=1, title=title, given=given)
 
 
 def alone(given: Mapping[str, Any]) -> bool:
+    """Say whether one chip trains, without recomputation."""
     return given["num_chips"] == 1 and not given["recomputes"]
+
+
+def shared(given: Mapping[str, Any]) -> bool:
+    """Say whether several chips train, without recomputation."""
+    return given["num_chips"] > 1 and not given["recomputes"]
+
+
+def repeated(given: Mapping[str, Any]) -> bool:
+    """Say whether every forward runs twice."""
+    return bool(given["recomputes"])
 
 
 EXERCISE = Exercise(
@@ -45,8 +63,8 @@ EXERCISE = Exercise(
     prompt="Say how many days a training run takes, from the size of the model and of its text.",
     starter=STARTER,
     hint=(
-        "Forward takes 2 FLOPs for each parameter and token, a multiplication and an addition; backward takes twice as "
-        "many; a second forward takes 2 more. A day has 86,400 seconds."
+        "Forward takes 2 FLOPs for each parameter and token, a multiplication and an addition; "
+        "backward takes twice as many; a second forward takes 2 more. A day has 86,400 seconds."
     ),
     points=1,
     pure=True,
@@ -57,10 +75,10 @@ EXERCISE = Exercise(
         case("GPT-3 on 1024 A100s", 175e9, 300e9, 1024, 140e12, recomputes=True),
         case("a trillion parameters on 3072 A100s", 1e12, 450e9, 3072, 163e12, recomputes=True),
     ],
-    attempt=evidence.call,
+    attempt=formulas.call,
     properties={
-        "one chip: forward and backward, in days": evidence.is_number(days, alone),
-        "chips share the work": evidence.is_number(days, lambda g: g["num_chips"] > 1 and not g["recomputes"]),
-        "a second forward takes a third more": evidence.is_number(days, lambda g: bool(g["recomputes"])),
+        "one chip: forward and backward, in days": formulas.is_number(days, alone),
+        "chips share the work": formulas.is_number(days, shared),
+        "a second forward takes a third more": formulas.is_number(days, repeated),
     },
 )

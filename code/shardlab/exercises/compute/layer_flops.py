@@ -1,4 +1,4 @@
-"""Exercise: FLOPs of one layer's forward, by part, against what torch's own formulas count on a real layer."""
+"""Exercise: FLOPs of one layer's forward, by part, against what torch counts on a real layer."""
 
 from collections.abc import Callable
 from functools import cache
@@ -12,16 +12,16 @@ from shardlab.ranks import transformer
 from shardlab.ranks.observe.saved_tensors import without_memory
 from shardlab.spec import TransformerSpec
 
-from .. import evidence
 from ..checker import Case, Exercise
+from ..shared import formulas
 
 PARTS = ("projections", "scores", "feed-forward")
 STARTER = '''\
 def my_layer_flops(batch, sequence, hidden, kv_hidden, ffn, gated):
-    """FLOPs of the forward pass of one transformer layer, by part.
+    """Return the FLOPs of the forward pass of one transformer layer, by part.
 
-    kv_hidden: width of the keys, and of the values; hidden where every head
-    has its own. gated: whether the feed-forward block has a third matrix.
+    kv_hidden: width of the keys, and of the values; equal to hidden if every head has
+    keys of its own. gated: whether the feed-forward block has a third matrix.
     Count matrix products alone, and every pair of tokens.
     """
     tokens = batch * sequence
@@ -31,15 +31,17 @@ def my_layer_flops(batch, sequence, hidden, kv_hidden, ffn, gated):
 
 
 def of(function: Callable[..., Any], x: torch.Tensor) -> float:
-    """FLOPs of one call; scores as two products, which is what every kernel computes."""
+    """Count the FLOPs of one call; the scores are two products, as in every kernel."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         function(x)
     return float(counter.get_total_flops())
 
 
 @cache
-def counted(batch: int, sequence: int, hidden: int, kv_hidden: int, ffn: int, gated: bool) -> dict[str, float]:
-    """Of a layer of the reference transformer, without memory for its numbers: any size can be counted."""
+def counted(
+    batch: int, sequence: int, hidden: int, kv_hidden: int, ffn: int, gated: bool
+) -> dict[str, float]:
+    """Count the FLOPs of a reference layer without memory for its numbers: any size is possible."""
     spec = TransformerSpec(
         vocab_size=1,
         context_length=sequence,
@@ -53,7 +55,8 @@ def counted(batch: int, sequence: int, hidden: int, kv_hidden: int, ffn: int, ga
     with without_memory():
         block, x = transformer.Block(spec), torch.empty(batch, sequence, hidden)
         attention = block.attention
-        projections = sum(of(matrix, x) for matrix in (attention.q, attention.k, attention.v, attention.out))
+        matrices = attention.q, attention.k, attention.v, attention.out
+        projections = sum(of(matrix, x) for matrix in matrices)
         return {
             "projections": projections,
             "scores": of(attention, x) - projections,
@@ -62,19 +65,21 @@ def counted(batch: int, sequence: int, hidden: int, kv_hidden: int, ffn: int, ga
 
 
 def case(title: str, *sizes: int, gated: bool = False) -> Case:
+    """Make a case of these arguments."""
     names = ("batch", "sequence", "hidden", "kv_hidden", "ffn")
-    return Case(world_size=1, title=title, given={**dict(zip(names, sizes, strict=True)), "gated": gated})
+    given = {**dict(zip(names, sizes, strict=True)), "gated": gated}
+    return Case(world_size=1, title=title, given=given)
 
 
-HEAD = 2  # numbers per head: FLOPs do not depend on it
+HEAD = 2  # numbers per head, which do not change the FLOPs
 EXERCISE = Exercise(
     name="compute.layer_flops",
     prompt="Say how many FLOPs the forward pass of one transformer layer takes, by part.",
     starter=STARTER,
     hint=(
-        "A product of [m, k] and [k, n] takes 2*m*k*n FLOPs. Projections: queries, keys, values and the output. "
-        "Scores: queries by keys, then scores by values; in each, every token meets every token of its sequence. "
-        "Feed-forward: up and down, and a gate."
+        "A product of [m, k] and [k, n] takes 2*m*k*n FLOPs. Projections: queries, keys, values "
+        "and the output. Scores: queries by keys, then scores by values; in each, every token "
+        "meets every token of its sequence. Feed-forward: up and down, and a gate."
     ),
     points=2,
     pure=True,
@@ -88,11 +93,11 @@ EXERCISE = Exercise(
         case("a layer of GPT-3", 1, 2048, 12288, 12288, 4 * 12288),
         case("a layer of Llama 3 8B", 1, 8192, 4096, 1024, 14336, gated=True),
     ],
-    attempt=evidence.call,
+    attempt=formulas.call,
     properties={
-        "returns the FLOPs of three parts": evidence.has_parts(*PARTS),
-        "projections": evidence.is_part("projections", counted),
-        "scores": evidence.is_part("scores", counted),
-        "feed-forward block": evidence.is_part("feed-forward", counted),
+        "returns the FLOPs of three parts": formulas.has_parts(*PARTS),
+        "projections": formulas.is_part("projections", counted),
+        "scores": formulas.is_part("scores", counted),
+        "feed-forward block": formulas.is_part("feed-forward", counted),
     },
 )

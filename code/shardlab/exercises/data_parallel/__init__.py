@@ -1,4 +1,4 @@
-"""The exercises on data parallelism, easiest first: data_parallel.<file> is the name of each."""
+"""The exercises on data parallelism, easiest first: data_parallel.<file> names each."""
 
 from . import average_gradients, average_gradients_fused, shard, step_with_accumulation
 

@@ -1,4 +1,4 @@
-"""The exercises of the failure lab, easiest first: failures.<file> is the name of each."""
+"""The exercises of the failure lab, easiest first: failures.<file> names each."""
 
 from . import first_nan_rank, save, straggler
 

@@ -1,8 +1,7 @@
-"""Exercise: which rank has the NaN, with one small message, and without touching a gradient."""
+"""Exercise: name the rank that has a NaN, with one small message, and leave gradients alone."""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,43 +11,40 @@ from shardlab import trace
 from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
-from ..checker import Case, Exercise, Finding
+from .. import evidence
+from ..checker import Case, Exercise, Finding, describe, on_each_rank
 
 STARTER = '''\
 from shardlab.ranks import comm
 
 def my_first_nan_rank(model, group):
-    """The lowest rank with a NaN or an infinity in a gradient; None: no rank has.
+    """Return the lowest rank with a NaN or an infinity in a gradient, or None.
 
     Called after backward and before the all-reduce. All ranks get the same answer.
     """
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     summed = [comm.all_reduce(gradient, group) for gradient in gradients]
-    # too late and too much: now all ranks have it. Mend it
+    # too late and too much: now all ranks have it. Fix it
     return group.rank() if any(each.isnan().any() for each in summed) else None
 '''
 
 BUDGET = 16  # bytes that go into the all-reduce
 NAN, INFINITY = math.nan, math.inf
-Sick = Mapping[int, tuple[int, float]]  # rank in the group -> which parameter's gradient, and what stands in it
+LARGE = 1e200  # finite, but its square is not
 FROZEN = 1  # the parameter without a gradient
+# rank in the group -> the number of a parameter, and what its gradient contains
+Sick = Mapping[int, tuple[int, float]]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What a rank's call returned, and left."""
-
-    result: Any
-    same: bool  # the gradients are the same tensors with the same bits
-    events: list[trace.Event]
-
-
-def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Seen:
-    """A model with gradients, one of them None; the sick ranks get their number into one place."""
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> evidence.Seen:
+    """Give every parameter but one a gradient, put NaN or infinity into some, and ask."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
     for place, parameter in enumerate(model.parameters()):
         if place != FROZEN:
-            parameter.grad = torch.full_like(parameter, 1e200 * (1 - 2 * (place % 2)))  # large, and finite
+            sign = 1 - 2 * (place % 2)
+            parameter.grad = torch.full_like(parameter, sign * LARGE)
     place, number = case.given.get(group.rank(), (None, 0.0))
     if place is not None:
         gradient = list(model.parameters())[place].grad
@@ -57,50 +53,49 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
     before = [(p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
     with ledger.Ledger() as book:
         result = function(model, group)
-    same = all(_same(p.grad, *was) for p, was in zip(model.parameters(), before, strict=True))
+    pairs = enumerate(zip(model.parameters(), before, strict=True))
+    changed = [f"gradient {place}" for place, (p, was) in pairs if not _same(p.grad, *was)]
     if isinstance(result, Tensor) and result.numel() == 1:
         result = result.item()
-    return Seen(result if isinstance(result, int | float | None) else f"{result!r:.60}", same, book.events)
+    kept = result if isinstance(result, int | float | None) else describe(result)
+    return evidence.Seen(result=kept, changed=changed, events=book.events)
 
 
 def _same(now: Tensor | None, was: Tensor | None, copy: Tensor | None) -> bool:
+    """Say whether a gradient is the same tensor with the same bits: NaN equals nothing."""
     if now is None or copy is None:
         return now is copy
     return now is was and torch.equal(now.view(torch.int64), copy.view(torch.int64))
 
 
-def names_the_rank(case: Case, seen: list[Seen]) -> Finding | None:
+@on_each_rank
+def names_the_rank(case: Case, rank: int, seen: evidence.Seen) -> Finding | None:
+    """Compare the answer with the lowest rank that has NaN or infinity."""
     right = min(case.given) if case.given else None
-    for rank, mine in enumerate(seen):
-        if mine.result is None or right is None:
-            holds = mine.result is right
-        else:
-            holds = mine.result == right and not isinstance(mine.result, bool)
-        if not holds:
-            return Finding(_told(case), f"{right} on every rank", f"{mine.result!r} on rank {rank}")
-    return None
+    got = seen.result
+    if got == right and not isinstance(got, bool):  # True == 1
+        return None
+    return Finding(_given(case), f"{right} on every rank", f"{got!r} on rank {rank}")
 
 
-def leaves_gradients(case: Case, seen: list[Seen]) -> Finding | None:
-    for rank, mine in enumerate(seen):
-        if not mine.same:
-            return Finding(_told(case), "the same gradients afterwards", f"other ones on rank {rank}")
-    return None
+@on_each_rank
+def sends_little(case: Case, rank: int, seen: evidence.Seen) -> Finding | None:
+    """Ask for one all-reduce at most, of at most BUDGET bytes."""
+    events = trace.communication(seen.events)
+    small = [event.op == "all_reduce" and event.nbytes <= BUDGET for event in events]
+    if len(events) <= 1 and all(small):
+        return None
+    sent = ", ".join(f"{event.op} of {event.nbytes} bytes" for event in events)
+    expected = f"one all_reduce of at most {BUDGET} bytes"
+    return Finding(_given(case), expected, f"{sent} on rank {rank}")
 
 
-def sends_little(case: Case, seen: list[Seen]) -> Finding | None:
-    for rank, mine in enumerate(seen):
-        events = trace.communication(mine.events)
-        within = len(events) <= 1 and all(each.op == "all_reduce" and each.nbytes <= BUDGET for each in events)
-        if not within:
-            sent = ", ".join(f"{each.op} of {each.nbytes} bytes" for each in events)
-            return Finding(_told(case), f"one all_reduce of at most {BUDGET} bytes", f"{sent} on rank {rank}")
-    return None
-
-
-def _told(case: Case) -> str:
-    where = ", ".join(f"{number} in gradient {place} of rank {rank}" for rank, (place, number) in case.given.items())
-    return f"{where or 'all gradients finite'} (gradient {FROZEN} is None)"
+def _given(case: Case) -> str:
+    numbers = [
+        f"{number} in gradient {place} of rank {rank}"
+        for rank, (place, number) in case.given.items()
+    ]
+    return f"{', '.join(numbers) or 'all gradients finite'} (gradient {FROZEN} is None)"
 
 
 def _case(world_size: int, title: str, sick: Sick, group_size: int | None = None) -> Case:
@@ -109,11 +104,15 @@ def _case(world_size: int, title: str, sick: Sick, group_size: int | None = None
 
 EXERCISE = Exercise(
     name="failures.first_nan_rank",
-    prompt="Find the lowest rank with a NaN or an infinity in a gradient: one all-reduce of at most 16 bytes.",
+    prompt=(
+        "Find the lowest rank with a NaN or an infinity in a gradient, with one all-reduce of at "
+        "most 16 bytes."
+    ),
     starter=STARTER,
     hint=(
-        "Every rank says its own number if it is ill, and group.size() if it is not; then take the minimum over "
-        "ranks. torch.isfinite knows NaN and infinity. Some gradients are None."
+        "Every rank gives its own number if its gradients are ill, and group.size() if they are "
+        "not; the minimum over ranks is the answer. torch.isfinite knows NaN and infinity. Some "
+        "gradients are None."
     ),
     points=3,
     cases=[
@@ -129,7 +128,7 @@ EXERCISE = Exercise(
     attempt=attempt,
     properties={
         "all ranks name the first rank that is ill": names_the_rank,
-        "the gradients stay what they were": leaves_gradients,
+        "the gradients stay what they were": evidence.leaves_arguments,
         "one all-reduce of at most 16 bytes": sends_little,
     },
 )

@@ -1,8 +1,9 @@
-"""Exercise: a file that survives a kill, tried at every moment at which the operating system can be asked for one.
+"""Exercise: write a file that survives a kill, at every moment at which a kill can be provoked.
 
-A child of this process calls the learner's function and is killed: before each operation on a name in the folder (they
-are heard by an audit hook, https://peps.python.org/pep-0578/), and in the middle of writing (a limit on the size of
-files, after which the kernel sends SIGXFSZ, https://man7.org/linux/man-pages/man2/setrlimit.2.html).
+A child of this process calls the learner's function and is killed: before each operation on a name
+in the folder, which an audit hook hears (https://peps.python.org/pep-0578/), and in the middle of
+writing, by a limit on the size of files, after which the kernel sends SIGXFSZ
+(https://man7.org/linux/man-pages/man2/setrlimit.2.html).
 """
 
 import os
@@ -17,42 +18,46 @@ from typing import Any, NamedTuple, NoReturn
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding
+from ..checker import Case, Exercise, Finding, on_each_rank
 
 STARTER = '''\
 def my_save(data, path):
     """Write data (bytes) to path, so that a kill at any moment leaves a whole file.
 
-    Either the one that was there before, or the new one. What a killed save has
-    left in the folder must not disturb the next one.
+    It is either the old file or the new one. Whatever a killed save has left in the
+    folder must not disturb the next save.
     """
-    with open(path, "wb") as file:  # from here on the old one is gone: mend it
+    with open(path, "wb") as file:  # from here on the old file is gone: fix it
         file.write(data)
 '''
 
 MAX_OPERATIONS = 12  # on names in the folder: a save needs two
-FINISHED, RAISED = 0, 7  # exit codes of a child that was not killed
+FINISHED, RAISED = 0, 7  # exit codes of a child that was not killed; a signal's are negative
+Hook = Callable[[str, tuple[Any, ...]], None]  # the event, and its arguments
 
 
 class Given(NamedTuple):
-    """What is there before, and what is to be saved."""
+    """The file that exists before, and what is to be saved."""
 
     old: bytes | None
     new: bytes
 
 
 @dataclass
-class Seen:
-    """What stood in the file after each moment."""
+class Saved:
+    """The file's content after a kill at each moment, by the moment in words; None: no file."""
 
-    after_kill: dict[str, bytes | None] = field(default_factory=dict)  # by moment, in words
-    after_next: dict[str, bytes | None] = field(default_factory=dict)  # after another save, which nobody killed
+    after_kill: dict[str, bytes | None] = field(default_factory=dict)
+    after_next: dict[str, bytes | None] = field(default_factory=dict)  # another save, not killed
     unkilled: bytes | None = None
 
 
-def attempt(function: Callable[..., Any], group: comm.Group | None, case: Case, rank: int) -> Seen:
-    """Saves once without a kill, and then with one at every moment there is."""
-    seen, given = Seen(), case.given
+def attempt(
+    function: Callable[..., Any], group: comm.Group | None, case: Case, rank: int
+) -> Saved:
+    """Save once without a kill, and then with a kill at every moment."""
+    seen = Saved()
+    given = case.given
     with tempfile.TemporaryDirectory() as folder:
         path = _prepared(folder, given.old)
         _in_child(function, given.new, path)
@@ -61,7 +66,7 @@ def attempt(function: Callable[..., Any], group: comm.Group | None, case: Case, 
         for written in (None, 0, len(given.new) // 2):
             with tempfile.TemporaryDirectory() as folder:
                 path = _prepared(folder, given.old)
-                if _in_child(function, given.new, path, number, written) >= 0:  # it came to its end
+                if _in_child(function, given.new, path, number, written) >= 0:  # it finished
                     if written is None:
                         return seen  # there are no more operations
                     continue
@@ -73,9 +78,11 @@ def attempt(function: Callable[..., Any], group: comm.Group | None, case: Case, 
 
 
 def _moment(number: int, written: int | None, size: int) -> str:
-    """In words."""
+    """Describe the moment of a kill."""
     operation = f"operation {number + 1} on a name in the folder"
-    return f"before {operation}" if written is None else f"after {operation}, {written} of {size} bytes written"
+    if written is None:
+        return f"before {operation}"
+    return f"after {operation}, {written} of {size} bytes written"
 
 
 def _prepared(folder: str, old: bytes | None) -> Path:
@@ -90,9 +97,13 @@ def _content(path: Path) -> bytes | None:
 
 
 def _in_child(
-    function: Callable[..., Any], data: bytes, path: Path, number: int | None = None, written: int | None = None
+    function: Callable[..., Any],
+    data: bytes,
+    path: Path,
+    number: int | None = None,
+    written: int | None = None,
 ) -> int:
-    """Save in a child, killed at a moment if one is given; its exit code, negative for a signal."""
+    """Save in a child, killed at a moment if one is given; return its exit code."""
     child = os.fork()
     if child == 0:
         _save_and_leave(function, data, path, number, written)
@@ -104,7 +115,7 @@ def _save_and_leave(
 ) -> NoReturn:
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and reports an error instead
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and raises
         if number is not None:
             sys.addaudithook(_killer(str(path.parent), number, written))
         function(data, str(path))
@@ -113,10 +124,10 @@ def _save_and_leave(
     os._exit(FINISHED)
 
 
-def _killer(folder: str, number: int, written: int | None) -> Callable[[str, tuple[Any, ...]], None]:
-    """A hook that lets so many operations on names in the folder pass; before the next it ends this process.
+def _killer(folder: str, number: int, written: int | None) -> Hook:
+    """Return a hook that ends this process before operation `number` on a name in the folder.
 
-    Or lets it go on, until it wants to make a file longer than `written` bytes.
+    written: let the operation pass instead, and end the process when a file exceeds this size.
     """
     left = [number]
 
@@ -137,42 +148,51 @@ def _is_in(folder: str, argument: Any) -> bool:
     return isinstance(argument, str | os.PathLike) and folder in str(argument)
 
 
-def writes_the_new(case: Case, seen: list[Seen]) -> Finding | None:
-    if seen[0].unkilled == case.given.new:
+@on_each_rank
+def writes_the_new(case: Case, rank: int, seen: Saved) -> Finding | None:
+    """Ask that a save without a kill writes the new file."""
+    if seen.unkilled == case.given.new:
         return None
-    return Finding("a save that nobody kills", _told(case, case.given.new), _told(case, seen[0].unkilled))
+    return Finding("a save without a kill", "the new file", _describe(case, seen.unkilled))
 
 
-def survives(case: Case, seen: list[Seen]) -> Finding | None:
-    for moment, content in seen[0].after_kill.items():
+@on_each_rank
+def survives(case: Case, rank: int, seen: Saved) -> Finding | None:
+    """Ask that a kill leaves the old file or the new one."""
+    for moment, content in seen.after_kill.items():
         if content not in (case.given.old, case.given.new):
-            old = "no file" if case.given.old is None else "the old one"
-            return Finding(f"killed {moment}", f"{old}, or the new one", _told(case, content))
+            old = "no file" if case.given.old is None else "the old file"
+            shown = _describe(case, content)
+            return Finding(f"killed {moment}", f"{old}, or the new file", shown)
     return None
 
 
-def saves_again(case: Case, seen: list[Seen]) -> Finding | None:
-    for moment, content in seen[0].after_next.items():
+@on_each_rank
+def saves_again(case: Case, rank: int, seen: Saved) -> Finding | None:
+    """Ask that the save after a kill writes the new file."""
+    for moment, content in seen.after_next.items():
         if content != case.given.new:
-            return Finding(f"killed {moment}; then saved again", _told(case, case.given.new), _told(case, content))
+            given = f"killed {moment}; then saved again"
+            return Finding(given, "the new file", _describe(case, content))
     return None
 
 
-def _told(case: Case, content: bytes | None) -> str:
+def _describe(case: Case, content: bytes | None) -> str:
     if content is None:
         return "no file"
-    names = {case.given.old: "the old file", case.given.new: "the new one"}
-    return names.get(content, f"a file of {len(content)} bytes, neither the old one nor the new one")
+    names = {case.given.old: "the old file", case.given.new: "the new file"}
+    strange = f"a file of {len(content)} bytes, neither the old one nor the new one"
+    return names.get(content, strange)
 
 
 NEW = bytes(range(1, 251)) * 400  # 100 kB: more than any buffer of Python's files
 EXERCISE = Exercise(
     name="failures.save",
-    prompt="Write a file so that a kill at any moment leaves the old one or the new one, whole.",
+    prompt="Write a file so that a kill at any moment leaves the old file or the new one, whole.",
     starter=STARTER,
     hint=(
-        "Write under another name in the same folder, close the file, and then give it its name with os.replace, "
-        "which is all or nothing. (For a power cut, too, os.fsync the file before.)"
+        "Write to another name in the same folder, close the file, and rename it with os.replace, "
+        "which is all or nothing. (To survive a power cut too, os.fsync the file before.)"
     ),
     points=3,
     pure=True,

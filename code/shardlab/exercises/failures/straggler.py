@@ -1,4 +1,4 @@
-"""Exercise: the rank for which the others wait, from a trace."""
+"""Exercise: name the rank for which the others wait, from a trace."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,37 +7,39 @@ from shardlab.costs.traces import waiting
 from shardlab.ranks import comm
 from shardlab.trace import Event
 
-from ..checker import Case, Exercise, Finding
+from ..checker import Case, Exercise, Finding, describe, on_each_rank
 
 STARTER = '''\
 def my_straggler(events):
-    """The rank for which the others waited longest, over the whole trace.
+    """Return the rank for which the others waited longest, over the whole trace.
 
-    events: of all ranks, in any order; each has rank, kind, op, group, start and
-    end (in seconds). Of kind "communicate" there are collectives only. The k-th
-    of a group is one collective on all its ranks: all wait for the last to start.
+    events: of all ranks, in any order; each has rank, kind, op, group, start and end
+    (in seconds). Those of kind "communicate" are collectives. The k-th of a group is
+    one collective on all its ranks: all of them wait for the last rank to start.
     """
     longest = max(events, key=lambda event: event.end - event.start)
-    return longest.rank  # the rank with the longest all-reduce waits: mend it
+    return longest.rank  # the rank with the longest all-reduce waits: fix it
 '''
 
-Arrivals = Mapping[tuple[int, ...], list[list[float]]]  # group -> for each of its collectives when its ranks came
+# group -> for each of its collectives, when each of its ranks came
+Arrivals = Mapping[tuple[int, ...], list[list[float]]]
+RUN = 0.1  # s that a collective runs once its last rank has come
 
 
 def trace_of(arrivals: Arrivals) -> list[Event]:
-    """A trace in which each collective ends 0.1 s after its last rank came; ranks compute until they come."""
+    """Make a trace in which ranks compute until they come to a collective."""
     events = []
     for group, times in arrivals.items():
         for came in times:
+            end = max(came) + RUN
             for rank, start in zip(group, came, strict=True):
-                end = max(came) + 0.1
                 events.append(Event(rank, "communicate", "all_reduce", group, 4, start, end))
                 events.append(Event(rank, "compute", "backward", (rank,), 0, start - 0.5, start))
     return sorted(events, key=lambda event: (event.end, -event.rank))  # not by start
 
 
 def straggler(events: list[Event]) -> int:
-    """What should come out."""
+    """Compute the right answer."""
     cost: dict[int, float] = {}
     for (_, last), seconds in waiting.who_waits(events).items():
         cost[last] = cost.get(last, 0.0) + seconds
@@ -45,18 +47,23 @@ def straggler(events: list[Event]) -> int:
 
 
 def attempt(function: Any, group: comm.Group | None, case: Case, rank: int) -> Any:
+    """Return what the function finds in the trace."""
     return function(trace_of(case.given))
 
 
-def names_the_rank(case: Case, seen: list[Any]) -> Finding | None:
-    right, got = straggler(trace_of(case.given)), seen[0]
-    if type(got) is int and got == right:
+@on_each_rank
+def names_the_rank(case: Case, rank: int, seen: Any) -> Finding | None:
+    """Compare the answer with the rank for which the others waited longest."""
+    right = straggler(trace_of(case.given))
+    if type(seen) is int and seen == right:
         return None
-    told = "; ".join(f"group {group} came at {times} s" for group, times in case.given.items())
-    return Finding(told, f"rank {right}", f"{got!r:.60}")
+    groups = [f"group {group} came at {times} s" for group, times in case.given.items()]
+    got = f"{seen}" if type(seen) is int else describe(seen)
+    return Finding("; ".join(groups), f"rank {right}", got)
 
 
 def arrivals(ranks: int, *times: list[float]) -> dict[tuple[int, ...], list[list[float]]]:
+    """List when all ranks came to each collective, in one group."""
     return {tuple(range(ranks)): list(times)}
 
 
@@ -65,15 +72,20 @@ EXERCISE = Exercise(
     prompt="Name the rank for which the others waited longest, from the events of all ranks.",
     starter=STARTER,
     hint=(
-        "Sort each rank's communications of each group by their start: equal places are one collective. Each of its "
-        "ranks waits from its own start to the latest start; add that up under the rank that started last."
+        "Sort each rank's collectives of each group by their start: the k-th of every rank are one "
+        "collective. Each of its ranks waits from its own start to the latest start; add that up "
+        "under the rank that started last."
     ),
     points=2,
     pure=True,
     cases=[
         Case(world_size=2, title="one collective", given=arrivals(2, [1.0, 3.0])),
         Case(world_size=2, title="two collectives", given=arrivals(2, [1.0, 1.5], [4.0, 2.0])),
-        Case(world_size=4, title="always late", given=arrivals(4, [1, 1, 2, 1], [4, 3, 5, 3], [7, 7, 8, 6])),
+        Case(
+            world_size=4,
+            title="always late",
+            given=arrivals(4, [1, 1, 2, 1], [4, 3, 5, 3], [7, 7, 8, 6]),
+        ),
         Case(
             world_size=4,
             title="often a little, once a lot",
@@ -82,7 +94,11 @@ EXERCISE = Exercise(
         Case(
             world_size=4,
             title="two groups",
-            given={(0, 1): [[1.0, 2.0], [5.0, 5.5]], (2, 3): [[1.0, 1.0], [4.0, 2.0]], (1, 3): [[7.0, 7.5]]},
+            given={
+                (0, 1): [[1.0, 2.0], [5.0, 5.5]],
+                (2, 3): [[1.0, 1.0], [4.0, 2.0]],
+                (1, 3): [[7.0, 7.5]],
+            },
         ),
     ],
     attempt=attempt,

@@ -1,4 +1,4 @@
-"""The exercises on interconnects, easiest first: interconnects.<file> is the name of each."""
+"""The exercises on interconnects, easiest first: interconnects.<file> names each."""
 
 from . import fair_rates, message_seconds, network_share, two_levels
 

@@ -1,4 +1,4 @@
-"""The exercises on memory, easiest first: memory.<file> is the name of each."""
+"""The exercises on memory, easiest first: memory.<file> names each."""
 
 from . import activation_bytes, checkpoint, model_states
 

@@ -1,7 +1,7 @@
-"""Exercise: activation checkpointing, with a budget: after forward only inputs and result are there.
+"""Exercise: activation checkpointing, which keeps only the inputs between forward and backward.
 
-Numbers are float64 and the reference is the function itself, without a checkpoint. Random numbers are drawn between
-forward and backward, as a model's other layers would.
+Numbers are float64, and the reference is the function itself, without a checkpoint. Random numbers
+are drawn between forward and backward, as a model's other layers would.
 """
 
 from collections.abc import Callable
@@ -16,34 +16,36 @@ from torch.nn import functional as F
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, Judge
+from ..checker import Case, Exercise, Finding, Judge, on_each_rank
 
-SIZE, SLACK = 64, 8 * 1024  # rows and columns of an input; bytes for the state of the random numbers
+SIZE = 64  # rows and columns of an input
+SLACK = 8 * 1024  # bytes, for the state of the random numbers
 STARTER = '''\
 import torch
 
 def my_checkpoint(function, *inputs):
-    """function(*inputs), keeping only the inputs for backward.
+    """Return function(*inputs), and keep only the inputs for backward.
 
-    The inputs are tensors, the result is one tensor; `function` may use
-    parameters of its own, and dropout. At least one input needs a gradient.
+    The inputs are tensors, the result is one tensor; `function` may have parameters
+    of its own, and dropout. At least one input needs a gradient.
     """
-    return function(*inputs)  # keeps everything: mend it
+    return function(*inputs)  # keeps everything: fix it
 '''
 
 
 @dataclass(frozen=True)
 class Given:
-    """A function to checkpoint, and what it gets."""
+    """A function to checkpoint, and its inputs."""
 
     make: Callable[[], nn.Module]
     needs: tuple[bool, ...] = (True,)  # which inputs need a gradient
     times: int = 1  # checkpoints in a row, each with the result of the one before
 
     def build(self) -> tuple[nn.Module, list[Tensor]]:
-        """The same every time."""
+        """Make the module and its inputs, the same every time."""
         torch.manual_seed(0)
-        inputs = [torch.randn(SIZE, SIZE, dtype=torch.float64).requires_grad_(need) for need in self.needs]
+        drawn = [torch.randn(SIZE, SIZE, dtype=torch.float64) for _ in self.needs]
+        inputs = [x.requires_grad_(need) for x, need in zip(drawn, self.needs, strict=True)]
         return self.make().double(), inputs
 
 
@@ -51,33 +53,40 @@ class Waves(nn.Module):
     """Several steps between the inputs and the result, without parameters."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        """Multiply what comes of each input."""
         return torch.stack([x.sin().exp().tanh() for x in inputs]).prod(dim=0)
 
 
 class Dropped(nn.Module):
+    """A step with dropout."""
+
     def forward(self, x: Tensor) -> Tensor:
+        """Drop half of the numbers."""
         return F.dropout(x.sin(), 0.5).exp()
 
 
 def layers() -> nn.Module:
+    """Make two layers with parameters."""
     return nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, SIZE), nn.Tanh())
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What came of one checkpoint, or of none."""
+@dataclass(frozen=True, kw_only=True)
+class Checkpointed(evidence.Seen):
+    """What came of forward and backward, with a checkpoint or without; `result` is the output."""
 
-    result: Tensor | None
     gradients: evidence.Named  # of the inputs, in their order
-    parameters: evidence.Named
+    parameters: evidence.Named  # their gradients
     held: int  # bytes, after forward
     calls: int  # of the function
     next_random: Tensor  # drawn after backward
 
 
-def attempt(function: Callable[..., Any], group: comm.Group | None, case: Case, rank: int) -> Seen:
-    """Forward, other random numbers, backward; the inputs are used outside of the checkpoint, too."""
-    (module, inputs), calls = case.given.build(), []
+def attempt(
+    function: Callable[..., Any], group: comm.Group | None, case: Case, rank: int
+) -> Checkpointed:
+    """Run forward, draw a number, run backward; the inputs have a use beside the checkpoint."""
+    module, inputs = case.given.build()
+    calls = []
 
     def counted(*tensors: Tensor) -> Tensor:
         calls.append(1)
@@ -91,25 +100,34 @@ def attempt(function: Callable[..., Any], group: comm.Group | None, case: Case, 
         nbytes = held.nbytes
     torch.rand(1)
     if isinstance(result, Tensor) and result.requires_grad:
-        outside = sum((x.square().sum() for x in inputs if x.requires_grad), torch.zeros(()))
-        ((result * torch.arange(1.0, SIZE + 1)).sum() + outside).backward()
-    gradients = {f"input {place}": x.grad for place, x in enumerate(inputs)}
-    shown = result.detach() if isinstance(result, Tensor) else None
-    return Seen(shown, gradients, evidence.gradients(module), nbytes, len(calls), torch.rand(1))
+        squares = [x.square().sum() for x in inputs if x.requires_grad]
+        weighted = (result * torch.arange(1.0, SIZE + 1)).sum()
+        (weighted + torch.stack(squares).sum()).backward()
+    return Checkpointed(
+        result=result.detach() if isinstance(result, Tensor) else None,
+        gradients={f"input {place}": x.grad for place, x in enumerate(inputs)},
+        parameters=evidence.gradients(module),
+        held=nbytes,
+        calls=len(calls),
+        next_random=torch.rand(1),
+    )
 
 
 @cache
-def plain(case: Case) -> Seen:
-    """The same without a checkpoint, and without touching the learner's random numbers: judges sit in their process."""
+def plain(case: Case) -> Checkpointed:
+    """Run the same without a checkpoint.
+
+    Judges run in the learner's process, so the state of its random numbers is restored.
+    """
     with torch.random.fork_rng(devices=[]):
         return attempt(lambda function, *inputs: function(*inputs), None, case, 0)
 
 
-def same(part: Callable[[Seen], evidence.Named]) -> Judge:
-    """Each of these tensors is what it is without a checkpoint."""
+def same(part: Callable[[Checkpointed], evidence.Named]) -> Judge:
+    """Compare these tensors with those of a run without a checkpoint."""
 
-    def judge(case: Case, seen: list[Seen]) -> Finding | None:
-        got = part(seen[0])
+    def judge(case: Case, observed: list[Checkpointed]) -> Finding | None:
+        got = part(observed[0])
         for name, expected in part(plain(case)).items():
             mine = got.get(name)
             if expected is None and mine is None:
@@ -123,40 +141,52 @@ def same(part: Callable[[Seen], evidence.Named]) -> Judge:
     return judge
 
 
-def holds_inputs_and_result(case: Case, seen: list[Seen]) -> Finding | None:
-    budget = case.given.times * SIZE * SIZE * 8 + SLACK
-    if seen[0].held <= budget:
+@on_each_rank
+def holds_inputs_and_result(case: Case, rank: int, seen: Checkpointed) -> Finding | None:
+    """Ask that forward leaves the inputs and the result, and no more."""
+    one = SIZE * SIZE * 8
+    budget = case.given.times * one + SLACK
+    if seen.held <= budget:
         return None
-    given = f"inputs of {SIZE * SIZE * 8:,} bytes each, {case.given.times} result(s) of as many"
-    return Finding(given, f"at most {budget:,} bytes more after forward", f"{seen[0].held:,} bytes")
+    given = f"inputs of {one:,} bytes each, {case.given.times} result(s) of as many"
+    expected = f"at most {budget:,} bytes more after forward"
+    return Finding(given, expected, f"{seen.held:,} bytes")
 
 
-def runs_twice(case: Case, seen: list[Seen]) -> Finding | None:
+@on_each_rank
+def runs_twice(case: Case, rank: int, seen: Checkpointed) -> Finding | None:
+    """Ask that the function runs once in forward and once in backward."""
     right = 2 * case.given.times
-    if seen[0].calls == right:
+    if seen.calls == right:
         return None
-    return Finding(case.title, f"{right} calls of the function, half of them in backward", f"{seen[0].calls} calls")
+    expected = f"{right} calls of the function, half of them in backward"
+    return Finding(case.title, expected, f"{seen.calls} calls")
 
 
 EXERCISE = Exercise(
     name="memory.checkpoint",
-    prompt="Compute a function without keeping what backward needs of it: backward computes it once more.",
+    prompt=(
+        "Compute a function without keeping what its backward needs: backward computes it again."
+    ),
     starter=STARTER,
     hint=(
         "Write a torch.autograd.Function. Its forward runs without recording; keep the inputs with "
-        "ctx.save_for_backward, and torch.get_rng_state(). In backward detach the inputs, call the function again "
-        "under torch.enable_grad(), and call backward on what it returns. torch.random.fork_rng(devices=[]) puts the "
-        "random numbers back afterwards."
+        "ctx.save_for_backward, and torch.get_rng_state(). In backward detach the inputs, call the "
+        "function again under torch.enable_grad(), and call backward on what it returns. "
+        "torch.random.fork_rng(devices=[]) restores the random numbers afterwards."
     ),
     points=4,
     pure=True,
     cases=[
-        Case(world_size=1, title="one input", given=Given(Waves)),
-        Case(world_size=1, title="two inputs", given=Given(Waves, (True, True))),
-        Case(world_size=1, title="an input that needs no gradient", given=Given(Waves, (False, True))),
-        Case(world_size=1, title="layers with parameters", given=Given(layers)),
-        Case(world_size=1, title="dropout", given=Given(Dropped)),
-        Case(world_size=1, title="two with dropout in a row", given=Given(Dropped, times=2)),
+        Case(world_size=1, title=title, given=given)
+        for title, given in {
+            "one input": Given(Waves),
+            "two inputs": Given(Waves, (True, True)),
+            "an input that needs no gradient": Given(Waves, (False, True)),
+            "layers with parameters": Given(layers),
+            "dropout": Given(Dropped),
+            "two with dropout in a row": Given(Dropped, times=2),
+        }.items()
     ],
     attempt=attempt,
     properties={
@@ -165,6 +195,8 @@ EXERCISE = Exercise(
         "parameters get the same gradients": same(lambda seen: seen.parameters),
         "after forward only inputs and result are there": holds_inputs_and_result,
         "the function runs once in forward and once in backward": runs_twice,
-        "random numbers go on as without": same(lambda seen: {"the next random number": seen.next_random}),
+        "random numbers go on as without": same(
+            lambda seen: {"the next random number": seen.next_random}
+        ),
     },
 )

@@ -1,5 +1,5 @@
-"""The exercises on pipeline parallelism, easiest first: pipeline.<file> is the name of each."""
+"""The exercises on pipeline parallelism, easiest first: pipeline.<file> names each."""
 
-from . import bubble, cut, one_f_one_b
+from . import bubble, cut, eager
 
-EXERCISES = (bubble.EXERCISE, one_f_one_b.EXERCISE, cut.EXERCISE)
+EXERCISES = (bubble.EXERCISE, eager.EXERCISE, cut.EXERCISE)

@@ -1,4 +1,4 @@
-"""The exercises on planning, easiest first: planner.<file> is the name of each."""
+"""The exercises on planning, easiest first: planner.<file> names each."""
 
 from . import choose, layouts, step_seconds
 

@@ -6,55 +6,64 @@ from typing import Any
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, Judge
+from ..checker import Case, Exercise, Finding, Judge, describe, on_each_rank
 
 STARTER = '''\
 def my_layouts(gpus, gpus_per_node, heads, layers, batch):
-    """Every (tp, pp, dp) that uses all GPUs, as a list.
+    """Return every (tp, pp, dp) that uses all GPUs, as a list.
 
-    tp ranks share heads and stay in a node that they fill evenly; pp stages
-    have equally many layers; dp replicas have equally many sequences.
+    tp ranks share the heads evenly, and tp divides the GPUs of a node; pp stages have
+    the same number of layers; dp replicas have the same number of sequences.
     """
-    return [(1, 1, gpus)]  # one of them, perhaps: mend it
+    return [(1, 1, gpus)]  # one of them, perhaps: fix it
 '''
 Triple = tuple[int, int, int]
+Given = dict[str, int]  # the arguments by name
 NAMES = ("gpus", "gpus_per_node", "heads", "layers", "batch")
 
 
 def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Any:
+    """Return the layouts, or a description of what came instead."""
     answer = function(*case.given)
     try:
         return [(int(tp), int(pp), int(dp)) for tp, pp, dp in answer]
     except (TypeError, ValueError):
-        return f"{answer!r:.60}, a {type(answer).__name__}"
+        return describe(answer)
 
 
 def layouts(gpus: int, gpus_per_node: int, heads: int, layers: int, batch: int) -> set[Triple]:
-    """By trying all triples."""
-    tests = RULES.values()
+    """Find the layouts by trying all triples."""
     triples = product(range(1, gpus + 1), range(1, layers + 1), range(1, gpus + 1))
-    given = (gpus, gpus_per_node, heads, layers, batch)
-    return {triple for triple in triples if all(test(triple, *given) for test in tests)}
+    numbers = (gpus, gpus_per_node, heads, layers, batch)
+    given = dict(zip(NAMES, numbers, strict=True))
+    return {triple for triple in triples if all(rule(triple, given) for rule in RULES.values())}
 
 
-def uses_all(triple: Triple, gpus: int, gpus_per_node: int, heads: int, layers: int, batch: int) -> bool:
+def uses_all(triple: Triple, given: Given) -> bool:
+    """Say whether the degrees use all GPUs."""
     tp, pp, dp = triple
-    return tp * pp * dp == gpus
+    return tp * pp * dp == given["gpus"]
 
 
-def splits_heads(triple: Triple, gpus: int, gpus_per_node: int, heads: int, layers: int, batch: int) -> bool:
-    return heads % triple[0] == 0 and gpus_per_node % triple[0] == 0
+def splits_heads(triple: Triple, given: Given) -> bool:
+    """Say whether tp divides the heads and the GPUs of a node."""
+    tp, _, _ = triple
+    return given["heads"] % tp == 0 and given["gpus_per_node"] % tp == 0
 
 
-def splits_layers(triple: Triple, gpus: int, gpus_per_node: int, heads: int, layers: int, batch: int) -> bool:
-    return layers % triple[1] == 0
+def splits_layers(triple: Triple, given: Given) -> bool:
+    """Say whether pp divides the layers."""
+    _, pp, _ = triple
+    return given["layers"] % pp == 0
 
 
-def splits_batch(triple: Triple, gpus: int, gpus_per_node: int, heads: int, layers: int, batch: int) -> bool:
-    return batch % triple[2] == 0
+def splits_batch(triple: Triple, given: Given) -> bool:
+    """Say whether dp divides the sequences."""
+    _, _, dp = triple
+    return given["batch"] % dp == 0
 
 
-RULES: dict[str, Callable[..., bool]] = {
+RULES: dict[str, Callable[[Triple, Given], bool]] = {
     "every layout uses all GPUs": uses_all,
     "tp divides the heads and the GPUs of a node": splits_heads,
     "pp divides the layers": splits_layers,
@@ -62,32 +71,44 @@ RULES: dict[str, Callable[..., bool]] = {
 }
 
 
-def are_triples(case: Case, seen: list[Any]) -> Finding | None:
-    return Finding(_given(case), "a list of (tp, pp, dp)", seen[0]) if isinstance(seen[0], str) else None
+@on_each_rank
+def are_triples(case: Case, rank: int, seen: Any) -> Finding | None:
+    """Ask for a list of triples."""
+    if not isinstance(seen, str):
+        return None
+    return Finding(_given(case), "a list of (tp, pp, dp)", seen)
 
 
 def obeys(name: str) -> Judge:
-    """No layout breaks the rule of that name."""
+    """Ask that no layout breaks the rule of this name."""
+    rule = RULES[name]
 
-    def judge(case: Case, seen: list[Any]) -> Finding | None:
-        wrong = [triple for triple in _triples(seen) if 0 in triple or not RULES[name](triple, *case.given)]
-        return Finding(_given(case), name, f"(tp, pp, dp) = {wrong[0]}") if wrong else None
+    @on_each_rank
+    def judge(case: Case, rank: int, seen: Any) -> Finding | None:
+        given = dict(zip(NAMES, case.given, strict=True))
+        for triple in _triples(seen):
+            if 0 in triple or not rule(triple, given):
+                return Finding(_given(case), name, f"(tp, pp, dp) = {triple}")
+        return None
 
     return judge
 
 
-def none_is_missing(case: Case, seen: list[Any]) -> Finding | None:
-    """All there are, each once."""
-    right, found = layouts(*case.given), _triples(seen)
+@on_each_rank
+def none_is_missing(case: Case, rank: int, seen: Any) -> Finding | None:
+    """Ask for all layouts, each of them once."""
+    right = layouts(*case.given)
+    found = _triples(seen)
     missing = sorted(right - set(found))
     if missing:
-        return Finding(_given(case), f"{len(right)} layouts, (tp, pp, dp) = {missing[0]} among them", f"{len(found)}")
+        expected = f"{len(right)} layouts, (tp, pp, dp) = {missing[0]} among them"
+        return Finding(_given(case), expected, f"{len(found)}")
     twice = len(found) - len(set(found))
     return Finding(_given(case), "each layout once", f"{twice} more than once") if twice else None
 
 
-def _triples(seen: list[Any]) -> list[Triple]:
-    return seen[0] if isinstance(seen[0], list) else []
+def _triples(seen: Any) -> list[Triple]:
+    return seen if isinstance(seen, list) else []
 
 
 def _given(case: Case) -> str:
@@ -106,11 +127,14 @@ CASES = {
 }
 EXERCISE = Exercise(
     name="planner.layouts",
-    prompt="List every legal layout of a model on some GPUs: tensor, pipeline and data parallel degrees.",
+    prompt=(
+        "List every legal layout of a model on some GPUs: tensor, pipeline and data parallel "
+        "degrees."
+    ),
     starter=STARTER,
     hint=(
-        "Try every tp and every pp, and let dp be what is left of the GPUs. A degree is legal if the remainder of a "
-        "division is zero; tp has two such conditions."
+        "Try every tp and every pp, and let dp be what is left of the GPUs. A degree is legal if "
+        "the remainder of a division is zero; tp has two such conditions."
     ),
     points=2,
     pure=True,

@@ -1,1 +1,1 @@
-"""What several exercises of a chapter share: how their answers are run, and what is held against them."""
+"""What several exercises share: inputs, attempts and judges."""

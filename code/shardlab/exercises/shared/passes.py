@@ -1,14 +1,14 @@
-"""What these exercises share: call a function, go back through it, and watch what it does to whom.
+"""What exercises on forward and backward share: run both passes, and record what they did.
 
-Numbers are whole and small, so that a report can be checked in your head.
+Numbers are whole and small, so that a report can be checked in the head.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -17,110 +17,127 @@ from shardlab.costs import collectives
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Finding, Judge
+from ..checker import Case, Finding, Judge, on_each_rank
 
 INCOMING = "the gradient that came in"
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What both passes left on a rank."""
+@dataclass(frozen=True, kw_only=True)
+class TwoPasses(evidence.Seen):
+    """What a rank has after forward and backward."""
 
-    got: evidence.Named  # the output, and gradients by the names of the inputs
-    changed: list[str]  # what is no longer what it was
-    forward: list[trace.Event]
-    backward: list[trace.Event]
-    largest: int  # numbers in the largest tensor that was made on the way
-
-    @property
-    def events(self) -> list[trace.Event]:
-        """Of both passes."""
-        return [*self.forward, *self.backward]
+    got: evidence.Named  # outputs, and gradients by the names of the inputs
+    forward: Sequence[trace.Event]
+    backward: Sequence[trace.Event]
+    largest: int = 0  # numbers in the largest tensor that was made on the way
 
 
 class Sizes(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes."""
+    """The size of the largest tensor that an operation has made."""
 
     largest = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.largest = max([self.largest, *(x.numel() for x in tree_leaves(result) if isinstance(x, Tensor))])
+        made = [x.numel() for x in tree_leaves(result) if isinstance(x, Tensor)]
+        self.largest = max([self.largest, *made])
         return result
 
 
-def numbers(seed: int, *shape: int, below: int = 6) -> Tensor:
-    """Whole numbers from 1 to below - 1."""
-    return torch.randint(1, below, shape, generator=torch.Generator().manual_seed(seed)).double()
-
-
 def piece(whole: Tensor, case: Case, rank: int, dim: int) -> Tensor:
-    """A rank's piece of what is cut evenly over its group, as a copy."""
+    """Copy a rank's piece of a tensor that is cut evenly over its group."""
     members = case.members(rank)
     return torch.clone(whole.chunk(len(members), dim)[rank - members.start])
 
 
-def both(call: Callable[..., Any], inputs: Mapping[str, Tensor], incoming: Tensor) -> Seen:
-    """Forward with these inputs, in their order, and backward with the gradient `incoming` of the output."""
-    leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-    lent = incoming.clone()
+def both(
+    call: Callable[..., Any], inputs: Mapping[str, Tensor], incoming: Mapping[str, Tensor]
+) -> TwoPasses:
+    """Run forward with `inputs`, then backward from each output with its gradient in `incoming`.
+
+    call: takes the inputs in their order, as nn.Parameter, and returns one output, or as many as
+    `incoming` has names. Backward is left out where outputs do not fit.
+    """
+    leaves = {name: nn.Parameter(x.clone()) for name, x in inputs.items()}
+    lent = {name: gradient.clone() for name, gradient in incoming.items()}
     with Sizes() as sizes:
         with ledger.Ledger() as ahead:
-            y = call(*leaves.values())
+            made = call(*leaves.values())
+        outputs = dict(zip(incoming, _listed(made), strict=False))
         with ledger.Ledger() as back:
-            if isinstance(y, Tensor) and y.requires_grad and y.shape == lent.shape:
-                y.backward(lent)
-    got = {"output": y.detach().clone() if isinstance(y, Tensor) else None}
+            if _fit(outputs, lent):
+                torch.autograd.backward([*outputs.values()], [*lent.values()])
+    got = {name: _kept(outputs.get(name)) for name in incoming}
     got |= {f"{name}.grad": leaf.grad for name, leaf in leaves.items()}
-    changed = [name for name, leaf in leaves.items() if not torch.equal(leaf, inputs[name])]
-    changed += [INCOMING] * (not torch.equal(lent, incoming))
-    return Seen(got, changed, ahead.events, back.events, sizes.largest)
+    changed = evidence.changed(inputs, leaves)
+    changed += [INCOMING] * bool(evidence.changed(incoming, lent))
+    return TwoPasses(
+        got=got,
+        changed=changed,
+        forward=ahead.events,
+        backward=back.events,
+        events=[*ahead.events, *back.events],
+        largest=sizes.largest,
+    )
 
 
-def has(names: tuple[str, ...], reference: Callable[[Case, int], evidence.Named], told: Callable[[Case], str]) -> Judge:
-    """Each of these is what the reference says for its rank. told: the case's input, in words."""
+def _listed(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, list | tuple) else [made]
 
-    def judge(case: Case, seen: list[Any]) -> Finding | None:
-        for rank, mine in enumerate(seen):
-            right = reference(case, rank)
-            for name in names:
-                expected, got = right[name], mine.got.get(name)
-                assert expected is not None
-                place = evidence.first_difference(expected, got)
-                if place is not None:
-                    shown = f"{name} = {evidence.show(expected, place)} on rank {rank}"
-                    return Finding(told(case), shown, _brief(got, expected, place))
+
+def _fit(outputs: Mapping[str, Any], lent: Mapping[str, Tensor]) -> bool:
+    """Say whether backward can begin: there are all outputs, with their shapes and a history."""
+    if len(outputs) < len(lent):
+        return False
+    pairs = [(outputs[name], gradient) for name, gradient in lent.items()]
+    tensors = [isinstance(y, Tensor) and y.requires_grad for y, _ in pairs]
+    return all(tensors) and all(y.shape == gradient.shape for y, gradient in pairs)
+
+
+def _kept(y: Any) -> Tensor | None:
+    return y.detach().clone() if isinstance(y, Tensor) else None
+
+
+def has(
+    *names: str,
+    reference: Callable[[Case, int], evidence.Named],
+    given: Callable[[Case], str],
+) -> Judge:
+    """Compare the outputs or gradients of these names with the reference of their rank.
+
+    A name stands for every tensor whose name begins with it. given: the case's input, in words.
+    """
+
+    @on_each_rank
+    def judge(case: Case, rank: int, seen: TwoPasses) -> Finding | None:
+        for name, expected in reference(case, rank).items():
+            if expected is None or not name.startswith(names):
+                continue
+            got = seen.got.get(name)
+            place = evidence.first_difference(expected, got)
+            if place is not None:
+                right = f"{name} = {evidence.show(expected, place)} on rank {rank}"
+                return Finding(given(case), right, evidence.show_got(got, expected, place))
         return None
 
     return judge
-
-
-def leave_inputs(case: Case, seen: list[Any]) -> Finding | None:
-    """No tensor that the function, or its backward, was given has changed."""
-    for rank, mine in enumerate(seen):
-        if mine.changed:
-            return Finding(case.title, f"{mine.changed[0]} stays what it was", f"another one on rank {rank}")
-    return None
 
 
 def sends(forward: Callable[[Case], int], backward: Callable[[Case], int]) -> Judge:
-    """In each pass no rank sends more than all-reduces of so many bytes, on rings, must."""
+    """Ask that each pass sends no more than an all-reduce of this many bytes, on a ring."""
 
-    def judge(case: Case, seen: list[Any]) -> Finding | None:
-        peers = len(case.members(0))
-        for name, payload in (("forward", forward(case)), ("backward", backward(case))):
-            budget = collectives.ring_all_reduce(payload, peers).sent
-            for rank, mine in enumerate(seen):
-                sent = sum(map(trace.wire_bytes, getattr(mine, name)))
-                if sent > budget + 0.5:
-                    expected = f"at most {budget:.0f} bytes sent by a rank in {name}"
-                    return Finding(case.title, expected, f"{sent:.0f} bytes sent by rank {rank}")
-        return None
+    def judge(payload: Callable[[Case], int], name: str) -> Judge:
+        def budget(case: Case) -> float:
+            return collectives.ring_all_reduce(payload(case), len(case.members(0))).sent
 
-    return judge
+        return evidence.sends_at_most(budget, name)
 
+    both_judges = [judge(forward, "forward"), judge(backward, "backward")]
 
-def _brief(got: Tensor | None, expected: Tensor, place: int) -> str:
-    if got is not None and got.shape != expected.shape:
-        return f"shape {list(got.shape)} instead of {list(expected.shape)}"
-    return evidence.show(got, place)
+    def judge_both(case: Case, observed: list[Any]) -> Finding | None:
+        findings = [each(case, observed) for each in both_judges]
+        return next((each for each in findings if each is not None), None)
+
+    return judge_both

@@ -1,10 +1,10 @@
-"""The exercises on tensor parallelism, easiest first: tensor_parallel.<file> is the name of each."""
+"""The exercises on tensor parallelism, easiest first: tensor_parallel.<file> names each."""
 
-from . import column_linear, copy_to_ranks, row_linear, vocab_parallel_cross_entropy
+from . import columns, gather_from_ranks, rows, smoothed_loss
 
 EXERCISES = (
-    copy_to_ranks.EXERCISE,
-    column_linear.EXERCISE,
-    row_linear.EXERCISE,
-    vocab_parallel_cross_entropy.EXERCISE,
+    gather_from_ranks.EXERCISE,
+    columns.EXERCISE,
+    rows.EXERCISE,
+    smoothed_loss.EXERCISE,
 )

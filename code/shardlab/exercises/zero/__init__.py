@@ -1,4 +1,4 @@
-"""The exercises on ZeRO, easiest first: zero.<file> is the name of each."""
+"""The exercises on ZeRO, easiest first: zero.<file> names each."""
 
 from . import clip, gathered_linear, pieces, step
 

@@ -1,4 +1,7 @@
-"""Exercise: cut a flat buffer into equal pieces, wherever the boundaries of parameters lie."""
+"""Exercise: cut one flat buffer of all parameters into N rows, wherever the parameters begin.
+
+`plain.zero` folds each parameter into rows of its own, and pads each of them.
+"""
 
 import operator
 from collections.abc import Callable, Iterable
@@ -8,88 +11,98 @@ from typing import Any
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, Judge
+from ..checker import Case, Exercise, Finding, Judge, describe
 
-Piece = list[tuple[int, int, int]]  # parameter, from, to
+Piece = list[tuple[int, int, int]]  # parameter, begin, end
 SHOWN = 3  # entries of a piece that a report lists
 
 STARTER = '''\
 def my_pieces(sizes, rank, world_size):
-    """What this rank holds of parameters that lie one after another.
+    """Return this rank's row, if all parameters lie one after another in one buffer.
 
-    sizes: how many numbers each parameter has. All ranks hold equally many, the
-    last ones filled up with padding. Returns (parameter, begin, end) for every
-    parameter that reaches into the piece: 0 <= begin < end <= its size.
+    sizes: how many numbers each parameter has. The buffer is padded once, at its
+    end, and folded into world_size rows. A row is a list of (parameter, begin, end)
+    for each parameter that reaches into it: 0 <= begin < end <= its size.
     """
-    return [(i, 0, size) for i, size in enumerate(sizes)]  # everything: mend it
+    return [(i, 0, size) for i, size in enumerate(sizes)]  # every row: fix it
 '''
 
 
 @dataclass(frozen=True)
-class Held:
-    """What all ranks hold, or in words what was returned instead."""
+class Pieces:
+    """The pieces of all ranks, or a description of what was returned instead."""
 
     pieces: list[Piece]
     trouble: str = ""
 
 
-def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Held:
-    """The pieces of all ranks of the case."""
+def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Pieces:
+    """Return the pieces of all ranks of the case."""
+    ranks = range(case.world_size)
     try:
-        pieces = [_listed(function(list(case.given), each, case.world_size)) for each in range(case.world_size)]
+        listed = [_listed(function(list(case.given), each, case.world_size)) for each in ranks]
     except (TypeError, ValueError) as error:
-        return Held([], str(error))
-    return Held(pieces)
+        return Pieces([], str(error))
+    return Pieces(listed)
 
 
 def _listed(piece: Iterable[Any]) -> Piece:
     try:
-        return [(operator.index(number), operator.index(begin), operator.index(end)) for number, begin, end in piece]
+        return [
+            (operator.index(number), operator.index(begin), operator.index(end))
+            for number, begin, end in piece
+        ]
     except (TypeError, ValueError):
-        raise TypeError(f"{piece!r:.60}, a {type(piece).__name__}") from None
+        raise TypeError(describe(piece)) from None
 
 
 def right(case: Case) -> list[Piece]:
-    """The pieces, number by number: slow, and obviously so."""
-    numbers = [(parameter, place) for parameter, size in enumerate(case.given) for place in range(size)]
+    """List the pieces number by number: slow, and plainly right."""
+    sizes = enumerate(case.given)
+    numbers = [(parameter, place) for parameter, size in sizes for place in range(size)]
     length = -(-len(numbers) // case.world_size)
     found: list[Piece] = []
     for rank in range(case.world_size):
-        mine = numbers[rank * length : (rank + 1) * length]
-        parameters = dict.fromkeys(parameter for parameter, _ in mine)
-        places = {each: [place for parameter, place in mine if parameter == each] for each in parameters}
-        found.append([(each, held[0], held[-1] + 1) for each, held in places.items()])
+        places: dict[int, list[int]] = {}
+        for parameter, place in numbers[rank * length : (rank + 1) * length]:
+            places.setdefault(parameter, []).append(place)
+        found.append([(parameter, held[0], held[-1] + 1) for parameter, held in places.items()])
     return found
 
 
-def are_places(case: Case, seen: list[Any]) -> Finding | None:
-    (held,) = seen
-    if held.trouble:
-        return Finding(_given(case), "(parameter, begin, end), whole numbers", held.trouble)
-    for rank, piece in enumerate(held.pieces):
+def are_places(case: Case, observed: list[Any]) -> Finding | None:
+    """Ask for places that exist in the parameters."""
+    (pieces,) = observed
+    if pieces.trouble:
+        return Finding(_given(case), "(parameter, begin, end), whole numbers", pieces.trouble)
+    for rank, piece in enumerate(pieces.pieces):
         for number, begin, end in piece:
-            if not (0 <= number < len(case.given) and 0 <= begin < end <= case.given[number]):
-                return Finding(f"{_given(case)}, rank={rank}", "0 <= begin < end <= size", str((number, begin, end)))
+            known = 0 <= number < len(case.given)
+            if not known or not 0 <= begin < end <= case.given[number]:
+                given = f"{_given(case)}, rank={rank}"
+                return Finding(given, "0 <= begin < end <= size", str((number, begin, end)))
     return None
 
 
 def judge(wrong: Callable[[Case, list[Piece]], bool], expected: str) -> Judge:
-    """Judges the pieces of all ranks together."""
+    """Judge the pieces of all ranks together."""
 
-    def judge_pieces(case: Case, seen: list[Any]) -> Finding | None:
-        if seen[0].trouble or not wrong(case, seen[0].pieces):
+    def judge_pieces(case: Case, observed: list[Any]) -> Finding | None:
+        (pieces,) = observed
+        if pieces.trouble or not wrong(case, pieces.pieces):
             return None
-        told = "; ".join(f"rank {rank}: {_brief(piece)}" for rank, piece in enumerate(seen[0].pieces))
-        return Finding(_given(case), expected, told)
+        shown = [f"rank {rank}: {_brief(piece)}" for rank, piece in enumerate(pieces.pieces)]
+        return Finding(_given(case), expected, "; ".join(shown))
 
     return judge_pieces
 
 
 def _spans(case: Case, pieces: list[Piece]) -> list[tuple[int, int]]:
-    """In the flat buffer, sorted; what is no place counts as nothing."""
-    starts = [sum(case.given[:number]) for number in range(len(case.given))]
+    """Return begin and end in the buffer of all pieces, sorted; unknown parameters are dropped."""
     known = range(len(case.given))
-    return sorted((starts[n] + begin, starts[n] + end) for piece in pieces for n, begin, end in piece if n in known)
+    starts = [sum(case.given[:number]) for number in known]
+    entries = [entry for piece in pieces for entry in piece if entry[0] in known]
+    return sorted((starts[number] + begin, starts[number] + end) for number, begin, end in entries)
 
 
 def _overlap(case: Case, pieces: list[Piece]) -> bool:
@@ -110,38 +123,45 @@ def _given(case: Case) -> str:
 
 
 def _brief(piece: Piece) -> str:
-    return str(piece) if len(piece) <= SHOWN else f"{piece[:SHOWN]} and {len(piece) - SHOWN} more"
+    more = f" and {len(piece) - SHOWN} more" if len(piece) > SHOWN else ""
+    return f"{piece[:SHOWN]}{more}"
 
 
+SIZES: list[tuple[int, tuple[int, ...]]] = [
+    (1, (3,)),
+    (1, (2, 3)),
+    (2, (4,)),
+    (2, (2, 2)),
+    (2, (1, 4)),
+    (3, (7, 1)),
+    (4, (1, 1)),
+    (4, (3, 5, 1, 6)),
+    (4, (2, 1, 1, 1, 1, 9)),
+]
 EXERCISE = Exercise(
     name="zero.pieces",
-    prompt="Say which part of which parameter each rank holds of a flat buffer that all ranks share equally.",
+    prompt=(
+        "Say which part of which parameter is in each rank's row, if one flat buffer holds all "
+        "parameters and is padded only at its end."
+    ),
     starter=STARTER,
     hint=(
-        "A piece has -(-sum(sizes) // world_size) numbers, rounded up, and begins at rank times that. Walk along the "
-        "parameters, and cut each one's span in the buffer with the piece's: max of the begins, min of the ends."
+        "A row has -(-sum(sizes) // world_size) numbers, rounded up, and begins at rank times "
+        "that. Walk along the parameters, and cut each one's span in the buffer with the row's: "
+        "max of the begins, min of the ends."
     ),
     points=2,
     pure=True,
     cases=[
-        Case(world_size=world_size, title=f"sizes {list(sizes)}", given=sizes)
-        for world_size, sizes in [
-            (1, (3,)),
-            (1, (2, 3)),
-            (2, (4,)),
-            (2, (2, 2)),
-            (2, (1, 4)),
-            (3, (7, 1)),
-            (4, (1, 1)),
-            (4, (3, 5, 1, 6)),
-            (4, (2, 1, 1, 1, 1, 9)),
-        ]
+        Case(world_size=ranks, title=f"sizes {list(sizes)}", given=sizes) for ranks, sizes in SIZES
     ],
     attempt=attempt,
     properties={
         "returns places in the parameters": are_places,
         "no number is held twice": judge(_overlap, "every number on one rank only"),
         "no number is left out": judge(_miss, "every number on some rank"),
-        "equal pieces, in the order of the ranks": judge(_misplace, "pieces of equal length, padding at the very end"),
+        "equal rows, in the order of the ranks": judge(
+            _misplace, "rows of equal length, padding at the very end"
+        ),
     },
 )

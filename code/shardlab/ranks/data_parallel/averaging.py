@@ -1,4 +1,4 @@
-"""Averages by hand, of gradients or of weights: with an all-reduce, or through one server.
+"""Average a tensor over ranks, with an all-reduce or through one server, or all weights of a model.
 
 The parameter server is Li et al. 2014,
 https://www.usenix.org/conference/osdi14/technical-sessions/presentation/li_mu.
@@ -36,15 +36,6 @@ def mean_through_server(x: Tensor, group: comm.Group, server: int = 0) -> Tensor
     for rank in others:
         comm.send(total, group, rank)
     return total
-
-
-def average_gradients(
-    parameters: Iterable[nn.Parameter], group: comm.Group, mean: Mean = mean
-) -> None:
-    """Average every gradient over ranks, after backward: all of data parallelism."""
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad = mean(parameter.grad, group)
 
 
 @torch.no_grad()

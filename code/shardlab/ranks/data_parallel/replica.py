@@ -46,7 +46,9 @@ class Replica:
         results.
         """
         if not self.reduced:
-            averaging.average_gradients(self.named.values(), self.group)
+            for parameter in self.named.values():
+                if parameter.grad is not None:
+                    parameter.grad = averaging.mean(parameter.grad, self.group)
         self.reduced = True
 
     def squared_norm(self, share: Callable[[str], float]) -> Tensor:

@@ -29,22 +29,23 @@ from torch import Tensor, nn
 from .. import comm
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Sharded:
     """The states of layers that compute one after another, in N pieces."""
 
     def __init__(self, layers: list[nn.Module], group: comm.Group, stage: int, make: Make):
+        if stage not in (1, 2, 3):
+            raise ValueError(f"ZeRO has no stage {stage}; use 1, 2 or 3, or `data_parallel`")
         self.layers, self.group, self.stage = layers, group, stage
-        self.whole = {p: self.rows(p.data) for p in nn.ModuleList(layers).parameters()}
+        self.whole = {p: rows(p.data, group) for p in nn.ModuleList(layers).parameters()}
         self.piece = {p: x[group.rank()].clone() for p, x in self.whole.items()}
         self.optimizer = make(list(self.piece.values()))  # states: [P/N] too
         self.gather(self.piece)
         self.free(self.piece if stage >= 3 else [])
 
-    def step(self, x: Tensor, targets: Tensor, loss: Loss, share: float) -> Tensor:
-        """Train on this rank's samples, a `share` of all; return their loss."""
+    def step(self, x: Tensor, targets: Tensor, loss: Callable[..., Tensor], share: float) -> None:
+        """Train on this rank's samples, a `share` of all."""
         xs, ys = [x], list[Tensor]()
         for layer in self.layers:
             if self.stage >= 3:
@@ -53,8 +54,7 @@ class Sharded:
             if self.stage >= 3:
                 self.free(layer.parameters())   # P -> P/N
             xs.append(ys[-1].detach().requires_grad_())  # [B/N, S, D]; a border
-        mean = loss(xs[-1], targets)
-        (share * mean).backward()               # grad of the last x: partial
+        (share * loss(xs[-1], targets)).backward()  # grad of the last x: partial
         for layer in reversed(self.layers):
             if self.stage >= 3:
                 self.gather(layer.parameters())  # P/N -> P, for a second time
@@ -69,13 +69,12 @@ class Sharded:
         self.optimizer.step()                   # P/N
         self.optimizer.zero_grad()
         self.gather(self.piece if self.stage < 3 else [])  # P/N -> P
-        return mean.detach()
 
     def cut_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum gradients over the ranks; keep this rank's piece, free the whole."""
         for p in parameters:
             if p.grad is not None:
-                (new,) = comm.reduce_scatter(self.rows(p.grad), self.group)  # sums
+                (new,) = comm.reduce_scatter(rows(p.grad, self.group), self.group)  # sums
                 old = self.piece[p].grad        # of a tied p, in another layer
                 self.piece[p].grad = new if old is None else old + new  # [P/N]
                 p.grad = None
@@ -94,7 +93,8 @@ class Sharded:
             p.data = p.new_full((), torch.nan).expand(p.shape)  # if read: NaN
             self.whole[p].untyped_storage().resize_(0)  # autograd's views too
 
-    def rows(self, x: Tensor) -> Tensor:
-        """Flatten x, append zeros, and fold: [...] -> [N, P/N]."""
-        zeros = x.new_zeros(-x.numel() % self.group.size())
-        return torch.cat([x.flatten(), zeros]).view(self.group.size(), -1)
+
+def rows(x: Tensor, group: comm.Group) -> Tensor:
+    """Flatten x, append zeros, and fold: [...] -> [N, P/N]."""
+    zeros = x.new_zeros(-x.numel() % group.size())
+    return torch.cat([x.flatten(), zeros]).view(group.size(), -1)
