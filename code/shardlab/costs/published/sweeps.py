@@ -30,8 +30,9 @@ _PIPELINE_OR_TENSOR: list[Choice] = [(32, 2, 1), (16, 4, 1), (8, 8, 1), (4, 16, 
 _PIPELINE_OR_DATA: list[Choice] = [(1, pp, 1) for pp in (2, 4, 8, 16, 32)]
 _TENSOR_OR_DATA: list[Choice] = [(tp, 1, 1) for tp in (2, 4, 8, 16, 32)]
 _MICROBATCHES: list[Choice] = [(8, 8, size) for size in (1, 2, 4, 8)]
-# figure -> what is varied, the model, the choices, and TFLOP/s of one GPU for each batch
-FIGURES = {
+Rates = dict[int, tuple[int, ...]]  # batch -> TFLOP/s of one GPU, for each choice
+# figure -> what is varied, the model, the choices, the rates
+FIGURES: dict[str, tuple[str, TransformerSpec, list[Choice], Rates]] = {
     "Figure 13": ("tp against pp", _gpt(20_480, 128), _PIPELINE_OR_TENSOR, {
         32: (103, 134, 140, 111, 91), 128: (107, 146, 165, 162, 148),
     }),

@@ -143,7 +143,12 @@ def keeps_little(case: Case, observed: list[Any]) -> Finding | None:
 
 def _schedule(case: Case, observed: list[Any]) -> Schedule:
     orders = tuple(tuple(played.actions) for played in observed[0])
-    return Schedule("yours", orders, case.given, schedules.loop(case.world_size))
+    return Schedule(
+        name="yours",
+        orders=orders,
+        num_microbatches=case.given,
+        parts=schedules.loop(case.world_size),
+    )
 
 
 def _brief(schedule: Schedule, stage: int) -> str:
