@@ -45,7 +45,7 @@ LEVELS = [
     {"training"},
     {"compute", "memory", "collectives"},
     {"pipeline", "traces"},
-    {"data_parallel", "tensor_parallel"},
+    {"data_parallel", "tensor_parallel", "context_parallel"},
     {"zero"},
     {"composition", "step"},
     {"planning"},
