@@ -93,17 +93,12 @@ def all_to_all(
     """
     size = group.size()
     rows = x.shape[0]
-    if sends is None and rows % size:
-        raise ValueError(
-            f"dim 0 has {rows} rows, which {size} ranks cannot share equally; "
-            f"pad it to a multiple of {size}, or pass `sends` and `receives`"
-        )
     sends = list(sends or [rows // size] * size)
     receives = list(receives or sends)
     if len(sends) != size or len(receives) != size or sum(sends) != rows:
         raise ValueError(
-            f"sends={sends} and receives={receives} for {size} ranks and {rows} rows; "
-            f"pass {size} numbers each, with sum(sends) = {rows}"
+            f"dim 0 has {rows} rows, and {size} ranks get {sends} of them; pad it to a multiple "
+            f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {rows}"
         )
     y = x.new_empty(sum(receives), *x.shape[1:])
     _communicate(dist.all_to_all_single, y, x.contiguous(), receives, sends, group=group)

@@ -135,8 +135,8 @@ WRONG = {  # what went wrong: (way, what stands there, what stands there then, w
     "keys are gathered, values are not": ("gathered", "v = Gather.apply(v, self.group)", "v = v", "RuntimeError|size"),
     "heads come back in another order": (
         "ulysses",
-        "y = Exchange.apply(y, self.group, 2, 1)",
-        "y = Exchange.apply(y.flip(1), self.group, 2, 1)",
+        "Exchange.apply(some, self.group, 2, 1)",
+        "Exchange.apply(some.flip(1), self.group, 2, 1)",
         None,
     ),
     "gradients are exchanged the same way again": (

@@ -61,8 +61,8 @@ class Context:
         q = Exchange.apply(q, self.group, 1, 2)       # [B, H/N, S, E]
         k = Exchange.apply(k, self.group, 1, 2)       # [B, K/N, S, E]
         v = Exchange.apply(v, self.group, 1, 2)       # [B, K/N, S, E]
-        y = scaled_dot_product_attention(q, k, v, self.seen, enable_gqa=True)
-        y = Exchange.apply(y, self.group, 2, 1)       # [B, H, S/N, E]
+        some = scaled_dot_product_attention(q, k, v, self.seen, enable_gqa=True)
+        y: Tensor = Exchange.apply(some, self.group, 2, 1)  # [B, H, S/N, E]
         return y
 
 
