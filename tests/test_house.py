@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "code" / "shardlab"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 CHAPTERS = sorted((ROOT / "book").glob("*.md"))
-BRIDGES = {"spec", "trace", "layout", "schedules", "cuts", "exchanges", "measured", "project", "learner"}
+BRIDGES = {"spec", "trace", "layout", "schedules", "cuts", "sequences", "exchanges", "measured", "project", "learner"}
 MAY_IMPORT = {  # room -> rooms it may use, beside itself
     "__init__": set(),
     **{bridge: BRIDGES for bridge in BRIDGES},
@@ -26,18 +26,19 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
 }
 NAMES_TORCH_DISTRIBUTED = {"ranks/comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/files.py"}
 MAX_LINES, MAX_CELL, MAX_WIDTH = 270, 15, 86  # most files have fewer than 150 lines
-LIGHT = ("costs", "ranks")  # rooms whose lines are held to these two
-MAX_CODE_WIDTH, MAX_DENSITY = 100, 9.5
-MAX_ENTRIES = {"ranks": 18, "costs": 20}
+LIGHT = ("costs", "exchanges", "exercises", "explorers", "figures", "ranks", "schedules")
+MAX_CODE_WIDTH, MAX_DENSITY = 100, 9.5  # in these rooms
+MAX_ENTRIES = {"ranks": 19, "costs": 20}  # in ranks a folder for each method, with what they share
 
 # In ranks a method uses what all methods share, and no other method.
 SHARED = {"comm", "agreement", "backward", "mesh", "text", "transformer"}
 ACROSS = {  # (who, whom) -> why
     ("checkpoint", "data_parallel"): "a checkpoint is made of what replicas hold",
     ("checkpoint", "zero"): "and of what the ranks of ZeRO hold",
+    ("context_parallel", "tensor_parallel"): "dropout draws the same pattern however a tensor is cut",
     ("plain", "tensor_parallel"): "the conjugate functions are short enough to be read where they stand",
     **{("train", each): "it puts the methods together" for each in ("checkpoint", "data_parallel", "zero")},
-    **{("train", each): "it puts the methods together" for each in ("tensor_parallel", "pipeline")},
+    **{("train", each): "it puts the methods together" for each in ("tensor_parallel", "context_parallel", "pipeline")},
 }
 # In costs a subject uses those that stand before it.
 LEVELS = [
@@ -46,7 +47,7 @@ LEVELS = [
     {"training"},
     {"compute", "memory", "collectives"},
     {"pipeline", "traces"},
-    {"data_parallel", "tensor_parallel"},
+    {"data_parallel", "tensor_parallel", "context_parallel"},
     {"zero"},
     {"composition", "step"},
     {"planning"},

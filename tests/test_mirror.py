@@ -11,6 +11,7 @@ TESTS = ROOT / "tests"
 MIRRORED = ("costs", "ranks", "figures", "explorers")
 TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
     "ranks/launch": ("ranks/launch/test_run.py", "its processes only live together"),
+    "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
     "ranks/zero": ("ranks/zero/test_sharding.py", "its parts only work together"),
     "ranks/pipeline/messages.py": ("ranks/pipeline/test_engine.py", "it speaks in a running pipeline only"),
     "ranks/pipeline/stage.py": ("ranks/pipeline/test_engine.py", "it computes in a running pipeline only"),

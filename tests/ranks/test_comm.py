@@ -52,6 +52,31 @@ def test_start_all_reduce_fills_the_buffer_it_was_lent(world_size):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_all_to_all_transposes_the_slices(world_size):
+    """Slices may be alike, or of r + t rows from rank r to rank t."""
+    inputs = [of_rank(rank, world_size) for rank in range(world_size)]
+    slices = [x.chunk(world_size) for x in inputs]
+    for rank, y in enumerate(everyone(comm.all_to_all, world_size)):
+        assert torch.equal(y, torch.cat([each[rank] for each in slices]))
+
+    def uneven(group):
+        rank, size = group.rank(), group.size()
+        rows = [rank + other for other in range(size)]
+        x = torch.cat([torch.full((count, 2), 10.0 * rank + other) for other, count in enumerate(rows)])
+        return comm.all_to_all(x, group, rows, rows)[:, 1]
+
+    for rank, y in enumerate(run(uneven, world_size=world_size)):
+        assert y.tolist() == [10.0 * other + rank for other in range(world_size) for _ in range(rank + other)]
+
+
+def test_an_all_to_all_whose_slices_do_not_make_up_the_rows_is_refused():
+    with pytest.raises(RankError, match=r"5 rows, and 2 ranks get \[2, 2\] of them; pad it to a multiple of 2, or"):
+        run(lambda group: comm.all_to_all(torch.zeros(5), group), world_size=2)
+    with pytest.raises(RankError, match=r"5 rows, and 2 ranks get \[2, 1\] of them; .* with sum\(sends\) = 5"):
+        run(lambda group: comm.all_to_all(torch.zeros(5), group, [2, 1], [2, 1]), world_size=2)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_start_all_gather_and_start_reduce_scatter(world_size):
     def call(x, group):
         x = x.contiguous()

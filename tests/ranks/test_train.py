@@ -10,6 +10,7 @@ from torch import nn
 
 from shardlab.layout import AXES_3D, ZERO_STAGES, Layout, divisors, tensor_degrees
 from shardlab.ranks import comm, pipeline, tensor_parallel, train
+from shardlab.ranks.context_parallel import Way
 from shardlab.ranks.data_parallel import averaging, sampler
 from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
@@ -195,7 +196,9 @@ def refusals(group):
         lambda: Mesh(Layout(dp=2, tp=2), group),
         lambda: make_trainer(group, (Layout(tp=8), "GPipe", "three heads", 1, None)),
         lambda: make_trainer(group, (Layout(dp=4, pp=2, zero=1), "ZB-V", "gpt2", 4, None)),
-        lambda: make_trainer(group, (Layout(dp=4, cp=2), "GPipe", "gpt2", 1, None)),
+        lambda: train.Trainer(
+            plain("gpt2", 1), Mesh(Layout(dp=4, cp=2), group), make("GPipe", 1, 1), adamw, context=Way(dropout=0.1)
+        ),
         lambda: train.Trainer(other_on_rank_5(group), Mesh(Layout(dp=8), group), make("GPipe", 1, 1), adamw),
     ]
     for call in wrong:
@@ -279,7 +282,7 @@ def test_what_does_not_fit_is_refused(situations):
     assert size == "a layout of tp=2 x dp=2 is for 4 ranks, but there are 8; start 4 ranks, or use dp=4"
     assert heads.startswith("3 heads, 3 key/value heads and ffn=48 do not split over tp=8; use tp = 1, 3")
     assert "with ZB-V two parts of stage 0 share the tied embeddings; use zero=0" in tied
-    assert sequences == "the layout has cp=2, and this trainer does not cut sequences; use cp=1"
+    assert sequences.startswith("dropout=0.1 needs another key for every microbatch")
     assert differ.startswith("norm.weight differs between ranks")
 
 

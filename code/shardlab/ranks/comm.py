@@ -80,6 +80,31 @@ def reduce_scatter(x: Tensor, group: Group) -> Tensor:
     return y
 
 
+def all_to_all(
+    x: Tensor,
+    group: Group,
+    sends: Sequence[int] | None = None,
+    receives: Sequence[int] | None = None,
+) -> Tensor:
+    """Send each rank a slice of dim 0, and concatenate the slices received: [n, ...] -> [m, ...].
+
+    sends, receives: rows of the slice for each rank and from each rank; None: all alike, n = m.
+    Errors: ValueError unless the slices make up dim 0.
+    """
+    size = group.size()
+    rows = x.shape[0]
+    sends = list(sends or [rows // size] * size)
+    receives = list(receives or sends)
+    if len(sends) != size or len(receives) != size or sum(sends) != rows:
+        raise ValueError(
+            f"dim 0 has {rows} rows, and {size} ranks get {sends} of them; pad it to a multiple "
+            f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {rows}"
+        )
+    y = x.new_empty(sum(receives), *x.shape[1:])
+    _communicate(dist.all_to_all_single, y, x.contiguous(), receives, sends, group=group)
+    return y
+
+
 def barrier(group: Group) -> None:
     """Return when every rank of the group has called this."""
     dist.barrier(group)

@@ -1,4 +1,4 @@
-"""Train with every method at once: tensor, pipeline and data parallelism, and ZeRO.
+"""Train with every method at once: tensor, context, pipeline and data parallelism, and ZeRO.
 
 Narayanan et al. 2021, "PTD-P" (https://arxiv.org/abs/2104.04473). The model stays the plain one:
 every method is applied to it from outside, and communicates in its own group of the mesh.
@@ -25,8 +25,9 @@ from torch.optim import Optimizer
 
 from .. import cuts
 from ..schedules import Schedule
-from . import agreement, checkpoint, comm, tensor_parallel, zero
+from . import agreement, checkpoint, comm, context_parallel, tensor_parallel, zero
 from .checkpoint.boxes import Box, Span, spans
+from .context_parallel import RING, Way
 from .data_parallel.replica import Replica
 from .mesh import Mesh
 from .pipeline import partition
@@ -47,6 +48,7 @@ class Trainer:
                every number independently of all others
     layers     the layers of each part of the model; None: as equal as possible
     max_norm   upper limit for the norm of the whole model's gradient, to which it is scaled down
+    context    how the ranks of cp attend to each other's keys; without dropout
 
     ZeRO-2 and -3 average and cut the gradients of every microbatch as soon as backward has made
     them, if the stage has one part, does not split backward, and does not hold one end of a tied
@@ -65,12 +67,16 @@ class Trainer:
         *,
         layers: Sequence[range] | None = None,
         max_norm: float = math.inf,
+        context: Way = RING,
     ) -> None:
         layout = mesh.layout
         layout.check(model.spec)
-        check_supported(model, mesh, schedule)
+        check_supported(model, mesh, schedule, context)
         agreement.check_equal(model, mesh.world)
         tensor_parallel.parallelize(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
+        self.context = None
+        if layout.cp > 1:
+            self.context = context_parallel.parallelize(model, mesh.cp, context)
         parts = partition.cut(model, schedule, mesh.pp.rank(), layers)
         self.mesh = mesh
         self.max_norm = max_norm
@@ -84,8 +90,9 @@ class Trainer:
     def step(self, tokens: Tensor, targets: Tensor, weight: float = 1.0) -> Tensor:
         """Take one step on this replica's samples, and return the mean loss over all replicas.
 
-        tokens, targets: [N, S], the same on all ranks with the same place along dp; every token
-        counts. weight: what `sampler` deals where replicas have different numbers of samples.
+        tokens, targets: [N, S], the same on all ranks with the same place along dp, whole also
+        where cp ranks share sequences; every token counts. weight: what `sampler` deals where
+        replicas have different numbers of samples.
         Returns the loss, [], on every rank.
         """
         loss = self.backward(tokens, targets, weight)
@@ -98,13 +105,15 @@ class Trainer:
             if self.averages_late:  # whole gradients are needed until the last microbatch
                 for state in self.states:
                     stack.enter_context(state.no_sync())
+            if self.context is not None:
+                tokens, targets = self.context.shard(tokens, targets)  # [N, s]
             if tokens.shape != self.pipeline.negotiated:
                 self.pipeline.negotiate(tokens)
             loss = self.pipeline.step(tokens, targets, weight)
         if loss is None:  # only one stage has it
             loss = torch.zeros((), device=tokens.device)
         total = comm.all_reduce(loss.double(), self.mesh.world)       # []
-        return total / (self.mesh.layout.tp * self.mesh.layout.dp)
+        return total / (self.mesh.layout.tp * self.mesh.layout.replicas)
 
     def update(self) -> Tensor:
         """Average the gradients over replicas, clip them, step, and free them.
@@ -187,22 +196,22 @@ class Trainer:
 def make_states(
     parts: Sequence[Part], mesh: Mesh, optimizer: MakeOptimizer
 ) -> Sequence[Replica | zero.Zero]:
-    """Make the states of a stage's parameters: whole on every rank of mesh.dp, or cut by ZeRO."""
+    """Make the states of a stage's parameters: whole on every replica, or cut by ZeRO."""
     if not mesh.layout.zero:
-        return [Replica(dict(_named(parts)), mesh.dp, optimizer)]
+        return [Replica(dict(_named(parts)), mesh.replicas, optimizer)]
     shard = partial(zero.shard, stage=mesh.layout.zero, optimizer=optimizer)
-    return [shard(part, mesh.dp, layers=list(_units(part))) for part in parts]
+    return [shard(part, mesh.replicas, layers=list(_units(part))) for part in parts]
 
 
-def check_supported(model: Transformer, mesh: Mesh, schedule: Schedule) -> None:
+def check_supported(model: Transformer, mesh: Mesh, schedule: Schedule, context: Way) -> None:
     """Check that this trainer can train the model in this layout with this schedule.
 
-    Errors: ValueError for context parallelism, and for ZeRO where two parts of a stage share a
-    parameter.
+    Errors: ValueError for dropout, and for ZeRO where two parts of a stage share a parameter.
     """
-    if mesh.layout.cp > 1:
+    if context.dropout:
         raise ValueError(
-            f"the layout has cp={mesh.layout.cp}, and this trainer does not cut sequences; use cp=1"
+            f"dropout={context.dropout} needs another key for every microbatch, which this trainer "
+            f"does not give; use dropout=0"
         )
     first, last = schedule.homes[0], schedule.homes[-1]
     if mesh.layout.zero and model.spec.tied and first != last and first[0] == last[0]:

@@ -15,12 +15,12 @@ from torch import nn
 
 from shardlab.ranks import transformer
 from shardlab.ranks.launch import RankError, run
-from shardlab.ranks.plain import data_parallel
+from shardlab.ranks.plain import context_parallel, data_parallel
 from shardlab.spec import TransformerSpec
 
 STEPS, SAMPLES, LENGTH, VOCABULARY = 3, 7, 6, 48  # 7 samples: no number of ranks but 1 divides them
 WORLD_SIZES, ATOL = (1, 2, 3, 4), 1e-12
-SIZES = {"vocab_size": VOCABULARY, "context_length": 12, "hidden_size": 48, "num_layers": 3, "num_heads": 24}
+SIZES = {"vocab_size": VOCABULARY, "context_length": 24, "hidden_size": 48, "num_layers": 3, "num_heads": 24}
 SPECS = {
     "gpt2": TransformerSpec(**SIZES),  # a tied head
     "llama": TransformerSpec(**SIZES, style="llama", num_kv_heads=12, ffn_size=72),  # grouped heads, a head of its own
@@ -39,10 +39,10 @@ def build(style, frozen, seed, dtype=torch.float64):
     return model
 
 
-def batch_of(step, samples=SAMPLES):
-    """The tokens of one step, of all ranks: [samples, LENGTH + 1]."""
+def batch_of(step, samples=SAMPLES, length=LENGTH):
+    """The tokens of one step, of all ranks: [samples, length + 1]."""
     generator = torch.Generator().manual_seed(100 + step)
-    return torch.randint(VOCABULARY, (samples, LENGTH + 1), generator=generator)
+    return torch.randint(VOCABULARY, (samples, length + 1), generator=generator)
 
 
 def adamw(parameters):
@@ -56,13 +56,14 @@ def parameters(model):
 
 
 @functools.cache
-def alone(style, frozen):
-    """The parameters after each step of one process that sees all samples."""
+def alone(style, frozen, length=LENGTH, prepare=lambda model: None):
+    """The parameters after each step of one process that sees all samples; `prepare` may change its model."""
     model, history = build(style, frozen, seed=0), []
+    prepare(model)
     optimizer = adamw(model.parameters())
     for step in range(STEPS):
         optimizer.zero_grad()
-        batch = batch_of(step)
+        batch = batch_of(step, length=length)
         model(batch[:, :-1], batch[:, 1:]).backward()
         optimizer.step()
         history.append(parameters(model))
@@ -86,7 +87,9 @@ def load(name, source):
     return module
 
 
-def follow(group, name, source, case, read, *, around=contextlib.nullcontext, dtype=torch.float64, **variables):
+def follow(
+    group, name, source, case, read, *, around=contextlib.nullcontext, dtype=torch.float64, length=LENGTH, **variables
+):
     """Run the lines of the docstring on this rank; returns what `read` finds in their variables after each step.
 
     around: a context for each step; `read` is also given what it gives. variables: what the lines use beside a model,
@@ -97,12 +100,13 @@ def follow(group, name, source, case, read, *, around=contextlib.nullcontext, dt
     def batches():
         for step in range(STEPS):
             with around() as found:
-                yield batch_of(step)
+                yield batch_of(step, length=length)
             seen.append(read(variables, found))
 
     torch_of_ours = types.SimpleNamespace(optim=types.SimpleNamespace(AdamW=adamw))
     variables |= {"torch": torch_of_ours, "nn": nn, "group": group, "spec": SPECS[case[0]], "batches": batches()}
-    variables |= {"data_parallel": data_parallel, name: load(name, source)}
+    variables |= {"data_parallel": data_parallel, "context_parallel": context_parallel, name: load(name, source)}
+    variables |= {"partial": functools.partial, "replace": transformer.replace}
     variables["Transformer"] = lambda _: build(*case, seed=group.rank(), dtype=dtype)
     exec(usage(source), variables)
     return seen

@@ -1,0 +1,172 @@
+"""What it takes that ranks share each sequence: bytes, messages, memory and balance of one layer's attention.
+
+Four ways to let every query see every key:
+
+    gathered   every rank gathers all keys and values: Llama 3 (https://arxiv.org/abs/2407.21783), section 3.3.2
+    ring       keys and values travel from rank to rank: Liu et al. 2023 (https://arxiv.org/abs/2310.01889)
+    ulysses    parts of all heads are exchanged for whole sequences of some: Jacobs et al. 2023
+               (https://arxiv.org/abs/2309.14509), section 3.2
+    grid       Ulysses inside groups of ranks, a ring across them: Fang and Zhao 2024
+               (https://arxiv.org/abs/2405.07719)
+
+A "block" is the keys, or the values, of one rank. All figures are those of one rank.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from shardlab import sequences
+from shardlab.layout import divisors, listed
+from shardlab.spec import TransformerSpec
+
+WAYS = ("gathered", "ring", "ulysses", "grid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """One layer's attention to sequences that ranks share, with the heads that one rank of tp has."""
+
+    length: int  # tokens of a sequence, on all ranks together
+    ranks: int  # of cp
+    heads: int
+    kv_heads: int
+    head_size: int  # where keys and values have different sizes, their mean
+    batch: int = 1  # sequences
+    element: int = 2  # bytes of one number
+    # MLA: what travels for each token instead of keys and values, the rotary key included. DeepSeek-V2
+    # (https://arxiv.org/abs/2405.04434), section 2.1
+    latent: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1 or self.length < self.ranks:
+            raise ValueError(
+                f"{self.length} tokens leave some of {self.ranks} ranks without any; use 1 to {self.length} ranks"
+            )
+
+    @property
+    def block(self) -> float:
+        """Bytes of one rank's keys, half of keys and values; of a mean rank, where ranks do not divide the length."""
+        numbers = self.kv_heads * self.head_size if self.latent is None else self.latent / 2
+        return self.batch * numbers * self.element * self.length / self.ranks
+
+    @property
+    def queries(self) -> float:
+        """Bytes of one rank's queries, and as many of its outputs."""
+        return self.batch * self.heads * self.head_size * self.element * self.length / self.ranks
+
+
+def attention(
+    spec: TransformerSpec, *, length: int, ranks: int, tp: int = 1, batch: int = 1, element: int = 2
+) -> Attention:
+    """Take the sizes from a model whose heads tp ranks share."""
+    heads, kv_heads = spec.num_heads // tp, max(1, spec.kv_heads // tp)
+    return Attention(
+        length=length,
+        ranks=ranks,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=spec.head_size,
+        batch=batch,
+        element=element,
+    )
+
+
+def sent_bytes(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, float]:
+    """Bytes that a rank sends in forward and in backward.
+
+    gathered  an all-gather of two blocks, then a reduce-scatter of their gradients: 2(n - 1) blocks each
+    ring      2(n - 1) blocks; in backward as many again, and as many of gradients
+    ulysses   1/n of queries, keys, values and outputs to each other rank; in backward of their gradients. Keys and
+              values are first repeated where ranks do not divide their heads.
+    grid      both, for `ulysses` ranks that exchange heads: they turn `ulysses` blocks, of fewer heads, into one
+    Errors: ValueError for an unknown way, and for heads that Ulysses cannot share.
+    """
+    if way == "gathered":
+        blocks = 2 * (a.ranks - 1) * a.block
+        return {"forward": blocks, "backward": blocks}
+    width = _width(a, way, ulysses)
+    block = sequences.copies(a.heads, a.kv_heads, width) * a.block
+    exchanged = 2 * (a.queries + block) * (width - 1) / width
+    travelling = 2 * (a.ranks // width - 1) * block
+    return {"forward": exchanged + travelling, "backward": exchanged + 2 * travelling}
+
+
+def messages(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, int]:
+    """How many communications a rank starts: collectives, or messages that it sends round the ring.
+
+    Keys and values travel in one message. Ulysses exchanges queries, keys with values, and outputs.
+    """
+    if way == "gathered":
+        return {"forward": int(a.ranks > 1), "backward": int(a.ranks > 1)}
+    width = _width(a, way, ulysses)
+    exchanges, hops = 3 * (width > 1), a.ranks // width - 1
+    return {"forward": exchanges + hops, "backward": exchanges + 2 * hops}
+
+
+def _width(a: Attention, way: str, ulysses: int) -> int:
+    """How many ranks exchange heads."""
+    widths = {"ring": 1, "ulysses": a.ranks, "grid": ulysses}
+    if way not in widths:
+        raise ValueError(f"unknown way {way!r}; known: {listed(WAYS)}")
+    if a.ranks % widths[way]:
+        raise ValueError(
+            f"cp={a.ranks} ranks do not split into groups of ulysses={ulysses}; "
+            f"use ulysses = {listed(divisors(a.ranks))}"
+        )
+    return widths[way]
+
+
+def resident(a: Attention, way: str, *, ulysses: int = 1) -> float:
+    """Bytes of keys and values on a rank at most, in forward.
+
+    Its own; and those of all ranks if they are gathered, one exchanged block with Ulysses, and in a ring the block in
+    use and the one on its way. The largest number of blocks does not depend on the ranks.
+    """
+    if way == "gathered":
+        return 2 * a.block * (1 + a.ranks)
+    width = _width(a, way, ulysses)
+    blocks = min(3, a.ranks // width)
+    own = 0 if width == 1 else 1
+    return 2 * a.block * (own + sequences.copies(a.heads, a.kv_heads, width) * blocks)
+
+
+def pairs(length: int, ranks: int, placement: str, *, causal: bool = True, largest: int | None = None) -> list[int]:
+    """How many pairs of a query and a key each rank computes, in a ring or with gathered keys.
+
+    Tiles that no query sees are left out; those on the diagonal are computed whole. largest: see `sequences.tiles`.
+    """
+    places, text = sequences.place(length, ranks, placement), sequences.documents(length)
+    cut = partial(sequences.tiles, texts=text, causal=causal, largest=largest)
+    return [sum(tile.pairs for keys in places for tile in cut(mine, keys)) for mine in places]
+
+
+def flops(a: Attention, placement: str, *, causal: bool = True, largest: int | None = None) -> list[dict[str, int]]:
+    """FLOPs of each rank's matrix products, for queries by keys and scores by values; see `compute.flops`.
+
+    Backward computes the scores again, and then four products: five where forward has two (Dao et al. 2022, appendix
+    B, https://arxiv.org/abs/2205.14135).
+    """
+    product = 2 * a.batch * a.heads * a.head_size  # FLOPs for each pair
+    counts = pairs(a.length, a.ranks, placement, causal=causal, largest=largest)
+    return [{"forward": 2 * product * count, "backward": 5 * product * count} for count in counts]
+
+
+def balance(length: int, ranks: int, placement: str, *, largest: int | None = None) -> float:
+    """The work of the mean rank over that of the busiest one, which the others wait for: 1 is even.
+
+    Contiguous ranks come close to (n + 1) / 2n; zig-zag ranks have the same work where 2n divides the length.
+    """
+    work = pairs(length, ranks, placement, largest=largest)
+    return sum(work) / ranks / max(work)
+
+
+def hiding_tokens(a: Attention, *, rate: float, bandwidth: float, causal: bool = False) -> float:
+    """The fewest tokens on each rank with which a hop of the ring takes no longer than the attention of a block.
+
+    H heads of E numbers take 4 c^2 HE FLOPs for c tokens, and a hop moves 2 c KE numbers with K key/value heads. So
+    c >= (K / 2H) * element * rate / bandwidth. With K = H and 16 bits this is c >= rate / bandwidth: Liu et al. 2023,
+    section 3. causal: half of the pairs are computed in the same number of hops, so twice as many tokens are needed.
+
+    rate: FLOP/s of attention; bandwidth: bytes/s that a rank sends.
+    """
+    return a.block / a.queries * a.element * rate / bandwidth / 2 * (2 if causal else 1)

@@ -1,0 +1,69 @@
+"""Every layout with context parallelism trains the model of one process: losses, norms and weights, in float64."""
+
+import itertools
+
+import pytest
+import torch
+
+from shardlab.layout import ZERO_STAGES, Layout, divisors, tensor_degrees
+from shardlab.ranks.context_parallel import Way
+from shardlab.ranks.launch import run
+from shardlab.ranks.mesh import Mesh
+from shardlab.ranks.train import Trainer
+from shardlab.schedules import make
+from tests.ranks.test_train import alone, off, pieces
+from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, batch, plain, spec
+
+SIZES = (2, 4, 8)
+SCHEDULES = ("GPipe", "1F1B", "ZB-H1")
+
+
+def layouts(size):
+    """List all of a size whose ranks share sequences, with every stage of ZeRO, slices and whole sequences."""
+    for cp, tp, pp in itertools.product(divisors(size), repeat=3):
+        if cp > 1 and size % (cp * tp * pp) == 0:
+            for sliced, zero in itertools.product((False, True)[: 1 + (tp > 1)], ZERO_STAGES):
+                dp = size // (cp * tp * pp)
+                yield Layout(dp=dp, cp=cp, tp=tp, pp=pp, zero=zero, sequence_parallel=sliced)
+
+
+def cases(size):
+    """List (layout, way, schedule, style, layers, samples); ways, schedules and styles take turns."""
+    found = []
+    for index, layout in enumerate(layouts(size)):
+        legal = [style for style in STYLES if layout.tp in tensor_degrees(spec(style, 1))]
+        ways = [Way(), Way(gathered=True), Way(placement="contiguous")]
+        ways += [Way(ulysses=u) for u in divisors(layout.cp)[1:] if 24 // layout.tp % u == 0]
+        way, schedule = ways[index % len(ways)], SCHEDULES[index % len(SCHEDULES)]
+        shape = layout.pp + (layout.pp > 1), MICROBATCHES * layout.dp + 1
+        found.append((layout, way, schedule, legal[index % len(legal)], *shape))
+    return found
+
+
+def errors(group, case, one_process, known):
+    """Return the largest errors of losses, norms and weights."""
+    layout, way, schedule, style, layers, samples = case
+    history, weights = one_process
+    mesh = Mesh(layout, group, known=known)
+    plan = make(schedule, layout.pp, MICROBATCHES)
+    trainer = Trainer(plain(style, layers), mesh, plan, adamw, max_norm=MAX_NORM, context=way)
+    losses, norms = [], []
+    for step, (loss, norm) in enumerate(history):
+        losses.append(abs(trainer.backward(*batch(mesh, style, step, samples)).item() - loss))
+        norms.append(abs(trainer.update().item() - norm))
+    apart = [off(piece, weights[name], trainer.cuts[name], mesh.tp) for name, piece in pieces(trainer)]
+    return max(losses), max(norms), max(apart)
+
+
+def together(group, references):
+    known = {}
+    return [errors(group, case, references[case[3:]], known) for case in cases(group.size())]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parity("composition", "every layout of 2, 4 and 8 ranks with context parallelism trains like one process")
+def test_every_layout_trains_the_model_of_one_process(size):
+    references = {shape: alone(*shape) for shape in {case[3:] for case in cases(size)}}
+    for rank in run(together, references, world_size=size):
+        for case, apart in zip(cases(size), rank, strict=True):
+            torch.testing.assert_close(list(apart), [0.0] * 3, rtol=0, atol=1e-12, msg=f"{case}: {apart}")

@@ -1,0 +1,418 @@
+"""Every way to share sequences gives the losses, gradients and weights of one process, however tokens are dealt."""
+
+import functools
+import inspect
+import sys
+import weakref
+
+import cloudpickle
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from shardlab import sequences, trace
+from shardlab.costs import context_parallel as costs
+from shardlab.ranks import comm, context_parallel, transformer
+from shardlab.ranks.context_parallel import Way, engine, exchange, ring, tiles
+from shardlab.ranks.data_parallel import averaging
+from shardlab.ranks.launch import RankError, run
+from shardlab.ranks.memory import recompute
+from shardlab.ranks.observe import ledger
+from shardlab.ranks.plain import context_parallel as plain_context
+from shardlab.ranks.plain import ring_attention
+from shardlab.ranks.tensor_parallel import dropout
+from shardlab.spec import TransformerSpec
+from tests.ranks.second_device import as_on_gpus
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
+
+STEPS, VOCABULARY, ATOL = 2, 31, 1e-12
+SIZES = {"vocab_size": VOCABULARY, "context_length": 32, "num_layers": 2, "num_heads": 12}
+SPECS = {
+    "gpt2": TransformerSpec(**SIZES, hidden_size=24),
+    "llama": TransformerSpec(**SIZES, hidden_size=48, num_kv_heads=2, style="llama"),  # fewer than ranks
+}
+ONE = ((24,), (23,))  # tokens of each document, in each step
+SEVERAL = ((5, 1, 11, 7), (2, 9, 12))
+
+
+def build(style):
+    """A model whose every parameter is random: ones and zeros would hide mistakes."""
+    torch.manual_seed(0)
+    model = transformer.Transformer(SPECS[style]).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    return model
+
+
+def batch(step, length):
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(VOCABULARY, (2, length + 1), generator=generator)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
+
+
+# ---- one process -----------------------------------------------------------------------------------------------------
+
+
+def reference(q, k, v, *, lengths, way, key):
+    """Attend in each document by itself, and drop weights by their places."""
+    length, heads = sum(lengths), q.shape[1]
+    k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
+    text = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    seen = text[:, None] == text
+    if way.causal:
+        seen = seen & torch.ones(length, length, dtype=torch.bool).tril()
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf)
+    return dropout.dropout(F.softmax(scores, -1), way.dropout, key) @ v
+
+
+@functools.cache
+def alone(style, documents, causal, probability):
+    """Loss and gradients of each step, and the last weights."""
+    model, history = build(style), []
+    optimizer = adamw(model)
+    for step, lengths in enumerate(documents):
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        transformer.replace(model, locate=lambda _, positions=positions: positions)
+        for layer, block in enumerate(model.blocks):
+            options = {"way": Way(causal=causal, dropout=probability), "key": 2 * step + layer}
+            transformer.replace(block, attend=functools.partial(reference, lengths=lengths, **options))
+        optimizer.zero_grad()
+        loss = model(*batch(step, sum(lengths)))
+        loss.backward()
+        history.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
+        optimizer.step()
+    return history, [p.detach() for p in model.parameters()]
+
+
+# ---- ranks -----------------------------------------------------------------------------------------------------------
+
+
+def train(group, style, documents, way, again=False):
+    """The same on the ranks of a group: losses are means over this rank's tokens, scaled."""
+    model, history = build(style), []
+    context = engine.parallelize(model, group, way)
+    if again:
+        recompute.wrap(model.blocks)
+    optimizer = adamw(model)
+    for step, lengths in enumerate(documents):
+        optimizer.zero_grad()
+        loss = model(*context.shard(*batch(step, sum(lengths)), documents=lengths, key=step))
+        loss.backward()
+        averaging.average_gradients(model.parameters(), group)
+        history.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
+        optimizer.step()
+    return history, [p.detach() for p in model.parameters()]
+
+
+def cases(size):
+    """List (style, documents, way, whether layers are recomputed)."""
+    ways = [Way(), Way(placement="contiguous"), Way(gathered=True), Way(ulysses=size)]
+    ways += [Way(ulysses=2), Way(ulysses=2, placement="contiguous")] if size == 4 else []
+    if size == 8:
+        ways = [Way(), Way(ulysses=2), Way(ulysses=4, placement="contiguous")]
+    found = [(style, documents, way, False) for style in SPECS for documents in (ONE, SEVERAL) for way in ways]
+    more = [Way(causal=False), Way(dropout=0.3), Way(ulysses=size, causal=False), Way(gathered=True, dropout=0.3)]
+    more += [Way(ulysses=size, dropout=0.3)]
+    if size < 8:
+        found += [("llama", SEVERAL, way, False) for way in more]
+        found += [("llama", SEVERAL, way, True) for way in (Way(), Way(ulysses=size, dropout=0.3))]
+    return list(dict.fromkeys(found))
+
+
+def together(group):
+    return [train(group, *case) for case in cases(group.size())]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parity("composition", "every way of context parallelism: losses, gradients and weights of one process")
+def test_every_way_trains_like_one_process(size):
+    """Rings, gathered keys, Ulysses and grids; lengths that do not divide, documents, dropout, recomputation."""
+    everything = run(together, world_size=size)
+    for index, (style, documents, way, _) in enumerate(cases(size)):
+        history, weights = alone(style, documents, way.causal, way.dropout)
+        found = [rank[index] for rank in everything]
+        for step, (loss, gradients) in enumerate(history):
+            mean = torch.stack([rank[0][step][0] for rank in found]).mean()
+            torch.testing.assert_close(mean, loss, rtol=0, atol=ATOL, msg=f"{cases(size)[index]}")
+            for rank in found:
+                torch.testing.assert_close(rank[0][step][1], gradients, rtol=0, atol=ATOL)
+        for rank in found:
+            torch.testing.assert_close(rank[1], weights, rtol=0, atol=ATOL)
+
+
+# ---- predicted, counted ----------------------------------------------------------------------------------------------
+
+LENGTH, HEADS, KV_HEADS, HEAD_SIZE, BATCH = 48, 12, 4, 6, 2
+WAYS = {  # way -> what the formulas call it
+    Way(): ("ring", 1),
+    Way(gathered=True): ("gathered", 1),
+    Way(ulysses=4): ("ulysses", 4),
+    Way(ulysses=2): ("grid", 2),
+}
+
+
+class Resident:
+    """Bytes of all that has been received and is not freed."""
+
+    def __init__(self):
+        self.now = self.peak = 0
+
+    def add(self, x):
+        nbytes = x.untyped_storage().nbytes()
+        self.now += nbytes
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(x.untyped_storage(), self.drop, nbytes)
+
+    def drop(self, nbytes):
+        self.now -= nbytes
+
+
+def watched(resident):
+    """Let `resident` know what messages and gathering fill; returns how to stop that."""
+    start, gather = comm.start, comm.all_gather
+
+    def note_start(sends, receives, group):
+        for y, _ in receives:
+            resident.add(y)
+        return start(sends, receives, group)
+
+    def note_gather(x, group):
+        y = gather(x, group)
+        resident.add(y)
+        return y
+
+    comm.start, comm.all_gather = note_start, note_gather
+
+    def stop():
+        comm.start, comm.all_gather = start, gather
+
+    return stop
+
+
+def measure(group, way):
+    """Bytes and messages, FLOPs, and peak bytes received, in forward and in backward of one layer."""
+    sizes = {"hidden_size": HEADS * HEAD_SIZE, "num_heads": HEADS, "num_kv_heads": KV_HEADS, "num_layers": 1}
+    spec = TransformerSpec(vocab_size=5, context_length=LENGTH, style="llama", **sizes)
+    torch.manual_seed(0)
+    context = engine.parallelize(transformer.Transformer(spec), group, way)
+    context.shard(torch.zeros(BATCH, LENGTH))
+    tokens, resident = len(context.mine), Resident()
+    x = [torch.randn(BATCH, heads, tokens, HEAD_SIZE, requires_grad=True) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    stop = watched(resident)
+    try:
+        with ledger.Ledger() as forward, FlopCounterMode(display=False) as flops:
+            y = context.attend(*x, layer=0)
+        peaks = [resident.peak]
+        resident.peak = resident.now
+        with ledger.Ledger() as backward, FlopCounterMode(display=False) as flops_back:
+            y.sum().backward()
+        peaks.append(resident.peak)
+    finally:
+        stop()
+    books = {"forward": forward.events, "backward": backward.events}
+    sent = {name: sum(map(trace.wire_bytes, events)) for name, events in books.items()}
+    messages = {name: sum(event.op not in ("receive",) for event in events) for name, events in books.items()}
+    return sent, messages, peaks, [flops.get_total_flops(), flops_back.get_total_flops()]
+
+
+@functools.cache
+def measured(way, size=4):
+    return run(measure, way, world_size=size)
+
+
+def sizes_of(size):
+    shape = {"heads": HEADS, "kv_heads": KV_HEADS, "head_size": HEAD_SIZE, "batch": BATCH, "element": 4}
+    return costs.Attention(length=LENGTH, ranks=size, **shape)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: WAYS[way][0])
+@pytest.mark.counted("composition", "bytes and messages of each way of context parallelism")
+def test_bytes_and_messages_are_those_of_the_formulas(way):
+    name, ulysses = WAYS[way]
+    for sent, messages, _, _ in measured(way):
+        assert sent == pytest.approx(costs.sent_bytes(sizes_of(4), name, ulysses=ulysses), abs=1e-6)
+        assert messages == costs.messages(sizes_of(4), name, ulysses=ulysses)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.counted("composition", "keys and values on a rank of a ring at most: three blocks, never all")
+def test_a_ring_never_has_all_keys(size):
+    whole = size * 2 * sizes_of(size).block
+    own = 2 * sizes_of(size).block
+    for _, _, (forward, backward), _ in measured(Way(), size):
+        assert forward + own == costs.resident(sizes_of(size), "ring")
+        assert forward + own < whole or size < 4
+        assert backward <= 3 * own  # two blocks, and a gradient that is coming
+    for _, _, (forward, _), _ in measured(Way(gathered=True), size):
+        assert forward + own == costs.resident(sizes_of(size), "gathered")
+
+
+@pytest.mark.parametrize("placement", sequences.PLACEMENTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.counted("composition", "FLOPs of attention on each rank, contiguous and zig-zag")
+def test_flops_of_each_rank_are_those_of_the_formulas(placement, size):
+    found = [flops for *_, flops in measured(Way(placement=placement), size)]
+    predicted = costs.flops(sizes_of(size), placement)
+    assert found == [[each["forward"], each["backward"]] for each in predicted]
+
+
+def order_of(group):
+    """What a rank does in a round: starts a message, computes, waits."""
+    seen, start, attend = [], comm.start, tiles.attend
+
+    def noting(*args):
+        seen.append("start")
+        waits = start(*args)
+        return [lambda wait=wait: (seen.append("wait"), wait()) for wait in waits]
+
+    def compute(*args):
+        seen.append("compute")
+        attend(*args)
+
+    comm.start, tiles.attend = noting, compute
+    try:
+        x = torch.randn(1, 2, 4, 6)
+        context = engine.parallelize(build("gpt2"), group, Way())
+        context.shard(torch.zeros(1, 12))
+        context.attend(x, x, x, layer=0)
+    finally:
+        comm.start, tiles.attend = start, attend
+    return seen
+
+
+def test_the_next_block_travels_while_this_one_is_used():
+    turn = ["start", "compute", "wait", "wait"]
+    assert run(order_of, world_size=3) == [[*turn, *turn, "compute"]] * 3
+
+
+def test_the_dropout_of_a_piece_is_cut_out_of_that_of_the_whole():
+    """The pattern of some heads, queries and keys is cut out of that of all."""
+    sizes = {"probability": 0.4, "key": 3, "length": 8, "num_heads": 6}
+    whole = tiles.Dropout(**sizes).factors(sequences.Tile(range(8), range(8), 0, 0, False), torch.ones(2, 3, 2, 8, 8))
+    tile = sequences.Tile(range(2, 5), range(4, 8), 0, 0, False)
+    mine = tiles.Dropout(**sizes, first_head=2).factors(tile, torch.ones(2, 1, 2, 3, 4))
+    assert torch.equal(mine, whole[:, 1:2, :, 2:5, 4:8])
+    assert 0 < whole.count_nonzero() < whole.numel()
+
+
+def on_the_device(group):
+    """Train in each way, and with the plain files, on what is the ranks' device."""
+    for way in (Way(), Way(gathered=True), Way(ulysses=2), Way(dropout=0.2)):
+        model = build("llama")
+        context = engine.parallelize(model, group, way)
+        tokens = torch.arange(46).view(2, -1) % VOCABULARY
+        model(*context.shard(tokens, tokens, documents=(5, 18), key=1)).backward()
+    context = plain_context.Context(torch.zeros(8).long(), group, True)
+    q = torch.randn(1, 2, 4, 6, requires_grad=True)
+    found = [context.gathered(q, q, q), context.ulysses(q, q, q)]
+    found.append(ring_attention.ring(q, q, q, context.mask, group))
+    torch.stack(found).sum().backward()
+    return [y.detach() for y in found]
+
+
+def test_new_tensors_are_on_the_device_of_the_ranks():
+    for gathered, ulysses, ring_output in run(as_on_gpus(on_the_device), world_size=2):
+        torch.testing.assert_close(ulysses, gathered)
+        torch.testing.assert_close(ring_output, gathered)
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+WRONG = {  # what went wrong: (module, what stands there, what stands there then)
+    "tiles are merged without rescaling": (tiles, ".mul_((before - lse).exp())", ".mul_(1)"),
+    "the mask is shifted": (tiles, "keys > queries", "keys > queries + 1"),
+    "the softmax's sum has no gradient": (tiles, "(dweights - at.delta[..., here, :])", "dweights"),
+    "the backward ring has stale keys": (ring, "differentiate(at, block, here", "differentiate(at, own, here"),
+    "gradients of the ranks before are dropped": (ring, "gradient += coming()", "coming()"),
+    "gradients do not come home": (ring, "home + coming()", "home + 0 * coming()"),
+    "blocks come in another order": (engine, "blocks[self.ring_place - turn]", "blocks[turn]"),
+    "positions start at zero on every rank": (engine, "self.mine - first[self.mine]", "self.mine.argsort()"),
+    "documents do not restart": (engine, "self.mine - first[self.mine]", "self.mine"),
+}
+WRONG_EXCHANGES = {
+    "gradients of others are dropped": ("(mine,) = comm.reduce_scatter(rows, group)", "mine = rows[group.rank()]"),
+    "the way back is the way there": ("return to_tokens(grad, *ctx.where), None, None", "return grad, None, None"),
+}
+
+
+def right(group, module, source, way, documents=((7, 17), (24,))):
+    """Tell whether ranks train as one process does, with a module whose source is changed."""
+    original = inspect.getsource(module)
+    exec(compile(source, "changed", "exec"), module.__dict__)
+    try:
+        case = "gpt2", documents
+        history, weights = train(group, *case, way)
+        expected, last = alone(*case, True, 0.0)
+        pairs = [*zip(weights, last, strict=True)]
+        for ours, theirs in zip(history, expected, strict=True):
+            pairs += zip(ours[1], theirs[1], strict=True)
+        return all(torch.allclose(*pair, rtol=0, atol=ATOL) for pair in pairs)
+    finally:
+        exec(compile(original, module.__file__, "exec"), module.__dict__)
+
+
+def changed(module, old, new):
+    source = inspect.getsource(module)
+    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
+    return source.replace(old, new)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_mistake_is_noticed(what):
+    module, old, new = WRONG[what]
+    assert not all(run(right, module, changed(module, old, new), Way(), world_size=3))
+
+
+def test_the_means_of_ranks_with_more_tokens_weigh_more():
+    source = changed(engine, "len(self.mine) * self.group.size() / self.length", "1")
+    assert not all(run(right, engine, source, Way(), ((7, 16), (23,)), world_size=3))
+
+
+def test_what_is_not_changed_is_right():
+    source = inspect.getsource(engine)
+    assert all(run(right, engine, source, Way(), world_size=3))
+
+
+@pytest.mark.parametrize(("what", "way"), [*zip(WRONG_EXCHANGES, (Way(gathered=True), Way(ulysses=3)), strict=True)])
+def test_a_mistake_in_an_exchange_is_noticed(what, way):
+    source = changed(exchange, *WRONG_EXCHANGES[what])
+    if way.gathered:
+        assert not all(run(right, exchange, source, way, world_size=3))
+    else:
+        with pytest.raises(RankError, match="returned an invalid gradient"):
+            run(right, exchange, source, way, world_size=3)
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("way", "length", "documents", "message"),
+    [
+        (Way(ulysses=5), 24, None, "cp=5 ranks|12 heads do not split over 5 ranks of Ulysses; use 1, 2, 3, 4, 6, 12"),
+        (Way(ulysses=2), 24, None, "cp=5 ranks do not split into groups of ulysses=2; use ulysses = 1, 5"),
+        (Way(), 4, None, "4 tokens leave some of cp=5 ranks without any; use cp = 1 to 4"),
+        (Way(), 33, None, "33 tokens does not fit context_length=32"),
+        (Way(), 24, (5, 18), "documents of 5, 18 tokens have 23 tokens, and the sequence has 24; give"),
+        (Way(placement="striped"), 24, None, "unknown placement 'striped'; known: contiguous, zig-zag"),
+    ],
+)
+def test_what_does_not_fit_is_refused(way, length, documents, message):
+    def call(group):
+        context = context_parallel.parallelize(build("gpt2"), group, way)
+        context.shard(torch.zeros(1, length), documents=documents)
+
+    with pytest.raises(RankError, match=message):
+        run(call, world_size=5)
+
+
+def test_gathered_keys_are_not_exchanged_too():
+    with pytest.raises(ValueError, match="keys are gathered or exchanged, not both: use gathered=False or ulysses=1"):
+        Way(gathered=True, ulysses=2)
