@@ -1,15 +1,17 @@
-"""What it takes that ranks share each sequence: bytes, messages, memory and balance of one layer's attention.
+"""Predict context parallelism: bytes, messages, memory and balance of one layer's attention.
 
 Four ways to let every query see every key:
 
-    gathered   every rank gathers all keys and values: Llama 3 (https://arxiv.org/abs/2407.21783), section 3.3.2
-    ring       keys and values travel from rank to rank: Liu et al. 2023 (https://arxiv.org/abs/2310.01889)
+    gathered   every rank gathers all keys and values: Llama 3 (https://arxiv.org/abs/2407.21783),
+               section 3.3.2
+    ring       keys and values travel from rank to rank: Liu et al. 2023
+               (https://arxiv.org/abs/2310.01889)
     ulysses    parts of all heads are exchanged for whole sequences of some: Jacobs et al. 2023
                (https://arxiv.org/abs/2309.14509), section 3.2
     grid       Ulysses inside groups of ranks, a ring across them: Fang and Zhao 2024
                (https://arxiv.org/abs/2405.07719)
 
-A "block" is the keys, or the values, of one rank. All figures are those of one rank.
+A "block" is the keys, or the values, of one rank. All quantities are per rank.
 """
 
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ WAYS = ("gathered", "ring", "ulysses", "grid")
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """One layer's attention to sequences that ranks share, with the heads that one rank of tp has."""
+    """One layer's attention over sequences that ranks share, with the heads of one rank of tp."""
 
     length: int  # tokens of a sequence, on all ranks together
     ranks: int  # of cp
@@ -33,19 +35,23 @@ class Attention:
     head_size: int  # where keys and values have different sizes, their mean
     batch: int = 1  # sequences
     element: int = 2  # bytes of one number
-    # MLA: what travels for each token instead of keys and values, the rotary key included. DeepSeek-V2
-    # (https://arxiv.org/abs/2405.04434), section 2.1
+    # MLA: numbers that travel for each token instead of keys and values, the rotary key included.
+    # DeepSeek-V2 (https://arxiv.org/abs/2405.04434), section 2.1
     latent: int | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.length < self.ranks:
             raise ValueError(
-                f"{self.length} tokens leave some of {self.ranks} ranks without any; use 1 to {self.length} ranks"
+                f"{self.length} tokens leave some of {self.ranks} ranks without any; "
+                f"use 1 to {self.length} ranks"
             )
 
     @property
     def block(self) -> float:
-        """Bytes of one rank's keys, half of keys and values; of a mean rank, where ranks do not divide the length."""
+        """Bytes of one rank's keys, half of keys and values.
+
+        Those of a mean rank, where the number of ranks does not divide the length.
+        """
         numbers = self.kv_heads * self.head_size if self.latent is None else self.latent / 2
         return self.batch * numbers * self.element * self.length / self.ranks
 
@@ -58,13 +64,12 @@ class Attention:
 def attention(
     spec: TransformerSpec, *, length: int, ranks: int, tp: int = 1, batch: int = 1, element: int = 2
 ) -> Attention:
-    """Take the sizes from a model whose heads tp ranks share."""
-    heads, kv_heads = spec.num_heads // tp, max(1, spec.kv_heads // tp)
+    """Take the sizes from a model whose heads `tp` ranks share."""
     return Attention(
         length=length,
         ranks=ranks,
-        heads=heads,
-        kv_heads=kv_heads,
+        heads=spec.num_heads // tp,
+        kv_heads=max(1, spec.kv_heads // tp),
         head_size=spec.head_size,
         batch=batch,
         element=element,
@@ -72,13 +77,16 @@ def attention(
 
 
 def sent_bytes(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, float]:
-    """Bytes that a rank sends in forward and in backward.
+    """Count the bytes that a rank sends in forward and in backward.
 
-    gathered  an all-gather of two blocks, then a reduce-scatter of their gradients: 2(n - 1) blocks each
+    gathered  an all-gather of two blocks, then a reduce-scatter of their gradients: 2(n - 1) blocks
+              each
     ring      2(n - 1) blocks; in backward as many again, and as many of gradients
-    ulysses   1/n of queries, keys, values and outputs to each other rank; in backward of their gradients. Keys and
-              values are first repeated where ranks do not divide their heads.
-    grid      both, for `ulysses` ranks that exchange heads: they turn `ulysses` blocks, of fewer heads, into one
+    ulysses   1/n of queries, keys, values and outputs to each other rank, in backward of their
+              gradients. Keys and values are repeated first where the number of ranks does not
+              divide their heads
+    grid      both: `ulysses` ranks exchange heads, which turns their blocks into one of fewer heads
+
     Errors: ValueError for an unknown way, and for heads that Ulysses cannot share.
     """
     if way == "gathered":
@@ -92,7 +100,7 @@ def sent_bytes(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, float]:
 
 
 def messages(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, int]:
-    """How many communications a rank starts: collectives, or messages that it sends round the ring.
+    """Count the communications that a rank starts: collectives, or messages round the ring.
 
     Keys and values travel in one message. Ulysses exchanges queries, keys with values, and outputs.
     """
@@ -104,7 +112,7 @@ def messages(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, int]:
 
 
 def _width(a: Attention, way: str, ulysses: int) -> int:
-    """How many ranks exchange heads."""
+    """Count the ranks that exchange heads."""
     widths = {"ring": 1, "ulysses": a.ranks, "grid": ulysses}
     if way not in widths:
         raise ValueError(f"unknown way {way!r}; known: {listed(WAYS)}")
@@ -117,10 +125,10 @@ def _width(a: Attention, way: str, ulysses: int) -> int:
 
 
 def resident(a: Attention, way: str, *, ulysses: int = 1) -> float:
-    """Bytes of keys and values on a rank at most, in forward.
+    """Count the bytes of keys and values that a rank holds at most, in forward.
 
-    Its own; and those of all ranks if they are gathered, one exchanged block with Ulysses, and in a ring the block in
-    use and the one on its way. The largest number of blocks does not depend on the ranks.
+    Besides its own it holds those of all ranks if they are gathered, one exchanged block with
+    Ulysses, and in a ring the block in use and the one in flight: three blocks, however many ranks.
     """
     if way == "gathered":
         return 2 * a.block * (1 + a.ranks)
@@ -130,21 +138,32 @@ def resident(a: Attention, way: str, *, ulysses: int = 1) -> float:
     return 2 * a.block * (own + sequences.copies(a.heads, a.kv_heads, width) * blocks)
 
 
-def pairs(length: int, ranks: int, placement: str, *, causal: bool = True, largest: int | None = None) -> list[int]:
-    """How many pairs of a query and a key each rank computes, in a ring or with gathered keys.
+def pairs(
+    length: int,
+    ranks: int,
+    placement: str,
+    *,
+    causal: bool = True,
+    largest: int | None = None,
+) -> list[int]:
+    """Count the pairs of a query and a key that each rank computes, in a ring or all gathered.
 
-    Tiles that no query sees are left out; those on the diagonal are computed whole. largest: see `sequences.tiles`.
+    Tiles that no query sees are left out; those on the diagonal are computed whole. largest: see
+    `sequences.tiles`.
     """
-    places, text = sequences.place(length, ranks, placement), sequences.documents(length)
+    places = sequences.place(length, ranks, placement)
+    text = sequences.documents(length)
     cut = partial(sequences.tiles, texts=text, causal=causal, largest=largest)
     return [sum(tile.pairs for keys in places for tile in cut(mine, keys)) for mine in places]
 
 
-def flops(a: Attention, placement: str, *, causal: bool = True, largest: int | None = None) -> list[dict[str, int]]:
-    """FLOPs of each rank's matrix products, for queries by keys and scores by values; see `compute.flops`.
+def flops(
+    a: Attention, placement: str, *, causal: bool = True, largest: int | None = None
+) -> list[dict[str, int]]:
+    """Count each rank's FLOPs for queries by keys and scores by values; see `compute.flops`.
 
-    Backward computes the scores again, and then four products: five where forward has two (Dao et al. 2022, appendix
-    B, https://arxiv.org/abs/2205.14135).
+    Backward recomputes the scores, and then has four products: five where forward has two (Dao et
+    al. 2022, appendix B, https://arxiv.org/abs/2205.14135).
     """
     product = 2 * a.batch * a.heads * a.head_size  # FLOPs for each pair
     counts = pairs(a.length, a.ranks, placement, causal=causal, largest=largest)
@@ -152,7 +171,7 @@ def flops(a: Attention, placement: str, *, causal: bool = True, largest: int | N
 
 
 def balance(length: int, ranks: int, placement: str, *, largest: int | None = None) -> float:
-    """The work of the mean rank over that of the busiest one, which the others wait for: 1 is even.
+    """Divide the work of the mean rank by that of the busiest, for which others wait: 1 is even.
 
     Contiguous ranks come close to (n + 1) / 2n; zig-zag ranks have the same work where 2n divides the length.
     """
@@ -161,11 +180,12 @@ def balance(length: int, ranks: int, placement: str, *, largest: int | None = No
 
 
 def hiding_tokens(a: Attention, *, rate: float, bandwidth: float, causal: bool = False) -> float:
-    """The fewest tokens on each rank with which a hop of the ring takes no longer than the attention of a block.
+    """Return the fewest tokens per rank that hide a hop of the ring behind a block's attention.
 
-    H heads of E numbers take 4 c^2 HE FLOPs for c tokens, and a hop moves 2 c KE numbers with K key/value heads. So
-    c >= (K / 2H) * element * rate / bandwidth. With K = H and 16 bits this is c >= rate / bandwidth: Liu et al. 2023,
-    section 3. causal: half of the pairs are computed in the same number of hops, so twice as many tokens are needed.
+    H heads of E numbers take 4 c^2 HE FLOPs for c tokens, and a hop moves 2 c KE numbers with K
+    key/value heads. So c >= (K / 2H) * element * rate / bandwidth. With K = H and 16 bits this is
+    c >= rate / bandwidth: Liu et al. 2023, section 3. causal: half of the pairs are computed in the
+    same number of hops, so twice as many tokens are needed.
 
     rate: FLOP/s of attention; bandwidth: bytes/s that a rank sends.
     """

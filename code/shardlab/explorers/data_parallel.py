@@ -49,7 +49,9 @@ def step_view(*, model: str, ranks: int, batch_per_rank: int, network: str, over
     return View(figure, sentence, _table(step))
 
 
-def step_at(model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool) -> DataParallelStep:
+def step_at(
+    model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool
+) -> DataParallelStep:
     """Predict the step of one state."""
     spec = models.published(model).spec
     gradients = models.num_parameters(spec) * 2

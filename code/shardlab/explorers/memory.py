@@ -15,7 +15,7 @@ KEPT = {  # what a layer keeps for backward -> attention and recomputation of a 
     "all but the scores (FlashAttention)": ("flash", "none"),
     "its input only (full recomputation)": ("flash", "full"),
 }
-MICROBATCHES = 2  # of the step on one device: gradients of the first are there when the second is at its peak
+MICROBATCHES = 2  # on one device: the second is at its peak beside the gradients of the first
 LONGEST = 4096  # tokens of a sequence on the cluster, or the model's context where that is shorter
 ROUNDS = 2  # microbatches per step and pipeline stage: enough to fill the pipeline
 CLUSTER_CHIP = "H100 SXM 80 GB"

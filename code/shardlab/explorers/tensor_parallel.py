@@ -165,7 +165,8 @@ def layer_on(
         num_heads=hidden_size // HEAD,
     )
     node = nodes.node(machine)
-    run = TensorParallelRun(spec=spec, chip=node.chip, link=costs.spread(node, tp), tp=tp, microbatch=microbatch)
+    link = costs.spread(node, tp)
+    run = TensorParallelRun(spec=spec, chip=node.chip, link=link, tp=tp, microbatch=microbatch)
     # slices are gathered again, as Megatron does and as `memory.per_rank` counts
     return costs.layer(
         replace(run, sequence_parallel=sequence_parallel, regather=sequence_parallel)

@@ -120,7 +120,7 @@ def saved(runs: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
         curves,
         x="tensors kept or freed since the start of the step",
         y=style.axis(f"kept for backward ({unit})", rangemode="tozero"),
-        alt=alt or "Bytes kept for the backward pass, event by event: forward fills, backward drains.",
+        alt=alt or "Bytes kept for backward, event by event: forward fills, backward drains.",
     )
 
 

@@ -86,7 +86,7 @@ def _infinity_fabric(name: str, both_directions: float, source: str) -> Link:
         kind="Infinity Fabric",
         bandwidth=both_directions / 2,
         latency=NVLINK_STEP,
-        source=f"{source} ({both_directions / GB:g} GB/s is both directions of a GPU's seven links)",
+        source=f"{source} ({both_directions / GB:g} GB/s: both directions of a GPU's seven links)",
         latency_source=latency_source,
     )
 

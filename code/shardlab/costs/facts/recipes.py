@@ -101,7 +101,7 @@ RECIPES: dict[str, Recipe] = {
             element=2,
             source=_EIGHT_BIT,
         ),
-        # One momentum for each matrix; embeddings, norms and head, which keep Adam, are not told apart.
+        # One momentum for each matrix; embeddings, norms and head, which keep Adam, count alike.
         Recipe(
             name="mixed, Muon",
             parameters=2,

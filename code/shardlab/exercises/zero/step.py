@@ -118,7 +118,8 @@ def are_stepped(case: Case, rank: int, seen: Stepped) -> Finding | None:
         got = seen.parameters[number]
         place = evidence.first_difference(right, got)
         if place is not None:
-            stepped = f"{evidence.show(before, place)}, summed gradient {evidence.show(summed, place)}"
+            added = evidence.show(summed, place)
+            stepped = f"{evidence.show(before, place)}, summed gradient {added}"
             shown = f"{evidence.show_got(got, right, place)} on rank {rank}"
             return Finding(f"parameter {number} = {stepped}", evidence.show(right, place), shown)
     return None
