@@ -25,6 +25,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "ranks/observe/sockets.py": ("ranks/observe/test_ledger.py", "it needs ranks that send"),
     "costs/facts/chips.py": ("costs/facts/test_hardware.py", "one set of rules for all facts"),
     "costs/facts/nodes.py": ("costs/facts/test_network.py", "its nodes are what the network is tested on"),
+    "costs/facts/assembly.py": ("costs/facts/test_network.py", "wires are tested as nodes have them"),
     "costs/facts/hops.py": ("costs/facts/test_network.py", "a path needs a network"),
     "costs/collectives/bandwidth.py": ("costs/collectives/test_algorithms.py", "bandwidths of its costs"),
     "costs/planning/footprint.py": ("costs/planning/test_planner.py", "held to memory, by every plan"),

@@ -61,7 +61,7 @@ def test_a_mesh_says_where_it_is(ranks):
         (Layout(dp=2, tp=2, pp=2), AXES, "pp=2 is for 8 ranks, but there are 4; start 8 ranks, or use dp=1"),
         (Layout(tp=3), AXES, "tp=3 is for 3 ranks, but there are 4; start 3 ranks$"),
         (Layout(), AXES, "dp=1 is for 1 ranks, but there are 4; start 1 ranks, or use dp=4"),
-        (Layout(dp=4), ("tp", "pp"), "no order of the axes tp, cp, dp, pp; name each once"),
+        (Layout(dp=4), ("tp", "pp"), "is not an order of the axes tp, cp, dp, pp; name each once"),
     ],
 )
 def test_what_is_no_mesh_is_refused(layout, order, said):

@@ -173,7 +173,8 @@ def flops(
 def balance(length: int, ranks: int, placement: str, *, largest: int | None = None) -> float:
     """Divide the work of the mean rank by that of the busiest, for which others wait: 1 is even.
 
-    Contiguous ranks come close to (n + 1) / 2n; zig-zag ranks have the same work where 2n divides the length.
+    Contiguous ranks come close to (n + 1) / 2n; zig-zag ranks have the same work where 2n divides
+    the length.
     """
     work = pairs(length, ranks, placement, largest=largest)
     return sum(work) / ranks / max(work)

@@ -6,8 +6,7 @@ arguments are positions in the group. In shapes, W is the number of ranks in the
 In a dry run the tensors are on torch's meta device and hold no numbers: the collectives then return
 tensors of the right shape and communicate nothing.
 
-The verbs and their meaning are those of the MPI standard (https://www.mpi-forum.org/docs/) and of
-torch.distributed.
+The verbs are those of the MPI standard (https://www.mpi-forum.org/docs/) and torch.distributed.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ Group = dist.ProcessGroup
 Wait = Callable[[], Any]  # returns when the communication has completed
 Send = tuple[Tensor, int]  # a tensor, and the rank that it goes to
 Receive = tuple[Tensor, int]  # the tensor to fill, and the rank that it comes from
+Rows = Sequence[int] | None  # one number for each rank; None: all alike
 # torch 2.13 renamed these two; older releases only have the second name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -68,8 +68,7 @@ def all_gather(x: Tensor, group: Group) -> Tensor:
 
 def reduce_scatter(x: Tensor, group: Group) -> Tensor:
     """Sum over ranks and keep this rank's slice of dim 0: [W*n, ...] -> [n, ...]."""
-    size = group.size()
-    rows = x.shape[0]
+    size, rows = group.size(), len(x)
     if rows % size:
         raise ValueError(
             f"dim 0 has {rows} rows, which {size} ranks cannot share equally; "
@@ -80,22 +79,15 @@ def reduce_scatter(x: Tensor, group: Group) -> Tensor:
     return y
 
 
-def all_to_all(
-    x: Tensor,
-    group: Group,
-    sends: Sequence[int] | None = None,
-    receives: Sequence[int] | None = None,
-) -> Tensor:
+def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = None) -> Tensor:
     """Send each rank a slice of dim 0, and concatenate the slices received: [n, ...] -> [m, ...].
 
-    sends, receives: rows of the slice for each rank and from each rank; None: all alike, n = m.
-    Errors: ValueError unless the slices make up dim 0.
+    sends, receives: rows for each rank and from each. Errors: ValueError unless they make up dim 0.
     """
-    size = group.size()
-    rows = x.shape[0]
+    size, rows = group.size(), len(x)
     sends = list(sends or [rows // size] * size)
     receives = list(receives or sends)
-    if len(sends) != size or len(receives) != size or sum(sends) != rows:
+    if not len(sends) == len(receives) == size or sum(sends) != rows:
         raise ValueError(
             f"dim 0 has {rows} rows, and {size} ranks get {sends} of them; pad it to a multiple "
             f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {rows}"
@@ -111,8 +103,7 @@ def barrier(group: Group) -> None:
 
 
 def _communicate(verb: Callable[..., Any], y: Tensor, *args: Any, **options: Any) -> None:
-    """Fill `y` with a verb of torch; in a dry run, leave it as it is."""
-    if not y.is_meta:
+    if not y.is_meta:  # else this is a dry run
         verb(y, *args, **options)
 
 
@@ -121,8 +112,7 @@ def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
 
     Do not touch the buffer before that function has returned.
     """
-    work = dist.all_reduce(buffer, group=group, async_op=True)
-    wait: Wait = work.wait
+    wait: Wait = dist.all_reduce(buffer, group=group, async_op=True).wait
     return wait
 
 
@@ -131,8 +121,7 @@ def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
 
     Returns a function that waits for the result. Do not touch either tensor before it has returned.
     """
-    work = _all_gather(into, x, group=group, async_op=True)
-    wait: Wait = work.wait
+    wait: Wait = _all_gather(into, x, group=group, async_op=True).wait
     return wait
 
 
@@ -143,36 +132,24 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     CPUs the ranks send each other their slices, because gloo's own reduce-scatter is an all-reduce
     that discards all but one slice, and sends twice as much.
     """
-    if not x.is_cuda:
-        return _start_slices(x, group)
-    y = x.new_empty(x.numel() // group.size())                        # [n], the sum
-    work = _reduce_scatter(y, x, group=group, async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        return y
-
-    return finish
-
-
-def _start_slices(x: Tensor, group: Group) -> Callable[[], Tensor]:
-    """Start to send every other rank its slice of `x`, and to receive theirs of this rank's.
-
-    Returns a function that waits and sums the slices: [W*n] -> [n].
-    """
     slices = x.view(group.size(), -1)                                 # [W, n], one for each rank
     rank = group.rank()
-    others = [other for other in range(group.size()) if other != rank]
-    arriving = x.new_empty(len(others), slices.shape[1])              # [W-1, n], one from each
-    sends = [(slices[other], other) for other in others]
-    waits = start(sends, list(zip(arriving, others, strict=True)), group)
+    if x.is_cuda:
+        y = torch.empty_like(slices[0])                               # [n], the sum
+        arriving: list[Tensor] = []
+        waits = [_reduce_scatter(y, x, group=group, async_op=True).wait]
+    else:
+        y = slices[rank].clone()                                      # [n], one term of the sum
+        others = [other for other in range(group.size()) if other != rank]
+        arriving = [torch.empty_like(y) for _ in others]              # the other terms
+        sends = [(slices[other], other) for other in others]
+        waits = start(sends, list(zip(arriving, others, strict=True)), group)
 
     def finish() -> Tensor:
         for wait in waits:
             wait()
-        y = slices[rank].clone()                                      # [n]
         for each in arriving:
-            y += each
+            y.add_(each)
         return y
 
     return finish
@@ -261,11 +238,10 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
 
 
 def _check_splits(group: Group, size: int) -> None:
-    if size < 1 or group.size() % size:
-        raise ValueError(
-            f"{group.size()} ranks do not split into groups of {size}; "
-            f"use a divisor of {group.size()}"
-        )
+    ranks = group.size()
+    if size < 1 or ranks % size:
+        said = f"{ranks} ranks do not split into groups of {size}"
+        raise ValueError(f"{said}; use a divisor of {ranks}")
 
 
 def _operation(name: str) -> Any:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from shardlab.costs.facts import hardware, hops, network, nodes
+from shardlab.costs.facts import assembly, hardware, hops, network, nodes
 from shardlab.costs.facts.network import NETWORK, Cluster, Node, Wire
 
 CHIP = hardware.chip("H100 PCIe 80 GB")
@@ -84,7 +84,7 @@ def test_gpus_pass_nothing_on():
     assert "CPU 0 → CPU 1" in names(path)
     row = tuple(Wire(a=f"GPU {i}", b=f"GPU {i + 1}", link=PCIE) for i in range(2))
     apart = Node(name="apart", chip=CHIP, wires=row, source="")
-    with pytest.raises(ValueError, match="no way leads from GPU 0 to GPU 2 in apart"):
+    with pytest.raises(ValueError, match="no route leads from GPU 0 to GPU 2 in apart"):
         apart.route("GPU 0", "GPU 2")
 
 
@@ -171,16 +171,16 @@ def test_network_rates_as_published(name, gbits):
 def test_the_cube_mesh():
     """Six links at every GPU; the six rings use each once in each direction: 150 GB/s of rings from links of 25."""
     count = dict.fromkeys(range(8), 0)
-    for pair, links in nodes.CUBE_MESH.items():
+    for pair, links in assembly.CUBE_MESH.items():
         for gpu in pair:
             count[gpu] += links
     assert set(count.values()) == {6}
     used = {}
-    for ring in nodes.CUBE_RINGS:
+    for ring in assembly.CUBE_RINGS:
         assert sorted(ring) == list(range(8))
         for edge in zip(ring, [*ring[1:], ring[0]], strict=True):
             used[edge] = used.get(edge, 0) + 1
-    assert used == {edge: n for (a, b), n in nodes.CUBE_MESH.items() for edge in ((a, b), (b, a))}
+    assert used == {edge: n for (a, b), n in assembly.CUBE_MESH.items() for edge in ((a, b), (b, a))}
 
 
 @pytest.mark.parametrize(

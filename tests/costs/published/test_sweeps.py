@@ -1,3 +1,5 @@
+"""The published sweeps rank layouts as the paper measured them, and the planner chooses as measured."""
+
 from statistics import fmean
 
 import pytest

@@ -11,8 +11,8 @@ from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.train import Trainer
 from shardlab.schedules import make
-from tests.ranks.test_train import alone, off, pieces
-from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, batch, plain, spec
+from tests.ranks.test_train import STEPS, off, pieces
+from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, alone, batch, plain, spec
 
 SIZES = (2, 4, 8)
 SCHEDULES = ("GPipe", "1F1B", "ZB-H1")
@@ -63,7 +63,7 @@ def together(group, references):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parity("composition", "every layout of 2, 4 and 8 ranks with context parallelism trains like one process")
 def test_every_layout_trains_the_model_of_one_process(size):
-    references = {shape: alone(*shape) for shape in {case[3:] for case in cases(size)}}
+    references = {shape: alone(*shape, STEPS) for shape in {case[3:] for case in cases(size)}}
     for rank in run(together, references, world_size=size):
         for case, apart in zip(cases(size), rank, strict=True):
             torch.testing.assert_close(list(apart), [0.0] * 3, rtol=0, atol=1e-12, msg=f"{case}: {apart}")

@@ -15,12 +15,12 @@ from shardlab import sequences, trace
 from shardlab.costs import context_parallel as costs
 from shardlab.ranks import comm, context_parallel, transformer
 from shardlab.ranks.context_parallel import Way, engine, exchange, ring, tiles
-from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import context_parallel as plain_context
 from shardlab.ranks.plain import ring_attention
+from shardlab.ranks.plain.data_parallel import average_gradients
 from shardlab.ranks.tensor_parallel import dropout
 from shardlab.spec import TransformerSpec
 from tests.ranks.second_device import as_on_gpus
@@ -105,7 +105,7 @@ def train(group, style, documents, way, again=False):
         optimizer.zero_grad()
         loss = model(*context.shard(*batch(step, sum(lengths)), documents=lengths, key=step))
         loss.backward()
-        averaging.average_gradients(model.parameters(), group)
+        average_gradients(model, group, 1 / group.size())
         history.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
         optimizer.step()
     return history, [p.detach() for p in model.parameters()]

@@ -231,15 +231,10 @@ class Cluster:
         return self._hops(self.node_of(gpu), self._through(NETWORK, card, f"GPU {local}"))
 
     def to_switch(self, gpu: int) -> tuple[Hop, Hop]:
-        """Return the hops from a GPU into the NVSwitch and back.
-
-        Errors: ValueError without an NVSwitch.
-        """
-        node = self.node_of(gpu)
-        part = f"GPU {gpu % self.node.gpus}"
-        (up,), (down,) = (
-            self._hops(node, self.node.route(*ends)) for ends in ((part, SWITCH), (SWITCH, part))
-        )
+        """Return the hops from a GPU into the NVSwitch and back; ValueError without an NVSwitch."""
+        node, part = self.node_of(gpu), f"GPU {gpu % self.node.gpus}"
+        (up,) = self._hops(node, self.node.route(part, SWITCH))
+        (down,) = self._hops(node, self.node.route(SWITCH, part))
         return up, down
 
     def _through(self, start: str, card: str, goal: str) -> Route:
@@ -261,9 +256,8 @@ class Cluster:
 def uniform(gpus: int, link: Link, chip: Chip) -> Cluster:
     """Put GPUs on one switch, each with `link` to itself: the machine of the alpha-beta model."""
     wires = tuple(Wire(a=f"GPU {gpu}", b="switch", link=link) for gpu in range(gpus))
-    return Cluster(
-        node=Node(name=f"{gpus} x {link.name}", chip=chip, wires=wires, source=link.source)
-    )
+    name = f"{gpus} x {link.name}"
+    return Cluster(node=Node(name=name, chip=chip, wires=wires, source=link.source))
 
 
 def other_end(part: str, wire: Wire) -> str:

@@ -1,39 +1,17 @@
 """Servers and racks as makers and cloud providers describe them: their parts and their wires.
 
-Chips and links are those of `hardware`; each node names the source of its wiring.
+Chips and links are those of `hardware`; each node names the source of its assembly.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-from . import hardware
-from .network import NETWORK, Cluster, Node, Wire
+from . import assembly, hardware
+from .network import Cluster, Node, Wire
 
 # The share of NVLink's rate that NCCL's model counts on when the switch adds ("nvlsEfficiency" for
 # Hopper, Blackwell). https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
 ADDS_HOPPER, ADDS_BLACKWELL = 0.85, 0.74
-
-# NVLinks of the DGX-1 with V100, a "hybrid cube mesh": one or two between two GPUs, six at each, of
-# 25 GB/s.
-CUBE_MESH = {
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
-    (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-}  # fmt: skip
-# Three cycles that together use each of those links once; there and back they make six rings.
-_CYCLES = ((0, 1, 2, 3, 7, 5, 6, 4), (0, 2, 6, 7, 4, 5, 1, 3), (0, 3, 2, 1, 5, 6, 7, 4))
-CUBE_RINGS = (*_CYCLES, *(cycle[::-1] for cycle in _CYCLES))
-
-# Seven orders of eight GPUs that together use each link between two of them once in each direction:
-# found by search; that there are such orders: Tillson 1980, doi:10.1016/0095-8956(80)90044-1.
-FULL_MESH_RINGS = (
-    (0, 2, 5, 4, 7, 6, 3, 1),
-    (0, 3, 4, 1, 7, 2, 6, 5),
-    (0, 5, 1, 3, 2, 4, 6, 7),
-    (0, 4, 5, 6, 1, 2, 7, 3),
-    (0, 6, 2, 3, 5, 7, 1, 4),
-    (0, 7, 4, 2, 1, 5, 3, 6),
-    (0, 1, 6, 4, 3, 7, 5, 2),
-)
 
 _AWS = "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html"
 _GCP = "https://docs.cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
@@ -46,106 +24,36 @@ def _like(source: str, node: str) -> str:
     return f"{source} (GPUs and network; the wiring inside is taken to be that of the {node})"
 
 
-def _pcie(
-    generation: int,
-    gpus: int,
-    switches: int,
-    cards: int,
-    cpus: int,
-    sockets: str,
-    *,
-    host: int | None = None,
-) -> Iterator[Wire]:
-    """Yield the wires of PCIe: switches share GPUs, cards and processors equally.
-
-    host: the generation of the processors' slots, where it differs.
-    """
-    slot = hardware.link(f"PCIe {generation}.0 x16")
-    up = hardware.link(f"PCIe {host or generation}.0 x16")
-    for kind, count in (("GPU", gpus), ("NIC", cards)):
-        for index in range(count):
-            yield Wire(a=f"{kind} {index}", b=f"PCIe switch {index * switches // count}", link=slot)
-    for switch in range(switches):
-        yield Wire(a=f"PCIe switch {switch}", b=f"CPU {switch * cpus // switches}", link=up)
-    if cpus > 1:
-        yield Wire(a="CPU 0", b="CPU 1", link=hardware.link(sockets))
-
-
-def _nvswitch(gpus: int, nvlink: str) -> Iterator[Wire]:
-    for gpu in range(gpus):
-        yield Wire(a=f"GPU {gpu}", b="NVSwitch", link=hardware.link(nvlink))
-
-
-def _mesh(pairs: dict[tuple[int, int], int], nvlink: str, links: int) -> Iterator[Wire]:
-    """Yield NVLinks that go directly from GPU to GPU; a GPU has `links` of them in all."""
-    for (a, b), count in pairs.items():
-        yield Wire(a=f"GPU {a}", b=f"GPU {b}", link=hardware.link(nvlink), width=count / links)
-
-
-def _network(cards: int, network: str, width: int = 1) -> Iterator[Wire]:
-    """Yield the wires from cards to the network; `width` cards stand in the place of each one."""
-    for card in range(cards):
-        yield Wire(a=f"NIC {card}", b=NETWORK, link=hardware.link(network), width=width)
-
-
-def _rack(slot: str, network: str) -> tuple[Wire, ...]:
-    """List the wires of an NVL72: one switch; each processor has two GPUs and two cards."""
-    chip_to_chip = hardware.link("NVLink-C2C")
-    trays = []
-    for each in range(72):
-        cpu = f"CPU {each // 2}"
-        trays.append(Wire(a=f"GPU {each}", b=cpu, link=chip_to_chip, width=0.5))
-        trays.append(Wire(a=f"NIC {each}", b=cpu, link=hardware.link(slot)))
-    return (*_nvswitch(72, "NVLink 5"), *trays, *_network(72, network))
-
-
-def _torus(side: int, link: str) -> Iterator[Wire]:
-    """Yield the wires of a square torus: each chip to the next in its row and in its column."""
-    for chip in range(side * side):
-        row, column = divmod(chip, side)
-        for beside in (side * row + (column + 1) % side, side * ((row + 1) % side) + column):
-            yield Wire(a=f"GPU {chip}", b=f"GPU {beside}", link=hardware.link(link), width=1 / 4)
-
-
-def torus_rings(side: int) -> tuple[tuple[int, ...], ...]:
-    """Find two cycles, along rows and down columns, that together use each wire of a torus once.
-
-    Each comes in both directions. Row r begins where row r - 1 has ended, so the wire that it
-    leaves out is one that the other cycle needs.
-    """
-    places = [(row, (column - row) % side) for row in range(side) for column in range(side)]
-    rows = tuple(side * row + column for row, column in places)
-    columns = tuple(side * column + row for row, column in places)
-    return rows, rows[::-1], columns, columns[::-1]
-
-
 def _node(name: str, chip: str, wires: Iterable[Wire], source: str, **more: Any) -> Node:
     return Node(name=name, chip=hardware.chip(chip), wires=tuple(wires), source=source, **more)
 
 
 def _dgx1(name: str, network: str, cards: int, source: str) -> Node:
-    pcie = _pcie(3, gpus=8, switches=4, cards=cards, cpus=2, sockets="sockets (Broadwell)")
-    wires = (*_mesh(CUBE_MESH, "NVLink 2", links=6), *pcie, *_network(cards, network))
-    return _node(name, "V100 SXM2 32 GB", wires, source, rings=CUBE_RINGS)
+    pcie = assembly.pcie(3, gpus=8, switches=4, cards=cards, cpus=2, sockets="sockets (Broadwell)")
+    mesh = assembly.mesh(assembly.CUBE_MESH, "NVLink 2", links=6)
+    wires = (*mesh, *pcie, *assembly.cards(cards, network))
+    return _node(name, "V100 SXM2 32 GB", wires, source, rings=assembly.CUBE_RINGS)
 
 
 def _a100(name: str, chip: str, network: str, cards: int, source: str) -> Node:
-    pcie = _pcie(4, gpus=8, switches=4, cards=cards, cpus=2, sockets="sockets (AMD)")
-    return _node(name, chip, (*_nvswitch(8, "NVLink 3"), *pcie, *_network(cards, network)), source)
+    pcie = assembly.pcie(4, gpus=8, switches=4, cards=cards, cpus=2, sockets="sockets (AMD)")
+    wires = (*assembly.nvswitch(8, "NVLink 3"), *pcie, *assembly.cards(cards, network))
+    return _node(name, chip, wires, source)
 
 
 def _h100(name: str, chip: str, network: str, cards: int, source: str, *, width: int = 1) -> Node:
-    pcie = _pcie(
+    pcie = assembly.pcie(
         5, gpus=8, switches=cards, cards=cards, cpus=2, sockets="sockets (Sapphire Rapids)"
     )
-    wires = (*_nvswitch(8, "NVLink 4"), *pcie, *_network(cards, network, width))
+    wires = (*assembly.nvswitch(8, "NVLink 4"), *pcie, *assembly.cards(cards, network, width))
     return _node(name, chip, wires, source, adds=ADDS_HOPPER)
 
 
 def _pcie_box(network: str) -> Node:
-    pcie = _pcie(5, gpus=8, switches=2, cards=1, cpus=1, sockets="")
+    pcie = assembly.pcie(5, gpus=8, switches=2, cards=1, cpus=1, sockets="")
     source = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (an example of ours: all GPUs below one processor, so that they reach each other without crossing to another)"
-    return _node(f"PCIe box, {network}", "H100 PCIe 80 GB", (*pcie, *_network(1, network)), source)
+    wires = (*pcie, *assembly.cards(1, network))
+    return _node(f"PCIe box, {network}", "H100 PCIe 80 GB", wires, source)
 
 
 def _workstation(name: str, chip: str, wires: Iterable[Wire], source: str) -> Node:
@@ -159,9 +67,9 @@ def _workstation(name: str, chip: str, wires: Iterable[Wire], source: str) -> No
 def _full_mesh(name: str, chip: str, link: str, source: str) -> Node:
     """Make a node of eight GPUs, each with one link to each other one."""
     pairs = {(a, b): 1 for b in range(8) for a in range(b)}
-    wires = _mesh(pairs, link, links=7)
+    wires = assembly.mesh(pairs, link, links=7)
     source += " (eight GPUs, each linked to the seven others; without its host and network)"
-    return _node(name, chip, wires=wires, source=source, rings=FULL_MESH_RINGS)
+    return _node(name, chip, wires=wires, source=source, rings=assembly.FULL_MESH_RINGS)
 
 
 _BRIDGE = Wire(a="GPU 0", b="GPU 1", link=hardware.link("NVLink bridge (GeForce)"))
@@ -179,9 +87,9 @@ NODES: dict[str, Node] = {
             "DGX-2",
             "V100 SXM2 32 GB",
             wires=(
-                *_nvswitch(16, "NVLink 2"),
-                *_pcie(3, 16, 8, 8, 2, "sockets (Skylake)"),
-                *_network(8, "InfiniBand EDR"),
+                *assembly.nvswitch(16, "NVLink 2"),
+                *assembly.pcie(3, 16, 8, 8, 2, "sockets (Skylake)"),
+                *assembly.cards(8, "InfiniBand EDR"),
             ),
             source="https://docs.nvidia.com/dgx/dgx2-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl-tests/issues/78",
         ),
@@ -197,9 +105,11 @@ NODES: dict[str, Node] = {
             "HGX B200",
             "B200 SXM 180 GB",
             wires=(
-                *_nvswitch(8, "NVLink 5"),
-                *_pcie(5, gpus=8, switches=8, cards=8, cpus=2, sockets="sockets (Sapphire Rapids)"),
-                *_network(8, "InfiniBand NDR"),
+                *assembly.nvswitch(8, "NVLink 5"),
+                *assembly.pcie(
+                    5, gpus=8, switches=8, cards=8, cpus=2, sockets="sockets (Sapphire Rapids)"
+                ),
+                *assembly.cards(8, "InfiniBand NDR"),
             ),
             source="https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the wiring of PCIe is taken to be that of the DGX H100)",
             adds=ADDS_BLACKWELL,
@@ -208,8 +118,8 @@ NODES: dict[str, Node] = {
             "HGX B300",
             "B300 SXM 270 GB",
             wires=(
-                *_nvswitch(8, "NVLink 5"),
-                *_pcie(
+                *assembly.nvswitch(8, "NVLink 5"),
+                *assembly.pcie(
                     6,
                     gpus=8,
                     switches=8,
@@ -218,7 +128,7 @@ NODES: dict[str, Node] = {
                     sockets="sockets (Sapphire Rapids)",
                     host=5,
                 ),
-                *_network(8, "InfiniBand XDR"),
+                *assembly.cards(8, "InfiniBand XDR"),
             ),
             source="https://acecloud.ai/blog/nvidia-hgx-b300 (8 ConnectX-8 cards of 800 Gb/s on the board; the wiring of PCIe is taken to be that of the DGX H100, with the card's own switch of PCIe 6.0)",
             adds=ADDS_BLACKWELL,
@@ -226,7 +136,7 @@ NODES: dict[str, Node] = {
         _node(
             "NVL72 rack",
             "GB200 186 GB",
-            wires=_rack("PCIe 5.0 x16", "InfiniBand NDR"),
+            wires=assembly.rack("PCIe 5.0 x16", "InfiniBand NDR"),
             source=f"{_NVL72} (18 trays of 4 GPUs) and {_GCP} "
             "(A4X: 4 cards of 400 Gb/s for each tray)",
             adds=ADDS_BLACKWELL,
@@ -234,7 +144,7 @@ NODES: dict[str, Node] = {
         _node(
             "NVL72 rack, GB300",
             "GB300 279 GB",
-            wires=_rack("PCIe 6.0 x16", "InfiniBand XDR"),
+            wires=assembly.rack("PCIe 6.0 x16", "InfiniBand XDR"),
             source="https://docs.nvidia.com/enterprise-reference-architectures/nvl72-ai-factory/latest/components.html (4 GPUs, 2 processors and 4 ConnectX-8 for each tray; the wiring inside is taken to be that of the rack with GB200)",
             adds=ADDS_BLACKWELL,
         ),
@@ -253,9 +163,9 @@ NODES: dict[str, Node] = {
         _node(
             "TPU v6e pod",
             "TPU v6e 32 GB",
-            wires=_torus(16, "ICI (TPU v6e)"),
+            wires=assembly.torus(16, "ICI (TPU v6e)"),
             source="https://docs.cloud.google.com/tpu/docs/v6e (a torus of two dimensions, 16 x 16 chips, each counted as a GPU here; without its hosts and network)",
-            rings=torus_rings(16),
+            rings=assembly.torus_rings(16),
             forwards=True,
         ),
         *(_pcie_box(network) for network in ("InfiniBand NDR", "100 GbE", "25 GbE", "10 GbE")),

@@ -20,7 +20,7 @@ STARTER = '''\
 import torch
 from shardlab.ranks import comm
 
-class Gather(torch.autograd.Function):
+class AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group):
         ctx.group = group
@@ -31,7 +31,7 @@ class Gather(torch.autograd.Function):
 
 def my_gather_from_ranks(x, group):
     """Join the ranks' outputs, [..., F/N] -> [..., F]; all ranks go on alike."""
-    return Gather.apply(x, group)
+    return AllGather.apply(x, group)
 '''
 
 
