@@ -37,6 +37,16 @@ def spread(ratio: dict[str, float]) -> str:
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
+def race(found: dict[str, Any], ratio: str) -> list[list[Any]]:
+    """Make the table of one ratio of step times, such as "ours / torch": models down, pairs across."""
+    names = list(found["rows"][0][ratio])
+    table: list[list[Any]] = [["parameters", "ranks", *names]]
+    for row in found["rows"]:
+        spreads = [spread(row[ratio][name]) for name in names]
+        table.append([row["parameters"], row["ranks"], *spreads])
+    return table
+
+
 def stems() -> list[str]:
     """List the names of all benches with results, in alphabetical order."""
     return sorted(path.stem for path in (project.BENCH / "results").glob("*.json"))
