@@ -35,13 +35,13 @@ def test_circumstances_in_words():
     assert measured.setting({"setting": gpus}).startswith("A, B, torch")
 
 
-def test_a_race_is_a_table_of_models_and_pairs():
+def test_ratios_are_a_table_of_models_and_pairs():
     ratio = {"median": 1.0, "quartile 1": 0.5, "quartile 3": 2.0}
     row = {"parameters": 7, "ranks": 2, "ours / torch": {"a": ratio}, "plain / ours": {"a": ratio, "b": ratio}}
     found = {"rows": [row, {**row, "ranks": 4}]}
     text = "1.00 (0.50-2.00)"
-    assert measured.race(found, "ours / torch") == [["parameters", "ranks", "a"], [7, 2, text], [7, 4, text]]
-    assert measured.race(found, "plain / ours")[2] == [7, 4, text, text]
+    assert measured.step_ratios(found, "ours / torch") == [["parameters", "ranks", "a"], [7, 2, text], [7, 4, text]]
+    assert measured.step_ratios(found, "plain / ours")[2] == [7, 4, text, text]
 
 
 def test_a_median_with_its_quartiles():

@@ -37,7 +37,7 @@ def spread(ratio: dict[str, float]) -> str:
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
-def race(found: dict[str, Any], ratio: str) -> list[list[Any]]:
+def step_ratios(found: dict[str, Any], ratio: str) -> list[list[Any]]:
     """Make the table of one ratio of step times, such as "ours / torch": models down, pairs across."""
     names = list(found["rows"][0][ratio])
     table: list[list[Any]] = [["parameters", "ranks", *names]]
