@@ -6,13 +6,12 @@ so the contents come last and go first. The numbers at the foot are printed on e
 
 import html
 import io
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import chromium
 import yaml
-from playwright.sync_api import sync_playwright
 from pypdf import PdfReader, PdfWriter
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,9 +117,5 @@ def make(browser: Any, site: Path, target: Path, toc: dict[str, Any], settings: 
 
 if __name__ == "__main__":
     toc, settings = (yaml.safe_load((ROOT / name).read_text()) for name in ("_toc.yml", "_config.yml"))
-    with sync_playwright() as tools:
-        names = "chromium-headless-shell", "chromium", "google-chrome"
-        installed = next(filter(None, map(shutil.which, names)), None)  # else playwright's own
-        chromium = tools.chromium.launch(executable_path=installed, args=["--no-sandbox", "--disable-gpu"])
-        print(make(chromium, SITE, TARGET, toc, settings))
-        chromium.close()
+    with chromium.started() as browser:
+        print(make(browser, SITE, TARGET, toc, settings))

@@ -114,7 +114,9 @@ def admonition(title: str, options: dict[str, str], body: str, here: Place) -> s
 def figure(name: str, options: dict[str, str], body: str, here: Place) -> str:
     """A drawing inside the notebook; its caption is a quotation, as those of figures that cells draw."""
     path = here.file(name)
-    kind = {".svg": "svg+xml", ".jpg": "jpeg"}.get(path.suffix, path.suffix[1:])
+    if path.suffix == ".svg":
+        path = here.file(name.removesuffix(".svg") + ".png")  # made by tools/drawings.py: Colab shows no embedded SVG
+    kind = {".jpg": "jpeg"}.get(path.suffix, path.suffix[1:])
     data, alt = base64.b64encode(path.read_bytes()).decode(), html.escape(options.get("alt", ""))
     picture = f'<img width="700" alt="{alt}" src="data:image/{kind};base64,{data}">'
     return f"{picture}\n\n{textwrap.indent(translate(body, here).strip(), '> ')}"

@@ -65,7 +65,8 @@ def test_listings_drawings_citations_and_answers_are_in_the_notebook(stem: str, 
     listings = re.findall(r"^\*\*`[\w/]+\.py`\*\*\n\n```python\n(?!```)", everything, re.MULTILINE)
     assert len(listings) == source.count("{literalinclude}")
     drawings = [base64.b64decode(each) for each in re.findall(r'<img [^>]*alt="[^"]{20,}"[^>]*;base64,(.*)">', text)]
-    assert drawings == [(ROOT / "book" / name).read_bytes() for name in re.findall(r"\{figure\} (\S+)", source)]
+    names = [name.replace(".svg", ".png") for name in re.findall(r"\{figure\} (\S+)", source)]
+    assert drawings == [(ROOT / "book" / name).read_bytes() for name in names]
     assert text.count("<details>\n<summary>") == text.count("</details>") == source.count(":class: dropdown")
     cited = sum(len(keys.split(",")) for keys in re.findall(r"\{cite(?::t)?\}`(.*?)`", source))
     assert len(re.findall(r"\[[^][]*\b(?:19|20)\d\d[a-z]?\]\(https?://", text)) >= cited

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import os
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,12 @@ from .conftest import ROOT
 TOC = {"root": "book/index", "parts": [{"caption": "Limits", "chapters": [{"file": "book/b"}, {"file": "book/a"}]}]}
 SETTINGS = {"title": "Many Sheets", "author": "Somebody"}
 LONG = 3  # sheets of page b
+
+
+@pytest.fixture(autouse=True)
+def tools_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if started by their names."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
 
 
 def tool(name: str) -> Any:
@@ -58,3 +66,30 @@ def test_the_pdf_has_a_title_contents_and_all_pages_in_order(small: Path, tmp_pa
     assert "unfolded" in rest[LONG]
     assert [entry.title for entry in book.outline] == ["Contents", "Page index", "Page b", "Page a"]
     assert [book.get_destination_page_number(entry) for entry in book.outline] == [0, 2, 3, 6]
+
+
+def test_the_pixels_of_a_drawing_are_those_of_its_svg(tmp_path: Path, browser: Any) -> None:
+    drawings = tool("drawings")
+    drawing = tmp_path / "half.svg"
+    half = '<rect width="10" height="10"/>'
+    drawing.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 20 10">{half}</svg>')
+    png = drawings.pixels(browser, drawing)
+    assert struct.unpack(">II", png[16:24]) == (1400, 700)
+    assert drawings.source(drawing) in png
+    tab = browser.new_page()
+    tab.set_content(f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}">')
+    alphas = tab.locator("img").evaluate("""async (image) => {
+        await image.decode();
+        const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+        canvas.canvas.width = image.naturalWidth;
+        canvas.drawImage(image, 0, 0);
+        return [100, 1300].map((x) => canvas.getImageData(x, 50, 1, 1).data[3]);
+    }""")
+    assert alphas == [255, 0]  # the black half, and the ground
+
+
+def test_every_drawing_has_its_pixels() -> None:
+    """python tools/drawings.py makes them anew after a change."""
+    drawings = tool("drawings")
+    for drawing in drawings.IMAGES.glob("*.svg"):
+        assert drawings.source(drawing) in drawing.with_suffix(".png").read_bytes(), drawing.name
