@@ -13,7 +13,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,12 +113,10 @@ def admonition(title: str, options: dict[str, str], body: str, here: Place) -> s
 
 def figure(name: str, options: dict[str, str], body: str, here: Place) -> str:
     """A drawing inside the notebook; its caption is a quotation, as those of figures that cells draw."""
-    path = here.file(name)
-    if path.suffix == ".svg":
-        path = here.file(name.removesuffix(".svg") + ".png")  # made by tools/drawings.py: Colab shows no embedded SVG
-    kind = {".jpg": "jpeg"}.get(path.suffix, path.suffix[1:])
-    data, alt = base64.b64encode(path.read_bytes()).decode(), html.escape(options.get("alt", ""))
-    picture = f'<img width="700" alt="{alt}" src="data:image/{kind};base64,{data}">'
+    here.file(name)
+    pixels = here.file(str(PurePath(name).with_suffix(".png")))  # by tools/drawings.py: Colab shows no embedded SVG
+    data, alt = base64.b64encode(pixels.read_bytes()).decode(), html.escape(options.get("alt", ""))
+    picture = f'<img width="700" alt="{alt}" src="data:image/png;base64,{data}">'
     return f"{picture}\n\n{textwrap.indent(translate(body, here).strip(), '> ')}"
 
 

@@ -7,7 +7,6 @@ import fcntl
 import functools
 import http.server
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,14 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BROWSERS = ["chromium-headless-shell", "chromium", "google-chrome"]  # the first has no windows, and is twice as fast
-ARGUMENTS = [
-    "--no-sandbox",  # containers run tests as root, where the sandbox refuses to start
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-]
+sys.path.insert(0, str(ROOT / "tools"))  # the tools are scripts: they find each other by their names
 
 
 def unavailable(reason: str) -> None:
@@ -35,19 +27,18 @@ def unavailable(reason: str) -> None:
 
 @pytest.fixture(scope="module")  # a session's browser would keep its event loop running in everybody's tests
 def browser() -> Iterator[Any]:
-    """Chromium through playwright: the installed one, else playwright's own."""
+    """The browser of the tools."""
     try:
-        from playwright import sync_api
+        import chromium
+        from playwright.sync_api import Error
     except ImportError:
         unavailable("playwright is not installed")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    with sync_api.sync_playwright() as tools:
+    with contextlib.ExitStack() as until_the_end:
         try:
-            chromium = tools.chromium.launch(executable_path=path, args=ARGUMENTS)
-        except sync_api.Error as error:
+            started = until_the_end.enter_context(chromium.started())
+        except Error as error:
             unavailable(f"no browser: {error}")
-        yield chromium
-        chromium.close()
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -6,23 +6,20 @@ from __future__ import annotations
 import base64
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lab
 import nbformat
 import pytest
-from markdown_it import MarkdownIt
-
-from .conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-import lab
 import shardlab_notebooks as notebooks
+from markdown_it import MarkdownIt
 from shardlab_book import Labels
 from shardlab_markdown import cited
 from shardlab_source import Book, Place
+
+from .conftest import ROOT
 
 BOOK = Book(ROOT)
 PAGES = {Path(page).name: page for page in BOOK.names}

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import os
 import struct
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import archive
+import drawings
+import pdf
 import pytest
 from pypdf import PdfReader
-
-from .conftest import ROOT
 
 TOC = {"root": "book/index", "parts": [{"caption": "Limits", "chapters": [{"file": "book/b"}, {"file": "book/a"}]}]}
 SETTINGS = {"title": "Many Sheets", "author": "Somebody"}
 LONG = 3  # sheets of page b
-
-
-@pytest.fixture(autouse=True)
-def tools_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if started by their names."""
-    monkeypatch.syspath_prepend(ROOT / "tools")
-
-
-def tool(name: str) -> Any:
-    description = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(description)
-    description.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +34,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_site_is_the_same_archive(small: Path, tmp_path: Path) -> None:
-    pack = tool("archive").pack
-    first = pack(small, tmp_path / "x.zip").read_bytes()
+    first = archive.pack(small, tmp_path / "x.zip").read_bytes()
     os.utime(small / "book" / "a.html", (0, 0))
-    assert pack(small, tmp_path / "x.zip").read_bytes() == first
-    with zipfile.ZipFile(tmp_path / "x.zip") as archive:
-        assert archive.namelist() == ["x/book/a.html", "x/book/b.html", "x/book/index.html"]
-        assert archive.read("x/book/a.html") == (small / "book" / "a.html").read_bytes()
+    assert archive.pack(small, tmp_path / "x.zip").read_bytes() == first
+    with zipfile.ZipFile(tmp_path / "x.zip") as packed:
+        assert packed.namelist() == ["x/book/a.html", "x/book/b.html", "x/book/index.html"]
+        assert packed.read("x/book/a.html") == (small / "book" / "a.html").read_bytes()
 
 
 def test_the_pdf_has_a_title_contents_and_all_pages_in_order(small: Path, tmp_path: Path, browser: Any) -> None:
-    book = PdfReader(tool("pdf").make(browser, small, tmp_path / "x.pdf", TOC, SETTINGS))
+    book = PdfReader(pdf.make(browser, small, tmp_path / "x.pdf", TOC, SETTINGS))
     title, contents, *rest = [" ".join(page.extract_text().split()) for page in book.pages]
     assert title == "Many Sheets Somebody"
     assert contents == "Contents Page index 3 Limits Page b 4 Page a 7 2"  # its own number comes last
@@ -69,7 +55,6 @@ def test_the_pdf_has_a_title_contents_and_all_pages_in_order(small: Path, tmp_pa
 
 
 def test_the_pixels_of_a_drawing_are_those_of_its_svg(tmp_path: Path, browser: Any) -> None:
-    drawings = tool("drawings")
     drawing = tmp_path / "half.svg"
     half = '<rect width="10" height="10"/>'
     drawing.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 20 10">{half}</svg>')
@@ -90,6 +75,5 @@ def test_the_pixels_of_a_drawing_are_those_of_its_svg(tmp_path: Path, browser: A
 
 def test_every_drawing_has_its_pixels() -> None:
     """python tools/drawings.py makes them anew after a change."""
-    drawings = tool("drawings")
     for drawing in drawings.IMAGES.glob("*.svg"):
         assert drawings.source(drawing) in drawing.with_suffix(".png").read_bytes(), drawing.name

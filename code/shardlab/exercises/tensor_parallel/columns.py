@@ -3,6 +3,7 @@
 `plain.tensor_parallel.columns` has a gate for each layer, and so q, k and v sum three gradients.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise, Judge
+from ..checker import Case, Exercise
 from ..shared import linears, passes
 from ..shared.linears import Given
 
@@ -66,9 +67,7 @@ def given(case: Case) -> str:
     return linears.describe(case, "outputs")
 
 
-def has(*names: str) -> Judge:
-    """Compare the tensors of these names with the reference."""
-    return passes.has(*names, reference=reference, given=given)
+has = functools.partial(passes.has, reference=reference, given=given)
 
 
 EXERCISE = Exercise(

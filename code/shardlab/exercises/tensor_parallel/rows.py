@@ -5,6 +5,7 @@ side adds their outputs, and so needs one sum: Chowdhery et al. 2022, section 2,
 https://arxiv.org/abs/2204.02311.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise, Judge
+from ..checker import Case, Exercise
 from ..shared import linears, passes
 from ..shared.linears import Given
 
@@ -72,9 +73,7 @@ def given(case: Case) -> str:
     return f"{linears.describe(case, 'inputs')}{shown}"
 
 
-def has(*names: str) -> Judge:
-    """Compare the tensors of these names with the reference."""
-    return passes.has(*names, reference=reference, given=given)
+has = functools.partial(passes.has, reference=reference, given=given)
 
 
 EXERCISE = Exercise(
