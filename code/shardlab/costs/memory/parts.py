@@ -7,6 +7,7 @@ layer's backward; the messages of the pipeline and of context parallelism.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from shardlab.layout import ZERO_STAGES, listed, stages
@@ -102,6 +103,7 @@ def states(training: Training, stage: int = 0) -> dict[str, float]:
     return model_states(held, training.recipe, dp=layout.replicas, zero=layout.zero)
 
 
+@lru_cache(maxsize=1)  # `kept` and `buffers` ask for the same
 def microbatch_bytes(training: Training) -> MicrobatchBytes:
     """Count what one microbatch needs on a rank, for whichever stage it is on."""
     layout = training.layout
