@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlab import schedules
-from shardlab.schedules import Action, Schedule, check, deadlock, loop, make, parse, plan, problems, steps, times, vee
+from shardlab.schedules import Action, Schedule, check, deadlock, loop, make, parse, plan, problems, times, vee
 from shardlab.schedules.classic import groups_of
-from shardlab.schedules.steps import stuck
+from shardlab.schedules.instructions import instructions, stuck
 from shardlab.schedules.v_shaped import Draft
 
 SMALL = [(p, m) for p in range(1, 6) for m in (1, 2, 3, 4, 5, 7, 8, 11)]
@@ -81,7 +81,7 @@ def test_the_plan_of_every_schedule_runs_even_if_every_send_blocks(p, m):
         assert stuck(programs, blocking=True) == "", schedule.name
         for stage, program in enumerate(programs):
             assert [step.action for step in program if step.verb == "compute"] == list(schedule.orders[stage])
-            naive = steps(schedule, stage)
+            naive = instructions(schedule, stage)
             assert sorted(map(str, program)) == sorted(map(str, naive))  # the same steps in another order
 
 

@@ -8,7 +8,7 @@ end.
 
 from collections.abc import Sequence
 
-from .plan import ADD, COPY, Move, Plan, Step, checked, powers
+from .plan import ADD, COPY, Move, Moves, Plan, checked, powers
 
 WHOLE = range(1)  # one piece
 
@@ -65,7 +65,7 @@ def dissemination_barrier(n: int) -> Plan:
 # ---- halving and doubling among the core ---------------------------------------------------------
 
 
-def _halving(core: Sequence[int], ends: Sequence[int]) -> list[Step]:
+def _halving(core: Sequence[int], ends: Sequence[int]) -> list[Moves]:
     """Send the half that your partner keeps: core[j] ends with pieces ends[j] to ends[j + 1]."""
     steps = []
     for d in reversed(powers(len(core))):
@@ -77,7 +77,7 @@ def _halving(core: Sequence[int], ends: Sequence[int]) -> list[Step]:
     return steps
 
 
-def _doubling(core: Sequence[int], ends: Sequence[int]) -> list[Step]:
+def _doubling(core: Sequence[int], ends: Sequence[int]) -> list[Moves]:
     """Send all you have; your partner has the other half of the next larger block."""
     steps = []
     for d in powers(len(core)):
@@ -114,13 +114,13 @@ def _ends(core: Sequence[int]) -> list[int]:
     return [0, *(rank + 1 for rank in core)]
 
 
-def _before(n: int, action: str, pieces: range | None = None) -> list[Step]:
+def _before(n: int, action: str, pieces: range | None = None) -> list[Moves]:
     """Hand `pieces` of the ranks outside, or each one's own piece, to their neighbours inside."""
     step = [Move(out, core, pieces or _own(out), action) for out, core in _pairs(n)]
     return [step] if step else []
 
 
-def _after(n: int, pieces: range | None = None) -> list[Step]:
+def _after(n: int, pieces: range | None = None) -> list[Moves]:
     """Give `pieces`, or each one's own piece, back to the ranks outside."""
     step = [Move(core, out, pieces or _own(out), COPY) for out, core in _pairs(n)]
     return [step] if step else []

@@ -30,7 +30,7 @@ class Move(NamedTuple):
         return range(self.pieces.start + self.shift, self.pieces.stop + self.shift)
 
 
-Step = list[Move]
+Moves = list[Move]  # those of one step, at the same time
 Cell = tuple[int, ...]  # the ranks whose numbers are in a piece; one added twice stands twice
 Held = list[list[Cell]]  # [rank][piece]
 
@@ -42,7 +42,7 @@ class Plan:
     name: str
     num_ranks: int
     num_pieces: int
-    steps: list[Step]
+    steps: list[Moves]
 
 
 def cuts(length: int, num_pieces: int) -> list[int]:
@@ -135,7 +135,7 @@ def rooted(plan: Plan, root: int) -> Plan:
     return replace(plan, steps=placed(plan, ranks))
 
 
-def placed(plan: Plan, ranks: Sequence[int], first: int = 0, width: int = 1) -> list[Step]:
+def placed(plan: Plan, ranks: Sequence[int], first: int = 0, width: int = 1) -> list[Moves]:
     """Return the steps of `plan` on the ranks and the pieces of a larger plan.
 
     ranks: ranks[r] does what rank r did. Piece p becomes the `width` pieces from first + width * p.
@@ -151,7 +151,7 @@ def placed(plan: Plan, ranks: Sequence[int], first: int = 0, width: int = 1) -> 
     return [[place(move) for move in step] for step in plan.steps]
 
 
-def side_by_side(plans: Iterable[list[Step]]) -> list[Step]:
+def side_by_side(plans: Iterable[list[Moves]]) -> list[Moves]:
     """Merge the steps of equally long plans of different ranks, which run at the same time."""
     return [list(chain.from_iterable(steps)) for steps in zip(*plans, strict=True)]
 

@@ -4,7 +4,7 @@ Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the broadcast: Thakur, 
 Gropp 2005, doi:10.1177/1094342005051521.
 """
 
-from .plan import ADD, COPY, Move, Plan, Step, checked, powers
+from .plan import ADD, COPY, Move, Moves, Plan, checked, powers
 
 
 def ring_reduce_scatter(n: int) -> Plan:
@@ -41,7 +41,7 @@ def scatter_all_gather_broadcast(n: int) -> Plan:
     return Plan(name="scatter and all-gather broadcast", num_ranks=n, num_pieces=n, steps=steps)
 
 
-def _turn(n: int, step: int, action: str) -> Step:
+def _turn(n: int, step: int, action: str) -> Moves:
     """Send piece rank - step of every rank to the next rank."""
     moves = []
     for rank in range(n):

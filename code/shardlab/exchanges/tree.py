@@ -3,7 +3,7 @@
 Binomial trees: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521.
 """
 
-from .plan import ADD, COPY, Move, Plan, Step, checked, powers
+from .plan import ADD, COPY, Move, Moves, Plan, checked, powers
 
 WHOLE = range(1)  # one piece
 
@@ -34,9 +34,10 @@ def binomial_broadcast(n: int) -> Plan:
 
 def binomial_all_reduce(n: int) -> Plan:
     """Plan an all-reduce: a reduce up the tree, and a broadcast down again."""
-    steps = binomial_reduce(n).steps + binomial_broadcast(n).steps
-    return _plan("binomial all-reduce", n, steps)
+    up = binomial_reduce(n).steps
+    down = binomial_broadcast(n).steps
+    return _plan("binomial all-reduce", n, up + down)
 
 
-def _plan(name: str, n: int, steps: list[Step]) -> Plan:
+def _plan(name: str, n: int, steps: list[Moves]) -> Plan:
     return Plan(name=name, num_ranks=n, num_pieces=1, steps=steps)

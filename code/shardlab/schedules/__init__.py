@@ -9,10 +9,10 @@ plan(schedule)[0]            # what stage 0 computes, sends and receives
 from .action import KINDS, Action, Schedule, loop, parse, vee
 from .classic import gpipe, interleaved, naive, one_f_one_b
 from .clock import TICKS, picture, times
+from .instructions import Instruction, deadlock, instructions
 from .kinds import SCHEDULES, make
 from .plan import plan
 from .rules import check, problems
-from .steps import Step, deadlock, steps
 from .v_shaped import dualpipe_v, zb_v
 from .zero_bubble import zb_h1, zb_h2
 
@@ -21,12 +21,13 @@ __all__ = [
     "SCHEDULES",
     "TICKS",
     "Action",
+    "Instruction",
     "Schedule",
-    "Step",
     "check",
     "deadlock",
     "dualpipe_v",
     "gpipe",
+    "instructions",
     "interleaved",
     "loop",
     "make",
@@ -36,7 +37,6 @@ __all__ = [
     "picture",
     "plan",
     "problems",
-    "steps",
     "times",
     "vee",
     "zb_h1",

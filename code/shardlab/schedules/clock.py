@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .action import Action, Schedule
+from .instructions import blocks
 from .rules import problems
-from .steps import blocks
 
 # Durations of one action of each kind. A missing B takes I + W, a missing F&B (a joined pair) F +
 # B.

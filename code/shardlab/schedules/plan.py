@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .action import Schedule
 from .clock import Times, times
-from .steps import Step, receives, sends
+from .instructions import Instruction, receives, sends
 
 # A clock's order may differ from the true one; that costs a little time, and nothing else.
 ROUGHLY = {"F": 1, "B": 2, "I": 1, "W": 1}
@@ -12,19 +12,19 @@ ROUGHLY = {"F": 1, "B": 2, "I": 1, "W": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class _Message:
-    """A message with the step of each end."""
+    """A message with the instruction of each end."""
 
     end: int  # when it is made
     sender: int
-    send: Step
-    receive: Step
+    send: Instruction
+    receive: Instruction
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Line:
-    """One step of a stage, with what decides its place."""
+    """One instruction of a stage, with what decides its place."""
 
-    step: Step
+    what: Instruction
     when: int
     computes: bool  # messages come before what starts at the same time
     number: int  # of the message among all, or of the action on its stage
@@ -35,7 +35,7 @@ class _Line:
         return self.when, self.computes, self.number
 
 
-def plan(schedule: Schedule) -> list[list[Step]]:
+def plan(schedule: Schedule) -> list[list[Instruction]]:
     """Write a program for each stage.
 
     Play the schedule on a clock, and write the messages of all stages into one list, in the order
@@ -52,38 +52,39 @@ def plan(schedule: Schedule) -> list[list[Step]]:
         computing = zip(order, spans[stage], strict=True)
         lines.append(
             [
-                _Line(step=Step("compute", action), when=start, computes=True, number=number)
+                _Line(what=Instruction("compute", action), when=start, computes=True, number=number)
                 for number, (action, (start, _)) in enumerate(computing)
             ]
         )
     for number, message in enumerate(_messages(schedule, spans)):
-        for stage, step in ((message.sender, message.send), (message.send.peer, message.receive)):
-            line = _Line(step=step, when=message.end, computes=False, number=number)
+        ends = (message.sender, message.send), (message.send.peer, message.receive)
+        for stage, instruction in ends:
+            line = _Line(what=instruction, when=message.end, computes=False, number=number)
             lines[stage].append(line)
-    return [_early([line.step for line in sorted(each, key=lambda x: x.place)]) for each in lines]
+    return [_early([line.what for line in sorted(each, key=lambda x: x.place)]) for each in lines]
 
 
-def _early(program: list[Step]) -> list[Step]:
+def _early(program: list[Instruction]) -> list[Instruction]:
     """Move every receive one action earlier: the message then travels while the stage computes."""
-    found: list[Step] = []
-    for step in program:
+    found: list[Instruction] = []
+    for instruction in program:
         place = len(found)
-        if step.verb == "receive" and found and found[-1].verb == "compute":
+        if instruction.verb == "receive" and found and found[-1].verb == "compute":
             place -= 1
-        found.insert(place, step)
+        found.insert(place, instruction)
     return found
 
 
 def _messages(schedule: Schedule, spans: Times) -> list[_Message]:
     """List all messages with both their ends, in the order in which they are made."""
-    receiving: dict[tuple[bool, int, int], Step] = {}
-    made: list[tuple[int, int, Step]] = []
+    receiving: dict[tuple[bool, int, int], Instruction] = {}
+    made: list[tuple[int, int, Instruction]] = []
     for stage, order in enumerate(schedule.orders):
         for action, (_, end) in zip(order, spans[stage], strict=True):
-            for step in receives(schedule, stage, action):
-                receiving[step.message] = step
-            for step in sends(schedule, stage, action):
-                made.append((end, stage, step))
+            for instruction in receives(schedule, stage, action):
+                receiving[instruction.message] = instruction
+            for instruction in sends(schedule, stage, action):
+                made.append((end, stage, instruction))
     made.sort(key=lambda each: each[:2])
     return [
         _Message(end=end, sender=stage, send=send, receive=receiving[send.message])

@@ -1,7 +1,7 @@
 """Why an order of actions cannot be right, in words, before anything runs."""
 
 from .action import KINDS, Action, Schedule
-from .steps import deadlock
+from .instructions import deadlock
 
 # What must come first on the same stage, for the same microbatch and chunk.
 FIRST = {"B": "F", "I": "F", "W": "I"}

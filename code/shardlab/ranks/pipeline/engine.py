@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from shardlab.schedules import Schedule, Step, check, plan
+from shardlab.schedules import Instruction, Schedule, check, plan
 from shardlab.trace import Event
 
 from ..comm import Group
@@ -97,32 +97,32 @@ class Pipeline(nn.Module):
         self.messages.negotiate(self.stage.parts, inputs)
         self.negotiated = torch.Size() if tokens is None else tokens.shape
 
-    def _run(self, program: Sequence[Step], batch: Batch) -> list[Tensor]:
+    def _run(self, program: Sequence[Instruction], batch: Batch) -> list[Tensor]:
         """Execute a program; return the last part's results, if that is on this stage."""
         self.messages.begin()
         self.stage.begin(batch)
         self.events = []
         self.live = 0
-        for step in program:
-            if step.verb == "receive":
-                self.messages.expect(step)
-            elif step.verb == "send":
-                self.messages.send(step)
+        for instruction in program:
+            if instruction.verb == "receive":
+                self.messages.expect(instruction)
+            elif instruction.verb == "send":
+                self.messages.send(instruction)
             else:
-                self._compute(step)
+                self._compute(instruction)
         self.messages.end()
         return [result for _, result in sorted(self.stage.results.items())]
 
-    def _compute(self, step: Step) -> None:
+    def _compute(self, instruction: Instruction) -> None:
         """Compute one action, between what it takes from other parts and makes for them."""
-        x = self.messages.take(step.action)              # [n, ...], waits until it is here
+        x = self.messages.take(instruction.action)              # [n, ...], waits until it is here
         start = time.perf_counter()
-        y = self.stage.do(step.action, x)                # [n, ...]
-        self.messages.put(step.action, y)
+        y = self.stage.do(instruction.action, x)                # [n, ...]
+        self.messages.put(instruction.action, y)
         self.live = max(self.live, self.stage.live)
         rank = self.group.rank()
         end = time.perf_counter()
-        self.events.append(Event(rank, "compute", str(step.action), (rank,), 0, start, end))
+        self.events.append(Event(rank, "compute", str(instruction.action), (rank,), 0, start, end))
 
     def _training_batch(
         self, tokens: Tensor | None, targets: Tensor | None, scale: float = 1.0

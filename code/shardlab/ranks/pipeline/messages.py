@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from shardlab.schedules import Action, Schedule, Step
+from shardlab.schedules import Action, Instruction, Schedule
 
 from .. import comm
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # sent by their index
 MAX_DIMS = 8  # of what a part returns
 MAX_SENDS = 16  # in flight; with fewer, a stage that is ahead would wait for one that is late
-Key = tuple[bool, int, int]  # as `Step.message`: goes forward, receiving part, microbatch
+Key = tuple[bool, int, int]  # as `Instruction.message`: goes forward, receiving part, microbatch
 
 
 class InFlight(NamedTuple):
@@ -63,14 +63,14 @@ class StageMessages:
         self.outgoing.clear()
         self.local.clear()
 
-    def expect(self, step: Step) -> None:
-        """Start to receive the message of a step."""
-        is_forward, part, microbatch = step.message
+    def expect(self, instruction: Instruction) -> None:
+        """Start to receive the message of `instruction`."""
+        is_forward, part, microbatch = instruction.message
         shape, dtype = self.borders[part - 1 if is_forward else part]
         device = comm.device(self.group)
         buffer = torch.empty(self.sizes[microbatch], *shape, dtype=dtype, device=device)
-        (wait,) = comm.start([], [(buffer, step.peer)], self.group)
-        self.receives[step.message] = InFlight(buffer, wait)
+        (wait,) = comm.start([], [(buffer, instruction.peer)], self.group)
+        self.receives[instruction.message] = InFlight(buffer, wait)
 
     def take(self, action: Action) -> Tensor | None:
         """Wait for what the action needs from another part: [n, ...]; None for nothing."""
@@ -92,12 +92,12 @@ class StageMessages:
         waiting = self.local if stage == self.stage else self.outgoing
         waiting[_key(action, part)] = y
 
-    def send(self, step: Step) -> None:
+    def send(self, instruction: Instruction) -> None:
         """Start a send; at most MAX_SENDS are in flight, since each keeps its tensor alive."""
         if len(self.sends) == MAX_SENDS:
             self.sends.popleft().wait()
-        y = self.outgoing.pop(step.message).contiguous()
-        (wait,) = comm.start([(y, step.peer)], [], self.group)
+        y = self.outgoing.pop(instruction.message).contiguous()
+        (wait,) = comm.start([(y, instruction.peer)], [], self.group)
         self.sends.append(InFlight(y, wait))
 
     def end(self) -> None:
@@ -142,7 +142,7 @@ class StageMessages:
 
 
 def _key(action: Action, part: int) -> Key:
-    """Name the message that an action takes or makes, and that `part` needs, as `Step.message`."""
+    """Name the message that an action takes or makes for `part`, as `Instruction.message`."""
     return action.kind == "F", part, action.microbatch
 
 

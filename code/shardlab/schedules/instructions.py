@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .action import Action, Schedule
 
 
-class Step(NamedTuple):
+class Instruction(NamedTuple):
     """One line of a stage's program."""
 
     verb: str  # "receive", "compute" or "send"
@@ -21,36 +21,36 @@ class Step(NamedTuple):
         return self.action.kind == "F", self.part, self.action.microbatch
 
 
-def steps(schedule: Schedule, stage: int) -> list[Step]:
+def instructions(schedule: Schedule, stage: int) -> list[Instruction]:
     """Write the obvious program of `stage`: receive when you need it, send when you have it."""
-    program: list[Step] = []
+    program: list[Instruction] = []
     for block in blocks(schedule.orders[stage]):
         for action in block:
             program += receives(schedule, stage, action)
         for action in block:
-            program.append(Step("compute", action))
+            program.append(Instruction("compute", action))
         for action in block:
             program += sends(schedule, stage, action)
     return program
 
 
-def receives(schedule: Schedule, stage: int, action: Action) -> list[Step]:
+def receives(schedule: Schedule, stage: int, action: Action) -> list[Instruction]:
     """Return the receive that `action` needs, or [] if it needs nothing from another stage."""
     source = schedule.source(stage, action)
     if source is None:
         return []
     home, _ = schedule.homes[source]
     part = schedule.parts[stage][action.chunk]
-    return [] if home == stage else [Step("receive", action, home, part)]
+    return [] if home == stage else [Instruction("receive", action, home, part)]
 
 
-def sends(schedule: Schedule, stage: int, action: Action) -> list[Step]:
+def sends(schedule: Schedule, stage: int, action: Action) -> list[Instruction]:
     """Return the send of the result of `action`, or [] if no other stage needs it."""
     target = schedule.target(stage, action)
     if target is None:
         return []
     home, _ = schedule.homes[target]
-    return [] if home == stage else [Step("send", action, home, target)]
+    return [] if home == stage else [Instruction("send", action, home, target)]
 
 
 def blocks(order: Sequence[Action]) -> list[tuple[Action, ...]]:
@@ -61,16 +61,16 @@ def blocks(order: Sequence[Action]) -> list[tuple[Action, ...]]:
 
 
 def deadlock(schedule: Schedule, *, blocking: bool = False) -> str:
-    """Say why the schedule stops before its end when every stage does its `steps`, or "".
+    """Say why the schedule stops before its end when every stage follows its `instructions`, or "".
 
     blocking: a send returns when the other side has received, as a large one does in MPI, gloo and
     NCCL.
     """
-    programs = [steps(schedule, stage) for stage in range(schedule.num_stages)]
+    programs = [instructions(schedule, stage) for stage in range(schedule.num_stages)]
     return stuck(programs, blocking=blocking)
 
 
-def stuck(programs: Sequence[Sequence[Step]], *, blocking: bool = False) -> str:
+def stuck(programs: Sequence[Sequence[Instruction]], *, blocking: bool = False) -> str:
     """Say which stages of `programs` wait for each other, or "" when all reach their end."""
     at = [0] * len(programs)
     sent: set[tuple[bool, int, int]] = set()
@@ -79,16 +79,16 @@ def stuck(programs: Sequence[Sequence[Step]], *, blocking: bool = False) -> str:
         stage = ready.pop()
         program = programs[stage]
         while at[stage] < len(program):
-            step = program[at[stage]]
-            if step.verb == "receive" and step.message not in sent:
+            instruction = program[at[stage]]
+            if instruction.verb == "receive" and instruction.message not in sent:
                 break
-            if step.verb == "receive" and blocking:
-                at[step.peer] += 1  # the sender stands at this very message, and goes on too
-                ready.append(step.peer)
-            if step.verb == "send" and step.message not in sent:
-                sent.add(step.message)
-                ready.append(step.peer)
-            if step.verb == "send" and blocking:
+            if instruction.verb == "receive" and blocking:
+                at[instruction.peer] += 1  # the sender stands at this very message, and goes on too
+                ready.append(instruction.peer)
+            if instruction.verb == "send" and instruction.message not in sent:
+                sent.add(instruction.message)
+                ready.append(instruction.peer)
+            if instruction.verb == "send" and blocking:
                 break
             at[stage] += 1
     waiting = {}
@@ -98,7 +98,7 @@ def stuck(programs: Sequence[Sequence[Step]], *, blocking: bool = False) -> str:
     return _circle(waiting)
 
 
-def _circle(waiting: dict[int, Step]) -> str:
+def _circle(waiting: dict[int, Instruction]) -> str:
     """Describe the stages that wait, each for the next; a stage that has ended ends the chain."""
     if not waiting:
         return ""
@@ -111,7 +111,8 @@ def _circle(waiting: dict[int, Step]) -> str:
     return "deadlock: " + ", ".join(_wait(each, waiting[each]) for each in path[start:])
 
 
-def _wait(stage: int, step: Step) -> str:
-    if step.verb == "send":
-        return f"stage {stage} sends after {step.action} and waits until stage {step.peer} receives"
-    return f"stage {stage} waits in {step.action} for stage {step.peer}"
+def _wait(stage: int, instruction: Instruction) -> str:
+    action, peer = instruction.action, instruction.peer
+    if instruction.verb == "send":
+        return f"stage {stage} sends after {action} and waits until stage {peer} receives"
+    return f"stage {stage} waits in {action} for stage {peer}"
