@@ -22,6 +22,18 @@ os.environ["SHARDLAB_FOLDER"] = ""  # a test is no learner: no record is kept, b
 LONG_FIXTURES = {"book", "browser", "chapter", "lab", "site"}  # of tests that take longest, and so begin first
 
 
+def pytest_configure() -> None:
+    """Keep a worker of `pytest -n`, and the ranks that it starts, to its share of the cores.
+
+    A rank sleeps and wakes several times in each collective, and on a virtual machine to wake a thread on another core
+    can cost ten times as much.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and hasattr(os, "sched_setaffinity"):
+        cores, workers = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) % len(cores) :: workers])
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function):

@@ -19,12 +19,17 @@ SCHEDULES = ("GPipe", "1F1B", "ZB-H1")
 
 
 def layouts(size):
-    """List all of a size whose ranks share sequences, with every stage of ZeRO, slices and whole sequences."""
+    """List all of a size whose ranks share sequences, with slices and whole sequences, and every stage of ZeRO.
+
+    Where 8 ranks make many layouts, the stages of ZeRO take turns.
+    """
+    turns = itertools.cycle(ZERO_STAGES)
     for cp, tp, pp in itertools.product(divisors(size), repeat=3):
         if cp > 1 and size % (cp * tp * pp) == 0:
-            for sliced, zero in itertools.product((False, True)[: 1 + (tp > 1)], ZERO_STAGES):
-                dp = size // (cp * tp * pp)
-                yield Layout(dp=dp, cp=cp, tp=tp, pp=pp, zero=zero, sequence_parallel=sliced)
+            for sliced in (False, True)[: 1 + (tp > 1)]:
+                for zero in ZERO_STAGES if size < 8 else [next(turns)]:
+                    dp = size // (cp * tp * pp)
+                    yield Layout(dp=dp, cp=cp, tp=tp, pp=pp, zero=zero, sequence_parallel=sliced)
 
 
 def cases(size):

@@ -5,6 +5,7 @@ first, samples that do not divide by the ranks, tied weights, and frozen ones; w
 """
 
 import contextlib
+import dataclasses
 import functools
 import re
 import textwrap
@@ -18,21 +19,21 @@ from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.plain import context_parallel, data_parallel
 from shardlab.spec import TransformerSpec
 
-STEPS, SAMPLES, LENGTH, VOCABULARY = 3, 7, 6, 48  # 7 samples: no number of ranks but 1 divides them
+STEPS, SAMPLES, LENGTH, VOCABULARY = 2, 7, 6, 48  # 7 samples: no number of ranks but 1 divides them
 WORLD_SIZES, ATOL = (1, 2, 3, 4), 1e-12
-SIZES = {"vocab_size": VOCABULARY, "context_length": 24, "hidden_size": 48, "num_layers": 3, "num_heads": 24}
+SIZES = {"vocab_size": VOCABULARY, "context_length": 24, "hidden_size": 48, "num_layers": 2, "num_heads": 24}
 SPECS = {
     "gpt2": TransformerSpec(**SIZES),  # a tied head
     "llama": TransformerSpec(**SIZES, style="llama", num_kv_heads=12, ffn_size=72),  # grouped heads, a head of its own
 }
 FROZEN = ("embedding.", "blocks.0.", "blocks.1.mlp.down.weight")  # of GPT-2's style, with them the head
-CASES = [("gpt2", False), ("gpt2", True), ("llama", False)]  # style, and whether some of it is frozen
+CASES = [("gpt2", False), ("gpt2", True), ("llama", False)]  # style, whether some of it is frozen; perhaps layers
 
 
-def build(style, frozen, seed, dtype=torch.float64):
+def build(style, frozen, layers=SIZES["num_layers"], *, seed, dtype=torch.float64):
     """A model whose every parameter is random: ones and zeros would hide mistakes."""
     torch.manual_seed(seed)
-    model = transformer.Transformer(SPECS[style]).to(dtype)
+    model = transformer.Transformer(dataclasses.replace(SPECS[style], num_layers=layers)).to(dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(std=0.2).requires_grad_(not (frozen and name.startswith(FROZEN)))
@@ -56,9 +57,9 @@ def parameters(model):
 
 
 @functools.cache
-def alone(style, frozen, length=LENGTH, prepare=lambda model: None):
+def alone(*case, length=LENGTH, prepare=lambda model: None):
     """The parameters after each step of one process that sees all samples; `prepare` may change its model."""
-    model, history = build(style, frozen, seed=0), []
+    model, history = build(*case, seed=0), []
     prepare(model)
     optimizer = adamw(model.parameters())
     for step in range(STEPS):

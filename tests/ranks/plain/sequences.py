@@ -39,7 +39,7 @@ def prepared(lengths):
 
 def alone(style, frozen, lengths):
     """The parameters after each step of one process."""
-    return lesson.alone(style, frozen, LENGTH, prepared(lengths))
+    return lesson.alone(style, frozen, length=LENGTH, prepare=prepared(lengths))
 
 
 def train(group, name, source, case, read=None, **options):

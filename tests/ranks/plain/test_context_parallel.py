@@ -93,7 +93,7 @@ def test_a_step_sends_what_the_formula_says(style, way, ranks):
     spec = lesson.SPECS[style]
     sizes = {"length": sequences.LENGTH, "ranks": ranks, "batch": lesson.SAMPLES, "element": 4}
     layers = spec.num_layers * sum(costs.sent_bytes(costs.attention(spec, **sizes), way).values())
-    parameters = 4 * sum(p.numel() for p in lesson.build(style, False, 0).parameters())
+    parameters = 4 * sum(p.numel() for p in lesson.build(style, False, seed=0).parameters())
     predicted = layers + 2 * (ranks - 1) / ranks * parameters
     for steps in run(bytes_of, way, style, world_size=ranks):
         assert steps == pytest.approx([predicted] * lesson.STEPS, abs=1e-6)
