@@ -25,8 +25,8 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "min": torch.minimum,
     "product": torch.mul,
 }
-PART_BYTES = 2 * 2**20  # what has arrived is added while it is still in a processor's cache
-RECEIVES_AHEAD = 3  # parts that a rank has asked for and that have not arrived yet
+PART_BYTES = 8 * 2**20  # shorter parts overlap more, and wake more threads
+RECEIVES_AHEAD = 2  # parts that a rank has asked for and that have not arrived yet
 
 
 @dataclass(frozen=True, kw_only=True)
