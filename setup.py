@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-CARRIED = ("book/*.md", "bench/*.py", "bench/results/*.json")  # `shardlab.project` finds them
+CARRIED = ("book/*.md", "book/*.py", "bench/*.py", "bench/results/*.json")  # `shardlab.project` finds them
 
 
 class BuildWithData(build_py):

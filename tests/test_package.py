@@ -24,7 +24,12 @@ from shardlab.ranks import text
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "code"
 READS_FILES = re.compile(r"\b(text\.read|measured|project)\b")
-CARRIED = [*ROOT.glob("book/*.md"), *ROOT.glob("bench/*.py"), *ROOT.glob("bench/results/*.json")]
+CARRIED = [
+    *ROOT.glob("book/*.md"),
+    *ROOT.glob("book/*.py"),
+    *ROOT.glob("bench/*.py"),
+    *ROOT.glob("bench/results/*.json"),
+]
 
 
 def tracked() -> list[Path]:

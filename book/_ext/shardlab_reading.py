@@ -11,7 +11,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-from shardlab.exercises import course
+from shardlab.exercises import reading
 
 LEAST_MINUTES = 3  # what is shorter needs no announcement
 
@@ -33,16 +33,16 @@ def joined(text: str) -> set[str]:
 
 
 class ReadingTime(SphinxTransform):
-    """A line below the title of every page but the first of the book."""
+    """Put a line below the title of every page but the first of the book."""
 
     default_priority = 390  # before captions move into the figures of their cells
 
     def apply(self, **_: Any) -> None:
-        """Say how many minutes its words and code take."""
-        needed = course.reading_minutes(Path(self.env.doc2path(self.env.docname)))
+        """Say how many minutes the words take, and how many the words and the code."""
+        needed = reading.minutes(Path(self.env.doc2path(self.env.docname)))
         title = next(iter(self.document.findall(nodes.title)), None)
-        if title is not None and needed >= LEAST_MINUTES and self.env.docname != self.config.root_doc:
-            words = f"Reading time: about {needed} minutes"
+        if title is not None and needed.all >= LEAST_MINUTES and self.env.docname != self.config.root_doc:
+            words = f"Reading time: {needed}"
             title.parent.insert(1, nodes.paragraph("", words, classes=["reading-time"]))
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from shardlab.exercises import course
+from shardlab.exercises import reading
 
 from .conftest import ROOT
 
@@ -36,7 +36,7 @@ def entries() -> list[Entry]:
 
 def words(page: str) -> str:
     """What a reader of a page sees, without code, formulas and addresses."""
-    return re.sub("`[^`]*`", " ", course.prose(page)[0])
+    return re.sub("`[^`]*`", " ", reading.prose(page))
 
 
 ENTRIES = entries()

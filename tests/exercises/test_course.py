@@ -1,4 +1,4 @@
-"""What teachers plan with: minutes, points, and the files that a module takes along."""
+"""What teachers plan with: points, and the files that a module takes along."""
 
 from __future__ import annotations
 
@@ -14,65 +14,6 @@ from shardlab.exercises import course
 from shardlab.ranks import zero
 from shardlab.ranks.data_parallel import engine
 from shardlab.ranks.memory import recompute
-
-PAGE = """---
-kernelspec: {name: python3}
----
-
-# Two words
-
-```{code-cell} python
-:tags: [hide-input]
-not read at all
-```
-
-(target)=
-Three more words $a + b$ with {cite:t}`somebody2020` [a link](https://an.address/of/many/words).
-
-$$
-a + b = c
-$$
-
-```{figure} images/picture.svg
-:alt: nobody reads this aloud
-
-A caption of five words.
-```
-
-````{admonition} Fold
-:class: dropdown
-
-Inside it two more.
-
-```python
-code()
-```
-````
-
-```
-a listing, not read
-```
-
-The end {cite}`somebody2020`.
-"""
-READ = (
-    "Two words Three more words x with x [a link]. A caption of five words. Fold Inside it two more. The end ."
-)
-
-
-def test_what_is_read_and_what_is_not() -> None:
-    text, codes = course.prose(PAGE)
-    assert text.replace("#", "").split() == READ.split()
-    assert codes == 3
-
-
-@pytest.mark.parametrize(
-    ("words", "cells", "minutes"), [(1, 0, 1), (220, 0, 1), (221, 0, 2), (220, 2, 2), (2200, 1, 15)]
-)
-def test_minutes(tmp_path: Path, words: int, cells: int, minutes: int) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("word " * words + "\n" + "```{code-cell}\nx\n```\n" * cells)
-    assert course.reading_minutes(page) == minutes
 
 
 def test_points_of_the_chapters_are_all_points() -> None:

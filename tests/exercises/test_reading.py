@@ -1,0 +1,106 @@
+"""The minutes of a page: what counts and at which rate, and that no chapter takes too long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardlab import exercises
+from shardlab.exercises import myst, reading
+
+BOOK = Path(__file__).parents[2] / "book"
+MAIN, WHOLE = 60, 90  # minutes that a chapter's main line, and all of it, may take
+STILL_LONG = {  # chapter: minutes of its main line, and of all of it, that it may not exceed meanwhile
+    "planner": (115, 115),
+    "interconnects": (120, 120),
+    "collectives": (105, 105),
+    "memory": (75, 75),
+    "compute": (75, 75),
+    "tensor_parallel": (145, 145),
+    "zero": (125, 125),
+    "data_parallel": (110, 110),
+    "pipeline": (145, 145),
+    "composition": (100, 100),
+}
+
+
+def page(tmp_path: Path, text: str) -> reading.Minutes:
+    path = tmp_path / "page.md"
+    path.write_text(text)
+    return reading.minutes(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "everything"),
+    [
+        ("word " * 200, 60, 60),
+        ("---\nkernelspec: {name: python3}\n---\n" + "word " * 200, 60, 60),
+        ("a [link](https://an.address/of/many/words) {cite}`nobody`", 0.6, 0.6),
+        ("$a + b$", 3, 3),
+        ("$$\na + b = c\n$$", 30, 30),
+        ("> a caption", 0.6, 60.6),
+        ("```{code-cell} python\nfrom a import b\n\nx = 1\n\ny = 2\n```", 0, 20),
+        ("```{code-cell} python\n:tags: [hide-input]\n\nx = 1\n```", 0, 0),
+        ("```{code-cell} python\n:tags: [hide-input]\n\ntable(x)\n```", 0, 60),
+        ("```{code-cell} python\n:tags: [hide-cell]\n\ntable(x)\n```", 0, 0),
+        ("```{code-cell} python\n:tags: [remove-input]\n\nexplorers.ring()\n```", 0, 180),
+        ("```{code-cell} python\n:tags: [remove-input]\n\nguess.number(1)\n```", 0, 60),
+        ("```\na listing\n\nof two lines\n```", 0, 8),
+        ("```{figure} a.svg\n:alt: not read aloud\n\nword\n```", 0.3, 60.3),
+        ("```{admonition} Deeper\n:class: dropdown\n\nword\n```", 0, 0),
+        ("````{admonition} Deeper\n:class: dropdown\n\n```\nx\n```\n````", 0, 0),
+        ("```{admonition} What is wrong?\n:class: dropdown\n\nword\n```", 1.2, 121.2),
+        ("## Exercises\n\n" + "word " * 200, 0, 0),
+    ],
+)
+def test_each_thing_has_its_seconds(tmp_path: Path, text: str, words: float, everything: float) -> None:
+    found = page(tmp_path, text)
+    assert (60 * found.text, 60 * found.all, found.second) == pytest.approx((words, everything, 0))
+
+
+def test_a_second_sitting_counts_apart(tmp_path: Path) -> None:
+    found = page(tmp_path, "word " * 200 + "\n## Second sitting: deeper\n" + "word " * 397 + "\n## The end\n")
+    assert (found.text, found.all) == pytest.approx((1.01, 1.01))
+    assert found.second == pytest.approx(2)
+
+
+def test_a_listing_is_as_long_as_what_it_prints(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("class A:\n    def f(self):\n        return 1\n\n\nB = 2\nC = 3\n")
+    for options, lines in (":pyobject: A.f", 2), (":pyobject: A", 3), (':start-at: "B ="', 2), ("", 5):
+        found = page(tmp_path, f"```{{literalinclude}} code.py\n{options}\n```")
+        assert 60 * found.all == pytest.approx(lines * reading.SECONDS["listing_line"]), options
+    assert page(tmp_path, "```{literalinclude} ../code/shardlab/project.py\n```").all > 0
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [
+        ((2.1, 2.1, 0), "about 3 minutes"),
+        ((12, 31, 0), "about 15 minutes for the text, 35 with the code"),
+        ((12, 31, 20), "about 15 minutes for the text, 35 with the code, and 20 for the second sitting"),
+    ],
+)
+def test_minutes_are_rounded_up_and_said(minutes: tuple[float, float, float], said: str) -> None:
+    assert str(reading.Minutes(*minutes)) == said
+
+
+def test_blocks_know_their_section_and_what_is_around_them() -> None:
+    text = "intro\n\n## One\n\n````{note} Title\n```{code-cell} python\n:tags: [x]\n\n:not: an option\n```\n````\nend"
+    found = [(block.section, block.directive, block.text) for block in myst.blocks(text)]
+    cell = ("One", "code-cell", ":not: an option")
+    assert found == [("", "prose", "intro"), cell, ("One", "note", ""), ("One", "prose", "## One\n\nend")]
+
+
+@pytest.mark.parametrize("chapter", exercises.CHAPTERS)
+def test_a_chapter_takes_one_sitting_or_two(chapter: str) -> None:
+    found = reading.minutes(BOOK / f"{chapter}.md")
+    main, whole = STILL_LONG.get(chapter, (MAIN, WHOLE))
+    assert found.all <= main
+    assert found.all + found.second <= whole
+
+
+def test_what_is_no_longer_long_leaves_the_list() -> None:
+    for chapter in STILL_LONG:
+        found = reading.minutes(BOOK / f"{chapter}.md")
+        assert found.all > MAIN or found.all + found.second > WHOLE, f"{chapter} is short enough: take it out"
