@@ -32,6 +32,10 @@ _OPERATIONS = {
 }
 
 
+def announce(group: Group, verb: str, x: Tensor, peer: int | None) -> None:
+    """Be told of each communication before it begins; `launch.contracts` replaces this."""
+
+
 def device(group: Group) -> torch.device:
     """Return the device of this rank's tensors: its GPU if the group uses NCCL, else the CPU."""
     if dist.get_backend(group) == "nccl":
@@ -45,7 +49,7 @@ def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
     op: sum, max, min or product.
     """
     y = x.clone(memory_format=torch.contiguous_format)
-    _communicate(dist.all_reduce, y, _operation(op), group=group)
+    _communicate(f"all_reduce({op})", dist.all_reduce, y, _operation(op), group=group)
     return y
 
 
@@ -54,15 +58,16 @@ def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
 
     Every rank passes a tensor of the same shape and dtype.
     """
+    _check_rank(source, group)
     y = x.clone(memory_format=torch.contiguous_format)
-    _communicate(dist.broadcast, y, group=group, group_src=source)
+    _communicate(f"broadcast(source={source})", dist.broadcast, y, group=group, group_src=source)
     return y
 
 
 def all_gather(x: Tensor, group: Group) -> Tensor:
     """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [W*n, ...]."""
     y = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
-    _communicate(_all_gather, y, x.contiguous(), group=group)
+    _communicate("all_gather", _all_gather, y, x.contiguous(), group=group)
     return y
 
 
@@ -75,7 +80,7 @@ def reduce_scatter(x: Tensor, group: Group) -> Tensor:
             f"pad it to a multiple of {size}"
         )
     y = x.new_empty(rows // size, *x.shape[1:])
-    _communicate(_reduce_scatter, y, x.contiguous(), group=group)
+    _communicate("reduce_scatter", _reduce_scatter, y, x.contiguous(), group=group)
     return y
 
 
@@ -93,18 +98,22 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
             f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {rows}"
         )
     y = x.new_empty(sum(receives), *x.shape[1:])
-    _communicate(dist.all_to_all_single, y, x.contiguous(), receives, sends, group=group)
+    _communicate("all_to_all", dist.all_to_all_single, y, x.contiguous(), receives, sends, group=group)
     return y
 
 
 def barrier(group: Group) -> None:
     """Return when every rank of the group has called this."""
+    announce(group, "barrier", torch.empty(0), None)
     dist.barrier(group)
 
 
-def _communicate(verb: Callable[..., Any], y: Tensor, *args: Any, **options: Any) -> None:
+def _communicate(
+    name: str, verb: Callable[..., Any], y: Tensor, *args: Any, group: Group, **options: Any
+) -> None:
     if not y.is_meta:  # else this is a dry run
-        verb(y, *args, **options)
+        announce(group, name, y, None)
+        verb(y, *args, group=group, **options)
 
 
 def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
@@ -112,6 +121,7 @@ def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
 
     Do not touch the buffer before that function has returned.
     """
+    announce(group, "all_reduce(sum)", buffer, None)
     wait: Wait = dist.all_reduce(buffer, group=group, async_op=True).wait
     return wait
 
@@ -121,6 +131,7 @@ def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
 
     Returns a function that waits for the result. Do not touch either tensor before it has returned.
     """
+    announce(group, "all_gather", into, None)
     wait: Wait = _all_gather(into, x, group=group, async_op=True).wait
     return wait
 
@@ -136,6 +147,7 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     rank = group.rank()
     if x.is_cuda:
         y = torch.empty_like(slices[0])                               # [n], the sum
+        announce(group, "reduce_scatter", y, None)
         arriving: list[Tensor] = []
         waits = [_reduce_scatter(y, x, group=group, async_op=True).wait]
     else:
@@ -157,12 +169,14 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
 
 def send(x: Tensor, group: Group, to: int) -> None:
     """Send `x` to one rank, and return when `x` may be reused."""
+    _announce_message(group, "send", x, to)
     dist.send(x.contiguous(), group=group, group_dst=to)
 
 
 def receive(like: Tensor, group: Group, source: int) -> Tensor:
     """Receive a tensor of the shape and dtype of `like` from `source`."""
     y = torch.empty_like(like, memory_format=torch.contiguous_format)
+    _announce_message(group, "receive", y, source)
     dist.recv(y, group=group, group_src=source)
     return y
 
@@ -175,14 +189,8 @@ def exchange(x: Tensor, group: Group, to: int, source: int) -> Tensor:
     if to == source == group.rank():
         return x.clone()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    requests = [
-        # The receive comes first: gloo asks for the message on the connection that x uses,
-        # and the request would queue behind x.
-        dist.P2POp(dist.irecv, y, group=group, group_peer=source),
-        dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=to),
-    ]
-    for work in dist.batch_isend_irecv(requests):
-        work.wait()
+    for wait in start([(x.contiguous(), to)], [(y, source)], group):
+        wait()
     return y
 
 
@@ -193,23 +201,24 @@ def start(sends: Sequence[Send], receives: Sequence[Receive], group: Group) -> l
     before their functions have returned. Messages from one rank to another arrive in order. NCCL
     pairs a send and a receive only within one call.
     """
+    for y, source in receives:
+        _announce_message(group, "receive", y, source)
+    for x, to in sends:
+        _announce_message(group, "send", x, to)
     if any(tensor.is_cuda for tensor, _ in [*sends, *receives]):
         requests = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x, to in sends]
-        for y, source in receives:
-            requests.append(dist.P2POp(dist.irecv, y, group=group, group_peer=source))
+        requests += [dist.P2POp(dist.irecv, y, group=group, group_peer=by) for y, by in receives]
         works = dist.batch_isend_irecv(requests)
         return [lambda: [work.wait() for work in works]] * len(requests)
-    # group.recv is what dist.irecv calls; calling it directly takes half the time.
+    # group.recv is what dist.irecv calls; calling it directly takes half the time. Receives come
+    # first: gloo asks for a message on the connection that sends use, and would queue behind them.
     arriving = [group.recv([y], source, 0) for y, source in receives]
     leaving = [group.send([x], to, 0) for x, to in sends]
     return [work.wait for work in [*leaving, *arriving]]
 
 
 def split(group: Group, size: int) -> Group:
-    """Cut the group into groups of `size` neighbours, and return the one of this rank.
-
-    Every rank of `group` must call it.
-    """
+    """Cut the group into groups of `size` neighbours; return this rank's. Every rank calls it."""
     _check_splits(group, size)
     first = group.rank() // size * size
     return subgroup(group, range(first, first + size))
@@ -231,17 +240,28 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
     All members must have made the same number of groups before: torch derives the name by which
     they find each other from that number.
     """
+    for member in members:
+        _check_rank(member, group)
     ranks = dist.get_process_group_ranks(group)
     chosen = [ranks[member] for member in members]
     made: Group = dist.new_group(chosen, use_local_synchronization=True)
     return made
 
 
+def _announce_message(group: Group, verb: str, x: Tensor, other: int) -> None:
+    _check_rank(other, group)
+    announce(group, verb, x, other)
+
+
+def _check_rank(rank: int, group: Group) -> None:
+    if not 0 <= rank < group.size():
+        raise ValueError(f"there is no rank {rank}; this group has ranks 0 to {group.size() - 1}")
+
+
 def _check_splits(group: Group, size: int) -> None:
     ranks = group.size()
     if size < 1 or ranks % size:
-        said = f"{ranks} ranks do not split into groups of {size}"
-        raise ValueError(f"{said}; use a divisor of {ranks}")
+        raise ValueError(f"{ranks} ranks do not split into groups of {size}; use a divisor of {ranks}")
 
 
 def _operation(name: str) -> Any:

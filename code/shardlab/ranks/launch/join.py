@@ -35,9 +35,11 @@ def join(
     import torch.distributed as dist
 
     from .. import comm
+    from . import contracts
 
     if not dist.is_initialized():
         _initialise(timeout)
+        contracts.install(os.environ.get(contracts.FOLDER, ""))
     started = dist.get_world_size()
     if world_size > started:
         raise ValueError(

@@ -6,13 +6,14 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from . import state, travel
+from . import state, travel, waiting
 from .state import Message
 
 ON_LINUX = sys.platform == "linux"
@@ -117,19 +118,26 @@ class _Rank:
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(MAX_CALLS))
         os.chdir(job.folder)
         sys.path[:] = job.path
+        waiting.run_began = time.monotonic()
+        waiting.run_ends = waiting.run_began + job.timeout
         import torch
         import torch.distributed as dist
+
+        from . import contracts
+        from .meeting import Store
 
         torch.set_num_threads(job.threads)
         travel.draw_own_numbers()
         dist.set_debug_level_from_env()
+        self.store = Store(job.store, job.world_size)  # torch keeps only the C++ half of it
         dist.init_process_group(
             "gloo",
-            store=dist.FileStore(job.store, job.world_size),
+            store=self.store,
             rank=rank,
             world_size=job.world_size,
             timeout=timedelta(seconds=job.timeout + SPARE),
         )
+        contracts.install(os.environ.get(contracts.FOLDER, os.path.dirname(job.store)))
         fn, args = pickle.loads(job.call)
         if getattr(fn, "__module__", "") == "__main__":
             # pickle looks there for the classes of a notebook's cells
