@@ -17,7 +17,6 @@ STILL_LONG = {  # chapter: minutes of its main line, and of all of it, that it m
     "collectives": (105, 105),
     "memory": (75, 75),
     "compute": (75, 75),
-    "zero": (125, 125),
     "data_parallel": (110, 110),
     "composition": (100, 100),
 }
