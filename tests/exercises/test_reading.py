@@ -18,7 +18,6 @@ STILL_LONG = {  # chapter: minutes of its main line, and of all of it, that it m
     "compute": (75, 75),
     "tensor_parallel": (145, 145),
     "zero": (125, 125),
-    "data_parallel": (110, 110),
     "pipeline": (145, 145),
     "composition": (100, 100),
 }
