@@ -19,7 +19,6 @@ STILL_LONG = {  # chapter: minutes of its main line, and of all of it, that it m
     "tensor_parallel": (145, 145),
     "zero": (125, 125),
     "pipeline": (145, 145),
-    "composition": (100, 100),
 }
 
 
