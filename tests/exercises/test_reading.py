@@ -12,10 +12,7 @@ from shardlab.exercises import myst, reading
 BOOK = Path(__file__).parents[2] / "book"
 MAIN, WHOLE = 60, 90  # minutes that a chapter's main line, and all of it, may take
 STILL_LONG = {
-    "planner": (115, 115),
     "interconnects": (120, 120),
-    "data_parallel": (110, 110),
-    "composition": (100, 100),
 }
 
 

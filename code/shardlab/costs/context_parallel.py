@@ -50,7 +50,7 @@ class Attention:
     def block(self) -> float:
         """Bytes of one rank's keys, half of keys and values.
 
-        Those of a mean rank, where the number of ranks does not divide the length.
+        Where the number of ranks does not divide the length, this is the mean over all ranks.
         """
         numbers = self.kv_heads * self.head_size if self.latent is None else self.latent / 2
         return self.batch * numbers * self.element * self.length / self.ranks
