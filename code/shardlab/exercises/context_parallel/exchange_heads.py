@@ -19,6 +19,7 @@ from ..checker import Case, Exercise, Finding, Judge, on_each_rank
 from ..shared import passes
 
 TOKENS, WIDTH = 2, 4  # s, E
+MESSAGES = 2  # in each pass
 NUMBER = 8  # bytes
 STARTER = '''\
 import torch
@@ -98,7 +99,7 @@ def sends_two(name: str) -> Judge:
     @on_each_rank
     def judge(case: Case, rank: int, seen: passes.TwoPasses) -> Finding | None:
         events = getattr(seen, name)
-        if len(events) <= 2:
+        if len(events) <= MESSAGES:
             return None
         shown = f"{evidence.show_sent(rank, events)} in {name}"
         advice = "send queries, keys and values together"

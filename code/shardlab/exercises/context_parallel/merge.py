@@ -79,12 +79,12 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
     """Call the function with both parts."""
     given = parts(case)
     result = function(*given.values())
-    is_pair = isinstance(result, tuple | list) and len(result) == 2
-    if is_pair and all(isinstance(x, Tensor) for x in result):
-        result = [x.detach().clone() for x in result]
-    else:
-        result = describe(result)
-    return Merged(result, evidence.changed(parts(case), given))
+    changed = evidence.changed(parts(case), given)
+    try:
+        y, lse = result
+        return Merged([y.detach().clone(), lse.detach().clone()], changed)
+    except (TypeError, ValueError, AttributeError):
+        return Merged(describe(result), changed)
 
 
 def returns(place: int, name: str) -> Judge:
