@@ -12,6 +12,10 @@ HELD = {"cp = 8": {"parameters": 2e9, "activations": 30e9, "buffers": 3e9}}
 TIMES = {"cp = 8": {"attention": 2e-3, "messages, hidden": 1e-3, "messages, exposed": 0.5e-3}}
 
 
+def tiles(figure):
+    return [trace for trace in figure.data if trace.type == "scatter" and trace.fill == "toself"]
+
+
 def every_figure():
     return {
         "mask": figures.mask(WORK, 16),
@@ -29,7 +33,7 @@ def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
 
 
 def test_every_tile_is_drawn_once_and_in_the_look_of_its_rank():
-    areas = [trace for trace in figures.mask(WORK, 16).data if trace.fill == "toself"]
+    areas = tiles(figures.mask(WORK, 16))
     assert sum(sum(x is None for x in area.x) for area in areas) == 10  # of 16, those a query sees
     assert [area.name for area in areas if area.showlegend] == [f"rank {rank}" for rank in range(4)]
     for rank, turns in enumerate(WORK):
@@ -41,9 +45,9 @@ def test_every_tile_is_drawn_once_and_in_the_look_of_its_rank():
 
 
 def test_the_present_turn_is_drawn_strongest():
-    areas = [trace for trace in figures.ring(WORK, 16, 1).data if trace.fill == "toself" and trace.name == "rank 3"]
+    areas = [area for area in tiles(figures.ring(WORK, 16, 1)) if area.name == "rank 3"]
     assert [area.opacity for area in areas] == [figures.FADED, 1.0, figures.CLEAR, figures.CLEAR]
-    assert {area.opacity for area in figures.mask(WORK, 16).data if area.fill == "toself"} == {1.0}
+    assert {area.opacity for area in tiles(figures.mask(WORK, 16))} == {1.0}
 
 
 def test_bars_and_waiting_together_are_as_long_for_every_rank():
@@ -57,8 +61,8 @@ def test_bars_and_waiting_together_are_as_long_for_every_rank():
 def test_memory_stands_above_time_in_its_unit():
     figure = figures.memory_and_time(HELD, TIMES, 80e9)
     found = data(figure)
-    assert list(found["activations"].x) == [30]
-    assert list(found["attention"].x) == [2]
+    assert list(found["activations"].x) == pytest.approx([30])
+    assert list(found["attention"].x) == pytest.approx([2])
     assert found["attention"].xaxis == "x2"
     assert figure.layout.yaxis2.domain[1] < figure.layout.yaxis.domain[0]
     assert set(figures.TIMES) == set(TIMES["cp = 8"])

@@ -1,4 +1,4 @@
-"""The figures of context parallelism: the mask as tiles, each rank's work, and memory beside time."""
+"""The figures of context parallelism: a mask as tiles, each rank's work, memory beside time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,9 @@ FADED, CLEAR = 0.3, 0.08  # opacity of tiles of earlier turns, and of later ones
 Turns = Sequence[Sequence[Tile]]  # the tiles of each turn
 
 
-def mask(work: Sequence[Turns], length: int, turn: int | None = None, *, alt: str = "") -> go.Figure:
+def mask(
+    work: Sequence[Turns], length: int, turn: int | None = None, *, alt: str = ""
+) -> go.Figure:
     """Draw the tiles of a causal mask, each in the look of the rank that computes it.
 
     work: the tiles of each rank, turn by turn. turn: drawn strong, earlier ones fainter, later ones
@@ -40,7 +42,9 @@ def mask(work: Sequence[Turns], length: int, turn: int | None = None, *, alt: st
     )
 
 
-def ring(work: Sequence[Turns], length: int, turn: int | None = None, *, alt: str = "") -> go.Figure:
+def ring(
+    work: Sequence[Turns], length: int, turn: int | None = None, *, alt: str = ""
+) -> go.Figure:
     """Draw `mask`, and below it the pairs of each rank, turn by turn, and how long it waits."""
     pairs = [[sum(tile.pairs for tile in tiles) for tiles in turns] for turns in work]
     names = [f"rank {rank}" for rank in range(len(pairs))]

@@ -111,7 +111,8 @@ def sends_two(name: str) -> Judge:
 def _given(case: Case) -> str:
     given: Given = case.given
     ranks = len(case.members(0))
-    return f"{given.heads} heads, {given.kv_heads} of keys, {TOKENS} tokens on each of {ranks} ranks"
+    tokens = f"{TOKENS} tokens on each of {ranks} ranks"
+    return f"{given.heads} heads, {given.kv_heads} of keys, {tokens}"
 
 
 def _case(ranks: int, heads: int, kv_heads: int, group_size: int | None = None) -> Case:

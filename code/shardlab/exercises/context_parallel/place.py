@@ -16,7 +16,7 @@ from ..checker import Case, Exercise, Finding, describe
 SHOWN = 6  # positions of a rank that a report lists
 STARTER = '''\
 def my_place(length, rank, world_size, zig_zag):
-    """Return the positions that a rank holds, ascending, and the pairs that it computes.
+    """Return the positions of a rank, ascending, and the pairs that it computes.
 
     length: tokens of the sequence, a multiple of 2 * world_size. Contiguous: rank r
     holds part r of world_size. Zig-zag: the sequence is cut into 2 * world_size

@@ -14,18 +14,15 @@ import torch
 from shardlab.ranks import comm
 
 def my_ring_backward(dy, q, k, v, y, lse, mask, group):
-    """Return the gradients dq, dk, dv of this rank's queries, keys and values.
+    """Return dq, dk and dv of this rank's tokens, all [H, s, E].
 
-    dy: the gradient of this rank's output y; lse: of its scores over all keys, as
-    forward returned them. Shapes, mask and scores are those of forward, all [H, s, E].
-    With p = exp(scores - lse): dv is p.mT @ dy, ds = p * (dy @ v.mT - (dy * y).sum),
-    dq is ds @ k / E ** 0.5, dk is ds.mT @ q / E ** 0.5. Keys and values make n - 1
-    hops, and so do their gradients.
+    dy: the gradient of y; y, lse: what forward returned. With p = exp(scores - lse)
+    dv is p.mT @ dy, and with ds = p * (dy @ v.mT - sum of dy * y over E) / E ** 0.5
+    dq is ds @ k, dk is ds.mT @ q. Keys and values make n - 1 hops, gradients too.
     """
     seen = mask.chunk(group.size(), dim=1)[group.rank()]
-    root = q.shape[-1] ** 0.5
-    p = (q @ k.mT / root - lse).masked_fill(~seen, -torch.inf).exp()
-    ds = p * (dy @ v.mT - (dy * y).sum(-1, keepdim=True)) / root
+    p = (q @ k.mT / q.shape[-1] ** 0.5 - lse).masked_fill(~seen, -torch.inf).exp()
+    ds = p * (dy @ v.mT - (dy * y).sum(-1, keepdim=True)) / q.shape[-1] ** 0.5
     return ds @ k, ds.mT @ q, p.mT @ dy  # of own keys and own queries only: fix it
 '''
 
