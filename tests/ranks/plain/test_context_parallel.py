@@ -43,7 +43,8 @@ def found(request):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parity(
-    "context_parallel", "context parallelism's plain file trains the transformer like one process: parameters, each step"
+    "context_parallel",
+    "context parallelism's plain file trains the transformer like one process: parameters, each step",
 )
 def test_the_plain_file_equals_one_process(found, case):
     for rank in found:
