@@ -8,9 +8,9 @@ from .plan import ADD, COPY, Move, Moves, Plan, checked, powers
 
 
 def ring_reduce_scatter(n: int) -> Plan:
-    """Plan a reduce-scatter: every rank adds its numbers to each piece that comes by.
+    """Plan a reduce-scatter: every rank adds its numbers to each piece it receives.
 
-    Piece p starts on rank p + 1, passes every rank once, and reaches rank p as the sum.
+    Piece p starts on rank p + 1, passes every rank, and ends on rank p as the sum.
     """
     steps = [_turn(n, step, ADD) for step in range(1, checked(n))]
     return Plan(name="ring reduce-scatter", num_ranks=n, num_pieces=n, steps=steps)

@@ -14,7 +14,7 @@ from .checker import Exercise, Report
 
 LIMITS = ("memory", "compute")
 COMMUNICATING = ("collectives", "interconnects")
-SPLITTING = ("data_parallel", "zero", "tensor_parallel", "pipeline")
+SPLITTING = ("data_parallel", "zero", "tensor_parallel", "context_parallel", "pipeline")
 TOGETHER = ("composition", "planner", "failures")
 CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
 

@@ -34,7 +34,7 @@ def all_reduce_fused(
     results = [torch.empty(0)] * len(tensors)
     for together in fuse(tensors, fusion_bytes):
         flat = [tensors[index].detach().flatten() for index in together]
-        buffer = torch.cat(flat)                                      # [n], all of `together`
+        buffer = torch.cat(flat)                                      # [n]
         combined = verbs.all_reduce(buffer, group, plan, op, check=check)
         parts = combined.split([x.numel() for x in flat])
         for index, part in zip(together, parts, strict=True):
