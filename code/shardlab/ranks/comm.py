@@ -5,7 +5,6 @@ arguments are positions in the group. In shapes, W is the number of ranks in the
 
 In a dry run the tensors are on torch's meta device and hold no numbers: the collectives then return
 tensors of the right shape and communicate nothing.
-
 The verbs are those of the MPI standard (https://www.mpi-forum.org/docs/) and torch.distributed.
 """
 
@@ -89,16 +88,17 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
 
     sends, receives: rows for each rank and from each. Errors: ValueError unless they make up dim 0.
     """
-    size, rows = group.size(), len(x)
-    sends = list(sends or [rows // size] * size)
+    size, count = group.size(), len(x)
+    sends = list(sends or [count // size] * size)
     receives = list(receives or sends)
-    if not len(sends) == len(receives) == size or sum(sends) != rows:
+    if not len(sends) == len(receives) == size or sum(sends) != count:
         raise ValueError(
-            f"dim 0 has {rows} rows, and {size} ranks get {sends} of them; pad it to a multiple "
-            f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {rows}"
+            f"dim 0 has {count} rows, and {size} ranks get {sends} of them; pad it to a multiple "
+            f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {count}"
         )
     y = x.new_empty(sum(receives), *x.shape[1:])
-    _communicate("all_to_all", dist.all_to_all_single, y, x.contiguous(), receives, sends, group=group)
+    rows = receives, sends
+    _communicate("all_to_all", dist.all_to_all_single, y, x.contiguous(), *rows, group=group)
     return y
 
 
@@ -261,7 +261,7 @@ def _check_rank(rank: int, group: Group) -> None:
 def _check_splits(group: Group, size: int) -> None:
     ranks = group.size()
     if size < 1 or ranks % size:
-        raise ValueError(f"{ranks} ranks do not split into groups of {size}; use a divisor of {ranks}")
+        raise ValueError(f"{ranks} ranks do not split into groups of {size}; use a divisor of it")
 
 
 def _operation(name: str) -> Any:

@@ -209,9 +209,9 @@ def one_skips_an_all_gather(group):
 
 
 def unequal_roots(group):
-    comm.broadcast(torch.ones(1), group, source=group.rank())
-    comm.broadcast(torch.ones(1), group, source=1)
-    comm.barrier(group)
+    dist.broadcast(torch.ones(1), group.rank(), group=group)
+    dist.broadcast(torch.ones(1), 1, group=group)
+    dist.barrier(group)
 
 
 def unequal_numbers_of_steps(group):

@@ -6,6 +6,7 @@ are there. To an observer that looks like work. Here such a wait is one Python f
 
 import time
 from datetime import timedelta
+from math import inf
 
 import torch.distributed as dist
 
@@ -57,8 +58,8 @@ class Store(dist.Store):
         return count
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Return when all keys are set. Errors: torch's, after `timeout`."""
-        end = time.monotonic() + (timeout or self.timeout).total_seconds()
+        """Return when all keys are set. Errors: torch's, after `timeout`; None: the run's own."""
+        end = time.monotonic() + timeout.total_seconds() if timeout else inf
         while not self.file.check(keys):
             if time.monotonic() > end:
                 raise dist.DistStoreError(f"no rank has set {', '.join(keys)} in time")

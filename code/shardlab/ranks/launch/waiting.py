@@ -20,6 +20,7 @@ from types import FrameType
 TASKS = Path("/proc/self/task")
 # kernel functions in which a thread sleeps until another thread wakes it, or a peer writes to it
 FUTEX, WAKEABLE = "futex", ("futex", "do_epoll_wait", "ep_poll")
+TIMESPEC = struct.Struct("qq")  # s, ns
 # operations and flags of futex(2)
 WAIT, WAIT_BITSET, OPERATION, PRIVATE, REAL_TIME = 0, 9, 127, 128, 256
 
@@ -90,10 +91,10 @@ def _seconds_left(operation: int, limit: int) -> float:
         return inf
     memory = os.open("/proc/self/mem", os.O_RDONLY)
     try:
-        seconds, nanoseconds = struct.unpack("qq", os.pread(memory, 16, limit))
+        seconds, nanoseconds = TIMESPEC.unpack(os.pread(memory, TIMESPEC.size, limit))
     finally:
         os.close(memory)
-    end = seconds + nanoseconds / 1e9
+    end: float = seconds + nanoseconds / 1e9
     if operation & OPERATION == WAIT:
         return run_began + end - time.monotonic()
     if operation & OPERATION == WAIT_BITSET:
