@@ -93,8 +93,8 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
     receives = list(receives or sends)
     if not len(sends) == len(receives) == size or sum(sends) != count:
         raise ValueError(
-            f"dim 0 has {count} rows, and {size} ranks get {sends} of them; pad it to a multiple "
-            f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {count}"
+            f"dim 0 has {count} rows, and {size} ranks get {sends} of them; pad it to a multiple of "
+            f"{size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {count}"
         )
     y = x.new_empty(sum(receives), *x.shape[1:])
     rows = receives, sends
@@ -259,9 +259,9 @@ def _check_rank(rank: int, group: Group) -> None:
 
 
 def _check_splits(group: Group, size: int) -> None:
-    ranks = group.size()
-    if size < 1 or ranks % size:
-        raise ValueError(f"{ranks} ranks do not split into groups of {size}; use a divisor of it")
+    n = group.size()
+    if size < 1 or n % size:
+        raise ValueError(f"{n} ranks do not split into groups of {size}; use a divisor of {n}")
 
 
 def _operation(name: str) -> Any:
