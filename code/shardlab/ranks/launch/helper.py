@@ -31,7 +31,7 @@ PRELOADED = (  # modules that a rank would need seconds to import
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
-    "torch.distributed.checkpoint",
+    "safetensors",
     "cloudpickle",
 )
 RUN, END = b"run", b"end"  # the launcher's messages, of equal length
