@@ -31,12 +31,11 @@ def mask(
     work: the tiles of each rank, turn by turn. turn: drawn strong, earlier ones fainter, later ones
     faintest; None: all alike.
     """
+    bare = {"showgrid": False, "zeroline": False}
     return style.figure(
         _tiles(work, length, turn),
-        x=style.axis("keys, by position", range=[0, length], showgrid=False, zeroline=False),
-        y=style.axis(
-            "queries", range=[length, 0], showgrid=False, zeroline=False, scaleanchor="x"
-        ),
+        x=style.axis("keys, by position", range=[0, length], constrain="domain", **bare),
+        y=style.axis("queries", range=[length, 0], constrain="domain", scaleanchor="x", **bare),
         alt=alt or "The pairs of queries and keys that each rank computes.",
         height=420,
     )
@@ -60,12 +59,12 @@ def ring(
         [*_tiles(work, length, turn), *bars],
         x=style.axis("keys, by position", range=[0, length], showgrid=False, zeroline=False),
         y=style.axis(
-            "queries", range=[length, 0], domain=[0.42, 1], showgrid=False, zeroline=False
+            "queries", range=[length, 0], domain=[0.46, 1], showgrid=False, zeroline=False
         ),
         xaxis2=style.axis("pairs of a query and a key", range=[0, 1.02 * busiest], anchor="y2"),
-        yaxis2=style.axis(autorange="reversed", domain=[0, 0.28], anchor="x2"),
+        yaxis2=style.axis(autorange="reversed", domain=[0, 0.32], anchor="x2", dtick=1),
         alt=alt or "The tiles that each rank computes in a turn of the ring, and its work so far.",
-        height=560,
+        height=640,
         barmode="stack",
     )
 

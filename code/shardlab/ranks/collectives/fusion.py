@@ -28,8 +28,8 @@ def all_reduce_fused(
 ) -> list[Tensor]:
     """Combine every tensor over ranks; return new tensors in the same order.
 
-    fusion_bytes: size of one buffer; 0 sends every tensor by itself. The other arguments
-    are those of `collectives.all_reduce`.
+    fusion_bytes: size of one buffer; 0 sends every tensor by itself. The other
+    arguments are those of `collectives.all_reduce`.
     """
     results = [torch.empty(0)] * len(tensors)
     for together in fuse(tensors, fusion_bytes):

@@ -31,7 +31,7 @@ PRELOADED = (  # modules that a rank would need seconds to import
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
-    "torch.distributed.checkpoint",
+    "safetensors",
     "cloudpickle",
 )
 OF_RANKS = ("TORCH_DISTRIBUTED_DEBUG",)  # environment that a rank reads, and may find wrong
