@@ -2,8 +2,8 @@
 
 Every contender starts gloo ranks that do one all-reduce and return. They take turns, so that whatever else the machine
 does hits all alike; a ratio is formed within a round, and medians are kept. Also: the memory of an idle rank, and what
-an all-reduce pays for a ledger, for torch's flight recorder and for the comparison of calls, which the launcher switches
-on for its reports.
+an all-reduce pays for a ledger, and for the flight recorder and the comparison of calls, which the launcher switches on
+for its reports.
 """
 
 import functools
