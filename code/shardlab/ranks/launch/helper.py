@@ -33,6 +33,8 @@ PRELOADED = (  # modules that a rank would need seconds to import
     "torch.distributed.pipelining",
     "safetensors",
     "cloudpickle",
+    "shardlab.ranks.launch.contracts",
+    "shardlab.ranks.launch.meeting",
 )
 OF_RANKS = ("TORCH_DISTRIBUTED_DEBUG",)  # environment that a rank reads, and may find wrong
 RUN, END = b"run", b"end"  # the launcher's messages, of equal length
