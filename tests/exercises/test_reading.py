@@ -13,7 +13,6 @@ BOOK = Path(__file__).parents[2] / "book"
 MAIN, WHOLE = 60, 90  # minutes that a chapter's main line, and all of it, may take
 STILL_LONG = {  # chapter: minutes of its main line, and of all of it, that it may not exceed meanwhile
     "planner": (115, 115),
-    "interconnects": (120, 120),
     "collectives": (105, 105),
     "memory": (75, 75),
     "compute": (75, 75),
