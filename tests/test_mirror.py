@@ -45,7 +45,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         for each in ("axes", "engines", "exposed", "layer_time", "pipeline", "run")
     },
     "costs/traces/crossings.py": ("costs/traces/test_placement.py", "it counts what a placement makes"),
-    "costs/traces/knee.py": ("explorers/test_interconnects.py", "its curves are those of the explorer"),
+    "costs/traces/knee.py": ("explorers/test_placement.py", "its curves are those of the explorer"),
     "costs/traces/transfers.py": ("costs/traces/test_replay.py", "half of replay"),
     "costs/zero/step.py": ("costs/zero/test_sharding.py", "one setting for both"),
     **{

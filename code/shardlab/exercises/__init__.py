@@ -13,7 +13,7 @@ from . import checker, record
 from .checker import Exercise, Report
 
 LIMITS = ("memory", "compute")
-COMMUNICATING = ("collectives", "interconnects")
+COMMUNICATING = ("collectives", "interconnects", "replay", "placement")
 SPLITTING = ("data_parallel", "zero", "tensor_parallel", "context_parallel", "pipeline")
 TOGETHER = ("composition", "planner", "failures")
 CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
