@@ -197,7 +197,6 @@ def costs(rounds: int = 21) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def main() -> None:
-    del os.environ[contracts.FOLDER]  # here the launcher is as readers use it
     rows = []
     for world_size in RANKS:
         rows.append(start_up(world_size))

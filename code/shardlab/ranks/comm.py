@@ -31,10 +31,6 @@ _OPERATIONS = {
 }
 
 
-def announce(group: Group, verb: str, x: Tensor, peer: int | None) -> None:
-    """Be told of each communication before it begins; `launch.contracts` replaces this."""
-
-
 def device(group: Group) -> torch.device:
     """Return the device of this rank's tensors: its GPU if the group uses NCCL, else the CPU."""
     if dist.get_backend(group) == "nccl":
@@ -48,7 +44,7 @@ def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
     op: sum, max, min or product.
     """
     y = x.clone(memory_format=torch.contiguous_format)
-    _communicate(f"all_reduce({op})", dist.all_reduce, y, _operation(op), group=group)
+    _communicate(dist.all_reduce, y, _operation(op), group=group)
     return y
 
 
@@ -57,16 +53,16 @@ def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
 
     Every rank passes a tensor of the same shape and dtype.
     """
-    _check_rank(source, group)
+    _check_ranks(group, source)
     y = x.clone(memory_format=torch.contiguous_format)
-    _communicate(f"broadcast(source={source})", dist.broadcast, y, group=group, group_src=source)
+    _communicate(dist.broadcast, y, group=group, group_src=source)
     return y
 
 
 def all_gather(x: Tensor, group: Group) -> Tensor:
     """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [W*n, ...]."""
     y = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
-    _communicate("all_gather", _all_gather, y, x.contiguous(), group=group)
+    _communicate(_all_gather, y, x.contiguous(), group=group)
     return y
 
 
@@ -79,7 +75,7 @@ def reduce_scatter(x: Tensor, group: Group) -> Tensor:
             f"pad it to a multiple of {size}"
         )
     y = x.new_empty(rows // size, *x.shape[1:])
-    _communicate("reduce_scatter", _reduce_scatter, y, x.contiguous(), group=group)
+    _communicate(_reduce_scatter, y, x.contiguous(), group=group)
     return y
 
 
@@ -88,32 +84,27 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
 
     sends, receives: rows for each rank and from each. Errors: ValueError unless they make up dim 0.
     """
-    size, count = group.size(), len(x)
-    sends = list(sends or [count // size] * size)
+    size, rows = group.size(), len(x)
+    sends = list(sends or [rows // size] * size)
     receives = list(receives or sends)
-    if not len(sends) == len(receives) == size or sum(sends) != count:
+    if not len(sends) == len(receives) == size or sum(sends) != rows:
         raise ValueError(
-            f"dim 0 has {count} rows, and {size} ranks get {sends} of them; pad it to a multiple of "
-            f"{size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {count}"
+            f"dim 0 has {rows} rows, and {size} ranks get {sends} of them; pad it to a multiple "
+            f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {rows}"
         )
     y = x.new_empty(sum(receives), *x.shape[1:])
-    rows = receives, sends
-    _communicate("all_to_all", dist.all_to_all_single, y, x.contiguous(), *rows, group=group)
+    _communicate(dist.all_to_all_single, y, x.contiguous(), receives, sends, group=group)
     return y
 
 
 def barrier(group: Group) -> None:
     """Return when every rank of the group has called this."""
-    announce(group, "barrier", torch.empty(0), None)
     dist.barrier(group)
 
 
-def _communicate(
-    name: str, verb: Callable[..., Any], y: Tensor, *args: Any, group: Group, **options: Any
-) -> None:
+def _communicate(verb: Callable[..., Any], y: Tensor, *args: Any, **options: Any) -> None:
     if not y.is_meta:  # else this is a dry run
-        announce(group, name, y, None)
-        verb(y, *args, group=group, **options)
+        verb(y, *args, **options)
 
 
 def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
@@ -121,7 +112,6 @@ def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
 
     Do not touch the buffer before that function has returned.
     """
-    announce(group, "all_reduce(sum)", buffer, None)
     wait: Wait = dist.all_reduce(buffer, group=group, async_op=True).wait
     return wait
 
@@ -131,7 +121,6 @@ def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
 
     Returns a function that waits for the result. Do not touch either tensor before it has returned.
     """
-    announce(group, "all_gather", into, None)
     wait: Wait = _all_gather(into, x, group=group, async_op=True).wait
     return wait
 
@@ -147,7 +136,6 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     rank = group.rank()
     if x.is_cuda:
         y = torch.empty_like(slices[0])                               # [n], the sum
-        announce(group, "reduce_scatter", y, None)
         arriving: list[Tensor] = []
         waits = [_reduce_scatter(y, x, group=group, async_op=True).wait]
     else:
@@ -169,14 +157,14 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
 
 def send(x: Tensor, group: Group, to: int) -> None:
     """Send `x` to one rank, and return when `x` may be reused."""
-    _announce_message(group, "send", x, to)
+    _check_ranks(group, to)
     dist.send(x.contiguous(), group=group, group_dst=to)
 
 
 def receive(like: Tensor, group: Group, source: int) -> Tensor:
     """Receive a tensor of the shape and dtype of `like` from `source`."""
+    _check_ranks(group, source)
     y = torch.empty_like(like, memory_format=torch.contiguous_format)
-    _announce_message(group, "receive", y, source)
     dist.recv(y, group=group, group_src=source)
     return y
 
@@ -201,10 +189,7 @@ def start(sends: Sequence[Send], receives: Sequence[Receive], group: Group) -> l
     before their functions have returned. Messages from one rank to another arrive in order. NCCL
     pairs a send and a receive only within one call.
     """
-    for y, source in receives:
-        _announce_message(group, "receive", y, source)
-    for x, to in sends:
-        _announce_message(group, "send", x, to)
+    _check_ranks(group, *(other for _, other in [*sends, *receives]))
     if any(tensor.is_cuda for tensor, _ in [*sends, *receives]):
         requests = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x, to in sends]
         requests += [dist.P2POp(dist.irecv, y, group=group, group_peer=by) for y, by in receives]
@@ -227,8 +212,7 @@ def split(group: Group, size: int) -> Group:
 def across(group: Group, size: int) -> Group:
     """Group the ranks that have the same position in the groups of `split`; return this rank's.
 
-    Six ranks in groups of 3, which are 0 1 2 and 3 4 5, give 0 3, 1 4 and 2 5. Every rank of
-    `group` must call it.
+    Six ranks in groups of 3, which are 0 1 2 and 3 4 5, give 0 3, 1 4 and 2 5. All call it.
     """
     _check_splits(group, size)
     return subgroup(group, range(group.rank() % size, group.size(), size))
@@ -240,22 +224,17 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
     All members must have made the same number of groups before: torch derives the name by which
     they find each other from that number.
     """
-    for member in members:
-        _check_rank(member, group)
+    _check_ranks(group, *members)
     ranks = dist.get_process_group_ranks(group)
     chosen = [ranks[member] for member in members]
     made: Group = dist.new_group(chosen, use_local_synchronization=True)
     return made
 
 
-def _announce_message(group: Group, verb: str, x: Tensor, other: int) -> None:
-    _check_rank(other, group)
-    announce(group, verb, x, other)
-
-
-def _check_rank(rank: int, group: Group) -> None:
-    if not 0 <= rank < group.size():
-        raise ValueError(f"there is no rank {rank}; this group has ranks 0 to {group.size() - 1}")
+def _check_ranks(group: Group, *ranks: int) -> None:
+    for rank in ranks:
+        if not 0 <= rank < group.size():
+            raise ValueError(f"there is no rank {rank} in a group of {group.size()} ranks")
 
 
 def _check_splits(group: Group, size: int) -> None:

@@ -208,10 +208,10 @@ def one_skips_an_all_gather(group):
         comm.all_gather(torch.ones(1), group)
 
 
-def unequal_roots(group):
-    dist.broadcast(torch.ones(1), group.rank(), group=group)
-    dist.broadcast(torch.ones(1), 1, group=group)
-    dist.barrier(group)
+def gather_to_a_rank_that_left(group):
+    if group.rank() == 1:
+        dist.gather(torch.ones(1), dst=0, group=group)
+        dist.gather(torch.ones(1), [torch.ones(1), torch.ones(1)], dst=1, group=group)
 
 
 def unequal_numbers_of_steps(group):
@@ -307,5 +307,5 @@ STUCK = [
     all_to_all_of_one,
     hook_of_one,
     object_gathered_by_one,
-    unequal_roots,
+    gather_to_a_rank_that_left,
 ]

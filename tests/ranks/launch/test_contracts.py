@@ -5,6 +5,7 @@ import sys
 import cloudpickle
 import pytest
 import torch
+import torch.distributed as dist
 
 from shardlab.ranks import comm
 from shardlab.ranks.launch import contracts, run
@@ -63,6 +64,10 @@ def another_shape(group):
     comm.start_all_reduce(torch.ones(3 + group.rank()), group)()
 
 
+def torchs_own_verbs(group):
+    (dist.barrier if group.rank() else dist.all_reduce)(*([] if group.rank() else [torch.ones(3)]))
+
+
 def another_dtype(group):
     comm.all_to_all(torch.ones(2, dtype=torch.float64 if group.rank() else torch.float32), group)
 
@@ -73,10 +78,11 @@ SAID = {
     a_receive_of_another_dtype: ("from rank 0 to rank 1 number 1", "3 numbers of int64", "3 numbers of float32"),
     an_exchange_of_unlike_tensors: ("number 2", "2 numbers of float32", "3 numbers of float32"),
     messages_that_were_started: ("number 1", "4 numbers of float32", "5 numbers of float32"),
-    another_operation: ("collective number 1", "rank 0: all_reduce(max)", "rank 1: all_reduce(sum) of float32[3]"),
-    another_source: ("collective number 1", "broadcast(source=0) of float32[3]", "broadcast(source=1) of float32[3]"),
-    another_collective: ("collective number 1", "all_reduce(sum) of float32[3]", "all_gather of float32[6]"),
+    another_operation: ("collective number 1", "rank 0: all_reduce (max)", "rank 1: all_reduce (sum) of float32[3]"),
+    another_source: ("collective number 1", "rank 0: broadcast from rank 0", "rank 1: broadcast from rank 1"),
+    another_collective: ("collective number 1", "all_reduce (sum) of float32[3]", "all_gather of float32[6]"),
     another_shape: ("collective number 2", "float32[3]", "float32[4]"),
+    torchs_own_verbs: ("collective number 1", "rank 0: all_reduce (sum)", "rank 1: barrier"),
     another_dtype: ("collective number 1", "all_to_all of float32,", "all_to_all of float64,"),
 }
 
@@ -112,7 +118,7 @@ def test_a_rank_that_the_group_does_not_have(to):
     def all_of_them(group):
         said = []
         for verb in verbs:
-            with pytest.raises(ValueError, match=f"there is no rank {to}; this group has ranks 0 to 1"):
+            with pytest.raises(ValueError, match=f"there is no rank {to} in a group of 2 ranks"):
                 verb(group)
             said.append(verb)
         return len(said)
@@ -137,3 +143,20 @@ def test_half_of_a_call_is_not_read():
     assert contracts._text(call, 7).startswith('all_reduce\nFile "')
     assert contracts._text(call, 8) == ""
     assert contracts._text(call[:20] + bytes(len(call) - 20), 7) == ""
+
+
+def test_a_receive_from_anybody_takes_what_comes_first():
+    """Its group's messages have no numbers that two ranks could compare."""
+
+    def gather(group):
+        if group.rank() == 0:
+            received = torch.zeros(3)
+            for _ in range(2):
+                dist.recv(received, group=group)
+            return comm.receive(torch.zeros(5), group, source=1).sum().item()
+        comm.send(torch.ones(3), group, to=0)
+        if group.rank() == 1:
+            comm.send(torch.ones(5), group, to=0)
+        return None
+
+    assert run(gather, world_size=3)[0] == 5

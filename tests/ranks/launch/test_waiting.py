@@ -11,12 +11,18 @@ import torch
 import torch.distributed as dist
 
 from shardlab.ranks import comm
-from shardlab.ranks.launch import RankError, run, state, watch
+from shardlab.ranks.launch import RankError, contracts, run, state, watch
 from tests.ranks.launch import programs
 from tests.ranks.launch.failing import PROMPTLY, failure
 
 for module in (sys.modules[__name__], programs):
     cloudpickle.register_pickle_by_value(module)  # so that no rank need import pytest
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Compare nothing before it is sent, as under torchrun."""
+    monkeypatch.setenv(contracts.FOLDER, "")
 
 
 @pytest.fixture
@@ -116,30 +122,30 @@ def test_no_deadlock_is_seen_where_threads_cannot_be(monkeypatch):
     assert state.signs(finished=False) is None
 
 
-# ---- collectives that do not match, called without `comm` ------------------------------------------------------------
+# ---- collectives that do not match, found by the flight recorder -----------------------------------------------------
 
 
-def test_ranks_call_different_collectives(impatient):
+def test_ranks_call_different_collectives(impatient, unchecked):
     def differ(group):
         if group.rank() == 0:
-            dist.all_reduce(torch.ones(4), group=group)
+            comm.all_reduce(torch.ones(4), group)
         else:
-            dist.broadcast(torch.ones(4), 0, group=group)
+            comm.broadcast(torch.ones(4), group)
 
     told = failure(differ)
     assert "disagree about collective number 1" in told
     assert "rank 0: all_reduce(Float[4])" in told
-    assert "dist.all_reduce(torch.ones(4), group=group)" in told
+    assert "comm.all_reduce(torch.ones(4), group)" in told
     assert "ranks 1, 2 and 3: broadcast(Float[4])" in told
 
 
-def test_different_collectives_that_happen_to_finish_are_reported_too():
+def test_different_collectives_that_happen_to_finish_are_reported_too(unchecked):
     """Two all-reduces in crossed order mix their tensors silently: right shapes, wrong sums."""
 
     def crossed(group):
         gradient, loss = torch.ones(4), torch.zeros(2, 2)
         for each in (gradient, loss) if group.rank() == 0 else (loss, gradient):
-            dist.all_reduce(each, group=group)
+            comm.all_reduce(each, group)
         return "no rank noticed"
 
     told = failure(crossed, world_size=2)
@@ -147,8 +153,8 @@ def test_different_collectives_that_happen_to_finish_are_reported_too():
     assert "rank 1: all_reduce(Float[2, 2])" in told
 
 
-def test_ranks_that_disagree_on_length(impatient):
-    told = failure(lambda group: dist.all_reduce(torch.ones(group.rank() + 1), group=group), world_size=2)
+def test_ranks_that_disagree_on_length(impatient, unchecked):
+    told = failure(lambda group: comm.all_reduce(torch.ones(group.rank() + 1), group), world_size=2)
     assert "Float[1]" in told
     assert "Float[2]" in told
 
