@@ -80,7 +80,7 @@ def memory_and_time(
 
     held: degree of cp -> part -> bytes. times: the same -> part of TIMES -> seconds.
     """
-    widest = 1.03 * max([2 * capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
+    widest = 1.03 * max([1.3 * capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
     below = bar_rows(times, TIMES, "ms", scale=1e3, xaxis="x2", yaxis="y2", legend="legend2")
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
     return style.figure(

@@ -286,7 +286,10 @@ def test_an_index_with_wrong_types_or_missing_keys_is_a_value_error(tmp_path):
         loaded, refused = [], []
         for place in places(body):
             for value in [*WRONG, MISSING]:
-                file.write_bytes(index._sealed(json.dumps(changed(body, place, value)).encode()))
+                other_body = changed(body, place, value)
+                if other_body == body:
+                    continue
+                file.write_bytes(index._sealed(json.dumps(other_body).encode()))
                 try:
                     trainer.load(path)
                     loaded.append((place, json.dumps(value)))

@@ -10,40 +10,57 @@ from torch.optim import Optimizer
 
 from .index import damaged
 
+Options = dict[str, Any]
+WRONG = (
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 # ---- the options of optimizers -----------------------------------------------------------------
 
 
-def options_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+def options_of(optimizer: Optimizer) -> list[Options]:
     """Return the options of each group of parameters, such as its learning rate."""
-    groups = []
+    found = []
     for group in optimizer.param_groups:
-        groups.append({name: option for name, option in group.items() if name != "params"})
-    return groups
+        options = dict(group)
+        del options["params"]
+        found.append(options)
+    return found
 
 
-def restore_options(optimizer: Optimizer, options: Any, path: str | Path) -> None:
+def restore_options(optimizer: Optimizer, saved: Any, path: str | Path) -> None:
     """Restore what `options_of` returned and the checkpoint at `path` has held.
 
     Errors: ValueError if they are not of the types that this optimizer has.
     """
     groups = optimizer.param_groups
-    if not isinstance(options, list) or len(options) != len(groups):
+    if not isinstance(saved, list) or len(saved) != len(groups):
         raise damaged(path, f"its options are not those of {len(groups)} groups of parameters")
-    for group, saved in zip(groups, options, strict=True):
-        if not isinstance(saved, dict):
-            raise damaged(path, f"the options of a group of parameters are {saved!r}")
-        for name, option in saved.items():
-            group[name] = _like(group.get(name), option, path, name)
+    for group, options in zip(groups, saved, strict=True):
+        if not isinstance(options, dict):
+            raise damaged(path, f"the options of a group of parameters are {options!r}")
+        for name, option in options.items():
+            if not _suits(option, group.get(name)):
+                raise damaged(
+                    path,
+                    f"the option {name} is {option!r} there, and {group[name]!r} here",
+                )
+            is_tuple = isinstance(group.get(name), tuple)
+            group[name] = tuple(option) if is_tuple else option
 
 
-def _like(old: Any, new: Any, path: str | Path, name: str) -> Any:
-    """Return an option as JSON holds it with the type of its predecessor, for instance a tuple."""
-    if isinstance(old, tuple) and isinstance(new, list) and len(new) == len(old):
-        return tuple(_like(a, b, path, name) for a, b in zip(old, new, strict=True))
-    is_number = isinstance(new, int | float) and not isinstance(new, bool)
-    if isinstance(old, tuple) or (type(old) in (int, float) and not is_number):
-        raise damaged(path, f"the option {name} is {new!r} there, and {old!r} here")
-    return new
+def _suits(new: Any, old: Any) -> bool:
+    """Whether an option from JSON can take the place of `old`; JSON has lists for tuples."""
+    if isinstance(old, tuple):
+        alike = isinstance(new, list) and len(new) == len(old)
+        return alike and all(map(_suits, new, old))
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        return True
+    return isinstance(new, int | float) and not isinstance(new, bool)
 
 
 # ---- random states -----------------------------------------------------------------------------
@@ -52,9 +69,15 @@ def _like(old: Any, new: Any, path: str | Path, name: str) -> Any:
 def random_states() -> dict[str, Any]:
     """Return the random states of torch, on the CPU and on this rank's GPU, and of Python."""
     version, numbers, gauss = random.getstate()
-    gpu = {"gpu": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
-    python = {"version": version, "python": torch.tensor(numbers), "gauss": gauss}
-    return {"torch": torch.get_rng_state(), **python, **gpu}
+    states = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor(numbers),
+        "version": version,
+        "gauss": gauss,
+    }
+    if torch.cuda.is_initialized():
+        states["gpu"] = torch.cuda.get_rng_state()
+    return states
 
 
 def restore_random_states(states: Mapping[str, Any], path: str | Path) -> None:
@@ -64,9 +87,12 @@ def restore_random_states(states: Mapping[str, Any], path: str | Path) -> None:
     """
     try:
         numbers = tuple(states["python"].tolist())
-        random.setstate((states["version"], numbers, states["gauss"]))
+        gauss = states["gauss"]
+        if not isinstance(gauss, float | None):
+            raise TypeError(f"gauss is {gauss!r}")
+        random.setstate((states["version"], numbers, gauss))
         torch.set_rng_state(states["torch"].cpu())
         if "gpu" in states and torch.cuda.is_available():
             torch.cuda.set_rng_state(states["gpu"].cpu())
-    except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+    except WRONG as error:
         raise damaged(path, f"its random states are none ({error!r})") from None

@@ -169,9 +169,8 @@ def _sealed(body: bytes) -> bytes:
 def read(path: Path) -> Index:
     """Read the index of a checkpoint. Errors: ValueError with what is wrong with the file."""
     if not (path / FILE).is_file():
-        raise ValueError(
-            f"{path} is no checkpoint: it has no file {FILE}; use what checkpoint.latest(...) returns"
-        )
+        hint = "use what checkpoint.latest(...) returns"
+        raise ValueError(f"{path} is no checkpoint: it has no file {FILE}; {hint}")
     whole = (path / FILE).read_bytes()
     body = whole.partition(b"\n")[2].removesuffix(b"}\n")
     if _sealed(body) != whole:

@@ -20,10 +20,24 @@ from .. import comm
 from . import index, tensors
 from .boxes import Box, whole
 from .folders import named
-from .index import OWN, TENSORS, Index, Place, Saved, Slices, common, damaged, key
+from .index import (
+    OWN,
+    TENSORS,
+    Index,
+    Place,
+    Saved,
+    Slices,
+    common,
+    damaged,
+    key,
+)
 from .together import from_all, together
 
 WEIGHTS = "weights/"  # the kind of a parameter itself
+Data = dict[str, Any]
+Shapes = Mapping[str, Sequence[int]]
+Stored = tuple[str, Place]  # a box in a checkpoint, by the name of its tensor
+Copy = tuple[Tensor, Slices, Slices]  # into a tensor, its slices, the stored box's slices
 
 
 def contents(path: str | Path) -> dict[str, Saved]:
@@ -31,13 +45,15 @@ def contents(path: str | Path) -> dict[str, Saved]:
 
     Errors: ValueError with the file that is missing, too short, or not what it should be.
     """
-    saved = _open(Path(path)).tensors
-    return {name: each for name, each in saved.items() if not name.startswith(OWN)}
+    found = _open(Path(path))
+    saved = {}
+    for name, each in found.tensors.items():
+        if not name.startswith(OWN):
+            saved[name] = each
+    return saved
 
 
-def check(
-    path: str | Path, saved: Mapping[str, Saved], shapes: Mapping[str, Sequence[int]]
-) -> None:
+def check(path: str | Path, saved: Mapping[str, Saved], shapes: Shapes) -> None:
     """Check that a checkpoint holds weights of these names and shapes, and no others.
 
     Errors: ValueError with the first parameter that differs.
@@ -56,49 +72,61 @@ def check(
             )
 
 
-def _shape_of(name: str, shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...] | str:
+def _shape_of(name: str, shapes: Shapes) -> tuple[int, ...] | str:
     return tuple(shapes[name]) if name in shapes else "missing"
 
 
 def load(
-    path: str | Path, group: comm.Group, boxes: Iterable[Box]
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    path: str | Path,
+    group: comm.Group,
+    boxes: Iterable[Box],
+) -> tuple[Data, Data | None]:
     """Fill this rank's boxes from a checkpoint; all ranks call it, after `check`.
 
     Returns the facts; and this rank's own data, or None if another number of ranks has saved.
     Errors, raised on all ranks: ValueError for what is damaged; do not use the boxes then.
     """
-    loaded = []
-    together(group, lambda: loaded.append(_load(Path(path), group, boxes)))
-    return loaded[0]
+    facts: Data = {}
+    own: Data = {}
 
+    def act() -> bool:
+        found = _open(Path(path))
+        facts.update(found.facts)
+        as_many = len(found.own) == group.size()
+        every = [*boxes]
+        if as_many:
+            kind = f"{OWN}{group.rank()}/"
+            mine = _allocate(found, kind)
+            every += _boxes(mine, kind)
+            own.update(found.own[group.rank()])
+            own.update(mine)
+        _fill(Path(path), found, every)
+        return as_many
 
-def _load(
-    path: Path, group: comm.Group, boxes: Iterable[Box]
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    found = _open(path)
-    kind = f"{OWN}{group.rank()}/"
-    as_many = len(found.own) == group.size()
-    extra = _allocate(found, kind) if as_many else {}
-    _fill(path, found, [*boxes, *(whole(kind + name, x) for name, x in extra.items())])
-    return found.facts, {**found.own[group.rank()], **extra} if as_many else None
+    as_many = together(group, act)[0]
+    return facts, own if as_many else None
 
 
 def weights(path: str | Path) -> dict[str, Tensor]:
     """Load the parameters of the plain model, whole, in a single process."""
     found = _open(Path(path))
     parameters = _allocate(found, WEIGHTS)
-    _fill(Path(path), found, [whole(WEIGHTS + name, x) for name, x in parameters.items()])
+    _fill(Path(path), found, _boxes(parameters, WEIGHTS))
     return parameters
 
 
 def _allocate(found: Index, kind: str) -> dict[str, Tensor]:
-    """Make an empty tensor for each one of this kind in a checkpoint: name without kind -> [...]."""
+    """Allocate each tensor of this kind in a checkpoint: name without kind -> [...]."""
     made = {}
     for name, saved in found.tensors.items():
         if name.startswith(kind):
-            made[name.removeprefix(kind)] = torch.empty(saved.shape, dtype=saved.dtype)
+            empty = torch.empty(saved.shape, dtype=saved.dtype)
+            made[name.removeprefix(kind)] = empty
     return made
+
+
+def _boxes(named: Mapping[str, Tensor], kind: str) -> list[Box]:
+    return [whole(kind + name, tensor) for name, tensor in named.items()]
 
 
 # ---- boxes from files --------------------------------------------------------------------------
@@ -108,11 +136,10 @@ def _open(path: Path) -> Index:
     """Read the index, and check that every file is there and long enough; ValueError otherwise."""
     found = index.read(path)
     needed: dict[str, int] = {}
-    for saved in found.tensors.values():
-        for place in saved.boxes:
-            file = TENSORS.format(place.rank, len(found.own))
-            nbytes = saved.dtype.itemsize * prod(place.sizes)
-            needed[file] = needed.get(file, 0) + nbytes
+    for name, place in _stored(found):
+        file = TENSORS.format(place.rank, len(found.own))
+        nbytes = found.tensors[name].dtype.itemsize * prod(place.sizes)
+        needed[file] = needed.get(file, 0) + nbytes
     for file, nbytes in needed.items():
         if not (path / file).is_file():
             raise damaged(path, f"its file {file} is missing")
@@ -122,9 +149,16 @@ def _open(path: Path) -> Index:
     return found
 
 
+def _stored(found: Index) -> Iterator[Stored]:
+    """List all boxes in a checkpoint."""
+    for name, saved in found.tensors.items():
+        for place in saved.boxes:
+            yield name, place
+
+
 def _fill(path: Path, found: Index, boxes: Iterable[Box]) -> None:
-    """Copy to each box the numbers of the saved boxes that overlap it."""
-    copies: dict[tuple[str, Place], list[tuple[Tensor, Slices, Slices]]] = {}
+    """Copy to each box the numbers of the stored boxes that overlap it."""
+    copies: dict[Stored, list[Copy]] = {}
     for box in boxes:
         saved = found.tensors.get(box.name)
         if saved is None or saved.shape != box.shape:
@@ -132,32 +166,37 @@ def _fill(path: Path, found: Index, boxes: Iterable[Box]) -> None:
             raise ValueError(
                 f"{path} has {has} for {box.name} of shape {box.shape}; load what was saved"
             )
+        sizes = tuple(box.tensor.shape)
         for place in saved.boxes:
-            both = common(box.offsets, tuple(box.tensor.shape), place.offsets, place.sizes)
+            both = common(box.offsets, sizes, place.offsets, place.sizes)
             if both is not None:
-                copies.setdefault((box.name, place), []).append((box.tensor, *both))
-    for name, place, numbers in _read(path, found, copies):
-        for tensor, here, there in copies[name, place]:
+                some = copies.setdefault((box.name, place), [])
+                some.append((box.tensor, *both))
+    for stored, numbers in _read(path, found, copies):
+        for tensor, here, there in copies[stored]:
             tensor.detach()[here].copy_(numbers[there])
 
 
 def _read(
-    path: Path, found: Index, places: Iterable[tuple[str, Place]]
-) -> Iterator[tuple[str, Place, Tensor]]:
-    """Read saved boxes one at a time, file by file. Errors: ValueError for one that is damaged."""
-    by_rank: dict[int, list[tuple[str, Place]]] = {}
-    for name, place in places:
-        by_rank.setdefault(place.rank, []).append((name, place))
-    for rank, some in by_rank.items():
-        file = TENSORS.format(rank, len(found.own))
+    path: Path,
+    found: Index,
+    wanted: Iterable[Stored],
+) -> Iterator[tuple[Stored, Tensor]]:
+    """Read stored boxes one at a time, file by file. Errors: ValueError for one that is damaged."""
+    by_file: dict[str, list[Stored]] = {}
+    for name, place in wanted:
+        file = TENSORS.format(place.rank, len(found.own))
+        by_file.setdefault(file, []).append((name, place))
+    for file, some in by_file.items():
         keys = [key(name, place.offsets) for name, place in some]
         try:
-            for (name, place), numbers in zip(some, tensors.read(path / file, keys), strict=True):
-                expected = (found.tensors[name].dtype, place.sizes, place.crc32)
-                is_there = (numbers.dtype, tuple(numbers.shape), tensors.checksum(numbers))
-                if is_there != expected:
+            read = tensors.read(path / file, keys)
+            for (name, place), numbers in zip(some, read, strict=True):
+                dtype = found.tensors[name].dtype
+                alike = numbers.dtype == dtype and numbers.shape == place.sizes
+                if not alike or tensors.checksum(numbers) != place.crc32:
                     raise ValueError(f"the checksum of {key(name, place.offsets)} is wrong")
-                yield name, place, numbers
+                yield (name, place), numbers
         except ValueError as error:
             raise damaged(path, f"in its file {file}, {error}") from None
 
@@ -171,14 +210,21 @@ def latest(folder: str | Path, group: comm.Group | None = None) -> Path | None:
     Every number of a checkpoint is read and checked. The ranks of a group share this work and get
     the same answer; without a group this process does all of it.
     """
-    rank, size = (0, 1) if group is None else (group.rank(), group.size())
-    for path in reversed(from_all(named(Path(folder)), group)[0]):
-        problems = [each for each in from_all(problem(path, rank, size), group) if each]
-        if not problems:
+    rank, size = 0, 1
+    if group is not None:
+        rank, size = group.rank(), group.size()
+    there, *_ = from_all(named(Path(folder)), group)  # as the first rank sees it
+    for path in reversed(there):
+        wrong = problem(path, rank, size)
+        said = [each for each in from_all(wrong, group) if each]
+        if not said:
             return path
         if rank == 0:
-            said = problems[0].rpartition("; ")[0]
-            warnings.warn(f"{said}; checkpoint.latest passes over it, so delete it", stacklevel=2)
+            what = said[0].rpartition("; ")[0]
+            warnings.warn(
+                f"{what}; checkpoint.latest passes over it, so delete it",
+                stacklevel=2,
+            )
     return None
 
 
@@ -186,8 +232,12 @@ def problem(path: Path, rank: int = 0, size: int = 1) -> str | None:
     """Read the share of one rank of a checkpoint, and say what is wrong; None if nothing is."""
     try:
         found = _open(path)
-        every = [(name, place) for name, each in found.tensors.items() for place in each.boxes]
-        for _ in _read(path, found, [each for each in every if each[1].rank % size == rank]):
+        mine = [
+            (name, place)
+            for name, place in _stored(found)
+            if place.rank % size == rank
+        ]
+        for _ in _read(path, found, mine):
             pass
     except (OSError, ValueError) as error:
         return str(error)

@@ -26,6 +26,7 @@ from .index import OWN, TENSORS, Index, Piece, collect, key
 from .loading import problem
 from .together import from_all, together
 
+Checksums = dict[Piece, int]
 
 def save(
     folder: str | Path,
@@ -52,33 +53,41 @@ def save(
     path = Path(folder) / NAME.format(step)
     part = path.with_name(f".{path.name}.part")
     rank = group.rank()
-    own = own or {}
-    plain = {name: x for name, x in own.items() if not isinstance(x, Tensor)}
-    extra = [whole(f"{OWN}{rank}/{name}", x) for name, x in own.items() if name not in plain]
-    held = {_piece(box): box.tensor for box in [*boxes, *extra]}
     facts = {**facts, "step": step}
+    plain = {}
+    held = {_piece(box): box.tensor for box in boxes}
+    for name, value in (own or {}).items():
+        if isinstance(value, Tensor):
+            box = whole(f"{OWN}{rank}/{name}", value)
+            held[_piece(box)] = value
+        else:
+            plain[name] = value
+    writers = share(from_all(list(held), group))
 
-    def write() -> tuple[dict[Piece, int], dict[str, Any]]:
+    def write() -> tuple[Checksums, dict[str, Any]]:
         index.check_plain(facts, plain)
+        mine = {piece: held[piece] for piece in held if writers[piece] == rank}
         file = part / TENSORS.format(rank, group.size())
-        return _write(file, {x: held[x] for x in held if writers[x] == rank}), plain
+        return _write(file, mine), plain
 
     def finish() -> None:
-        boxes = collect([checksums for checksums, _ in written])
-        index.write(part, Index(facts=facts, tensors=boxes, own=[plain for _, plain in written]))
+        checksums, own = zip(*written, strict=True)
+        boxes = collect(checksums)
+        index.write(part, Index(facts=facts, tensors=boxes, own=own))
         _give_name(part, path)
 
-    writers = share(from_all(list(held), group))
     try:
         _first(group, lambda: _begin(path, part))
         written = together(group, write)
         _first(group, finish)
-    except (OSError, ValueError) as error:
-        _first(group, lambda: shutil.rmtree(part, ignore_errors=True))
-        if isinstance(error, ValueError):
-            raise
-        said = f"{path} was not saved: {error.strerror}; make room, or save into another folder"
-        raise OSError(error.errno, said) from None
+    except ValueError:
+        _first(group, lambda: _drop(part))
+        raise
+    except OSError as error:
+        _first(group, lambda: _drop(part))
+        said = f"{path} was not saved: {error.strerror}"
+        hint = "make room, or save into another folder"
+        raise OSError(error.errno, f"{said}; {hint}") from None
     _first(group, lambda: _delete_old(path, keep))
     return path
 
@@ -89,10 +98,11 @@ def share(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
     held: the boxes of each rank. Returns box -> rank.
     """
     holders: dict[Piece, list[int]] = {}
+    nbytes = {}
     for rank, pieces in enumerate(held):
         for piece in pieces:
+            nbytes[piece] = piece.dtype.itemsize * prod(piece.sizes)
             holders.setdefault(piece, []).append(rank)
-    nbytes = {piece: piece.dtype.itemsize * prod(piece.sizes) for piece in holders}
     to_write = [0] * len(held)
     writers = {}
     # Boxes that leave no choice come first, then large ones.
@@ -103,7 +113,13 @@ def share(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
 
 
 def _piece(box: Box) -> Piece:
-    return Piece(box.name, box.tensor.dtype, box.shape, box.offsets, tuple(box.tensor.shape))
+    return Piece(
+        name=box.name,
+        dtype=box.tensor.dtype,
+        shape=box.shape,
+        offsets=box.offsets,
+        sizes=tuple(box.tensor.shape),
+    )
 
 
 def _first(group: comm.Group, act: Callable[[], None]) -> None:
@@ -121,11 +137,19 @@ def _begin(path: Path, part: Path) -> None:
     part.mkdir(parents=True)
 
 
-def _write(file: Path, boxes: Mapping[Piece, Tensor]) -> dict[Piece, int]:
+def _write(file: Path, boxes: Mapping[Piece, Tensor]) -> Checksums:
     """Write a rank's boxes, and return their checksums."""
-    keys = {piece: key(piece.name, piece.offsets) for piece in boxes}
-    checksums = tensors.write(file, {keys[piece]: boxes[piece] for piece in boxes})
-    return {piece: checksums[keys[piece]] for piece in boxes}
+    by_key, pieces = {}, {}
+    for piece, tensor in boxes.items():
+        name = key(piece.name, piece.offsets)
+        by_key[name] = tensor
+        pieces[name] = piece
+    checksums = tensors.write(file, by_key)
+    return {pieces[name]: crc32 for name, crc32 in checksums.items()}
+
+
+def _drop(part: Path) -> None:
+    shutil.rmtree(part, ignore_errors=True)
 
 
 def _give_name(part: Path, path: Path) -> None:
@@ -138,6 +162,9 @@ def _give_name(part: Path, path: Path) -> None:
 
 def _delete_old(path: Path, keep: int) -> None:
     """Keep this checkpoint and those before it, `keep` in all; an empty folder does not count."""
-    there = [each for each in named(path.parent) if (each / index.FILE).is_file()]
-    for old in [each for each in there if each <= path][:-keep]:
+    there = []
+    for each in named(path.parent):
+        if each <= path and (each / index.FILE).is_file():
+            there.append(each)
+    for old in there[:-keep]:
         delete(old)

@@ -15,6 +15,9 @@ from .state import Call, Failure, Message
 
 CHUNK = 1 << 16  # bytes, the capacity of a pipe on Linux
 MAX_CHUNKS = 16  # to read from a pipe whose capacity was raised
+MAX_LINE = 1 << 20  # bytes after which a line is shown before its end
+MAX_MESSAGE = 1 << 28  # bytes of a message beside a result; more is no message
+GARBLED = "OSError: something that is no message came from the rank; has it used our descriptor?"
 
 
 class Helper:
@@ -117,9 +120,9 @@ class Rank:
             self.lost = True
 
     def receive(self) -> None:
-        """Receive one message and keep what it brings; note when the rank is lost."""
+        """Receive one message and keep what it brings; note when there is none, or no rank."""
         try:
-            message, content = self.channel.recv()
+            message, content = pickle.loads(self.channel.recv_bytes(MAX_MESSAGE))
             if message is Message.DONE:
                 self.calls = content
                 self.result = self.channel.recv_bytes()
@@ -130,7 +133,10 @@ class Rank:
             else:
                 self.answers[message] = content
                 self.asked.discard(message)
-        except (EOFError, OSError):
+        except (EOFError, ConnectionError):
+            self.lost = True
+        except Exception:  # the function has written to descriptors that it had not opened
+            self.failure = [Failure([], GARBLED)]
             self.lost = True
 
     def read(self) -> bool:
@@ -142,8 +148,10 @@ class Rank:
     def lines(self, everything: bool = False) -> list[str]:
         """Return the complete lines printed since the last call, as a terminal would show them.
 
-        everything: return the last line, too, although it may not be complete.
+        everything: return the last line, too, although it may not be complete. A very long line is
+        returned in parts.
         """
+        everything = everything or len(self.text) > MAX_LINE
         end = len(self.text) if everything else self.text.rfind(b"\n", self.searched) + 1
         self.searched = len(self.text) - end
         if end == 0:

@@ -86,7 +86,7 @@ def case(title: str, capacities: Mapping[str, float], *paths: str) -> Case:
     return Case(world_size=1, title=title, given=given)
 
 EXERCISE = Exercise(
-    name="interconnects.fair_rates",
+    name="replay.fair_rates",
     prompt="Share links fairly between messages: what one message cannot use, the others get.",
     starter=STARTER,
     hint=(
