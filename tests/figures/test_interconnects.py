@@ -65,6 +65,7 @@ def test_generations_show_each_rate_and_leave_out_what_is_not_there():
     assert list(bars["NVLink"].x) == [450, None]
     assert list(bars["network"].x) == pytest.approx([50, 12.5 / 8])
     assert list(bars["NVLink"].text) == ["450", ""]
+    assert "Infinity Fabric" not in bars
 
 
 def test_published_bandwidths_stand_beside_what_was_expected():

@@ -37,6 +37,7 @@ def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
             "hovertemplate": f"%{{y}}, {kind}: %{{x:.4g}} GB/s<extra></extra>",
         }
         for kind, kind_look in KINDS.items()
+        if any(kind in each for each in rates.values())
     ]
     return style.figure(
         pairs,
