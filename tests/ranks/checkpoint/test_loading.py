@@ -310,3 +310,12 @@ def test_an_index_that_is_no_json_object_is_refused(body, path):
     (path / index.FILE).write_bytes(index._sealed(body))
     with pytest.raises(ValueError, match=r"is damaged: checkpoint.json: .*; use an earlier"):
         checkpoint.contents(path)
+
+
+def test_an_index_that_names_another_dtype_is_refused(path):
+    """The bytes and their checksum would be the same."""
+    body = json.loads((path / index.FILE).read_bytes())["checkpoint"]
+    changed_body = changed(body, ("tensors", "weights/embedding.tokens.weight", "dtype"), "I32")
+    (path / index.FILE).write_bytes(index._sealed(json.dumps(changed_body).encode()))
+    with pytest.raises(ValueError, match=r"the checksum of weights/embedding.tokens.weight at .* is wrong"):
+        checkpoint.weights(path)

@@ -232,11 +232,7 @@ def problem(path: Path, rank: int = 0, size: int = 1) -> str | None:
     """Read the share of one rank of a checkpoint, and say what is wrong; None if nothing is."""
     try:
         found = _open(path)
-        mine = [
-            (name, place)
-            for name, place in _stored(found)
-            if place.rank % size == rank
-        ]
+        mine = [(name, place) for name, place in _stored(found) if place.rank % size == rank]
         for _ in _read(path, found, mine):
             pass
     except (OSError, ValueError) as error:

@@ -5,9 +5,9 @@
 A checkpoint is a folder with the index and a file of tensors from each rank. A box that several
 ranks hold is written by one of them, chosen so that all write about as much.
 
-At scale one uses torch.distributed.checkpoint, which also writes in the background and without a
-file system (https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). It pickles its
-metadata, so that loading can run code.
+At scale one uses torch.distributed.checkpoint, which also writes in the background and to object
+stores (https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). It pickles its metadata,
+so loading can run code.
 """
 
 import shutil
@@ -27,6 +27,7 @@ from .loading import problem
 from .together import from_all, together
 
 Checksums = dict[Piece, int]
+
 
 def save(
     folder: str | Path,
