@@ -320,6 +320,7 @@ def test_replies_that_do_not_fit_fail(replies):
 
 def test_plain_data_come_back_as_they_were():
     tensors = [torch.arange(6.0).view(2, 3).T, torch.tensor(True), torch.ones(0, 2), torch.ones(2).bfloat16()]
+    tensors += [torch.ones(2, 6)[:1, 0], torch.tensor(1.0, requires_grad=True)]  # one number with a stride of 6
     event = trace.Event(0, "communicate", "send", (0, 1), 8, 0.5, 1.0, peer=1)
     seen = evidence.Seen(result={1: (2.5, None), "é": [b"\xff", True]}, events=[event])
     plain = [seen, schedules.Action("F", 1), float("inf"), -0.0, 2**80]

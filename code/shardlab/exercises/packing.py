@@ -91,7 +91,7 @@ def _built(form: Any) -> Any:
 def _form_of_tensor(x: Tensor) -> list[Any]:
     if x.layout is not torch.strided or x.is_meta:
         raise TypeError(f"a tensor of {x.layout} on {x.device} cannot be judged; a dense one can")
-    numbers = x.detach().cpu().flatten().contiguous()
+    numbers = x.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
     dtype = str(numbers.dtype).removeprefix("torch.")
     return [dtype, list(x.shape), _as_text(numbers.view(torch.uint8).numpy().tobytes())]
 
