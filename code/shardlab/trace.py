@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .arguments import checked
+
 # Bytes that a rank sends under a bandwidth-optimal algorithm, as a share of the message, for n
 # ranks. Where ranks differ, the share is their average: in broadcast and reduce, n - 1 ranks of a
 # chain pass the message on. The message's size is that of nccl-tests, the larger of input and
@@ -33,6 +35,7 @@ _RING_SHARE: dict[str, Callable[[int], float]] = {
 
 
 @dataclass(frozen=True)
+@checked
 class Event:
     """One thing that a rank did, with its start and end."""
 
@@ -170,7 +173,7 @@ def load(path: str | Path) -> list[Event]:
     for index, row in enumerate(json.loads(Path(path).read_text())):
         try:
             events += from_plain([row])
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, ValueError) as error:
             where = f"{path}, line {line(index)}"
             raise ValueError(f"{where}: {row} is not an event of a trace ({error})") from None
     return events
