@@ -184,11 +184,11 @@ def test_two_levels_cross_with_a_fraction_only():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: exchanges.ring_all_reduce(0), "a collective needs ranks, got 0; use at least 1"),
+        (lambda: exchanges.ring_all_reduce(0), "n=0 must be a whole number of at least 1"),
         (lambda: exchanges.naive_all_reduce(-1), "at least 1"),
         (lambda: exchanges.halving_doubling_all_reduce(0), "at least 1"),
         (lambda: exchanges.hierarchical_all_reduce(6, 4), "6 ranks do not split into groups of 4; use .* 1, 2, 3, 6"),
-        (lambda: exchanges.rooted(exchanges.binomial_broadcast(3), 3), "rank 3 is not one of 3 ranks; use 0 to 2"),
+        (lambda: exchanges.rooted(exchanges.binomial_broadcast(3), 3), "root=3 must be a whole number from 0 to 2"),
     ],
 )
 def test_bad_input_names_the_way_out(call, message):

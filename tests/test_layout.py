@@ -79,7 +79,7 @@ def test_what_an_error_advises_works():
 @pytest.mark.parametrize("degree", DEGREES)
 @pytest.mark.parametrize("value", [0, -1, 2.0, True, "2"])
 def test_a_degree_is_a_number_of_ranks(degree, value):
-    with pytest.raises(ValueError, match=f"{degree}={re.escape(repr(value))} is not a number of ranks"):
+    with pytest.raises(ValueError, match=f"{degree}={re.escape(repr(value))} must be a whole number of at least 1"):
         Layout(**{degree: value})
 
 
@@ -90,7 +90,7 @@ def test_other_nonsense_is_refused():
         (lambda: Layout(tp=24).check(spec()), "use tp = 1, 2, 3, 4, 6, 12$"),
         (lambda: Layout(pp=7).check(spec()), "6 layers leave some of pp=7 stages empty; use pp = 6 or less"),
         (lambda: stages(6, 7), "use pp = 1 to 6"),
-        (lambda: stages(6, 0), "use pp = 1 to 6"),
+        (lambda: stages(6, 0), "pp=0 must be a whole number of at least 1"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

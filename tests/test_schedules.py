@@ -174,11 +174,11 @@ def test_groups_are_whole_and_as_equal_as_possible(number, least):
     ("arguments", "message"),
     [
         (("1f1b", 2, 2), "no schedule is called '1f1b'; known: naive, GPipe, 1F1B"),
-        (("1F1B", 0, 2), "0 stages with 2 microbatches do nothing; use at least 1 of each"),
-        (("GPipe", 2, 0), "2 stages with 0 microbatches do nothing"),
+        (("1F1B", 0, 2), "num_stages=0 must be a whole number of at least 1"),
+        (("GPipe", 2, 0), "num_microbatches=0 must be a whole number of at least 1"),
         (("1F1B", 2, 2, 2), "1F1B with 2 chunks on each stage: only interleaved has a choice, of 1 or more; 1F1B"),
         (("ZB-V", 2, 2, 3), "ZB-V has 2"),
-        (("interleaved", 2, 2, 0), "interleaved with 0 chunks"),
+        (("interleaved", 2, 2, 0), "num_chunks=0 must be a whole number of at least 1"),
     ],
 )
 def test_what_is_no_schedule_is_refused(arguments, message):

@@ -52,8 +52,8 @@ def test_tiles_are_the_pairs_that_queries_see(causal, largest, placement):
     [
         (lambda: sequences.place(3, 4), "3 tokens leave some of cp=4 ranks without any; use cp = 1 to 3"),
         (lambda: sequences.place(8, 2, "striped"), "unknown placement 'striped'; known: contiguous, zig-zag"),
-        (lambda: sequences.documents(8, [3, 4]), "have 7 tokens, and the sequence has 8; give at least 1"),
-        (lambda: sequences.documents(8, [8, 0]), "give at least 1 token for each document, 8 in all"),
+        (lambda: sequences.documents(8, [3, 4]), "have 7 tokens, and the sequence has 8; give documents of 8 tokens"),
+        (lambda: sequences.documents(8, [8, 0]), r"lengths=\[8, 0\] must be a list or a tuple"),
         (lambda: sequences.copies(12, 4, 5), "12 heads do not split over 5 ranks of Ulysses; use 1, 2, 3, 4, 6, 12"),
     ],
 )

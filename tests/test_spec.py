@@ -29,12 +29,12 @@ def test_grouped_heads_make_narrower_keys():
         ({"num_heads": 5}, "5 heads do not divide hidden_size=24; use 4 heads"),
         ({"num_kv_heads": 3}, "3 key/value heads do not divide 4 heads; use 2 key/value heads"),
         ({"num_kv_heads": 8}, "8 key/value heads do not divide 4 heads; use 4 key/value heads"),
-        ({"num_layers": 0}, "num_layers=0 is not a size"),
-        ({"hidden_size": -24}, "hidden_size=-24 is not a size"),
-        ({"vocab_size": 64.0}, "vocab_size=64.0 is not a size"),
-        ({"context_length": True}, "context_length=True is not a size"),
-        ({"num_kv_heads": 0}, "kv_heads=0 is not a size"),
-        ({"ffn_size": 0}, "ffn=0 is not a size"),
+        ({"num_layers": 0}, "num_layers=0 must be a whole number of at least 1"),
+        ({"hidden_size": -24}, "hidden_size=-24 must be a whole number of at least 1"),
+        ({"vocab_size": 64.0}, "vocab_size=64.0 must be a whole number of at least 1"),
+        ({"context_length": True}, "context_length=True must be a whole number of at least 1"),
+        ({"num_kv_heads": 0}, "num_kv_heads=0 must be a whole number of at least 1"),
+        ({"ffn_size": 0}, "ffn_size=0 must be a whole number of at least 1"),
         ({"style": "bert"}, "unknown style 'bert'; known: gpt2, llama"),
         ({"style": "llama", "num_heads": 8}, "the head size 3"),
     ],
@@ -46,6 +46,6 @@ def test_sizes_that_make_no_model_are_refused(changes, message):
 
 def test_tokens_are_counted_and_checked():
     assert spec().tokens(3, 32) == 96
-    for batch, sequence, message in [(0, 8, "is empty"), (2, 0, "is empty"), (1, 33, "use at most 32")]:
+    for batch, sequence, message in [(0, 8, "batch=0"), (2, 0, "sequence=0"), (1, 33, "use at most 32")]:
         with pytest.raises(ValueError, match=message):
             spec().tokens(batch, sequence)

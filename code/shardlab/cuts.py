@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
+from shardlab.arguments import Count, checked, within
 from shardlab.spec import TransformerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Cut:
     """How one parameter is dealt to `ranks` ranks: in `pieces` of equal size.
 
@@ -21,9 +23,15 @@ class Cut:
     """
 
     shape: tuple[int, ...]  # of the whole; of a matrix [outputs, inputs], as torch stores it
-    ranks: int
+    ranks: Count
     dim: int | None = None  # the dimension that is cut; None: every rank holds all of it
-    pieces: int = 1
+    pieces: Count = 1
+
+    def __post_init__(self) -> None:
+        if self.dim is not None:
+            within("dim", self.dim, len(self.shape))
+        if self.ranks % self.pieces:
+            raise ValueError(f"pieces={self.pieces} must divide ranks={self.ranks}")
 
     @property
     def holders(self) -> int:
@@ -55,7 +63,8 @@ class Cut:
         return range(min(start, length), min(start + self.size, length))
 
 
-def block(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
+@checked
+def block(spec: TransformerSpec, tp: Count) -> dict[str, Cut]:
     """Cut the parameters of one layer, by their names in the reference model.
 
     With fewer key/value heads than ranks, tp / kv_heads neighbours hold the same head. A `tp` that
@@ -78,7 +87,8 @@ def block(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
     return cuts | linear.by_inputs("mlp.down", hidden, spec.ffn)
 
 
-def ends(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
+@checked
+def ends(spec: TransformerSpec, tp: Count) -> dict[str, Cut]:
     """Cut the parameters before and after the layers. A tied head is the embedding: not listed."""
     hidden = spec.hidden_size
     vocabulary = Cut(shape=(spec.vocab_size, hidden), ranks=tp, dim=0, pieces=tp)
@@ -91,7 +101,8 @@ def ends(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
     return cuts
 
 
-def model(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
+@checked
+def model(spec: TransformerSpec, tp: Count) -> dict[str, Cut]:
     """Cut every parameter of the reference model, by name; a tied one is listed once."""
     cuts = ends(spec, tp)
     layer = block(spec, tp)
@@ -100,7 +111,8 @@ def model(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
     return cuts
 
 
-def num_parameters(spec: TransformerSpec, tp: int) -> int:
+@checked
+def num_parameters(spec: TransformerSpec, tp: Count) -> int:
     """Count the numbers that one rank holds, with padding and what other ranks hold as well."""
     return _held(ends(spec, tp)) + spec.num_layers * _held(block(spec, tp))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
 
+from shardlab.arguments import Count, checked
 from shardlab.spec import TransformerSpec
 
 ZERO_STAGES = {
@@ -27,24 +28,19 @@ PARTS = {"dp": ("ep", "edp")}
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Layout:
     """How many ways a run is cut along each axis of the mesh, as plain numbers."""
 
-    dp: int = 1  # data parallel: ranks that see different sequences
-    tp: int = 1  # tensor parallel: ranks that share each layer's matrices
-    pp: int = 1  # pipeline parallel: stages that hold different layers
-    cp: int = 1  # context parallel: ranks that share each sequence
-    ep: int = 1  # expert parallel: ranks, taken from those of dp, that hold different experts
+    dp: Count = 1  # data parallel: ranks that see different sequences
+    tp: Count = 1  # tensor parallel: ranks that share each layer's matrices
+    pp: Count = 1  # pipeline parallel: stages that hold different layers
+    cp: Count = 1  # context parallel: ranks that share each sequence
+    ep: Count = 1  # expert parallel: ranks, taken from those of dp, that hold different experts
     zero: int = 0  # the ZeRO stage, over dp * cp ranks: see ZERO_STAGES
     sequence_parallel: bool = False  # whether tp ranks also share what lies between the matrices
 
     def __post_init__(self) -> None:
-        for name in DEGREES:
-            degree = getattr(self, name)
-            if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-                raise ValueError(
-                    f"{name}={degree!r} is not a number of ranks; use a whole number of at least 1"
-                )
         if self.zero not in ZERO_STAGES:
             raise ValueError(f"ZeRO has the stages {listed(ZERO_STAGES)}, not {self.zero}")
         if self.dp % self.ep:
@@ -87,6 +83,7 @@ class Layout:
 ONE_RANK = Layout()
 
 
+@checked
 def tensor_degrees(spec: TransformerSpec) -> list[int]:
     """List every tp that cuts heads and feed-forward block evenly.
 
@@ -102,7 +99,8 @@ def _divides(kv_heads: int, tp: int) -> bool:
     return kv_heads % tp == 0 or tp % kv_heads == 0
 
 
-def stages(num_layers: int, pp: int) -> list[range]:
+@checked
+def stages(num_layers: Count, pp: Count) -> list[range]:
     """Deal the layers to `pp` pipeline stages, in order; the first stages take one more.
 
     Errors: ValueError where a stage would be empty.
@@ -116,6 +114,7 @@ def stages(num_layers: int, pp: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(starts)]
 
 
+@checked
 def strides(layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
     """Return how far apart two neighbours along each axis are.
 
@@ -136,6 +135,7 @@ def strides(layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
     return {axis: prod(sizes[:index]) for index, axis in enumerate(order)}
 
 
+@checked
 def coordinates(rank: int, layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
     """Return the place of `rank` along each axis, those of `order` first; see `strides`."""
     place = {}
@@ -144,6 +144,7 @@ def coordinates(rank: int, layout: Layout, order: Sequence[str] = AXES) -> dict[
     return place | {axis: 0 for axis in AXES if axis not in place}
 
 
+@checked
 def groups(layout: Layout, order: Sequence[str] = AXES) -> dict[str, list[tuple[int, ...]]]:
     """List, for each axis of `order`, the groups of ranks that differ along that axis only.
 
@@ -152,6 +153,7 @@ def groups(layout: Layout, order: Sequence[str] = AXES) -> dict[str, list[tuple[
     return {axis: together(layout, (axis,), order) for axis in order}
 
 
+@checked
 def together(
     layout: Layout, axes: Sequence[str], order: Sequence[str] = AXES
 ) -> list[tuple[int, ...]]:
@@ -171,6 +173,7 @@ def together(
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Holding:
     """What a rank holds, as shares of the whole model: a rectangle, and the states it updates."""
 
@@ -180,7 +183,8 @@ class Holding:
     states: tuple[float, float]  # of what lies in this rectangle: cut by ZeRO
 
 
-def holdings(layout: Layout, num_layers: int, order: Sequence[str] = AXES) -> list[Holding]:
+@checked
+def holdings(layout: Layout, num_layers: Count, order: Sequence[str] = AXES) -> list[Holding]:
     """Return what each rank holds, in order of the ranks.
 
     The ranks of cp hold the same states, as those of dp do.
@@ -206,12 +210,14 @@ def _share(index: int, count: int) -> tuple[float, float]:
     return index / count, (index + 1) / count
 
 
-def divisors(number: int) -> list[int]:
+@checked
+def divisors(number: Count) -> list[int]:
     """List every whole number that divides `number`, smallest first."""
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 
 
+@checked
 def listed(things: Iterable[object]) -> str:
     """Join numbers or names as an error message shows them."""
     return ", ".join(map(str, things))

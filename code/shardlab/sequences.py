@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from shardlab.arguments import Count, checked
+
 from .layout import divisors, listed
 
 PLACEMENTS = ("contiguous", "zig-zag")
@@ -32,14 +34,15 @@ class Tile(NamedTuple):
         return len(self.queries) * len(self.keys)
 
 
-def place(length: int, ranks: int, placement: str = "zig-zag") -> list[Runs]:
+@checked
+def place(length: int, ranks: Count, placement: str = "zig-zag") -> list[Runs]:
     """Deal the tokens of a sequence to ranks. Parts differ by at most one token; the first ones are the longer.
 
     Errors: ValueError for a length shorter than the ranks, and for an unknown placement.
     """
     if placement not in PLACEMENTS:
         raise ValueError(f"unknown placement {placement!r}; known: {', '.join(PLACEMENTS)}")
-    if not 1 <= ranks <= length:
+    if ranks > length:
         raise ValueError(f"{length} tokens leave some of cp={ranks} ranks without any; use cp = 1 to {length}")
     if placement == "contiguous":
         return [(part,) for part in _parts(length, ranks)]
@@ -53,22 +56,24 @@ def _parts(length: int, count: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(starts)]
 
 
-def documents(length: int, lengths: Sequence[int] | None = None) -> Runs:
+@checked
+def documents(length: int, lengths: Sequence[Count] | None = None) -> Runs:
     """Find the tokens of each document in a sequence. lengths: of the documents; None: one document.
 
-    Errors: ValueError where the documents do not cover the sequence, or one is empty.
+    Errors: ValueError where the documents do not cover the sequence.
     """
     lengths = [length] if lengths is None else list(lengths)
-    if sum(lengths) != length or min(lengths) < 1:
+    if sum(lengths) != length:
         raise ValueError(
             f"documents of {', '.join(map(str, lengths))} tokens have {sum(lengths)} tokens, and the sequence has "
-            f"{length}; give at least 1 token for each document, {length} in all"
+            f"{length}; give documents of {length} tokens in all"
         )
     return tuple(range(stop - size, stop) for size, stop in zip(lengths, accumulate(lengths), strict=True))
 
 
+@checked
 def tiles(
-    queries: Runs, keys: Runs, texts: Runs, *, causal: bool = True, largest: int | None = None
+    queries: Runs, keys: Runs, texts: Runs, *, causal: bool = True, largest: Count | None = None
 ) -> list[Tile]:
     """List the tiles that queries of some runs and keys of others make, without those that no query sees.
 
@@ -99,11 +104,14 @@ def _pieces(runs: Runs, texts: Runs, largest: int | None) -> list[tuple[int, ran
     return found
 
 
-def copies(heads: int, kv_heads: int, ranks: int) -> int:
+@checked
+def copies(heads: Count, kv_heads: Count, ranks: Count) -> int:
     """How often Ulysses repeats key/value heads, so that its ranks divide them.
 
-    Errors: ValueError where the ranks do not divide the heads of queries.
+    Errors: ValueError where the ranks, or the key/value heads, do not divide the heads of queries.
     """
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads={kv_heads} must divide heads={heads}; use {listed(divisors(heads))}")
     if heads % ranks:
         raise ValueError(
             f"{heads} heads do not split over {ranks} ranks of Ulysses; use {listed(divisors(heads))} ranks for it, "
@@ -112,6 +120,7 @@ def copies(heads: int, kv_heads: int, ranks: int) -> int:
     return next(times for times in divisors(heads // kv_heads) if kv_heads * times % ranks == 0)
 
 
+@checked
 def count(runs: Runs) -> int:
     """Count the tokens of some runs."""
     return sum(map(len, runs))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, checked
+
 STYLES = ("gpt2", "llama")
 SIZES = (
     "vocab_size",
@@ -15,6 +17,7 @@ SIZES = (
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class TransformerSpec:
     """One decoder-only transformer, as plain numbers.
 
@@ -24,20 +27,19 @@ class TransformerSpec:
                    (Touvron et al. 2023)
     """
 
-    vocab_size: int
-    context_length: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int | None = None  # None: one key/value head for each query head
-    ffn_size: int | None = None  # None: 4 * hidden_size
+    vocab_size: Count
+    context_length: Count
+    hidden_size: Count
+    num_layers: Count
+    num_heads: Count
+    num_kv_heads: Count | None = None  # None: one key/value head for each query head
+    ffn_size: Count | None = None  # None: 4 * hidden_size
     style: str = "gpt2"
     tied_head: bool | None = None  # None: tied for "gpt2", untied for "llama"
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
             raise ValueError(f"unknown style {self.style!r}; known: {', '.join(STYLES)}")
-        self._check_sizes()
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"{self.num_heads} heads do not divide hidden_size={self.hidden_size}; "
@@ -54,16 +56,11 @@ class TransformerSpec:
                 f"({self.hidden_size} / {self.num_heads}) is odd; make hidden_size / num_heads even"
             )
 
-    def tokens(self, batch: int, sequence: int) -> int:
+    def tokens(self, batch: Count, sequence: Count) -> int:
         """Count the tokens of `batch` sequences of length `sequence`.
 
-        Errors: ValueError for an empty batch, or a sequence longer than the context.
+        Errors: ValueError for a sequence longer than the context.
         """
-        if batch < 1 or sequence < 1:
-            raise ValueError(
-                f"a batch of {batch} sequences of {sequence} tokens is empty; "
-                "use at least 1 of each"
-            )
         if sequence > self.context_length:
             raise ValueError(
                 f"a sequence of {sequence} tokens does not fit "
@@ -71,14 +68,6 @@ class TransformerSpec:
                 f"use at most {self.context_length}, or a spec with a longer context"
             )
         return batch * sequence
-
-    def _check_sizes(self) -> None:
-        for name in SIZES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"{name}={value!r} is not a size; use a whole number of at least 1"
-                )
 
     @property
     def kv_heads(self) -> int:

@@ -13,6 +13,8 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .arguments import checked
+
 # Bytes that a rank sends under a bandwidth-optimal algorithm, as a share of the message, for n
 # ranks. Where ranks differ, the share is their average: in broadcast and reduce, n - 1 ranks of a
 # chain pass the message on. The message's size is that of nccl-tests, the larger of input and
@@ -35,6 +37,7 @@ _RING_SHARE: dict[str, Callable[[int], float]] = {
 
 
 @dataclass(frozen=True)
+@checked
 class Event:
     """One thing that a rank did, with its start and end."""
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import prod
 
 from shardlab import cuts, trace
+from shardlab.arguments import Count, checked, within
 from shardlab.layout import AXES_3D, Layout, coordinates, groups, stages
 from shardlab.trace import Event
 
@@ -20,6 +21,7 @@ PER_TOKEN = 3  # numbers that a cut vocabulary sends: maximum, sum, the target's
 Sent = dict[str, dict[str, float]]
 
 
+@checked
 def sent(training: Training, stage: int = 0) -> Sent:
     """Count the bytes that a rank of `stage` sends in one step, as axis -> purpose -> bytes.
 
@@ -27,6 +29,7 @@ def sent(training: Training, stage: int = 0) -> Sent:
     recomputation="none". "all" holds the loss and the gradients' norm, which every rank receives.
     """
     layout = training.layout
+    within("stage", stage, layout.pp)
     share = (layout.ranks - 1) / layout.ranks
     return {
         "tp": _tensor(training, stage),
@@ -36,6 +39,7 @@ def sent(training: Training, stage: int = 0) -> Sent:
     }
 
 
+@checked
 def by_axis(
     events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES_3D
 ) -> dict[str, float]:
@@ -52,7 +56,10 @@ def by_axis(
     return found
 
 
-def leaving(training: Training, per_node: int, order: Sequence[str] = AXES_3D) -> dict[str, float]:
+@checked
+def leaving(
+    training: Training, per_node: Count, order: Sequence[str] = AXES_3D
+) -> dict[str, float]:
     """Count the bytes of one step that leave the node that sends the most, as axis -> bytes.
 
     Ranks fill the nodes in order, `per_node` in each. Rings pass through the ranks of a group in

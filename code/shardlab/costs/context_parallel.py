@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardlab import sequences
+from shardlab.arguments import Count, Positive, checked
 from shardlab.layout import divisors, listed
 from shardlab.sequences import Tile
 from shardlab.spec import TransformerSpec
@@ -30,22 +31,23 @@ WAYS = ("gathered", "ring", "ulysses", "grid")
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Attention:
     """One layer's attention over sequences that ranks share, with the heads of one rank of tp."""
 
-    length: int  # tokens of a sequence, on all ranks together
-    ranks: int  # of cp
-    heads: int
-    kv_heads: int
-    head_size: int  # where keys and values have different sizes, their mean
-    batch: int = 1  # sequences
-    element: int = 2  # bytes of one number
+    length: Count  # tokens of a sequence, on all ranks together
+    ranks: Count  # of cp
+    heads: Count
+    kv_heads: Count
+    head_size: Count  # where keys and values have different sizes, their mean
+    batch: Count = 1  # sequences
+    element: Count = 2  # bytes of one number
     # MLA: numbers that travel for each token instead of keys and values, the rotary key included.
     # DeepSeek-V2 (https://arxiv.org/abs/2405.04434), section 2.1
-    latent: int | None = None
+    latent: Count | None = None
 
     def __post_init__(self) -> None:
-        if self.ranks < 1 or self.length < self.ranks:
+        if self.length < self.ranks:
             raise ValueError(
                 f"{self.length} tokens leave some of {self.ranks} ranks without any; "
                 f"use 1 to {self.length} ranks"
@@ -66,8 +68,15 @@ class Attention:
         return self.batch * self.heads * self.head_size * self.element * self.length / self.ranks
 
 
+@checked
 def attention(
-    spec: TransformerSpec, *, length: int, ranks: int, tp: int = 1, batch: int = 1, element: int = 2
+    spec: TransformerSpec,
+    *,
+    length: Count,
+    ranks: Count,
+    tp: Count = 1,
+    batch: Count = 1,
+    element: Count = 2,
 ) -> Attention:
     """Take the sizes from a model whose heads `tp` ranks share."""
     return Attention(
@@ -81,7 +90,8 @@ def attention(
     )
 
 
-def sent_bytes(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, float]:
+@checked
+def sent_bytes(a: Attention, way: str, *, ulysses: Count = 1) -> dict[str, float]:
     """Count the bytes that a rank sends in forward and in backward.
 
     gathered  an all-gather of two blocks, then a reduce-scatter of their gradients: 2(n - 1) blocks
@@ -104,7 +114,8 @@ def sent_bytes(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, float]:
     return {"forward": exchanged + travelling, "backward": exchanged + 2 * travelling}
 
 
-def messages(a: Attention, way: str, *, ulysses: int = 1) -> dict[str, int]:
+@checked
+def messages(a: Attention, way: str, *, ulysses: Count = 1) -> dict[str, int]:
     """Count the communications that a rank starts: collectives, or messages round the ring.
 
     Keys and values travel in one message. Ulysses exchanges queries, keys with values, and outputs.
@@ -129,7 +140,8 @@ def _width(a: Attention, way: str, ulysses: int) -> int:
     return widths[way]
 
 
-def resident(a: Attention, way: str, *, ulysses: int = 1) -> float:
+@checked
+def resident(a: Attention, way: str, *, ulysses: Count = 1) -> float:
     """Count the bytes of keys and values that a rank holds at most, in forward.
 
     Besides its own it holds those of all ranks if they are gathered, one exchanged block with
@@ -143,13 +155,14 @@ def resident(a: Attention, way: str, *, ulysses: int = 1) -> float:
     return 2 * a.block * (own + sequences.copies(a.heads, a.kv_heads, width) * blocks)
 
 
+@checked
 def pairs(
-    length: int,
-    ranks: int,
+    length: Count,
+    ranks: Count,
     placement: str,
     *,
     causal: bool = True,
-    largest: int | None = None,
+    largest: Count | None = None,
 ) -> list[int]:
     """Count the pairs of a query and a key that each rank computes, in a ring or all gathered.
 
@@ -162,8 +175,9 @@ def pairs(
     return [sum(tile.pairs for keys in places for tile in cut(mine, keys)) for mine in places]
 
 
+@checked
 def flops(
-    a: Attention, placement: str, *, causal: bool = True, largest: int | None = None
+    a: Attention, placement: str, *, causal: bool = True, largest: Count | None = None
 ) -> list[dict[str, int]]:
     """Count each rank's FLOPs for queries by keys and scores by values; see `compute.flops`.
 
@@ -175,7 +189,8 @@ def flops(
     return [{"forward": 2 * product * count, "backward": 5 * product * count} for count in counts]
 
 
-def balance(length: int, ranks: int, placement: str, *, largest: int | None = None) -> float:
+@checked
+def balance(length: Count, ranks: Count, placement: str, *, largest: Count | None = None) -> float:
     """Divide the work of the mean rank by that of the busiest, for which others wait: 1 is even.
 
     Contiguous ranks come close to (n + 1) / 2n; zig-zag ranks have the same work where 2n divides
@@ -185,7 +200,10 @@ def balance(length: int, ranks: int, placement: str, *, largest: int | None = No
     return sum(work) / ranks / max(work)
 
 
-def hiding_tokens(a: Attention, *, rate: float, bandwidth: float, causal: bool = False) -> float:
+@checked
+def hiding_tokens(
+    a: Attention, *, rate: Positive, bandwidth: Positive, causal: bool = False
+) -> float:
     """Return the fewest tokens per rank that hide a hop of the ring behind a block's attention.
 
     H heads of E numbers take 4 c^2 HE FLOPs for c tokens, and a hop moves 2 c KE numbers with K

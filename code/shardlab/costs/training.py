@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from shardlab import schedules
+from shardlab.arguments import Count, checked, within
 from shardlab.layout import ONE_RANK, Layout
 from shardlab.spec import TransformerSpec
 
@@ -27,19 +28,20 @@ SCHEDULES = (
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Training:
     """A model, how it is cut, and how one rank goes through its part of a step."""
 
     spec: TransformerSpec
     layout: Layout = ONE_RANK
     recipe: Recipe = MIXED
-    microbatch: int = 1  # sequences computed at a time, by each rank of dp
-    num_microbatches: int = 1  # in one step; their gradients add up
-    sequence: int | None = None  # tokens; None: the model's context length
+    microbatch: Count = 1  # sequences computed at a time, by each rank of dp
+    num_microbatches: Count = 1  # in one step; their gradients add up
+    sequence: Count | None = None  # tokens; None: the model's context length
     attention: str = "flash"  # see ATTENTIONS
     recomputation: str = "none"  # see RECOMPUTATIONS
     schedule: str = "1F1B"  # of the pipeline, see SCHEDULES
-    chunks: int = 1  # pieces of the model on each rank; above 1 for the interleaved schedule only
+    chunks: Count = 1  # pieces of the model on each rank; above 1 for the interleaved schedule only
     # As in GPT-2 and GPT-3: on the scores, after each half of a layer, on the embedding.
     dropout: bool = False
     # True: one kernel for each norm, rotation, SwiGLU and attention, as on GPUs. False: torch's
@@ -60,8 +62,6 @@ class Training:
                 raise ValueError(
                     f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}"
                 )
-        if self.num_microbatches < 1:
-            raise ValueError(f"num_microbatches={self.num_microbatches} must be at least 1")
         # Raises where there are none, or too many.
         self.spec.tokens(self.microbatch, self.tokens_per_sequence)
         pieces = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
@@ -82,7 +82,7 @@ class Training:
             return
         pieces = self.chunks * self.layout.pp
         ends = self.spec.num_layers + 2  # Llama 3: embedding and head count as a layer each
-        if self.chunks < 1 or (self.spec.num_layers % pieces and ends % pieces):
+        if self.spec.num_layers % pieces and ends % pieces:
             raise ValueError(
                 f"{self.spec.num_layers} layers do not split evenly into {self.chunks} chunks on "
                 f"each of {self.layout.pp} stages; use a divisor of {self.spec.num_layers} for "
@@ -100,6 +100,7 @@ class Training:
         return self.microbatch * self.tokens_per_sequence // self.layout.cp
 
 
+@checked
 def in_flight(training: Training, stage: int) -> list[int]:
     """Count the microbatches whose activations a stage holds at its peak, for each of its chunks.
 
@@ -107,6 +108,7 @@ def in_flight(training: Training, stage: int) -> list[int]:
     (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473); interleaving adds to them
     (Korthikanti et al. 2022, section 4.2.3, https://arxiv.org/abs/2205.05198).
     """
+    within("stage", stage, training.layout.pp)
     return list(
         _played(
             training.schedule, stage, training.layout.pp, training.num_microbatches, training.chunks

@@ -6,6 +6,8 @@ The library computes in bytes, seconds and FLOP/s; these names are for its input
 
 import math
 
+from shardlab.arguments import checked
+
 MB, GB, TB = 1e6, 1e9, 1e12
 MiB, GiB, TiB = 2**20, 2**30, 2**40
 Gbit = 1e9 / 8  # bytes: network links are sold in bits per second
@@ -15,6 +17,7 @@ us = 1e-6
 _PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 
 
+@checked
 def text(value: float, unit: str) -> str:
     """Format a quantity in three digits: text(2.49e8, "B") is "249 MB". Powers of ten, never GiB.
 
@@ -31,6 +34,7 @@ def text(value: float, unit: str) -> str:
     return f"{number} {_PREFIXES[exponent]}{unit}".rstrip()
 
 
+@checked
 def percent(share: float) -> str:
     """Format a share: percent(0.249) is "25 %", percent(0.001) is "under 1 %"."""
     return "under 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"  # noqa: PLR2004

@@ -3,16 +3,19 @@
 Pairwise exchange: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521.
 """
 
-from .plan import COPY, Move, Plan, checked
+from shardlab.arguments import Count, checked
+
+from .plan import COPY, Move, Plan
 
 
-def pairwise_all_to_all(n: int) -> Plan:
+@checked
+def pairwise_all_to_all(n: Count) -> Plan:
     """Plan a pairwise exchange: in step s, rank r sends to rank r + s.
 
     Pieces 0 to n - 1 go out, pieces n to 2n - 1 come in.
     """
     steps = []
-    for step in range(1, checked(n)):
+    for step in range(1, n):
         targets = [(rank + step) % n for rank in range(n)]
         steps.append([_send(rank, to, n) for rank, to in enumerate(targets)])
     return Plan(name="pairwise all-to-all", num_ranks=n, num_pieces=2 * n, steps=steps)

@@ -8,12 +8,15 @@ end.
 
 from collections.abc import Sequence
 
-from .plan import ADD, COPY, Move, Moves, Plan, checked, powers
+from shardlab.arguments import Count, checked
+
+from .plan import ADD, COPY, Move, Moves, Plan, powers
 
 WHOLE = range(1)  # one piece
 
 
-def recursive_doubling_all_reduce(n: int) -> Plan:
+@checked
+def recursive_doubling_all_reduce(n: Count) -> Plan:
     """Plan swaps of whole buffers between partners, at twice the distance in every step."""
     core = _core(n)
     steps = _before(n, ADD, WHOLE)
@@ -23,7 +26,8 @@ def recursive_doubling_all_reduce(n: int) -> Plan:
     return Plan(name="recursive doubling all-reduce", num_ranks=n, num_pieces=1, steps=steps)
 
 
-def halving_doubling_all_reduce(n: int) -> Plan:
+@checked
+def halving_doubling_all_reduce(n: Count) -> Plan:
     """Plan swaps of halves, then of halves of these halves ..., added; then all the way back."""
     core = _core(n)
     count = len(core)  # one piece for each rank of the core
@@ -37,21 +41,24 @@ def halving_doubling_all_reduce(n: int) -> Plan:
     return Plan(name="halving-doubling all-reduce", num_ranks=n, num_pieces=count, steps=steps)
 
 
-def halving_reduce_scatter(n: int) -> Plan:
+@checked
+def halving_reduce_scatter(n: Count) -> Plan:
     """Plan the first half of a halving-doubling all-reduce: rank r ends with the sum of piece r."""
     core = _core(n)
     steps = [*_before(n, ADD, range(n)), *_halving(core, _ends(core)), *_after(n)]
     return Plan(name="halving reduce-scatter", num_ranks=n, num_pieces=n, steps=steps)
 
 
-def doubling_all_gather(n: int) -> Plan:
+@checked
+def doubling_all_gather(n: Count) -> Plan:
     """Plan the second half: what a rank has doubles with every step."""
     core = _core(n)
     steps = [*_before(n, COPY), *_doubling(core, _ends(core)), *_after(n, range(n))]
     return Plan(name="doubling all-gather", num_ranks=n, num_pieces=n, steps=steps)
 
 
-def dissemination_barrier(n: int) -> Plan:
+@checked
+def dissemination_barrier(n: Count) -> Plan:
     """Plan a barrier: pass all you have heard to the rank 1, then 2, then 4 ... places on.
 
     Hensgen, Finkel and Manber 1988, doi:10.1007/BF01379320.
@@ -99,7 +106,7 @@ def _block(ends: Sequence[int], j: int, d: int) -> range:
 
 def _pairs(n: int) -> list[tuple[int, int]]:
     """List (rank outside the core, its neighbour inside) for the ranks beyond a power of two."""
-    core = 2 ** (checked(n).bit_length() - 1)
+    core = 2 ** (n.bit_length() - 1)
     return [(2 * i, 2 * i + 1) for i in range(n - core)]
 
 

@@ -4,17 +4,20 @@ Cho et al. 2019, "BlueConnect",
 https://proceedings.mlsys.org/paper_files/paper/2019/hash/0c8abcf158ed12d0dd94480681186fda-Abstract.html
 """
 
-from .plan import Plan, checked, placed, side_by_side
+from shardlab.arguments import Count, checked
+
+from .plan import Plan, placed, side_by_side
 from .ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 
-def hierarchical_all_reduce(n: int, size: int) -> Plan:
+@checked
+def hierarchical_all_reduce(n: Count, size: Count) -> Plan:
     """Plan a reduce-scatter in groups of `size` neighbours, an all-reduce across, an all-gather.
 
     Across the groups, the first ranks of all groups form a ring, the second ones another, and so
     on, each for its own 1/size of the buffer. Errors: ValueError for groups that do not fit.
     """
-    if size < 1 or checked(n) % size:
+    if n % size:
         fitting = ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
         raise ValueError(f"{n} ranks do not split into groups of {size}; use groups of {fitting}")
     groups = n // size

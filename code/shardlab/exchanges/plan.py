@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
+from shardlab.arguments import Count, Integer, checked, within
+
 ADD, COPY = "add", "copy"
 
 
@@ -22,7 +24,7 @@ class Move(NamedTuple):
     to: int
     pieces: range
     action: str  # ADD or COPY
-    shift: int = 0  # how many places further on the pieces land
+    shift: Integer = 0  # how many places further on the pieces land
 
     @property
     def landing(self) -> range:
@@ -36,16 +38,27 @@ Held = list[list[Cell]]  # [rank][piece]
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Plan:
     """What all ranks do in one collective."""
 
     name: str
-    num_ranks: int
-    num_pieces: int
+    num_ranks: Count
+    num_pieces: Count
     steps: list[Moves]
 
+    def __post_init__(self) -> None:
+        ranks = self.num_ranks
+        last = self.num_pieces
+        for move in chain.from_iterable(self.steps):
+            source, to, pieces, _, shift = move
+            fits = pieces.stop <= last and 0 <= pieces.start + shift <= last - len(pieces)
+            if not (fits and source < ranks > to):
+                raise ValueError(f"{move} does not fit {last} pieces on {ranks} ranks")
 
-def cuts(length: int, num_pieces: int) -> list[int]:
+
+@checked
+def cuts(length: int, num_pieces: Count) -> list[int]:
     """Return where the pieces of a buffer begin, and where the last one ends.
 
     Where `length` does not divide, the first pieces are longer by one: 7 in 3 pieces give
@@ -58,6 +71,7 @@ def cuts(length: int, num_pieces: int) -> list[int]:
 # ---- what every rank holds -----------------------------------------------------------------------
 
 
+@checked
 def everyones(plan: Plan) -> Held:
     """Fill every piece of each rank with its own numbers, as before an all-reduce.
 
@@ -66,6 +80,7 @@ def everyones(plan: Plan) -> Held:
     return [[(rank,)] * plan.num_pieces for rank in range(plan.num_ranks)]
 
 
+@checked
 def one_piece_each(plan: Plan) -> Held:
     """Give piece r to rank r and nothing else, as before an all-gather.
 
@@ -76,18 +91,26 @@ def one_piece_each(plan: Plan) -> Held:
     return [[(rank,) if piece == rank else () for piece in pieces] for rank in ranks]
 
 
+@checked
 def only(plan: Plan, rank: int = 0) -> Held:
     """Give everything to `rank` and nothing to the others, as before a broadcast.
 
     2 ranks with 3 pieces hold [[(0,), (0,), (0,)], [(), (), ()]].
     """
+    within("rank", rank, plan.num_ranks)
     held: Held = [[()] * plan.num_pieces for _ in range(plan.num_ranks)]
     held[rank] = [(rank,)] * plan.num_pieces
     return held
 
 
+@checked
 def contents(plan: Plan, start: Held) -> list[Held]:
     """List what every rank holds before the first step, which is `start`, and after each step."""
+    if len(start) != plan.num_ranks or any(len(row) != plan.num_pieces for row in start):
+        raise ValueError(
+            f"start must hold {plan.num_pieces} pieces for each of {plan.num_ranks} ranks, "
+            "as `everyones` does"
+        )
     found = [start]
     for step in plan.steps:
         before = found[-1]
@@ -96,11 +119,12 @@ def contents(plan: Plan, start: Held) -> list[Held]:
             for piece, place in zip(move.pieces, move.landing, strict=True):
                 own = before[move.to][place] if move.action == ADD else ()
                 received = before[move.source][piece]
-                after[move.to][place] = tuple(sorted(own + received))
+                after[move.to][place] = tuple(sorted([*own, *received]))
         found.append(after)
     return found
 
 
+@checked
 def in_words(plan: Plan, rank: int) -> list[str]:
     """Say what `rank` does in every step, a line each."""
     lines = []
@@ -123,23 +147,27 @@ def _named(pieces: range) -> str:
 # ---- plans made of plans -------------------------------------------------------------------------
 
 
+@checked
 def rooted(plan: Plan, root: int) -> Plan:
     """Turn a plan for rank 0 into one for `root`: rank r does what rank r - root did.
 
     Errors: ValueError for a rank that does not exist.
     """
     n = plan.num_ranks
-    if not 0 <= root < n:
-        raise ValueError(f"rank {root} is not one of {n} ranks; use 0 to {n - 1}")
+    within("root", root, n)
     ranks = [(rank + root) % n for rank in range(n)]
     return replace(plan, steps=placed(plan, ranks))
 
 
-def placed(plan: Plan, ranks: Sequence[int], first: int = 0, width: int = 1) -> list[Moves]:
+@checked
+def placed(plan: Plan, ranks: Sequence[int], first: int = 0, width: Count = 1) -> list[Moves]:
     """Return the steps of `plan` on the ranks and the pieces of a larger plan.
 
     ranks: ranks[r] does what rank r did. Piece p becomes the `width` pieces from first + width * p.
     """
+
+    if len(ranks) != plan.num_ranks:
+        raise ValueError(f"ranks={list(ranks)} must name {plan.num_ranks} ranks, as the plan has")
 
     def place(move: Move) -> Move:
         start = first + width * move.pieces.start
@@ -151,18 +179,13 @@ def placed(plan: Plan, ranks: Sequence[int], first: int = 0, width: int = 1) -> 
     return [[place(move) for move in step] for step in plan.steps]
 
 
+@checked
 def side_by_side(plans: Iterable[list[Moves]]) -> list[Moves]:
     """Merge the steps of equally long plans of different ranks, which run at the same time."""
     return [list(chain.from_iterable(steps)) for steps in zip(*plans, strict=True)]
 
 
-def checked(n: int) -> int:
-    """Return `n`, a number of ranks. Errors: ValueError where it is less than 1."""
-    if n < 1:
-        raise ValueError(f"a collective needs ranks, got {n}; use at least 1")
-    return n
-
-
-def powers(n: int) -> list[int]:
+@checked
+def powers(n: Count) -> list[int]:
     """Return 1, 2, 4 ... below `n`."""
-    return [2**k for k in range((checked(n) - 1).bit_length())]
+    return [2**k for k in range((n - 1).bit_length())]

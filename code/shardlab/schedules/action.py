@@ -7,8 +7,10 @@ chunk numbered from the model's side: part 0 takes the tokens, the last part end
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
+
+from shardlab.arguments import Count, checked
 
 KINDS = {
     "F": "forward",
@@ -44,6 +46,7 @@ class Action(NamedTuple):
         return str(self)
 
 
+@checked
 def parse(text: str) -> list[Action]:
     """Read actions from a line such as "F0 F1 B0 B1". Errors: ValueError for any other word."""
     return [_parsed(word) for word in text.split()]
@@ -58,6 +61,7 @@ def _parsed(word: str) -> Action:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Schedule:
     """What every stage does, and which parts of the model it holds.
 
@@ -66,7 +70,7 @@ class Schedule:
 
     name: str
     orders: tuple[tuple[Action, ...], ...]  # one for each stage
-    num_microbatches: int
+    num_microbatches: Count
     parts: Parts
 
     def __post_init__(self) -> None:
@@ -127,8 +131,26 @@ class Schedule:
         if action.kind == "W":
             return None
         direction = 1 if action.kind == "F" else -1
-        part = self.parts[stage][action.chunk] + direction * offset
+        try:
+            part = self.parts[stage][action.chunk] + direction * offset
+        except IndexError:
+            raise ValueError(
+                f"stage={stage} of {self.num_stages} stages does not hold chunk={action.chunk} of "
+                f"{self.num_chunks} chunks"
+            ) from None
         return part if 0 <= part < self.num_parts else None
+
+    def check_actions(self) -> None:
+        """Raise ValueError for an action whose kind, microbatch or chunk the schedule lacks."""
+        microbatches = self.num_microbatches
+        chunks = self.num_chunks
+        for action in chain.from_iterable(self.orders):
+            kind, microbatch, chunk, _ = action
+            if kind not in KINDS or microbatch >= microbatches or chunk >= chunks:
+                raise ValueError(
+                    f"{action} is none of the actions {', '.join(KINDS)} with {microbatches} "
+                    f"microbatches and {chunks} chunks"
+                )
 
     def forward_only(self) -> "Schedule":
         """Return the same schedule without its backwards, for inference."""
@@ -142,13 +164,15 @@ class Schedule:
         return "\n".join(f"stage {stage}: {row}" for stage, row in enumerate(rows))
 
 
-def loop(num_stages: int, num_chunks: int = 1) -> Parts:
+@checked
+def loop(num_stages: Count, num_chunks: Count = 1) -> Parts:
     """Deal the parts to the stages in rounds: 2 stages with 2 chunks hold ((0, 2), (1, 3))."""
     num_parts = num_stages * num_chunks
     return tuple(tuple(range(stage, num_parts, num_stages)) for stage in range(num_stages))
 
 
-def vee(num_stages: int) -> Parts:
+@checked
+def vee(num_stages: Count) -> Parts:
     """Deal the parts down the stages and back up: 2 stages hold ((0, 3), (1, 2)).
 
     The first stage has both ends of the model.

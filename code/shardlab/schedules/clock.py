@@ -4,23 +4,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from shardlab.arguments import Exact, checked
+
 from .action import Action, Schedule
 from .instructions import blocks
 from .rules import problems
 
 # Durations of one action of each kind. A missing B takes I + W, a missing F&B (a joined pair) F +
 # B.
-Durations = Mapping[str, Any]
+Durations = Mapping[str, Exact]
 Times = list[list[tuple[Any, Any]]]  # [stage][action] -> (start, end)
 TICKS: Durations = {"F": 1, "B": 1, "I": 1, "W": 1}
 
 
+@checked
 def times(
     schedule: Schedule,
     durations: Durations | Sequence[Durations] = TICKS,
     *,
-    latency: Any = 0,
-    transfer: Any = 0,
+    latency: Exact = 0,
+    transfer: Exact = 0,
     overlap: bool = True,
 ) -> Times:
     """Compute start and end of every action, exactly for exact numbers such as int and Fraction.
@@ -32,6 +35,7 @@ def times(
 
     Linear in the number of actions. Errors: ValueError for a deadlock or a missing duration.
     """
+    schedule.check_actions()
     sending = _Sending(transfer, latency, overlap)
     clock = _Clock(schedule, _complete(schedule, durations), sending)
     while clock.ready:
@@ -186,6 +190,7 @@ def _filled(given: Durations, needed: set[str]) -> Durations:
     return full
 
 
+@checked
 def picture(schedule: Schedule, durations: Durations = TICKS) -> str:
     """Draw the schedule on a clock, one column a tick, as the docstrings of the schedules do."""
     texts = [str(action) for order in schedule.orders for action in order]

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from shardlab.arguments import Integer, checked, within
+
 from .action import Action, Schedule
 
 
@@ -12,8 +14,8 @@ class Instruction(NamedTuple):
 
     verb: str  # "receive", "compute" or "send"
     action: Action  # the one computed here, or whose input is received, or whose result is sent
-    peer: int = -1  # the stage to receive from, or to send to; -1: no message
-    part: int = -1  # the part of the model that needs the message
+    peer: Integer = -1  # the stage to receive from, or to send to; -1: no message
+    part: Integer = -1  # the part of the model that needs the message
 
     @property
     def message(self) -> tuple[bool, int, int]:
@@ -21,8 +23,10 @@ class Instruction(NamedTuple):
         return self.action.kind == "F", self.part, self.action.microbatch
 
 
+@checked
 def instructions(schedule: Schedule, stage: int) -> list[Instruction]:
     """Write the obvious program of `stage`: receive when you need it, send when you have it."""
+    within("stage", stage, schedule.num_stages)
     program: list[Instruction] = []
     for block in blocks(schedule.orders[stage]):
         for action in block:
@@ -34,6 +38,7 @@ def instructions(schedule: Schedule, stage: int) -> list[Instruction]:
     return program
 
 
+@checked
 def receives(schedule: Schedule, stage: int, action: Action) -> list[Instruction]:
     """Return the receive that `action` needs, or [] if it needs nothing from another stage."""
     source = schedule.source(stage, action)
@@ -44,6 +49,7 @@ def receives(schedule: Schedule, stage: int, action: Action) -> list[Instruction
     return [] if home == stage else [Instruction("receive", action, home, part)]
 
 
+@checked
 def sends(schedule: Schedule, stage: int, action: Action) -> list[Instruction]:
     """Return the send of the result of `action`, or [] if no other stage needs it."""
     target = schedule.target(stage, action)
@@ -53,6 +59,7 @@ def sends(schedule: Schedule, stage: int, action: Action) -> list[Instruction]:
     return [] if home == stage else [Instruction("send", action, home, target)]
 
 
+@checked
 def blocks(order: Sequence[Action]) -> list[tuple[Action, ...]]:
     """Group `order` into blocks: joined actions together, all others one by one."""
     starts = [place for place, action in enumerate(order) if not action.joined]
@@ -60,6 +67,7 @@ def blocks(order: Sequence[Action]) -> list[tuple[Action, ...]]:
     return [tuple(order[start:end]) for start, end in edges]
 
 
+@checked
 def deadlock(schedule: Schedule, *, blocking: bool = False) -> str:
     """Say why the schedule stops before its end when every stage follows its `instructions`, or "".
 
@@ -70,6 +78,7 @@ def deadlock(schedule: Schedule, *, blocking: bool = False) -> str:
     return stuck(programs, blocking=blocking)
 
 
+@checked
 def stuck(programs: Sequence[Sequence[Instruction]], *, blocking: bool = False) -> str:
     """Say which stages of `programs` wait for each other, or "" when all reach their end."""
     at = [0] * len(programs)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from shardlab.arguments import Count, checked
+
 from . import classic, v_shaped, zero_bubble
 from .action import Action, Schedule, loop, vee
 
@@ -21,21 +23,17 @@ SCHEDULES: dict[str, Order] = {
 V_SHAPED = {"ZB-V", "DualPipe-V"}
 
 
+@checked
 def make(
-    name: str, num_stages: int, num_microbatches: int, num_chunks: int | None = None
+    name: str, num_stages: Count, num_microbatches: Count, num_chunks: Count | None = None
 ) -> Schedule:
     """Make the schedule `name` for any number of stages and of microbatches.
 
     num_chunks: of each stage, for "interleaved" (None: 2). V-shaped schedules have 2, all others 1.
-    Errors: ValueError for an unknown name, an empty pipeline, or chunks the schedule does not have.
+    Errors: ValueError for an unknown name, or chunks that the schedule does not have.
     """
     if name not in SCHEDULES:
         raise ValueError(f"no schedule is called {name!r}; known: {', '.join(SCHEDULES)}")
-    if num_stages < 1 or num_microbatches < 1:
-        raise ValueError(
-            f"{num_stages} stages with {num_microbatches} microbatches do nothing; "
-            "use at least 1 of each"
-        )
     chunks = _chunks(name, num_chunks)
     order: Callable[..., Any] = SCHEDULES[name]
     if name == "interleaved":
@@ -54,9 +52,9 @@ def _chunks(name: str, wanted: int | None) -> int:
     own = 2 if name in V_SHAPED else 1
     if name == "interleaved":
         own = 2 if wanted is None else wanted
-    if wanted not in (None, own) or own < 1:
+    if wanted not in (None, own):
         raise ValueError(
             f"{name} with {wanted} chunks on each stage: only interleaved has a choice, "
-            f"of 1 or more; {name} has {max(1, own)}"
+            f"of 1 or more; {name} has {own}"
         )
     return own

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from shardlab.arguments import checked
+
 from .action import Schedule
 from .clock import Times, times
 from .instructions import Instruction, receives, sends
@@ -35,6 +37,7 @@ class _Line:
         return self.when, self.computes, self.number
 
 
+@checked
 def plan(schedule: Schedule) -> list[list[Instruction]]:
     """Write a program for each stage.
 

@@ -1,5 +1,7 @@
 """Why an order of actions cannot be right, in words, before anything runs."""
 
+from shardlab.arguments import checked
+
 from .action import KINDS, Action, Schedule
 from .instructions import deadlock
 
@@ -9,6 +11,7 @@ Bare = tuple[str, int, int]  # (kind, microbatch, chunk): an action, whether joi
 SHOWN = 5  # problems in an error message
 
 
+@checked
 def check(schedule: Schedule) -> Schedule:
     """Return `schedule` if it can run. Errors: ValueError with its `problems`."""
     found = problems(schedule)
@@ -18,6 +21,7 @@ def check(schedule: Schedule) -> Schedule:
     return schedule
 
 
+@checked
 def problems(schedule: Schedule) -> list[str]:
     """List what is wrong: W3 before I3 on stage 2, no B0 on stage 1, a deadlock; [] for nothing."""
     found: list[str] = []

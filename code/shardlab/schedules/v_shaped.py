@@ -6,9 +6,12 @@ on one rank.
 
 from collections import Counter
 
+from shardlab.arguments import Count, checked, within
+
 from .action import Action
 
 
+@checked
 class Draft:
     """An order while it is written; each chunk takes its microbatches by rising number."""
 
@@ -59,7 +62,8 @@ class Draft:
         return kept
 
 
-def zb_v(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
+@checked
+def zb_v(stage: int, num_stages: Count, num_microbatches: Count) -> list[Action]:
     """Order one stage of ZB-V: like ZB-H2, with the memory of 1F1B.
 
     Qi et al. 2023, https://arxiv.org/abs/2401.10241, section 6.
@@ -69,6 +73,7 @@ def zb_v(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
         stage 0: F0   F1   F2   F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0   W0   F2.1 I2.1 W2.1 I1   W1   I2   W2
         stage 1:      F0   F0.1 F1   F1.1 I0.1 W0.1 F2   I0   W0   F2.1 I1.1 W1.1 I1   I2.1 I2   W1   W2.1 W2
     """
+    within("stage", stage, num_stages)
     before = stage
     after = num_stages - 1 - stage
     total = max(num_microbatches, 2 * num_stages - 1)
@@ -84,7 +89,8 @@ def zb_v(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
     return draft.first(num_microbatches)
 
 
-def dualpipe_v(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
+@checked
+def dualpipe_v(stage: int, num_stages: Count, num_microbatches: Count) -> list[Action]:
     """Order one stage of DualPipe-V: DualPipe cut in half by Sea AI Lab.
 
     DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437; the cut: https://hackmd.io/@ufotalent/r1lVXsa9Jg;
@@ -98,6 +104,7 @@ def dualpipe_v(stage: int, num_stages: int, num_microbatches: int) -> list[Actio
         stage 0: F0   F1   F2   F0.1 I0.1 W0.1 F1.1 B1.1      F2.1 &B0  B2.1 B1        I2   W2
         stage 1:      F0   F0.1 F1   F1.1 F2   B0.1 F2.1 &B0  B1.1 B1        B2.1 B2
     """
+    within("stage", stage, num_stages)
     before = stage
     after = num_stages - 1 - stage
     total = max(num_microbatches, 2 * num_stages)

@@ -8,10 +8,13 @@ nothing but their I, and only the optimizer needs them: they fill what would be 
 
 from collections import deque
 
+from shardlab.arguments import Count, checked, within
+
 from .action import Action
 
 
-def zb_h1(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
+@checked
+def zb_h1(stage: int, num_stages: Count, num_microbatches: Count) -> list[Action]:
     """Order one stage of ZB-H1 (section 2.1): the memory of 1F1B and a third of its bubble.
 
     That is its bubble when F, I and W take equally long.
@@ -25,7 +28,8 @@ def zb_h1(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
     return handmade(stage, num_stages, num_microbatches, depth=1)
 
 
-def zb_h2(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
+@checked
+def zb_h2(stage: int, num_stages: Count, num_microbatches: Count) -> list[Action]:
     """Order one stage of ZB-H2 (section 2.2): no stage ever waits, for nearly twice the memory.
 
     That holds when F, I and W take equally long. The stages begin and end one after the other, so
@@ -41,12 +45,14 @@ def zb_h2(stage: int, num_stages: int, num_microbatches: int) -> list[Action]:
     return handmade(stage, num_stages, num_microbatches, depth=2)
 
 
-def handmade(stage: int, num_stages: int, num_microbatches: int, depth: int) -> list[Action]:
+@checked
+def handmade(stage: int, num_stages: Count, num_microbatches: Count, depth: int) -> list[Action]:
     """Order one stage of a handmade schedule of the paper.
 
     A stage runs `depth` forwards ahead for each stage after it, and `depth` W late for each stage
     before it.
     """
+    within("stage", stage, num_stages)
     ahead = depth * (num_stages - 1 - stage)
     late = depth * stage
     order = [Action("F", m) for m in range(min(ahead, num_microbatches))]

@@ -216,11 +216,11 @@ def test_bad_input_is_refused(collective):
 
 
 def test_bad_measurements_and_servers_are_refused():
-    with pytest.raises(ValueError, match="measure longer"):
+    with pytest.raises(ValueError, match="seconds=0 must be a finite number above 0"):
         collectives.bus_bandwidth(1, 0, 2)
     with pytest.raises(ValueError, match=r"no factor for 'gather'; known: all_reduce, reduce_scatter"):
         collectives.bus_bandwidth(1, 1, 2, "gather")
     with pytest.raises(ValueError, match="6 ranks do not split into groups of 4; use a divisor of 6"):
         collectives.hierarchical_all_reduce(1, 6, 4)
-    with pytest.raises(ValueError, match="at least 1 GPU and 1 network card"):
+    with pytest.raises(ValueError, match="must be a whole number of at least 1"):
         collectives.ring_through_servers(LINK, LINK, gpus=8, cards=0)

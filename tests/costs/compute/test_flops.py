@@ -182,7 +182,7 @@ def test_causal_attention_looks_at_half_the_pairs_and_the_diagonal():
 def test_bad_input_is_refused():
     spec = TransformerSpec(**SIZES)
     for changes, message in [
-        ({"batch": 0}, "is empty"),
+        ({"batch": 0}, "batch=0 must be a whole number of at least 1"),
         ({"sequence": 25}, "use at most 24"),
         ({"attention": "sparse"}, "known: full, causal"),
     ]:

@@ -123,10 +123,10 @@ def test_bytes_follow_the_precision():
 
 def test_bad_input_is_refused():
     for call, message in [
-        (lambda: roofline.matmul(0, 4, 4), "use sizes of at least 1"),
-        (lambda: roofline.attainable(-1, H100), "at least 0 FLOP/byte"),
+        (lambda: roofline.matmul(0, 4, 4), "m=0 must be a whole number of at least 1"),
+        (lambda: roofline.attainable(-1, H100), "intensity=-1 must be a finite number of at least 0"),
         (lambda: roofline.ridge(hardware.chip("V100 SXM2 32 GB"), "bf16"), "use fp32, fp16"),
-        (lambda: roofline.layer(models.published("GPT-2 XL").spec, batch=0, sequence=8), "is empty"),
+        (lambda: roofline.layer(models.published("GPT-2 XL").spec, batch=0, sequence=8), "batch=0 must be"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

@@ -101,5 +101,5 @@ def test_the_loss_by_hand():
 @pytest.mark.parametrize("budget", [0, -1.0, math.inf, math.nan])
 def test_an_impossible_budget_is_refused(budget):
     for law in scaling_laws.LAWS.values():
-        with pytest.raises(ValueError, match="a finite number of FLOPs above 0"):
+        with pytest.raises(ValueError, match="must be a finite number above 0"):
             law(budget)

@@ -141,8 +141,8 @@ def test_the_timeline_is_the_step():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ranks": 0}, "must be at least 1"),
-        ({"batch_per_rank": 0}, "is empty"),
+        ({"ranks": 0}, "ranks=0 must be a whole number of at least 1"),
+        ({"batch_per_rank": 0}, "batch_per_rank=0 must be a whole number of at least 1"),
         ({"sequence": 2048}, "use at most 1024"),
         ({"num_microbatches": 3}, "use a divisor of 8"),
         ({"utilisation": 40}, r"use 0\.4 for 40 %"),

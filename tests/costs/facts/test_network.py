@@ -111,7 +111,7 @@ def test_impossible_clusters_are_refused():
         nodes.cluster("Two RTX 4090", 2)
     with pytest.raises(ValueError, match=r"no network card"):
         nodes.node("Two RTX 4090").card(0)
-    with pytest.raises(ValueError, match="2 x tree has the GPUs 0 to 7, not 8"):
+    with pytest.raises(ValueError, match="gpu=8 must be a whole number from 0 to 7"):
         Cluster(node=tree(), num_nodes=2).path(0, 8)
     with pytest.raises(ValueError, match=r"the node 'DGX H1000'; known: DGX-1V, .*DGX H100"):
         nodes.cluster("DGX H1000")

@@ -71,8 +71,8 @@ def test_each_generation_of_pcie_halves_the_transfers():
 
 def test_bad_input_is_refused():
     for changes, message in [
-        ({"tokens": 0}, "a step needs more than 0"),
-        ({"loads": 0}, "a step needs more than 0"),
+        ({"tokens": 0}, "tokens=0 must be a finite number above 0"),
+        ({"loads": 0}, "loads=0 must be a whole number of at least 1"),
         ({"update": "moon"}, "use one of host, chip"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -206,9 +206,9 @@ def test_messages_of_data_parallelism():
 def test_bad_input_is_refused():
     for call, message in [
         (lambda: memory.model_states(1e9, zero=4), "stages 0, 1, 2, 3, not 4"),
-        (lambda: memory.model_states(1e9, dp=0), "at least 0 parameters on at least 1 rank"),
-        (lambda: memory.model_states(-1), "at least 0 parameters on at least 1 rank"),
-        (lambda: memory.per_rank(Training(spec=GPT), 1), "no stage 1 of pp=1"),
+        (lambda: memory.model_states(1e9, dp=0), "dp=0 must be a whole number of at least 1"),
+        (lambda: memory.model_states(-1), "num_parameters=-1 must be a finite number of at least 0"),
+        (lambda: memory.per_rank(Training(spec=GPT), 1), "stage=1 must be 0"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

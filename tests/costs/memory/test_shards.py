@@ -73,7 +73,7 @@ def test_stages_hold_what_stands_at_their_ends():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="no stage 2 of pp=2; use 0 to 1"):
+    with pytest.raises(ValueError, match="stage=2 must be a whole number from 0 to 1"):
         shards.parameters(SMALL, Layout(pp=2), 2)
     with pytest.raises(ValueError, match="use tp = 1, 2, 6"):
         shards.parameters(SMALL, Layout(tp=5))

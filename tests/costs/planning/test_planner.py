@@ -1,6 +1,8 @@
 """The planner tries every plan, ranks it as step and memory do, and gives a reason for each failure."""
 
 import functools
+import math
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -309,3 +311,49 @@ def test_published_models_have_their_published_layouts_in_reach():
     for name, study in studies.STUDIES.items():
         assert study.theirs(studied(name)) is not None
         assert models.num_parameters(study.question.spec) > 100e9
+
+
+# ---- what it refuses -----------------------------------------------------------------------------------------------
+
+OPEN = Question(spec=models.published("GPT-3 175B").spec, cluster=nodes.cluster("DGX H100", 128), batch=8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": -8}, "batch=-8 must be a whole number of at least 1"),
+        ({"batch": 16.0}, "batch=16.0 must be a whole number of at least 1"),
+        ({"context": (-1,)}, "context=(-1,) must be a list or a tuple, each item a whole number of at least 1"),
+        ({"context": (0,)}, "context=(0,) must be a list or a tuple, each item a whole number of at least 1"),
+        ({"context": ()}, "context and sequence_parallel must name at least one choice each"),
+        ({"schedules": ("ZB-H1",)}, "schedules=('ZB-H1',) must be some of 1F1B, GPipe, interleaved, naive"),
+        ({"zero": (4,)}, "zero=(4,) must be some of 0, 1, 2, 3"),
+        ({"recomputations": ()}, "recomputations=() must be some of none, selective, full"),
+        ({"sequence": 4096}, "use at most 2048"),
+        ({"headroom": math.nan}, "headroom=nan must be a finite number of at least 0"),
+    ],
+)
+def test_a_question_without_an_answer_is_refused(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(OPEN, **changes)
+
+
+def test_a_search_that_would_not_end_is_refused_with_the_way_out():
+    for batch, message in [
+        (735_134_400, "up to 2,580,480 plans, and a search tries at most 2,000,000; leave fewer choices open"),
+        (10**12, "batch=1000000000000 sequences on 1024 GPUs have too many divisors to try; use at most 1,000,000,000"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            planner.search(replace(OPEN, batch=batch))
+
+
+def test_a_batch_of_a_hundred_million_is_searched():
+    """It has as many plans as a small batch with as many divisors."""
+    found = planner.search(replace(OPEN, cluster=nodes.cluster("DGX H100"), batch=10**8))
+    assert found.count > 30_000
+
+
+def test_no_plan_has_a_choice_that_does_not_exist():
+    found = planner.search(replace(OPEN, cluster=nodes.cluster("DGX H100")))
+    with pytest.raises(ValueError, match="a plan has no tensor; use seconds, nbytes, tp, "):
+        found.where(tensor=8)

@@ -200,7 +200,7 @@ def test_ranks_send_what_is_predicted():
     [
         ({"tp": 7}, "do not split over tp=7; use tp = 1, 2, 3, 4, 6, 8"),
         ({"regather": True}, "use it with sequence_parallel=True"),
-        ({"utilisation": 56}, r"use 0\.5 for 50 %"),
+        ({"utilisation": 56}, "must be a share of the peak, above 0 and at most 1"),
         ({"link_utilisation": 0}, "share of the peak"),
         ({"sequence": 4096}, "use at most 2048"),
         ({"sequence_parallel": True, "sequence": 100}, "use a multiple of 8"),

@@ -329,7 +329,7 @@ def test_ranks_need_gpus_of_their_own():
         replay(events, uniform(2))
     with pytest.raises(ValueError, match="ranks 0 and 2 are both placed on GPU 1"):
         replay(events, uniform(3), placement=[1, 0, 1])
-    with pytest.raises(ValueError, match="the GPUs 0 to 2, not 7"):
+    with pytest.raises(ValueError, match="gpu=7 must be a whole number from 0 to 2"):
         replay(events, uniform(3), placement=[1, 0, 7])
     with pytest.raises(ValueError, match="names 2 GPUs, the trace has a rank 2"):
         replay(events, uniform(3), placement=[1, 0])

@@ -90,7 +90,7 @@ def test_nonsense_is_refused():
     for gpus in ([], [1, 1]):
         with pytest.raises(ValueError, match="visits every GPU once"):
             traffic.rings(cluster, gpus)
-    with pytest.raises(ValueError, match="the GPUs 0 to 7, not 8"):
+    with pytest.raises(ValueError, match="gpu=8 must be a whole number from 0 to 7"):
         traffic.rings(cluster, [0, 8])
 
 

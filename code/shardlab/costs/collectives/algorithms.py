@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, log2
 
+from shardlab.arguments import Count, checked
+
 from ..facts.hardware import Link
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Cost:
     """The cost of one collective. Bytes are of one direction."""
 
@@ -48,52 +51,53 @@ class Cost:
 # ---- all-reduce ----------------------------------------------------------------------------------
 
 
-def parameter_server(nbytes: float, ranks: int) -> Cost:
+@checked
+def parameter_server(nbytes: float, ranks: Count) -> Cost:
     """All-reduce naively: one rank receives every buffer and sends the result back to each rank.
 
     Everything crosses that rank's link, so the time grows with n (Li et al. 2014, OSDI, spread the
     server over many machines for this reason). A separate server would carry n instead of n-1
     buffers each way.
     """
-    check(nbytes, ranks)
     others = ranks - 1
     one_way = others * nbytes
     return Cost(steps=2 * others, serial=2 * one_way, sent=one_way, received=one_way)
 
 
-def binomial_all_reduce(nbytes: float, ranks: int) -> Cost:
+@checked
+def binomial_all_reduce(nbytes: float, ranks: Count) -> Cost:
     """All-reduce up a binomial tree and down: the whole buffer at each of 2 ceil(log2(n)) steps."""
-    check(nbytes, ranks)
     steps = _log(ranks)
     one_way = steps * nbytes
     return Cost(steps=2 * steps, serial=2 * one_way, sent=one_way, received=one_way)
 
 
-def ring_all_reduce(nbytes: float, ranks: int) -> Cost:
+@checked
+def ring_all_reduce(nbytes: float, ranks: Count) -> Cost:
     """All-reduce by reduce-scatter and all-gather on a ring: a rank sends 2(n-1)/n of the
     buffer.
     """
     return reduce_scatter(nbytes, ranks) + all_gather(nbytes, ranks)
 
 
-def recursive_doubling_all_reduce(nbytes: float, ranks: int) -> Cost:
+@checked
+def recursive_doubling_all_reduce(nbytes: float, ranks: Count) -> Cost:
     """All-reduce by swapping the whole buffer with partners at distance 1, 2, 4, ...
 
     If n is not a power of two, two more steps are needed.
     """
-    check(nbytes, ranks)
     swaps, folded = _core(ranks)
     steps = swaps + 2 * folded
     one_way = (swaps + folded) * nbytes
     return Cost(steps=steps, serial=steps * nbytes, sent=one_way, received=one_way)
 
 
-def halving_doubling_all_reduce(nbytes: float, ranks: int) -> Cost:
+@checked
+def halving_doubling_all_reduce(nbytes: float, ranks: Count) -> Cost:
     """All-reduce as Rabenseifner does: swap halves of halves, then go the way back.
 
     If n is not a power of two, the buffer travels twice more.
     """
-    check(nbytes, ranks)
     swaps, folded = _core(ranks)
     share = 2 * (1 - 2**-swaps) * nbytes
     one_way = share + folded * nbytes
@@ -101,14 +105,14 @@ def halving_doubling_all_reduce(nbytes: float, ranks: int) -> Cost:
     return Cost(steps=2 * (swaps + folded), serial=serial, sent=one_way, received=one_way)
 
 
-def hierarchical_all_reduce(nbytes: float, ranks: int, size: int) -> tuple[Cost, Cost]:
+@checked
+def hierarchical_all_reduce(nbytes: float, ranks: Count, size: Count) -> tuple[Cost, Cost]:
     """All-reduce inside groups of `size` neighbours, and across them: rings on both levels.
 
     Return one cost for each level, because their links differ. Errors: ValueError for groups that
     do not fit.
     """
-    check(nbytes, ranks)
-    if size < 1 or ranks % size:
+    if ranks % size:
         raise ValueError(
             f"{ranks} ranks do not split into groups of {size}; use a divisor of {ranks}"
         )
@@ -116,7 +120,8 @@ def hierarchical_all_reduce(nbytes: float, ranks: int, size: int) -> tuple[Cost,
     return inside, ring_all_reduce(nbytes / size, ranks // size)
 
 
-def tree_all_reduce(nbytes: float, ranks: int) -> Cost:
+@checked
+def tree_all_reduce(nbytes: float, ranks: Count) -> Cost:
     """All-reduce as NCCL's trees do: sums go up a binary tree, the result comes down.
 
     Two trees carry half of the buffer each, in small pieces. An inner rank of one tree is a leaf of
@@ -125,7 +130,6 @@ def tree_all_reduce(nbytes: float, ranks: int) -> Cost:
     doi:10.1016/j.parco.2009.09.001; in NCCL since 2.4,
     https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/
     """
-    check(nbytes, ranks)
     carried = 2 * nbytes if ranks > 1 else 0.0
     return Cost(steps=2 * ceil(log2(ranks)), serial=carried, sent=carried, received=carried)
 
@@ -139,7 +143,8 @@ ALL_REDUCES: dict[str, Callable[[float, int], Cost]] = {
 }
 
 
-def all_reduce_seconds(nbytes: float, ranks: int, link: Link) -> float:
+@checked
+def all_reduce_seconds(nbytes: float, ranks: Count, link: Link) -> float:
     """Time the faster of ring and tree, as NCCL chooses.
 
     The ring is faster for long messages, the tree for many ranks.
@@ -153,17 +158,20 @@ def all_reduce_seconds(nbytes: float, ranks: int, link: Link) -> float:
 # ---- other collectives ---------------------------------------------------------------------------
 
 
-def reduce_scatter(nbytes: float, ranks: int) -> Cost:
+@checked
+def reduce_scatter(nbytes: float, ranks: Count) -> Cost:
     """Reduce-scatter on a ring; nbytes is the whole buffer, of which each rank keeps 1/n."""
     return _ring(nbytes, ranks)
 
 
-def all_gather(nbytes: float, ranks: int) -> Cost:
+@checked
+def all_gather(nbytes: float, ranks: Count) -> Cost:
     """All-gather on a ring; nbytes is the whole buffer, to which each rank contributes 1/n."""
     return _ring(nbytes, ranks)
 
 
-def all_to_all(nbytes: float, ranks: int) -> Cost:
+@checked
+def all_to_all(nbytes: float, ranks: Count) -> Cost:
     """Exchange pairwise.
 
     Nbytes is a rank's whole buffer, of which it sends 1/n to every other rank.
@@ -171,23 +179,24 @@ def all_to_all(nbytes: float, ranks: int) -> Cost:
     return _ring(nbytes, ranks)
 
 
-def broadcast(nbytes: float, ranks: int) -> Cost:
+@checked
+def broadcast(nbytes: float, ranks: Count) -> Cost:
     """Broadcast down a binomial tree: the number of ranks with the buffer doubles at each step."""
-    check(nbytes, ranks)
     steps = _log(ranks)
     serial = steps * nbytes
     return Cost(steps=steps, serial=serial, sent=serial, received=nbytes if ranks > 1 else 0.0)
 
 
-def reduce(nbytes: float, ranks: int) -> Cost:
+@checked
+def reduce(nbytes: float, ranks: Count) -> Cost:
     """Reduce up the same tree: the root receives the most."""
-    check(nbytes, ranks)
     steps = _log(ranks)
     serial = steps * nbytes
     return Cost(steps=steps, serial=serial, sent=nbytes if ranks > 1 else 0.0, received=serial)
 
 
-def scatter_all_gather_broadcast(nbytes: float, ranks: int) -> Cost:
+@checked
+def scatter_all_gather_broadcast(nbytes: float, ranks: Count) -> Cost:
     """Broadcast long messages: the root scatters 1/n to each rank, then a ring gathers."""
     pieces = (min(2**k, ranks - 2**k) for k in range(_log(ranks)))  # of each step down the tree
     dealt = max(pieces, default=0) / ranks * nbytes
@@ -196,7 +205,8 @@ def scatter_all_gather_broadcast(nbytes: float, ranks: int) -> Cost:
     return scatter + all_gather(nbytes, ranks)
 
 
-def barrier(ranks: int) -> Cost:
+@checked
+def barrier(ranks: Count) -> Cost:
     """Synchronize by dissemination.
 
     A message has one byte, because some networks send no empty one.
@@ -206,26 +216,16 @@ def barrier(ranks: int) -> Cost:
 
 
 def _ring(nbytes: float, ranks: int) -> Cost:
-    check(nbytes, ranks)
     part = nbytes * (ranks - 1) / ranks
     return Cost(steps=ranks - 1, serial=part, sent=part, received=part)
 
 
 def _log(ranks: int) -> int:
     """Return ceil(log2(ranks)), exactly."""
-    check(0, ranks)
-    return (int(ranks) - 1).bit_length()
+    return (ranks - 1).bit_length()
 
 
 def _core(ranks: int) -> tuple[int, int]:
     """Return log2 of the largest power of two up to `ranks`, and whether ranks are left over."""
-    swaps = int(ranks).bit_length() - 1
+    swaps = ranks.bit_length() - 1
     return swaps, int(ranks > 2**swaps)
-
-
-def check(nbytes: float, ranks: int) -> None:
-    """Raise a ValueError for an impossible number of ranks or bytes."""
-    if ranks < 1 or ranks != int(ranks):
-        raise ValueError(f"the number of ranks must be a whole number of at least 1, got {ranks}")
-    if nbytes < 0:
-        raise ValueError(f"a buffer must have at least 0 bytes, got {nbytes}")

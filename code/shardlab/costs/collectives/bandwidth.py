@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from shardlab.arguments import Count, Positive, checked
+
 from ..facts.hardware import Link
-from .algorithms import check
 
 # nccl-tests multiplies size / time by these factors, so that the result depends on the links and
 # not on n. The size is the larger of one rank's input and output.
@@ -19,19 +20,15 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 }
 
 
-def ring_through_servers(inside: Link, network: Link, *, gpus: int, cards: int) -> Link:
+@checked
+def ring_through_servers(inside: Link, network: Link, *, gpus: Count, cards: Count) -> Link:
     """Return the link of a ring through servers of `gpus` GPUs and `cards` network cards each.
 
     NCCL builds a ring for each card, so all cards of a server carry one all-reduce together, up to
     the rate inside. One hop in `gpus` leaves the server, so the ring's latency is the average over
     hops, as in NCCL's tuning model (see `hardware.NCCL`). A tree is charged the network's latency
-    at every level, slightly too much: some levels are inside a server. Errors: ValueError for a
-    server without GPUs or cards.
+    at every level, slightly too much: some levels are inside a server.
     """
-    if gpus < 1 or cards < 1:
-        raise ValueError(
-            f"a ring needs at least 1 GPU and 1 network card in each server, got {gpus} and {cards}"
-        )
     rate = cards * network.bandwidth
     return replace(
         inside,
@@ -43,22 +40,18 @@ def ring_through_servers(inside: Link, network: Link, *, gpus: int, cards: int) 
     )
 
 
-def algorithm_bandwidth(nbytes: float, seconds: float) -> float:
-    """Return nccl-tests' "algbw" in bytes/s: size / time.
-
-    Errors: ValueError for a time not above 0.
-    """
-    if seconds <= 0:
-        raise ValueError(f"a duration must be above 0 s, got {seconds}; measure longer")
+@checked
+def algorithm_bandwidth(nbytes: float, seconds: Positive) -> float:
+    """Return nccl-tests' "algbw" in bytes/s: size / time."""
     return nbytes / seconds
 
 
-def bus_bandwidth(nbytes: float, seconds: float, ranks: int, op: str = "all_reduce") -> float:
+@checked
+def bus_bandwidth(nbytes: float, seconds: Positive, ranks: Count, op: str = "all_reduce") -> float:
     """Return nccl-tests' "busbw": the bytes/s of the links behind a collective of `seconds`.
 
-    Errors: ValueError for an operation that is not in `BUS_FACTORS`, or a time not above 0.
+    Errors: ValueError for an operation that is not in `BUS_FACTORS`.
     """
-    check(nbytes, ranks)
     if op not in BUS_FACTORS:
         raise ValueError(f"nccl-tests gives no factor for {op!r}; known: {', '.join(BUS_FACTORS)}")
     return algorithm_bandwidth(nbytes, seconds) * BUS_FACTORS[op](ranks)

@@ -9,17 +9,20 @@ doi:10.1002/cpe.1206. A switch that adds is left out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, Positive, checked
+
 from ..facts.hardware import Link
 from .algorithms import Cost
 from .bandwidth import BUS_FACTORS
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Bound:
     """The minimum cost of a collective."""
 
-    steps: int
-    nbytes: float  # through the busiest link, in one direction
+    steps: Count
+    nbytes: Positive  # through the busiest link, in one direction
 
     def seconds(self, link: Link) -> float:
         """Return the larger of the two bounds: no run over such links is faster."""
@@ -32,7 +35,8 @@ class Bound:
         return cost.steps / self.steps, cost.serial / self.nbytes
 
 
-def lower_bound(nbytes: float, ranks: int, op: str = "all_reduce") -> Bound:
+@checked
+def lower_bound(nbytes: float, ranks: Count, op: str = "all_reduce") -> Bound:
     """Bound a collective of `nbytes`, as nccl-tests counts them.
 
     Errors: ValueError for fewer than two ranks or an unknown operation.
@@ -44,7 +48,8 @@ def lower_bound(nbytes: float, ranks: int, op: str = "all_reduce") -> Bound:
     return Bound(steps=(ranks - 1).bit_length(), nbytes=BUS_FACTORS[op](ranks) * nbytes)
 
 
-def meeting(one: Cost, other: Cost, nbytes: float, link: Link) -> float | None:
+@checked
+def meeting(one: Cost, other: Cost, nbytes: Positive, link: Link) -> float | None:
     """Return the size in bytes at which two algorithms take equally long; None if they never do.
 
     Both costs are for `nbytes`; steps do not depend on the size, bytes are proportional to it.
@@ -56,6 +61,7 @@ def meeting(one: Cost, other: Cost, nbytes: float, link: Link) -> float | None:
     return steps * link.latency * link.bandwidth / serial
 
 
+@checked
 def fastest(costs: Mapping[str, Cost], link: Link) -> str:
     """Name the algorithm with the least seconds; the first of equals."""
     return min(costs, key=lambda name: costs[name].seconds(link))

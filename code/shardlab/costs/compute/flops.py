@@ -9,6 +9,7 @@ norms, activations, softmax and the optimizer are left out.
 et al. 2022, section 4.1, https://arxiv.org/abs/2204.02311).
 """
 
+from shardlab.arguments import Count, checked
 from shardlab.spec import TransformerSpec
 
 from ..facts import models
@@ -21,8 +22,9 @@ RECOMPUTATIONS = {
 }
 
 
+@checked
 def forward(
-    spec: TransformerSpec, *, batch: int, sequence: int, attention: str = "full"
+    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
 ) -> dict[str, int]:
     """Count the FLOPs of the forward pass of `batch` sequences of `sequence` tokens.
 
@@ -51,19 +53,21 @@ def forward(
     }
 
 
+@checked
 def backward(
-    spec: TransformerSpec, *, batch: int, sequence: int, attention: str = "full"
+    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
 ) -> dict[str, int]:
     """Count the FLOPs of the backward pass: twice the forward's, part by part."""
     counts = forward(spec, batch=batch, sequence=sequence, attention=attention)
     return {part: 2 * count for part, count in counts.items()}
 
 
+@checked
 def recomputed(
     spec: TransformerSpec,
     *,
-    batch: int,
-    sequence: int,
+    batch: Count,
+    sequence: Count,
     attention: str = "full",
     recomputation: str = "full",
 ) -> dict[str, int]:
@@ -87,11 +91,12 @@ def recomputed(
     return {part: count for part, count in counts.items() if part in parts}
 
 
+@checked
 def training_step(
     spec: TransformerSpec,
     *,
-    batch: int,
-    sequence: int,
+    batch: Count,
+    sequence: Count,
     attention: str = "full",
     recomputation: str = "none",
 ) -> dict[str, dict[str, int]]:
@@ -105,18 +110,20 @@ def training_step(
     }
 
 
+@checked
 def model_flops(
-    spec: TransformerSpec, *, batch: int, sequence: int, attention: str = "full"
+    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
 ) -> int:
     """Count the model FLOPs of one step: three times the forward's."""
     return 3 * sum(forward(spec, batch=batch, sequence=sequence, attention=attention).values())
 
 
+@checked
 def hardware_flops(
     spec: TransformerSpec,
     *,
-    batch: int,
-    sequence: int,
+    batch: Count,
+    sequence: Count,
     attention: str = "full",
     recomputation: str = "full",
 ) -> int:
@@ -127,7 +134,8 @@ def hardware_flops(
     return sum(sum(part.values()) for part in parts.values())
 
 
-def korthikanti_hardware_flops(spec: TransformerSpec, *, batch: int, sequence: int) -> int:
+@checked
+def korthikanti_hardware_flops(spec: TransformerSpec, *, batch: Count, sequence: Count) -> int:
     """Count hardware FLOPs with selective recomputation as in Korthikanti et al. 2022, equation 8.
 
     To the s/6h of the model FLOPs the paper adds s/6h: all score products of a step once more,
@@ -139,6 +147,7 @@ def korthikanti_hardware_flops(spec: TransformerSpec, *, batch: int, sequence: i
     return model_flops(spec, batch=batch, sequence=sequence) + scores
 
 
+@checked
 def six_n_d(num_parameters: float, tokens: float) -> float:
     """Apply the rule of thumb: 6 FLOPs for each parameter and token.
 
@@ -149,12 +158,14 @@ def six_n_d(num_parameters: float, tokens: float) -> float:
     return 6 * num_parameters * tokens
 
 
-def six_n_d_error(spec: TransformerSpec, *, sequence: int, attention: str = "full") -> float:
+@checked
+def six_n_d_error(spec: TransformerSpec, *, sequence: Count, attention: str = "full") -> float:
     """Return the rule of thumb's error as a share of the exact count: -0.03 is 3 % too little."""
     exact = model_flops(spec, batch=1, sequence=sequence, attention=attention)
     return six_n_d(models.num_parameters(spec), sequence) / exact - 1
 
 
+@checked
 def palm_per_token(
     num_parameters: float, *, num_layers: int = 0, attention_size: int = 0, sequence: int = 0
 ) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from shardlab.arguments import Count, Positive, checked
 from shardlab.spec import TransformerSpec
 
 from ..facts.hardware import Chip
@@ -23,12 +24,13 @@ NORM, ACTIVATION, SOFTMAX, ADD, ADAM = 8, 8, 5, 1, 14
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Work:
     """One operation: its arithmetic, and the bytes it must move between the chip and its memory."""
 
     name: str
     flops: float
-    nbytes: float
+    nbytes: Positive
     vector: bool = False  # computed by the ordinary fp32 cores, not by the matrix units
 
     @property
@@ -37,6 +39,7 @@ class Work:
         return self.flops / self.nbytes
 
 
+@checked
 def ridge(chip: Chip, precision: str | None = None) -> float:
     """Return the intensity, FLOP/byte, above which arithmetic is the bound.
 
@@ -45,60 +48,53 @@ def ridge(chip: Chip, precision: str | None = None) -> float:
     return chip.peak(precision or chip.precision) / chip.memory_bandwidth
 
 
+@checked
 def attainable(intensity: float, chip: Chip, precision: str | None = None) -> float:
-    """Return the FLOP/s of an operation of the given intensity, FLOP/byte.
-
-    Errors: ValueError below 0.
-    """
+    """Return the FLOP/s of an operation of the given intensity, FLOP/byte."""
     (rate,) = roof(
         [intensity], peak=chip.peak(precision or chip.precision), bandwidth=chip.memory_bandwidth
     )
     return rate
 
 
-def roof(intensities: Sequence[float], *, peak: float, bandwidth: float) -> list[float]:
+@checked
+def roof(intensities: Sequence[float], *, peak: Positive, bandwidth: Positive) -> list[float]:
     """Return the attainable FLOP/s at each intensity. peak: FLOP/s; bandwidth: bytes/s."""
-    if min(intensities) < 0:
-        raise ValueError(
-            f"an intensity must be at least 0 FLOP/byte, got {min(intensities)}"
-        )
     return [min(peak, intensity * bandwidth) for intensity in intensities]
 
 
+@checked
 def seconds(work: Work, chip: Chip, precision: str | None = None) -> float:
     """Return the least seconds an operation takes: the longer of its arithmetic and its traffic."""
     peak = chip.peak("fp32" if work.vector else precision or chip.precision)
     return max(work.flops / peak, work.nbytes / chip.memory_bandwidth)
 
 
+@checked
 def bound(work: Work, chip: Chip, precision: str | None = None) -> Literal["arithmetic", "memory"]:
     """Name the bound of an operation."""
     peak = chip.peak("fp32" if work.vector else precision or chip.precision)
     return "arithmetic" if work.flops / peak >= work.nbytes / chip.memory_bandwidth else "memory"
 
 
-def matmul(m: int, k: int, n: int, *, element: int = 2, name: str = "") -> Work:
-    """Multiply [m, k] by [k, n]: 2*m*k*n FLOPs; three matrices move.
-
-    Errors: ValueError for an empty matrix.
-    """
-    if min(m, k, n) < 1:
-        raise ValueError(
-            f"matrices must not be empty, got [{m}, {k}] and [{k}, {n}]; use sizes of at least 1"
-        )
+@checked
+def matmul(m: Count, k: Count, n: Count, *, element: Count = 2, name: str = "") -> Work:
+    """Multiply [m, k] by [k, n]: 2*m*k*n FLOPs; three matrices move."""
     nbytes = element * (m * k + k * n + m * n)
     return Work(name=name or f"[{m}, {k}] x [{k}, {n}]", flops=2 * m * k * n, nbytes=nbytes)
 
 
+@checked
 def elementwise(
-    numbers: int, *, inputs: int, arithmetic: float, element: int = 2, name: str = ""
+    numbers: Count, *, inputs: int, arithmetic: float, element: Count = 2, name: str = ""
 ) -> Work:
     """Read `inputs` tensors and write one, with `arithmetic` FLOPs for each number written."""
     moved = element * (inputs + 1) * numbers
     return Work(name=name or "elementwise", flops=arithmetic * numbers, nbytes=moved, vector=True)
 
 
-def norm(tokens: int, hidden_size: int, *, element: int = 2, name: str = "norm") -> Work:
+@checked
+def norm(tokens: Count, hidden_size: Count, *, element: Count = 2, name: str = "norm") -> Work:
     """Apply LayerNorm or RMSNorm: every number is read and written once.
 
     Weights are not counted.
@@ -106,13 +102,14 @@ def norm(tokens: int, hidden_size: int, *, element: int = 2, name: str = "norm")
     return elementwise(tokens * hidden_size, inputs=1, arithmetic=NORM, element=element, name=name)
 
 
+@checked
 def attention(
     spec: TransformerSpec,
     *,
-    batch: int,
-    sequence: int,
+    batch: Count,
+    sequence: Count,
     fused: bool = True,
-    element: int = 2,
+    element: Count = 2,
     mask: str = "causal",
 ) -> list[Work]:
     """List one layer's attention: queries by keys, softmax, scores by values.
@@ -137,7 +134,8 @@ def attention(
     return [replace(half, name="queries x keys"), softmax, replace(half, name="scores x values")]
 
 
-def update(num_parameters: float, traffic: float) -> Work:
+@checked
+def update(num_parameters: Positive, traffic: Positive) -> Work:
     """Take one step of Adam.
 
     traffic: bytes for each parameter, such as `recipes.MIXED.update_traffic`.
@@ -147,13 +145,14 @@ def update(num_parameters: float, traffic: float) -> Work:
     )
 
 
+@checked
 def layer(
     spec: TransformerSpec,
     *,
-    batch: int,
-    sequence: int,
+    batch: Count,
+    sequence: Count,
     fused: bool = True,
-    element: int = 2,
+    element: Count = 2,
     mask: str = "causal",
 ) -> list[Work]:
     """List the operations of one layer's forward pass in the order in which they run."""
@@ -186,7 +185,8 @@ def layer(
     ]
 
 
-def least_rows(k: int, n: int, chip: Chip, precision: str | None = None) -> int | None:
+@checked
+def least_rows(k: Count, n: Count, chip: Chip, precision: str | None = None) -> int | None:
     """Return the fewest rows m with which arithmetic bounds [m, k] times [k, n].
 
     None if no m suffices.

@@ -8,15 +8,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shardlab.arguments import Positive, checked
+
 PF_DAY = 1e15 * 86_400  # FLOPs of one day at 10^15 FLOP/s
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Split:
     """A model's size and the number of tokens it is trained on."""
 
-    parameters: float
-    tokens: float
+    parameters: Positive
+    tokens: Positive
 
     @property
     def flops(self) -> float:
@@ -30,19 +33,21 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class PowerLaw:
     """A law by which the best size grows as a power of the budget: N = at_one * C^exponent."""
 
-    at_one: float
-    exponent: float
+    at_one: Positive
+    exponent: Positive
 
-    def best(self, budget: float) -> Split:
+    def best(self, budget: Positive) -> Split:
         """Split a budget in FLOPs."""
-        parameters = self.at_one * _checked(budget) ** self.exponent
+        parameters = self.at_one * budget**self.exponent
         return Split(parameters=parameters, tokens=budget / (6 * parameters))
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Loss:
     """Loss, in nats per token, as a function of size and text: E + A / N^alpha + B / D^beta.
 
@@ -50,11 +55,11 @@ class Loss:
     finite text does not teach.
     """
 
-    irreducible: float  # E
-    size: float  # A
-    size_exponent: float  # alpha
-    text: float  # B
-    text_exponent: float  # beta
+    irreducible: Positive  # E
+    size: Positive  # A
+    size_exponent: Positive  # alpha
+    text: Positive  # B
+    text_exponent: Positive  # beta
     source: str
 
     def at(self, split: Split) -> float:
@@ -63,12 +68,12 @@ class Loss:
         short = self.text / math.pow(split.tokens, self.text_exponent)
         return self.irreducible + small + short
 
-    def best(self, budget: float) -> Split:
+    def best(self, budget: Positive) -> Split:
         """Find the split with the lowest loss; Hoffmann et al. 2022, equation 4."""
         total = self.size_exponent + self.text_exponent
         balance = self.size_exponent * self.size / (self.text_exponent * self.text)
         share = self.text_exponent / total
-        parameters = math.pow(balance, 1 / total) * math.pow(_checked(budget) / 6, share)
+        parameters = math.pow(balance, 1 / total) * math.pow(budget / 6, share)
         return Split(parameters=parameters, tokens=budget / (6 * parameters))
 
 
@@ -76,12 +81,6 @@ def _through(one: tuple[float, float], other: tuple[float, float]) -> PowerLaw:
     """Fit the power law through two points (FLOPs, parameters)."""
     exponent = math.log(other[1] / one[1]) / math.log(other[0] / one[0])
     return PowerLaw(at_one=one[1] / one[0] ** exponent, exponent=exponent)
-
-
-def _checked(budget: float) -> float:
-    if not 0 < budget < math.inf:
-        raise ValueError(f"a budget must be a finite number of FLOPs above 0, got {budget}")
-    return budget
 
 
 # Hoffmann et al. print the exponents of their approaches 1 and 2 (0.50 and 0.49, Table 2) but no
@@ -119,7 +118,8 @@ BESIROGLU = Loss(
 )
 
 
-def kaplan(budget: float) -> Split:
+@checked
+def kaplan(budget: Positive) -> Split:
     """Split a budget by Kaplan et al.
 
     2020, Table 6: N = 1.3e9 * (C_min / PF-day)^0.73, no embeddings.
@@ -129,7 +129,7 @@ def kaplan(budget: float) -> Split:
     with (appendix D.4), and D = 2.2e10 * (C_min / PF-day)^0.27 tokens, as Table 6 has it; equation
     6.7 prints 4e10 and 0.26.
     """
-    parameters = 1.3e9 * (_checked(budget) / 2 / PF_DAY) ** 0.73
+    parameters = 1.3e9 * (budget / 2 / PF_DAY) ** 0.73
     return Split(parameters=parameters, tokens=budget / (6 * parameters))
 
 

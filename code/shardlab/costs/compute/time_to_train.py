@@ -8,6 +8,7 @@ never the lower of the two.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from shardlab.arguments import Count, Positive, Share, checked
 from shardlab.spec import TransformerSpec
 
 from ..facts.hardware import Chip
@@ -18,31 +19,20 @@ YEAR = 365 * DAY
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class TimeToTrain:
     """A model, the text to train it on, and the chips."""
 
     spec: TransformerSpec
-    tokens: float  # of text, over the whole training
+    tokens: Positive  # of text, over the whole training
     chip: Chip
-    num_chips: int = 1
+    num_chips: Count = 1
     # MFU. Over the stages of its training Llama 3 405B reached 38 to 43 % (Llama Team 2024, Table
     # 4, https://arxiv.org/abs/2407.21783).
-    utilisation: float = 0.4
-    sequence: int | None = None  # tokens; None: the model's context length
+    utilisation: Share = 0.4
+    sequence: Count | None = None  # tokens; None: the model's context length
     precision: str | None = None  # None: the chip's training precision
     attention: str = "full"  # which pairs of tokens count as model FLOPs, see `flops.forward`
-
-    def __post_init__(self) -> None:
-        if self.tokens <= 0 or self.num_chips < 1:
-            raise ValueError(
-                f"training needs tokens and chips, got {self.tokens:g} tokens on {self.num_chips} "
-                "chips; use more than 0 tokens on at least 1 chip"
-            )
-        if not 0 < self.utilisation <= 1:
-            raise ValueError(
-                f"utilisation={self.utilisation} must be a share of the peak, above 0 and at most "
-                "1; use 0.4 for 40 %"
-            )
 
     @cached_property
     def flops_per_token(self) -> float:
@@ -90,12 +80,13 @@ class TimeToTrain:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Claim:
     """A published estimate of how long GPT-3 would take on one V100."""
 
     name: str
-    years: float
-    flops: float  # as the authors count them
+    years: Positive
+    flops: Positive  # as the authors count them
     source: str
 
     @property
@@ -104,14 +95,18 @@ class Claim:
         return implied_rate(self.flops, seconds=self.years * YEAR)
 
 
+@checked
 def rule_of_thumb_days(
-    num_parameters: float, tokens: float, *, num_chips: int, peak: float, utilisation: float
+    num_parameters: float, tokens: float, *, num_chips: Count, peak: Positive, utilisation: Share
 ) -> float:
     """Estimate the days by 6 N D. peak: FLOP/s of one chip; utilisation: MFU."""
     return flops.six_n_d(num_parameters, tokens) / (num_chips * peak * utilisation) / DAY
 
 
-def megatron_days(num_parameters: float, tokens: float, *, num_chips: int, rate: float) -> float:
+@checked
+def megatron_days(
+    num_parameters: float, tokens: float, *, num_chips: Count, rate: Positive
+) -> float:
     """Estimate the days by 8 T P / (n X), with every layer's forward computed twice.
 
     rate: X, hardware FLOP/s that one chip reaches. Source: Narayanan et al. 2021, equation 4
@@ -120,33 +115,29 @@ def megatron_days(num_parameters: float, tokens: float, *, num_chips: int, rate:
     return 8 * tokens * num_parameters / (num_chips * rate) / DAY
 
 
-def chips_needed(training: TimeToTrain, days: float) -> int:
+@checked
+def chips_needed(training: TimeToTrain, days: Positive) -> int:
     """Count the fewest chips that train in at most `days`, at the same utilisation."""
-    if days <= 0:
-        raise ValueError(f"no number of chips trains in {days} days; use more than 0")
     alone = replace(training, num_chips=1)
     return int(-(-alone.days // days))
 
 
-def utilisation(counted: float, *, seconds: float, num_chips: int, peak: float) -> float:
+@checked
+def utilisation(counted: float, *, seconds: Positive, num_chips: Count, peak: Positive) -> float:
     """Return the share of the peak: MFU for counted model FLOPs, HFU for hardware FLOPs.
 
-    counted: FLOPs of one step, or of several. Errors: ValueError for a time or a peak that is not
-    positive.
+    counted: FLOPs of one step, or of several.
     """
-    if seconds <= 0 or num_chips < 1 or peak <= 0:
-        raise ValueError(
-            f"{num_chips} chips of {peak:g} FLOP/s in {seconds} s have no utilisation; "
-            "measure a step that takes time"
-        )
     return counted / (seconds * num_chips * peak)
 
 
-def implied_rate(counted: float, *, seconds: float, num_chips: int = 1) -> float:
+@checked
+def implied_rate(counted: float, *, seconds: Positive, num_chips: Count = 1) -> float:
     """Return the FLOP/s that each chip must have reached: the assumption behind a claimed time."""
     return utilisation(counted, seconds=seconds, num_chips=num_chips, peak=1.0)
 
 
+@checked
 def energy(chip_hours: float, watts: float, overhead: float = 1.0) -> float:
     """Return joules.
 

@@ -3,6 +3,8 @@
 from functools import cache
 from math import ceil
 
+from shardlab.arguments import Count, checked
+
 from ..facts import hardware, models, nodes
 from ..facts.hardware import Chip, Link
 from ..facts.network import Cluster
@@ -20,7 +22,8 @@ _SXM = "H100 SXM 80 GB"  # a module with NVLink
 _PCIE = "H100 PCIe 80 GB"  # a card, with a slower chip
 
 
-def cluster(name: str, ranks: int) -> Cluster:
+@checked
+def cluster(name: str, ranks: Count) -> Cluster:
     """Build the cluster that `ranks` GPUs fill.
 
     Errors: ValueError that lists the known networks.
@@ -31,13 +34,15 @@ def cluster(name: str, ranks: int) -> Cluster:
     return Cluster(node=node, num_nodes=ceil(ranks / node.gpus))
 
 
+@checked
 def chip(name: str) -> Chip:
     """Return the GPU in the servers of that network."""
     return cluster(name, 1).node.chip
 
 
+@checked
 @cache  # rings through hundreds of GPUs take a while to lay, and explorers ask for them repeatedly
-def network(name: str, ranks: int) -> Link:
+def network(name: str, ranks: Count) -> Link:
     """Return the link of a ring of `ranks` GPUs.
 
     Inside one server it is the GPU's own link, otherwise that of rings through all servers.
@@ -70,6 +75,7 @@ def examples() -> dict[str, DataParallelRun]:
     }
 
 
+@checked
 def facts(run: DataParallelRun) -> tuple[str, int, float]:
     """Return what decides whether the all-reduce hides: model, tokens per rank, tokens needed.
 

@@ -15,13 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
+from shardlab.arguments import Count, Positive, checked
 from shardlab.spec import TransformerSpec
 
 from ..compute import flops
 from ..facts import models
 
+MOST_BUCKETS = 1_000_000  # to compute the times of more takes long
+
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class ModelPart:
     """A piece of the model, in the order of backward."""
 
@@ -30,6 +34,7 @@ class ModelPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Message:
     """One bucket on its way. Seconds count from the start of backward."""
 
@@ -38,8 +43,16 @@ class Message:
     start: float
     end: float
 
+    def __post_init__(self) -> None:
+        if not self.ready <= self.start <= self.end:
+            raise ValueError(
+                f"a message is ready, starts and ends in this order, not at {self.ready}, "
+                f"{self.start} and {self.end} s"
+            )
 
-def backward_parts(spec: TransformerSpec, *, batch: int, sequence: int) -> list[ModelPart]:
+
+@checked
+def backward_parts(spec: TransformerSpec, *, batch: Count, sequence: Count) -> list[ModelPart]:
     """List head and last norm, the layers from last to first, the embeddings.
 
     The gradient of a tied head is complete only when the embedding has added its share: at the very
@@ -56,25 +69,30 @@ def backward_parts(spec: TransformerSpec, *, batch: int, sequence: int) -> list[
     return [head, *[layer] * spec.num_layers, embeddings]
 
 
+@checked
 def cut(
-    parts: list[ModelPart], *, bucket_bytes: float, bytes_per_parameter: float
+    parts: list[ModelPart], *, bucket_bytes: Positive, bytes_per_parameter: Positive
 ) -> list[tuple[float, float]]:
     """Cut gradients into buckets, as (bytes, share of backward after which they all exist).
 
     Inside a part, gradients appear evenly. Buckets are cut exactly; torch's DDP keeps parameters
-    whole. Errors: ValueError for a bucket of no bytes.
+    whole. Errors: ValueError where there are more than MOST_BUCKETS.
     """
-    if bucket_bytes <= 0:
-        raise ValueError(
-            f"bucket_bytes={bucket_bytes} holds no gradient; torch's DDP uses 25 * 2**20"
-        )
+    if not all(sum(getattr(part, name) for part in parts) for name in ("parameters", "work")):
+        raise ValueError(f"parts={parts} must have parameters, and work in backward")
     total = sum(part.parameters for part in parts) * bytes_per_parameter
+    if total > MOST_BUCKETS * bucket_bytes:
+        raise ValueError(
+            f"bucket_bytes={bucket_bytes} cuts {total:.3g} bytes into more than {MOST_BUCKETS:,} "
+            f"buckets; use at least {total / MOST_BUCKETS:.3g}"
+        )
     edges = [min((i + 1) * bucket_bytes, total) for i in range(ceil(total / bucket_bytes))]
     shares = _work_done(parts, [edge / bytes_per_parameter for edge in edges])
     starts = [0.0, *edges[:-1]]
     return [(edge - start, share) for start, edge, share in zip(starts, edges, shares, strict=True)]
 
 
+@checked
 def send(
     buckets: list[tuple[float, float]],
     seconds: Callable[[float], float],

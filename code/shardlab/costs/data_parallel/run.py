@@ -9,6 +9,7 @@ which a stated share is reached.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from shardlab.arguments import Count, Positive, Share, checked
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 from shardlab.trace import Event
@@ -24,39 +25,32 @@ from . import overlap
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class DataParallelRun:
     """A model, the chips that train replicas of it, and the link that joins them."""
 
     spec: TransformerSpec
     chip: Chip
     link: Link  # of every hop; where hops differ, `collectives.ring_through_servers`
-    ranks: int = 1
-    batch_per_rank: int = 1  # sequences
-    num_microbatches: int = 1  # gradients add up over them and are averaged during the last one
-    sequence: int | None = None  # tokens; None: the model's context length
+    ranks: Count = 1
+    batch_per_rank: Count = 1  # sequences
+    num_microbatches: Count = 1  # gradients add up over them and are averaged during the last one
+    sequence: Count | None = None  # tokens; None: the model's context length
     # The share of the peak reached while computing. Over whole steps Llama 3 405B reached 38 to 43
     # % (Llama Team 2024, Table 4, https://arxiv.org/abs/2407.21783).
-    utilisation: float = 0.4
-    link_utilisation: float = LINK_UTILISATION
-    bucket_bytes: float = 25 * MiB  # torch's DDP
+    utilisation: Share = 0.4
+    link_utilisation: Share = LINK_UTILISATION
+    bucket_bytes: Positive = 25 * MiB  # torch's DDP
     overlap: bool = True
     recipe: Recipe = MIXED
     attention: str = "flash"  # whether the scores are stored: see `training.ATTENTIONS`
 
     def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise ValueError(f"ranks={self.ranks} must be at least 1")
-        if self.num_microbatches < 1 or self.batch_per_rank % self.num_microbatches:
+        if self.batch_per_rank % self.num_microbatches:
             raise ValueError(
                 f"a batch of {self.batch_per_rank} per rank does not split into "
                 f"{self.num_microbatches} microbatches; use a divisor of {self.batch_per_rank}"
             )
-        for name in ("utilisation", "link_utilisation"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} must be a share of the peak, above 0 and "
-                    "at most 1; use 0.4 for 40 %"
-                )
         _ = self.tokens_per_rank  # raises where there are none
 
     @property
@@ -98,6 +92,7 @@ class DataParallelRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class DataParallelStep:
     """One step of a run. Seconds and bytes are of one rank; all ranks are alike."""
 
@@ -156,6 +151,7 @@ class DataParallelStep:
         return sum(self.memory.values()) <= self.run.chip.memory
 
 
+@checked
 def step(run: DataParallelRun) -> DataParallelStep:
     """Predict one step."""
     speed = run.utilisation * run.chip.peak_flops
@@ -171,6 +167,7 @@ def step(run: DataParallelRun) -> DataParallelStep:
     )
 
 
+@checked
 def messages(run: DataParallelRun, backward: float) -> list[overlap.Message]:
     """List the all-reduces of one step; none for one rank.
 
@@ -192,6 +189,7 @@ def messages(run: DataParallelRun, backward: float) -> list[overlap.Message]:
     return overlap.send(buckets, seconds, backward=backward, overlap=run.overlap)
 
 
+@checked
 def training(run: DataParallelRun, *, zero: int = 0) -> Training:
     """Describe the run for the counts of memory.
 
@@ -209,6 +207,7 @@ def training(run: DataParallelRun, *, zero: int = 0) -> Training:
     )
 
 
+@checked
 def events(step: DataParallelStep, rank: int = 0) -> list[Event]:
     """List the step's events as a rank would record them, in seconds from the first forward's
     start.

@@ -8,14 +8,17 @@ with the ranks.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from shardlab.arguments import Count, checked
+
 from ..facts.hardware import Link
 from .run import DataParallelRun, DataParallelStep, step
 
 
+@checked
 def strong(
     run: DataParallelRun,
-    global_batch: int,
-    ranks: Iterable[int],
+    global_batch: Count,
+    ranks: Iterable[Count],
     links: Callable[[int], Link] | None = None,
 ) -> list[DataParallelStep]:
     """Predict a step for each number of ranks at a fixed global batch, shared equally.
@@ -26,7 +29,7 @@ def strong(
     """
     steps = []
     for count in ranks:
-        if count < 1 or global_batch % count:
+        if global_batch % count:
             fitting = [n for n in range(1, global_batch + 1) if global_batch % n == 0]
             raise ValueError(
                 f"a global batch of {global_batch} does not split over {count} ranks; "
@@ -38,6 +41,7 @@ def strong(
     return steps
 
 
+@checked
 def speedups(steps: list[DataParallelStep]) -> list[float]:
     """Compare tokens per second with those of the first step, on one rank.
 
@@ -52,6 +56,7 @@ def speedups(steps: list[DataParallelStep]) -> list[float]:
     return [step.tokens_per_second / steps[0].tokens_per_second for step in steps]
 
 
+@checked
 def communication_share(run: DataParallelRun) -> dict[str, float]:
     """Return the share of a step for which a rank waits for gradients, without and with overlap.
 

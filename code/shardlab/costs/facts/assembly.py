@@ -5,6 +5,8 @@ Rings are the orders in which messages visit the GPUs of a mesh or a torus to us
 
 from collections.abc import Iterator
 
+from shardlab.arguments import Count, checked
+
 from . import hardware
 from .network import NETWORK, Wire
 
@@ -31,15 +33,16 @@ FULL_MESH_RINGS = (
 )
 
 
+@checked
 def pcie(
-    generation: int,
-    gpus: int,
-    switches: int,
+    generation: Count,
+    gpus: Count,
+    switches: Count,
     cards: int,
-    cpus: int,
+    cpus: Count,
     sockets: str,
     *,
-    host: int | None = None,
+    host: Count | None = None,
 ) -> Iterator[Wire]:
     """Yield the wires of PCIe: switches share GPUs, cards and processors equally.
 
@@ -56,24 +59,28 @@ def pcie(
         yield Wire(a="CPU 0", b="CPU 1", link=hardware.link(sockets))
 
 
-def nvswitch(gpus: int, nvlink: str) -> Iterator[Wire]:
+@checked
+def nvswitch(gpus: Count, nvlink: str) -> Iterator[Wire]:
     """Yield the wires of one switch, to which every GPU is joined."""
     for gpu in range(gpus):
         yield Wire(a=f"GPU {gpu}", b="NVSwitch", link=hardware.link(nvlink))
 
 
-def mesh(pairs: dict[tuple[int, int], int], nvlink: str, links: int) -> Iterator[Wire]:
+@checked
+def mesh(pairs: dict[tuple[int, int], Count], nvlink: str, links: Count) -> Iterator[Wire]:
     """Yield NVLinks that go directly from GPU to GPU; a GPU has `links` of them in all."""
     for (a, b), count in pairs.items():
         yield Wire(a=f"GPU {a}", b=f"GPU {b}", link=hardware.link(nvlink), width=count / links)
 
 
-def cards(count: int, network: str, width: int = 1) -> Iterator[Wire]:
+@checked
+def cards(count: int, network: str, width: Count = 1) -> Iterator[Wire]:
     """Yield the wires from cards to the network; `width` cards stand in the place of each one."""
     for card in range(count):
         yield Wire(a=f"NIC {card}", b=NETWORK, link=hardware.link(network), width=width)
 
 
+@checked
 def rack(slot: str, network: str) -> tuple[Wire, ...]:
     """List the wires of an NVL72: one switch; each processor has two GPUs and two cards."""
     chip_to_chip = hardware.link("NVLink-C2C")
@@ -85,7 +92,8 @@ def rack(slot: str, network: str) -> tuple[Wire, ...]:
     return (*nvswitch(72, "NVLink 5"), *trays, *cards(72, network))
 
 
-def torus(side: int, link: str) -> Iterator[Wire]:
+@checked
+def torus(side: Count, link: str) -> Iterator[Wire]:
     """Yield the wires of a square torus: each chip to the next in its row and in its column."""
     for chip in range(side * side):
         row, column = divmod(chip, side)
@@ -93,7 +101,8 @@ def torus(side: int, link: str) -> Iterator[Wire]:
             yield Wire(a=f"GPU {chip}", b=f"GPU {beside}", link=hardware.link(link), width=1 / 4)
 
 
-def torus_rings(side: int) -> tuple[tuple[int, ...], ...]:
+@checked
+def torus_rings(side: Count) -> tuple[tuple[int, ...], ...]:
     """Find two cycles, along rows and down columns, that together use each wire of a torus once.
 
     Each comes in both directions. Row r begins where row r - 1 has ended, so the wire that it

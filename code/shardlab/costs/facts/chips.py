@@ -14,22 +14,31 @@ Conventions, the same for every entry:
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shardlab.arguments import Count, Positive, checked
+
 from ..units import GB, GFLOP, TB, TFLOP
+
+TRAINING = ("bf16", "fp16", "fp32")  # precisions to train in, the best first
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Chip:
     """One accelerator, or the processor of a laptop."""
 
     name: str
-    memory: float  # bytes
-    memory_bandwidth: float  # bytes/s
-    peaks: Mapping[str, float] = field(hash=False)  # precision -> FLOP/s
+    memory: Positive  # bytes
+    memory_bandwidth: Positive  # bytes/s
+    peaks: Mapping[str, Positive] = field(hash=False)  # precision -> FLOP/s
     nvlink: float = 0.0  # bytes/s in one direction, also of Infinity Fabric or ICI; 0: it has none
-    pcie: int | None = None  # generation of its 16 lanes; None: another link leads to the host
-    power: float | None  # watts: the maker's limit (TDP); None: not published
+    pcie: Count | None = None  # generation of its 16 lanes; None: another link leads to the host
+    power: Positive | None  # watts: the maker's limit (TDP); None: not published
     announced: str  # year-month
     source: str
+
+    def __post_init__(self) -> None:
+        if not self.peaks.keys() & TRAINING:
+            raise ValueError(f"peaks={dict(self.peaks)} must name one of {', '.join(TRAINING)}")
 
     def peak(self, precision: str) -> float:
         """Return the FLOP/s in `precision`.
@@ -43,7 +52,7 @@ class Chip:
     @property
     def precision(self) -> str:
         """The training precision: bf16 (16 bits, the range of fp32), else fp16, else fp32."""
-        return next(name for name in ("bf16", "fp16", "fp32") if name in self.peaks)
+        return next(name for name in TRAINING if name in self.peaks)
 
     @property
     def peak_flops(self) -> float:
@@ -51,6 +60,7 @@ class Chip:
         return self.peak(self.precision)
 
 
+@checked
 def chip(name: str) -> Chip:
     """Return the chip called `name`. Errors: ValueError that lists the known names."""
     if name not in CHIPS:

@@ -6,6 +6,8 @@ directions.
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Positive, checked
+
 from ..units import GB, Gbit, us
 from .chips import CHIPS, Chip, chip
 
@@ -23,6 +25,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Link:
     """A connection over which a rank sends its messages."""
 
@@ -30,7 +33,7 @@ class Link:
     # "NVLink", "Infinity Fabric", "ICI", "PCIe", "host" (to or between processors), "network"
     # (between nodes)
     kind: str
-    bandwidth: float  # bytes/s, one direction, per GPU
+    bandwidth: Positive  # bytes/s, one direction, per GPU
     latency: float  # seconds of one step of a collective, for the shortest message
     source: str
     latency_source: str
@@ -190,6 +193,7 @@ LINKS: dict[str, Link] = {
 }
 
 
+@checked
 def link(name: str) -> Link:
     """Return the link called `name`. Errors: ValueError that lists the known names."""
     if name not in LINKS:
@@ -197,6 +201,7 @@ def link(name: str) -> Link:
     return LINKS[name]
 
 
+@checked
 def host_link(chip: Chip) -> Link:
     """Return the PCIe slot between a chip and its host.
 

@@ -3,22 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardlab.arguments import Positive, checked
+
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Hop:
     """One direction of one wire."""
 
     name: str  # "node 1: GPU 3 → NVSwitch"
     kind: str  # that of the link
-    bandwidth: float  # bytes/s
+    bandwidth: Positive  # bytes/s
     latency: float  # seconds
 
 
+@checked
 def bandwidth(path: Sequence[Hop]) -> float:
     """Return the bytes/s of one message that has the path to itself."""
     return min((hop.bandwidth for hop in path), default=float("inf"))
 
 
+@checked
 def parts(path: Sequence[Hop]) -> list[str]:
     """Name the parts that a message passes, without their node: GPU 0, NVSwitch, GPU 1.
 
@@ -28,6 +33,7 @@ def parts(path: Sequence[Hop]) -> list[str]:
     return [start for start, _ in ends] + [goal for _, goal in ends[-1:]]
 
 
+@checked
 def latency(path: Sequence[Hop]) -> float:
     """Return the seconds before the first byte arrives.
 

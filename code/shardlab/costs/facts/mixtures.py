@@ -7,23 +7,27 @@ DeepSeek-V3 (https://arxiv.org/abs/2412.19437): RMSNorm, SwiGLU, no biases, unti
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, checked
+
 SWIGLU = 3  # matrices of a feed-forward block: gate, up, down
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class GroupedAttention:
     """Query heads that share keys and values (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245)."""
 
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
+    num_heads: Count
+    num_kv_heads: Count
+    head_size: Count
 
-    def parameters(self, hidden_size: int) -> int:
+    def parameters(self, hidden_size: Count) -> int:
         """Count one layer's parameters: queries and output, keys and values."""
         return hidden_size * 2 * (self.num_heads + self.num_kv_heads) * self.head_size
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class LatentAttention:
     """Multi-head latent attention: queries, keys and values pass a narrow layer with a norm.
 
@@ -32,14 +36,14 @@ class LatentAttention:
     from the input.
     """
 
-    num_heads: int
-    query_rank: int
-    kv_rank: int
-    plain_size: int  # of a head's query and key, the part without positions
-    rotary_size: int
-    value_size: int
+    num_heads: Count
+    query_rank: Count
+    kv_rank: Count
+    plain_size: Count  # of a head's query and key, the part without positions
+    rotary_size: Count
+    value_size: Count
 
-    def parameters(self, hidden_size: int) -> int:
+    def parameters(self, hidden_size: Count) -> int:
         """Count one layer's parameters, including the two norms of the narrow layers."""
         queries = (hidden_size + 1) * self.query_rank
         queries += self.query_rank * self.num_heads * (self.plain_size + self.rotary_size)
@@ -49,16 +53,17 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class MixtureSpec:
     """One decoder-only mixture of experts, as plain numbers."""
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
+    vocab_size: Count
+    hidden_size: Count
+    num_layers: Count
     attention: GroupedAttention | LatentAttention
-    num_experts: int
-    experts_per_token: int
-    expert_size: int  # width of the hidden layer of one expert
+    num_experts: Count
+    experts_per_token: Count
+    expert_size: Count  # width of the hidden layer of one expert
     num_shared_experts: int = 0  # every token uses them
     num_dense_layers: int = 0  # the first layers: one block of dense_size and no router
     dense_size: int = 0
@@ -78,6 +83,7 @@ class MixtureSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class PublishedMixture:
     """A published mixture of experts."""
 
@@ -89,11 +95,13 @@ class PublishedMixture:
     source: str
 
 
+@checked
 def parameters(spec: MixtureSpec) -> dict[str, int]:
     """Count the parameters of each part, exactly."""
     return _parts(spec, spec.num_experts)
 
 
+@checked
 def active_parameters(spec: MixtureSpec) -> dict[str, int]:
     """Count the parameters of each part that one token uses.
 
@@ -102,6 +110,7 @@ def active_parameters(spec: MixtureSpec) -> dict[str, int]:
     return _parts(spec, spec.experts_per_token)
 
 
+@checked
 def published(name: str) -> PublishedMixture:
     """Return the published mixture called `name`. Errors: ValueError that lists the known names."""
     if name not in PUBLISHED:

@@ -6,10 +6,12 @@ Llama arrange them.
 
 from dataclasses import dataclass
 
+from shardlab.arguments import checked
 from shardlab.spec import TransformerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Published:
     """A published model."""
 
@@ -20,6 +22,7 @@ class Published:
     source: str  # of the sizes
 
 
+@checked
 def parameters(spec: TransformerSpec) -> dict[str, int]:
     """Count the parameters of each part, exactly. A tied head has none of its own."""
     layers = spec.num_layers
@@ -33,11 +36,13 @@ def parameters(spec: TransformerSpec) -> dict[str, int]:
     }
 
 
+@checked
 def num_parameters(spec: TransformerSpec) -> int:
     """Count all parameters of the model."""
     return sum(parameters(spec).values())
 
 
+@checked
 def attention_parameters(spec: TransformerSpec) -> int:
     """Count one layer's attention: queries, keys, values and the output projection."""
     h = spec.hidden_size
@@ -46,6 +51,7 @@ def attention_parameters(spec: TransformerSpec) -> int:
     return weights + 2 * h + 2 * kv if spec.style == "gpt2" else weights
 
 
+@checked
 def feed_forward_parameters(spec: TransformerSpec) -> int:
     """Count one layer's feed-forward block: two matrices with GELU, three with SwiGLU's gate."""
     h = spec.hidden_size
@@ -53,16 +59,19 @@ def feed_forward_parameters(spec: TransformerSpec) -> int:
     return 2 * h * f + f + h if spec.style == "gpt2" else 3 * h * f
 
 
+@checked
 def norm_parameters(spec: TransformerSpec) -> int:
     """Count the parameters of one norm: LayerNorm scales and shifts, RMSNorm only scales."""
     return 2 * spec.hidden_size if spec.style == "gpt2" else spec.hidden_size
 
 
+@checked
 def layer_parameters(spec: TransformerSpec) -> int:
     """Count the parameters of one layer, including its two norms."""
     return attention_parameters(spec) + feed_forward_parameters(spec) + 2 * norm_parameters(spec)
 
 
+@checked
 def published(name: str) -> Published:
     """Return the published model called `name`. Errors: ValueError that lists the known names."""
     if name not in PUBLISHED:

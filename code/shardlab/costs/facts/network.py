@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from shardlab.arguments import Count, Positive, checked, within
+
 from .hardware import Chip, Link
 from .hops import Hop
 
@@ -25,6 +27,7 @@ DEVICES = ("GPU ", "NIC ")  # they do not forward messages
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Wire:
     """A link between two parts of a node."""
 
@@ -32,7 +35,7 @@ class Wire:
     b: str
     link: Link
     # Parallel links; or, where `link` is all NVLinks of a GPU, the share of them in this wire.
-    width: float = 1.0
+    width: Positive = 1.0
 
     @property
     def bandwidth(self) -> float:
@@ -44,6 +47,7 @@ Route = tuple[tuple[str, Wire], ...]  # wires, each with the part at which a mes
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Node:
     """A server, or a rack whose GPUs one switch joins."""
 
@@ -74,9 +78,8 @@ class Node:
     @property
     def drawn(self) -> list[tuple[str, str, str, str, float]]:
         """The wires for a figure: from, to, name and kind of the link, bytes/s in one direction."""
-        return [
-            (wire.a, wire.b, wire.link.name, wire.link.kind, wire.bandwidth) for wire in self.wires
-        ]
+        wires = self.wires
+        return [(each.a, each.b, each.link.name, each.link.kind, each.bandwidth) for each in wires]
 
     def card(self, gpu: int) -> str:
         """Return the nearest network card of a GPU; GPUs with the same nearest cards take turns.
@@ -85,6 +88,7 @@ class Node:
         """
         if not self.cards:
             raise ValueError(f"{self.name} has no network card; use num_nodes=1")
+        within("gpu", gpu, self.gpus)
         mine = self._nearest_cards[gpu]
         rivals = [each for each, nearest in enumerate(self._nearest_cards) if nearest == mine]
         return mine[rivals.index(gpu) % len(mine)]
@@ -101,9 +105,8 @@ class Node:
             ways = sorted(self._ways(start, goal, ()), key=lambda way: (-narrowest(way), len(way)))
             if not ways:
                 raise ValueError(f"no route leads from {start} to {goal} in {self.name}")
-            self._routes[start, goal] = (
-                self._detour(start, goal) if self._forbidden(ways[0]) else ways[0]
-            )
+            detour = self._forbidden(ways[0])
+            self._routes[start, goal] = self._detour(start, goal) if detour else ways[0]
         return self._routes[start, goal]
 
     def _parts(self, kind: str) -> list[str]:
@@ -152,15 +155,11 @@ class Node:
         """For each GPU, the cards that are the fewest wires away."""
         found = []
         for gpu in range(self.gpus):
-            ways = {
-                card: next(self._ways(f"GPU {gpu}", card, ()), None) for card in self._parts("NIC ")
-            }
-            reached = {
-                card: len(self.route(f"GPU {gpu}", card)) for card, way in ways.items() if way
-            }
-            found.append(
-                [card for card, distance in reached.items() if distance == min(reached.values())]
-            )
+            start = f"GPU {gpu}"
+            ways = {card: next(self._ways(start, card, ()), None) for card in self._parts("NIC ")}
+            reached = {card: len(self.route(start, card)) for card, way in ways.items() if way}
+            least = min(reached.values(), default=0)
+            found.append([card for card, distance in reached.items() if distance == least])
         return found
 
     @cached_property
@@ -177,15 +176,14 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Cluster:
     """Equal nodes on one network; their GPUs are numbered node by node."""
 
     node: Node
-    num_nodes: int = 1
+    num_nodes: Count = 1
 
     def __post_init__(self) -> None:
-        if self.num_nodes < 1:
-            raise ValueError(f"num_nodes={self.num_nodes} must be at least 1")
         if self.num_nodes > 1 and not self.node.cards:
             raise ValueError(
                 f"{self.node.name} has no network card, which num_nodes={self.num_nodes} needs; "
@@ -204,8 +202,7 @@ class Cluster:
 
     def node_of(self, gpu: int) -> int:
         """Return the node that contains a GPU. Errors: ValueError for a GPU that does not exist."""
-        if not 0 <= gpu < self.gpus:
-            raise ValueError(f"{self.name} has the GPUs 0 to {self.gpus - 1}, not {gpu}")
+        within("gpu", gpu, self.gpus)
         return gpu // self.node.gpus
 
     def path(self, a: int, b: int) -> tuple[Hop, ...]:
@@ -253,18 +250,21 @@ class Cluster:
         )
 
 
-def uniform(gpus: int, link: Link, chip: Chip) -> Cluster:
+@checked
+def uniform(gpus: Count, link: Link, chip: Chip) -> Cluster:
     """Put GPUs on one switch, each with `link` to itself: the machine of the alpha-beta model."""
     wires = tuple(Wire(a=f"GPU {gpu}", b="switch", link=link) for gpu in range(gpus))
     name = f"{gpus} x {link.name}"
     return Cluster(node=Node(name=name, chip=chip, wires=wires, source=link.source))
 
 
+@checked
 def other_end(part: str, wire: Wire) -> str:
     """Return the other end of a wire that starts at `part`."""
     return wire.b if part == wire.a else wire.a
 
 
+@checked
 def narrowest(route: Route) -> float:
     """Return the bytes/s that a route carries; infinite for a route without wires."""
     return min((wire.bandwidth for _, wire in route), default=float("inf"))

@@ -6,6 +6,8 @@ Chips and links are those of `hardware`; each node names the source of its assem
 from collections.abc import Iterable
 from typing import Any
 
+from shardlab.arguments import Count, checked
+
 from . import assembly, hardware
 from .network import Cluster, Node, Wire
 
@@ -228,6 +230,7 @@ NODES: dict[str, Node] = {
 }
 
 
+@checked
 def node(name: str) -> Node:
     """Return the node called `name`. Errors: ValueError that lists the known names."""
     if name not in NODES:
@@ -235,6 +238,7 @@ def node(name: str) -> Node:
     return NODES[name]
 
 
+@checked
 def rates_of_a_gpu(each: Node) -> dict[str, float]:
     """Return one GPU's bytes/s in one direction, by kind of link; of network cards, its share."""
     own = [wire for wire in each.wires if "GPU 0" in (wire.a, wire.b)]
@@ -246,7 +250,8 @@ def rates_of_a_gpu(each: Node) -> dict[str, float]:
     return {kind: rate for kind, rate in kinds.items() if rate}
 
 
-def cluster(name: str, num_nodes: int = 1) -> Cluster:
+@checked
+def cluster(name: str, num_nodes: Count = 1) -> Cluster:
     """Join `num_nodes` nodes called `name`.
 
     Errors: ValueError for an unknown name, or nodes without cards.

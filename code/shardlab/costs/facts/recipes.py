@@ -5,17 +5,20 @@ Mixed precision: Micikevicius et al. 2018 (https://arxiv.org/abs/1710.03740).
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, checked
+
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Recipe:
     """The format of a training's numbers: bytes for each parameter."""
 
     name: str
-    parameters: int
-    gradients: int
+    parameters: Count
+    gradients: Count
     optimizer: float  # its memory, and an fp32 master copy where parameters are 16-bit
     update_traffic: int  # bytes read and written by one step of the optimizer
-    element: int  # bytes of one activation
+    element: Count  # bytes of one activation
     source: str
 
     @property
@@ -116,6 +119,7 @@ RECIPES: dict[str, Recipe] = {
 MIXED = RECIPES["mixed, 16-bit gradients"]
 
 
+@checked
 def recipe(name: str) -> Recipe:
     """Return the recipe called `name`. Errors: ValueError that lists the known names."""
     if name not in RECIPES:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from shardlab.arguments import checked
+
 from . import hardware
 from .network import NETWORK, SWITCH, Node, Wire
 
@@ -17,6 +19,7 @@ BELOW_A_SWITCH, BELOW_A_PROCESSOR = ("PIX", "PXB"), ("PIX", "PXB", "PHB", "NODE"
 
 
 @dataclass(frozen=True)
+@checked
 class Matrix:
     """The printed matrix."""
 
@@ -29,6 +32,7 @@ class Matrix:
         return list(dict.fromkeys(row for row, _ in self.cells))
 
 
+@checked
 def read(text: str) -> Matrix:
     """Read the cells between GPUs and network cards.
 
@@ -59,6 +63,7 @@ def read(text: str) -> Matrix:
     )
 
 
+@checked
 def node(
     text: str, *, chip: str, network: str = "", sockets: str = "", name: str = "your machine"
 ) -> Node:

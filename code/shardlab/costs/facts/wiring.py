@@ -5,19 +5,22 @@ DGX H100:  8 x GPU to NVSwitch, NVLink 4;  8 x GPU to PCIe switch, PCIe 5.0 x16;
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, Positive, checked
+
 from .hardware import Link
 from .network import Node, Wire
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Bundle:
     """Equal wires of a node."""
 
     # Kinds of parts: "GPU", "NVSwitch", "PCIe switch", "CPU", "NIC", "network".
     ends: tuple[str, str]
     link: Link
-    bandwidth: float  # bytes/s of one wire, in one direction
-    count: int
+    bandwidth: Positive  # bytes/s of one wire, in one direction
+    count: Count
 
     @property
     def name(self) -> str:
@@ -25,6 +28,7 @@ class Bundle:
         return f"{self.count} x {' to '.join(self.ends)}"
 
 
+@checked
 def bundles(node: Node) -> list[Bundle]:
     """Group all wires of a node by the kinds of their ends, link and bandwidth."""
     counts: dict[tuple[tuple[str, str], Link, float], int] = {}

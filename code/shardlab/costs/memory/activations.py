@@ -8,12 +8,15 @@ their inputs; an addition keeps nothing.
 
 from math import ceil
 
+from shardlab.arguments import checked
+
 from ..training import Training
 
 FP32, INT64 = 4, 8  # bytes
 STATISTICS = {"gpt2": 2, "llama": 1}  # numbers for each token: a LayerNorm keeps mean and deviation
 
 
+@checked
 def embedding(training: Training) -> dict[str, float]:
     """Count the bytes that the embedding keeps: token numbers, positions, its dropout mask."""
     spec = training.spec
@@ -24,6 +27,7 @@ def embedding(training: Training) -> dict[str, float]:
     }
 
 
+@checked
 def layer(training: Training) -> dict[str, float]:
     """Count the bytes that one layer keeps under the training's recomputation policy.
 
@@ -39,6 +43,7 @@ def layer(training: Training) -> dict[str, float]:
     return parts
 
 
+@checked
 def whole_layer(training: Training) -> dict[str, float]:
     """Count the bytes that one layer needs for its backward, by tensor.
 
@@ -60,6 +65,7 @@ def whole_layer(training: Training) -> dict[str, float]:
     }
 
 
+@checked
 def head(training: Training) -> dict[str, float]:
     """Count the bytes that the last norm, the head and the loss keep.
 
@@ -78,6 +84,7 @@ def head(training: Training) -> dict[str, float]:
     }
 
 
+@checked
 def logits(training: Training) -> float:
     """Count the bytes of the fp32 logits: one for each token and word, cut over tp."""
     words = ceil(training.spec.vocab_size / training.layout.tp)

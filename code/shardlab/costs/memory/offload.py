@@ -9,6 +9,8 @@ both directions at once, and transfers may overlap arithmetic: times are lower b
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, Positive, Share, checked
+
 from ..facts.hardware import LINK_UTILISATION, Chip, Link
 from ..facts.recipes import MIXED, Recipe
 
@@ -16,28 +18,23 @@ UPDATES = ("host", "chip")
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Swap:
     """One training step whose states all live in the host's memory."""
 
-    num_parameters: float
-    tokens: float  # of one microbatch: what is computed each time the parameters come in
+    num_parameters: Positive
+    tokens: Positive  # of one microbatch: what is computed each time the parameters come in
     chip: Chip
     link: Link  # to the host's memory, such as `hardware.host_link(chip)`
-    num_microbatches: int = 1
+    num_microbatches: Count = 1
     # Times the parameters are loaded for a microbatch; 3 where backward recomputes forward.
-    loads: int = 2
+    loads: Count = 2
     update: str = "host"  # where the parameters are updated, see UPDATES
     recipe: Recipe = MIXED
-    utilisation: float = 0.4  # of the chip's peak, while it computes
-    link_utilisation: float = LINK_UTILISATION  # of the link's rate, while it transfers
+    utilisation: Share = 0.4  # of the chip's peak, while it computes
+    link_utilisation: Share = LINK_UTILISATION  # of the link's rate, while it transfers
 
     def __post_init__(self) -> None:
-        sizes = (self.num_parameters, self.tokens, self.num_microbatches, self.loads)
-        if min(sizes) <= 0:
-            raise ValueError(
-                f"a step needs more than 0 parameters, loads, microbatches and tokens, got "
-                f"{self.num_parameters:g}, {self.loads}, {self.num_microbatches}, {self.tokens:g}"
-            )
         if self.update not in UPDATES:
             raise ValueError(f"unknown update {self.update!r}; use one of {', '.join(UPDATES)}")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from shardlab.arguments import Count, checked
 from shardlab.layout import ZERO_STAGES, listed, stages
 
 from ..facts.recipes import MIXED, Recipe
@@ -21,6 +22,7 @@ CUT_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class MicrobatchBytes:
     """Bytes that one microbatch needs on a rank.
 
@@ -44,6 +46,7 @@ class InFlight(NamedTuple):
     of_last: int
 
 
+@checked
 def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the bytes on a rank of the stage at its peak.
 
@@ -57,11 +60,13 @@ def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
     }
 
 
+@checked
 def total(training: Training) -> float:
     """Count the bytes on a rank of the fullest stage."""
     return max(sum(per_rank(training, stage).values()) for stage in _ends(training))
 
 
+@checked
 def worst_stage(training: Training) -> int:
     """Return the stage whose ranks hold the most."""
     return max(_ends(training), key=lambda stage: sum(per_rank(training, stage).values()))
@@ -75,19 +80,16 @@ def _ends(training: Training) -> set[int]:
     return {0, training.layout.pp - 1}
 
 
+@checked
 def model_states(
-    num_parameters: float, recipe: Recipe = MIXED, *, dp: int = 1, zero: int = 0
+    num_parameters: float, recipe: Recipe = MIXED, *, dp: Count = 1, zero: int = 0
 ) -> dict[str, float]:
     """Count the bytes of parameters, gradients and optimizer states on one rank.
 
     dp: ranks that hold replicas; plain data parallelism (zero=0) does not divide by it. zero: the
     ZeRO stage, 0 to 3; each stage cuts one more part into dp pieces. Source: ZeRO, section 5 and
-    Figure 1. Errors: ValueError for dp below 1, an unknown stage, or a negative size.
+    Figure 1. Errors: ValueError for an unknown stage.
     """
-    if dp < 1 or num_parameters < 0:
-        raise ValueError(
-            f"need at least 0 parameters on at least 1 rank, got {num_parameters} on {dp}"
-        )
     if zero not in ZERO_STAGES:
         raise ValueError(f"ZeRO has the stages {listed(ZERO_STAGES)}, not {zero}")
     return {
@@ -96,6 +98,7 @@ def model_states(
     }
 
 
+@checked
 def states(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the bytes of parameters, gradients and optimizer states on a rank of the stage."""
     layout = training.layout
@@ -103,6 +106,7 @@ def states(training: Training, stage: int = 0) -> dict[str, float]:
     return model_states(held, training.recipe, dp=layout.replicas, zero=layout.zero)
 
 
+@checked
 @lru_cache(maxsize=1)  # `kept` and `buffers` ask for the same
 def microbatch_bytes(training: Training) -> MicrobatchBytes:
     """Count what one microbatch needs on a rank, for whichever stage it is on."""
@@ -123,6 +127,7 @@ def microbatch_bytes(training: Training) -> MicrobatchBytes:
     )
 
 
+@checked
 def kept_bytes(
     one: MicrobatchBytes, flying: InFlight, layers: float, *, first: bool, last: bool
 ) -> float:
@@ -138,6 +143,7 @@ def kept_bytes(
     return nbytes
 
 
+@checked
 def kept(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the bytes of activations of all microbatches in flight.
 
@@ -155,6 +161,7 @@ def kept(training: Training, stage: int = 0) -> dict[str, float]:
     }
 
 
+@checked
 def buffers(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the bytes of temporary buffers, by purpose.
 
@@ -171,12 +178,14 @@ def buffers(training: Training, stage: int = 0) -> dict[str, float]:
     }
 
 
+@checked
 def recomputed(training: Training) -> float:
     """Count the bytes that a layer holds beyond what it kept while it is recomputed."""
     needed = sum(activations.whole_layer(training).values())
     return needed - sum(activations.layer(training).values())
 
 
+@checked
 def messages(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the buckets of data parallelism, and what ZeRO-2 and -3 hold whole at the peak.
 

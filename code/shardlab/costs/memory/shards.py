@@ -9,12 +9,14 @@ from functools import cache
 from math import ceil, prod
 
 from shardlab import cuts
+from shardlab.arguments import checked, within
 from shardlab.layout import Layout, stages
 from shardlab.spec import TransformerSpec
 
 from ..facts import models
 
 
+@checked
 def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[str, int]:
     """Count the parameters of each part on a rank of the stage, padding of the vocabulary included.
 
@@ -22,8 +24,7 @@ def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[st
     layout that does not suit the model, or a stage that does not exist.
     """
     layout.check(spec)
-    if not 0 <= stage < layout.pp:
-        raise ValueError(f"there is no stage {stage} of pp={layout.pp}; use 0 to {layout.pp - 1}")
+    within("stage", stage, layout.pp)
     first = stage == 0
     last = stage == layout.pp - 1
     layers = len(stages(spec.num_layers, layout.pp)[stage])
@@ -40,11 +41,13 @@ def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[st
     }
 
 
+@checked
 def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
     """Count the parameters of one layer on one rank."""
     return sum(_layer(spec, layout.tp).values())
 
 
+@checked
 def held_again(spec: TransformerSpec, layout: Layout) -> dict[str, int]:
     """Count the parameters that all ranks of pp and tp together hold beyond the model's own.
 

@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardlab.arguments import checked
+
 from ..training import Training
 from . import activations, parts, shards
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Moment:
     """What a rank holds at one time of a step."""
 
@@ -29,6 +32,7 @@ class _Piece:
     gradients: float
 
 
+@checked
 def through_step(training: Training) -> list[Moment]:
     """List every moment of one step: before and after each piece, the update, what is left.
 
@@ -50,6 +54,7 @@ def through_step(training: Training) -> list[Moment]:
     return moments
 
 
+@checked
 def peak(moments: list[Moment]) -> Moment:
     """Return the moment at which the rank holds the most."""
     return max(moments, key=lambda moment: sum(moment.held.values()))

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
 
+from shardlab.arguments import checked, within
+
 from .. import units
 
 ROUNDING = 1 + 1e-12  # tolerance for sums of floats
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Layer:
     """One layer, or another unit that cannot be cut: embedding, head."""
 
@@ -24,6 +27,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Partition:
     """The layers of each stage, and what they take. Lists have one entry for each stage."""
 
@@ -41,9 +45,11 @@ class Partition:
         """The share of stages' time spent waiting for the slowest, in the limit of many
         microbatches.
         """
-        return 1 - sum(self.seconds) / (len(self.seconds) * max(self.seconds))
+        most = max(self.seconds)
+        return 1 - sum(self.seconds) / (len(self.seconds) * most) if most else 0.0
 
 
+@checked
 def measure(
     layers: Sequence[Layer], stages: Sequence[range], in_flight: Sequence[int]
 ) -> Partition:
@@ -51,6 +57,8 @@ def measure(
 
     in_flight: the microbatches that each stage holds at its peak, as `Timeline.peaks` counts them.
     """
+    for stage in stages:
+        within("stages", max(stage, default=0), len(layers))
     return Partition(
         stages=list(stages),
         seconds=[sum(layers[i].seconds for i in stage) for stage in stages],
@@ -61,21 +69,22 @@ def measure(
     )
 
 
-def cut(layers: Sequence[Layer], in_flight: Sequence[int], memory: float = inf) -> Partition:
+@checked
+def cut(
+    layers: Sequence[Layer], in_flight: Sequence[int], memory: float | None = None
+) -> Partition:
     """Find the cut whose slowest stage is fastest, and of those the one with the least memory.
 
     in_flight: the microbatches that each stage holds at its peak, such as p, p - 1, ... 1 for 1F1B.
-    memory: bytes of a device. Errors: ValueError where there are fewer layers than stages, and
-    where no cut fits: which stage, and how much memory would do.
+    memory: bytes of a device; None: any number. Errors: ValueError where there are fewer layers
+    than stages, and where no cut fits: which stage, and how much memory would do.
     """
     num_layers = len(layers)
     num_stages = len(in_flight)
-    if not 1 <= num_stages <= num_layers:
-        raise ValueError(
-            f"{num_layers} layers do not fill {num_stages} stages; use 1 to {num_layers} stages"
-        )
+    _check_lengths(num_layers, num_stages)
     time = _Sums([layer.seconds for layer in layers])
     space = _spaces(layers, in_flight)
+    memory = inf if memory is None else memory
     limit = memory * ROUNDING
 
     def seconds(stage: int, start: int, end: int) -> float:
@@ -97,11 +106,23 @@ def cut(layers: Sequence[Layer], in_flight: Sequence[int], memory: float = inf) 
     return measure(layers, [range(a, b) for a, b in pairwise(reversed(edges))], in_flight)
 
 
+@checked
 def least_memory(layers: Sequence[Layer], in_flight: Sequence[int]) -> float:
-    """Count the bytes that a device needs for some cut to fit."""
+    """Count the bytes that a device needs for some cut to fit.
+
+    Errors: ValueError where there are fewer layers than stages.
+    """
+    _check_lengths(len(layers), len(in_flight))
     space = _spaces(layers, in_flight)
     rows = _rows(len(layers), len(in_flight), lambda stage, *ends: space[stage](*ends))
     return rows[-1][-1].cost
+
+
+def _check_lengths(num_layers: int, num_stages: int) -> None:
+    if not 1 <= num_stages <= num_layers:
+        raise ValueError(
+            f"{num_layers} layers do not fill {num_stages} stages; use 1 to {num_layers} stages"
+        )
 
 
 class _Sums:

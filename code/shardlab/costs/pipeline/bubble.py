@@ -6,7 +6,10 @@ backward is B = I + W. An action is that of one chunk, so with v equal chunks it
 stage's time. `timeline.play` finds the same by playing the schedule.
 """
 
+from collections.abc import Mapping
 from typing import Any
+
+from shardlab.arguments import Count, Exact, checked
 
 SOURCES = {
     "naive": "one stage at a time: Huang et al. 2019, Figure 2b (https://arxiv.org/abs/1811.06965)",
@@ -26,7 +29,8 @@ INSIDE = {
 }  # the formula counts waiting only between a stage's first and last action
 
 
-def waiting(name: str, p: int, m: int, durations: dict[str, Any]) -> Any:
+@checked
+def waiting(name: str, p: Count, m: Count, durations: dict[str, Exact]) -> Any:
     """Return the seconds that a stage waits in one batch.
 
     For schedules in INSIDE it is an upper bound on the waiting between a stage's first and last
@@ -35,9 +39,7 @@ def waiting(name: str, p: int, m: int, durations: dict[str, Any]) -> Any:
     """
     if why := condition(name, p, m, durations):
         raise ValueError(f"the formula of {name} holds {why}; play the schedule instead")
-    F = durations["F"]
-    I = durations["I"]  # noqa: E741
-    W = durations["W"]
+    F, I, W = _of_kinds(durations)  # noqa: E741
     formulas = {
         "naive": (p - 1) * m * (F + I + W),
         "GPipe": (p - 1) * (F + I + W),
@@ -51,13 +53,15 @@ def waiting(name: str, p: int, m: int, durations: dict[str, Any]) -> Any:
     return formulas[name]
 
 
-def condition(name: str, p: int, m: int, durations: dict[str, Any]) -> str:
+@checked
+def condition(name: str, p: Count, m: Count, durations: dict[str, Exact]) -> str:
     """Say what the formula of `waiting` requires and this pipeline does not have.
 
     "" if it holds.
     """
     if name not in SOURCES:
         raise ValueError(f"no formula for the schedule {name!r}; known: {', '.join(SOURCES)}")
+    F, I, W = _of_kinds(durations)  # noqa: E741
     fewest = {
         "interleaved": p,
         "ZB-H1": p,
@@ -66,9 +70,6 @@ def condition(name: str, p: int, m: int, durations: dict[str, Any]) -> str:
         "DualPipe-V": 2 * p,
     }
     least = fewest.get(name, 1)
-    F = durations["F"]
-    I = durations["I"]  # noqa: E741
-    W = durations["W"]
     asks = {
         "ZB-H1": ("W <= F and W <= I", min(F, I) >= W),
         "ZB-H2": ("W <= F and W <= I", min(F, I) >= W),
@@ -81,7 +82,8 @@ def condition(name: str, p: int, m: int, durations: dict[str, Any]) -> str:
     return "" if holds else f"where {text}"
 
 
-def activations(name: str, p: int, m: int, v: int = 1) -> int:
+@checked
+def activations(name: str, p: Count, m: Count, v: Count = 1) -> int:
     """Return the most that a stage holds, counted in chunks of microbatches.
 
     Divide by v for microbatches of a whole stage.
@@ -103,11 +105,20 @@ def activations(name: str, p: int, m: int, v: int = 1) -> int:
     return min(formulas[name], m * v)
 
 
-def of_ideal(waiting: Any, m: int, v: int, durations: dict[str, Any]) -> Any:
+@checked
+def of_ideal(waiting: Exact, m: Count, v: Count, durations: dict[str, Exact]) -> Any:
     """Return the bubble as a share of a stage's computing time: (p - 1) / m for GPipe."""
-    return waiting / (m * v * sum(durations[kind] for kind in "FIW"))
+    return waiting / (m * v * sum(_of_kinds(durations)))
 
 
-def of_total(waiting: Any, m: int, v: int, durations: dict[str, Any]) -> Any:
+@checked
+def of_total(waiting: Exact, m: Count, v: Count, durations: dict[str, Exact]) -> Any:
     """Return the bubble as a share of all time: (p - 1) / (m + p - 1) for GPipe."""
-    return waiting / (waiting + m * v * sum(durations[kind] for kind in "FIW"))
+    return waiting / (waiting + m * v * sum(_of_kinds(durations)))
+
+
+def _of_kinds(durations: Mapping[str, Any]) -> list[Any]:
+    """Return the durations of F, I and W. Errors: ValueError where one is missing."""
+    if missing := [kind for kind in "FIW" if kind not in durations]:
+        raise ValueError(f"durations={durations} must have F, I and W; add {', '.join(missing)}")
+    return [durations[kind] for kind in "FIW"]

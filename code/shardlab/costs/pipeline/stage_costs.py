@@ -5,6 +5,8 @@ For such reasons Llama 3 takes one layer from the first stage and one from the l
 2024, section 3.3.2, https://arxiv.org/abs/2407.21783).
 """
 
+from shardlab.arguments import Positive, checked
+
 from ..compute import flops
 from ..facts import models
 from ..memory import activations
@@ -12,12 +14,14 @@ from ..training import Training
 from .balance import Layer
 
 
+@checked
 def names(training: Training) -> list[str]:
     """Name the units in the order of the model."""
     return ["embedding", *(f"layer {layer}" for layer in range(training.spec.num_layers)), "head"]
 
 
-def pieces(training: Training, speed: float) -> list[Layer]:
+@checked
+def pieces(training: Training, speed: Positive) -> list[Layer]:
     """List embedding, layers, and head with the last norm. speed: FLOP/s that a device reaches.
 
     seconds and activations are of one microbatch: forward, and a backward of twice the FLOPs. The

@@ -17,11 +17,13 @@ from statistics import median
 from typing import Any
 
 from shardlab import schedules
+from shardlab.arguments import Exact, Positive, checked, within
 from shardlab.schedules import Action, Schedule
 from shardlab.trace import Event
 
 
 @dataclass(frozen=True)
+@checked
 class Timeline:
     """A schedule with the start and end of each action, in seconds.
 
@@ -29,7 +31,13 @@ class Timeline:
     """
 
     schedule: Schedule
-    spans: list[list[tuple[Any, Any]]]
+    spans: list[list[tuple[Exact, Exact]]]
+
+    def __post_init__(self) -> None:
+        if [*map(len, self.spans)] != [*map(len, self.schedule.orders)]:
+            raise ValueError("spans must have a start and an end for each action of the schedule")
+        if any(start > end for row in self.spans for start, end in row):
+            raise ValueError("spans must not end before they start")
 
     @property
     def makespan(self) -> Any:
@@ -64,15 +72,23 @@ class Timeline:
         """Waiting over all time."""
         return sum(self.waiting) / (self.makespan * self.schedule.num_stages)
 
-    def held(self, stage: int, *, activation: Any = 1, kept: Any = 1) -> list[tuple[Any, Any]]:
+    def held(
+        self, stage: int, *, activation: Exact | Sequence[Exact] = 1, kept: Exact = 1
+    ) -> list[tuple[Any, Any]]:
         """List the activations on a stage as (time, amount), one entry for each change.
 
         activation: what a forward leaves, in any unit; or a list with an entry for each part of the
         model. kept: the share of it that I leaves for W. Qi et al. 2023 write M_B and M_W for the
         whole and for that share.
         """
+        within("stage", stage, self.schedule.num_stages)
         parts = self.schedule.parts[stage]
         unequal = isinstance(activation, Sequence)
+        if unequal and len(activation) != self.schedule.num_parts:
+            raise ValueError(
+                f"activation has {len(activation)} entries; give {self.schedule.num_parts}, "
+                "one for each part of the model"
+            )
         sizes = [activation[part] if unequal else activation for part in parts]
         shares = {"F": 1, "B": -1, "I": kept - 1, "W": -kept}
         steps: list[tuple[Any, Any]] = []
@@ -87,7 +103,7 @@ class Timeline:
             steps.append((at, now))
         return steps[:1] + [after for before, after in pairwise(steps) if before[1] != after[1]]
 
-    def peaks(self, *, activation: Any = 1, kept: Any = 1) -> list[Any]:
+    def peaks(self, *, activation: Exact | Sequence[Exact] = 1, kept: Exact = 1) -> list[Any]:
         """Return the most that each stage holds; for `activation` and `kept` see `held`."""
         stages = range(self.schedule.num_stages)
         held = [self.held(stage, activation=activation, kept=kept) for stage in stages]
@@ -102,13 +118,14 @@ class Timeline:
         ]
 
 
+@checked
 def play(
     schedule: Schedule,
-    durations: Mapping[str, Any] | Sequence[Mapping[str, Any]] = schedules.TICKS,
+    durations: Mapping[str, Exact] | Sequence[Mapping[str, Exact]] = schedules.TICKS,
     *,
     nbytes: float = 0,
-    bandwidth: float = 1,
-    latency: Any = 0,
+    bandwidth: Positive = 1,
+    latency: Exact = 0,
     overlap: bool = True,
 ) -> Timeline:
     """Play a schedule in which every action starts as soon as it can.
@@ -130,6 +147,7 @@ def play(
     return Timeline(schedule, spans)
 
 
+@checked
 def recorded(schedule: Schedule, events: Iterable[Event]) -> Timeline:
     """Make the timeline of a batch that ran, from the events of all stages.
 
@@ -149,11 +167,13 @@ def recorded(schedule: Schedule, events: Iterable[Event]) -> Timeline:
     return Timeline(schedule, spans)
 
 
+@checked
 def typical(run: Timeline) -> list[dict[str, float]]:
     """Return the median duration of each kind of action, for each part of the model.
 
     `play` takes it as `durations`.
     """
+    run.schedule.check_actions()
     found: list[dict[str, list[float]]] = [{} for _ in range(run.schedule.num_parts)]
     for stage, (order, row) in enumerate(zip(run.schedule.orders, run.spans, strict=True)):
         for action, (start, end) in zip(order, row, strict=True):
@@ -162,12 +182,19 @@ def typical(run: Timeline) -> list[dict[str, float]]:
     return [{kind: median(seconds) for kind, seconds in each.items()} for each in found]
 
 
+@checked
 def sent_bytes(schedule: Schedule, nbytes: float | Sequence[float]) -> list[float]:
     """Count the bytes that each stage sends in one batch: activations forward, gradients backward.
 
     nbytes: of one message; or a list with an entry for each microbatch.
     """
+    schedule.check_actions()
     sizes = nbytes if isinstance(nbytes, Sequence) else [nbytes] * schedule.num_microbatches
+    if len(sizes) != schedule.num_microbatches:
+        raise ValueError(
+            f"nbytes has {len(sizes)} entries; give {schedule.num_microbatches}, one for each "
+            "microbatch"
+        )
     return [
         sum(sizes[action.microbatch] for action in order if _leaves(schedule, stage, action))
         for stage, order in enumerate(schedule.orders)

@@ -6,14 +6,18 @@ a test compares their sum with `memory.total`.
 
 from functools import cache
 
+from shardlab.arguments import Count, checked, unchecked, within
 from shardlab.layout import stages
 from shardlab.schedules import classic
 
 from .. import memory
 from ..memory import InFlight, MicrobatchBytes
-from ..training import Training
+from ..training import SCHEDULES, Training
+
+kept_bytes = unchecked(memory.kept_bytes)  # called for each plan, see `planner`
 
 
+@checked
 def resident_bytes(training: Training, stage: int) -> float:
     """Count the bytes on a rank of the stage that do not depend on the microbatch.
 
@@ -23,6 +27,7 @@ def resident_bytes(training: Training, stage: int) -> float:
     return states + sum(memory.messages(training, stage).values())
 
 
+@checked
 def microbatch_bytes(
     one: MicrobatchBytes, flying: InFlight, layers: float, *, first: bool, last: bool
 ) -> float:
@@ -30,40 +35,45 @@ def microbatch_bytes(
 
     layers: of each chunk. first, last: whether the stage is the first, or the last.
     """
-    nbytes = one.gathered + memory.kept_bytes(one, flying, layers, first=first, last=last)
+    nbytes = one.gathered + kept_bytes(one, flying, layers, first=first, last=last)
     if not last:
         return nbytes + one.recomputed
     return nbytes + flying.of_last * one.logits + max(one.loss, one.recomputed)
 
 
+@checked
 @cache
 def in_flight(
-    schedule: str, stage: int, *, pp: int, num_microbatches: int, chunks: int
+    schedule: str, stage: int, *, pp: Count, num_microbatches: Count, chunks: Count
 ) -> InFlight:
     """Count what `training.in_flight` does without playing the schedule.
 
     At its peak a stage has run all forwards before its first backward, and no backward.
     """
+    within("stage", stage, pp)
+    if schedule not in SCHEDULES:
+        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
     if schedule != "interleaved":
         warm_up = min(num_microbatches, pp - stage)
         most = {"1F1B": warm_up, "GPipe": num_microbatches, "naive": 1}[schedule]
         return InFlight(most, most, most)
-    groups = classic.groups_of(num_microbatches, pp)
-    warm_up = 2 * (pp - 1 - stage) + (chunks - 1) * len(groups[0]) + 1
+    largest = next(classic.group_sizes(num_microbatches, pp))
+    warm_up = 2 * (pp - 1 - stage) + (chunks - 1) * largest + 1
     most = min(num_microbatches * chunks, warm_up)
     left = most
     of_first = 0
     of_last = 0
-    for group in groups:  # each goes through all chunks
-        of_first += min(left, len(group))
-        of_last += min(max(0, left - (chunks - 1) * len(group)), len(group))
-        left -= chunks * len(group)
+    for size in classic.group_sizes(num_microbatches, pp):  # each goes through all chunks
+        of_first += min(left, size)
+        of_last += min(max(0, left - (chunks - 1) * size), size)
+        left -= chunks * size
         if left <= 0:
             break
     return InFlight(most, of_first, of_last)
 
 
-def layers_of_ends(num_layers: int, pp: int) -> tuple[int, int]:
+@checked
+def layers_of_ends(num_layers: Count, pp: Count) -> tuple[int, int]:
     """Count the layers of the first and of the last stage, as `memory` cuts them."""
     cut = stages(num_layers, pp)
     return len(cut[0]), len(cut[-1])

@@ -8,6 +8,7 @@ results with `step.step` and `memory.total`.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardlab.arguments import checked, unchecked
 from shardlab.layout import Layout, divisors, tensor_degrees
 
 from .. import step
@@ -16,6 +17,17 @@ from ..step.exposed import DataMessages, DataWait, Holdings
 from . import footprint
 from .plans import Plans, Question, TrainingPlan
 from .tables import Degrees, Microbatch, Tables
+
+MOST_PLANS = 2_000_000  # a search of so many takes about a quarter of a minute, and 1 GB
+MOST_PARTS = 10**9  # sequences, or GPUs: to find their divisors takes time, too
+
+# A question is checked once. These are called for each of its plans.
+in_flight = unchecked(footprint.in_flight)
+microbatch_bytes = unchecked(footprint.microbatch_bytes)
+data_wait = unchecked(exposed.data_wait)
+sending_seconds = unchecked(step.sending_seconds)
+pipeline_seconds = unchecked(step.pipeline_seconds)
+send_seconds = unchecked(step.send_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +50,13 @@ class _Zero:
     last_bytes: float  # resident on the last stage
 
 
+@checked
 def search(question: Question) -> Plans:
-    """Time or reject every plan; sort those that fit, the fastest first."""
+    """Time or reject every plan; sort those that fit, the fastest first.
+
+    Errors: ValueError where there are more than MOST_PLANS plans, with their number.
+    """
+    _check_size(question)
     tables = Tables(question)
     fitting: list[TrainingPlan] = []
     rejected: list[TrainingPlan] = []
@@ -51,6 +68,41 @@ def search(question: Question) -> Plans:
             (rejected if plan.reason else fitting).append(plan)
     fitting.sort()
     return Plans(question, fitting, rejected)
+
+
+def _check_size(question: Question) -> None:
+    """Refuse a question that takes too long to answer. Errors: ValueError with the way out."""
+    gpus = question.cluster.gpus
+    if max(question.batch, gpus) > MOST_PARTS:
+        raise ValueError(
+            f"batch={question.batch} sequences on {gpus} GPUs have too many divisors to try; "
+            f"use at most {MOST_PARTS:,} of each"
+        )
+    plans = sum(_count(question, degrees) for degrees, reason in _degrees(question) if not reason)
+    if plans > MOST_PLANS:
+        raise ValueError(
+            f"batch={question.batch} sequences on {gpus} GPUs make up to {plans:,} plans, and a "
+            f"search tries at most {MOST_PLANS:,}; leave fewer choices open (zero, schedules, "
+            "recomputations, context), or use a batch with fewer divisors"
+        )
+
+
+def _count(question: Question, degrees: Degrees) -> int:
+    """Count the plans with given degrees. Some of them may be rejected together."""
+    orders = sum(len(list(_chunks(question, each, degrees.pp))) for each in question.schedules)
+    choices = len(question.sequence_parallel) * len(question.recomputations) * len(question.zero)
+    return len(divisors(question.batch // degrees.dp)) * orders * choices
+
+
+def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
+    """Yield in how many chunks the stages of a schedule can have their layers."""
+    if schedule != "interleaved":
+        yield 1
+        return
+    num_layers = question.spec.num_layers
+    for chunks in range(2, -(-(num_layers + 2) // pp) + 1):
+        if num_layers % (chunks * pp) == 0 or (num_layers + 2) % (chunks * pp) == 0:
+            yield chunks
 
 
 def _degrees(question: Question) -> Iterator[tuple[Degrees, str]]:
@@ -88,6 +140,7 @@ class _Search:
         stages = self.question.zero if layout.replicas > 1 else (0,)
         self.zeros = [self._zero(replace(layout, zero=stage), held) for stage in stages]
         self.orders = list(self._orders())
+        self.sizes = divisors(self.question.batch // degrees.dp)
         ends = footprint.layers_of_ends(self.question.spec.num_layers, degrees.pp)
         self.first_layers, self.last_layers = ends
 
@@ -108,11 +161,7 @@ class _Search:
         pp = self.degrees.pp
         num_layers = self.question.spec.num_layers
         for schedule in self.question.schedules if pp > 1 else ("1F1B",):
-            options = [1]
-            if schedule == "interleaved":
-                most = -(-(num_layers + 2) // pp)
-                options = [v for v in range(2, most + 1) if _comes_out(num_layers, v * pp)]
-            for chunks in options:
+            for chunks in _chunks(self.question, schedule, pp):
                 stages = step.stages_of(num_layers, pp, chunks)
                 yield _Order(schedule=schedule, chunks=chunks, stages=stages)
 
@@ -124,7 +173,7 @@ class _Search:
             if shared and self.question.length % (self.degrees.cp * tp):
                 found.append(self.degrees.rejected("sequence", sequence_parallel=True))
                 continue
-            for size in divisors(self.question.batch // self.degrees.dp):
+            for size in self.sizes:
                 for again in self.tables.recomputations:
                     one = self.tables.microbatch(
                         self.degrees, size, sequence_parallel=shared, recomputation=again
@@ -136,19 +185,18 @@ class _Search:
         """Yield the plans of all schedules and all stages of ZeRO for one kind of microbatch."""
         engine = self.question.engine
         num_microbatches = self.question.batch // (self.degrees.dp * one.size)
-        send = step.send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
+        send = send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
         forward = one.time.forward
         backward = one.time.backward
         waits = [
-            exposed.data_wait(zero.messages, engine, self.layers, forward, backward)
-            for zero in self.zeros
+            data_wait(zero.messages, engine, self.layers, forward, backward) for zero in self.zeros
         ]
         for order in self.orders:
             if order.schedule == "interleaved" and num_microbatches < self.degrees.pp:
                 yield self._plan(one, order, reason="microbatches")
                 continue
             first, last = self._bytes_of_ends(one, order, num_microbatches)
-            sending = step.sending_seconds(
+            sending = sending_seconds(
                 send,
                 engine,
                 pp=self.degrees.pp,
@@ -167,7 +215,7 @@ class _Search:
 
     def _busy(self, one: Microbatch, order: _Order, wait: DataWait, num_microbatches: int) -> float:
         """Time the pipeline from its first forward to its last backward, without messages."""
-        return step.pipeline_seconds(
+        return pipeline_seconds(
             one.time,
             wait,
             order.stages,
@@ -182,14 +230,14 @@ class _Search:
         """Count the bytes on the first and the last stage that depend on the microbatches."""
         pp = self.degrees.pp
         size = {"pp": pp, "num_microbatches": num_microbatches, "chunks": order.chunks}
-        flying = footprint.in_flight(order.schedule, 0, **size)
+        flying = in_flight(order.schedule, 0, **size)
         layers = self.first_layers / order.chunks
-        first = footprint.microbatch_bytes(one.memory, flying, layers, first=True, last=pp == 1)
+        first = microbatch_bytes(one.memory, flying, layers, first=True, last=pp == 1)
         if pp == 1:
             return first, first
-        flying = footprint.in_flight(order.schedule, pp - 1, **size)
+        flying = in_flight(order.schedule, pp - 1, **size)
         layers = self.last_layers / order.chunks
-        last = footprint.microbatch_bytes(one.memory, flying, layers, first=False, last=True)
+        last = microbatch_bytes(one.memory, flying, layers, first=False, last=True)
         return first, last
 
     def _plan(
@@ -217,8 +265,3 @@ class _Search:
             chunks=order.chunks,
             reason=reason,
         )
-
-
-def _comes_out(num_layers: int, pieces: int) -> bool:
-    """Tell whether layers, or layers with embedding and head, split evenly into `pieces`."""
-    return num_layers % pieces == 0 or (num_layers + 2) % pieces == 0

@@ -5,12 +5,13 @@ with its chunks, and a recomputation policy. `planner.search` finds them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from shardlab.layout import Layout, listed, tensor_degrees
+from shardlab.arguments import Count, checked
+from shardlab.layout import ZERO_STAGES, Layout, listed, tensor_degrees
 from shardlab.spec import TransformerSpec
 
 from .. import step, units
@@ -18,7 +19,7 @@ from ..facts.network import Cluster
 from ..facts.recipes import MIXED, Recipe
 from ..step import axes
 from ..step.engines import NEMO_2024, Engine
-from ..training import Training
+from ..training import RECOMPUTATIONS, SCHEDULES, Training
 
 REASONS = {
     "heads": "heads do not split over tp",
@@ -31,20 +32,28 @@ REASONS = {
 }
 
 
+CHOICES: dict[str, Collection[object]] = {
+    "zero": ZERO_STAGES,
+    "recomputations": RECOMPUTATIONS,
+    "schedules": SCHEDULES,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Question:
     """What to train, on which machine, and the choices that are open."""
 
     spec: TransformerSpec
     cluster: Cluster
-    batch: int  # sequences of one step, on all GPUs together
-    sequence: int | None = None  # tokens; None: the model's context length
+    batch: Count  # sequences of one step, on all GPUs together
+    sequence: Count | None = None  # tokens; None: the model's context length
     engine: Engine = NEMO_2024
     recipe: Recipe = MIXED
     precision: str | None = None  # of the layers' matrices, see `step.Run`
     attention: str = "flash"
     dropout: bool = False
-    context: tuple[int, ...] = (1,)  # degrees of context parallelism
+    context: tuple[Count, ...] = (1,)  # degrees of context parallelism
     zero: tuple[int, ...] = (0, 1, 2, 3)
     sequence_parallel: tuple[bool, ...] = (False, True)
     recomputations: tuple[str, ...] = ("none", "selective", "full")
@@ -53,6 +62,13 @@ class Question:
     headroom: float = 0.0
 
     def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            open_ones = getattr(self, name)
+            if not open_ones or not set(open_ones) <= set(known):
+                raise ValueError(f"{name}={open_ones} must be some of {listed(known)}")
+        if not self.context or not self.sequence_parallel:
+            raise ValueError("context and sequence_parallel must name at least one choice each")
+        self.spec.tokens(self.batch, self.length)  # raises where a sequence is too long
         if not 0 <= self.headroom < 1:
             raise ValueError(
                 f"headroom={self.headroom} must be a share of the memory, 0 or more and below 1; "
@@ -87,10 +103,10 @@ class TrainingPlan(NamedTuple):
 
     seconds: float = 0.0  # duration of one step; 0 if the plan was rejected
     nbytes: float = 0.0  # on a rank of the fullest stage
-    tp: int = 1
-    cp: int = 1
-    pp: int = 1
-    dp: int = 1
+    tp: Count = 1
+    cp: Count = 1
+    pp: Count = 1
+    dp: Count = 1
     zero: int = 0
     sequence_parallel: bool = False
     microbatch: int = 0
@@ -120,6 +136,7 @@ class TrainingPlan(NamedTuple):
 
 
 @dataclass(frozen=True)
+@checked
 class Plans:
     """The planner's answer: plans that fit, the fastest first, and plans that do not."""
 
@@ -156,12 +173,11 @@ class Plans:
 
     def where(self, **choices: int | str | bool) -> list[TrainingPlan]:
         """List the fitting plans with these values, the fastest first: where(tp=8, pp=64)."""
-        return [plan for plan in self.fitting if _has(plan, choices)]
+        return _having(self.fitting, choices)
 
     def rejected_where(self, **choices: int | str | bool) -> list[TrainingPlan]:
         """List the rejected plans with these values; of those that need memory, the least first."""
-        found = [plan for plan in self.rejected if _has(plan, choices)]
-        return sorted(found, key=lambda plan: plan.nbytes)
+        return sorted(_having(self.rejected, choices), key=lambda plan: plan.nbytes)
 
     @cached_property
     def different(self) -> list[TrainingPlan]:
@@ -175,15 +191,23 @@ class Plans:
         return list(found.values())
 
 
-def _has(plan: TrainingPlan, choices: Mapping[str, int | str | bool]) -> bool:
-    return all(getattr(plan, name) == value for name, value in choices.items())
+def _having(
+    plans: Sequence[TrainingPlan], choices: Mapping[str, int | str | bool]
+) -> list[TrainingPlan]:
+    if unknown := choices.keys() - set(TrainingPlan._fields):
+        known = listed(TrainingPlan._fields)
+        raise ValueError(f"a plan has no {', '.join(sorted(unknown))}; use {known}")
+    wanted = choices.items()
+    return [plan for plan in plans if all(getattr(plan, name) == value for name, value in wanted)]
 
 
+@checked
 def run_of(question: Question, plan: TrainingPlan) -> step.Run:
     """Turn a plan into the run that `step.step` takes."""
     return question.run(training_of(question, plan))
 
 
+@checked
 def training_of(question: Question, plan: TrainingPlan) -> Training:
     """Turn a plan into a training. Errors: ValueError for a plan without a microbatch size."""
     layout = Layout(
@@ -211,6 +235,7 @@ def training_of(question: Question, plan: TrainingPlan) -> Training:
     )
 
 
+@checked
 def why(question: Question, plan: TrainingPlan) -> str:
     """Say why a plan does not run, with the numbers; or that it fits."""
     spec = question.spec
@@ -237,4 +262,6 @@ def why(question: Question, plan: TrainingPlan) -> str:
             "interleaving needs at least as many as stages"
         ),
     }
+    if plan.reason not in texts:
+        raise ValueError(f"unknown reason {plan.reason!r}; known: {', '.join(REASONS)}")
     return texts[plan.reason]()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, groupby
 
+from shardlab.arguments import checked
 from shardlab.layout import divisors, tensor_degrees
 
 from .. import memory, units
@@ -18,6 +19,7 @@ MOST_RANKS = (
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Remedy:
     """Changes that make a step fit."""
 
@@ -31,6 +33,7 @@ Kind = Callable[[Training], Changes]  # yields its options, the smallest first
 Way = tuple[tuple[str, ...], Training]
 
 
+@checked
 @cache
 def smallest(training: Training, capacity: float) -> Remedy | None:
     """Find the first way to fit into `capacity` bytes.
@@ -51,6 +54,7 @@ def smallest(training: Training, capacity: float) -> Remedy | None:
     return None
 
 
+@checked
 def verdict(training: Training, capacity: float) -> str:
     """Say in a sentence that a step fits, or what does not, and the smallest change that helps."""
     stage = memory.worst_stage(training)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, checked
 from shardlab.layout import Layout
 
 from .. import memory, step
@@ -11,13 +12,14 @@ from .plans import Question, TrainingPlan
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Degrees:
     """The degree of each axis of a layout."""
 
-    tp: int
-    cp: int
-    pp: int
-    dp: int
+    tp: Count
+    cp: Count
+    pp: Count
+    dp: Count
 
     @property
     def layout(self) -> Layout:
@@ -37,10 +39,11 @@ class Degrees:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Microbatch:
     """One kind of microbatch: its choices, and what it costs on every stage."""
 
-    size: int
+    size: Count
     sequence_parallel: bool
     recomputation: str
     time: step.MicrobatchTime
@@ -61,7 +64,7 @@ class Tables:
         self.microbatches: dict[tuple[object, ...], Microbatch] = {}
 
     def training(
-        self, layout: Layout, microbatch: int = 1, recomputation: str = "none"
+        self, layout: Layout, microbatch: Count = 1, recomputation: str = "none"
     ) -> Training:
         """Make a training of one microbatch."""
         question = self.question
@@ -77,7 +80,7 @@ class Tables:
         )
 
     def microbatch(
-        self, degrees: Degrees, size: int, *, sequence_parallel: bool, recomputation: str
+        self, degrees: Degrees, size: Count, *, sequence_parallel: bool, recomputation: str
     ) -> Microbatch:
         """Look up one kind of microbatch, or compute it. Of `degrees` only tp and cp matter."""
         key = degrees.tp, degrees.cp, size, sequence_parallel, recomputation

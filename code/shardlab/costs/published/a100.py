@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from shardlab.arguments import Count, checked
 from shardlab.layout import Layout
 
 from ..compute import flops
@@ -19,15 +20,16 @@ SELECTIVE = "Korthikanti 2022, selective"
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Config:
     """The configuration of one published run."""
 
-    gpus: int
-    tp: int = 1
-    pp: int = 1
-    chunks: int = 1
-    batch: int  # sequences of one step, on all GPUs together
-    microbatch: int = 1
+    gpus: Count
+    tp: Count = 1
+    pp: Count = 1
+    chunks: Count = 1
+    batch: Count  # sequences of one step, on all GPUs together
+    microbatch: Count = 1
 
 
 # 10^12 FLOP/s of one GPU, with recomputation: Narayanan et al. 2021, Table 1.

@@ -8,6 +8,8 @@ GPU sends and receives only (n+1)/n of the buffer, so that busbw may exceed the 
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, Positive, checked
+
 from ..facts import nodes
 from ..traces import traffic
 from ..units import GB
@@ -17,16 +19,17 @@ _SHARP, _SPEED = f"{_STAS}#sharp", f"{_STAS}#inter-node-speed-depends-on-intra-n
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Measured:
     """What one benchmark printed for its longest messages."""
 
     node: str  # name in `nodes`
-    num_nodes: int = 1
+    num_nodes: Count = 1
     nodes_told: bool = True  # whether the source gives the number of nodes; else we assume two
-    gpus: int = 8  # in each node
+    gpus: Count = 8  # in each node
     op: str = "all_reduce"
     adds: bool = False  # whether the switch adds (NVLS)
-    busbw: float  # bytes/s
+    busbw: Positive  # bytes/s
     source: str
 
     @property
@@ -40,6 +43,7 @@ class Measured:
         return f"{self.gpus} {chip}, {'switch adds' if self.adds else self.op.replace('_', '-')}"
 
 
+@checked
 def bound(measured: Measured) -> float:
     """Return the busbw that the slowest link of the path allows at its full rate.
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, Positive, checked
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
@@ -21,15 +22,16 @@ NEMO = "NeMo 24.12, H100, fp8"
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Degrees:
     """How a run was cut; its other GPUs are replicas."""
 
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    chunks: int = 1
+    tp: Count = 1
+    pp: Count = 1
+    cp: Count = 1
+    chunks: Count = 1
 
-    def layout(self, gpus: int) -> Layout:
+    def layout(self, gpus: Count) -> Layout:
         """Cut optimizer states over the replicas, and sequences over tp."""
         dp = gpus // (self.tp * self.pp * self.cp)
         return Layout(
@@ -43,17 +45,18 @@ class Degrees:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class NemoRow:
     """One row of NeMo's table."""
 
     name: str
     spec: TransformerSpec
-    sequence: int = 2048
+    sequence: Count = 2048
     degrees: Degrees
-    gpus: int
-    batch: int
-    microbatch: int = 1
-    rate: float  # tokens/s of one GPU
+    gpus: Count
+    batch: Count
+    microbatch: Count = 1
+    rate: Positive  # tokens/s of one GPU
 
 
 # Degrees, tokens of a sequence, sequences for each GPU; GPUs -> seconds of one step in 16 bits, and

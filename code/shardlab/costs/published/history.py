@@ -8,16 +8,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shardlab.arguments import Positive, checked
+
 from ..facts import mixtures, models
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Size:
     """One model and its date of publication."""
 
     name: str
     date: str  # year-month
-    parameters: float
+    parameters: Positive
     mixture: bool  # of experts: a token uses a small part of them
     counted: bool  # from the shapes of its layers; False: as printed
     source: str
@@ -73,6 +76,7 @@ def sizes() -> list[Size]:
     return sorted(found, key=lambda size: (size.date, size.name))
 
 
+@checked
 def records(history: Iterable[Size]) -> list[Size]:
     """List the models that are larger than all before them."""
     largest = 0.0
@@ -84,6 +88,7 @@ def records(history: Iterable[Size]) -> list[Size]:
     return found
 
 
+@checked
 def doubling_years(first: Size, last: Size) -> float:
     """Return the average years to double from `first` to `last`.
 

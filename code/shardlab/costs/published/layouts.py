@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shardlab.arguments import Count, Positive, checked
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
@@ -14,13 +15,14 @@ from ..training import Training
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class PublishedStep:
     """One row of a published table."""
 
     table: str
     name: str
     run: step.Run
-    seconds: float  # of one step, measured
+    seconds: Positive  # of one step, measured
 
     @cached_property
     def predicted(self) -> step.Step:
@@ -34,6 +36,7 @@ class PublishedStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Setting:
     """What the rows of a table have in common."""
 
@@ -43,14 +46,15 @@ class Setting:
     precision: str | None = None
 
 
+@checked
 def row(
     setting: Setting,
     name: str,
     spec: TransformerSpec,
     layout: Layout,
     *,
-    batch: int,
-    seconds: float,
+    batch: Count,
+    seconds: Positive,
     **options: Any,
 ) -> PublishedStep:
     """Make a row. batch: sequences of one step on all ranks; options: of `Training`.

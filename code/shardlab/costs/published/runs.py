@@ -6,6 +6,8 @@ https://arxiv.org/abs/2204.02311).
 
 from dataclasses import dataclass
 
+from shardlab.arguments import Count, Positive, checked
+
 from ..compute import flops
 from ..facts import models
 from ..facts.chips import chip
@@ -13,16 +15,17 @@ from ..units import TFLOP
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class PublishedRun:
     """One row of a published table."""
 
     name: str
     accelerator: str
-    num_chips: int | None  # None: not published
-    peak: float  # FLOP/s of one accelerator
-    tokens_per_second: float  # of one accelerator
-    model_flops: float  # for each token
-    hardware_flops: float | None = None  # with what was recomputed; None: not published
+    num_chips: Count | None  # None: not published
+    peak: Positive  # FLOP/s of one accelerator
+    tokens_per_second: Positive  # of one accelerator
+    model_flops: Positive  # for each token
+    hardware_flops: Positive | None = None  # with what was recomputed; None: not published
     claimed_mfu: float | None = None  # a share, as printed
     claimed_hfu: float | None = None
     source: str
@@ -183,6 +186,7 @@ RUNS: dict[str, PublishedRun] = {
 }
 
 
+@checked
 def run(name: str) -> PublishedRun:
     """Return the published run called `name`. Errors: ValueError that lists the known names."""
     if name not in RUNS:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from statistics import fmean
 
+from shardlab.arguments import checked
+
 from ..compute import flops
 from . import a100, h100
 from .layouts import PublishedStep
@@ -60,6 +62,7 @@ STEPS: tuple[PublishedStep, ...] = (
 )
 
 
+@checked
 def of_table(table: str) -> list[PublishedStep]:
     """List the rows of a table. Errors: ValueError that lists the known tables."""
     if table not in TABLES:
@@ -69,12 +72,14 @@ def of_table(table: str) -> list[PublishedStep]:
     return [row for row in STEPS if row.table == table]
 
 
+@checked
 @cache
 def mean_error(table: str) -> float:
     """Average the absolute errors of a table's rows, as a share."""
     return fmean(abs(row.error) for row in of_table(table))
 
 
+@checked
 @cache
 def hindsight_error(table: str) -> float:
     """Return the error that the best constant FLOP/s, chosen in hindsight, leaves on a table.

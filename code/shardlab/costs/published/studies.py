@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from shardlab.arguments import Positive, checked
 from shardlab.layout import Layout
 
 from .. import step
@@ -24,6 +25,7 @@ WITHOUT = replace(  # a rank waits for every message
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Study:
     """A question that a published layout answers."""
 
@@ -151,6 +153,7 @@ def runs() -> dict[str, step.Run]:
     }
 
 
+@checked
 def shares(run: step.Run) -> dict[str, float]:
     """Return the share of a step for which a rank waits for messages, without and with overlap."""
     engines = {"without overlap": WITHOUT, "with overlap": NEMO_2024}
@@ -160,13 +163,15 @@ def shares(run: step.Run) -> dict[str, float]:
     }
 
 
-def over_networks(run: step.Run, rates: Sequence[float]) -> list[float]:
+@checked
+def over_networks(run: step.Run, rates: Sequence[Positive]) -> list[float]:
     """Return the seconds of a step for each bandwidth of a node, bytes/s in one direction."""
     return [
         step.step(replace(run, cluster=knee.at_rate(run.cluster, rate))).seconds for rate in rates
     ]
 
 
+@checked
 def knee_of(run: step.Run) -> float:
     """Find the bytes/s of a node above which a faster network makes the step at most 5 % faster.
 

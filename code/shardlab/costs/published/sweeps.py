@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from shardlab.arguments import Count, checked
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
@@ -49,13 +50,18 @@ FIGURES: dict[str, tuple[str, TransformerSpec, list[Choice], Rates]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Sweep:
     """The same model, batch and GPUs, with one choice varied."""
 
     figure: str
     varied: str
-    batch: int
+    batch: Count
     rows: tuple[PublishedStep, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rows) < 2:  # noqa: PLR2004
+            raise ValueError(f"rows={self.rows} must be at least 2, to be compared")
 
     @property
     def best(self) -> PublishedStep:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from math import gcd
 
+from shardlab.arguments import Count, checked
 from shardlab.layout import Layout, strides
 
 from ..facts.hardware import LINK_UTILISATION, Link
@@ -17,6 +18,7 @@ from ..facts.network import Cluster
 from ..traces import traffic
 
 
+@checked
 def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
     """Return the link of each axis.
 
@@ -31,7 +33,8 @@ def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
     }
 
 
-def link(cluster: Cluster, stride: int, size: int) -> Link:
+@checked
+def link(cluster: Cluster, stride: Count, size: Count) -> Link:
     """Return the link of a ring through `size` GPUs that are `stride` apart.
 
     Its bandwidth is the share that collectives reach. A group that leaves its node has as many GPUs
@@ -43,7 +46,8 @@ def link(cluster: Cluster, stride: int, size: int) -> Link:
     return _rings(cluster, 2, stride, gcd(size, room))
 
 
-def neighbour(cluster: Cluster, stride: int, size: int) -> Link:
+@checked
+def neighbour(cluster: Cluster, stride: Count, size: Count) -> Link:
     """Return the slowest link from a GPU to the one `stride` further, among `size` stages."""
     gpus = cluster.node.gpus
     if stride * size <= gpus or cluster.num_nodes == 1:
@@ -51,7 +55,8 @@ def neighbour(cluster: Cluster, stride: int, size: int) -> Link:
     return _rings(cluster, 2, max(stride, gpus), 1)
 
 
-def fits_nodes(cluster: Cluster, tp: int) -> bool:
+@checked
+def fits_nodes(cluster: Cluster, tp: Count) -> bool:
     """Tell whether groups of `tp` neighbours share nodes evenly, or fill several."""
     gpus = cluster.node.gpus
     return gpus % tp == 0 or (tp % gpus == 0 and cluster.num_nodes > 1)

@@ -10,6 +10,7 @@ the GPU waits for, reading data, writing checkpoints.
 from dataclasses import dataclass
 from functools import cached_property
 
+from shardlab.arguments import checked
 from shardlab.layout import stages
 
 from .. import memory
@@ -52,11 +53,16 @@ SUMMARY = {  # fewer parts, for a figure
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Step:
     """One step of a run, as one rank sees it on average."""
 
     run: Run
     parts: dict[str, float]  # seconds
+
+    def __post_init__(self) -> None:
+        if missing := {part for parts in SUMMARY.values() for part in parts} - self.parts.keys():
+            raise ValueError(f"parts have no {', '.join(sorted(missing))}; `step` makes them all")
 
     @cached_property
     def seconds(self) -> float:
@@ -111,6 +117,7 @@ class Step:
         return self.memory <= self.run.cluster.node.chip.memory
 
 
+@checked
 def step(run: Run) -> Step:
     """Predict one step, part by part."""
     training = run.training
@@ -170,6 +177,7 @@ def _working(
     }
 
 
+@checked
 def holdings(training: Training) -> Holdings:
     """Count the parameters on a rank of the first or the last stage, whichever holds more."""
     spec = training.spec
@@ -183,12 +191,14 @@ def holdings(training: Training) -> Holdings:
     return Holdings(layer=layer, layers=layers, rest=parameters - layers * layer)
 
 
+@checked
 def update_seconds(training: Training, held: Holdings, chip: Chip) -> float:
     """Time the optimizer, which reads and writes its states; ZeRO cuts them over the replicas."""
     ranks = training.layout.replicas if training.layout.zero else 1
     return moved_seconds(training.recipe.update_traffic * (held.parameters / ranks), chip)
 
 
+@checked
 def tied_seconds(training: Training, link: Link) -> float:
     """Time the sum of the first and the last stage's gradients of a tied embedding."""
     spec = training.spec

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from shardlab.arguments import checked
+
 TENSOR_OVERLAPS = {
     "none": "a rank waits for every message of tensor parallelism",
     "backward": "the messages of an entrance overlap the gradients of its weights",
@@ -10,6 +12,7 @@ TENSOR_OVERLAPS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Engine:
     """How a program arranges one step."""
 
@@ -53,6 +56,7 @@ LLAMA_2024 = Engine(  # as in its report, which says nothing about overlapping t
 ENGINES = {each.name: each for each in (MEGATRON_2021, MEGATRON_2022, NEMO_2024, LLAMA_2024)}
 
 
+@checked
 def engine(name: str) -> Engine:
     """Return the engine called `name`. Errors: ValueError that lists the known names."""
     if name not in ENGINES:

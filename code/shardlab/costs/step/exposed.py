@@ -7,6 +7,7 @@ hidden behind arithmetic that runs at the same time.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardlab.arguments import Count, checked
 from shardlab.layout import Layout
 
 from .. import collectives
@@ -23,7 +24,7 @@ class Holdings(NamedTuple):
     """How many parameters one rank holds."""
 
     layer: int  # parameters of one layer
-    layers: int  # number of layers
+    layers: Count  # number of layers
     rest: int  # parameters outside the layers: embedding, last norm, head
 
     @property
@@ -33,6 +34,7 @@ class Holdings(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class DataMessages:
     """Seconds that the messages of data parallelism and ZeRO take, hidden or not."""
 
@@ -56,18 +58,21 @@ def _activation_bytes(training: Training) -> float:
     return training.tokens * training.spec.hidden_size * training.recipe.element
 
 
+@checked
 def half_seconds(training: Training, link: Link) -> float:
     """Time an all-gather, or a reduce-scatter, of one microbatch's activations over tp."""
     nbytes = _activation_bytes(training)
     return collectives.all_gather(nbytes, training.layout.tp).seconds(link)
 
 
+@checked
 def all_reduce_seconds(training: Training, link: Link) -> float:
     """Time an all-reduce of one microbatch's activations over tp."""
     nbytes = _activation_bytes(training)
     return collectives.all_reduce_seconds(nbytes, training.layout.tp, link)
 
 
+@checked
 def tensor_seconds(training: Training, engine: Engine, link: Link, time: LayerTime) -> float:
     """Time one layer's waiting for the other ranks of tp, in forward and backward.
 
@@ -107,6 +112,7 @@ def _chunked(message: float, product: float, chunks: int) -> float:
     return max(message / chunks, message - product)
 
 
+@checked
 def context_seconds(training: Training, engine: Engine, link: Link, time: LayerTime) -> float:
     """Time one layer's waiting for keys and values of the other ranks of cp.
 
@@ -128,6 +134,7 @@ def context_seconds(training: Training, engine: Engine, link: Link, time: LayerT
     return sum(_chunked(message, attention, layout.cp) for message, attention in passes)
 
 
+@checked
 def data_messages(layout: Layout, recipe: Recipe, link: Link, held: Holdings) -> DataMessages:
     """Time every message of data parallelism and ZeRO, for a rank that holds `held`."""
     if layout.replicas == 1:
@@ -158,8 +165,9 @@ def data_messages(layout: Layout, recipe: Recipe, link: Link, held: Holdings) ->
     )
 
 
+@checked
 def data_wait(
-    messages: DataMessages, engine: Engine, layers: int, forward: float, backward: float
+    messages: DataMessages, engine: Engine, layers: Count, forward: float, backward: float
 ) -> DataWait:
     """Time the part of `messages` that nothing hides.
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil
 
+from shardlab.arguments import Count, Positive, checked
+
 from ..compute.roofline import ELEMENT
 from ..facts.hardware import Chip
 from ..units import TFLOP
@@ -42,11 +44,12 @@ _SAME_CHIP = "taken from the A100 SXM 80 GB, which is the same chip"
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class BestMatmul:
     """The fastest matrix product measured on one chip."""
 
-    multiprocessors: int
-    best: dict[str, float]  # precision -> FLOP/s
+    multiprocessors: Count
+    best: dict[str, Positive]  # precision -> FLOP/s
     source: str
 
 
@@ -71,6 +74,7 @@ BEST: dict[str, BestMatmul] = {
 UNSEARCHED = 0.80
 
 
+@checked
 def best_flops(chip: Chip, precision: str | None = None) -> float:
     """Return the FLOP/s of the chip's fastest product.
 
@@ -83,7 +87,8 @@ def best_flops(chip: Chip, precision: str | None = None) -> float:
     return UNSEARCHED * chip.peak(name)
 
 
-def filled(m: int, n: int, chip: Chip, count: int = 1) -> float:
+@checked
+def filled(m: Count, n: Count, chip: Chip, count: Count = 1) -> float:
     """Return the useful share of the tiles' work, for `count` products of size [m, n].
 
     Below 1 where tiles hang over the edge, or where the last wave is not full. Tiles lie upright
@@ -105,22 +110,20 @@ def _multiprocessors(chip: Chip) -> int:
     return BEST[chip.name].multiprocessors if chip.name in BEST else 1
 
 
+@checked
 @cache
 def matmul_seconds(
-    m: int, k: int, n: int, chip: Chip, *,
-    precision: str | None = None, count: int = 1, written: float = 2,
+    m: Count, k: Count, n: Count, chip: Chip, *,
+    precision: str | None = None, count: Count = 1, written: float = 2,
 ) -> float:  # fmt: skip
     """Time [m, k] times [k, n], `count` times at once.
 
     The tiles of a wave compute together and then write together, which nothing hides:
     FLOPs at the rate that ordinary shapes reach, or reading the inputs if that takes
     longer, plus `written` bytes for each number of the result. Too slow for small
-    products, for which libraries have smaller tiles. Errors: ValueError for an empty
-    product, or a precision that the chip does not have.
+    products, for which libraries have smaller tiles. Errors: ValueError for a precision
+    that the chip does not have.
     """
-    if min(m, k, n, count) < 1:
-        shapes = f"{count} products of [{m}, {k}] and [{k}, {n}]"
-        raise ValueError(f"products must not be empty, got {shapes}")
     rate = ORDINARY * best_flops(chip, precision) * filled(m, n, chip, count)
     computing = 2 * count * m * k * n / rate
     read = ELEMENT[precision or chip.precision] * count * (m * k + k * n)
@@ -128,18 +131,21 @@ def matmul_seconds(
     return max(computing, moved_seconds(read, chip)) + writing
 
 
-def share_of_peak(m: int, k: int, n: int, chip: Chip, precision: str | None = None) -> float:
+@checked
+def share_of_peak(m: Count, k: Count, n: Count, chip: Chip, precision: str | None = None) -> float:
     """Return the share of the maker's printed peak that a product reaches."""
     peak = chip.peak(precision or chip.precision)
     seconds = matmul_seconds(m, k, n, chip, precision=precision)
     return 2 * m * k * n / (seconds * peak)
 
 
+@checked
 def moved_seconds(nbytes: float, chip: Chip) -> float:
     """Time an operation that only moves bytes: norms, additions, the optimizer's update."""
     return nbytes / (MOVED * chip.memory_bandwidth)
 
 
+@checked
 def flash_seconds(pairs: float, width: float, chip: Chip) -> float:
     """Time the forward of attention in one kernel.
 

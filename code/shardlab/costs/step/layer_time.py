@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
+from shardlab.arguments import checked, unchecked
+
 from ..facts.hardware import Chip
 from ..tensor_parallel import BETWEEN_BACKWARD, BETWEEN_FORWARD
 from ..training import Training
-from .kernels import flash_seconds, matmul_seconds, moved_seconds
+from . import kernels
+from .kernels import flash_seconds
+
+matmul_seconds = unchecked(kernels.matmul_seconds)  # called twenty times for one layer
+moved_seconds = unchecked(kernels.moved_seconds)
 
 FP32 = 4
 # Numbers read and written for each number of the feed-forward block's hidden layer, in forward and
@@ -39,6 +45,7 @@ class PassTime(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class LayerTime:
     """Seconds that one rank computes for one layer and one microbatch, without messages."""
 
@@ -56,6 +63,7 @@ class LayerTime:
         return self.backward.seconds + self.recomputed
 
 
+@checked
 def layer(training: Training, chip: Chip, precision: str | None = None) -> LayerTime:
     """Time what a rank computes for one layer.
 
@@ -82,6 +90,7 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
     )
 
 
+@checked
 def matrices(training: Training) -> list[tuple[int, int, int]]:
     """List the products of one rank as (tokens, inputs, outputs), in order of forward.
 
@@ -103,6 +112,7 @@ def matrices(training: Training) -> list[tuple[int, int, int]]:
     ]
 
 
+@checked
 def head_seconds(training: Training, chip: Chip) -> tuple[float, float]:
     """Time forward and backward of the last norm, the head and the loss."""
     tokens = training.tokens
@@ -119,6 +129,7 @@ def head_seconds(training: Training, chip: Chip) -> tuple[float, float]:
     return forward + loss, backward + loss_backward
 
 
+@checked
 def embedding_seconds(training: Training, chip: Chip) -> tuple[float, float]:
     """Time forward and backward of the embedding.
 

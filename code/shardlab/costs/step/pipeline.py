@@ -7,6 +7,7 @@ every stage waits for the slowest one.
 from dataclasses import dataclass
 from functools import cache
 
+from shardlab.arguments import Count, checked
 from shardlab.layout import stages
 
 from ..facts.hardware import Link
@@ -17,18 +18,20 @@ from .run import MicrobatchTime
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class StageLayers:
     """How many layers the stages of a pipeline have."""
 
-    total: int  # layers of the model
-    num_stages: int
+    total: Count  # layers of the model
+    num_stages: Count
     first: int  # layers of the first stage
     last: int
     most_between: int  # layers of the largest stage between those two; 0 where there is none
 
 
+@checked
 @cache
-def stages_of(num_layers: int, pp: int, chunks: int = 1) -> StageLayers:
+def stages_of(num_layers: Count, pp: Count, chunks: Count = 1) -> StageLayers:
     """Summarize how `layers_of_stages` cuts the model."""
     counts = layers_of_stages(num_layers, pp, chunks)
     return StageLayers(
@@ -40,7 +43,8 @@ def stages_of(num_layers: int, pp: int, chunks: int = 1) -> StageLayers:
     )
 
 
-def layers_of_stages(num_layers: int, pp: int, chunks: int = 1) -> list[int]:
+@checked
+def layers_of_stages(num_layers: Count, pp: Count, chunks: Count = 1) -> list[int]:
     """Count the layers of each stage: as evenly as possible.
 
     Where chunks come out even only if embedding and head each take the place of a layer, they do,
@@ -52,13 +56,14 @@ def layers_of_stages(num_layers: int, pp: int, chunks: int = 1) -> list[int]:
     return [len(stage) for stage in stages(num_layers, pp)]
 
 
+@checked
 def pipeline_seconds(
     micro: MicrobatchTime,
     wait: DataWait,
     stages: StageLayers,
     *,
-    num_microbatches: int,
-    chunks: int = 1,
+    num_microbatches: Count,
+    chunks: Count = 1,
     schedule: str = "1F1B",
 ) -> float:
     """Time the pipeline from its first forward to its last backward, without messages.
@@ -86,6 +91,7 @@ def pipeline_seconds(
     return num_microbatches * slowest + (whole - slowest) / chunks
 
 
+@checked
 def message_bytes(training: Training) -> float:
     """Count the bytes that a rank sends to the next stage for one microbatch.
 
@@ -95,18 +101,20 @@ def message_bytes(training: Training) -> float:
     return activations / training.layout.tp
 
 
-def send_seconds(nbytes: float, pp: int, link: Link) -> float:
+@checked
+def send_seconds(nbytes: float, pp: Count, link: Link) -> float:
     """Time one message of `nbytes` between two stages; 0 where pp is 1."""
     return link.latency + nbytes / link.bandwidth if pp > 1 else 0.0
 
 
+@checked
 def sending_seconds(
     send: float,
     engine: Engine,
     *,
-    pp: int,
-    num_microbatches: int,
-    chunks: int = 1,
+    pp: Count,
+    num_microbatches: Count,
+    chunks: Count = 1,
     schedule: str = "1F1B",
 ) -> float:
     """Time what the messages between stages add to a step, `send` seconds each.

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from shardlab.arguments import checked
+
 from ..facts.hardware import Link
 from ..facts.network import Cluster
 from ..training import Training
@@ -11,6 +13,7 @@ from .layer_time import LayerTime
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Run:
     """A training, the machine it runs on, and the kind of program that runs it."""
 
@@ -40,6 +43,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class MicrobatchTime:
     """Seconds of one microbatch on one rank."""
 
@@ -53,11 +57,16 @@ class MicrobatchTime:
     backward: float  # what one layer computes in backward, recomputation included
 
 
+@checked
 def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
     """Time one microbatch on one rank. Of the layout only tp, cp and sequence parallelism matter.
 
     links: axis -> its link, as `axes.links` finds them.
     """
+    if missing := {"tp", "cp"} - links.keys():
+        raise ValueError(
+            f"links have no {' and '.join(sorted(missing))}; use those of `axes.links`"
+        )
     training = run.training
     chip = run.cluster.node.chip
     time = layer_time.layer(training, chip, run.precision)

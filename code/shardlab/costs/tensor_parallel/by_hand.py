@@ -7,9 +7,12 @@ piece each, and one more rank adds the pieces. Messages take latency + bytes / b
 
 from dataclasses import replace
 
+from shardlab.arguments import checked
+
 from .run import TensorParallelRun, layer
 
 
+@checked
 def parts(run: TensorParallelRun) -> dict[str, float]:
     """List the seconds that follow one another.
 
@@ -28,6 +31,7 @@ def parts(run: TensorParallelRun) -> dict[str, float]:
     }
 
 
+@checked
 def busy(run: TensorParallelRun) -> dict[str, float]:
     """Return the share of time for which ranks compute, by hand and with tensor parallelism."""
     seconds = parts(run)

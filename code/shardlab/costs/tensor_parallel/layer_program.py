@@ -4,13 +4,15 @@ What `ranks.tensor_parallel` does to a model that is too large to be run here;
 `costs.tensor_parallel.layer` is its closed form.
 """
 
+from shardlab.arguments import Count, checked
 from shardlab.trace import Event
 
 from ..traces.programs import Writer
 from .run import TensorParallelRun, halves
 
 
-def program(run: TensorParallelRun, num_layers: int = 1) -> list[Event]:
+@checked
+def program(run: TensorParallelRun, num_layers: Count = 1) -> list[Event]:
     """Write forward and backward of `num_layers` layers for one microbatch, on every rank."""
     writers = [Writer(rank) for rank in range(run.tp)]
     for writer in writers:

@@ -10,6 +10,7 @@ that small models gain less than predicted here (Shoeybi et al., Table 8).
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from shardlab.arguments import Count, Positive, Share, checked
 from shardlab.layout import Layout, divisors, listed
 from shardlab.spec import TransformerSpec
 
@@ -31,15 +32,16 @@ BETWEEN_FORWARD, BETWEEN_BACKWARD = 2 * (2 + 3), 2 * (3 + 3)
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class TensorParallelRun:
     """A model on tp ranks, one microbatch at a time."""
 
     spec: TransformerSpec
     chip: Chip
     link: Link  # of every hop; for ranks in servers, `spread`
-    tp: int = 1
-    microbatch: int = 1  # sequences computed at a time
-    sequence: int | None = None  # tokens; None: the model's context length
+    tp: Count = 1
+    microbatch: Count = 1  # sequences computed at a time
+    sequence: Count | None = None  # tokens; None: the model's context length
     sequence_parallel: bool = False
     # With sequence_parallel: keep slices of the matrices' inputs, and gather them again in
     # backward.
@@ -48,8 +50,8 @@ class TensorParallelRun:
     overlap: bool = False
     # The share of the peak that matrices reach: it follows from Korthikanti et al.'s 7.7 and 7.2 ms
     # (Table 4) less two all-reduces and the operations between the matrices.
-    utilisation: float = 0.56
-    link_utilisation: float = LINK_UTILISATION
+    utilisation: Share = 0.56
+    link_utilisation: Share = LINK_UTILISATION
     recipe: Recipe = MIXED
 
     def __post_init__(self) -> None:
@@ -58,12 +60,6 @@ class TensorParallelRun:
                 "regather=True gathers slices of sequences again; "
                 "use it with sequence_parallel=True"
             )
-        for name in ("utilisation", "link_utilisation"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} must be a share of the peak, above 0 and "
-                    "at most 1; use 0.5 for 50 %"
-                )
         _ = self.training  # raises where heads or sequences do not split
 
     @cached_property
@@ -85,6 +81,7 @@ class TensorParallelRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class TensorParallelLayer:
     """Forward and backward of one layer for one microbatch, in seconds of one rank."""
 
@@ -93,6 +90,13 @@ class TensorParallelLayer:
     between: dict[str, float]  # pass -> seconds of norms and additions
     communication: dict[str, float]  # pass -> seconds for which the links are busy
     exposed: dict[str, float]  # pass -> seconds of these for which the rank waits
+
+    def __post_init__(self) -> None:
+        kinds = self.matrices, self.between, self.communication, self.exposed
+        if any(kind.keys() != self.matrices.keys() for kind in kinds):
+            raise ValueError(
+                "matrices, between, communication and exposed must name the same passes"
+            )
 
     @property
     def compute(self) -> float:
@@ -131,6 +135,7 @@ class TensorParallelLayer:
         }
 
 
+@checked
 def layer(run: TensorParallelRun) -> TensorParallelLayer:
     """Predict one layer."""
     speed = run.utilisation * run.chip.peak_flops
@@ -156,6 +161,7 @@ def layer(run: TensorParallelRun) -> TensorParallelLayer:
     )
 
 
+@checked
 def halves(run: TensorParallelRun) -> list[tuple[float, float]]:
     """Count the FLOPs of attention and of the feed-forward block, as (all, matrices that read x).
 
@@ -174,6 +180,7 @@ def halves(run: TensorParallelRun) -> list[tuple[float, float]]:
     ]
 
 
+@checked
 def message_seconds(run: TensorParallelRun) -> tuple[dict[str, float], float, dict[str, float]]:
     """Time the messages at one entrance by pass, of gathering again, at one exit by pass."""
     link = replace(run.link, bandwidth=run.link_utilisation * run.link.bandwidth)
@@ -186,6 +193,7 @@ def message_seconds(run: TensorParallelRun) -> tuple[dict[str, float], float, di
     return each, half * run.regather, each
 
 
+@checked
 def sent_bytes(run: TensorParallelRun) -> float:
     """Count the bytes that each rank sends for one layer and microbatch: 8bsh(t-1)/t numbers.
 
@@ -196,6 +204,7 @@ def sent_bytes(run: TensorParallelRun) -> float:
     return count * collectives.all_gather(run.message, run.tp).sent
 
 
+@checked
 def communication_ratio(run: TensorParallelRun) -> float:
     """Return a layer's communication time over its computing time: (t - 1) * 8 e h F / (6 P beta).
 
@@ -211,12 +220,14 @@ def communication_ratio(run: TensorParallelRun) -> float:
     return sent * flops_per_byte / (6 * weights)
 
 
-def most_ranks(run: TensorParallelRun, share: float = 0.25) -> float:
+@checked
+def most_ranks(run: TensorParallelRun, share: Positive = 0.25) -> float:
     """Return the tp at which `communication_ratio` reaches `share`."""
     two = replace(run, tp=2, sequence_parallel=False, regather=False)
     return 1 + share / communication_ratio(two)
 
 
+@checked
 def layer_bytes(run: TensorParallelRun) -> dict[str, float]:
     """Count the bytes of one layer on one rank: its states, and one microbatch's activations."""
     parameters = shards.layer_parameters(run.spec, run.training.layout)
@@ -227,12 +238,14 @@ def layer_bytes(run: TensorParallelRun) -> dict[str, float]:
     return {**states, "activations": kept}
 
 
+@checked
 def layers_that_fit(run: TensorParallelRun) -> int:
     """Count the layers that a rank's memory holds, without embedding and head."""
     return int(run.chip.memory // sum(layer_bytes(run).values()))
 
 
-def placement(node: Node, tp: int, per_node: int | None = None) -> list[int]:
+@checked
+def placement(node: Node, tp: Count, per_node: Count | None = None) -> list[int]:
     """List the GPUs of tp ranks, `per_node` of them in each server; None: as many as it has GPUs.
 
     Errors: ValueError where they do not fill servers evenly, or a server has too few GPUs.
@@ -247,7 +260,8 @@ def placement(node: Node, tp: int, per_node: int | None = None) -> list[int]:
     return [node.gpus * server + gpu for server in range(tp // each) for gpu in range(each)]
 
 
-def spread(node: Node, tp: int, per_node: int | None = None) -> Link:
+@checked
+def spread(node: Node, tp: Count, per_node: Count | None = None) -> Link:
     """Return the link of a ring through ranks placed in this way; one rank gets the link of two."""
     gpus = placement(node, tp, per_node)
     cluster = Cluster(node=node, num_nodes=gpus[-1] // node.gpus + 1)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from shardlab.arguments import Positive, checked
 from shardlab.trace import Event
 
 from ..facts.network import NETWORK, Cluster, Wire
@@ -17,7 +18,8 @@ NEARLY = 0.05  # at the knee a step is this much longer than over an infinitely 
 RANGE = (1e6, 1e15)  # bytes/s of a node: slower and faster than any real network
 
 
-def at_rate(cluster: Cluster, rate: float) -> Cluster:
+@checked
+def at_rate(cluster: Cluster, rate: Positive) -> Cluster:
     """Replace the network: `rate` bytes/s in one direction for every node, over the same cards."""
     factor = rate / cluster.node.network_bandwidth
     wires = tuple(
@@ -31,12 +33,14 @@ def _faster(wire: Wire, factor: float) -> Wire:
     return replace(wire, link=replace(wire.link, bandwidth=factor * wire.link.bandwidth))
 
 
-def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[float]) -> list[float]:
+@checked
+def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[Positive]) -> list[float]:
     """Return the seconds of the program for each bandwidth of a node, bytes/s."""
     return [replay(events, at_rate(cluster, rate)).seconds for rate in rates]
 
 
-def found(rates: Sequence[float], seconds: Sequence[float], limit: float) -> float:
+@checked
+def found(rates: Sequence[Positive], seconds: Sequence[Positive], limit: Positive) -> float:
     """Find the knee of a curve, between two points on a line over the logarithm of the rate.
 
     Return the first rate if all are fast enough. rates: bytes/s, rising. limit: seconds with an
@@ -50,6 +54,7 @@ def found(rates: Sequence[float], seconds: Sequence[float], limit: float) -> flo
     return rates[0] if seconds[0] <= enough else float("inf")
 
 
+@checked
 def knee(events: Sequence[Event], cluster: Cluster) -> float:
     """Find the bytes/s of a node above which a faster network makes the program at most 5 % faster.
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
+from shardlab.arguments import checked
 from shardlab.trace import Event, line
 
 # Collectives whose payloads must be equal on all ranks.
@@ -25,6 +26,7 @@ class Meeting(NamedTuple):
     nbytes: int  # the largest payload
 
 
+@checked
 def meetings(events: Sequence[Event]) -> list[Meeting]:
     """List all transfers of a trace. Errors: ValueError that names the two lines that disagree."""
     sends, receives, calls = _sorted(events)
@@ -44,6 +46,7 @@ def meetings(events: Sequence[Event]) -> list[Meeting]:
     return found
 
 
+@checked
 def waits(events: Sequence[Event]) -> dict[int, int]:
     """Map each waiting event to the communication it waits for, both by position.
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shardlab import schedules
+from shardlab.arguments import Count, checked
 from shardlab.layout import AXES_3D, Layout, groups, stages
 from shardlab.schedules import Action
 from shardlab.spec import TransformerSpec
@@ -16,15 +17,16 @@ from .programs import Writer
 ELEMENT = 2  # bytes of an activation or a gradient: bf16
 
 
+@checked
 def step(
     spec: TransformerSpec,
     layout: Layout,
     *,
     order: Sequence[str] = AXES_3D,
-    batch: int = 1,
-    num_microbatches: int = 1,
-    sequence: int | None = None,
-    layers_at_a_time: int = 1,
+    batch: Count = 1,
+    num_microbatches: Count = 1,
+    sequence: Count | None = None,
+    layers_at_a_time: Count = 1,
 ) -> list[Event]:
     """Write one training step of every rank: 1F1B, gradients averaged during the last backward.
 
@@ -35,6 +37,8 @@ def step(
     does not suit the model, or a batch that does not split.
     """
     layout.check(spec)
+    if missing := set(AXES_3D) - set(order):
+        raise ValueError(f"order={order} must name every axis; add {', '.join(sorted(missing))}")
     if batch % num_microbatches or layout.cp > 1:
         raise ValueError(
             f"batch={batch} in {num_microbatches} microbatches, cp={layout.cp}: use cp=1 and a "

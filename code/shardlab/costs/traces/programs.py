@@ -7,10 +7,12 @@ them with `ranks.observe.ledger`.
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from shardlab.arguments import Count, checked
 from shardlab.exchanges import Move, Plan, cuts
 from shardlab.trace import Event
 
 
+@checked
 class Writer:
     """The program of one rank, written event by event, without timestamps."""
 
@@ -47,7 +49,8 @@ class Writer:
         return number
 
 
-def of_plan(plan: Plan, nbytes: int, *, element: int = 4) -> list[Event]:
+@checked
+def of_plan(plan: Plan, nbytes: int, *, element: Count = 4) -> list[Event]:
     """Write how all ranks carry out a plan on a buffer of `nbytes`, one step after the other.
 
     A rank issues the messages of a step and waits for them before the next. Errors: ValueError for

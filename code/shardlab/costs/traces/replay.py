@@ -23,6 +23,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from shardlab import trace
+from shardlab.arguments import Share, checked
 from shardlab.trace import Event
 
 from ..facts.hardware import LINK_UTILISATION
@@ -37,11 +38,17 @@ RESUME, START, END = range(3)
 
 
 @dataclass(frozen=True)
+@checked
 class Usage:
     """What one hop carried."""
 
     hop: Hop
     rates: tuple[tuple[float, float], ...]  # (start, bytes/s), each until the next; the last is 0
+
+    def __post_init__(self) -> None:
+        times = [time for time, _ in self.rates]
+        if times != sorted(times) or (self.rates and self.rates[-1][1]):
+            raise ValueError(f"rates={self.rates} must follow one another and end with a rate of 0")
 
     @property
     def nbytes(self) -> float:
@@ -52,6 +59,7 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Replay:
     """What happened when a trace was played."""
 
@@ -104,27 +112,21 @@ class Replay:
         return trace.chrome(self.events, where=self.where, rates=rates)
 
 
+@checked
 def replay(
     events: Iterable[Event],
     cluster: Cluster,
     *,
     placement: Sequence[int] | None = None,
     algorithm: str = "ring",
-    utilisation: float = UTILISATION,
-    link_utilisation: float = LINK_UTILISATION,
+    utilisation: Share = UTILISATION,
+    link_utilisation: Share = LINK_UTILISATION,
 ) -> Replay:
     """Play the trace, rank r on GPU placement[r], or on GPU r without a placement.
 
     algorithm: of all-reduces: "ring", or "switch" to add in the NVSwitch where it can. Errors:
-    ValueError for a trace that does not match or comes to a stop, for ranks without a GPU, and for
-    a share of a peak that is not between 0 and 1.
+    ValueError for a trace that does not match or comes to a stop, and for ranks without a GPU.
     """
-    for name, share in (("utilisation", utilisation), ("link_utilisation", link_utilisation)):
-        if not 0 < share <= 1:
-            raise ValueError(
-                f"{name}={share} must be a share of the peak, above 0 and at most 1; "
-                "use 0.4 for 40 %"
-            )
     recorded = list(events)
     laid_out = lay_out(recorded, cluster, placement, algorithm)
     player = _Player(laid_out, utilisation * cluster.node.chip.peak_flops, link_utilisation)

@@ -9,6 +9,8 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_CROSS_N
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from shardlab.arguments import Positive, checked
+
 from ..facts import hops
 from ..facts.hardware import Link
 from ..facts.hops import Hop
@@ -21,10 +23,11 @@ SWITCH_STEP = 25 * us
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Load:
     """What travels over each hop while every rank passes on one byte."""
 
-    shares: dict[Hop, float]  # bytes through each hop
+    shares: dict[Hop, Positive]  # bytes through each hop
     latency: float  # seconds of one step; an average where the steps differ
     longest_latency: float  # of the slowest step
 
@@ -35,6 +38,7 @@ class Load:
         return min(rates, default=float("inf"))
 
 
+@checked
 def message(cluster: Cluster, a: int, b: int) -> Load:
     """Load a message from GPU `a` to GPU `b`."""
     path = cluster.path(a, b)
@@ -42,6 +46,7 @@ def message(cluster: Cluster, a: int, b: int) -> Load:
     return Load(shares=dict.fromkeys(path, 1.0), latency=latency, longest_latency=latency)
 
 
+@checked
 def rings(cluster: Cluster, gpus: Sequence[int]) -> Load:
     """Load the rings through these GPUs.
 
@@ -52,18 +57,21 @@ def rings(cluster: Cluster, gpus: Sequence[int]) -> Load:
     return _sum_of([cluster.path(a, b) for a, b in edges], len(laid))
 
 
+@checked
 def pairs(cluster: Cluster, gpus: Sequence[int]) -> Load:
     """Load equal messages from every GPU to every other one."""
     others = len(gpus) - 1
     return _sum_of([cluster.path(a, b) for a in gpus for b in gpus if a != b], max(others, 1))
 
 
+@checked
 def star(cluster: Cluster, center: int, gpus: Sequence[int], *, inward: bool) -> Load:
     """Load messages from all other GPUs to `center` (inward), or from `center` to them."""
     ends = [(gpu, center) if inward else (center, gpu) for gpu in gpus if gpu != center]
     return _sum_of([cluster.path(a, b) for a, b in ends], 1)
 
 
+@checked
 def switch(cluster: Cluster, gpus: Sequence[int]) -> Load | None:
     """Load the NVSwitch that adds (NVLink SHARP), in and out.
 
@@ -82,6 +90,7 @@ def switch(cluster: Cluster, gpus: Sequence[int]) -> Load | None:
     return Load(shares=shares, latency=SWITCH_STEP, longest_latency=SWITCH_STEP)
 
 
+@checked
 def orders(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     """List the rings through these GPUs, each as the order in which it visits them."""
     if len(set(gpus)) < len(gpus) or not gpus:
@@ -99,6 +108,7 @@ def orders(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     ]
 
 
+@checked
 def as_link(cluster: Cluster, gpus: Sequence[int]) -> Link:
     """Summarize the rings through these GPUs as one link, for formulas that take a link."""
     load = rings(cluster, gpus)

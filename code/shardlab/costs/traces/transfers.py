@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
+from shardlab.arguments import checked
 from shardlab.trace import Event
 
 from ..facts.hops import Hop
@@ -40,6 +41,7 @@ _TABLE: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class Transfer:
     """A message or a collective, ready to be sent."""
 
@@ -52,6 +54,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+@checked
 class TransferPlan:
     """Everything that is to be played."""
 
@@ -60,6 +63,7 @@ class TransferPlan:
     hops: list[Hop]
 
 
+@checked
 def lay_out(
     events: Sequence[Event], cluster: Cluster, placement: Sequence[int] | None, algorithm: str
 ) -> TransferPlan:
@@ -88,6 +92,7 @@ def lay_out(
     return TransferPlan(programs, transfers, list(layer.hops))
 
 
+@checked
 def place(
     events: Sequence[Event], cluster: Cluster, placement: Sequence[int] | None
 ) -> dict[int, int]:

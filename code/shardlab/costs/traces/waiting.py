@@ -11,11 +11,13 @@ upper bound on the waiting.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shardlab.arguments import checked
 from shardlab.trace import Event
 
 from . import matching
 
 
+@checked
 def who_waits(events: Sequence[Event]) -> dict[tuple[int, int], float]:
     """Add up the waiting of the whole trace, as (waiting rank, rank it waits for) -> seconds.
 
@@ -30,6 +32,7 @@ def who_waits(events: Sequence[Event]) -> dict[tuple[int, int], float]:
     return waited
 
 
+@checked
 def parted(events: Sequence[Event]) -> list[Event]:
     """Split off every rank's waiting for the last one as an event: "idle", "waiting"."""
     parts = []

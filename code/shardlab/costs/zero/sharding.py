@@ -8,6 +8,7 @@ cutting the parameters costs half as much again.
 from dataclasses import replace
 from math import ceil
 
+from shardlab.arguments import Count, Positive, checked, within
 from shardlab.layout import stages
 
 from .. import memory
@@ -18,6 +19,7 @@ from ..training import Training
 WHOLE_AT_A_TIME = 2
 
 
+@checked
 def buffers(training: Training, stage: int = 0) -> list[int]:
     """Count the numbers in each flat buffer of a rank of the pipeline stage, without padding.
 
@@ -25,23 +27,27 @@ def buffers(training: Training, stage: int = 0) -> list[int]:
     """
     spec = training.spec
     layout = training.layout
+    within("stage", stage, layout.pp)
     layer = shards.layer_parameters(spec, layout)
     count = len(stages(spec.num_layers, layout.pp)[stage])
     rest = sum(shards.parameters(spec, layout, stage).values()) - count * layer
     return [layer] * count + [rest] * (rest > 0)
 
 
-def padded(numel: int, ranks: int) -> int:
+@checked
+def padded(numel: int, ranks: Count) -> int:
     """Return the length of a buffer of `numel` numbers that `ranks` ranks share equally."""
     return ranks * ceil(numel / ranks)
 
 
+@checked
 def padding(training: Training, stage: int = 0) -> int:
     """Count the numbers of padding in all buffers together: fewer than ranks for each."""
     replicas = training.layout.replicas
     return sum(padded(numel, replicas) - numel for numel in buffers(training, stage))
 
 
+@checked
 def states(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the bytes of a rank's states: those of `memory`, and their share of padding.
 
@@ -56,7 +62,8 @@ def states(training: Training, stage: int = 0) -> dict[str, float]:
     return {part: nbytes + more[part] for part, nbytes in memory.states(training, stage).items()}
 
 
-def pieces(ranks: int, stage: int) -> list[dict[str, tuple[float, float]]]:
+@checked
+def pieces(ranks: Count, stage: int) -> list[dict[str, tuple[float, float]]]:
     """List for each rank which share of each part it holds, as part -> (begin, end) in 0 to 1."""
     return [
         {
@@ -67,6 +74,7 @@ def pieces(ranks: int, stage: int) -> list[dict[str, tuple[float, float]]]:
     ]
 
 
+@checked
 def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dict[str, float]:
     """Count the bytes that a rank sends to its replicas in one step, by purpose.
 
@@ -99,6 +107,7 @@ def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dic
     }
 
 
+@checked
 def ratio(training: Training, *, hold: bool = False) -> float:
     """Return what a rank sends relative to plain data parallelism.
 
@@ -109,6 +118,7 @@ def ratio(training: Training, *, hold: bool = False) -> float:
     return sum(sent_bytes(training, hold=hold).values()) / sum(sent_bytes(plain).values())
 
 
+@checked
 def whole_for_a_moment(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the most bytes that are whole at a time: parameters and gradients.
 
@@ -117,8 +127,8 @@ def whole_for_a_moment(training: Training, stage: int = 0) -> dict[str, float]:
     """
     recipe = training.recipe
     layout = training.layout
-    count = len(stages(training.spec.num_layers, layout.pp)[stage])
     every = [padded(numel, layout.replicas) for numel in buffers(training, stage)]
+    count = len(stages(training.spec.num_layers, layout.pp)[stage])
     numbers = sum(every[:count][:WHOLE_AT_A_TIME]) + sum(every[count:])
     return {
         part: getattr(recipe, part) * numbers if layout.zero >= memory.CUT_FROM[part] else 0.0
@@ -126,7 +136,8 @@ def whole_for_a_moment(training: Training, stage: int = 0) -> dict[str, float]:
     }
 
 
-def tokens_to_hide(training: Training, flops_per_byte: float) -> float:
+@checked
+def tokens_to_hide(training: Training, flops_per_byte: Positive) -> float:
     """Return the tokens of a microbatch above which computing hides what stage 3 sends.
 
     flops_per_byte: FLOP/s reached over bytes/s reached. Forward takes 2 P T FLOPs and gathers e P
@@ -139,6 +150,7 @@ def tokens_to_hide(training: Training, flops_per_byte: float) -> float:
     return flops_per_byte * max(forward, backward)
 
 
+@checked
 def tokens_to_tie(training: Training) -> float:
     """Return the tokens at which tensor parallelism sends as much for a layer as stage 3.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from shardlab.arguments import checked
 from shardlab.layout import Layout
 from shardlab.trace import Event
 
@@ -23,6 +24,7 @@ from . import sharding
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class ZeroRun(data_parallel.DataParallelRun):
     """A data-parallel run at a stage of ZeRO.
 
@@ -47,6 +49,7 @@ class ZeroRun(data_parallel.DataParallelRun):
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked
 class ZeroStep:
     """One step of a run, in seconds of one rank."""
 
@@ -83,6 +86,7 @@ class ZeroStep:
         }
 
 
+@checked
 def step(run: ZeroRun) -> ZeroStep:
     """Predict one step. Each rank updates the parameters whose optimizer states it holds."""
     speed = run.utilisation * run.chip.peak_flops
@@ -101,6 +105,7 @@ def step(run: ZeroRun) -> ZeroStep:
     )
 
 
+@checked
 def play(events: Iterable[Event], run: ZeroRun) -> tuple[float, float]:
     """Return the seconds for which the link is busy, and those until the rank is done.
 
@@ -116,8 +121,10 @@ def play(events: Iterable[Event], run: ZeroRun) -> tuple[float, float]:
             seconds = _seconds(event, run.ranks, link)
             ends[event.number] = free = max(clock, free) + seconds
             busy += seconds
-        else:
+        elif event.number in ends:
             clock = max(clock, ends[event.number])
+        else:
+            raise ValueError(f"events wait for a communication {event.number}, not issued before")
     return busy, clock
 
 
@@ -128,6 +135,7 @@ def _seconds(event: Event, ranks: int, link: Link) -> float:
     return collectives.all_gather(event.nbytes, ranks).seconds(link)
 
 
+@checked
 def program(run: ZeroRun, rank: int = 0) -> list[Event]:
     """List what one rank computes, sends and waits for in a step.
 
