@@ -8,9 +8,9 @@ from shardlab import exchanges, exercises
 from shardlab.exercises import checker
 from shardlab.exercises.shared.steps import steps
 from shardlab.ranks import collectives, comm, launch
-from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.observe import ledger
 
+from . import server
 from .grading import Chapter, Graded
 from .solutions import collectives as solutions
 
@@ -173,7 +173,7 @@ def forgets_the_shape(x, group):
 
 @mistake("ring_all_reduce", PIECES, at="3 ranks, 3 numbers", says="by rank 0")
 def asks_a_server(x, group):
-    return averaging.mean_through_server(x, group) * group.size()
+    return server.mean_through_server(x, group) * group.size()
 
 
 @mistake("ring_all_reduce", MESSAGES, at="1 rank, 3 numbers", says="all_reduce on rank 0")

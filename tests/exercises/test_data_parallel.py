@@ -11,6 +11,7 @@ from shardlab.ranks import comm
 from shardlab.ranks.data_parallel import averaging, sampler
 from shardlab.ranks.plain import data_parallel as plain
 
+from . import server
 from .grading import Chapter, Graded
 from .solutions import data_parallel as solutions
 
@@ -187,7 +188,7 @@ def counts_the_samples_for_every_gradient(model, group, num_samples):
 def asks_a_server(model, group, num_samples):
     share = share_of(num_samples, group) * group.size()
     for parameter in trained(model):
-        parameter.grad = averaging.mean_through_server(share * present(parameter), group)
+        parameter.grad = server.mean_through_server(share * present(parameter), group)
 
 
 @mistake("average_gradients_fused", MESSAGES, at="1 rank, one vector", says="in 2 messages (2 x all_reduce)")

@@ -1,16 +1,12 @@
-"""Averaged gradients equal one process, by all-reduce or a server; averaged weights may not."""
+"""Averaged gradients equal one process; averaged weights may not."""
 
 import pytest
 import torch
 from torch import nn
 
-from shardlab import trace
 from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.launch import run
-from shardlab.ranks.observe import ledger
 from tests.ranks.tolerance import EXACT
-
-MEANS = {"all-reduce": averaging.mean, "server": averaging.mean_through_server}
 
 
 def model():
@@ -26,7 +22,7 @@ def loss(net, rank, step):
     return (net(x[:, :4]) - x[:, 4:]).pow(2).mean()
 
 
-def train(group, what, make_optimizer, mean=averaging.mean, every=1):
+def train(group, what, make_optimizer, every=1):
     """Take six steps that average gradients, or weights every few steps; return the parameters."""
     net = model()
     optimizer = make_optimizer(net.parameters())
@@ -35,10 +31,10 @@ def train(group, what, make_optimizer, mean=averaging.mean, every=1):
         loss(net, group.rank(), step).backward()
         if what == "gradients":
             for parameter in net.parameters():
-                parameter.grad = mean(parameter.grad, group)
+                parameter.grad = averaging.mean(parameter.grad, group)
         optimizer.step()
         if what == "weights" and (step + 1) % every == 0:
-            averaging.average_weights(net.parameters(), group, mean)
+            averaging.average_weights(net.parameters(), group)
     return [p.detach() for p in net.parameters()]
 
 
@@ -66,30 +62,23 @@ def same(ours, theirs):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("make_optimizer", [sgd, adam])
-@pytest.mark.parity(
-    "data_parallel", "plain averaging, by all-reduce or through a server, is one process"
-)
-def test_averaged_gradients_equal_one_process(world_size, mean, make_optimizer):
+@pytest.mark.parity("data_parallel", "plain averaging is one process")
+def test_averaged_gradients_equal_one_process(world_size, make_optimizer):
     reference = alone(world_size, make_optimizer)
-    results = run(
-        lambda group: train(group, "gradients", make_optimizer, MEANS[mean]), world_size=world_size
-    )
+    results = run(lambda group: train(group, "gradients", make_optimizer), world_size=world_size)
     assert all(same(ours, reference) for ours in results)
 
 
-@pytest.mark.parametrize("server", [0, 2])
-def test_means_are_right_and_leave_their_input_unchanged(server):
+def test_a_mean_is_right_and_leaves_its_input_unchanged():
     def call(group):
         x = torch.arange(3.0) * group.rank()
         before = x.clone()
-        means = averaging.mean(x, group), averaging.mean_through_server(x, group, server)
+        mean = averaging.mean(x, group)
         assert torch.equal(x, before)
-        return means
+        return mean.tolist()
 
-    for means in run(call, world_size=3):
-        assert [mean.tolist() for mean in means] == [[0, 1, 2]] * 2
+    assert run(call, world_size=3) == [[0, 1, 2]] * 3
 
 
 def test_weights_averaged_after_every_step_of_sgd_equal_gradients():
@@ -110,15 +99,3 @@ def test_weights_averaged_with_adam_or_less_often_differ_from_averaged_gradients
     assert not any(
         torch.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(results[0], reference, strict=True)
     )
-
-
-def test_the_server_alone_carries_the_traffic_of_all():
-    def traffic(group):
-        x = torch.zeros(1000)
-        with ledger.Ledger() as book:
-            averaging.mean_through_server(x, group)
-        return trace.totals(book.events)
-
-    server, *others = run(traffic, world_size=4)
-    assert server["send"]["nbytes"] == server["receive"]["nbytes"] == 3 * 4000
-    assert all(other["send"]["nbytes"] == other["receive"]["nbytes"] == 4000 for other in others)
