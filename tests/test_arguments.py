@@ -45,6 +45,9 @@ MAY_BE_INFINITE = {
     "costs.facts.network.narrowest": "likewise, of its wires",
     "costs.traces.traffic.Load": "likewise",
 }
+ANY_PLACE = {
+    "costs.traces.programs.Writer": "a program does not know how many others there are",
+}
 # A named tuple is checked by the function that is given one.
 TARGETS = [
     target
@@ -125,6 +128,18 @@ def test_one_bad_argument_is_refused_or_answered_soundly(target):
                     assert f"{name}=" in refused, f"{target.name} does not name {name}: {refused}"
 
 
+PLACES = ("stage", "rank", "gpu", "root", "center")
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_beyond_the_last_is_refused(name):
+    """Also where an answer would be sound: rank 40 of 2 has no place."""
+    found = [target for target in TARGETS if name in target.hints and target.name not in ANY_PLACE]
+    for target in found:
+        assert refusal(target, {**target.valid(), name: 40}), target.name
+    assert found
+
+
 # No number so large that a sound answer is infinite, and none so small.
 NUMBERS = st.one_of(st.floats(max_value=0), st.floats(1e-3, 1e3), st.integers(max_value=50))
 ANYTHING = st.one_of(NUMBERS, st.text(max_size=3), st.sampled_from(BAD))
@@ -139,9 +154,29 @@ def test_any_bad_argument_is_refused_or_answered_soundly(target, data):
     refusal(target, {**valid, name: data.draw(st.sampled_from(values))})
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("costs.collectives.algorithms.ring_all_reduce", {"nbytes": math.nan}, "nbytes=nan must be a finite number"),
+        ("costs.collectives.algorithms.ring_all_reduce", {"ranks": math.inf}, "ranks=inf must be a whole number"),
+        ("costs.collectives.bandwidth.algorithm_bandwidth", {"nbytes": -1}, "nbytes=-1 must be a finite number"),
+        ("costs.memory.parts.kept", {"stage": -1}, "stage=-1 must be a whole number of at least 0"),
+        ("costs.memory.parts.kept", {"stage": 2}, "stage=2 must be a whole number from 0 to 1"),
+        ("costs.step.breakdown.Step.days", {"tokens": -1}, "tokens=-1 must be a finite number of at least 0"),
+        ("costs.pipeline.timeline.sent_bytes", {"nbytes": -1}, "nbytes=-1 must be a finite number of at least 0"),
+        ("costs.pipeline.timeline.play", {"bandwidth": 0}, "bandwidth=0 must be a finite number above 0"),
+        ("costs.training.Training", {"microbatch": 1.5}, "microbatch=1.5 must be a whole number of at least 1"),
+        ("layout.coordinates", {"rank": 99}, "rank=99 must be a whole number from 0 to 7"),
+    ],
+)
+def test_what_once_had_a_wrong_answer_is_refused(name, changes, message):
+    (target,) = (target for target in TARGETS if target.name == name)
+    assert message in refusal(target, target.valid() | changes)
+
+
 def test_every_exception_is_needed():
     names = {target.name for target in calls.targets()}
-    assert MAY_BE_NEGATIVE.keys() | MAY_BE_INFINITE.keys() <= names
+    assert MAY_BE_NEGATIVE.keys() | MAY_BE_INFINITE.keys() | ANY_PLACE.keys() <= names
     assert all(any(name.startswith(each) for name in names) for each in NOT_CALLED)
 
 

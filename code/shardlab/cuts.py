@@ -56,6 +56,7 @@ class Cut:
 
         The range is empty for a parameter that is not cut.
         """
+        within("rank", rank, self.ranks)
         if self.dim is None:
             return range(0)
         length = self.shape[self.dim]

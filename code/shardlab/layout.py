@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
 
-from shardlab.arguments import Count, checked
+from shardlab.arguments import Count, checked, within
 from shardlab.spec import TransformerSpec
 
 ZERO_STAGES = {
@@ -138,6 +138,7 @@ def strides(layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
 @checked
 def coordinates(rank: int, layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
     """Return the place of `rank` along each axis, those of `order` first; see `strides`."""
+    within("rank", rank, layout.ranks)
     place = {}
     for axis, stride in strides(layout, order).items():
         place[axis] = rank // stride % getattr(layout, axis)

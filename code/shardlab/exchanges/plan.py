@@ -127,6 +127,7 @@ def contents(plan: Plan, start: Held) -> list[Held]:
 @checked
 def in_words(plan: Plan, rank: int) -> list[str]:
     """Say what `rank` does in every step, a line each."""
+    within("rank", rank, plan.num_ranks)
     lines = []
     for number, step in enumerate(plan.steps, 1):
         words = []

@@ -9,7 +9,7 @@ which a stated share is reached.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardlab.arguments import Count, Positive, Share, checked
+from shardlab.arguments import Count, Positive, Share, checked, within
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 from shardlab.trace import Event
@@ -213,6 +213,7 @@ def events(step: DataParallelStep, rank: int = 0) -> list[Event]:
     start.
     """
     run = step.run
+    within("rank", rank, run.ranks)
     timeline = []
     clock = 0.0
     for _ in range(run.num_microbatches):

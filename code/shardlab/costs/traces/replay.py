@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from shardlab import trace
-from shardlab.arguments import Share, checked
+from shardlab.arguments import Share, checked, within
 from shardlab.trace import Event
 
 from ..facts.hardware import LINK_UTILISATION
@@ -87,6 +87,7 @@ class Replay:
 
     def parts(self, rank: int = 0) -> dict[str, float]:
         """Split one rank's seconds into computing, and waiting until the last rank was done."""
+        within("rank", rank, 1 + max((event.rank for event in self._recorded), default=0))
         mine = [event for event in self.events if event.rank == rank]
         computing = sum(event.seconds for event in mine if event.kind == "compute")
         return {"computing": computing, "waiting": self.seconds - computing}

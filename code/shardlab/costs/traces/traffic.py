@@ -60,6 +60,8 @@ def rings(cluster: Cluster, gpus: Sequence[int]) -> Load:
 @checked
 def pairs(cluster: Cluster, gpus: Sequence[int]) -> Load:
     """Load equal messages from every GPU to every other one."""
+    for gpu in gpus:
+        cluster.node_of(gpu)
     others = len(gpus) - 1
     return _sum_of([cluster.path(a, b) for a in gpus for b in gpus if a != b], max(others, 1))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import ceil
 
 from shardlab.arguments import Count, Positive, checked, within
-from shardlab.layout import stages
+from shardlab.layout import ZERO_STAGES, stages
 
 from .. import memory
 from ..memory import shards
@@ -64,7 +64,11 @@ def states(training: Training, stage: int = 0) -> dict[str, float]:
 
 @checked
 def pieces(ranks: Count, stage: int) -> list[dict[str, tuple[float, float]]]:
-    """List for each rank which share of each part it holds, as part -> (begin, end) in 0 to 1."""
+    """List for each rank which share of each part it holds, as part -> (begin, end) in 0 to 1.
+
+    stage: of ZeRO.
+    """
+    within("stage", stage, len(ZERO_STAGES))
     return [
         {
             part: (rank / ranks, (rank + 1) / ranks) if stage >= first else (0.0, 1.0)

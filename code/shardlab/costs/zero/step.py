@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardlab.arguments import checked
+from shardlab.arguments import checked, within
 from shardlab.layout import Layout
 from shardlab.trace import Event
 
@@ -141,6 +141,7 @@ def program(run: ZeroRun, rank: int = 0) -> list[Event]:
 
     The update's FLOPs are not counted.
     """
+    within("rank", rank, run.ranks)
     writer = _Writer(run, rank)
     for number in range(run.num_microbatches):
         last = number == run.num_microbatches - 1
