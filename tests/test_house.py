@@ -30,7 +30,8 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
 MAY_UNPICKLE = {  # module, or folder -> what it unpickles
     "ranks/launch": "calls and results, from sockets to its own processes",
     "exercises/checker.py": "nothing: it asks whether a function can travel to ranks",
-    "exercises/__main__.py": "nothing: it tells the pickler that a learner's file travels whole",
+    "exercises/attempts.py": "nothing: it tries whether a learner's function can travel",
+    "exercises/room.py": "nothing: it tells the pickler that a learner's file travels whole",
 }
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 NAMES_TORCH_DISTRIBUTED = {"ranks/comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/together.py"}

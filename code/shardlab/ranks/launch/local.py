@@ -83,7 +83,8 @@ class Helper:
             self.drop()
             raise
         self.drop()
-        return f"The helper process {self._how_it_ended()}, and the ranks with it. The next run starts anew."
+        end = self._how_it_ended()
+        return f"The helper process {end}, and the ranks with it. The next run starts anew."
 
     def _how_it_ended(self) -> str:
         """Say how the helper ended."""
