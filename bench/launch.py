@@ -2,9 +2,11 @@
 
 Every contender starts gloo ranks that do one all-reduce and return. They take turns, so that whatever else the machine
 does hits all alike; a ratio is formed within a round, and medians are kept. Also: the memory of an idle rank, and what
-an all-reduce pays for a ledger and for torch's flight recorder, which the launcher switches on for its reports.
+an all-reduce pays for a ledger, and for the flight recorder and the comparison of calls, which the launcher switches on
+for its reports.
 """
 
+import functools
 import importlib.util
 import os
 import statistics
@@ -23,7 +25,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from shardlab.ranks import comm
-from shardlab.ranks.launch import run
+from shardlab.ranks.launch import contracts, run
 from shardlab.ranks.launch.local import Helper
 from shardlab.ranks.observe import ledger
 
@@ -152,12 +154,13 @@ def all_reduces_after_a_ledger(group: comm.Group) -> dict[str, float]:
     return all_reduces(group)
 
 
-def all_reduces_without_recorder() -> dict[str, float]:
-    os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
+def all_reduces_where(name: str, value: str) -> dict[str, float]:
+    """The same, with one variable of the environment set."""
+    os.environ[name] = value
     try:
         return run(all_reduces, world_size=2)[0]
     finally:
-        del os.environ["TORCH_FR_BUFFER_SIZE"]
+        del os.environ[name]
 
 
 def open_ledger(group: comm.Group) -> dict[str, float]:
@@ -178,7 +181,8 @@ def costs(rounds: int = 21) -> dict[str, dict[str, dict[str, float]]]:
     kinds: dict[str, Callable[[], dict[str, float]]] = {
         "usual": lambda: run(all_reduces, world_size=2)[0],
         "after a ledger was closed": lambda: run(all_reduces_after_a_ledger, world_size=2)[0],
-        "without the flight recorder": all_reduces_without_recorder,
+        "without the flight recorder": functools.partial(all_reduces_where, "TORCH_FR_BUFFER_SIZE", "0"),
+        "without comparing calls": functools.partial(all_reduces_where, contracts.FOLDER, ""),
     }
     taken: dict[str, list[dict[str, float]]] = {}
     for turn in range(rounds):

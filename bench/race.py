@@ -4,6 +4,7 @@ Whatever else the machine does then hits all alike. Every round runs each conten
 round before.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from shardlab.ranks import comm, transformer
-from shardlab.ranks.launch import run
+from shardlab.ranks.launch import contracts, run
 from shardlab.spec import TransformerSpec
 
 WARM_UP = 3  # rounds that do not count: torch's DDP rebuilds its buckets after the first step
 Sizes = Mapping[str, tuple[int, int, int, int, int]]  # hidden size, layers, samples, tokens per sample, rounds
+
+
+def unchecked() -> None:
+    """Let ranks send without comparing their calls, as they would on GPUs."""
+    os.environ[contracts.FOLDER] = ""
 
 
 def order(names: Iterable[str], turn: int) -> list[str]:

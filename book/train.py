@@ -28,7 +28,7 @@ def train(group, layout, schedule, book, folder, num_steps):
     plan = schedules.make(schedule, layout.pp, MICROBATCHES)
     model = transformer.Transformer(SPEC)
     trainer = Trainer(model, mesh, plan, torch.optim.AdamW, max_norm=1.0)
-    path, losses = checkpoint.latest(folder), []
+    path, losses = checkpoint.latest(folder, group), []
     step = 0 if path is None else trainer.load(path)["step"]
     tokens, length = text.read(book), SPEC.context_length
     batches = sampler.epoch(text.num_samples(tokens, length), BATCH, mesh.dp.rank(), mesh.dp.size())

@@ -27,7 +27,13 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
     "explorers": BRIDGES | {"costs", "figures"},
     "exercises": BRIDGES | {"costs", "ranks"},
 }
-NAMES_TORCH_DISTRIBUTED = {"ranks/comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/files.py"}
+MAY_UNPICKLE = {  # module, or folder -> what it unpickles
+    "ranks/launch": "calls and results, from sockets to its own processes",
+    "exercises/checker.py": "nothing: it asks whether a function can travel to ranks",
+    "exercises/__main__.py": "nothing: it tells the pickler that a learner's file travels whole",
+}
+PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+NAMES_TORCH_DISTRIBUTED = {"ranks/comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/together.py"}
 MAX_LINES, MAX_CELL, MAX_WIDTH = 270, 15, 86  # most files have fewer than 150 lines
 LIGHT = ("costs", "exchanges", "exercises", "explorers", "figures", "ranks", "schedules")
 MAX_CODE_WIDTH, MAX_DENSITY = 100, 9.5  # in these rooms
@@ -113,6 +119,15 @@ def test_what_a_run_should_take_is_pure_python(path):
 def test_few_modules_name_torch_distributed(path):
     if name(path) not in NAMES_TORCH_DISTRIBUTED and "launch" not in path.parts:
         assert not {each for each in imports(path) if each.startswith("torch.distributed")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_files_are_never_unpickled(path):
+    """A pickle can run any code: what is loaded from files is text and numbers."""
+    if not {name(path), name(path.parent)} & MAY_UNPICKLE.keys():
+        assert not {each.split(".")[0] for each in imports(path)} & PICKLES
+        assert not {each for each in imports(path) if each.startswith("torch.distributed.checkpoint")}
+        assert not re.search(r"torch\.(load|save)\(", path.read_text())
 
 
 @pytest.mark.parametrize("path", of_room("ranks"), ids=name)

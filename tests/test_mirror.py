@@ -19,7 +19,9 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "ranks/tensor_parallel/gradients.py": ("ranks/tensor_parallel/test_engine.py", "held to the whole model"),
     "ranks/tensor_parallel/state.py": ("ranks/tensor_parallel/test_engine.py", "held to the whole model"),
     "ranks/tensor_parallel/regather.py": ("ranks/tensor_parallel/test_sequence.py", "it only exists beside slices"),
-    "ranks/checkpoint/folders.py": ("ranks/checkpoint/test_files.py", "it names and finds the files"),
+    "ranks/checkpoint/folders.py": ("ranks/checkpoint/test_saving.py", "it names and finds the files"),
+    "ranks/checkpoint/index.py": ("ranks/checkpoint/test_loading.py", "it is what a checkpoint that loads is held to"),
+    "ranks/checkpoint/together.py": ("ranks/checkpoint/test_saving.py", "ranks fail together where they save and load"),
     "ranks/memory/hosted.py": ("ranks/memory/test_offload.py", "half of offload"),
     "ranks/observe/flops.py": ("ranks/observe/test_program.py", "it counts what a program records"),
     "ranks/observe/sockets.py": ("ranks/observe/test_ledger.py", "it needs ranks that send"),
@@ -42,7 +44,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         for each in ("axes", "engines", "exposed", "layer_time", "pipeline", "run")
     },
     "costs/traces/crossings.py": ("costs/traces/test_placement.py", "it counts what a placement makes"),
-    "costs/traces/knee.py": ("explorers/test_interconnects.py", "its curves are those of the explorer"),
+    "costs/traces/knee.py": ("explorers/test_placement.py", "its curves are those of the explorer"),
     "costs/traces/transfers.py": ("costs/traces/test_replay.py", "half of replay"),
     "costs/zero/step.py": ("costs/zero/test_sharding.py", "one setting for both"),
     **{

@@ -1,6 +1,7 @@
 """A trace is counted by the shares of nccl-tests, saved and loaded without loss, and shown by Perfetto."""
 
 import json
+import math
 
 import pytest
 
@@ -97,12 +98,37 @@ def test_a_saved_trace_has_one_event_a_line(tmp_path):
     assert "peer" not in lines[trace.line(0) - 1]
 
 
-@pytest.mark.parametrize("row", ['{"rank": 0}', '{"group": [0], "colour": "red"}'])
-def test_a_line_that_is_no_event_is_named(tmp_path, row):
+ROW = {"rank": 0, "kind": "compute", "op": "forward", "group": [0], "nbytes": 0, "start": 0.0, "end": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"rank": 0}, "kind, op, group, nbytes, start, end: missing"),
+        ({**ROW, "colour": "red"}, "colour: unknown"),
+        *(({**ROW, name: None}, f"{name}: of a wrong type") for name in [*ROW, "tag", "flops"]),
+        *(({**ROW, name: True}, f"{name}: of a wrong type") for name in [*ROW, "peer", "tag", "flops", "number"]),
+        *(({**ROW, name: math.nan}, f"{name}: of a wrong type") for name in ROW),
+        *(({**ROW, name: "0"}, f"{name}: of a wrong type") for name in ("rank", "group", "nbytes", "start", "peer")),
+        ({**ROW, "group": [0, "1"]}, "group: of a wrong type"),
+        ({**ROW, "group": 0, "end": math.inf}, "group, end: of a wrong type"),
+        ([], "no object"),
+        (None, "no object"),
+    ],
+)
+def test_a_line_that_is_no_event_is_named(tmp_path, row, said):
     path = tmp_path / "trace.json"
     trace.save(EVENTS[:1], path)
-    path.write_text(path.read_text().replace("\n]", f",\n{row}\n]"))
-    with pytest.raises(ValueError, match=r"trace.json, line 3: .* is not an event of a trace"):
+    path.write_text(path.read_text().replace("\n]", f",\n{json.dumps(row)}\n]"))
+    with pytest.raises(ValueError, match=f"trace.json, line 3: .* is not an event of a trace .*{said}"):
+        trace.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"rank": 0}', "7", "null", '"events"', "[" * 100_000, "\udcff", "1" * 9999])
+def test_a_file_that_is_no_list_of_events_is_refused(tmp_path, text):
+    path = tmp_path / "trace.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=r"trace.json (is not JSON|holds no list).*; pass a file of trace.save"):
         trace.load(path)
 
 

@@ -6,8 +6,10 @@ communication where it was issued, and each wait for one.
 """
 
 import json
+import math
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +155,47 @@ def plain(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def from_plain(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Make events from the rows of `plain`."""
-    return [Event(**{**row, "group": tuple(row["group"])}) for row in rows]
+    """Make events from the rows of `plain`.
+
+    Errors: ValueError for a row that lacks a field, has another one, or one of another type.
+    """
+    return [_event(row) for row in rows]
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    if not isinstance(row, Mapping):
+        raise ValueError("it is no object with the fields of an event")
+    needed = [field.name for field in fields(Event) if field.default is MISSING]
+    missing = [name for name in needed if name not in row]
+    unknown = [name for name in row if name not in _IS_OF_TYPE]
+    wrong = [name for name in row if name not in unknown and not _IS_OF_TYPE[name](row[name])]
+    for what, names in {"missing": missing, "unknown": unknown, "of a wrong type": wrong}.items():
+        if names:
+            raise ValueError(f"{', '.join(map(str, names))}: {what}")
+    return Event(**{**row, "group": tuple(row["group"])})
+
+
+def _is_whole(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def _is_finite(x: Any) -> bool:
+    return (_is_whole(x) or isinstance(x, float)) and -math.inf < x < math.inf
+
+
+_IS_OF_TYPE: dict[str, Callable[[Any], bool]] = {  # by the name of a field
+    "rank": _is_whole,
+    "kind": lambda x: isinstance(x, str),
+    "op": lambda x: isinstance(x, str),
+    "group": lambda x: isinstance(x, list | tuple) and all(map(_is_whole, x)),
+    "nbytes": _is_whole,
+    "start": _is_finite,
+    "end": _is_finite,
+    "peer": lambda x: x is None or _is_whole(x),
+    "tag": _is_whole,
+    "flops": _is_whole,
+    "number": lambda x: x is None or _is_whole(x),
+}
 
 
 def save(events: Iterable[Event], path: str | Path) -> None:
@@ -169,13 +210,19 @@ def save(events: Iterable[Event], path: str | Path) -> None:
 
 def load(path: str | Path) -> list[Event]:
     """Read what `save` wrote to `path`. Errors: ValueError that names the line at fault."""
+    try:
+        rows = json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}); pass a file of trace.save") from None
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} holds no list of events; pass a file of trace.save")
     events = []
-    for index, row in enumerate(json.loads(Path(path).read_text())):
+    for index, row in enumerate(rows):
         try:
-            events += from_plain([row])
-        except (TypeError, KeyError, ValueError) as error:
-            where = f"{path}, line {line(index)}"
-            raise ValueError(f"{where}: {row} is not an event of a trace ({error})") from None
+            events.append(_event(row))
+        except ValueError as error:
+            where, what = f"{path}, line {line(index)}", reprlib.repr(row)
+            raise ValueError(f"{where}: {what} is not an event of a trace ({error})") from None
     return events
 
 

@@ -11,7 +11,14 @@ import IPython.display
 import jupytext
 import pytest
 
-from shardlab.costs.facts import hardware, nodes
+from shardlab.costs.compute.time_to_train import TimeToTrain
+from shardlab.costs.data_parallel import DataParallelRun
+from shardlab.costs.facts import hardware, nodes, recipes
+from shardlab.costs.memory.offload import Swap
+from shardlab.costs.step import kernels
+from shardlab.costs.tensor_parallel import TensorParallelRun
+from shardlab.costs.traces import replay
+from shardlab.costs.units import GB, GiB, us
 
 from .conftest import ROOT
 
@@ -55,3 +62,52 @@ def test_a_disagreement_has_sources_and_a_decision(entry: str) -> None:
     story, _, decision = entry.partition("\n**Here:** ")
     assert re.search(r"\{cite(:t)?\}`|\]\(https://", story), "who prints it?"
     assert decision, "what does this book use?"
+
+
+def assumption(name: str) -> str:
+    """What the page of letters assumes about this, with the rows of its table."""
+    section = (BOOK / "notation.md").read_text().partition("## What the numbers assume")[2]
+    _, found, text = section.partition(f"**{name}")
+    assert found, name
+    return text.partition("\n\n**")[0].partition("\n## ")[0]
+
+
+def test_the_shares_of_the_peak_are_those_of_the_package() -> None:
+    text = assumption("The share of the peak.")
+    whole_steps = {TimeToTrain.utilisation, DataParallelRun.utilisation, Swap.utilisation, replay.UTILISATION}
+    products = {
+        name: kernels.ORDINARY * kernels.best_flops(chip) / chip.peak_flops
+        for name in ("H100", "A100")
+        for chip in [hardware.chip(f"{name} SXM 80 GB")]
+    }
+    for share in (*whole_steps, TensorParallelRun.utilisation):
+        assert f"| {share:.0%} |".replace("%", " %") in text
+    for name, share in products.items():
+        assert f"{100 * share:.0f} % on an {name}" in text
+    assert f"{kernels.ORDINARY * 100:.0f} % of the fastest product" in text
+    assert f"attention ({kernels.FLASH * 100:.0f} % of the peak)" in text
+    assert f"memory traffic ({kernels.MOVED * 100:.0f} %" in text
+
+
+def test_rates_and_latencies_are_those_of_the_package() -> None:
+    assert f"takes {hardware.LINK_UTILISATION} for every link" in assumption("The share of a rate.")
+    text = assumption("Latency.")
+    steps = {
+        protocol: [hardware.PROTOCOL_STEPS[wire][protocol] / us for wire in ("NVLink", "network")]
+        for protocol in ("LL", "LL128", "Simple")
+    }
+    nvlink, network = steps["Simple"]
+    assert f"{nvlink:.1f} µs over NVLink and {network:.0f} µs over a network" in text
+    for protocol in ("LL", "LL128"):
+        nvlink, network = steps[protocol]
+        assert f"{protocol}{' takes' if protocol == 'LL' else ''} {nvlink:.1f} and {network:.1f} µs" in text
+    quarter = 0.92 * steps["LL128"][1] / steps["Simple"][1]  # LL128 carries 92 % of the rate
+    assert quarter == pytest.approx(1 / 4, abs=0.02)
+
+
+def test_gradients_and_capacities_are_those_of_the_package() -> None:
+    text = assumption("Gradients")
+    assert f"and {recipes.MIXED.bytes_per_parameter} bytes of states" in text
+    assert f"take {recipes.recipe('mixed, fp32 gradients').bytes_per_parameter} bytes" in text
+    assert f"{80 * GiB / GB:.1f} GB" in assumption("GB and GiB.")
+    assert hardware.chip("H100 SXM 80 GB").memory == 80 * GB

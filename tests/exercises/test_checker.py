@@ -2,17 +2,20 @@
 
 import inspect
 import os
+import sys
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
 
-from shardlab import exercises
-from shardlab.exercises import checker, evidence
+from shardlab import exercises, schedules, trace
+from shardlab.exercises import attempts, checker, evidence, output, packing
 from shardlab.exercises.checker import FAILED, PASSED, RUNS, UNKNOWN, Case, Exercise, Finding
 from shardlab.ranks import comm
+from shardlab.ranks.launch import local
 from shardlab.ranks.observe import ledger
 
 PROMPTLY = 60.0  # s: far above what two busy cores need, far below the launcher's own time-out
@@ -52,7 +55,7 @@ def stops_at(number, how):
 def stopped(function, exercise=None):
     """The reason of a check in which the function does not run to its end, promptly."""
     begin = time.monotonic()
-    report = checker.check(exercise or toy(), function)
+    report = attempts.check(exercise or toy(), function)
     assert time.monotonic() - begin < PROMPTLY
     assert report.marks == {RUNS: FAILED, "it is the number": UNKNOWN, "it is small": UNKNOWN}
     assert not report
@@ -63,7 +66,7 @@ def stopped(function, exercise=None):
 
 
 def test_all_that_is_right_passes():
-    report = checker.check(toy(), lambda x: x)
+    report = attempts.check(toy(), lambda x: x)
     assert report
     assert set(report.marks.values()) == {PASSED}
     assert str(report).startswith("toy.same: passed, 3 of 3 points")
@@ -71,7 +74,7 @@ def test_all_that_is_right_passes():
 
 
 def test_the_first_property_that_fails_is_shown_in_its_smallest_case():
-    report = checker.check(toy(), lambda x: x + 100 * (x > 20))
+    report = attempts.check(toy(), lambda x: x + 100 * (x > 20))
     assert report.marks == {RUNS: PASSED, "it is the number": FAILED, "it is small": FAILED}
     lines = ["Smallest failing case: 2 ranks, number 21", "  given     21", "  expected  21", "  got       [121, 121]"]
     assert report.reason.splitlines() == lines
@@ -81,7 +84,7 @@ def test_the_first_property_that_fails_is_shown_in_its_smallest_case():
 
 def test_a_finding_can_say_what_to_try():
     small = {"it is small": lambda case, seen: Finding("", "below 10", str(seen[0]), "return less")}
-    reason = checker.check(toy(small), lambda x: x).reason
+    reason = attempts.check(toy(small), lambda x: x).reason
     assert reason.splitlines()[-2:] == ["  got       11", "  try       return less"]
 
 
@@ -92,7 +95,7 @@ def test_a_judge_of_each_rank_tells_of_the_first_that_fails():
 
 
 def test_one_property_can_fail_alone():
-    marks = checker.check(toy(), lambda x: x + 1).marks
+    marks = attempts.check(toy(), lambda x: x + 1).marks
     assert marks == {RUNS: PASSED, "it is the number": FAILED, "it is small": PASSED}
 
 
@@ -141,7 +144,7 @@ def test_one_rank_that_leaves_is_a_deadlock():
     def skips(x, group):
         return x if group.rank() == 1 else comm.all_reduce(torch.ones(1), group)
 
-    report = checker.check(toy(attempt=watched), skips)
+    report = attempts.check(toy(attempt=watched), skips)
     assert report.marks[RUNS] == FAILED
     assert "2 ranks, number 21" in report.reason
     assert "Deadlock" in report.reason
@@ -149,15 +152,83 @@ def test_one_rank_that_leaves_is_a_deadlock():
 
 
 def test_an_endless_loop_is_ended(monkeypatch):
-    monkeypatch.setattr(checker, "TIMEOUT", 2.0)
+    monkeypatch.setattr(attempts, "ALONE", 2.0)
 
     def loop():
         while True:
             pass
 
-    reason = stopped(stops_at(12, loop))
-    assert "1 rank, number 12" in reason
-    assert "No result after 2 s" in reason
+    lines = stopped(stops_at(12, loop)).splitlines()
+    assert lines[0] == "Smallest failing case: 1 rank, number 12"
+    assert lines[1] == "The case takes longer than 2 s, which is the limit."
+    assert "No result after 2 s." in lines
+
+
+def test_slow_cases_meet_the_limit_of_all_together(monkeypatch):
+    """Alone each of them would do; whoever waits for a whole exercise should wait for seconds."""
+    monkeypatch.setattr(attempts, "TOGETHER", 3.0)
+    begin = time.monotonic()
+    reason = stopped(lambda x: time.sleep(2) or x)
+    assert "The case together with the other 1 takes longer than 3 s, which is the limit." in reason
+    assert time.monotonic() - begin < 30
+
+
+def test_endless_recursion_is_named():
+    def deeper(x):
+        return deeper(x) + 1
+
+    lines = stopped(deeper).splitlines()
+    assert lines[-1].startswith("RecursionError: maximum recursion depth exceeded")
+    assert "  ..." in lines
+    assert len(lines) <= attempts.MAX_LINES
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits what a process allocates")
+@pytest.mark.parametrize(
+    ("allocate", "says"),
+    [(lambda: bytearray(20 << 30), "MemoryError"), (lambda: torch.ones(20 << 27), "can't allocate memory")],
+    ids=["bytes", "tensor"],
+)
+def test_memory_has_a_limit(allocate, says):
+    assert says in stopped(stops_at(21, allocate))
+
+
+def test_what_returns_before_it_has_run_is_told_so():
+    async def waits(x):
+        return x
+
+    def gives(x):
+        yield x
+
+    for function, note in ((waits, "write def, not async def: "), (gives, "return the result: with yield, ")):
+        reason = stopped(function)
+        assert "cannot be judged; numbers, words and tensors can" in reason
+        assert f"  try       {note}a call of this function runs none of its lines" in reason
+    assert "try" not in stopped(lambda: 1)
+
+
+def test_endless_output_is_shown_at_both_ends(capsys):
+    def chatter(x):
+        for line in range(30_000):
+            print("word " * 20, line)
+        return x
+
+    assert attempts.check(toy(cases=toy().cases[:1]), chatter)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == output.FIRST + 1 + output.LAST
+    assert lines[0] == "[rank 0] " + "word " * 20 + " 0"
+    assert lines[output.FIRST].startswith("... 29,800 lines are left out (3.")
+    assert lines[-1].endswith(" 29999")
+
+
+def test_an_endless_line_is_not_collected(capsys):
+    rank = local.Rank(0)
+    rank.text += b"x" * (local.MAX_LINE + 1)
+    assert rank.lines() == ["x" * (local.MAX_LINE + 1)]
+    assert not rank.text
+    rank.close()
+    assert attempts.check(toy(cases=toy().cases[:1]), lambda x: print("y" * 10**6, end="") or x)
+    assert capsys.readouterr().out == f"[rank 0] {'y' * (output.WIDTH - 9)} ...\n"
 
 
 @pytest.mark.parametrize(
@@ -167,6 +238,18 @@ def test_an_endless_loop_is_ended(monkeypatch):
 )
 def test_a_rank_that_dies_is_reported(how, says):
     assert says in stopped(stops_at(11, how))
+
+
+def test_a_rank_that_writes_to_every_descriptor_is_reported():
+    def scribble():
+        for each in range(3, 64):
+            with suppress(OSError):
+                os.write(each, b"3 of 3 points\n")
+        time.sleep(60)
+
+    begin = time.monotonic()
+    assert "something that is no message came from the rank" in stopped(stops_at(11, scribble))
+    assert time.monotonic() - begin < 20
 
 
 def test_too_few_parameters_are_reported():
@@ -192,9 +275,87 @@ def test_a_failure_that_does_not_come_back_is_reported_all_the_same(tmp_path):
 def test_ranks_talk_in_the_groups_of_the_case():
     cases = [Case(world_size=4, title="sizes", given=4), Case(world_size=4, title="sizes", given=2, group_size=2)]
     exercise = toy({"it is the number": is_number}, cases, lambda function, group, case, rank: function(group))
-    assert checker.check(exercise, lambda group: group.size())
+    assert attempts.check(exercise, lambda group: group.size())
     assert [list(cases[1].members(rank)) for rank in range(4)] == [[0, 1], [0, 1], [2, 3], [2, 3]]
     assert str(cases[1]) == "4 ranks in groups of 2, sizes"
+
+
+# ---- no code of the learner beside the judge -------------------------------------------------------------------------
+
+
+def test_a_number_that_equals_everything_is_judged_by_its_value():
+    class Always(int):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = int.__hash__
+
+    assert attempts.check(toy(), lambda x: Always(x))
+    assert attempts.check(toy(), lambda x: Always(-x)).marks["it is the number"] == FAILED
+
+
+def test_an_object_of_the_learners_is_not_rebuilt(tmp_path):
+    mark = tmp_path / "rebuilt"
+
+    class Sly:
+        def __reduce__(self):
+            return mark.touch, ()
+
+    assert "TypeError: a Sly cannot be judged" in stopped(lambda x: Sly())
+    assert not mark.exists()
+
+
+def test_what_a_judge_cannot_handle_is_a_finding():
+    report = attempts.check(toy({"it is small": is_small}), lambda x: "2")
+    assert report.marks == {RUNS: PASSED, "it is small": FAILED}
+    assert "got       something else, which cannot be compared (TypeError: " in report.reason
+
+
+@pytest.mark.parametrize("replies", [[], [["1"]] * 3, [["11", "11"]], [["1"], ["}"]], [7], [[["11"]]]], ids=range(6))
+def test_replies_that_do_not_fit_fail(replies):
+    report = checker.judge(toy(), checker.Attempted(replies))
+    assert report.marks[RUNS] == FAILED
+    assert "Smallest failing case: " in report.reason
+
+
+def test_plain_data_come_back_as_they_were():
+    tensors = [torch.arange(6.0).view(2, 3).T, torch.tensor(True), torch.ones(0, 2), torch.ones(2).bfloat16()]
+    tensors += [torch.ones(2, 6)[:1, 0], torch.tensor(1.0, requires_grad=True)]  # one number with a stride of 6
+    event = trace.Event(0, "communicate", "send", (0, 1), 8, 0.5, 1.0, peer=1)
+    seen = evidence.Seen(result={1: (2.5, None), "é": [b"\xff", True]}, events=[event])
+    plain = [seen, schedules.Action("F", 1), float("inf"), -0.0, 2**80]
+    assert packing.unpack(packing.pack(plain)) == plain
+    assert str(packing.unpack(packing.pack(float("nan")))) == "nan"
+    for before, after in zip(tensors, packing.unpack(packing.pack(tensors)), strict=True):
+        assert (after.dtype, after.shape) == (before.dtype, before.shape)
+        assert torch.equal(before, after)
+
+
+ODD = [object(), {1}, torch.ones(2, device="meta"), torch.ones(2).to_sparse(), "x" * 2**24]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(5))
+def test_anything_else_cannot_be_packed(odd):
+    with pytest.raises((TypeError, ValueError), match=r"to judge|cannot be judged"):
+        packing.pack(odd)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        '{"record": ["os", "_exit", {}]}',
+        '{"record": ["shardlab.learner", "read", {"kind": "x"}]}',
+        '{"tensor": ["float64", [3], ""]}',
+        '{"dict": [[[], 1]]}',
+        '{"code": "1"}',
+        "[" * 10**5,
+        "no JSON",
+    ],
+    ids=range(7),
+)
+def test_a_forged_reply_builds_nothing(forged):
+    with pytest.raises(ValueError, match="no plain data"):
+        packing.unpack(forged)
 
 
 def test_under_torchrun_the_checker_says_why_it_cannot_run(monkeypatch):
@@ -205,7 +366,14 @@ def test_under_torchrun_the_checker_says_why_it_cannot_run(monkeypatch):
 
 
 def test_a_long_report_is_cut():
-    assert checker.shorten("\n".join(map(str, range(100)))).splitlines()[-2:] == ["15", "..."]
+    assert attempts.shorten("\n".join(map(str, range(100)))).splitlines()[-2:] == ["15", "..."]
+
+
+def test_of_long_stacks_the_ends_stay_and_every_error():
+    stack = [f"  {line}" for line in range(30)]
+    short = attempts.shorten("\n".join(["rank 0 raised", *stack, "KeyError: 1", *stack, "ValueError: 2"]))
+    ends = ["  0", "  1", "  ...", "  28", "  29"]
+    assert short.splitlines() == ["rank 0 raised", *ends, "KeyError: 1", *ends, "ValueError: 2"]
 
 
 # ---- evidence --------------------------------------------------------------------------------------------------------

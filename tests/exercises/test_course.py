@@ -44,7 +44,10 @@ def test_the_files_are_enough(tmp_path: Path) -> None:
     assert done.stdout.startswith(str(tmp_path))
 
 
-@pytest.mark.parametrize("method", ["data_parallel", "zero", "pipeline", "tensor_parallel"])
+PLAIN = ["data_parallel", "zero", "pipeline", "tensor_parallel", "context_parallel", "ring_attention"]
+
+
+@pytest.mark.parametrize("method", PLAIN)
 def test_a_plain_method_is_two_files_and_few_lines(method):
     """Tensor parallelism brings one file more: its pairs of operations."""
     found = course.files(importlib.import_module(f"shardlab.ranks.plain.{method}"))

@@ -8,6 +8,7 @@ import pytest
 
 from shardlab import exercises
 from shardlab.exercises import __main__ as command
+from shardlab.exercises import grader
 
 from .solutions import data_parallel as solutions
 
@@ -88,6 +89,113 @@ def test_a_file_that_is_no_answer_is_told_why(cli, file, text, says):
     code, printed = cli("check", SHARD, file(text))
     assert code == 1
     assert says in printed
+
+
+def test_functions_of_a_file_are_all_checked_whatever_the_others_do(cli, file):
+    text = """
+import os, signal, time
+from tests.exercises.solutions.data_parallel import my_average_gradients
+def my_shard(n, r, w):
+    print("1 of 1 points\\x1b[2J")
+    os._exit(0)
+def my_average_gradients_fused(model, group, num_samples):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+"""
+    code, printed = cli("check", "data_parallel", file(text))
+    assert code == 1
+    assert "\n  | [rank 0] 1 of 1 points\ufffd[2J\n" in f"\n{printed}"
+    assert "Smallest failing case: 1 rank, 1 sample\nrank 0 died: exit code 0" in printed
+    assert "data_parallel.average_gradients: passed, 2 of 2 points" in printed
+    assert "\nThe helper process " in printed, printed
+    assert "defines no my_step_with_accumulation" in printed
+    assert printed.endswith("\n2 of 10 points\n")
+
+
+# ---- a file that does not want to be graded --------------------------------------------------------------------------
+
+RIGHT = "def my_shard(n, r, w):\n    return range(r, n, w)\n"
+WRONG = "def my_shard(n, r, w):\n    return range(n)\n"
+HOSTILE = {  # what the file does while it is imported -> a part of the report
+    "import os; os._exit(0)": "The file's process ended with exit status 0 before it had replied.",
+    "import os; os.kill(os.getpid(), 11)": "The file's process was ended by SIGSEGV before it had replied.",
+    "import os; os.killpg(0, 9)": "The file's process was ended by SIGKILL before it had replied.",
+    "import os, time; os.kill(os.getppid(), 9); time.sleep(60)": "was ended by SIGKILL before it had replied.",
+    "import os, time; os.closerange(3, 99); time.sleep(60)": "The file has closed the grader's channel.",
+    "import os\nfor n in range(3, 64):\n  try: os.write(n, b'points\\n')\n  except OSError: pass": "grader's channel.",
+    "while True: pass": "The file has not replied after 2 s, which is the limit.",
+    "while True: print('1 of 1 points')": "The file has not replied after 2 s, which is the limit.",
+}
+if sys.platform == "linux":  # only Linux limits what a process allocates
+    HOSTILE["b = bytearray(20 << 30)"] = "line 1, in <module>\n    b = bytearray(20 << 30)"
+
+
+@pytest.mark.parametrize(("text", "says"), HOSTILE.items(), ids=range(len(HOSTILE)))
+def test_a_file_cannot_end_or_flood_the_grader(cli, file, monkeypatch, text, says):
+    monkeypatch.setattr(grader, "LOAD", 2.0 if "while" in text else 30.0)
+    code, printed = cli("check", SHARD, file(f"{text}\n{RIGHT}"))
+    assert code == 1
+    assert "my_file.py cannot be run:\n" in printed
+    assert says in printed
+    assert len(printed) < 20_000
+
+
+def test_classes_that_a_file_patches_are_not_those_of_the_verdict(cli, file):
+    patches = """
+import atexit, os
+from shardlab.exercises import attempts, checker, grader
+checker.Report.__bool__ = lambda report: True
+checker.judge = attempts.judge = grader.judge = lambda *_: print("1 of 1 points")
+atexit.register(os._exit, 0)
+"""
+    code, printed = cli("check", SHARD, file(patches + WRONG))
+    assert code == 1
+    assert "failed       no sample is read twice" in printed
+    assert printed.endswith("\n0 of 1 points\n")
+
+
+def test_much_output_and_a_process_that_is_left_behind_do_not_fail_a_right_answer(cli, file, tmp_path):
+    lines = f"""
+import subprocess
+for line in range(300_000):
+    print("x" * 100, line)
+left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+open({str(tmp_path / "pid")!r}, "w").write(str(left.pid))
+"""
+    code, printed = cli("check", SHARD, file(lines + RIGHT))
+    assert code == 0
+    assert f"  | {'x' * 100} 0\n" in printed
+    assert f"  | {'x' * 100} 299999\n" in printed
+    assert "... 299,800 lines are left out (32.3 MB in all) ..." in printed
+    assert len(printed) < 40_000
+    if sys.platform == "linux":
+        assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+def test_a_room_that_falls_silent_is_given_up_and_a_new_one_is_made(cli, file, monkeypatch):
+    monkeypatch.setattr(grader, "EXERCISE", 5.0)
+    text = """
+import threading
+class Slow:
+    def __reduce__(self):
+        threading.Event().wait()
+slow = Slow()
+def my_shard(n, r, w):
+    return slow
+"""
+    code, printed = cli("check", "data_parallel", file(text))
+    assert code == 1
+    assert "The file has not replied after 5 s, which is the limit." in printed
+    assert "data_parallel.average_gradients: " in printed
+    assert "defines no my_average_gradients" in printed
+
+
+def test_under_torchrun_the_command_says_why_it_cannot_run(cli, file, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    code, printed = cli("check", SHARD, file(RIGHT))
+    assert code == 1
+    assert printed == "check starts its own ranks; call it without torchrun or mpiexec\n"
 
 
 def test_a_missing_file_and_an_unknown_name_are_told(cli, tmp_path):

@@ -11,18 +11,6 @@ from shardlab.exercises import myst, reading
 
 BOOK = Path(__file__).parents[2] / "book"
 MAIN, WHOLE = 60, 90  # minutes that a chapter's main line, and all of it, may take
-STILL_LONG = {  # chapter: minutes of its main line, and of all of it, that it may not exceed meanwhile
-    "planner": (115, 115),
-    "interconnects": (120, 120),
-    "collectives": (105, 105),
-    "memory": (75, 75),
-    "compute": (75, 75),
-    "tensor_parallel": (145, 145),
-    "zero": (125, 125),
-    "data_parallel": (110, 110),
-    "pipeline": (145, 145),
-    "composition": (100, 100),
-}
 
 
 def page(tmp_path: Path, text: str) -> reading.Minutes:
@@ -95,12 +83,5 @@ def test_blocks_know_their_section_and_what_is_around_them() -> None:
 @pytest.mark.parametrize("chapter", exercises.CHAPTERS)
 def test_a_chapter_takes_one_sitting_or_two(chapter: str) -> None:
     found = reading.minutes(BOOK / f"{chapter}.md")
-    main, whole = STILL_LONG.get(chapter, (MAIN, WHOLE))
-    assert found.all <= main
-    assert found.all + found.second <= whole
-
-
-def test_what_is_no_longer_long_leaves_the_list() -> None:
-    for chapter in STILL_LONG:
-        found = reading.minutes(BOOK / f"{chapter}.md")
-        assert found.all > MAIN or found.all + found.second > WHOLE, f"{chapter} is short enough: take it out"
+    assert found.all <= MAIN
+    assert found.all + found.second <= WHOLE

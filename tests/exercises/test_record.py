@@ -7,6 +7,8 @@ import os
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardlab import exercises, learner
 from shardlab.exercises import __main__ as command
@@ -86,6 +88,27 @@ def test_a_check_passes_where_no_record_can_be_kept(folder, capsys):
     (folder / ".shardlab").write_text("")
     assert exercises.check(SHARD, lambda n, r, w: range(r, n, w))
     assert "passed, 1 of 1 points" in capsys.readouterr().out
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+JSON = st.recursive(VALUES, lambda each: st.lists(each) | st.dictionaries(st.text(), each))
+KEYS = st.sampled_from(["exercise", "passed", "date", "points", "name", "given"])
+
+
+@given(st.lists(st.dictionaries(KEYS, JSON | st.sampled_from([SHARD, "2026-03-01", True]))))
+def test_records_of_any_types_are_counted_and_never_an_error(records):
+    read, unread = learner.parse("\n".join(map(json.dumps, records)).encode())
+    results, bad = record.best(read)
+    assert unread == 0
+    assert len(results) + bad <= len(records)
+    assert all(isinstance(name, str) and isinstance(each.passed, bool) for name, each in results.items())
+
+
+@given(st.binary())
+def test_bytes_that_are_no_records_are_left_out(whole):
+    read, unread = learner.parse(whole)
+    assert all(isinstance(each, dict) for each in read)
+    assert len(read) + unread <= whole.count(b"\n") + 1
 
 
 # ---- a class -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The figures of data parallelism draw shares, bytes and speed-ups in the units that their axes state."""
+"""The figures of data parallelism draw shares and speed-ups in the units that their axes state."""
 
 import pytest
 
@@ -18,7 +18,6 @@ def every_figure():
     steps = [1, 2, 3]
     return {
         "shares": figures.shares({"box": {"without overlap": 0.3, "with overlap": 0.1}}),
-        "busiest_link": figures.busiest_link([2, 4], {"server": [1e6, 3e6]}),
         "speedup": figures.speedup([1, 2], {"predicted": [1, 1.9]}),
         "drift": figures.drift(steps, {"weights": [1e-3, 2e-3, 3e-3]}),
         "losses": figures.losses(steps, {"loss": [3, 2, 1]}),
@@ -28,7 +27,6 @@ def every_figure():
 
 AXES = {  # the words along x and y; a quantity that has a unit says it
     "shares": ("share of the step spent waiting (%)", ""),  # the bars' names stand along y
-    "busiest_link": ("ranks", "bytes through the busiest link (MB)"),
     "speedup": ("ranks", "speed-up"),
     "drift": ("training step", "distance between the parameters"),
     "losses": ("training step", "loss (nats per token)"),
@@ -47,16 +45,6 @@ def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
 def test_shares_are_percent():
     found = data(figures.shares({"box": {"without overlap": 0.3, "with overlap": 0.1, "busy": 0.5}}))
     assert {name: list(bar.x) for name, bar in found.items()} == {"without overlap": [30], "with overlap": [10]}
-
-
-def test_counted_points_have_the_colour_of_their_line():
-    found = data(
-        figures.busiest_link([2, 4], {"server": [1e6, 3e6], "ring": [1e6, 2e6]}, {"ring": ([2, 3], [1e6, 4e6])})
-    )
-    assert list(found["server"].y) == [1, 3]
-    assert list(found["ring, counted"].x) == [2, 3]
-    assert list(found["ring, counted"].y) == [1, 4]
-    assert found["ring, counted"].marker.color == found["ring"].line.color != found["server"].line.color
 
 
 def test_speed_up_stands_beside_the_ideal():

@@ -65,6 +65,7 @@ def test_generations_show_each_rate_and_leave_out_what_is_not_there():
     assert list(bars["NVLink"].x) == [450, None]
     assert list(bars["network"].x) == pytest.approx([50, 12.5 / 8])
     assert list(bars["NVLink"].text) == ["450", ""]
+    assert "Infinity Fabric" not in bars
 
 
 def test_published_bandwidths_stand_beside_what_was_expected():
@@ -74,28 +75,10 @@ def test_published_bandwidths_stand_beside_what_was_expected():
     }  # fmt: skip
 
 
-def test_crossings_are_stacked_by_axis():
-    carried = {"network": {"tp": 0, "dp": 3e9, "pp": 1e9}, "NVLink": {"tp": 7e9, "dp": 0, "pp": 0}}
-    figure = interconnects.crossings(carried)
-    bars = by_name(figure)
-    assert {name: list(bar.x) for name, bar in bars.items()} == {
-        "tensor parallel": [0, 7], "data parallel": [3, 0], "pipeline": [1, 0],
-    }  # fmt: skip
-    assert list(bars["pipeline"].y) == ["busiest network card", "busiest NVLink"]
-
-
-def test_the_same_step_on_several_machines():
-    figure = interconnects.steps({"a": {"computing": 1.0, "waiting": 0.5}, "b": {"computing": 1.0, "waiting": 4.0}})
-    assert {name: list(bar.x) for name, bar in by_name(figure).items()} == {"computing": [1, 1], "waiting": [0.5, 4]}
-    assert figure.layout.barmode == "stack"
-
-
-def test_the_knee_is_drawn_in_terabits_a_second():
-    figure = interconnects.knee([50e9, 400e9], {"dp=8": [2.0, 1.1]}, have=400e9)
-    assert list(figure.data[0].x) == pytest.approx([0.4, 3.2])
-    assert figure.layout.shapes[0].x0 == pytest.approx(3.2)
-    assert "what the node has" in by_name(figure)
-    assert interconnects.knee([50e9, 400e9], {"dp=8": [2.0, 1.1]}).layout.shapes == ()
+def test_the_rate_of_a_card_is_drawn_in_gigabytes_and_the_chosen_size_is_marked():
+    figure = interconnects.card_rates([2, 8], {"ring": [50e9, 25e9]}, chosen=8)
+    assert list(figure.data[0].y) == [50, 25]
+    assert figure.layout.shapes[0].x0 == 8
 
 
 # ---- a replay --------------------------------------------------------------------------------------------------------

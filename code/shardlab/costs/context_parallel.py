@@ -14,13 +14,18 @@ Four ways to let every query see every key:
 A "block" is the keys, or the values, of one rank. All quantities are per rank.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from shardlab import sequences
 from shardlab.arguments import Count, Positive, checked
 from shardlab.layout import divisors, listed
+from shardlab.sequences import Tile
 from shardlab.spec import TransformerSpec
+
+from . import memory
+from .training import Training
 
 WAYS = ("gathered", "ring", "ulysses", "grid")
 
@@ -52,7 +57,7 @@ class Attention:
     def block(self) -> float:
         """Bytes of one rank's keys, half of keys and values.
 
-        Those of a mean rank, where the number of ranks does not divide the length.
+        Where the number of ranks does not divide the length, this is the mean over all ranks.
         """
         numbers = self.kv_heads * self.head_size if self.latent is None else self.latent / 2
         return self.batch * numbers * self.element * self.length / self.ranks
@@ -209,3 +214,43 @@ def hiding_tokens(
     rate: FLOP/s of attention; bandwidth: bytes/s that a rank sends.
     """
     return a.block / a.queries * a.element * rate / bandwidth / 2 * (2 if causal else 1)
+
+
+def turns(
+    length: int, ranks: int, placement: str, documents: Sequence[int] | None = None
+) -> list[list[list[Tile]]]:
+    """List the tiles of each rank in each turn of a causal ring: rank -> turn -> tiles.
+
+    In turn t a rank has the block of the rank t places before it. documents: their lengths; None:
+    one document.
+    """
+    places = sequences.place(length, ranks, placement)
+    cut = partial(sequences.tiles, texts=sequences.documents(length, documents))
+    return [
+        [cut(mine, places[rank - turn]) for turn in range(ranks)]
+        for rank, mine in enumerate(places)
+    ]
+
+
+def held(training: Training, *, loss_tokens: int = 1024) -> dict[str, float]:
+    """Count the bytes on a rank of a ring at its peak, with a loss that is computed in pieces.
+
+    As `memory.per_rank`, with two differences: only the logits of `loss_tokens` tokens exist at a
+    time, and a layer at work also has the blocks of other ranks.
+    """
+    layout = training.layout
+    parts = {**memory.states(training), **memory.kept(training)}
+    tokens = training.tokens_per_sequence / layout.cp * training.microbatch
+    logits = parts["logits"] * min(1.0, loss_tokens / tokens)
+    a = attention(
+        training.spec,
+        length=training.tokens_per_sequence,
+        ranks=layout.cp,
+        tp=layout.tp,
+        batch=training.microbatch,
+    )
+    travelling = resident(a, "ring") - 2 * a.block
+    at_work = memory.recomputed(training) + travelling
+    loss = memory.microbatch_bytes(training).loss / parts["logits"] * logits
+    messages = sum(memory.messages(training).values())
+    return {**parts, "logits": logits, "buffers": max(at_work, loss) + messages}

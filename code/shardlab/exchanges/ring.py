@@ -11,9 +11,9 @@ from .plan import ADD, COPY, Move, Moves, Plan, powers
 
 @checked
 def ring_reduce_scatter(n: Count) -> Plan:
-    """Plan a reduce-scatter: every rank adds its numbers to each piece that comes by.
+    """Plan a reduce-scatter: every rank adds its numbers to each piece it receives.
 
-    Piece p starts on rank p + 1, passes every rank once, and reaches rank p as the sum.
+    Piece p starts on rank p + 1, passes every rank, and ends on rank p as the sum.
     """
     steps = [_turn(n, step, ADD) for step in range(1, n)]
     return Plan(name="ring reduce-scatter", num_ranks=n, num_pieces=n, steps=steps)

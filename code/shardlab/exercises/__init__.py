@@ -9,12 +9,12 @@ from typing import Any
 
 from shardlab import learner
 
-from . import checker, record
+from . import attempts, record
 from .checker import Exercise, Report
 
 LIMITS = ("memory", "compute")
-COMMUNICATING = ("collectives", "interconnects")
-SPLITTING = ("data_parallel", "zero", "tensor_parallel", "pipeline")
+COMMUNICATING = ("collectives", "interconnects", "replay", "placement")
+SPLITTING = ("data_parallel", "zero", "tensor_parallel", "context_parallel", "pipeline")
 TOGETHER = ("composition", "planner", "failures")
 CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
 
@@ -49,7 +49,7 @@ def check(name: str, function: Any) -> Report:
     The verdict is true or false. The current folder keeps a record of what you have tried and
     passed, see `progress`.
     """
-    report = checker.check(find(name), function)
+    report = attempts.check(find(name), function)
     print(report)
     record.keep(report)
     return report

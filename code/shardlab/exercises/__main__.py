@@ -9,18 +9,12 @@
 """
 
 import argparse
-import importlib.util
 import sys
-import traceback
 from pathlib import Path
-from types import ModuleType
 
-import cloudpickle
-
-from shardlab.ranks import launch
-
-from . import CHAPTERS, check, every, gather, hint, of_chapter, progress, starter
+from . import CHAPTERS, every, gather, hint, of_chapter, progress, starter
 from .checker import Exercise
+from .grader import grade
 
 
 def main() -> int:
@@ -80,28 +74,6 @@ def select(name: str) -> list[Exercise]:
     return chosen
 
 
-def grade(exercises: list[Exercise], file: Path) -> int:
-    """Check the file's functions for these exercises; return 0 if all pass, else 1."""
-    launch.warm()
-    try:
-        answers = load(file)
-    except (Exception, SystemExit) as error:
-        story = traceback.format_exception(type(error), error, error.__traceback__, limit=-1)
-        print(f"{file} cannot be run:\n{''.join(story)}", end="", file=sys.stderr)
-        return 1
-    points = 0
-    for exercise in exercises:
-        function = getattr(answers, exercise.function, None)
-        if function is None:
-            print(f"{exercise.name}: {file} defines no {exercise.function}")
-        elif check(exercise.name, function):
-            points += exercise.points
-        print()
-    total = sum(exercise.points for exercise in exercises)
-    print(f"{points} of {total} points")
-    return 0 if points == total else 1
-
-
 def show_class(paths: list[Path], target: str | None) -> int:
     """Print what a class has passed, and write it to `target` as CSV if there is one."""
     learners = gather.gather(paths, every())
@@ -118,18 +90,6 @@ def show_class(paths: list[Path], target: str | None) -> int:
             print(f"{target} cannot be written: {error.strerror}", file=sys.stderr)
             return 1
     return 0
-
-
-def load(file: Path) -> ModuleType:
-    """Load the file as a module whose functions are sent to the ranks by value."""
-    sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location("answers", file)
-    if spec is None or spec.loader is None:
-        raise ValueError("not a Python file; its name must end with .py")
-    module = sys.modules["answers"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)
-    return module
 
 
 if __name__ == "__main__":

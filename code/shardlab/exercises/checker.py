@@ -1,24 +1,21 @@
-"""Run a learner's function on real ranks, judge what it did, and report that in a few lines.
+"""Judge what a learner's function did on its ranks, and report that in a few lines.
 
-Beside the right result an exercise asks for a budget: bytes, messages, memory. The idea is that of
-LLM-Training-Puzzles (https://github.com/srush/LLM-Training-Puzzles), where a puzzle has a target
-time and a target memory.
+`attempts` runs the function. Beside the right result an exercise asks for a budget: bytes,
+messages, memory. The idea is that of LLM-Training-Puzzles
+(https://github.com/srush/LLM-Training-Puzzles), where a puzzle has a target time and a target
+memory.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
-import cloudpickle
+from shardlab.ranks import comm
 
-from shardlab.ranks import comm, launch
+from . import packing
 
-TIMEOUT = 10.0  # s for all cases of one world size; the launcher notices a deadlock after about 2 s
-MAX_LINES = 16  # of a rank's report
 MAX_SHOWN = 60  # letters of a value that should not have been returned
-# Lines of our own in a rank's report, which the learner need not see.
-OURS = ('  File "shardlab/exercises/', '  File "shardlab/ranks/observe/ledger.py')
+MAX_TEXT = 1000  # letters of a line that a judge has written
 RUNS = "runs to its end on every rank"  # the property that all exercises share
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
 
@@ -79,7 +76,7 @@ def on_each_rank(judge: Callable[[Case, int, Any], Finding | None]) -> Judge:
 
 def describe(value: Any) -> str:
     """Show a value that is not what the exercise asked for, with its type."""
-    return f"{value!r:.{MAX_SHOWN}}, a {type(value).__name__}"
+    return f"{value!r:.{MAX_SHOWN}}, a {type(value).__name__:.{MAX_SHOWN}}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,100 +125,61 @@ class Report:
         """Show nothing: `check` has printed the report."""
 
 
-def check(exercise: Exercise, function: Any) -> Report:
-    """Run the function in every case and judge it; return within seconds whatever it does.
+@dataclass(frozen=True)
+class Attempted:
+    """What happened when a learner's function was run."""
 
-    Errors: RuntimeError under torchrun or mpiexec, where a hang could not be ended.
-    """
-    if launch.already_a_rank():
-        raise RuntimeError("check starts its own ranks; call it without torchrun or mpiexec")
-    observed, stopped = observe(exercise, function)
+    replies: Sequence[Sequence[str]] = ()  # packed, case by case from the first, and rank by rank
+    stopped: str = ""  # why the function did not run to its end in every case
+    note: str = ""  # what to try if it fails
+
+
+def judge(exercise: Exercise, attempted: Attempted) -> Report:
+    """Judge what the ranks observed. No code of the learner runs here."""
+    observed, stopped = _opened(exercise, attempted)
     findings: dict[str, tuple[Case, Finding]] = {}
     for case, ranks in observed:
-        for name, judge in exercise.properties.items():
-            finding = None if name in findings else judge(case, ranks)
+        for name, judge_one in exercise.properties.items():
+            finding = None if name in findings else _find(judge_one, case, ranks)
             if finding is not None:
                 findings[name] = case, finding
     unfailed = UNKNOWN if stopped else PASSED
     marks = {RUNS: FAILED if stopped else PASSED}
     marks |= {name: FAILED if name in findings else unfailed for name in exercise.properties}
-    return Report(exercise, marks, stopped or _reason(marks, findings))
+    reason = stopped or _reason(marks, findings)
+    if reason and attempted.note:
+        reason += f"\n  try       {attempted.note}"
+    return Report(exercise, marks, reason)
 
 
-def observe(exercise: Exercise, function: Any) -> tuple[Observed, str]:
-    """Run all cases; return what the ranks observed, and why the function stopped, if it did."""
-    trouble = _unfit(function)
-    if trouble:
-        return [], trouble
-    launch.run(_ready, world_size=1)  # the learner's time begins when the helper has started
+def _opened(exercise: Exercise, attempted: Attempted) -> tuple[Observed, str]:
+    """Unpack the replies; any but one of each rank in each case is a reason to fail."""
     observed: Observed = []
-    for _, same_size in groupby(exercise.cases, lambda case: _num_ranks(exercise, case)):
-        cases = list(same_size)
+    for case, replies in zip(exercise.cases, attempted.replies, strict=False):
         try:
-            observed += _run(exercise, function, cases)
-        except launch.RankError as error:
-            return _one_by_one(exercise, function, cases, observed, str(error))
-    return observed, ""
+            ranks = [packing.unpack(reply) for reply in replies]
+        except (TypeError, ValueError) as error:
+            return observed, f"Smallest failing case: {case}\n  the reply is {error}"
+        if len(ranks) != num_ranks(exercise, case):
+            return observed, f"Smallest failing case: {case}\n  {len(ranks)} ranks have replied"
+        observed.append((case, ranks))
+    if not attempted.stopped and len(observed) < len(exercise.cases):
+        return observed, f"Smallest failing case: {exercise.cases[len(observed)]}\n  no reply"
+    return observed, attempted.stopped
 
 
-def _one_by_one(
-    exercise: Exercise,
-    function: Any,
-    cases: Sequence[Case],
-    observed: Observed,
-    report: str,
-) -> tuple[Observed, str]:
-    """Run each case alone, up to the first that fails: the launcher's report names no case."""
-    case = cases[-1]
-    for each in cases:
-        try:
-            observed = observed + _run(exercise, function, [each])
-        except launch.RankError as error:
-            case = each
-            report = str(error)
-            break
-    return observed, f"Smallest failing case: {case}\n{shorten(report)}"
-
-
-def _run(exercise: Exercise, function: Any, cases: Sequence[Case]) -> Observed:
-    """Run several cases that need the same number of ranks, in one launch."""
-    size = _num_ranks(exercise, cases[0])
-    arguments = exercise.attempt, function, cases
-    by_rank = launch.run(_attempt_all, *arguments, world_size=size, timeout=TIMEOUT)
-    by_case = zip(*by_rank, strict=True)
-    return [(case, list(ranks)) for case, ranks in zip(cases, by_case, strict=True)]
-
-
-def _attempt_all(
-    group: comm.Group, attempt: Attempt, function: Any, cases: Sequence[Case]
-) -> list[Any]:
-    seen = []
-    for case in cases:
-        part = comm.split(group, case.group_size) if case.group_size else group
-        seen.append(attempt(function, part, case, group.rank()))
-    return seen
-
-
-def _ready(group: comm.Group) -> None:
-    """Do nothing, on one rank."""
-
-
-def _num_ranks(exercise: Exercise, case: Case) -> int:
-    return 1 if exercise.pure else case.world_size
-
-
-def _unfit(function: Any) -> str:
-    """Say why `function` cannot be run on ranks; an empty string if it can."""
-    if not callable(function):
-        return f"  expected  a function\n  got       {describe(function)}"
+def _find(judge_one: Judge, case: Case, ranks: list[Any]) -> Finding | None:
+    """Judge one property; what its judge cannot handle is not what the exercise asked for."""
     try:
-        cloudpickle.dumps(function)
+        return judge_one(case, ranks)
     except Exception as error:
-        return (
-            f"The function cannot be sent to the ranks ({error}); "
-            f"let it use only its arguments and modules."
-        )
-    return ""
+        got = f"something else, which cannot be compared ({type(error).__name__}: {error})"
+        return Finding(case.title, "what the exercise asks for", got)
+
+
+def num_ranks(exercise: Exercise, case: Case) -> int:
+    """Return the number of ranks on which the case runs."""
+    return 1 if exercise.pure else case.world_size
 
 
 def _reason(marks: dict[str, str], findings: dict[str, tuple[Case, Finding]]) -> str:
@@ -233,16 +191,5 @@ def _reason(marks: dict[str, str], findings: dict[str, tuple[Case, Finding]]) ->
     rows = {"given": finding.given, "expected": finding.expected, "got": finding.got}
     if finding.advice:
         rows["try"] = finding.advice
-    shown = [f"  {key:8}  {text}" for key, text in rows.items()]
+    shown = [f"  {key:8}  {text[:MAX_TEXT]}" for key, text in rows.items()]
     return "\n".join([f"Smallest failing case: {case}", *shown])
-
-
-def shorten(report: str) -> str:
-    """Drop the checker's own lines from a launcher's report, and cut it after MAX_LINES."""
-    kept: list[str] = []
-    ours = False
-    for line in report.splitlines():
-        ours = line.startswith(OURS) or (ours and line.startswith("    "))
-        if not ours:
-            kept.append(line)
-    return "\n".join(kept if len(kept) <= MAX_LINES else [*kept[:MAX_LINES], "..."])

@@ -187,7 +187,7 @@ def _waiting(layer: TensorParallelLayer) -> str:
         if share > HALF
         else "waits a good part of the time"
     )
-    waits = f"{units.text(layer.waiting, 's')} ({units.percent(share)})"
+    waits = f"{units.text(layer.waiting, 's')} ({units.percent(share)} of that)"
     sentence = f"<b>A rank {verb}</b>: of {whole} for a layer, it waits {waits}"
     if run.link.kind == "network":
         sentence += ", because its messages leave the server"
@@ -195,7 +195,8 @@ def _waiting(layer: TensorParallelLayer) -> str:
     if share >= LITTLE and most < run.tp:
         little = units.percent(ENOUGH)
         sentence += (
-            f". On this link, messages take less than {little} of computing up to tp = {most}"
+            f". On this link, messages take less than {little} of the time of the arithmetic "
+            f"up to tp = {most}"
         )
     return f"{sentence}. The efficiency is {units.percent(layer.efficiency)}."
 

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from shardlab.layout import Holding
 
-from . import interconnects, memory, style, trace
+from . import memory, placement, style, trace
 from .bars import bar_rows
 from .boxes import Box, outline
 
@@ -15,7 +15,7 @@ GROUPS = [
     trace.marker(color, shape) for shape in ("", "/", "x") for color in style.PALETTE[:-1]
 ]  # looks of groups
 GAP, ROOM = 0.12, 0.5  # between boxes, and between nodes, as shares of a box
-NAMES = interconnects.NAMES
+NAMES = placement.NAMES
 PEERS = {  # of one rank: colour and symbol
     "itself": (style.RED, "star"),
     "tp": (style.PURPLE, "square"),

@@ -1,4 +1,4 @@
-"""The figures of data parallelism: the share of a step spent waiting, and the busiest link."""
+"""The figures of data parallelism: the share of a step spent waiting, and the speed-up."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,36 +41,6 @@ def shares(machines: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.
         or "Share of a step spent waiting for all-reduces, without and with overlap, by machine.",
         height=FRAME + BAR * len(machines),
         barmode="group",
-    )
-
-
-def busiest_link(
-    ranks: Sequence[int],
-    predicted: Mapping[str, Sequence[float]],
-    counted: Mapping[str, tuple[Sequence[int], Sequence[float]]] | None = None,
-    *,
-    alt: str = "",
-) -> go.Figure:
-    """Draw the bytes through the busiest link against the number of ranks.
-
-    predicted: strategy -> bytes for each of `ranks`. counted: strategy -> (numbers of ranks,
-    bytes).
-    """
-    traces = [
-        line(ranks, [x / 1e6 for x in nbytes], name, *look(i))
-        for i, (name, nbytes) in enumerate(predicted.items())
-    ]
-    for i, name in enumerate(predicted):
-        if name in (counted or {}):
-            counts, nbytes = (counted or {})[name]
-            traces.append(
-                points(counts, [x / 1e6 for x in nbytes], f"{name}, counted", look(i)[0], "counted")
-            )
-    return style.figure(
-        traces,
-        x="ranks",
-        y=style.axis("bytes through the busiest link (MB)", rangemode="tozero"),
-        alt=alt or "Bytes through the busiest link against the number of ranks, for each strategy.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The figures of interconnects: bandwidths, the traffic of each axis, the knee of the network."""
+"""The figures of interconnects: bandwidths of links, published bus bandwidths, the fabric."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import style
-from .bars import bar_rows
 from .lines import line, look
 from .trace import marker
 
@@ -17,19 +16,9 @@ KINDS = {
     "PCIe": marker(style.BLUE, "/"),
     "network": marker(style.ORANGE, "x"),
 }
-AXES = {
-    "tp": marker(style.PURPLE, ""),
-    "dp": marker(style.ORANGE, "/"),
-    "pp": marker(style.GREEN, "x"),
-}
-PARTS = {
-    "computing": marker(style.COLOR["compute"], ""),
-    "waiting": marker(style.COLOR["idle"], "."),
-}
-NAMES = {"tp": "tensor parallel", "dp": "data parallel", "pp": "pipeline"}
 BAR, FRAME = 26, 120  # pixels
 TICKS = [0.1, 1, 10, 100, 1000]  # GB/s
-TERABITS = [0.0125, 0.05, 0.2, 0.8, 3.2]  # per second; few, for a phone
+NODES = [2, 8, 32, 128, 512]
 
 
 def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
@@ -48,6 +37,7 @@ def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
             "hovertemplate": f"%{{y}}, {kind}: %{{x:.4g}} GB/s<extra></extra>",
         }
         for kind, kind_look in KINDS.items()
+        if any(kind in each for each in rates.values())
     ]
     return style.figure(
         pairs,
@@ -77,70 +67,26 @@ def bus_bandwidths(rows: Mapping[str, tuple[float, float, float]], *, alt: str =
     )
 
 
-def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Draw the bytes of a step through the busiest link of each kind: kind -> axis -> bytes."""
-    busiest = {
-        f"busiest {kind if kind != 'network' else 'network card'}": {
-            NAMES[axis]: each[axis] for axis in AXES
-        }
-        for kind, each in carried.items()
-    }
-    return style.figure(
-        bar_rows(
-            busiest, {NAMES[axis]: axis_look for axis, axis_look in AXES.items()}, "GB", scale=1e-9
-        ),
-        x=style.axis("GB in one step, one direction", rangemode="tozero"),
-        y=style.axis(autorange="reversed"),
-        alt=alt or "Bytes through the busiest link of each kind, by axis of the layout.",
-        height=FRAME + 60 * max(len(carried), 2),
-        barmode="stack",
-    )
-
-
-def steps(parts: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Draw the same step on several machines: machine -> "computing", "waiting" -> seconds."""
-    return style.figure(
-        bar_rows(parts, PARTS, "s"),
-        x=style.axis("time of a step (s), replayed", rangemode="tozero"),
-        y=style.axis(autorange="reversed"),
-        alt=alt or "Time of the same training step on several machines: computing and waiting.",
-        height=FRAME + 36 * len(parts),
-        barmode="stack",
-    )
-
-
-def knee(
-    rates: Sequence[float],
-    seconds: Mapping[str, Sequence[float]],
-    *,
-    have: float | None = None,
-    alt: str = "",
+def card_rates(
+    nodes: Sequence[int], rates: Mapping[str, Sequence[float]], chosen: int, *, alt: str = ""
 ) -> go.Figure:
-    """Draw the time of a step against the bandwidth between nodes, 1 without a limit.
+    """Draw what a card reaches against the number of nodes: traffic -> bytes/s at each of `nodes`.
 
-    rates: bytes/s of one node. seconds: layout -> how many times as long a step takes at each rate.
-    have: bytes/s that the node has.
+    chosen: the number of nodes that is marked.
     """
-    terabits = [8 * rate / 1e12 for rate in rates]
     traces = [
-        line(terabits, each, name, *look(i)) for i, (name, each) in enumerate(seconds.items())
+        line(nodes, [rate / 1e9 for rate in each], name, *look(i))
+        for i, (name, each) in enumerate(rates.items())
     ]
-    if have is not None:  # a shape has no line in the legend: an empty trace stands for it
-        traces.append(line([None], [None], "what the node has", style.COLOR["limit"], "dash"))
-    ticks = [tick for tick in TERABITS if terabits[0] <= tick <= terabits[-1]]
-    highest = max(max(each) for each in seconds.values())
+    at = {"color": style.COLOR["limit"], "width": 2, "dash": "dash"}
+    upright = {"type": "line", "x0": chosen, "x1": chosen, "y0": 0, "y1": 1, "yref": "paper"}
     return style.figure(
         traces,
-        x=style.axis("between nodes (Tb/s of one node)", type="log", tickvals=ticks),
-        y=style.axis("time of a step, 1 = no network limit", range=[0.9, min(4.0, 1.05 * highest)]),
-        alt=alt or "Time of a training step against the bandwidth between nodes.",
-        shapes=[] if have is None else [_upright(8 * have / 1e12)],
+        x=style.axis("nodes of eight GPUs", type="log", tickvals=NODES),
+        y=style.axis("GB/s of each card", rangemode="tozero"),
+        alt=alt or "The rate that every card reaches, against the number of nodes.",
+        shapes=[{**upright, "line": at}],
     )
-
-
-def _upright(x: float) -> dict[str, Any]:
-    look = {"color": style.COLOR["limit"], "width": 2, "dash": "dash"}
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": look}
 
 
 def _bar(

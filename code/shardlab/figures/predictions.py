@@ -118,7 +118,7 @@ def residuals(
         x=style.axis("time too long (%)", zeroline=True, zerolinewidth=2, ticksuffix=""),
         y=style.axis(autorange="reversed", tickfont={"size": 11}),
         alt=alt
-        or "Errors of the predictions by table, beside those of a constant chosen in hindsight.",
+        or "Prediction errors by table, beside the errors of one constant chosen in hindsight.",
         height=130 + 38 * len(tables),
     )
 

@@ -5,7 +5,6 @@ arguments are positions in the group. In shapes, W is the number of ranks in the
 
 In a dry run the tensors are on torch's meta device and hold no numbers: the collectives then return
 tensors of the right shape and communicate nothing.
-
 The verbs are those of the MPI standard (https://www.mpi-forum.org/docs/) and torch.distributed.
 """
 
@@ -54,6 +53,7 @@ def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
 
     Every rank passes a tensor of the same shape and dtype.
     """
+    _check_ranks(group, source)
     y = x.clone(memory_format=torch.contiguous_format)
     _communicate(dist.broadcast, y, group=group, group_src=source)
     return y
@@ -157,11 +157,13 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
 
 def send(x: Tensor, group: Group, to: int) -> None:
     """Send `x` to one rank, and return when `x` may be reused."""
+    _check_ranks(group, to)
     dist.send(x.contiguous(), group=group, group_dst=to)
 
 
 def receive(like: Tensor, group: Group, source: int) -> Tensor:
     """Receive a tensor of the shape and dtype of `like` from `source`."""
+    _check_ranks(group, source)
     y = torch.empty_like(like, memory_format=torch.contiguous_format)
     dist.recv(y, group=group, group_src=source)
     return y
@@ -175,14 +177,8 @@ def exchange(x: Tensor, group: Group, to: int, source: int) -> Tensor:
     if to == source == group.rank():
         return x.clone()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    requests = [
-        # The receive comes first: gloo asks for the message on the connection that x uses,
-        # and the request would queue behind x.
-        dist.P2POp(dist.irecv, y, group=group, group_peer=source),
-        dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=to),
-    ]
-    for work in dist.batch_isend_irecv(requests):
-        work.wait()
+    for wait in start([(x.contiguous(), to)], [(y, source)], group):
+        wait()
     return y
 
 
@@ -193,23 +189,21 @@ def start(sends: Sequence[Send], receives: Sequence[Receive], group: Group) -> l
     before their functions have returned. Messages from one rank to another arrive in order. NCCL
     pairs a send and a receive only within one call.
     """
+    _check_ranks(group, *(other for _, other in [*sends, *receives]))
     if any(tensor.is_cuda for tensor, _ in [*sends, *receives]):
         requests = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x, to in sends]
-        for y, source in receives:
-            requests.append(dist.P2POp(dist.irecv, y, group=group, group_peer=source))
+        requests += [dist.P2POp(dist.irecv, y, group=group, group_peer=by) for y, by in receives]
         works = dist.batch_isend_irecv(requests)
         return [lambda: [work.wait() for work in works]] * len(requests)
-    # group.recv is what dist.irecv calls; calling it directly takes half the time.
+    # group.recv is what dist.irecv calls; calling it directly takes half the time. Receives come
+    # first: gloo asks for a message on the connection that sends use, and would queue behind them.
     arriving = [group.recv([y], source, 0) for y, source in receives]
     leaving = [group.send([x], to, 0) for x, to in sends]
     return [work.wait for work in [*leaving, *arriving]]
 
 
 def split(group: Group, size: int) -> Group:
-    """Cut the group into groups of `size` neighbours, and return the one of this rank.
-
-    Every rank of `group` must call it.
-    """
+    """Cut the group into groups of `size` neighbours; return this rank's. Every rank calls it."""
     _check_splits(group, size)
     first = group.rank() // size * size
     return subgroup(group, range(first, first + size))
@@ -218,8 +212,7 @@ def split(group: Group, size: int) -> Group:
 def across(group: Group, size: int) -> Group:
     """Group the ranks that have the same position in the groups of `split`; return this rank's.
 
-    Six ranks in groups of 3, which are 0 1 2 and 3 4 5, give 0 3, 1 4 and 2 5. Every rank of
-    `group` must call it.
+    Six ranks in groups of 3, which are 0 1 2 and 3 4 5, give 0 3, 1 4 and 2 5. All call it.
     """
     _check_splits(group, size)
     return subgroup(group, range(group.rank() % size, group.size(), size))
@@ -231,17 +224,23 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
     All members must have made the same number of groups before: torch derives the name by which
     they find each other from that number.
     """
+    _check_ranks(group, *members)
     ranks = dist.get_process_group_ranks(group)
     chosen = [ranks[member] for member in members]
     made: Group = dist.new_group(chosen, use_local_synchronization=True)
     return made
 
 
+def _check_ranks(group: Group, *ranks: int) -> None:
+    for rank in ranks:
+        if not 0 <= rank < group.size():
+            raise ValueError(f"there is no rank {rank} in a group of {group.size()} ranks")
+
+
 def _check_splits(group: Group, size: int) -> None:
-    ranks = group.size()
-    if size < 1 or ranks % size:
-        said = f"{ranks} ranks do not split into groups of {size}"
-        raise ValueError(f"{said}; use a divisor of {ranks}")
+    n = group.size()
+    if size < 1 or n % size:
+        raise ValueError(f"{n} ranks do not split into groups of {size}; use a divisor of {n}")
 
 
 def _operation(name: str) -> Any:

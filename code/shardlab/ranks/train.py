@@ -12,7 +12,6 @@ Shapes: N = samples of this rank's replica, S = sequence; [] is a single number.
 """
 
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -26,6 +25,7 @@ from torch.optim import Optimizer
 from .. import cuts
 from ..schedules import Schedule
 from . import agreement, checkpoint, comm, context_parallel, tensor_parallel, zero
+from .checkpoint import extras
 from .checkpoint.boxes import Box, Span, spans
 from .context_parallel import RING, Way
 from .data_parallel.replica import Replica
@@ -142,18 +142,17 @@ class Trainer:
         It holds weights, optimizer states and options, random states, and your own facts, such as
         the position in the data. keep, errors and result: as in `checkpoint.save`.
         """
-        groups = self.states[0].optimizer.param_groups  # every part of a model has the same options
-        facts["options"] = [_without_params(group) for group in groups]
+        # every part of a model has the same options
+        facts["options"] = extras.options_of(self.states[0].optimizer)
+        own = extras.random_states()
         world = self.mesh.world
-        return checkpoint.save(
-            folder, step, world, self.boxes(), facts, random_states(), keep=keep
-        )
+        return checkpoint.save(folder, step, world, self.boxes(), facts, own, keep=keep)
 
     def load(self, path: str | Path) -> dict[str, Any]:
         """Restore a checkpoint of any layout; return its step and the facts saved with it.
 
         Random states are restored, too, if as many ranks load as have saved. Errors: as in
-        `checkpoint.contents` and `checkpoint.check`.
+        `checkpoint.contents`, `check` and `load`; build the trainer anew before you load another.
         """
         saved = checkpoint.contents(path)
         checkpoint.check(path, saved, {name: cut.shape for name, cut in self.cuts.items()})
@@ -162,10 +161,9 @@ class Trainer:
         facts, mine = checkpoint.load(path, self.mesh.world, self.boxes())
         for state in self.states:
             state.refresh()
-            for group, options in zip(state.optimizer.param_groups, facts["options"], strict=True):
-                group.update(options)
+            extras.restore_options(state.optimizer, facts.get("options"), path)
         if mine is not None:
-            restore_random_states(mine)
+            extras.restore_random_states(mine, path)
         return facts
 
     def spans(self) -> Iterator[Span]:
@@ -243,22 +241,3 @@ def _units(part: Part) -> Iterator[nn.Module]:
     yield from part.blocks.values()
     if part.head is not None:
         yield part.head
-
-
-def _without_params(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of an optimizer's group of parameters."""
-    return {name: option for name, option in group.items() if name != "params"}
-
-
-def random_states() -> dict[str, Any]:
-    """Return the random states of torch, on the CPU and on this rank's GPU, and of Python."""
-    gpu = {"gpu": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
-    return {"torch": torch.get_rng_state(), "python": random.getstate(), **gpu}
-
-
-def restore_random_states(states: dict[str, Any]) -> None:
-    """Restore what `random_states` returned."""
-    torch.set_rng_state(states["torch"])
-    random.setstate(states["python"])
-    if "gpu" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["gpu"])

@@ -51,7 +51,7 @@ TEXTBOOK = {
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16])
 @pytest.mark.parametrize("name", TEXTBOOK)
-@pytest.mark.counted("interconnects", "seconds of each all-reduce, message by message, by the textbook")
+@pytest.mark.counted("replay", "seconds of each all-reduce, message by message, by the textbook")
 def test_every_all_reduce_takes_its_textbook_time(name, n):
     for nbytes in (4 * n, 4_000_000 * n):
         played = replay(programs.of_plan(exchanges.ALL_REDUCES[name](n), nbytes), uniform(n), link_utilisation=1.0)
@@ -81,7 +81,7 @@ def test_rings_of_any_number_of_ranks(n):
         ("barrier", lambda n: math.ceil(math.log2(n)), lambda n: 0.0),
     ],
 )
-@pytest.mark.counted("interconnects", "seconds of torch's collectives, replayed, by their closed form")
+@pytest.mark.counted("replay", "seconds of torch's collectives, replayed, by their closed form")
 def test_every_collective_of_torch_takes_its_closed_form(op, steps, carried, n):
     writers, group = ranks(n)
     nbytes = 0 if op == "barrier" else 1000 * n

@@ -280,12 +280,12 @@ DISAGREEMENTS = {
     "root": lambda rank, group: collectives.broadcast(torch.ones(4), group, source=min(rank, 1)),
 }
 TOLD = {
-    "length": "ranks 0, 1, 3: ring all-reduce (sum) of float32[4]; rank 2: ring all-reduce (sum) of float32[6]",
-    "dtype": "ranks 0, 2: ring all-reduce (sum) of float64[4]; ranks 1, 3: ring all-reduce (sum) of float32[4]",
+    "length": "ranks 0, 1, 3: ring all-reduce (sum) of float32[4]\n  rank 2: ring all-reduce (sum) of float32[6]",
+    "dtype": "ranks 0, 2: ring all-reduce (sum) of float64[4]\n  ranks 1, 3: ring all-reduce (sum) of float32[4]",
     "operation": "rank 2: ring all-reduce (max) of float32[4]",
-    "algorithm": "rank 0: naive all-reduce (sum) of float32[4]; ranks 1, 2, 3: ring all-reduce",
+    "algorithm": "rank 0: naive all-reduce (sum) of float32[4]\n  ranks 1, 2, 3: ring all-reduce",
     "verb": "rank 2: ring all-gather of float32[4]",
-    "root": "rank 0: binomial broadcast from rank 0 of float32[4]; ranks 1, 2, 3: binomial broadcast from rank 1",
+    "root": "rank 0: binomial broadcast from rank 0 of float32[4]\n  ranks 1, 2, 3: binomial broadcast from rank 1",
 }
 
 

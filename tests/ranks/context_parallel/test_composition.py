@@ -66,7 +66,9 @@ def together(group, references):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parity("composition", "every layout of 2, 4 and 8 ranks with context parallelism trains like one process")
+@pytest.mark.parity(
+    "context_parallel", "every layout of 2, 4 and 8 ranks with context parallelism trains like one process"
+)
 def test_every_layout_trains_the_model_of_one_process(size):
     references = {shape: alone(*shape, STEPS) for shape in {case[3:] for case in cases(size)}}
     for rank in run(together, references, world_size=size):

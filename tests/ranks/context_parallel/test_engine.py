@@ -131,7 +131,9 @@ def together(group):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
-@pytest.mark.parity("composition", "every way of context parallelism: losses, gradients and weights of one process")
+@pytest.mark.parity(
+    "context_parallel", "every way of context parallelism: losses, gradients and weights of one process"
+)
 def test_every_way_trains_like_one_process(size):
     """Rings, gathered keys, Ulysses and grids; lengths that do not divide, documents, dropout, recomputation."""
     everything = run(together, world_size=size)
@@ -233,7 +235,7 @@ def sizes_of(size):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: WAYS[way][0])
-@pytest.mark.counted("composition", "bytes and messages of each way of context parallelism")
+@pytest.mark.counted("context_parallel", "bytes and messages of each way of context parallelism")
 def test_bytes_and_messages_are_those_of_the_formulas(way):
     name, ulysses = WAYS[way]
     for sent, messages, _, _ in measured(way):
@@ -242,7 +244,7 @@ def test_bytes_and_messages_are_those_of_the_formulas(way):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.counted("composition", "keys and values on a rank of a ring at most: three blocks, never all")
+@pytest.mark.counted("context_parallel", "keys and values on a rank of a ring at most: three blocks, never all")
 def test_a_ring_never_has_all_keys(size):
     whole = size * 2 * sizes_of(size).block
     own = 2 * sizes_of(size).block
@@ -256,7 +258,7 @@ def test_a_ring_never_has_all_keys(size):
 
 @pytest.mark.parametrize("placement", sequences.PLACEMENTS)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.counted("composition", "FLOPs of attention on each rank, contiguous and zig-zag")
+@pytest.mark.counted("context_parallel", "FLOPs of attention on each rank, contiguous and zig-zag")
 def test_flops_of_each_rank_are_those_of_the_formulas(placement, size):
     found = [flops for *_, flops in measured(Way(placement=placement), size)]
     predicted = costs.flops(sizes_of(size), placement)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from shardlab.ranks import comm
 from shardlab.ranks.launch import RankError, run, state, watch
+from shardlab.ranks.launch.local import Helper
 from shardlab.ranks.launch.report import Outcome, report
 from shardlab.ranks.observe import ledger
 from tests.ranks.launch.failing import PROMPTLY, failure, gone, rank_of
@@ -180,11 +181,72 @@ def test_a_result_that_cannot_be_sent_back():
     assert "returned a generator, which cannot be sent back" in told
 
 
-def test_arguments_that_cannot_be_sent():
-    lock = threading.Lock()
-    with pytest.raises(TypeError, match="pickle"):
-        run(lambda group: lock, world_size=2)
+def test_variables_and_arguments_that_cannot_be_copied_are_named():
+    my_lock, fine = threading.Lock(), 7
+    with pytest.raises(TypeError, match=r"^my_lock cannot be copied to the ranks .* make it inside the function"):
+        run(lambda group: (my_lock, fine), world_size=2)
+    with pytest.raises(TypeError, match=r"^args\[1\] cannot be copied to the ranks"):
+        run(rank_of, fine, threading.Lock(), world_size=2)
     assert run(rank_of, world_size=2) == [0, 1]
+
+
+def test_a_fork_that_leaves_the_function_does_so_quietly(capfd):
+    """The child of a rank returns, raises, or exits where only the rank should."""
+
+    def fork(group, leave):
+        if os.fork() == 0:
+            leave()
+        else:
+            os.wait()
+        return group.rank()
+
+    for leave in (lambda: None, lambda: sys.exit(3)):
+        assert run(fork, leave, world_size=2) == [0, 1]
+        assert capfd.readouterr().out == ""
+    assert run(fork, lambda: 1 / 0, world_size=1) == [0]
+    assert capfd.readouterr().out.splitlines()[-1] == "[rank 0] ZeroDivisionError: division by zero"
+
+
+def test_a_breakpoint_says_what_to_do():
+    told = failure(lambda group: breakpoint(), world_size=2)
+    assert "breakpoint() needs a keyboard, which a rank does not have" in told
+
+
+def test_a_folder_that_has_been_deleted(tmp_path, monkeypatch):
+    gone_soon = tmp_path / "gone"
+    gone_soon.mkdir()
+    monkeypatch.chdir(gone_soon)
+    gone_soon.rmdir()
+    with pytest.raises(ValueError, match="the current folder has been deleted; change to another one"):
+        run(rank_of, world_size=2)
+
+
+def test_a_wrong_level_of_debugging_is_the_ranks_error(monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "MUCH")
+    Helper.drop()
+    with pytest.raises(RankError, match="TORCH_DISTRIBUTED_DEBUG"):
+        run(rank_of, world_size=2)
+
+
+def test_a_run_in_a_signals_handler_is_refused():
+    said = []
+
+    def handler(*_):
+        try:
+            run(rank_of, world_size=2)
+        except RuntimeError as error:
+            said.append(str(error))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        run(rank_of, world_size=2)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        assert run(lambda group: time.sleep(1) or group.rank(), world_size=2) == [0, 1]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert said == [
+        "this process is in a run already; start another one when it is over, and not in the handler of a signal"
+    ]
 
 
 def test_a_rank_that_closed_its_outputs_can_still_answer():

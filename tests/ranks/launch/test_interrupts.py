@@ -14,7 +14,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from shardlab.ranks.launch import run
+from shardlab.ranks.launch import RankError, local, run
 from shardlab.ranks.launch.local import Helper
 from tests.ranks.launch.failing import PROMPTLY, failure, gone, rank_of
 
@@ -81,7 +81,7 @@ def test_the_notebook_is_killed():
     """One rank sleeps, one is in a call that never yields the interpreter, and one waits for a message."""
     script = """
         import ctypes, os, time, torch, torch.distributed as dist
-        from shardlab.ranks.launch import run
+        from shardlab.ranks.launch import RankError, local, run
 
         def work(group):
             print(os.getpid(), flush=True)
@@ -165,6 +165,34 @@ def test_too_few_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert len(os.listdir("/proc/self/fd")) == before
     assert run(rank_of, world_size=2) == [0, 1]
+
+
+def test_too_few_processes(monkeypatch):
+    """The helper says how many ranks it could start, and the next run may ask for fewer."""
+    only_two = """
+import os
+fork, made = os.fork, []
+
+def limited():
+    if len(made) % 3 == 2:
+        made.clear()
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    made.append(1)
+    return fork()
+
+os.fork = limited
+"""
+    start = local.start_python
+    monkeypatch.setattr(
+        local, "start_python", lambda serve, descriptors: start(f"exec({only_two!r}) or {serve}", descriptors)
+    )
+    Helper.drop()
+    try:
+        with pytest.raises(RankError, match=r"only 2 of 4 ranks could be started: .*temporarily unavailable"):
+            run(lambda group: time.sleep(60), world_size=4)
+        assert run(rank_of, world_size=2) == [0, 1]
+    finally:
+        Helper.drop()
 
 
 def test_the_host_name_does_not_resolve():

@@ -231,11 +231,16 @@ def test_fresh_interpreters_where_fork_is_unwise(monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"world_size": 0}, "at least 1 rank"),
-        ({"world_size": 2.5}, "at least 1 rank"),
+        ({"world_size": 0}, "world_size=0 must be a whole number, at least 1"),
+        ({"world_size": 2.5}, "world_size=2.5 must be a whole number"),
+        ({"world_size": "4"}, "world_size='4' must be a whole number"),
+        ({"world_size": None}, "world_size=None must be a whole number"),
         ({"world_size": 65}, "at most 64"),
-        ({"timeout": 0}, "positive"),
-        ({"threads": 0}, "positive"),
+        ({"timeout": 0}, "timeout=0 must be seconds, above 0"),
+        ({"timeout": "5"}, "timeout='5' must be seconds"),
+        ({"timeout": float("nan")}, "timeout=nan must be seconds"),
+        ({"timeout": float("inf")}, "at most 10000000"),
+        ({"threads": 0}, "threads=0 must be a whole number"),
     ],
 )
 def test_bad_options_say_what_would_work(options, words):
@@ -243,7 +248,7 @@ def test_bad_options_say_what_would_work(options, words):
         run(rank_of, **options)
 
 
-def test_two_hundred_runs_leave_nothing_behind(tmp_path, monkeypatch):
+def test_fifty_runs_leave_nothing_behind(tmp_path, monkeypatch):
     """No process is left, no descriptor, no file, no shared memory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -256,7 +261,7 @@ def test_two_hundred_runs_leave_nothing_behind(tmp_path, monkeypatch):
         return children, descriptors, os.listdir(tmp_path)
 
     before, shared = belongings(), set(os.listdir("/dev/shm"))
-    for _ in range(200):
+    for _ in range(50):
         run(rank_of, world_size=2)
     assert belongings() == before
     for _ in range(300):  # other processes of this machine use shared memory, too, for a while
@@ -265,6 +270,32 @@ def test_two_hundred_runs_leave_nothing_behind(tmp_path, monkeypatch):
         time.sleep(0.1)
     else:
         pytest.fail(f"left in shared memory: {set(os.listdir('/dev/shm')) - shared}")
+
+
+def test_what_a_killed_launcher_left_is_removed_at_the_next_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    script = "from shardlab.ranks.launch import run; run(lambda group: print('here', flush=True) or input())"
+    script = script.replace("input()", "__import__('time').sleep(60)")
+    launcher = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    launcher.stdout.readline()
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    assert len([*tmp_path.glob("shardlab-*")]) == 1
+    assert run(rank_of, world_size=2) == [0, 1]
+    assert not [*tmp_path.glob("shardlab-*")]
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_that_was_started_without_standard_streams(streams, tmp_path):
+    answer = tmp_path / "answer"
+    script = (
+        "from shardlab.ranks.launch import run; import pathlib; "
+        f"pathlib.Path('{answer}').write_text(str(run(lambda group: group.rank(), world_size=2)))"
+    )
+    subprocess.run(f'{sys.executable} -c "{script}" {streams}', shell=True, timeout=120)
+    assert answer.read_text() == "[0, 1]"
 
 
 # ---- in a notebook ---------------------------------------------------------------------------------------------------

@@ -1,13 +1,9 @@
 """Ranks that wait for each other, or for ever, are reported where they wait; a straggler is not."""
 
-import asyncio
 import ctypes
-import multiprocessing
 import os
-import subprocess
 import sys
 import threading
-import time
 
 import cloudpickle
 import pytest
@@ -15,10 +11,18 @@ import torch
 import torch.distributed as dist
 
 from shardlab.ranks import comm
-from shardlab.ranks.launch import run, state, watch
-from tests.ranks.launch.failing import failure
+from shardlab.ranks.launch import RankError, contracts, run, state, watch
+from tests.ranks.launch import programs
+from tests.ranks.launch.failing import PROMPTLY, failure
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
+for module in (sys.modules[__name__], programs):
+    cloudpickle.register_pickle_by_value(module)  # so that no rank need import pytest
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Compare nothing before it is sent, as under torchrun."""
+    monkeypatch.setenv(contracts.FOLDER, "")
 
 
 @pytest.fixture
@@ -51,48 +55,25 @@ def test_two_ranks_that_both_send_first(impatient):
     assert "comm.send(" in failure(cross, world_size=2)
 
 
-def child_that_answers_late():
-    context = multiprocessing.get_context("fork")
-    event = context.Event()
-    context.Process(target=lambda: (time.sleep(0.5), event.set())).start()
-    event.wait()
-
-
-def thread_that_ends_late():
-    thread = threading.Thread(target=time.sleep, args=(0.5,))
-    thread.start()
-    thread.join()
-
-
-def compute():
-    end = time.monotonic() + 0.5
-    while time.monotonic() < end:
-        pass
-
-
-WAITING = {
-    "a clock": lambda: time.sleep(0.5),
-    "an event with a time-out": lambda: threading.Event().wait(0.5),
-    "asyncio": lambda: asyncio.run(asyncio.sleep(0.5)),
-    "a program": lambda: subprocess.run(["sleep", "0.5"], capture_output=True),
-    "a child": child_that_answers_late,
-    "a thread": thread_that_ends_late,
-    "the interpreter, to compute": compute,
-}
-
-
-@pytest.mark.parametrize("waiting_for", WAITING)
-def test_a_rank_that_waits_for_something_else_is_not_in_a_deadlock(waiting_for, monkeypatch):
+@pytest.mark.parametrize("program", programs.ENDING, ids=lambda program: program.__name__)
+def test_a_program_that_ends_by_itself_is_never_stopped(program, monkeypatch):
     monkeypatch.setattr(watch, "TICK", 0.05)
-    run(lambda group: WAITING[waiting_for](), world_size=1)
+    run(program, world_size=2, timeout=PROMPTLY)
+
+
+@pytest.mark.parametrize("program", programs.STUCK, ids=lambda program: program.__name__)
+def test_a_program_that_never_ends_is_a_deadlock(program, monkeypatch):
+    monkeypatch.setattr(watch, "TICK", 0.05)
+    with pytest.raises(RankError, match=r"^Deadlock: .*\n(.|\n)*waited at"):
+        run(program, world_size=2, timeout=4 * PROMPTLY)
 
 
 def test_a_main_thread_that_ran_has_moved():
     """However little: other processes of a busy machine may have left it next to no time."""
-    look = state.Signs(switches=5, used=1.0, clock=10.0)
-    assert state.Signs(switches=5, used=1.001, clock=10.5).unmoved_since(look)
-    assert not state.Signs(switches=6, used=1.001, clock=10.5).unmoved_since(look)
-    assert not state.Signs(switches=5, used=1.4, clock=10.5).unmoved_since(look)
+    look = state.Signs(moves=5, used=1.0, clock=10.0)
+    assert state.Signs(moves=5, used=1.001, clock=10.5).unmoved_since(look)
+    assert not state.Signs(moves=6, used=1.001, clock=10.5).unmoved_since(look)
+    assert not state.Signs(moves=5, used=1.4, clock=10.5).unmoved_since(look)
 
 
 def test_a_straggler_is_not_a_deadlock(impatient):
@@ -141,10 +122,10 @@ def test_no_deadlock_is_seen_where_threads_cannot_be(monkeypatch):
     assert state.signs(finished=False) is None
 
 
-# ---- collectives that do not match -----------------------------------------------------------------------------------
+# ---- collectives that do not match, found by the flight recorder -----------------------------------------------------
 
 
-def test_ranks_call_different_collectives(impatient):
+def test_ranks_call_different_collectives(impatient, unchecked):
     def differ(group):
         if group.rank() == 0:
             comm.all_reduce(torch.ones(4), group)
@@ -158,7 +139,7 @@ def test_ranks_call_different_collectives(impatient):
     assert "ranks 1, 2 and 3: broadcast(Float[4])" in told
 
 
-def test_different_collectives_that_happen_to_finish_are_reported_too():
+def test_different_collectives_that_happen_to_finish_are_reported_too(unchecked):
     """Two all-reduces in crossed order mix their tensors silently: right shapes, wrong sums."""
 
     def crossed(group):
@@ -172,7 +153,7 @@ def test_different_collectives_that_happen_to_finish_are_reported_too():
     assert "rank 1: all_reduce(Float[2, 2])" in told
 
 
-def test_ranks_that_disagree_on_length(impatient):
+def test_ranks_that_disagree_on_length(impatient, unchecked):
     told = failure(lambda group: comm.all_reduce(torch.ones(group.rank() + 1), group), world_size=2)
     assert "Float[1]" in told
     assert "Float[2]" in told

@@ -193,7 +193,7 @@ def merged(recorded, name):
 
 
 @pytest.mark.parametrize("name", BY_MESSAGES)
-@pytest.mark.counted("interconnects", "seconds of recorded messages, replayed on a uniform network")
+@pytest.mark.counted("replay", "seconds of recorded messages, replayed on a uniform network")
 def test_recorded_messages_replay_in_the_time_of_the_formula(four, name):
     """They agree to 1e-9 on a uniform network: the speed of this machine plays no part."""
     num_steps, carried = BY_MESSAGES[name][1](4)
@@ -210,7 +210,7 @@ TEXTBOOK = {  # steps, and buffers that follow one another, on 4 ranks: Thakur e
 
 
 @pytest.mark.parametrize("name", TEXTBOOK)
-@pytest.mark.counted("interconnects", "seconds of our recorded all-reduces, replayed, by the textbook")
+@pytest.mark.counted("replay", "seconds of our recorded all-reduces, replayed, by the textbook")
 def test_our_collectives_replay_in_the_time_of_the_textbook(four, name):
     """The record of a plan, with receives that start early, takes as long as the plan itself."""
     num_steps, carried = TEXTBOOK[name]

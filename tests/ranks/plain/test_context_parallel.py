@@ -43,7 +43,8 @@ def found(request):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parity(
-    "composition", "context parallelism's plain file trains the transformer like one process: parameters, each step"
+    "context_parallel",
+    "context parallelism's plain file trains the transformer like one process: parameters, each step",
 )
 def test_the_plain_file_equals_one_process(found, case):
     for rank in found:
@@ -54,7 +55,7 @@ def test_the_plain_file_equals_one_process(found, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parity("composition", "context parallelism's plain file: the loss and every gradient of one process")
+@pytest.mark.parity("context_parallel", "context parallelism's plain file: the loss and every gradient of one process")
 def test_loss_and_gradients_equal_those_of_one_process(found, case):
     loss, gradients = sequences.first_gradients_alone(case[2])
     losses = torch.stack([rank[case][1][0] for rank in found])
@@ -88,7 +89,7 @@ def bytes_of(group, way, style):
 @pytest.mark.parametrize("style", lesson.SPECS)
 @pytest.mark.parametrize("way", SOURCES)
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.counted("composition", "bytes that context parallelism's plain file sends in a step")
+@pytest.mark.counted("context_parallel", "bytes that context parallelism's plain file sends in a step")
 def test_a_step_sends_what_the_formula_says(style, way, ranks):
     spec = lesson.SPECS[style]
     sizes = {"length": sequences.LENGTH, "ranks": ranks, "batch": lesson.SAMPLES, "element": 4}

@@ -45,7 +45,7 @@ def found(request):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parity(
-    "composition", "ring attention's plain file trains the transformer like one process: parameters, each step"
+    "context_parallel", "ring attention's plain file trains the transformer like one process: parameters, each step"
 )
 def test_the_plain_file_equals_one_process(found, case):
     for rank in found:
@@ -56,7 +56,7 @@ def test_the_plain_file_equals_one_process(found, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parity("composition", "ring attention's plain file: the loss and every gradient of one process")
+@pytest.mark.parity("context_parallel", "ring attention's plain file: the loss and every gradient of one process")
 def test_loss_and_gradients_equal_those_of_one_process(found, case):
     loss, gradients = sequences.first_gradients_alone(case[1])
     losses = torch.stack([rank[case][1][0] for rank in found])
@@ -76,7 +76,7 @@ def bytes_of(group, style):
 
 @pytest.mark.parametrize("style", lesson.SPECS)
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.counted("composition", "bytes that ring attention's plain file sends in a step")
+@pytest.mark.counted("context_parallel", "bytes that ring attention's plain file sends in a step")
 def test_a_step_sends_what_the_formula_says(style, ranks):
     """The plain ring sends keys and values home, too: two blocks more in forward, and four in backward."""
     spec = lesson.SPECS[style]

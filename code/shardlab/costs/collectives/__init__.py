@@ -1,7 +1,8 @@
 """Collectives, predicted: messages, bytes and seconds of every algorithm.
 
 Read `algorithms` first, the closed forms, then `bandwidth`, what benchmarks print. `exchanges`
-counts the messages of any plan instead, and `bounds` computes what no algorithm can beat.
+counts the messages of any plan instead, `bounds` computes what no algorithm can beat, and `fabric`
+what the switches behind the cards leave of their rate.
 """
 
 from .algorithms import (

@@ -28,9 +28,9 @@ def forward(
 ) -> dict[str, int]:
     """Count the FLOPs of the forward pass of `batch` sequences of `sequence` tokens.
 
-    attention: "full" counts every pair of tokens, as papers on utilisation do (Chowdhery
-    et al. 2022, appendix B, https://arxiv.org/abs/2204.02311); "causal" counts the pairs
-    that a causal mask leaves, about half.
+    attention: "full" counts every pair of tokens, as papers on utilisation do
+    (Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311); "causal"
+    counts the pairs that a causal mask leaves, about half.
 
     Errors: ValueError for no tokens, more than the context, or an unknown attention.
     """

@@ -113,7 +113,7 @@ NODES: dict[str, Node] = {
                 ),
                 *assembly.cards(8, "InfiniBand NDR"),
             ),
-            source="https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the wiring of PCIe is taken to be that of the DGX H100)",
+            source="https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the board itself has no network cards: they are the DGX B200's; the wiring of PCIe is taken to be that of the DGX H100)",
             adds=ADDS_BLACKWELL,
         ),
         _node(

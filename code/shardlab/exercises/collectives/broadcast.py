@@ -22,7 +22,7 @@ def my_broadcast(x, group):
         for other in range(1, n):
             comm.send(x, group, to=other)  # one by one: rank 1 could help
         return x.clone()
-    return comm.receive(x, group, source=0) * 0  # and this is not what rank 0 sent
+    return comm.receive(x, group, source=0) * 0  # wrong: rank 0 did not send zeros
 '''
 
 

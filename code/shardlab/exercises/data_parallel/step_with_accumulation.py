@@ -136,7 +136,7 @@ def steps_once(case: Case, rank: int, seen: Stepped) -> Finding | None:
 
 @on_each_rank
 def has_global_gradient(case: Case, rank: int, seen: Stepped) -> Finding | None:
-    """Compare the gradients of the first step with those of one process."""
+    """Compare the first step's gradients with the gradients that one process computes."""
     for name, right in global_gradient(case, rank).items():
         got = seen.steps[0].get(name) if seen.steps else None
         place = evidence.first_difference(right, got)

@@ -15,9 +15,9 @@ STARTER = '''\
 def my_message_seconds(nbytes, hops):
     """Return the seconds until the last byte has arrived, if nothing else is sent.
 
-    hops: (bytes per second, seconds of latency) of each hop, in order. All hops work
-    at the same time, each on the bytes that have reached it; the latency is that of
-    the slowest hop.
+    hops: (bytes per second, seconds of latency) of each hop, in order. All hops
+    work at the same time, each on the bytes that have reached it; the latency is
+    that of the slowest hop.
     """
     # one hop after the other: fix it
     return sum(latency + nbytes / rate for rate, latency in hops)

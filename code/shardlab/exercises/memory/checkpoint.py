@@ -124,7 +124,7 @@ def plain(case: Case) -> Checkpointed:
 
 
 def same(part: Callable[[Checkpointed], evidence.Named]) -> Judge:
-    """Compare these tensors with those of a run without a checkpoint."""
+    """Compare tensors of a checkpointed run with the same tensors of a run without a checkpoint."""
 
     def judge(case: Case, observed: list[Checkpointed]) -> Finding | None:
         got = part(observed[0])

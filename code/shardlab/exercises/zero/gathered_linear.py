@@ -28,7 +28,7 @@ from torch.nn import functional
 from shardlab.ranks import comm
 
 def my_gathered_linear(x, piece, shape, group):
-    """Return x @ weight.T, for a weight of which each rank has one row: its piece.
+    """Return x @ weight.T; each rank holds one row of the weight, its piece.
 
     x: [samples, inputs], this rank's own. shape: [outputs, inputs], of the weight;
     its numbers, filled up with zeros, are N rows, [N, P/N]. In backward x gets its

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from ...cuts import Cut
 from ..data_parallel.replica import Replica
 from ..zero import Zero
+from .index import Saved
 
 COUNT = "step"  # the key of the count of steps in torch's optimizers, one for each tensor
 Offsets = tuple[int, ...]
@@ -70,7 +71,7 @@ class Span:
             else:
                 yield whole(f"{name}/{self.name}", value)
 
-    def expect(self, saved: Mapping[str, Any]) -> None:
+    def expect(self, saved: Mapping[str, Saved]) -> None:
         """Allocate the optimizer states that a checkpoint holds, and drop all others.
 
         saved: the checkpoint's `contents`.
@@ -80,10 +81,10 @@ class Span:
             kind, _, parameter = name.partition("/")
             if parameter != self.name or kind == "weights":
                 continue
-            like = torch.empty(each.size)  # a single number is on the CPU, as in torch
-            if kind != COUNT and tuple(each.size) == self.cut.shape:
+            like = torch.empty(each.shape)  # a single number is on the CPU, as in torch
+            if kind != COUNT and each.shape == self.cut.shape:
                 like = self.key
-            state = torch.zeros_like(like, dtype=each.properties.dtype)
+            state = torch.zeros_like(like, dtype=each.dtype)
             self.optimizer.state[self.key][kind] = state
 
     def _boxes(self, kind: str, numbers: Tensor) -> Iterator[Box]:

@@ -7,14 +7,8 @@ from pathlib import Path
 NAME = "step-{:08d}"
 
 
-def latest(folder: str | Path) -> Path | None:
-    """Return the last complete checkpoint in a folder; None if there is none."""
-    found = complete(Path(folder))
-    return found[-1] if found else None
-
-
-def complete(folder: Path) -> list[Path]:
-    """List the complete checkpoints, oldest first."""
+def named(folder: Path) -> list[Path]:
+    """List what has the name of a checkpoint, oldest first."""
     return sorted(folder.glob(NAME.format(0).replace("0", "[0-9]")))
 
 
@@ -31,9 +25,9 @@ def delete_partial(folder: Path) -> None:
         shutil.rmtree(left)
 
 
-def flush(folder: Path) -> None:
-    """Write the names in a folder to the disk; DCP does so with the contents of its files."""
-    handle = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Write a file to the disk, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

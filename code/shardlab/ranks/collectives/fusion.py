@@ -28,13 +28,13 @@ def all_reduce_fused(
 ) -> list[Tensor]:
     """Combine every tensor over ranks; return new tensors in the same order.
 
-    fusion_bytes: size of one buffer; 0 sends every tensor by itself. The other arguments
-    are those of `collectives.all_reduce`.
+    fusion_bytes: size of one buffer; 0 sends every tensor by itself. The other
+    arguments are those of `collectives.all_reduce`.
     """
     results = [torch.empty(0)] * len(tensors)
     for together in fuse(tensors, fusion_bytes):
         flat = [tensors[index].detach().flatten() for index in together]
-        buffer = torch.cat(flat)                                      # [n], all of `together`
+        buffer = torch.cat(flat)                                      # [n]
         combined = verbs.all_reduce(buffer, group, plan, op, check=check)
         parts = combined.split([x.numel() for x in flat])
         for index, part in zip(together, parts, strict=True):

@@ -163,11 +163,11 @@ def agree(call: str, group: comm.Group) -> None:
     rows = table.cpu().tolist()
     calls = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
     if len(set(calls)) > 1:
-        raise ValueError(f"the ranks do not call the same collective: {_by_call(calls)}")
+        raise ValueError(f"the ranks do not call the same collective:\n  {_by_call(calls)}")
 
 
 def _by_call(calls: Sequence[str]) -> str:
-    """List every call with its ranks; calls: of every rank, in rank order."""
+    """List every call with its ranks, a line each; calls: of every rank, in rank order."""
     ranks: dict[str, list[str]] = {}
     for rank, call in enumerate(calls):
         ranks.setdefault(call, []).append(str(rank))
@@ -175,7 +175,7 @@ def _by_call(calls: Sequence[str]) -> str:
     for call, callers in ranks.items():
         plural = "s" if len(callers) > 1 else ""
         lines.append(f"rank{plural} {', '.join(callers)}: {call}")
-    return "; ".join(lines)
+    return "\n  ".join(lines)
 
 
 # ---- shapes and operations ---------------------------------------------------------------------

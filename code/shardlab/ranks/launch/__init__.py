@@ -12,13 +12,12 @@ ranks that were started.
 import os
 import pickle
 import sys
-import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import cloudpickle
-
+from . import folders, travel
 from .join import already_a_rank, join
 from .local import Helper
 from .rank import Job, loopback
@@ -29,9 +28,11 @@ from .watch import Watch
 __all__ = ["MAX_LOCAL_RANKS", "PATIENCE", "RankError", "already_a_rank", "run", "warm"]
 
 MAX_LOCAL_RANKS = 64
+MAX_TIMEOUT = 10**7  # s, four months; torch counts nanoseconds
 # seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
 PATIENCE = 1.0
 _lock = threading.RLock()  # a process does one run at a time
+_runs = 0  # under way in the thread that holds the lock
 
 
 class RankError(RuntimeError):
@@ -73,11 +74,12 @@ def run(
     Errors: RankError, with the traceback of the first rank that failed and what the others did;
     after Ctrl-C Interrupted, which is a KeyboardInterrupt.
     """
-    if not hasattr(world_size, "__index__") or world_size < 1:
-        raise ValueError(f"world_size={world_size!r}: a run needs at least 1 rank")
-    world_size = int(world_size)  # a number of numpy will do
-    if timeout <= 0 or threads < 1:
-        raise ValueError(f"timeout={timeout} and threads={threads} must both be positive")
+    for name, count in ("world_size", world_size), ("threads", threads):
+        if not hasattr(count, "__index__") or count < 1:  # a number of numpy will do
+            raise ValueError(f"{name}={count!r} must be a whole number, at least 1")
+    world_size, threads = int(world_size), int(threads)
+    if not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT:
+        raise ValueError(f"timeout={timeout!r} must be seconds, above 0 and at most {MAX_TIMEOUT}")
     if already_a_rank():
         return join(fn, args, world_size, timeout)
     if world_size > MAX_LOCAL_RANKS:
@@ -103,8 +105,8 @@ def _run_here(
     threads: int,
     ordered: bool,
 ) -> list[Any]:
-    call = cloudpickle.dumps((fn, args))
-    with _lock, tempfile.TemporaryDirectory(prefix="shardlab-") as folder:
+    call = travel.packed_call(fn, args)
+    with _lock, _alone(), folders.temporary() as folder:
         store = os.path.join(folder, "store")
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
         job = Job(
@@ -115,7 +117,7 @@ def _run_here(
             store=store,
             environment=environment,
             path=list(sys.path),
-            folder=os.getcwd(),
+            folder=folders.current(),
         )
         helper, watch = Helper.running(), Watch(ordered)
         try:  # results, failure or Ctrl-C: no rank outlives this block
@@ -136,6 +138,22 @@ def _run_here(
     return [pickle.loads(rank.result or b"") for rank in watch.ranks]
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Refuse a run within a run of the same thread, as a signal's handler may start one."""
+    global _runs
+    if _runs:
+        raise RuntimeError(
+            "this process is in a run already; start another one when it is over, "
+            "and not in the handler of a signal"
+        )
+    _runs += 1
+    try:
+        yield
+    finally:
+        _runs -= 1
+
+
 def _last_words(watch: Watch, helper: Helper) -> str:
     """Ask where each rank is, and end them all, even if a second Ctrl-C interrupts the question."""
     try:
@@ -147,8 +165,8 @@ def _last_words(watch: Watch, helper: Helper) -> str:
 
 def _renew_lock() -> None:
     """Replace the lock in a forked child: the thread that held it exists only in the parent."""
-    global _lock
-    _lock = threading.RLock()
+    global _lock, _runs
+    _lock, _runs = threading.RLock(), 0
 
 
 os.register_at_fork(after_in_child=_renew_lock)

@@ -31,9 +31,12 @@ PRELOADED = (  # modules that a rank would need seconds to import
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
-    "torch.distributed.checkpoint",
+    "safetensors",
     "cloudpickle",
+    "shardlab.ranks.launch.contracts",
+    "shardlab.ranks.launch.meeting",
 )
+OF_RANKS = ("TORCH_DISTRIBUTED_DEBUG",)  # environment that a rank reads, and may find wrong
 RUN, END = b"run", b"end"  # the launcher's messages, of equal length
 SIZE = 4  # bytes that hold the length of the names after b"run"
 
@@ -49,6 +52,7 @@ def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
     channel = socket.socket(fileno=descriptor)
     modules = Modules()
     ranks: list[_Started] = []
+    problem = ""
     while True:
         message, descriptors = _next_message(channel, launcher)
         codes = _end(ranks)  # also before b"run": Ctrl-C may have kept the last b"end" away
@@ -59,12 +63,17 @@ def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
             names = _receive_names(channel)
             if fork and modules.keep_up(names):
                 _share()
-            ranks = [_start_rank(rank, *pair, fork, held) for rank, pair in enumerate(pairs)]
+            problem = ""
+            try:
+                for rank, pair in enumerate(pairs):
+                    ranks.append(_start_rank(rank, *pair, fork, held))
+            except OSError as error:
+                problem = f"only {len(ranks)} of {len(pairs)} ranks could be started: {error}"
             for each in descriptors:
                 os.close(each)
         elif message == END:
             with suppress(OSError):  # after a second Ctrl-C nobody listens
-                channel.sendall(pickle.dumps(codes))
+                channel.sendall(pickle.dumps(problem or codes))
         else:  # the launcher is gone
             os._exit(0)
 
@@ -143,4 +152,5 @@ def start_python(expression: str, descriptors: list[int]) -> "subprocess.Popen[b
         pass_fds=descriptors,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
+        env={name: value for name, value in os.environ.items() if name not in OF_RANKS},
     )

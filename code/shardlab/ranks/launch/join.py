@@ -35,9 +35,11 @@ def join(
     import torch.distributed as dist
 
     from .. import comm
+    from . import contracts
 
     if not dist.is_initialized():
         _initialise(timeout)
+        contracts.install(os.environ.get(contracts.FOLDER, ""))
     started = dist.get_world_size()
     if world_size > started:
         raise ValueError(
@@ -96,7 +98,8 @@ def _own_gpu() -> Any:
     missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
     if missing:
         raise ValueError(
-            f"RANK is set, but not {' or '.join(missing)}; start the ranks with torchrun or mpiexec"
+            f"RANK is set, but not {' or '.join(missing)}; start the ranks with torchrun or "
+            "mpiexec, or unset RANK and WORLD_SIZE to start ranks here"
         )
     ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

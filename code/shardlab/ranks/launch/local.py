@@ -3,18 +3,25 @@
 import os
 import pickle
 import select
+import signal
 import socket
+import subprocess
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from . import folders
 from .helper import END, RUN, SIZE, start_python
 from .modules import in_use
 from .rank import ON_LINUX, Job
 from .state import Call, Failure, Message
 
 CHUNK = 1 << 16  # bytes, the capacity of a pipe on Linux
+LAST_MOMENT = 1.0  # s in which a helper that has closed its channel ends
 MAX_CHUNKS = 16  # to read from a pipe whose capacity was raised
+MAX_LINE = 1 << 20  # bytes after which a line is shown before its end
+MAX_MESSAGE = 1 << 28  # bytes of a message beside a result; more is no message
+GARBLED = "OSError: something that is no message came from the rank; has it used our descriptor?"
 
 
 class Helper:
@@ -23,6 +30,7 @@ class Helper:
     current: "Helper | None" = None
 
     def __init__(self) -> None:
+        folders.open_standard_streams()
         self.owner = os.getpid()
         self.channel, theirs = socket.socketpair()
         fork = ON_LINUX and os.environ.get("SHARDLAB_FORK") != "0"
@@ -59,15 +67,15 @@ class Helper:
         for rank in ranks:
             rank.close_their_ends()
 
-    def end(self, patience: float | None = None) -> list[int]:
-        """Kill the ranks and return their exit codes.
+    def end(self, patience: float | None = None) -> list[int] | str:
+        """Kill the ranks and return their exit codes, or why not all of them could be started.
 
-        Returns no codes when the helper has not answered after `patience` seconds.
+        Also says so when the helper has not answered after `patience` seconds.
         """
         try:
             self.channel.sendall(END)
             if select.select([self.channel], [], [], patience)[0]:
-                codes: list[int] = pickle.loads(self.channel.recv(CHUNK))
+                codes: list[int] | str = pickle.loads(self.channel.recv(CHUNK))
                 return codes
         except (OSError, EOFError):
             pass
@@ -75,7 +83,16 @@ class Helper:
             self.drop()
             raise
         self.drop()
-        return []
+        return f"The helper process {self._how_it_ended()}, and the ranks with it. The next run starts anew."
+
+    def _how_it_ended(self) -> str:
+        """Say how the helper ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(LAST_MOMENT)
+        code = self.process.returncode
+        if code == -signal.SIGKILL:
+            return "died (out of memory?)"
+        return "gave no answer" if code is None else f"ended with exit code {code}"
 
 
 class Rank:
@@ -117,9 +134,9 @@ class Rank:
             self.lost = True
 
     def receive(self) -> None:
-        """Receive one message and keep what it brings; note when the rank is lost."""
+        """Receive one message and keep what it brings; note when there is none, or no rank."""
         try:
-            message, content = self.channel.recv()
+            message, content = pickle.loads(self.channel.recv_bytes(MAX_MESSAGE))
             if message is Message.DONE:
                 self.calls = content
                 self.result = self.channel.recv_bytes()
@@ -130,7 +147,10 @@ class Rank:
             else:
                 self.answers[message] = content
                 self.asked.discard(message)
-        except (EOFError, OSError):
+        except (EOFError, ConnectionError):
+            self.lost = True
+        except Exception:  # the function has written to descriptors that it had not opened
+            self.failure = [Failure([], GARBLED)]
             self.lost = True
 
     def read(self) -> bool:
@@ -142,8 +162,10 @@ class Rank:
     def lines(self, everything: bool = False) -> list[str]:
         """Return the complete lines printed since the last call, as a terminal would show them.
 
-        everything: return the last line, too, although it may not be complete.
+        everything: return the last line, too, although it may not be complete. A very long line is
+        returned in parts.
         """
+        everything = everything or len(self.text) > MAX_LINE
         end = len(self.text) if everything else self.text.rfind(b"\n", self.searched) + 1
         self.searched = len(self.text) - end
         if end == 0:

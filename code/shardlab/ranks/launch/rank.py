@@ -6,13 +6,15 @@ import pickle
 import signal
 import sys
 import threading
+import time
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from . import state, travel
+from . import state, travel, waiting
 from .state import Message
 
 ON_LINUX = sys.platform == "linux"
@@ -53,18 +55,36 @@ def be_rank(rank: int, channel: int, output: int) -> NoReturn:
     if ON_LINUX:
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     _print_to(output)
-    me = _Rank(channel)
+    me, process = _Rank(channel), os.getpid()
     try:
         job: Job = me.channel.recv()
         threading.Thread(target=me.listen, daemon=True).start()
         result = me.work(rank, job)
+        _leave_child(process)
         me.finished = True  # before the message: the launcher may ask as soon as it has it
         me.post(Message.DONE, state.calls(with_places=False), result)
     except BaseException as error:
+        _leave_child(process, error)
         me.finished = True
         me.post(Message.FAILED, state.chain(error))
     threading.Event().wait()
     os._exit(0)
+
+
+def _leave_child(rank: int, error: BaseException | None = None) -> None:
+    """End a process that the function has forked and that left the function as the rank will."""
+    if os.getpid() != rank:
+        if error is not None and not isinstance(error, SystemExit):
+            traceback.print_exception(error, limit=-1)
+        os._exit(error is not None)
+
+
+def _no_keyboard(*_: Any, **__: Any) -> NoReturn:
+    """Refuse `breakpoint()`."""
+    raise RuntimeError(
+        "breakpoint() needs a keyboard, which a rank does not have; print instead, or start one "
+        "rank with RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 python -m pdb your_script.py"
+    )
 
 
 def _print_to(output: int) -> None:
@@ -117,19 +137,27 @@ class _Rank:
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(MAX_CALLS))
         os.chdir(job.folder)
         sys.path[:] = job.path
+        waiting.run_began = time.monotonic()
+        waiting.run_ends = waiting.run_began + job.timeout
         import torch
         import torch.distributed as dist
 
+        from . import contracts
+        from .meeting import Store
+
         torch.set_num_threads(job.threads)
         travel.draw_own_numbers()
+        sys.breakpointhook = _no_keyboard
         dist.set_debug_level_from_env()
+        self.store = Store(job.store, job.world_size)  # torch keeps only the C++ half of it
         dist.init_process_group(
             "gloo",
-            store=dist.FileStore(job.store, job.world_size),
+            store=self.store,
             rank=rank,
             world_size=job.world_size,
             timeout=timedelta(seconds=job.timeout + SPARE),
         )
+        contracts.install(os.environ.get(contracts.FOLDER, os.path.dirname(job.store)))
         fn, args = pickle.loads(job.call)
         if getattr(fn, "__module__", "") == "__main__":
             # pickle looks there for the classes of a notebook's cells

@@ -1,6 +1,7 @@
 """Report what went wrong in a run: which rank failed, where, and what the others were doing."""
 
 import linecache
+import re
 import signal
 import sys
 from collections.abc import Iterable, Mapping
@@ -82,7 +83,8 @@ def _cause_of_death(code: int) -> str:
 def _raised(ranks: list[int], chain: list[Failure]) -> list[str]:
     lines = [f"{_ranks(ranks)} raised"]
     for failure in chain:
-        lines += [*_stack(failure.places), failure.text]
+        text = re.sub('File "([^"]+)"', lambda found: _name(found[1]), failure.text)
+        lines += [*_stack(failure.places), text]
     return lines
 
 

@@ -4,7 +4,6 @@ import os
 import pickle
 import re
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -14,10 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from . import waiting
+
 MAX_TEXT = 10_000  # characters of an exception's text that are worth sending
-STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
-# kernel functions in which a thread sleeps until another thread wakes it
-WAKEABLE = ("futex", "do_epoll_wait", "ep_poll")
 # gloo has no exceptions of its own: it raises RuntimeError, whose text holds the place in gloo's
 # source. A connection to another rank is a "pair" there: "[/.../gloo/transport/tcp/pair.cc:553]".
 # A time limit that ran out is raised elsewhere: a rank that gave up has lost no connection.
@@ -65,7 +63,7 @@ class Whereabouts(NamedTuple):
 class Signs(NamedTuple):
     """Signs of life of a rank that waits; two of them tell whether the rank moved in between."""
 
-    switches: int  # context switches of the main thread
+    moves: int  # context switches of the main thread, or minus its waits in the store
     used: float  # s of processor time, all threads
     clock: float  # s, when they were read
 
@@ -75,7 +73,7 @@ class Signs(NamedTuple):
         Other threads may wake now and then, as gloo's do, 100 times a second.
         """
         slept = self.used - earlier.used < 0.1 * (self.clock - earlier.clock)
-        return self.switches == earlier.switches and slept
+        return self.moves == earlier.moves and slept
 
 
 # ---- where it is -------------------------------------------------------------------------------
@@ -83,11 +81,7 @@ class Signs(NamedTuple):
 
 def where(finished: bool) -> Whereabouts:
     """Report where this rank is."""
-    return Whereabouts(finished, places(_main_frame()), calls())
-
-
-def _main_frame() -> FrameType | None:
-    return sys._current_frames().get(threading.main_thread().ident or 0)
+    return Whereabouts(finished, places(waiting.main_frame()), calls())
 
 
 def places(frame: FrameType | None) -> list[Place]:
@@ -176,41 +170,15 @@ def _call(entry: dict[str, Any]) -> Call:
 
 
 def signs(finished: bool) -> Signs | None:
-    """Report signs of life; None if this rank may be busy, or where that cannot be seen."""
+    """Report signs of life; None if this rank may go on by itself, or where that is not shown."""
     try:
-        if finished or (_waits_in_torch() and _threads_sleep()):
-            return Signs(_switches(), time.process_time(), time.monotonic())
-        return None
+        if not waiting.for_ranks_alone(finished):
+            return None
+        # a rank that looks into the store wakes often; it moves when it has found something
+        moves = -waiting.ended_in_store if waiting.in_store() else _switches()
+        return Signs(moves, time.process_time(), time.monotonic())
     except OSError:  # not Linux, or a thread that has just ended
         return None
-
-
-def _waits_in_torch() -> bool:
-    """Tell whether the main thread is outside Python's standard library.
-
-    The library's own waits (a queue, an event, a child, asyncio) may have a time limit, or wait for
-    something other than a rank.
-    """
-    frame = _main_frame()
-    file = frame.f_code.co_filename if frame else STANDARD_LIBRARY
-    return not file.startswith(STANDARD_LIBRARY) or f"{os.sep}site-packages{os.sep}" in file
-
-
-def _threads_sleep() -> bool:
-    """Tell whether the main thread sleeps until another wakes it, and no other thread will.
-
-    A thread that waits for a clock, a disk or a child process may wake the main thread later.
-    """
-    threads = {int(thread): _sleeps_in(thread) for thread in os.listdir("/proc/self/task")}
-    threads.pop(threading.get_native_id())
-    main = threads.pop(os.getpid())
-    others_wait = all(each == "0" or each.startswith(WAKEABLE) for each in threads.values())
-    return main.startswith("futex") and others_wait
-
-
-def _sleeps_in(thread: str) -> str:
-    """Return the kernel function in which a thread sleeps; "0" while it runs."""
-    return Path(f"/proc/self/task/{thread}/wchan").read_text()
 
 
 def _switches() -> int:

@@ -5,6 +5,7 @@ function uses from its notebook or script, and the tensors that it makes are all
 device; the result returns to the CPU.
 """
 
+import inspect
 import io
 import pickle
 import random
@@ -36,6 +37,29 @@ def unpacked(whole: bytes, device: Any = "cpu") -> Any:
     import torch
 
     return torch.load(io.BytesIO(whole), map_location=device, weights_only=False)
+
+
+def packed_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Pickle a call. Errors: TypeError that names the variable that cannot be copied."""
+    try:
+        call: bytes = cloudpickle.dumps((fn, args))
+        return call
+    except Exception as error:
+        used = inspect.getclosurevars(fn) if inspect.isfunction(fn) else None
+        named = {**used.globals, **used.nonlocals} if used else {}
+        named |= {f"args[{position}]": value for position, value in enumerate(args)}
+        stuck = [name for name, value in named.items() if not _can_travel(value)]
+        raise TypeError(
+            f"{' and '.join(stuck) or 'the function'} cannot be copied to the ranks ({error}); "
+            "make it inside the function"
+        ) from None
+
+
+def _can_travel(value: Any) -> bool:
+    try:
+        return bool(cloudpickle.dumps(value))
+    except Exception:
+        return False
 
 
 def packed_result(result: Any, pack: Callable[[Any], bytes] = cloudpickle.dumps) -> bytes:

@@ -14,6 +14,7 @@ from .state import Message, Signs
 
 TICK = 0.5  # seconds between two checks whether any rank moves
 QUIET_TICKS = 4  # checks in a row without a move, while every rank waits, that make a deadlock
+MAX_HELD = 256 * 2**20  # bytes that a rank may print before an ordered run shows them
 GRACE = 0.3  # seconds that the other ranks get to report after the first failure
 PATIENCE = 5.0  # seconds for every rank to say where it is; only one that a call holds needs more
 
@@ -83,7 +84,7 @@ class Watch:
             rank = self.open_outputs[ready]
             if not rank.read():
                 del self.open_outputs[ready]
-            elif not self.ordered:
+            elif not self.ordered or len(rank.text) > MAX_HELD:
                 self._show(rank, rank.lines())
 
     def _listen_for(self, seconds: float, enough: Callable[[], bool]) -> None:
@@ -127,15 +128,12 @@ class Watch:
             self.progress.hide()
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
 
-    def outcome(self, codes: list[int]) -> Outcome | None:
-        """Describe what went wrong; None if nothing did."""
+    def outcome(self, codes: list[int] | str) -> Outcome | None:
+        """Describe what went wrong; None if nothing did. codes: what `Helper.end` returned."""
         if self._succeeded():
             return None
-        if not codes:
-            return Outcome(
-                verdict="The helper process died, and the ranks with it (out of memory?). "
-                "The next run starts a new one."
-            )
+        if isinstance(codes, str):
+            return Outcome(verdict=codes)
         outcome = Outcome(verdict=self.verdict)
         for rank in self.ranks:
             if Message.WHERE in rank.answers:

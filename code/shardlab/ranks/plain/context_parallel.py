@@ -1,22 +1,22 @@
-"""Context parallelism, plainly: every rank has the whole model, and a part of each sequence.
+"""Context parallelism, plainly: ranks have the whole model, a part of each sequence.
 
-Gathered keys: Llama 3 (https://arxiv.org/abs/2407.21783), section 3.3.2. Ulysses: DeepSpeed
-(https://arxiv.org/abs/2309.14509). The third way is `plain.ring_attention`; the engine has all.
+Gathered keys: Llama 3 (https://arxiv.org/abs/2407.21783), section 3.3.2.
+Ulysses: https://arxiv.org/abs/2309.14509. The ring: `plain.ring_attention`.
 
-    model = Transformer(spec)                         # different numbers on every rank
-    data_parallel.copy_from_rank_0(model, group)      # the same numbers on every rank
+    model = Transformer(spec)                      # other numbers on every rank
+    data_parallel.copy_from_rank_0(model, group)   # the same on every rank
     context = context_parallel.Context(documents, group, zig_zag)
-    attend = context.gathered                         # or context.ulysses
+    attend = context.gathered                      # or context.ulysses
     replace(model, attend=attend, locate=lambda _: context.positions)
     optimizer = torch.optim.AdamW(model.parameters())
-    for batch in batches:                             # [B, S + 1], the same on every rank
-        inputs, targets = batch[:, context.mine], batch[:, context.mine + 1]  # [B, S/N]
+    for batch in batches:                          # [B, S + 1], on every rank
+        inputs, targets = batch[:, context.mine], batch[:, context.mine + 1]
         optimizer.zero_grad()
-        model(inputs, targets).backward()             # the mean loss over its S/N tokens
+        model(inputs, targets).backward()          # mean loss over [B, S/N] tokens
         data_parallel.average_gradients(model, group, 1 / group.size())
         optimizer.step()
 
-N = ranks, B = batch, S = sequence, H = heads, K = key/value heads, E = numbers per head.
+N = ranks, B = batch, S = sequence, H = heads, K = key/value heads, E = head size.
 No tensor is partial, except gradients between two ranks.
 """
 
@@ -33,22 +33,23 @@ from .. import comm
 class Context:
     """The tokens that this rank holds, and how they attend to those before them.
 
-    documents: the number of each token's document, [S], in ascending order. Queries are
-    [B, H, S/N, E], keys and values [B, K, S/N, E]. N divides H and K for `ulysses`.
+    documents: the number of each token's document, [S], ascending. Queries are
+    [B, H, S/N, E], keys and values [B, K, S/N, E]. For `ulysses` N divides H and K.
     """
 
     def __init__(self, documents: Tensor, group: comm.Group, zig_zag: bool):
         self.group, size, length = group, group.size(), len(documents)
         if length % (2 * size):
-            raise ValueError(f"{length} tokens on {size} ranks: pad to a multiple of {2 * size}")
+            advice = f"pad to a multiple of {2 * size}"
+            raise ValueError(f"{length} tokens on {size} ranks: {advice}")
         parts = torch.arange(length, device=documents.device).view(2 * size, -1)
         pairs = [(n, -1 - n) if zig_zag else (2 * n, 2 * n + 1) for n in range(size)]
-        order = torch.cat([parts[list(pair)].flatten() for pair in pairs])  # [S], rank by rank
-        first = torch.searchsorted(documents, documents[order])  # [S], of each document
+        order = torch.cat([parts[list(pair)].flatten() for pair in pairs])  # [S]
+        first = torch.searchsorted(documents, documents[order])  # [S], of a text
         self.seen = (first[:, None] <= order) & (order <= order[:, None])  # [S, S]
-        self.mask = self.seen.chunk(size)[group.rank()]  # [S/N, S], of this rank's queries
+        self.mask = self.seen.chunk(size)[group.rank()]  # [S/N, S], mine
         self.mine = order.chunk(size)[group.rank()]   # [S/N]
-        self.positions = self.mine - first.chunk(size)[group.rank()]  # [S/N], in a document
+        self.positions = self.mine - first.chunk(size)[group.rank()]  # [S/N]
 
     def gathered(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Gather the keys and values of all ranks."""
@@ -67,7 +68,7 @@ class Context:
 
 
 class Gather(Function):
-    """Join the ranks' parts of sequences; in backward, sum gradients and cut them again."""
+    """Join the ranks' parts of sequences; in backward, sum and cut gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
@@ -83,12 +84,12 @@ class Gather(Function):
 
 
 class Exchange(Function):
-    """Cut a tensor along one dim, a part for each rank, and join what arrives along another."""
+    """Cut a tensor along one dim, join what arrives along another."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: comm.Group, cut: int, join: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: comm.Group, cut: int, join: int) -> Any:
         ctx.way_back = group, join, cut
-        parts = torch.stack(x.chunk(group.size(), cut))  # [N, ...], one for each rank
+        parts = torch.stack(x.chunk(group.size(), cut))  # [N, ...], for each rank
         return torch.cat([*comm.all_to_all(parts, group)], join)
 
     @staticmethod

@@ -25,7 +25,7 @@ from .. import comm
 
 
 class CopyToRanks(Function):
-    """The same whole tensor on every rank, from which each computes something else."""
+    """The same tensor on every rank, from which each computes something else."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
@@ -35,7 +35,7 @@ class CopyToRanks(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return comm.all_reduce(grad, ctx.group), None  # [...], from parts to the whole
+        return comm.all_reduce(grad, ctx.group), None  # [...], summed to the whole
 
 
 class SumOverRanks(Function):

@@ -16,9 +16,9 @@ STARTER = '''\
 def my_fair_rates(capacities, paths):
     """Return the max-min fair rate of each message: a list of bytes per second.
 
-    capacities: link -> bytes per second. paths: the links of each message. Raise all
-    rates together until a link is full; the messages that cross it keep that rate; go
-    on with the others.
+    capacities: link -> bytes per second. paths: the links of each message. Raise
+    all rates together until a link is full; the messages that cross it keep that
+    rate; go on with the others.
     """
     users = {link: sum(link in path for path in paths) for link in capacities}
     # too little for some messages: fix it
@@ -86,7 +86,7 @@ def case(title: str, capacities: Mapping[str, float], *paths: str) -> Case:
     return Case(world_size=1, title=title, given=given)
 
 EXERCISE = Exercise(
-    name="interconnects.fair_rates",
+    name="replay.fair_rates",
     prompt="Share links fairly between messages: what one message cannot use, the others get.",
     starter=STARTER,
     hint=(

@@ -68,7 +68,7 @@ def both(given: Mapping[str, Any]) -> bool:
 
 
 EXERCISE = Exercise(
-    name="interconnects.two_levels",
+    name="placement.two_levels",
     prompt="Say how long an all-reduce on two levels takes: inside the nodes, and across them.",
     starter=STARTER,
     hint=(

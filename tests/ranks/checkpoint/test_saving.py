@@ -1,17 +1,22 @@
 """A checkpoint of any layout loads in any other, and a run that was killed ends as if it had not been."""
 
+import errno
 import hashlib
 import os
-import re
+import resource
 import shutil
 import signal
+from math import prod
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardlab.layout import Layout
-from shardlab.ranks import checkpoint, train, transformer
-from shardlab.ranks.checkpoint import files
+from shardlab.ranks import checkpoint, comm, train, transformer
+from shardlab.ranks.checkpoint import index, saving, tensors
+from shardlab.ranks.checkpoint.boxes import Box
 from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
@@ -68,9 +73,10 @@ def test_every_number_is_written_once_and_old_ones_go(chain):
     style, folder, _ = chain
     assert sorted(os.listdir(folder)) == ["step-00000005", "step-00000006"]
     for path in folder.iterdir():
-        for each in checkpoint.contents(path).values():
-            assert sum(chunk.sizes.numel() for chunk in each.chunks) == each.size.numel()
-        numbers = sum(each.size.numel() for each in checkpoint.contents(path).values() if each.size)
+        saved = checkpoint.contents(path).values()
+        for each in saved:
+            assert sum(prod(box.sizes) for box in each.boxes) == prod(each.shape)
+        numbers = sum(prod(each.shape) for each in saved if each.shape)
         assert numbers == 3 * sum(p.numel() for p in training.plain(style, LAYERS).parameters())
 
 
@@ -87,7 +93,7 @@ def steps(group, folder, layout, kill=None):
     mesh = Mesh(layout, group)
     trainer = train.Trainer(model, mesh, make("1F1B", layout.pp, 2), torch.optim.AdamW, max_norm=1.0)
     torch.manual_seed(mesh.place["dp"])
-    path = checkpoint.latest(folder)
+    path = checkpoint.latest(folder, group)
     step = 0 if path is None else trainer.load(path)["step"]
     while step < STEPS:
         tokens = torch.randint(13, (3, 9))
@@ -112,20 +118,20 @@ def die_in(owner, name):
 
 
 def die_after_some_tensors():
-    write, calls = files.Writing.resolve_data, []
+    take, calls = tensors.as_bytes, []
 
-    def some(self, item):
-        calls.append(item)
-        return die() if len(calls) > 10 else write(self, item)
+    def some(tensor):
+        calls.append(tensor)
+        return die() if len(calls) > 10 else take(tensor)
 
-    files.Writing.resolve_data = some
+    tensors.as_bytes = some
 
 
 KILLS = {
-    "before it is saved": die_in(files, "delete_partial"),
+    "before it is saved": die_in(saving, "delete_partial"),
     "in the middle of a file": die_after_some_tensors,
-    "when all is written but the name": die_in(files, "flush"),
-    "when it has its name": die_in(files, "complete"),
+    "when all is written but the name": die_in(saving, "flush"),
+    "when it has its name": die_in(saving, "named"),
     "when an old one goes": die_in(shutil, "rmtree"),
 }
 LAYOUTS = [Layout(dp=2, zero=2), Layout(tp=2), Layout(pp=2), Layout(dp=2), Layout(dp=2, zero=3)]
@@ -175,80 +181,123 @@ def test_it_trains_and_saves_where_ranks_have_a_device(tmp_path):
     assert there == run(there_and_back, tmp_path / "here", world_size=2)
 
 
-# ---- what cannot be read ---------------------------------------------------------------------------------------------
+# ---- what cannot be saved --------------------------------------------------------------------------------------------
 
 
-def told(group, path, spec):
-    torch.manual_seed(0)
-    model = transformer.Transformer(spec)
-    trainer = train.Trainer(model, Mesh(Layout(tp=2), group), make("GPipe", 1, 1), torch.optim.AdamW)
-    trainer.load(path)
+def test_a_step_is_saved_once_unless_it_is_damaged(tmp_path):
+    def save(group):
+        return checkpoint.save(tmp_path, 1, group, [], {})
 
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saved")
-    run(steps, folder, Layout(dp=2), world_size=2)
-    return checkpoint.latest(folder)
-
-
-def other(**changes):
-    sizes = {"vocab_size": 13, "context_length": 8, "hidden_size": 8, "num_layers": 2, "num_heads": 2}
-    return TransformerSpec(**{**sizes, **changes})
+    (path, _) = run(save, world_size=2)
+    with pytest.raises(RankError, match="step-00000001 is there already; go on from it"):
+        run(save, world_size=2)
+    (path / index.FILE).write_text("{}")
+    run(save, world_size=2)
+    assert checkpoint.latest(tmp_path) == path
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("offset", "size", "said"),
     [
-        (other(vocab_size=15), "another model: embedding.tokens.weight is (13, 8) there, and (15, 8) here; build the"),
-        (other(num_layers=3), "another model: blocks.2.attention.k.bias is missing there, and (8,) here"),
-        (other(num_layers=1), "another model: blocks.1.attention.k.bias is (8,) there, and missing here"),
+        (1, 1, "boxes hold 2 of the 4 numbers of weights/x; save those of all ranks"),
+        (1, 3, "boxes of weights/x, at .* share numbers; save boxes that are equal or disjoint"),
+        (4, 1, "has shape .* but a box of it has offsets .* save boxes that lie inside"),
     ],
 )
-def test_another_model_is_refused(spec, said, saved):
-    with pytest.raises(RankError, match=re.escape(said)):
-        run(told, saved, spec, world_size=2)
-
-
-@pytest.mark.parametrize("damage", ["no .metadata", "a file less", "a short file", "no folder"])
-def test_a_damaged_checkpoint_says_what_is_wrong(damage, saved, tmp_path):
-    path = tmp_path / "copy"
-    if damage != "no folder":
-        shutil.copytree(saved, path)
-    file = path / "__0_0.distcp"
-    if damage == "no .metadata":
-        (path / ".metadata").unlink()
-    elif damage == "a file less":
-        file.unlink()
-    elif damage == "a short file":
-        os.truncate(file, file.stat().st_size // 2)
-    said = {
-        "a file less": "is damaged: its file __0_0.distcp is missing; use an earlier checkpoint",
-        "a short file": "is damaged: its file __0_0.distcp has .* bytes of",
-    }.get(damage, "is no checkpoint: it has no file .metadata; pass what checkpoint.latest")
-    with pytest.raises(ValueError, match=said):
-        checkpoint.weights(path)
-
-
-def test_a_step_is_saved_once(saved):
-    def again(group):
-        checkpoint.save(saved.parent, STEPS, group, [], {})
-
-    with pytest.raises(RankError, match="is there already; go on from it"):
-        run(again, world_size=2)
-
-
-def test_boxes_that_leave_something_out_are_refused(tmp_path):
-    def half(group):
-        from shardlab.ranks.checkpoint.boxes import Box
-
-        box = Box(name="weights/x", shape=(4,), offsets=(group.rank(),), tensor=torch.zeros(1))
+def test_boxes_that_do_not_fill_a_tensor_are_refused(offset, size, said, tmp_path):
+    def some(group):
+        box = Box(name="weights/x", shape=(4,), offsets=(group.rank() * offset,), tensor=torch.zeros(size))
         checkpoint.save(tmp_path, 1, group, [box], {})
 
-    with pytest.raises(RankError, match="Failed to validate global plan"):
-        run(half, world_size=2)
-    assert checkpoint.latest(tmp_path) is None
+    with pytest.raises(RankError, match=said):
+        run(some, world_size=2)
+    assert os.listdir(tmp_path) == []
 
 
-def test_there_is_none_at_first(tmp_path):
-    assert checkpoint.latest(tmp_path / "nowhere") is None
+def test_ranks_that_disagree_on_a_tensor_are_refused(tmp_path):
+    def save(group):
+        tensor = torch.zeros(2, dtype=[torch.float32, torch.float64][group.rank()])
+        checkpoint.save(tmp_path, 1, group, [Box(name="weights/x", shape=(2,), offsets=(0,), tensor=tensor)], {})
+
+    with pytest.raises(RankError, match=r"ranks disagree on weights/x: torch.float32 of .* build the same model"):
+        run(save, world_size=2)
+
+
+@pytest.mark.parametrize("what", ["facts", "own", "dtype"])
+def test_what_json_and_safetensors_cannot_hold_is_refused_on_all_ranks(what, tmp_path):
+    def save(group):
+        facts = {"seed": torch.zeros(1)} if what == "facts" else {}
+        own = {"seed": {1, 2}} if what == "own" and group.rank() else {}
+        dtype = torch.complex64 if what == "dtype" else torch.float32
+        box = Box(name="weights/x", shape=(2,), offsets=(0,), tensor=torch.zeros(2, dtype=dtype))
+        with pytest.raises(ValueError, match=r"is not JSON serializable|convert it to one of") as raised:
+            checkpoint.save(tmp_path, 1, group, [box], facts, own)
+        return str(raised.value)
+
+    said = run(save, world_size=2)
+    assert said[0] == said[1]
+    assert os.listdir(tmp_path) == []
+
+
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("where", ["a rank's file", "the index", "the folder", "a limit"])
+def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoints(where, tmp_path):
+    def save(group, step):
+        held = [Box(name="weights/x", shape=(99, 99), offsets=(0, 0), tensor=torch.full((99, 99), float(step)))]
+        return checkpoint.save(tmp_path, step, group, held, {}, {"seed": torch.zeros(9999)})
+
+    def save_and_fail(group):
+        save(group, 1)
+        before = tensors.as_bytes, saving.index.write, saving.delete_partial
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if where == "a rank's file" and group.rank() == 1:
+            tensors.as_bytes = no_space
+        if where == "the index":
+            saving.index.write = no_space
+        if where == "the folder":
+            saving.delete_partial = no_space
+        if where == "a limit":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+        with pytest.raises(OSError, match=r"step-00000002 was not saved: .* make room, or save") as raised:
+            save(group, 2)
+        left = sorted(os.listdir(tmp_path))
+        comm.barrier(group)
+        tensors.as_bytes, saving.index.write, saving.delete_partial = before
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        save(group, 2)
+        return raised.value.errno, str(raised.value), left
+
+    (one, other) = run(save_and_fail, world_size=2)
+    assert one == other
+    assert one[0] == (errno.EFBIG if where == "a limit" else errno.ENOSPC)
+    assert "\n" not in one[1]
+    assert one[2] == ["step-00000001"]
+    assert checkpoint.latest(tmp_path).name == "step-00000002"
+
+
+# ---- who writes what -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sets(st.integers(0, 30), max_size=20), min_size=1, max_size=6))
+def test_each_box_has_one_writer_that_holds_it(held):
+    pieces = [[piece(number) for number in sorted(some)] for some in held]
+    writers = saving.share(pieces)
+    assert writers.keys() == {each for some in pieces for each in some}
+    for each, rank in writers.items():
+        assert each in pieces[rank]
+
+
+def test_replicas_write_alike():
+    pieces = [piece(number) for number in range(40)]
+    writers = saving.share([pieces] * 4)
+    loads = [sum(4 * each.sizes[0] for each, rank in writers.items() if rank == r) for r in range(4)]
+    assert max(loads) - min(loads) <= 4 * max(each.sizes[0] for each in pieces)
+    assert max(loads) < 1.05 * sum(loads) / 4
+
+
+def piece(number):
+    size = (number + 1,)
+    return index.Piece(f"weights/{number}", torch.float32, size, (0,), size)

@@ -1,0 +1,57 @@
+"""Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
+
+from shardlab import exchanges
+from shardlab.costs.facts import nodes
+from shardlab.costs.traces import programs
+from shardlab.costs.traces.replay import replay
+
+from .grading import Chapter, Graded
+from .solutions import placement as solutions
+
+CHAPTER = Chapter("placement", solutions)
+mistake = CHAPTER.mistake
+
+
+class TestExercises(Graded):
+    chapter = CHAPTER
+
+
+# ---- against what is known otherwise ---------------------------------------------------------------------------------
+
+
+def test_the_solution_on_two_levels_is_what_a_replay_takes():
+    """Message by message over the wires of 2 x DGX H100; the latencies of 16 steps are what the formula leaves out."""
+    cluster, nbytes = nodes.cluster("DGX H100", 2), 2**30
+    played = replay(programs.of_plan(exchanges.hierarchical_all_reduce(16, 8), nbytes), cluster, link_utilisation=1.0)
+    rates = nodes.rates_of_a_gpu(cluster.node)
+    formula = solutions.my_two_levels(nbytes, 2, 8, rates["NVLink"], rates["network"])
+    assert formula < played.seconds < formula + 16 * 14e-6
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+INSIDE, FLAT, ACROSS = (
+    "one node uses no network",
+    "nodes of one GPU are one ring",
+    "across the nodes goes a share of the buffer",
+)
+
+
+@mistake("two_levels", ACROSS, at="1 rank, 2 nodes of 2")
+def sends_everything_across(nbytes, num_nodes, gpus, inside, across):
+    return 2 * (gpus - 1) / gpus * nbytes / inside + 2 * (num_nodes - 1) / num_nodes * nbytes / across
+
+
+@mistake("two_levels", INSIDE, ACROSS, at="1 rank, one node of 4")
+def forgets_to_gather(nbytes, num_nodes, gpus, inside, across):
+    return (gpus - 1) / gpus * nbytes / inside + 2 * (num_nodes - 1) / num_nodes * nbytes / gpus / across
+
+
+@mistake("two_levels", INSIDE, FLAT, ACROSS, at="1 rank, one node of 4")
+def sends_whole_buffers(nbytes, num_nodes, gpus, inside, across):
+    return 2 * nbytes / inside + 2 * nbytes / gpus / across
+
+
+@mistake("two_levels", FLAT, ACROSS, at="1 rank, 4 nodes of one")
+def only_scatters_across(nbytes, num_nodes, gpus, inside, across):
+    return 2 * (gpus - 1) / gpus * nbytes / inside + (num_nodes - 1) / num_nodes * nbytes / gpus / across
