@@ -96,6 +96,8 @@ BY_STARS = ("choices", "options")  # what functions take by **; CALLS names some
 CALLS: dict[str, dict[str, Any]] = {
     "costs.context_parallel.Attention": {"length": 8, "heads": 4, "kv_heads": 2},
     "costs.compute.time_to_train.rule_of_thumb_days": {"utilisation": 0.5},
+    "costs.context_parallel.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},
+    "costs.context_parallel.turns": {"length": 8},
     "costs.data_parallel.machines.facts": {"run": machines.examples()["8 H100, NVLink"]},
     "costs.facts.assembly.mesh": {"pairs": {(0, 1): 1}},
     "costs.facts.assembly.pcie": {"generation": 4, "gpus": 2},

@@ -216,8 +216,9 @@ def hiding_tokens(
     return a.block / a.queries * a.element * rate / bandwidth / 2 * (2 if causal else 1)
 
 
+@checked
 def turns(
-    length: int, ranks: int, placement: str, documents: Sequence[int] | None = None
+    length: Count, ranks: Count, placement: str, documents: Sequence[Count] | None = None
 ) -> list[list[list[Tile]]]:
     """List the tiles of each rank in each turn of a causal ring: rank -> turn -> tiles.
 
@@ -232,13 +233,17 @@ def turns(
     ]
 
 
-def held(training: Training, *, loss_tokens: int = 1024) -> dict[str, float]:
+@checked
+def held(training: Training, *, loss_tokens: Count = 1024) -> dict[str, float]:
     """Count the bytes on a rank of a ring at its peak, with a loss that is computed in pieces.
 
     As `memory.per_rank`, with two differences: only the logits of `loss_tokens` tokens exist at a
-    time, and a layer at work also has the blocks of other ranks.
+    time, and a layer at work also has the blocks of other ranks. Errors: ValueError for more than
+    one pipeline stage, for only the last one has logits.
     """
     layout = training.layout
+    if layout.pp > 1:
+        raise ValueError(f"pp={layout.pp} leaves the first stage without a loss; use pp=1")
     parts = {**memory.states(training), **memory.kept(training)}
     tokens = training.tokens_per_sequence / layout.cp * training.microbatch
     logits = parts["logits"] * min(1.0, loss_tokens / tokens)

@@ -35,5 +35,5 @@ def test_a_seventh_of_the_cables_leaves_a_seventh_of_the_rate():
 
 @pytest.mark.parametrize(("nodes", "pod"), [(1, 1), (4, 0), (5, 4)])
 def test_nodes_that_fill_no_pod_are_refused(nodes, pod):
-    with pytest.raises(ValueError, match="fill their pods"):
+    with pytest.raises(ValueError, match=r"fill their pods|pod=0 must be"):
         fabric.crossing(nodes, pod, neighbours=True)

@@ -6,15 +6,18 @@ this is a full fat tree (Leiserson 1985, doi:10.1109/TC.1985.6312192). No two me
 same cable while another one is idle.
 """
 
+from shardlab.arguments import Count, checked
 
-def crossing(nodes: int, pod: int, *, neighbours: bool) -> float:
+
+@checked
+def crossing(nodes: Count, pod: Count, *, neighbours: bool) -> float:
     """Return the share of the bytes between nodes that leaves a pod of `pod` nodes.
 
     neighbours: every node sends to the next one only, as in a ring that visits the nodes in order;
     otherwise every node sends equally much to every other one. Errors: ValueError for fewer than
-    two nodes, an empty pod, or nodes that do not fill their pods.
+    two nodes, or nodes that do not fill their pods.
     """
-    if nodes < 2 or pod < 1 or (nodes > pod and nodes % pod):  # noqa: PLR2004
+    if nodes < 2 or (nodes > pod and nodes % pod):  # noqa: PLR2004
         raise ValueError(
             f"{nodes} nodes in pods of {pod}: give at least 2 nodes that fill their pods"
         )
@@ -23,6 +26,7 @@ def crossing(nodes: int, pod: int, *, neighbours: bool) -> float:
     return 1 / pod if neighbours else (nodes - pod) / (nodes - 1)
 
 
+@checked
 def card_rate(rate: float, share: float, oversubscription: float) -> float:
     """Return the bytes/s that every card reaches when all cards send at once.
 
