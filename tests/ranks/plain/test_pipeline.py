@@ -136,7 +136,7 @@ WRONG = {  # what went wrong: (what stands there, what stands there then, what t
     "backward starts without the gradient": ("y.backward(gradient)", "y.sum().backward()", None),
     "the loss is a sum over microbatches": ("y = share * self.model.loss", "y = self.model.loss", None),
     "microbatches count alike": ("sum(len(inputs) for inputs, _ in microbatches)", "3 * len(microbatches)", None),
-    "the newest goes back first": ("self.kept.pop(0)", "self.kept.pop()", "SIGABRT"),
+    "the newest goes back first": ("self.kept.pop(0)", "self.kept.pop()", "the ranks disagree about message"),
     "the gradient goes the wrong way": (
         "self.send(x.grad.contiguous(), self.back, self.before - 1)",
         "self.send(x.grad.contiguous(), self.back, (self.before + 1) % 3)",

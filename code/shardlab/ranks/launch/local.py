@@ -19,7 +19,7 @@ from .state import Call, Failure, Message
 CHUNK = 1 << 16  # bytes, the capacity of a pipe on Linux
 LAST_MOMENT = 1.0  # s in which a helper that has closed its channel ends
 MAX_CHUNKS = 16  # to read from a pipe whose capacity was raised
-MAX_LINE = 1 << 20  # bytes after which a line is shown before its end
+MAX_LINE = 1 << 22  # bytes after which a line is shown before its end
 MAX_MESSAGE = 1 << 28  # bytes of a message beside a result; more is no message
 GARBLED = "OSError: something that is no message came from the rank; has it used our descriptor?"
 
