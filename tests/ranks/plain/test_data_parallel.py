@@ -95,7 +95,7 @@ def test_a_step_sends_what_the_formula_says(style, ranks):
 WRONG = {  # what was forgotten: (what stands there, what stands there then, what the launcher reports)
     "the copy at the start": ("tensor.copy_(comm.broadcast(tensor, group))", "tensor.clone()", None),
     "half of the parameters": ("[*model.parameters(), *model.buffers()]", "[*model.buffers()]", None),
-    "who sends the copy": ("broadcast(tensor, group)", "broadcast(tensor, group, group.rank())", "the ranks disagree about collective"),
+    "who sends the copy": ("broadcast(tensor, group)", "broadcast(tensor, group, group.rank())", "the ranks disagree"),
     "to divide": ("partial = share * parameter.grad", "partial = parameter.grad", None),
     "that shards differ": ("share * parameter.grad", "parameter.grad / group.size()", None),
     "to replace the gradient": ("parameter.grad = comm.all_reduce(partial", "_ = comm.all_reduce(partial", None),
