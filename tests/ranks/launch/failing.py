@@ -1,4 +1,4 @@
-"""Share among tests of the launcher a run that must fail promptly, and a look at processes that must end."""
+"""Share among tests of the launcher a light helper, a run that must fail promptly, and a look at processes that end."""
 
 import sys
 import time
@@ -11,6 +11,13 @@ from shardlab.ranks.launch import RankError, run
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
 
+# Python code after which a new helper imports torch alone, and not all that ranks may need: 2 s instead of 5.
+LIGHT = """
+from shardlab.ranks.launch import local
+start = local.start_python
+light = "setattr(helper, 'PRELOADED', ['shardlab.ranks.launch.contracts', 'shardlab.ranks.launch.meeting']) or "
+local.start_python = lambda serve, descriptors: start(light + serve, descriptors)
+"""
 PROMPTLY = 30.0  # s: far below every time-out, far above what two busy cores need
 
 

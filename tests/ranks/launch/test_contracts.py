@@ -102,6 +102,17 @@ def test_both_lines_are_named():
     assert f'rank 1: 5 numbers of float32, File "{__file__}", line {first + 4}' in told
 
 
+def test_the_users_line_is_named_where_new_tensors_have_a_device():
+    """As under torchrun: torch's own lines then stand between comm's and the user's."""
+
+    def on_a_device(group):
+        with torch.device("cpu"):
+            comm.all_reduce(torch.ones(3 + group.rank()), group)
+
+    line = on_a_device.__code__.co_firstlineno + 2
+    assert failure(on_a_device, world_size=2).count(f'of float32[3], File "{__file__}", line {line}') == 1
+
+
 @pytest.mark.parametrize("to", [-1, 2, 9])
 def test_a_rank_that_the_group_does_not_have(to):
     x = torch.ones(1)
@@ -153,8 +164,10 @@ def test_a_receive_from_anybody_takes_what_comes_first():
             received = torch.zeros(3)
             for _ in range(2):
                 dist.recv(received, group=group)
+            comm.barrier(group)  # whoever comes first, it is no message of five numbers
             return comm.receive(torch.zeros(5), group, source=1).sum().item()
         comm.send(torch.ones(3), group, to=0)
+        comm.barrier(group)
         if group.rank() == 1:
             comm.send(torch.ones(5), group, to=0)
         return None

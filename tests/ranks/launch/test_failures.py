@@ -1,24 +1,21 @@
 """A rank that raises, dies or returns what cannot travel is reported with its line, and leaves nothing behind."""
 
-import ctypes
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import cloudpickle
 import pytest
 import torch
-import torch.distributed as dist
 
 from shardlab.ranks import comm
-from shardlab.ranks.launch import RankError, run, state, watch
+from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.launch.local import Helper
-from shardlab.ranks.launch.report import Outcome, report
 from shardlab.ranks.observe import ledger
 from tests.ranks.launch.failing import PROMPTLY, failure, gone, rank_of
 
@@ -221,6 +218,21 @@ def test_a_folder_that_has_been_deleted(tmp_path, monkeypatch):
         run(rank_of, world_size=2)
 
 
+@pytest.mark.parametrize("then", [lambda group: comm.split(group, 1), lambda group: comm.send(torch.ones(1), group, 1)])
+def test_the_folder_in_which_ranks_meet_has_been_deleted(then, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def work(group):
+        comm.barrier(group)
+        if group.rank() == 0:
+            shutil.rmtree(next(tmp_path.glob("shardlab-*")))
+            then(group)
+
+    told = failure(work, world_size=2)
+    assert told.startswith("rank 0 raised")
+    assert "FileNotFoundError: " in told
+
+
 def test_a_wrong_level_of_debugging_is_the_ranks_error(monkeypatch):
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "MUCH")
     Helper.drop()
@@ -256,101 +268,3 @@ def test_a_rank_that_closed_its_outputs_can_still_answer():
         return group.rank()
 
     assert run(close, world_size=2) == [0, 1]
-
-
-# ---- culprits and victims -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def patient(monkeypatch):
-    """Give all ranks enough time to report; the wait ends when they have."""
-    monkeypatch.setattr(watch, "GRACE", PROMPTLY / 2)
-
-
-def test_an_error_that_mentions_a_connection_is_not_a_lost_connection(patient):
-    """Whatever its text and its type: only gloo's own errors tell of a lost peer."""
-
-    def work(group):
-        if group.rank() == 0:
-            Path("/no/such/folder/Connections.csv").read_text()
-        if group.rank() == 1:
-            raise RuntimeError("Connection closed by peer")
-        raise ValueError("no batch")
-
-    told = failure(work, world_size=3)
-    assert "rank 0 raised" in told
-    assert "rank 1 raised" in told
-    assert "rank 2 raised" in told
-    assert "Connections.csv'" in told
-    assert "then lost the connection" not in told
-
-
-def test_a_rank_that_wraps_the_error_of_its_lost_connection_is_not_to_blame(patient):
-    def work(group):
-        if group.rank() == 0:
-            comm.receive(torch.ones(1), group, source=1)
-            os._exit(5)
-        comm.send(torch.ones(1), group, to=0)
-        try:
-            comm.barrier(group)
-        except RuntimeError as error:
-            raise ValueError("training failed") from error
-
-    told = failure(work, world_size=2)
-    assert told == "rank 0 died: exit code 5\nrank 1 then lost the connection to a peer."
-
-
-def test_a_rank_that_gives_up_is_reported_and_those_it_leaves_are_not(monkeypatch):
-    """Rank 0 asks all ranks to report within a second, and says who did not."""
-    monkeypatch.setattr(watch, "GRACE", 3.0)
-
-    def roll_call(group):
-        if group.rank() != 1:
-            dist.monitored_barrier(group, timeout=timedelta(seconds=1))
-        threading.Event().wait(60)
-
-    told = failure(roll_call, timeout=60)
-    assert told.startswith("rank 0 raised")
-    assert "Rank 1 failed to pass monitoredBarrier" in told
-    assert "ranks 2 and 3 then lost the connection to a peer." in told
-
-
-def test_ranks_that_wait_at_the_time_limit_are_not_blamed(monkeypatch):
-    """Rank 2 holds the interpreter and cannot answer; nobody gives up while the launcher waits for its answer."""
-    monkeypatch.setattr(watch, "PATIENCE", 2.0)
-
-    def work(group):
-        if group.rank() == 2:
-            ctypes.PyDLL(None).sleep(60)
-        comm.barrier(group)
-
-    told = failure(work, world_size=3, timeout=1.5)
-    assert told.startswith("No result after 1.5 s.\nrank 2 did not answer")
-    assert "ranks 0 and 1 waited at" in told
-    assert "raised" not in told
-
-
-def test_all_lost_peers_are_reported_when_nothing_else_went_wrong():
-    lost = state.Failure([], "RuntimeError: [gloo/transport/tcp/pair.cc:1] closed", lost_peer=True)
-    assert report(Outcome(failed={0: [lost], 1: [lost]})).startswith("ranks 0 and 1 raised")
-
-
-def failed_chain(raise_it):
-    try:
-        raise_it()
-    except BaseException as error:
-        return state.chain(error)
-
-
-def test_a_lost_peer_is_told_by_the_type_and_the_source_of_the_error():
-    gloo = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
-    text = f"{gloo}pair.cc:553] Connection closed by peer [127.0.0.1]:9"
-    late = f"{gloo}unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete"
-
-    def throw(error):
-        raise error
-
-    assert [each.lost_peer for each in failed_chain(lambda: throw(RuntimeError(text)))] == [True]
-    assert [each.lost_peer for each in failed_chain(lambda: throw(RuntimeError(late)))] == [False]
-    assert [each.lost_peer for each in failed_chain(lambda: throw(OSError(text)))] == [False]
-    assert [each.lost_peer for each in failed_chain(lambda: throw(RuntimeError("Connection lost")))] == [False]

@@ -14,11 +14,22 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from shardlab.ranks import comm
 from shardlab.ranks.launch import RankError, local, run
 from shardlab.ranks.launch.local import Helper
-from tests.ranks.launch.failing import PROMPTLY, failure, gone, rank_of
+from tests.ranks.launch.failing import LIGHT, PROMPTLY, failure, gone, rank_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def light_helpers():
+    """Most tests of this file lose their helper, and the next one waits for a new one."""
+    start = local.start_python
+    exec(LIGHT, {})
+    yield
+    local.start_python = start
+    Helper.drop()
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
@@ -38,10 +49,16 @@ def interrupt(*delays):
 
 
 def test_ctrl_c_in_the_middle(terminal, capfd):
-    interrupt(0.7)
+    def work(group, launcher):
+        print("so far", flush=True)
+        comm.barrier(group)
+        if group.rank() == 0:
+            os.kill(launcher, signal.SIGINT)
+        time.sleep(60)
+
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run(lambda group: (print("so far"), time.sleep(60)), world_size=2, ordered=True)
+        run(work, os.getpid(), world_size=2, ordered=True)
     assert time.monotonic() - begin < PROMPTLY
     assert capfd.readouterr().out == "[rank 0] so far\n[rank 1] so far\n"
     assert run(rank_of, world_size=2) == [0, 1]
@@ -89,7 +106,7 @@ def test_the_notebook_is_killed():
 
         run(work, world_size=3)
         """
-    command = [sys.executable, "-u", "-c", textwrap.dedent(script)]
+    command = [sys.executable, "-u", "-c", LIGHT + textwrap.dedent(script)]
     notebook = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     ranks = [int(notebook.stdout.readline().split()[-1]) for _ in range(3)]
     notebook.kill()
@@ -97,12 +114,14 @@ def test_the_notebook_is_killed():
     assert gone(ranks), f"ranks {ranks} outlived their notebook"
 
 
-def test_the_notebook_is_killed_while_the_helper_starts():
-    """A child of the notebook keeps the channel to the helper open."""
+def test_the_notebook_is_killed_while_the_helper_starts(tmp_path):
+    """A child of the notebook keeps the channel to the helper open, and one import of the helper takes for ever."""
+    (tmp_path / "safetensors.py").write_text("import time\ntime.sleep(1e6)\n")
     script = """
-        import os, time
+        import os, sys, time
         from shardlab.ranks import launch
 
+        sys.path.insert(0, sys.argv[1])
         launch.warm()
         child = os.fork()
         if child:
@@ -111,7 +130,8 @@ def test_the_notebook_is_killed_while_the_helper_starts():
             time.sleep(60)
         os._exit(0)
         """
-    notebook = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    notebook = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     child, helper = map(int, notebook.stdout.readline().split())
     notebook.wait()
     try:
@@ -195,11 +215,13 @@ os.fork = limited
         Helper.drop()
 
 
-def test_the_host_name_does_not_resolve():
+def test_the_host_name_does_not_resolve(tmp_path):
     own_name = ["unshare", "-Ur", "--uts"]
     if shutil.which("unshare") is None or subprocess.run([*own_name, "true"], capture_output=True).returncode != 0:
         pytest.skip("only a Linux that lets its users unshare can give a process a host name of its own")
-    script = "from shardlab.ranks.launch import run; print(run(lambda group: group.size(), world_size=2))"
-    command = f"hostname no-such-host-anywhere; {sys.executable} -c '{script}'"
+    script = tmp_path / "script.py"
+    program = "from shardlab.ranks.launch import run\nprint(run(lambda group: group.size(), world_size=2))"
+    script.write_text(LIGHT + program)
+    command = f"hostname no-such-host-anywhere; {sys.executable} {script}"
     done = subprocess.run([*own_name, "sh", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.stdout == "[2, 2]\n", done.stderr

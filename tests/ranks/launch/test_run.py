@@ -21,8 +21,9 @@ import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
 from shardlab.ranks import comm, launch
-from shardlab.ranks.launch import RankError, already_a_rank, run
+from shardlab.ranks.launch import RankError, already_a_rank, run, watch
 from shardlab.ranks.launch.local import Helper
+from tests.ranks.launch.failing import LIGHT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
 
@@ -83,8 +84,13 @@ def test_prints_are_labelled_by_rank(capfd):
     ]
 
 
-def test_prints_come_while_the_ranks_still_run(capfd, tmp_path):
-    """The rank waits for a file that is written when its first print is seen; otherwise the run times out."""
+@pytest.mark.parametrize("ordered", [False, True])
+def test_prints_come_while_the_ranks_still_run(ordered, capfd, tmp_path, monkeypatch):
+    """The rank waits for a file that is written when its first print is seen; otherwise the run times out.
+
+    An ordered run shows more than it may hold.
+    """
+    monkeypatch.setattr(watch, "MAX_HELD", 4)
     seen = tmp_path / "seen"
 
     def look():
@@ -101,7 +107,7 @@ def test_prints_come_while_the_ranks_still_run(capfd, tmp_path):
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
-    run(speak, world_size=1, timeout=60)
+    run(speak, world_size=1, timeout=60, ordered=ordered)
     watcher.join()
 
 
@@ -248,7 +254,7 @@ def test_bad_options_say_what_would_work(options, words):
         run(rank_of, **options)
 
 
-def test_fifty_runs_leave_nothing_behind(tmp_path, monkeypatch):
+def test_a_dozen_runs_leave_nothing_behind(tmp_path, monkeypatch):
     """No process is left, no descriptor, no file, no shared memory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -261,7 +267,7 @@ def test_fifty_runs_leave_nothing_behind(tmp_path, monkeypatch):
         return children, descriptors, os.listdir(tmp_path)
 
     before, shared = belongings(), set(os.listdir("/dev/shm"))
-    for _ in range(50):
+    for _ in range(12):
         run(rank_of, world_size=2)
     assert belongings() == before
     for _ in range(300):  # other processes of this machine use shared memory, too, for a while
@@ -277,7 +283,7 @@ def test_what_a_killed_launcher_left_is_removed_at_the_next_run(tmp_path, monkey
     monkeypatch.setattr("tempfile.tempdir", None)
     script = "from shardlab.ranks.launch import run; run(lambda group: print('here', flush=True) or input())"
     script = script.replace("input()", "__import__('time').sleep(60)")
-    launcher = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    launcher = subprocess.Popen([sys.executable, "-c", LIGHT + script], stdout=subprocess.PIPE)
     launcher.stdout.readline()
     launcher.kill()
     launcher.wait()
@@ -289,12 +295,12 @@ def test_what_a_killed_launcher_left_is_removed_at_the_next_run(tmp_path, monkey
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_program_that_was_started_without_standard_streams(streams, tmp_path):
-    answer = tmp_path / "answer"
-    script = (
-        "from shardlab.ranks.launch import run; import pathlib; "
-        f"pathlib.Path('{answer}').write_text(str(run(lambda group: group.rank(), world_size=2)))"
-    )
-    subprocess.run(f'{sys.executable} -c "{script}" {streams}', shell=True, timeout=120)
+    answer, script = tmp_path / "answer", tmp_path / "script.py"
+    script.write_text(f"""{LIGHT}
+from shardlab.ranks.launch import run; import pathlib
+pathlib.Path('{answer}').write_text(str(run(lambda group: group.rank(), world_size=2)))
+""")
+    subprocess.run(f"{sys.executable} {script} {streams}", shell=True, timeout=120)
     assert answer.read_text() == "[0, 1]"
 
 
@@ -305,6 +311,7 @@ def test_a_program_that_was_started_without_standard_streams(streams, tmp_path):
 def kernel():
     """Start a live kernel, as JupyterLab does."""
     manager, client = start_new_kernel()
+    client.execute_interactive(LIGHT)
     yield client
     client.stop_channels()
     manager.shutdown_kernel(now=True)
@@ -375,20 +382,26 @@ def test_in_a_kernel_a_progress_line_comes_and_goes(kernel, page):
 # ---- ranks that somebody else started --------------------------------------------------------------------------------
 
 SCRIPT = """
+import sys
 import torch
 from shardlab.ranks import comm, launch
 
 def total(group, factor):
     return comm.all_reduce(torch.tensor([factor * (group.rank() + 1.0)]), group).item()
 
-results = [launch.run(total, factor, world_size=size) for size, factor in [(4, 1), (4, 10), (2, 1)]]
+ranks = int(sys.argv[1])
+results = [launch.run(total, factor, world_size=size) for size, factor in [(ranks, 1), (ranks, 10), (2, 1)]]
 try:
-    launch.run(total, 1, world_size=5)
+    launch.run(total, 1, world_size=ranks + 1)
 except ValueError as error:
-    results.append("only 4 ranks were started" in str(error))
+    results.append(f"only {ranks} ranks were started" in str(error))
 print(f"RESULTS {results}\\n", end="", flush=True)  # one write, which no other rank can come between
 """
-EXPECTED = "RESULTS [[10.0, 10.0, 10.0, 10.0], [100.0, 100.0, 100.0, 100.0], [3.0, 3.0], True]"
+
+
+def expected(ranks):
+    total = ranks * (ranks + 1) / 2
+    return f"RESULTS {[[total] * ranks, [10 * total] * ranks, [3.0, 3.0], True]}"
 
 
 @pytest.fixture
@@ -408,24 +421,24 @@ def torchrun(*options):
 
 
 def test_the_same_line_under_torchrun(script):
-    told = finish(torchrun("--standalone", "--nproc-per-node=4", script))
-    assert told.count(EXPECTED) == 4, told
+    told = finish(torchrun("--standalone", "--nproc-per-node=3", script, "3"))
+    assert told.count(expected(3)) == 3, told
 
 
 def test_the_same_line_on_two_nodes(script, monkeypatch):
     """Two nodes of two ranks each, both on the loopback interface."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1"]
-    told = finish(*[torchrun("--nnodes=2", "--nproc-per-node=2", *meeting, script) for _ in range(2)])
-    assert told.count(EXPECTED) == 4, told
+    told = finish(*[torchrun("--nnodes=2", "--nproc-per-node=2", *meeting, script, "4") for _ in range(2)])
+    assert told.count(expected(4)) == 4, told
 
 
 def test_the_same_line_under_mpiexec(script):
     mpiexec = Path(sys.executable).parent / "mpiexec"
     if not mpiexec.exists():
         pytest.skip("mpiexec is not installed beside this Python: pip install mpi4py mpich")
-    told = finish([str(mpiexec), "-n", "4", sys.executable, script])
-    assert told.count(EXPECTED) == 4, told
+    told = finish([str(mpiexec), "-n", "3", sys.executable, script, "3"])
+    assert told.count(expected(3)) == 3, told
 
 
 def free_port():

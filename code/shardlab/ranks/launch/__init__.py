@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import folders, travel
+from . import surroundings, travel
 from .join import already_a_rank, join
 from .local import Helper
 from .rank import Job, loopback
@@ -87,26 +87,8 @@ def run(
             f"world_size={world_size}: at most {MAX_LOCAL_RANKS} ranks share this machine; "
             "start more with torchrun on several machines"
         )
-    return _run_here(fn, args, world_size, timeout, threads, ordered)
-
-
-def warm() -> None:
-    """Start the helper process in the background, so that the first `run` starts faster."""
-    if not already_a_rank():
-        with _lock:
-            Helper.running()
-
-
-def _run_here(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    world_size: int,
-    timeout: float,
-    threads: int,
-    ordered: bool,
-) -> list[Any]:
     call = travel.packed_call(fn, args)
-    with _lock, _alone(), folders.temporary() as folder:
+    with _lock, _alone(), surroundings.temporary() as folder:
         store = os.path.join(folder, "store")
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
         job = Job(
@@ -117,7 +99,7 @@ def _run_here(
             store=store,
             environment=environment,
             path=list(sys.path),
-            folder=folders.current(),
+            folder=surroundings.current(),
         )
         helper, watch = Helper.running(), Watch(ordered)
         try:  # results, failure or Ctrl-C: no rank outlives this block
@@ -136,6 +118,13 @@ def _run_here(
     if outcome is not None:
         raise RankError(report(outcome))
     return [pickle.loads(rank.result or b"") for rank in watch.ranks]
+
+
+def warm() -> None:
+    """Start the helper process in the background, so that the first `run` starts faster."""
+    if not already_a_rank():
+        with _lock:
+            Helper.running()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ COLLECTIVES = {  # names of ProcessGroup's methods -> the usual ones
 }
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 ANY_SHAPE = ("all_to_all",)
-TOOLS = (__file__, comm.__file__, str(Path(dist.__file__).parent))
+TOOLS = (str(Path(__file__).parent), comm.__file__, str(Path(torch.__file__).parent) + os.sep)
 
 
 class Contracts:
@@ -129,26 +129,17 @@ def _text(call: bytes, number: int) -> str:
     return content[NUMBER:].rstrip(b"\0").decode(errors="replace")
 
 
-def install(folder: str) -> None:
-    """Let torch write down what this rank calls, in a folder; not where `folder` is empty."""
+def comparisons(folder: str) -> dict[str, Callable[..., None]]:
+    """Return what writes down and compares a call, by the name of ProcessGroup's method.
+
+    Nothing where `folder` is empty.
+    """
     if not folder:
-        return
+        return {}
     mine = Contracts(folder)
-    for method, verb in COLLECTIVES.items():
-        if hasattr(dist.ProcessGroup, method):
-            _before(method, partial(mine.collective, verb))
-    _before("send", lambda group, x, to, tag=0: mine.message(group, x[0], group.rank(), to, tag))
-    _before("recv", lambda group, x, by, tag=0: mine.message(group, x[0], by, group.rank(), tag))
-    _before("recv_anysource", lambda group, *_: mine.unordered.add(_name(group)))
-
-
-def _before(method: str, tell: Callable[..., Any]) -> None:
-    """Let a method of torch's ProcessGroup tell its arguments before it does anything."""
-    act = getattr(dist.ProcessGroup, method)
-
-    @wraps(act)
-    def told(group: comm.Group, *args: Any, **options: Any) -> Any:
-        tell(group, *args, *options.values())
-        return act(group, *args, **options)
-
-    setattr(dist.ProcessGroup, method, told)
+    return {
+        **{method: partial(mine.collective, verb) for method, verb in COLLECTIVES.items()},
+        "send": lambda group, x, to, tag=0: mine.message(group, x[0], group.rank(), to, tag),
+        "recv": lambda group, x, by, tag=0: mine.message(group, x[0], by, group.rank(), tag),
+        "recv_anysource": lambda group, *_: mine.unordered.add(_name(group)),
+    }

@@ -10,11 +10,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from . import folders
-from .helper import END, RUN, SIZE, start_python
+from . import surroundings
+from .helper import SIZE, start_python
 from .modules import in_use
 from .rank import ON_LINUX, Job
-from .state import Call, Failure, Message
+from .state import Call, Failure, Message, Raised
 
 CHUNK = 1 << 16  # bytes, the capacity of a pipe on Linux
 LAST_MOMENT = 1.0  # s in which a helper that has closed its channel ends
@@ -30,7 +30,7 @@ class Helper:
     current: "Helper | None" = None
 
     def __init__(self) -> None:
-        folders.open_standard_streams()
+        surroundings.open_standard_streams()
         self.owner = os.getpid()
         self.channel, theirs = socket.socketpair()
         fork = ON_LINUX and os.environ.get("SHARDLAB_FORK") != "0"
@@ -62,7 +62,7 @@ class Helper:
         theirs = [end.fileno() for rank in ranks for end in (rank.their_channel, rank.their_output)]
         names = " ".join(in_use()).encode()
         with suppress(ConnectionError):  # the helper has just died; the watch sees every rank lost
-            message = [RUN, len(names).to_bytes(SIZE, "big"), names]
+            message = [len(names).to_bytes(SIZE, "big"), names]
             socket.send_fds(self.channel, message, theirs)
         for rank in ranks:
             rank.close_their_ends()
@@ -73,7 +73,7 @@ class Helper:
         Also says so when the helper has not answered after `patience` seconds.
         """
         try:
-            self.channel.sendall(END)
+            self.channel.sendall(bytes(SIZE))
             if select.select([self.channel], [], [], patience)[0]:
                 codes: list[int] | str = pickle.loads(self.channel.recv(CHUNK))
                 return codes
@@ -110,7 +110,7 @@ class Rank:
         self.searched = 0  # bytes of `text` known to hold no newline
         self.result: bytes | None = None
         self.calls: list[Call] = []
-        self.failure: list[Failure] | None = None
+        self.failure: Failure | None = None
         self.lost = False
         self.at_work = False
         self.asked: set[Message] = set()
@@ -151,7 +151,7 @@ class Rank:
         except (EOFError, ConnectionError):
             self.lost = True
         except Exception:  # the function has written to descriptors that it had not opened
-            self.failure = [Failure([], GARBLED)]
+            self.failure = Failure([Raised([], GARBLED)], set(), False)
             self.lost = True
 
     def read(self) -> bool:

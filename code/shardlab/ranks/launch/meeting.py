@@ -4,9 +4,12 @@ A rank that makes a group looks in the store for its peers' addresses, again and
 are there. To an observer that looks like work. Here such a wait is one Python frame, and counted.
 """
 
+import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from math import inf
+from typing import Any
 
 import torch.distributed as dist
 
@@ -20,42 +23,21 @@ class Store(dist.Store):
 
     def __init__(self, path: str, world_size: int) -> None:
         super().__init__()
-        self.file = dist.FileStore(path, world_size)
+        self.folder = os.path.dirname(path)
+        self._file = dist.FileStore(path, world_size)
 
-    def set(self, key: str, value: str) -> None:
-        """Set a key."""
-        self.file.set(key, value)
+    @property
+    def file(self) -> dist.FileStore:
+        """The file. Errors: FileNotFoundError if its folder is gone; torch would wait for it."""
+        if not os.path.isdir(self.folder):
+            raise FileNotFoundError(f"{self.folder} has been deleted, where ranks meet; run again")
+        return self._file
 
     def get(self, key: str) -> bytes:
         """Wait for a key, and return its value."""
         self.wait([key])
         value: bytes = self.file.get(key)
         return value
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number, and return the sum."""
-        total: int = self.file.add(key, amount)
-        return total
-
-    def check(self, keys: list[str]) -> bool:
-        """Tell whether all keys are set."""
-        there: bool = self.file.check(keys)
-        return there
-
-    def compare_set(self, key: str, expected: str, value: str) -> bytes:
-        """Set a key if it has the expected value, and return the value that it has then."""
-        found: bytes = self.file.compare_set(key, expected, value)
-        return found
-
-    def delete_key(self, key: str) -> bool:
-        """Delete a key, and tell whether it was there."""
-        deleted: bool = self.file.delete_key(key)
-        return deleted
-
-    def num_keys(self) -> int:
-        """Count the keys."""
-        count: int = self.file.num_keys()
-        return count
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Return when all keys are set. Errors: torch's, after `timeout`; None: the run's own."""
@@ -65,3 +47,11 @@ class Store(dist.Store):
                 raise dist.DistStoreError(f"no rank has set {', '.join(keys)} in time")
             time.sleep(PAUSE)
         waiting.ended_in_store += 1
+
+
+def _of_file(name: str) -> Callable[..., Any]:
+    return lambda store, *args: getattr(store.file, name)(*args)
+
+
+for _name in ("set", "add", "check", "compare_set", "delete_key", "num_keys"):
+    setattr(Store, _name, _of_file(_name))

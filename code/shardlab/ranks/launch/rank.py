@@ -66,7 +66,7 @@ def be_rank(rank: int, channel: int, output: int) -> NoReturn:
     except BaseException as error:
         _leave_child(process, error)
         me.finished = True
-        me.post(Message.FAILED, state.chain(error))
+        me.post(Message.FAILED, state.failure(error))
     threading.Event().wait()
     os._exit(0)
 
@@ -142,7 +142,7 @@ class _Rank:
         import torch
         import torch.distributed as dist
 
-        from . import contracts
+        from . import contracts, peers
         from .meeting import Store
 
         torch.set_num_threads(job.threads)
@@ -157,7 +157,8 @@ class _Rank:
             world_size=job.world_size,
             timeout=timedelta(seconds=job.timeout + SPARE),
         )
-        contracts.install(os.environ.get(contracts.FOLDER, os.path.dirname(job.store)))
+        folder = os.environ.get(contracts.FOLDER, os.path.dirname(job.store))
+        peers.install(contracts.comparisons(folder))
         fn, args = pickle.loads(job.call)
         if getattr(fn, "__module__", "") == "__main__":
             # pickle looks there for the classes of a notebook's cells

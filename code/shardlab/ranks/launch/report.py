@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from .state import Call, Failure, Place, Whereabouts
+from .state import Call, Failure, Place, Raised, Whereabouts
 
 Fact = TypeVar("Fact")
 MAX_PLACES = 12  # of a stack, at each end
@@ -31,7 +31,7 @@ SAME_SHAPE = {  # collectives that need the same shape on every rank
 class Outcome:
     """What the launcher knows at the end of a run that did not succeed, by rank."""
 
-    failed: dict[int, list[Failure]] = field(default_factory=dict)  # exceptions, first cause first
+    failed: dict[int, Failure] = field(default_factory=dict)
     died: dict[int, int] = field(default_factory=dict)  # rank -> exit code, negative for a signal
     where: dict[int, Whereabouts] = field(default_factory=dict)
     silent: list[int] = field(default_factory=list)  # ranks that did not answer
@@ -60,17 +60,20 @@ def report(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _blame(outcome: Outcome) -> tuple[dict[int, list[Failure]], list[int]]:
+def _blame(outcome: Outcome) -> tuple[dict[int, list[Raised]], list[int]]:
     """Tell the failed ranks that caused the end of the run from those that lost a peer.
 
-    A rank that lost a peer is a victim, even if its own code has wrapped gloo's error. If nothing
-    else went wrong on any rank, all failed ranks are culprits.
+    Causes are ranks that died or whose error is their own. Without any, they are ranks that gave
+    up: they waited for one that is still there. A victim waited for a cause.
     """
-    failed = outcome.failed
-    victims = [rank for rank, chain in failed.items() if any(each.lost_peer for each in chain)]
-    if len(victims) == len(failed) and not outcome.died:
-        return failed, []
-    return {rank: chain for rank, chain in failed.items() if rank not in victims}, victims
+    failed, died = outcome.failed, {*outcome.died}
+    awaited = {
+        rank: each.awaited or (died if each.in_torch else set()) for rank, each in failed.items()
+    }
+    causes = died | {rank for rank in failed if not awaited[rank]}
+    causes = causes or {rank for rank in failed if awaited[rank] - {*failed}}
+    victims = [rank for rank in failed if rank not in causes and awaited[rank] & causes]
+    return {rank: each.chain for rank, each in failed.items() if rank not in victims}, victims
 
 
 def _cause_of_death(code: int) -> str:
@@ -80,11 +83,11 @@ def _cause_of_death(code: int) -> str:
     return name + (" (killed from outside, or out of memory)" if name == "SIGKILL" else "")
 
 
-def _raised(ranks: list[int], chain: list[Failure]) -> list[str]:
+def _raised(ranks: list[int], chain: list[Raised]) -> list[str]:
     lines = [f"{_ranks(ranks)} raised"]
-    for failure in chain:
-        text = re.sub('File "([^"]+)"', lambda found: _name(found[1]), failure.text)
-        lines += [*_stack(failure.places), text]
+    for each in chain:
+        text = re.sub('File "([^"]+)"', lambda found: _name(found[1]), each.text)
+        lines += [*_stack(each.places), text]
     return lines
 
 

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import re
 import sys
 import time
 import traceback
@@ -16,10 +15,6 @@ from typing import Any, NamedTuple
 from . import waiting
 
 MAX_TEXT = 10_000  # characters of an exception's text that are worth sending
-# gloo has no exceptions of its own: it raises RuntimeError, whose text holds the place in gloo's
-# source. A connection to another rank is a "pair" there: "[/.../gloo/transport/tcp/pair.cc:553]".
-# A time limit that ran out is raised elsewhere: a rank that gave up has lost no connection.
-GLOO_CONNECTION = re.compile(r"gloo/transport/\w+/pair\.cc:\d+\]")
 Place = tuple[str, int, str]  # file, line, function
 
 
@@ -33,12 +28,19 @@ class Message(Enum):
     WHERE = auto()  # a question, and its answer: whereabouts
 
 
-class Failure(NamedTuple):
-    """One exception of a chain."""
+class Raised(NamedTuple):
+    """One exception."""
 
     places: list[Place]
     text: str
-    lost_peer: bool = False  # gloo raised it: the connection to another rank is gone
+
+
+class Failure(NamedTuple):
+    """Why the function ended on a rank."""
+
+    chain: list[Raised]  # the exception and its causes, first cause first
+    awaited: set[int]  # the ranks of the communication that broke; none: an error of its own
+    in_torch: bool  # torch may have communicated by itself, with ranks that are not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,26 +116,33 @@ def _is_boot(place: Place) -> bool:
     return (file, function) == ("<string>", "<module>")
 
 
-def chain(error: BaseException) -> list[Failure]:
-    """List the exception and its causes, first cause first."""
-    failures: list[Failure] = []
+def failure(error: BaseException) -> Failure:
+    """Report the exception with which the function ended."""
+    if "torch.distributed" not in sys.modules:
+        return Failure(_chain(error), set(), False)
+    from . import peers
+
+    return Failure(_chain(error), peers.awaited(error), peers.in_torch(error))
+
+
+def _chain(error: BaseException) -> list[Raised]:
+    chain: list[Raised] = []
     listed: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in listed:  # `raise error from error` is a circle
         listed.add(id(current))
-        failures.insert(0, _failure(current))
+        chain.insert(0, _raised(current))
         implicit = None if current.__suppress_context__ else current.__context__
         current = current.__cause__ or implicit
-    return failures
+    return chain
 
 
-def _failure(error: BaseException) -> Failure:
+def _raised(error: BaseException) -> Raised:
     stack = _as_places(traceback.extract_tb(error.__traceback__))
     text = "".join(traceback.format_exception_only(error)).rstrip()
-    lost_peer = type(error) is RuntimeError and bool(GLOO_CONNECTION.search(text))
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]} ... ({len(text)} characters)"
-    return Failure(_own_lines(stack), text, lost_peer)
+    return Raised(_own_lines(stack), text)
 
 
 # ---- what it has called ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The folder in which the ranks of a run meet, and what a killed launcher has left of it."""
+"""What surrounds a launcher: temporary folders, the current folder, and standard streams."""
 
 import os
 import shutil
@@ -13,12 +13,13 @@ PREFIX = "shardlab"  # then the host and the process of the launcher, which may 
 
 @contextmanager
 def temporary() -> Iterator[str]:
-    """Make a folder for one run; remove it, and those of launchers that have been killed."""
+    """Make a folder, for ranks to meet in; remove it, and those that killed launchers have left."""
     host = socket.gethostname()
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}-{host}-*-*"):
         if not _runs(left.name.split("-")[-2]):
             shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}-{host}-{os.getpid()}-") as folder:
+    prefix = f"{PREFIX}-{host}-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
         yield folder
 
 
