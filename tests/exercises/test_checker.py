@@ -152,7 +152,7 @@ def test_one_rank_that_leaves_is_a_deadlock():
 
 
 def test_an_endless_loop_is_ended(monkeypatch):
-    monkeypatch.setattr(attempts, "ALONE", 2.0)
+    monkeypatch.setattr(attempts, "ALONE", 1.0)
 
     def loop():
         while True:
@@ -160,8 +160,8 @@ def test_an_endless_loop_is_ended(monkeypatch):
 
     lines = stopped(stops_at(12, loop)).splitlines()
     assert lines[0] == "Smallest failing case: 1 rank, number 12"
-    assert lines[1] == "The case takes longer than 2 s, which is the limit."
-    assert "No result after 2 s." in lines
+    assert lines[1] == "The case takes longer than 1 s, which is the limit."
+    assert "No result after 1 s." in lines
 
 
 def test_slow_cases_meet_the_limit_of_all_together(monkeypatch):
@@ -258,7 +258,7 @@ def test_too_few_parameters_are_reported():
 
 def test_what_cannot_run_on_ranks_is_reported():
     lock = threading.Lock()
-    assert "cannot be sent to the ranks" in stopped(lambda x: lock)
+    assert "lock cannot be copied to the ranks" in stopped(lambda x: lock)
     assert "got       [1, 2], a list" in stopped([1, 2])
 
 

@@ -14,7 +14,14 @@ from .checker import Exercise, Report
 
 LIMITS = ("memory", "compute")
 COMMUNICATING = ("collectives", "interconnects", "replay", "placement")
-SPLITTING = ("data_parallel", "zero", "tensor_parallel", "context_parallel", "pipeline")
+SPLITTING = (
+    "data_parallel",
+    "zero",
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "pipeline",
+)
 TOGETHER = ("composition", "planner", "failures")
 CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
 

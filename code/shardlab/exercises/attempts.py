@@ -13,9 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
-import cloudpickle
-
 from shardlab.ranks import comm, launch
+from shardlab.ranks.launch import travel
 
 from . import packing
 from .checker import Attempt, Attempted, Case, Exercise, Report, describe, judge, num_ranks
@@ -142,12 +141,9 @@ def _unfit(function: Any) -> str:
     if not callable(function):
         return f"  expected  a function\n  got       {describe(function)}"
     try:
-        cloudpickle.dumps(function)
-    except Exception as error:
-        return (
-            f"The function cannot be sent to the ranks ({error}); "
-            f"let it use only its arguments and modules."
-        )
+        travel.packed_call(function, ())
+    except TypeError as error:
+        return str(error)
     return ""
 
 

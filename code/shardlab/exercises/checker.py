@@ -20,7 +20,7 @@ RUNS = "runs to its end on every rank"  # the property that all exercises share
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Case:
     """One input of an exercise, and the number of ranks that get it."""
 

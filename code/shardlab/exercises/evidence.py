@@ -109,11 +109,16 @@ def leaves_arguments(case: Case, rank: int, seen: Seen) -> Finding | None:
 
 def sends_at_most(budget: Callable[[Case], float], name: str = "events") -> Judge:
     """Ask that no rank sends more than `budget` bytes; name: of the events in `Seen`."""
+    return each_sends_at_most(lambda case, _: budget(case), name)
+
+
+def each_sends_at_most(budget: Callable[[Case, int], float], name: str = "events") -> Judge:
+    """Ask the same, where each rank has a budget of its own."""
     when = "" if name == "events" else f" in {name}"
 
     @on_each_rank
     def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
-        allowed = budget(case)
+        allowed = budget(case, rank)
         events = getattr(seen, name)
         sent = sum(map(trace.wire_bytes, events))
         if sent <= allowed + 0.5:
@@ -135,16 +140,18 @@ def sends_one_all_reduce(payload: Callable[[Case], int]) -> Judge:
     return sends_at_most(budget)
 
 
-def sends_messages(count: int) -> Judge:
-    """Ask that no rank sends more than `count` messages."""
+def sends_messages(count: int, name: str = "events") -> Judge:
+    """Ask that no rank sends more than `count` messages; name: of the events in `Seen`."""
+    when = "" if name == "events" else f" in {name}"
 
     @on_each_rank
     def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
-        if len(seen.events) <= count:
+        events = getattr(seen, name)
+        if len(events) <= count:
             return None
-        expected = "one message" if count == 1 else f"{count} messages"
+        expected = ("one message" if count == 1 else f"{count} messages") + when
         advice = "join what you send with torch.cat, and split what arrives"
-        return Finding(case.title, expected, show_sent(rank, seen.events), advice)
+        return Finding(case.title, expected, show_sent(rank, events) + when, advice)
 
     return judge
 

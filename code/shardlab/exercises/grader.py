@@ -13,13 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from shardlab.ranks import launch
+from shardlab.ranks.launch import surroundings
 
 from . import record
 from .checker import Attempted, Exercise, judge
@@ -109,7 +109,8 @@ class Room:
     def __init__(self, file: Path) -> None:
         self.printed = Ends(standard(), quoted)
         self.decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self.folder = tempfile.TemporaryDirectory(prefix="shardlab-", ignore_cleanup_errors=True)
+        self.folders = ExitStack()
+        folder = self.folders.enter_context(surroundings.temporary())
         self.channel, theirs = socket.socketpair()
         leash, self.leash = os.pipe()
         self.output, printed = os.pipe()
@@ -121,7 +122,7 @@ class Room:
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,
-            env={**os.environ, "TMPDIR": self.folder.name},
+            env={**os.environ, "TMPDIR": folder},
             start_new_session=True,
         )
         os.close(leash)
@@ -212,4 +213,4 @@ class Room:
         self._show_rest()
         self.channel.close()
         os.close(self.output)
-        self.folder.cleanup()
+        self.folders.close()

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from shardlab.costs import collectives
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, Judge, on_each_rank
+from ..checker import Case, Exercise
 from ..shared import passes
 
 TOKENS, WIDTH = 2, 4  # s, E
@@ -93,21 +94,6 @@ def budget(case: Case) -> float:
     return collectives.all_to_all(NUMBER * numbers, len(case.members(0))).sent
 
 
-def sends_two(name: str) -> Judge:
-    """Ask for two messages in one of the passes."""
-
-    @on_each_rank
-    def judge(case: Case, rank: int, seen: passes.TwoPasses) -> Finding | None:
-        events = getattr(seen, name)
-        if len(events) <= MESSAGES:
-            return None
-        shown = f"{evidence.show_sent(rank, events)} in {name}"
-        advice = "send queries, keys and values together"
-        return Finding(case.title, f"two messages in {name}", shown, advice)
-
-    return judge
-
-
 def _given(case: Case) -> str:
     given: Given = case.given
     ranks = len(case.members(0))
@@ -120,6 +106,8 @@ def _case(ranks: int, heads: int, kv_heads: int, group_size: int | None = None) 
     given = Given(heads, kv_heads)
     return Case(world_size=ranks, title=title, given=given, group_size=group_size)
 
+
+has = partial(passes.has, reference=reference, given=_given)
 
 EXERCISE = Exercise(
     name="context_parallel.exchange_heads",
@@ -144,16 +132,12 @@ EXERCISE = Exercise(
     ],
     attempt=attempt,
     properties={
-        "every rank has the output of its tokens": passes.has(
-            "output", reference=reference, given=_given
-        ),
-        "queries, keys and values get their gradients": passes.has(
-            "q.grad", "k.grad", "v.grad", reference=reference, given=_given
-        ),
+        "every rank has the output of its tokens": has("output"),
+        "queries, keys and values get their gradients": has("q.grad", "k.grad", "v.grad"),
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
         "forward sends each number to one rank": evidence.sends_at_most(budget, "forward"),
-        "forward sends two messages": sends_two("forward"),
+        "forward sends two messages": evidence.sends_messages(MESSAGES, "forward"),
         "backward sends no more than forward": evidence.sends_at_most(budget, "backward"),
-        "backward sends two messages": sends_two("backward"),
+        "backward sends two messages": evidence.sends_messages(MESSAGES, "backward"),
     },
 )

@@ -98,10 +98,6 @@ def _given(case: Case) -> str:
     return f"{', '.join(numbers) or 'all gradients finite'} (gradient {FROZEN} is None)"
 
 
-def _case(world_size: int, title: str, sick: Sick, group_size: int | None = None) -> Case:
-    return Case(world_size=world_size, title=title, given=sick, group_size=group_size)
-
-
 EXERCISE = Exercise(
     name="failures.first_nan_rank",
     prompt=(
@@ -116,14 +112,14 @@ EXERCISE = Exercise(
     ),
     points=3,
     cases=[
-        _case(1, "all finite", {}),
-        _case(1, "a NaN", {0: (2, NAN)}),
-        _case(2, "all finite", {}),
-        _case(2, "a NaN on rank 1", {1: (0, NAN)}),
-        _case(3, "an infinity on rank 2", {2: (3, -INFINITY)}),
-        _case(4, "NaNs on two ranks", {3: (0, NAN), 1: (3, NAN)}),
-        _case(4, "opposite infinities", {2: (2, INFINITY), 3: (2, -INFINITY)}),
-        _case(4, "a NaN on the second of each", {1: (0, NAN)}, group_size=2),
+        Case(1, "all finite", {}),
+        Case(1, "a NaN", {0: (2, NAN)}),
+        Case(2, "all finite", {}),
+        Case(2, "a NaN on rank 1", {1: (0, NAN)}),
+        Case(3, "an infinity on rank 2", {2: (3, -INFINITY)}),
+        Case(4, "NaNs on two ranks", {3: (0, NAN), 1: (3, NAN)}),
+        Case(4, "opposite infinities", {2: (2, INFINITY), 3: (2, -INFINITY)}),
+        Case(4, "a NaN on the second of each", {1: (0, NAN)}, group_size=2),
     ],
     attempt=attempt,
     properties={

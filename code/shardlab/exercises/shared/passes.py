@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from shardlab import trace
 from shardlab.costs import collectives
+from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
@@ -53,12 +54,16 @@ def piece(whole: Tensor, case: Case, rank: int, dim: int) -> Tensor:
 
 
 def both(
-    call: Callable[..., Any], inputs: Mapping[str, Tensor], incoming: Mapping[str, Tensor]
+    call: Callable[..., Any],
+    inputs: Mapping[str, Tensor],
+    incoming: Mapping[str, Tensor],
+    group: comm.Group | None = None,
 ) -> TwoPasses:
     """Run forward with `inputs`, then backward from each output with its gradient in `incoming`.
 
     call: takes the inputs in their order, as nn.Parameter, and returns one output, or as many as
-    `incoming` has names. Backward is left out where outputs do not fit.
+    `incoming` has names. Backward is left out where outputs do not fit; with a group, where they
+    do not fit on one of its ranks, whose peers would wait for it.
     """
     leaves = {name: nn.Parameter(x.clone()) for name, x in inputs.items()}
     lent = {name: gradient.clone() for name, gradient in incoming.items()}
@@ -66,8 +71,11 @@ def both(
         with ledger.Ledger() as ahead:
             made = call(*leaves.values())
         outputs = dict(zip(incoming, _listed(made), strict=False))
+        fit = _fit(outputs, lent)
+        if group is not None:
+            fit = bool(comm.all_reduce(torch.tensor(fit).int(), group, "min"))
         with ledger.Ledger() as back:
-            if _fit(outputs, lent):
+            if fit:
                 torch.autograd.backward([*outputs.values()], [*lent.values()])
     got = {name: _kept(outputs.get(name)) for name in incoming}
     got |= {f"{name}.grad": leaf.grad for name, leaf in leaves.items()}

@@ -129,7 +129,7 @@ def has(name: str) -> Judge:
 
 
 def sends(blocks: Callable[[int], int], words: str) -> Judge:
-    """Ask that no rank sends more than so many blocks of keys, values or gradients."""
+    """Ask that no rank of n sends more than `blocks(n)` blocks of keys, values or gradients."""
 
     @on_each_rank
     def judge(case: Case, rank: int, seen: Turned) -> Finding | None:
@@ -162,7 +162,7 @@ def given(case: Case) -> str:
 
 
 def case(ranks: int, *, group_size: int | None = None, **more: Any) -> Case:
-    """Make a case of so many ranks."""
+    """Make a case of `ranks` ranks."""
     chosen = Given(**more)
     title = f"{chosen.placement}, {'causal' if chosen.causal else 'no mask'}"
     return Case(world_size=ranks, title=title, given=chosen, group_size=group_size)

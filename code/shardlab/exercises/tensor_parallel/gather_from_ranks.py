@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -70,6 +71,8 @@ def _given(case: Case) -> str:
     return f"x = {shown}; the gradient {evidence.show(incoming(case))} comes in"
 
 
+has = partial(passes.has, reference=reference, given=_given)
+
 EXERCISE = Exercise(
     name="tensor_parallel.gather_from_ranks",
     prompt="Join the outputs that are cut over ranks, and give each rank its part of the gradient.",
@@ -90,12 +93,8 @@ EXERCISE = Exercise(
     ],
     attempt=attempt,
     properties={
-        "every rank has all outputs, joined along the last dim": passes.has(
-            "output", reference=reference, given=_given
-        ),
-        "a rank's outputs get their part of the gradient": passes.has(
-            "x.grad", reference=reference, given=_given
-        ),
+        "every rank has all outputs, joined along the last dim": has("output"),
+        "a rank's outputs get their part of the gradient": has("x.grad"),
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
         "forward sends one all-gather": evidence.sends_at_most(budget, "forward"),
         "backward sends nothing": evidence.sends_at_most(lambda case: 0, "backward"),

@@ -7,6 +7,7 @@ each token are enough.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,9 +107,7 @@ def _given(case: Case) -> str:
     return f"{targets().numel()} tokens, {words}, smoothing {case.given.smoothing:g}, {case.title}"
 
 
-def _case(world_size: int, title: str, given: Given, group_size: int | None = None) -> Case:
-    return Case(world_size=world_size, title=title, given=given, group_size=group_size)
-
+has = partial(passes.has, reference=reference, given=_given)
 
 EXERCISE = Exercise(
     name="tensor_parallel.smoothed_loss",
@@ -124,23 +123,19 @@ EXERCISE = Exercise(
     ),
     points=4,
     cases=[
-        _case(1, "small logits", Given(0.0)),
-        _case(1, "smoothed", Given(0.25)),
-        _case(2, "small logits", Given(0.0)),
-        _case(2, "smoothed", Given(0.25)),
-        _case(2, "logits around 1000", Given(0.0, 1000.0)),
-        _case(3, "logits around -1000, smoothed", Given(0.25, -1000.0)),
-        _case(4, "smoothed", Given(0.5)),
-        _case(4, "logits around 1000, smoothed", Given(0.25, 1000.0), group_size=2),
+        Case(1, "small logits", Given(0.0)),
+        Case(1, "smoothed", Given(0.25)),
+        Case(2, "small logits", Given(0.0)),
+        Case(2, "smoothed", Given(0.25)),
+        Case(2, "logits around 1000", Given(0.0, 1000.0)),
+        Case(3, "logits around -1000, smoothed", Given(0.25, -1000.0)),
+        Case(4, "smoothed", Given(0.5)),
+        Case(4, "logits around 1000, smoothed", Given(0.25, 1000.0), group_size=2),
     ],
     attempt=attempt,
     properties={
-        "every rank has torch's loss of every token": passes.has(
-            "output", reference=reference, given=_given
-        ),
-        "a rank's logits get their gradient": passes.has(
-            "logits.grad", reference=reference, given=_given
-        ),
+        "every rank has torch's loss of every token": has("output"),
+        "a rank's logits get their gradient": has("logits.grad"),
         "no rank makes a tensor larger than its own logits": makes_no_larger_tensor,
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
         "a rank sends no more than three numbers for each token": passes.sends(
