@@ -16,14 +16,6 @@ STEPS, RELATIVES, CROSSOVER = explorers.steps(), explorers.relatives(), explorer
 
 
 @pytest.mark.parametrize("explorer", [STEPS, RELATIVES, CROSSOVER], ids=lambda explorer: explorer.name)
-def test_every_control_changes_the_default(explorer):
-    default = explorer.default()
-    for control in explorer.controls:
-        seen = {explorer.view(**{**default, control.name: value}).sentence for value in control.values}
-        assert len(seen) > 1, control.name
-
-
-@pytest.mark.parametrize("explorer", [STEPS, RELATIVES, CROSSOVER], ids=lambda explorer: explorer.name)
 def test_a_page_holds_a_few_hundred_states(explorer):
     assert len(explorer.states()) <= 500
 

@@ -21,14 +21,6 @@ def plain(text):
 
 
 @pytest.mark.parametrize("explorer", [TIME, ROOF], ids=lambda explorer: explorer.name)
-def test_every_control_changes_the_default(explorer):
-    default = explorer.default()
-    for control in explorer.controls:
-        seen = {explorer.view(**{**default, control.name: value}).sentence for value in control.values}
-        assert len(seen) > 1, control.name
-
-
-@pytest.mark.parametrize("explorer", [TIME, ROOF], ids=lambda explorer: explorer.name)
 def test_some_states_try_every_value(explorer):
     for control in explorer.controls:
         assert {state[control.name] for state in explorer.states()[::37]} == set(control.values)

@@ -73,14 +73,6 @@ def test_a_cluster_agrees_with_itself(state):
     assert heights["0"] * 1e9 == pytest.approx(columns["stage 0"]["sum"], rel=0.006)
 
 
-@pytest.mark.parametrize("explorer", [DEVICE, CLUSTER], ids=["device", "cluster"])
-def test_every_control_changes_the_default(explorer):
-    default = explorer.default()
-    for control in explorer.controls:
-        seen = {explorer.view(**{**default, control.name: value}).sentence for value in control.values}
-        assert len(seen) > 1, control.name
-
-
 def test_the_chapters_story():
     """GPT-2 XL: too much for a 4090 with all scores; 16 sequences too much for an H100, until fewer go at a time."""
     small = DEVICE.view(**{**DEVICE.default(), "chip": "RTX 4090 24 GB", "microbatch": 1})
@@ -95,8 +87,8 @@ def test_one_device_holds_the_peak_of_the_curve(model):
     chosen = {"model": model, "microbatch": 1, "sequence": 1024, "kept": "everything, all scores too"}
     step = Training(spec=models.published(model).spec, num_microbatches=2, sequence=1024, attention="stored")
     held = timeline.peak(timeline.through_step(step)).held
-    shown = parts_of(DEVICE.view(**{**DEVICE.default(), **chosen}))["as it is"]["sum"]
-    assert shown == pytest.approx(sum(held.values()), rel=0.006)
+    shown = parts_of(DEVICE.view(**{**DEVICE.default(), **chosen}))["as it is"]
+    assert shown["sum"] - shown["overhead"] == pytest.approx(sum(held.values()), rel=0.006)
 
 
 def test_states_do_not_fall_as_replicas_join_unless_they_are_cut():

@@ -88,3 +88,9 @@ def test_only_the_named_models_carry_their_name():
     assert list(found["dense"].text) == ["", "GPT-3"]
     assert list(found["dense"].x) == ["2018-06", "2020-05"]
     assert found["dense"].marker.symbol != found["mixture of experts"].marker.symbol
+
+
+def test_a_logarithmic_axis_names_its_ticks():
+    assert style.axis("size", type="log", dtick=1)["dtick"] == 1
+    with pytest.raises(ValueError, match="'size' has no ticks"):
+        style.axis("size", type="log")

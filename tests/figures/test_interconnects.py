@@ -75,6 +75,17 @@ def test_published_bandwidths_stand_beside_what_was_expected():
     }  # fmt: skip
 
 
+def test_a_choice_is_drawn_with_the_symbol_of_its_algorithm():
+    lines = {"2 nodes": [("tree, LL", 10e9), ("NVLS tree, Simple", 460e9)]}
+    figure = by_name(interconnects.choices([2**20, 2**33], lines, {"2 nodes": 470e9}))
+    drawn = figure["2 nodes"]
+    assert list(drawn.y) == [10, 460]
+    assert list(drawn.marker.symbol) == [figure["tree"].marker.symbol, figure["NVLS tree"].marker.symbol]
+    assert list(drawn.text) == ["tree, LL", "NVLS tree, Simple"]
+    assert len({figure[name].marker.symbol for name in interconnects.ALGORITHMS}) == len(interconnects.ALGORITHMS)
+    assert (list(figure["printed"].x), list(figure["printed"].y)) == ([2**33], [470])
+
+
 def test_the_rate_of_a_card_is_drawn_in_gigabytes_and_the_chosen_size_is_marked():
     figure = interconnects.card_rates([2, 8], {"ring": [50e9, 25e9]}, chosen=8)
     assert list(figure.data[0].y) == [50, 25]

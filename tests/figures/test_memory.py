@@ -7,6 +7,7 @@ from shardlab.figures import style
 from tests.figures.drawn import data
 
 HELD = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9, "logits": 1e9, "buffers": 2e9}
+HELD["overhead"] = 1e9
 LESS = {"parameters": 1e9, "activations": 3e9}
 
 

@@ -1,6 +1,7 @@
 """Tables: numbers a reader can take in, text that cannot break the page."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -20,10 +21,25 @@ def test_cells(value: Any, text: str) -> None:
 
 
 def test_a_table_has_a_header_rows_and_a_caption() -> None:
-    text = table([["ranks", "bytes"], [2, 1234567], [4, "<none>"], [8, "in_place"]], "what was sent").data
+    text = table([["ranks", "where"], [2, "none"], [4, "<none>"], [8, "in_place"]], "what was sent").data
     assert "<caption>what was sent</caption>" in text
-    assert '<th scope="col">ranks</th><th scope="col">bytes</th>' in text
-    assert '<td style="text-align: right; white-space: nowrap">1,234,567</td>' in text
+    assert '<th scope="col" style="text-align: right">ranks</th><th scope="col">where</th>' in text
     assert '<td style="text-align: left">&lt;none&gt;</td>' in text
     assert ">in_<wbr>place</td>" in text  # on a phone a name need not be as wide as it is long
     assert text.count("<tr>") == 4
+
+
+@pytest.mark.parametrize("numbers", [[4, 4.5, 27.27], ["4 %", "4.5 %", "27.27 %"], [4, "", 1234.567, 0.5, "none"]])
+def test_decimal_points_stand_below_each_other(numbers: list[Any]) -> None:
+    """Digits have one width: as many letters follow each point, shown or not."""
+    text = table([["x"], *([x] for x in numbers)]).data
+    cells = re.findall(r'<td style="text-align: right[^"]*">(.*?)</td>', text)
+    assert len(cells) == len(numbers)
+    plain = [re.sub("<.*?>", "", each) for each in cells]
+    assert len({len(each) - each.index(".") for each in plain if each and each[0].isdigit()}) == 1
+    shown = [re.sub("<span.*?</span>", "", each) for each in cells]
+    assert shown == [cell(x) for x in numbers]
+
+
+def test_a_column_of_words_stays_left() -> None:
+    assert "right" not in table([["x"], ["one"], [2], ["three"]]).data

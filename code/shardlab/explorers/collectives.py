@@ -34,6 +34,7 @@ def steps() -> Explorer:
         title="An all-reduce, step by step",
         labels={"step": "Step (0: before)"},
         default={"algorithm": "ring", "ranks": 4, "step": 1},
+        steps="step",
     )
 
 
@@ -45,6 +46,7 @@ def relatives() -> Explorer:
         title="The relatives of the all-reduce, step by step",
         labels={"algorithm": "Collective", "step": "Step (0: before)"},
         default={"algorithm": "broadcast, binomial tree", "ranks": 8, "step": 1},
+        steps="step",
     )
 
 

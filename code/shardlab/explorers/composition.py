@@ -39,8 +39,8 @@ def explorer() -> Explorer:
         labels={
             "tp": "Tensor parallel (tp)",
             "pp": "Pipeline stages (pp)",
-            "zero": "ZeRO, over dp = 64 / (tp · pp) replicas",
-            "order": "Order of the axes (the first one: neighbours)",
+            "zero": "ZeRO over dp = 64 / (tp · pp)",
+            "order": "Order of axes (first: neighbours)",
         },
         default={"tp": 8, "pp": 2, "zero": 1},
     )

@@ -166,7 +166,7 @@ def _time_table(run: TimeToTrain) -> list[list[str]]:
         ["reached", units.text(run.peak * run.utilisation, "FLOP/s")],
         ["days", cell(run.days)],
         ["GPU-hours", cell(run.chip_hours)],
-        ["energy at the chips' power limit", f"{_rounded(run.joules / 3.6e9)} MWh"],
+        ["energy at the chips' power limit", f"{_rounded(run.joules / units.MWh)} MWh"],
     ]
 
 

@@ -38,6 +38,7 @@ def ring_explorer() -> Explorer:
         title="Round the ring, turn by turn",
         labels={"texts": "In the sequence", "turn": "Turn (0: a rank's own keys)"},
         default={"placement": "contiguous", "texts": "one document", "turn": 0},
+        steps="turn",
     )
 
 
@@ -140,7 +141,7 @@ def length_view(*, length: str, ranks: int, heads: str, link: str) -> View:
     alt = f"Memory of a rank and time of one layer, {length} tokens on {ranks} H100."
     figure = figures.memory_and_time({name: parts}, {name: seconds}, capacity, alt=alt)
     total = sum(parts.values())
-    verdict = "<b>fits</b>" if total <= capacity else "<b>does not fit</b>"
+    verdict = "<b>fit</b>" if total <= capacity else "<b>do not fit</b>"
     most = longest(ranks, kv_heads)
     limit = f"at most {most:,} tokens fit"
     if not most:

@@ -31,7 +31,7 @@ def explorer() -> Explorer:
         labels={
             "ranks": "Ranks (GPUs, 8 in a server)",
             "batch_per_rank": f"Batch per rank ({SEQUENCE:,} tokens each)",
-            "network": "Network (NVLink: H100 SXM; PCIe: H100 PCIe, a slower chip)",
+            "network": "Network (PCIe: a slower H100)",
             "overlap": "Overlap with backward",
         },
         units={"batch_per_rank": "sequences"},

@@ -15,7 +15,10 @@ from IPython.display import HTML, display
 from . import page, view
 
 MAX_STATES = 2000  # the page holds them all
+SYMBOL = 2  # letters of a unit such as GB or µs; a longer one is a word with a plural
+STEP_TIME = 800  # ms between two steps that are played, as in explorer.js
 EM_PER_LETTER = 0.6  # on average, in the widest font that browsers take for a notebook's controls
+WHOLE_ROW = 99  # letters that no column holds: buttons need room
 INPUT_WIDTH = 24  # ems of a live control beside its label
 
 
@@ -31,6 +34,7 @@ class Control:
     default: Any
     label: str
     unit: str = ""
+    stepped: bool = False  # a slider with buttons: back, next, play
 
     def __post_init__(self) -> None:
         shown = f"control {self.name!r} has the values {list(self.values)}"
@@ -41,6 +45,8 @@ class Control:
             raise ValueError(f"{shown}; give all numbers, all strings, or False and True")
         if self.default not in self.values:
             raise ValueError(f"{shown}, but its default is {self.default!r}; take one of them")
+        if self.stepped and self.kind != "slider":
+            raise ValueError(f"{shown}; only numbers are steps")
 
     @property
     def kind(self) -> str:
@@ -48,9 +54,20 @@ class Control:
         return kind_of(self.values[0])
 
     def text(self, value: Any) -> str:
-        """Write `value` as a reader sees it, with its unit."""
+        """Write `value` as a reader sees it, with its unit; 1 takes the singular of a word."""
         number = f"{value:,}" if type(value) is int else str(value)
-        return f"{number} {self.unit}".strip()
+        word = len(self.unit) > SYMBOL
+        unit = self.unit.removesuffix("s") if word and value == 1 else self.unit
+        return f"{number} {unit}".strip()
+
+    @property
+    def letters(self) -> int:
+        """Count the letters that stand on one line of the control, in the text that is longest."""
+        longest = max(len(self.text(value)) for value in self.values)
+        if self.stepped:
+            return WHOLE_ROW
+        beside = {"slider": len(self.label) + 1 + longest, "checkbox": len(self.label) + 3}
+        return beside.get(self.kind, max(len(self.label), longest + 3))
 
 
 def kind_of(value: Any) -> str:
@@ -64,7 +81,8 @@ class Explorer:
     """Sliders over `fn(**values)`, a function that returns a `view.View`.
 
     controls: name -> the values to choose from. labels, units: name -> text. default: name -> the
-    value to start from, else the first one. Without controls it shows one figure with its sentence
+    value to start from, else the first one. steps: the name of a control that is time, which a
+    reader may step through or play. Without controls it shows one figure with its sentence
     and table. Errors: ValueError for a control without a choice, an unknown name, or more than
     MAX_STATES states.
     """
@@ -78,11 +96,12 @@ class Explorer:
         labels: Mapping[str, str] | None = None,
         units: Mapping[str, str] | None = None,
         default: Mapping[str, Any] | None = None,
+        steps: str = "",
     ) -> None:
         labels = labels or {}
         units = units or {}
         default = default or {}
-        unknown = {*labels, *units, *default} - {*controls}
+        unknown = {*labels, *units, *default, *([steps] if steps else [])} - {*controls}
         if unknown:
             raise ValueError(
                 f"no control is named {sorted(unknown)}; the controls are {[*controls]}"
@@ -99,6 +118,7 @@ class Explorer:
                 default=start[name],
                 label=labels.get(name, name.replace("_", " ").capitalize()),
                 unit=units.get(name, ""),
+                stepped=name == steps,
             )
             for name, values in controls.items()
         ]
@@ -161,7 +181,12 @@ class Explorer:
         height = view.plain_figure(first.figure)["layout"]["height"]
         # The notebook must not jump while the figure changes.
         figure.layout.min_height = f"{height + 10}px"
-        return widgets.VBox([widgets.VBox(list(inputs.values())), sentence, figure])
+        players = [
+            live_player(control, inputs[control.name])
+            for control in self.controls
+            if control.stepped
+        ]
+        return widgets.VBox([widgets.VBox(list(inputs.values())), figure, sentence, *players])
 
     def _label_width(self) -> int:
         """Return the ems that the longest label needs: widgets cut what is longer."""
@@ -170,6 +195,16 @@ class Explorer:
 
     def _ipython_display_(self) -> None:
         display(HTML(self.html()) if os.environ.get("SHARDLAB_STATIC") == "1" else self.widget())
+
+
+def live_player(control: Control, slider: Any) -> Any:
+    """Return the ipywidget that plays the steps of `slider`."""
+    import ipywidgets as widgets
+
+    at = control.values.index(control.default)
+    player = widgets.Play(value=at, min=0, max=len(control.values) - 1, interval=STEP_TIME)
+    widgets.link((player, "value"), (slider, "index"))
+    return player
 
 
 def live_control(control: Control, label_width: int) -> Any:

@@ -77,7 +77,7 @@ def fabrics() -> Explorer:
         {"oversubscription": [1, 2, 4, 7], "nodes": NUM_NODES[1::2], "cabling": list(PODS)},
         title="Behind the cards: what leaves and spines leave of 400 Gb/s",
         labels={
-            "oversubscription": "Cables down, for each cable from a leaf up",
+            "oversubscription": "Cables down for each cable up",
             "nodes": "Nodes of eight GPUs in the job",
         },
         default={"oversubscription": 4, "nodes": 256},

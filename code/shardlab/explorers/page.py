@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import gzip
 import html
+import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,12 @@ from . import columns, view
 
 if TYPE_CHECKING:
     from .explorer import Control
+
+STEPS = (
+    '<div class="explorer-steps"><button type="button">Back</button>'
+    '<button type="button">Next</button><button type="button">Play</button></div>'
+)
+LETTERS, NARROW_LETTERS = 30, 24  # in a column of three on a screen, of two on a phone
 
 
 def block(
@@ -34,21 +42,53 @@ def block(
     shown = views[at]
     name = slug(title)
     height = shown["figure"]["layout"]["height"]  # reserved, so that the page does not jump
+    seen = (shown["figure"]["layout"].get("meta") or {}).get("alt", title)
     data = f"<summary>Data table</summary>{table(shown['table'])}"
-    panel = "".join(control_html(name, control) for control in controls)
-    heading = f'<p class="explorer-title">{html.escape(title)}</p>' if controls else ""
+    heading = f'<h3 class="explorer-title">{html.escape(title)}</h3>' if controls else ""
     return (
         f'<div class="explorer" role="group" aria-label="{quoted(title)}" data-explorer="{name}">'
-        f'{heading}<div class="explorer-controls">{panel}</div>'
+        f"{heading}{panel(name, controls)}"
+        f'<div class="explorer-plot" role="img" aria-label="{quoted(seen)}" '
+        f'style="min-height: {height}px"></div>'
         f'<p class="explorer-sentence" aria-live="polite">{shown["sentence"]}</p>'
-        f'<div class="explorer-plot" role="img" style="min-height: {height}px"></div>'
         f'<details class="explorer-data" open>{data}</details>'
         f'<script type="text/plain" class="explorer-states">{packed(views)}</script></div>'
     )
 
 
-def control_html(explorer: str, control: Control) -> str:
-    """Return a labelled native control.
+def panel(explorer: str, controls: Sequence[Control]) -> str:
+    """Return the controls in a grid: two or three columns on a screen, two on a phone.
+
+    Each label stands on one line, and no row has a hole.
+    """
+    needs = [control.letters for control in controls]
+    columns = min((3, 2), key=lambda count: len(rows(needs, count, LETTERS)))
+    wide = itertools.chain(*rows(needs, columns, LETTERS))
+    narrow = itertools.chain(*rows(needs, 2, NARROW_LETTERS))
+    each = "".join(
+        control_html(explorer, control, f"--wide: {screen}; --narrow: {phone}")
+        for control, screen, phone in zip(controls, wide, narrow, strict=True)
+    )
+    return f'<div class="explorer-controls" style="--columns: {columns}">{each}</div>'
+
+
+def rows(needs: Sequence[int], columns: int, letters: int) -> list[list[int]]:
+    """Return how many columns each control takes, row by row.
+
+    needs: the letters of each control. letters: how many fit in one column. The last control of a
+    row takes what is left of the row.
+    """
+    found: list[list[int]] = [[]]
+    for need in needs:
+        span = min(columns, math.ceil(need / letters))
+        if sum(found[-1]) + span > columns:
+            found.append([])
+        found[-1].append(span)
+    return [[*row[:-1], columns - sum(row[:-1])] for row in found if row]
+
+
+def control_html(explorer: str, control: Control, style: str) -> str:
+    """Return a labelled native control; style: its place in the grid, for explorer.css.
 
     data-values holds its values as a link names them, data-texts as a reader sees them.
     """
@@ -70,7 +110,10 @@ def control_html(explorer: str, control: Control) -> str:
         inputs = (
             f'<input type="range" {about}><output for="{key}">{html.escape(texts[at])}</output>'
         )
-    return f'<div class="explorer-control explorer-{control.kind}">{label}{inputs}</div>'
+        inputs += STEPS if control.stepped else ""
+    kind = "stepped" if control.stepped else control.kind
+    opening = f'<div class="explorer-control explorer-{kind}" style="{style}">'
+    return f"{opening}{label}{inputs}</div>"
 
 
 def listed(texts: Iterable[str]) -> str:

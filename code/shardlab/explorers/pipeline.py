@@ -50,7 +50,7 @@ def schedules_explorer() -> Explorer:
         title="A batch in a pipeline",
         labels={
             "durations": "Forward : input gradient : weight gradients",
-            "latency": "A message takes (forward of a stage = 1)",
+            "latency": "Time of a message (forward: 1)",
         },
         default={"schedule": "1F1B", "stages": 4, "microbatches": 8},
     )
@@ -164,9 +164,9 @@ def balancer() -> Explorer:
         {"first": choices, "second": choices, "third": choices},
         title=f"{MODEL} on {STAGES} stages of one H100 each",
         labels={
-            "first": "Layers on stage 0 (which has the embedding)",
+            "first": "Layers on stage 0, with the embedding",
             "second": "Layers on stage 1",
-            "third": "Layers on stage 2 (stage 3 has the others and the head)",
+            "third": "Layers on stage 2 (stage 3: all others)",
         },
         default={"first": 8, "second": 8, "third": 8},
     )

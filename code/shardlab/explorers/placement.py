@@ -45,7 +45,7 @@ def orders() -> Explorer:
         {"layout": list(LAYOUTS), "order": list(ORDERS), "machine": list(CLUSTERS)},
         title=f"Which axis goes over which link: {LARGE} on 32 GPUs",
         labels={
-            "order": "Order of the axes (the first one: neighbours)",
+            "order": "Order of axes (first: neighbours)",
             "machine": f"{NUM_NODES} nodes of",
         },
     )
@@ -113,7 +113,7 @@ def knees() -> Explorer:
             "machine": ["DGX A100", "DGX H100", "HGX B200"],
         },
         title=f"How fast must the network be: {SMALL} on 32 GPUs",
-        labels={"sequences_per_gpu": f"Sequences of {SEQUENCE:,} tokens for each GPU and step"},
+        labels={"sequences_per_gpu": f"{SEQUENCE:,}-token sequences per GPU and step"},
         default={"machine": "DGX H100"},
     )
 

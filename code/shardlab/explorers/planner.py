@@ -4,18 +4,22 @@ from dataclasses import replace
 from functools import cache
 
 from shardlab.costs import memory, step, units
-from shardlab.costs.facts import models, nodes
+from shardlab.costs.facts import mixtures, models, nodes
+from shardlab.costs.facts.machines import RENT, Machine
 from shardlab.costs.planning import planner, plans
 from shardlab.costs.planning.plans import Plans, Question, TrainingPlan
 from shardlab.costs.published import studies
+from shardlab.costs.units import DAY, MWh
 from shardlab.figures import planner as figures
+from shardlab.spec import TransformerSpec
 
 from .explorer import Explorer
 from .view import View
 
-MODELS = ["Llama 3 8B", "Llama 3 70B", "Llama 3 405B"]
+MODELS = ["Llama 3 8B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B"]
 MACHINES = ["DGX A100", "DGX H100", "HGX B200", "PCIe box, InfiniBand NDR"]
 BATCHES = {"1 million": 2**20, "4 million": 2**22, "16 million": 2**24}  # tokens
+TOKENS = 1e12  # of a training, for its days, dollars and energy
 SHOWN = 4  # plans
 DRAGGED = {
     "tensor parallelism (tp)": "tp",
@@ -68,8 +72,8 @@ def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int)
         "fits": len(found.fitting),
         **{plans.REASONS[name]: count for name, count in found.reasons.items()},
     }
-    header = ["plan, or reason", "seconds of a step, or number"]
-    table: list[list[object]] = [[name, count] for name, count in counts.items()]
+    header = ["plan, or reason", "seconds of a step, or number", "days", "dollars", "MWh"]
+    table: list[list[object]] = [[name, count, "", "", ""] for name, count in counts.items()]
     if not found.fitting:
         figure = figures.reasons(counts, alt=f"Nothing fits; why plans for {model} fail.")
         return View(
@@ -83,8 +87,23 @@ def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int)
         {name: each.summary for name, each in timed.items()},
         alt=f"What a step of the {len(timed)} best cuts for {model} on {gpus} GPUs goes into.",
     )
-    rows = [[name, units.text(each.seconds, "s")] for name, each in timed.items()]
-    return View(figure, _sentence(found, next(iter(timed.values()))), [header, *rows, *table])
+    rows = [[name, units.text(each.seconds, "s"), *_bill(each)] for name, each in timed.items()]
+    first = next(iter(timed.values()))
+    days, dollars, energy = _bill(first)
+    cost = (
+        f" A trillion tokens take {days} days, {dollars} dollars at {RENT:g} per GPU hour, and "
+        f"{energy} MWh for the chips alone."
+    )
+    return View(figure, _sentence(found, first) + cost, [header, *rows, *table])
+
+
+def _bill(timed: step.Step) -> tuple[str, str, str]:
+    """Return the days, dollars and MWh of a training on TOKENS, without a pause."""
+    machine = Machine(cluster=timed.run.cluster)
+    seconds = timed.days(TOKENS) * DAY
+    bill = seconds / DAY, machine.dollars(seconds), machine.joules(seconds) / MWh
+    days, dollars, energy = (float(f"{each:.2g}") for each in bill)
+    return f"{days:g}", f"{dollars:,.0f}", f"{energy:,.0f}"
 
 
 def _sentence(found: Plans, first: step.Step) -> str:
@@ -110,7 +129,7 @@ def _sentence(found: Plans, first: step.Step) -> str:
 
 @cache
 def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> Plans:
-    spec = models.published(model).spec
+    spec = _spec(model, sequence)
     # Rotary positions have no table that ends.
     spec = replace(spec, context_length=max(sequence, spec.context_length))
     cluster = nodes.cluster(machine, gpus // nodes.node(machine).gpus)
@@ -124,6 +143,13 @@ def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> P
             schedules=("1F1B", "interleaved"),
         )
     )
+
+
+def _spec(model: str, context: int) -> TransformerSpec:
+    """Return the sizes of one of MODELS, a mixture of experts or not."""
+    if model in mixtures.PUBLISHED:
+        return mixtures.transformer(mixtures.published(model).spec, context)
+    return models.published(model).spec
 
 
 def one_step_away() -> Explorer:

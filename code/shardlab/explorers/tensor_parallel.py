@@ -119,7 +119,7 @@ def layers() -> Explorer:
         title="One layer on many GPUs",
         labels={
             "tp": "Ranks that share each layer (tp)",
-            "hidden_size": f"Hidden size (layers and heads: 1/{HEAD} of it)",
+            "hidden_size": f"Hidden size (layers, heads: 1/{HEAD})",
             "microbatch": f"Microbatch ({SEQUENCE:,} tokens each)",
             "machine": "Machine (DGX and box: 8 GPUs, rack: 72)",
             "sequence_parallel": "Sequence parallelism",

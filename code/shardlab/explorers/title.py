@@ -31,7 +31,7 @@ def explorer() -> Explorer:
         title=f"One model, many GPUs: training on H100s, {GLOBAL_BATCH * SEQUENCE:,} tokens a step",
         labels={
             "gpus": "GPUs (8 in a server)",
-            "network": "Network (NVLink: H100 SXM; PCIe: H100 PCIe, a slower chip)",
+            "network": "Network (PCIe: a slower H100)",
         },
         default={"model": "GPT-2 XL", "gpus": 64, "network": "PCIe, 100 GbE"},
     )

@@ -36,8 +36,8 @@ def explorer() -> Explorer:
         labels={
             "stage": "Stage (0: plain data parallelism)",
             "ranks": "Ranks (GPUs, 8 in a server)",
-            "batch": f"Batch per rank ({SEQUENCE:,} tokens each; GPT-2: half of that)",
-            "network": "Network (NVLink: H100 SXM; PCIe: H100 PCIe, a slower chip)",
+            "batch": f"Sequences of {SEQUENCE:,} tokens (GPT-2: half)",
+            "network": "Network (PCIe: a slower H100)",
         },
         units={"batch": "sequences"},
         default={

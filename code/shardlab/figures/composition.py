@@ -12,7 +12,9 @@ from .bars import bar_rows
 from .boxes import Box, outline
 
 GROUPS = [
-    trace.marker(color, shape) for shape in ("", "/", "x") for color in style.PALETTE[:-1]
+    trace.legible(trace.marker(color, shape))
+    for shape in ("", "/", "x")
+    for color in style.PALETTE[:-1]
 ]  # looks of groups
 GAP, ROOM = 0.12, 0.5  # between boxes, and between nodes, as shares of a box
 NAMES = placement.NAMES
@@ -23,6 +25,7 @@ PEERS = {  # of one rank: colour and symbol
     "dp": (style.ORANGE, "diamond"),
     "none": (style.GREY, "circle-open"),
 }
+Number = tuple[float, float, str, str]  # x, y, text, colour
 LINKS = {
     "its group is in one node": trace.marker(style.GREEN, ""),
     "in several": trace.marker(style.ORANGE, "x"),
@@ -38,7 +41,7 @@ def mesh(
     groups: axis -> its groups of ranks, as `layout.groups` lists them.
     """
     boxes: dict[int, list[Box]] = {}
-    texts: list[tuple[float, float, str]] = []
+    texts: list[Number] = []
     frames: list[Box] = []
     for row, each in enumerate(groups.values()):
         num_ranks = sum(map(len, each))
@@ -48,7 +51,8 @@ def mesh(
                 box = Box(left=left, width=1 - GAP, top=top, bottom=top - 1)
                 boxes.setdefault(number, []).append(box)
                 text = f"{rank}<sub>{_letter(number)}</sub>"
-                texts.append((left + (1 - GAP) / 2, top - 0.5, text))
+                ink = style.ink(GROUPS[number % len(GROUPS)]["color"])
+                texts.append((left + (1 - GAP) / 2, top - 0.5, text, ink))
         for first in range(0, num_ranks, per_node):
             last = min(first + per_node, num_ranks) - 1
             left, top = _place(first, per_node) - GAP, GAP - row * (1 + ROOM)
@@ -76,14 +80,16 @@ def pieces(held: Sequence[Holding], per_node: int, *, alt: str = "") -> go.Figur
     """
     boxes: dict[int, list[Box]] = {}
     kept: list[Box] = []
-    texts: list[tuple[float, float, str]] = []
+    texts: list[Number] = []
     for rank, each in enumerate(held):
         (left, right), (top, bottom), (begin, end) = each.width, each.depth, each.states
         start = each.replica * (1 + 2 * GAP)
         height = bottom - top
         piece = Box(left=start + left, width=right - left, top=-top, bottom=-bottom)
         boxes.setdefault(rank // per_node, []).append(piece)
-        texts.append((start + (left + right) / 2, -(top + bottom) / 2, str(rank)))
+        number = -top - _free(begin, end) * height
+        ink = style.ink(GROUPS[rank // per_node % len(GROUPS)]["color"])
+        texts.append((start + (left + right) / 2, number, str(rank), ink))
         if (begin, end) != (0, 1):
             upper = -top - begin * height
             lower = -top - end * height
@@ -152,19 +158,26 @@ def one_rank(
     return style.figure(
         [*dots, *messages, *memory.below(held)],
         x=style.axis("GPU in its node", domain=[0, 1], anchor="y", dtick=1),
-        y=style.axis("node", domain=[0.64, 1], autorange="reversed", dtick=1),
+        y=style.axis("node", domain=[0.66, 1], autorange="reversed", dtick=1),
         xaxis3=style.axis(f"sent by GPU 0 in a step ({unit})", anchor="y3", rangemode="tozero"),
-        yaxis3=style.axis(domain=[0.36, 0.47], anchor="x3", autorange="reversed"),
-        legend3={**legend, "y": 0.48},
+        yaxis3=style.axis(domain=[0.335, 0.45], anchor="x3", autorange="reversed"),
+        legend3={**legend, "y": 0.46},
         alt=alt or "The groups of one GPU, what it sends along each axis, and what it holds.",
-        height=800,
+        height=630,
         barmode="stack",
         **{
             **below,
-            "yaxis2": {**below["yaxis2"], "domain": [0, 0.07]},
-            "legend2": {**legend, "y": 0.08},
+            "yaxis2": {**below["yaxis2"], "domain": [0, 0.075]},
+            "legend2": {**legend, "y": 0.09},
         },
     )
+
+
+def _free(begin: float, end: float) -> float:
+    """Return the height at which a number stands clear of the shaded part of its piece."""
+    if (begin, end) == (0, 1):
+        return 0.5
+    return (end + 1) / 2 if begin + end < 1 else begin / 2
 
 
 def _letter(number: int) -> str:
@@ -187,14 +200,14 @@ def _area(name: str, look: Mapping[str, Any], boxes: Sequence[Box]) -> go.Scatte
     return area.update(line={"color": "white", "width": 1}, hoveron="fills", hoverinfo="name")
 
 
-def _numbers(texts: Sequence[tuple[float, float, str]]) -> go.Scatter:
+def _numbers(texts: Sequence[Number]) -> go.Scatter:
     """Write the numbers of ranks into their boxes."""
     return go.Scatter(
-        x=[x for x, _, _ in texts],
-        y=[y for _, y, _ in texts],
-        text=[f"<b>{text}</b>" for _, _, text in texts],
+        x=[x for x, *_ in texts],
+        y=[y for _, y, *_ in texts],
+        text=[f"<b>{text}</b>" for *_, text, _ in texts],
         mode="text",
-        textfont={"size": 13, "color": "white"},
+        textfont={"size": 13, "color": [ink for *_, ink in texts]},
         showlegend=False,
         hoverinfo="skip",
     )

@@ -47,6 +47,7 @@ RATES = {
     1e16: "10 P",
 }
 BAR, FRAME, TALL = 30, 110, 440  # pixels
+CLEAR = 5  # pixels, where a label of each axis stands in the corner
 
 
 def rooflines(
@@ -75,7 +76,11 @@ def rooflines(
     return style.figure(
         traces,
         x=style.axis(
-            "arithmetic intensity (FLOP/byte)", type="log", exponentformat="none", dtick=1
+            "arithmetic intensity (FLOP/byte)",
+            type="log",
+            exponentformat="none",
+            dtick=1,
+            ticklabelstandoff=CLEAR,
         ),
         y=_logarithmic("rate (FLOP/s)", RATES, span),
         alt=alt

@@ -80,21 +80,12 @@ def memory_and_time(
 
     held: degree of cp -> part -> bytes. times: the same -> part of TIMES -> seconds.
     """
-    widest = 1.03 * max([1.3 * capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
-    below = bar_rows(times, TIMES, "ms", scale=1e3, xaxis="x2", yaxis="y2", legend="legend2")
-    legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
-    return style.figure(
-        [*memory.stacked(held), memory.limit_in_legend(), *below],
-        x=style.axis("memory of a rank (GB)", range=[0, widest], anchor="y"),
-        y=style.axis(autorange="reversed", domain=[0.62, 1]),
-        xaxis2=style.axis("one layer's forward (ms)", anchor="y2"),
-        yaxis2=style.axis(autorange="reversed", domain=[0, 0.34], anchor="x2"),
-        shapes=[memory.limit(capacity / 1e9, yref="y domain")],
-        legend={**legend, "y": 1.02},
-        legend2={**legend, "y": 0.36},
+    return memory.above_time(
+        held,
+        bar_rows(times, TIMES, "ms", scale=1e3, **memory.BELOW),
+        capacity,
+        title="one layer's forward (ms)",
         alt=alt or "Memory of a rank, and the time of one layer's attention and messages.",
-        height=520,
-        barmode="stack",
     )
 
 

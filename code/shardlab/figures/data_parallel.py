@@ -76,7 +76,9 @@ def drift(
     return _curves(
         curves,
         steps,
-        y=style.axis("distance between the parameters", type="log", exponentformat="power"),
+        y=style.axis(
+            "distance between the parameters", type="log", exponentformat="power", dtick=1
+        ),
         alt=alt or "Distance between the parameters against the training step.",
     )
 

@@ -1,4 +1,4 @@
-"""The figures of interconnects: bandwidths of links, published bus bandwidths, the fabric."""
+"""The figures of interconnects: bandwidths of links, bus bandwidths, NCCL's choices, the fabric."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import style
-from .lines import line, look
+from .lines import line, look, points
 from .trace import marker
 
 KINDS = {
@@ -19,6 +19,8 @@ KINDS = {
 BAR, FRAME = 26, 120  # pixels
 TICKS = [0.1, 1, 10, 100, 1000]  # GB/s
 NODES = [2, 8, 32, 128, 512]
+ALGORITHMS = {"ring": "circle", "tree": "triangle-up", "NVLS": "square", "NVLS tree": "star"}
+SIZES = {2**12: "4 KiB", 2**17: "128 KiB", 2**22: "4 MiB", 2**27: "128 MiB", 2**32: "4 GiB"}
 
 
 def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
@@ -64,6 +66,41 @@ def bus_bandwidths(rows: Mapping[str, tuple[float, float, float]], *, alt: str =
         y=style.axis(autorange="reversed", tickfont={"size": 10}),
         alt=alt or "Published bus bandwidths beside what the wiring lets one expect.",
         height=FRAME + BAR * len(rows),
+    )
+
+
+def choices(
+    sizes: Sequence[float],
+    lines: Mapping[str, Sequence[tuple[str, float]]],
+    printed: Mapping[str, float],
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Draw what a library takes at each of `sizes` and the bus bandwidth that it expects.
+
+    sizes: of the buffer in bytes. lines: machine -> at each size "algorithm, protocol" and bytes/s.
+    printed: machine -> the bytes/s that others measured for the longest buffers.
+    """
+    traces = []
+    for i, (name, each) in enumerate(lines.items()):
+        trace = line(sizes, [rate / 1e9 for _, rate in each], name, *look(i))
+        symbols = [ALGORITHMS[way.partition(",")[0]] for way, _ in each]
+        trace.update(mode="lines+markers", marker={"symbol": symbols, "size": 9})
+        hover = "%{text}: %{y:.3g} GB/s<extra></extra>"
+        trace.update(text=[way for way, _ in each], hovertemplate=hover)
+        traces.append(trace)
+    for name, symbol in ALGORITHMS.items():
+        look_alike = {"symbol": symbol, "size": 9, "color": style.GREY}
+        traces.append(go.Scatter(x=[None], y=[None], name=name, mode="markers", marker=look_alike))
+    rates = [rate / 1e9 for rate in printed.values()]
+    told = points([sizes[-1]] * len(rates), rates, "printed", style.COLOR["measured"], "measured")
+    hover = "%{text} printed %{y:.3g} GB/s<extra></extra>"
+    told.update(text=list(printed), hovertemplate=hover)
+    return style.figure(
+        [*traces, told],
+        x=style.axis("buffer", type="log", tickvals=list(SIZES), ticktext=list(SIZES.values())),
+        y=style.axis("bus bandwidth (GB/s)", rangemode="tozero"),
+        alt=alt or "The bus bandwidth that NCCL expects by size, with the algorithm that it takes.",
     )
 
 

@@ -13,7 +13,8 @@ def claims(chapter: str, rows: Sequence[Sequence[Any]]) -> HTML:
     """Show rows of `shardlab.measured.proofs`, with the test below its claim."""
     (first, *names, _), *body = rows
     shown = [[_claim(claim, test), *values] for claim, *values, test in body]
-    return _folded(chapter, [table([[first, *names], *shown])], unfolded=True)
+    caption = "Claims, each with the test that proves it"
+    return _folded(chapter, [table([[first, *names], *shown], caption)], unfolded=True)
 
 
 def bench(title: str, tables: Mapping[str, Sequence[Sequence[Any]]]) -> HTML:

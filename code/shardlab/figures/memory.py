@@ -16,6 +16,7 @@ PARTS = {  # colour and pattern of each part of what a rank holds, in the order 
     "activations": trace.marker(style.COLOR["activations"], "."),
     "logits": trace.marker(style.COLOR["logits"], "|"),
     "buffers": trace.marker(style.COLOR["buffers"], "\\"),
+    "overhead": trace.marker(style.COLOR["overhead"], "-"),
 }
 COUNTS = {"predicted": "", "counted": "/"}  # patterns
 UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
@@ -40,6 +41,39 @@ def by_part(
         height=FRAME + BAR * max(len(ranks), 2),
         barmode="stack",
         shapes=[] if capacity is None else [limit(capacity / UNITS[unit])],
+    )
+
+
+BELOW = {"xaxis": "x2", "yaxis": "y2", "legend": "legend2"}  # bars below the memory
+
+
+def above_time(
+    held: Mapping[str, Mapping[str, float]],
+    below: Sequence[Any],
+    capacity: float,
+    *,
+    title: str,
+    alt: str,
+) -> go.Figure:
+    """Draw a rank's memory beside its chip's capacity, above bars of time.
+
+    held: label -> part -> bytes. below: traces with the axes and the legend of BELOW; title: of
+    their axis.
+    """
+    widest = 1.03 * max([1.3 * capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
+    legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
+    return style.figure(
+        [*stacked(held), limit_in_legend(), *below],
+        x=style.axis("memory of a rank (GB)", range=[0, widest], anchor="y"),
+        y=style.axis(autorange="reversed", domain=[0.62, 1]),
+        xaxis2=style.axis(title, anchor="y2"),
+        yaxis2=style.axis(autorange="reversed", domain=[0, 0.34], anchor="x2"),
+        shapes=[limit(capacity / 1e9, yref="y domain")],
+        legend={**legend, "y": 1.02},
+        legend2={**legend, "y": 0.36},
+        alt=alt,
+        height=490,
+        barmode="stack",
     )
 
 

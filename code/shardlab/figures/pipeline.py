@@ -228,7 +228,7 @@ def _bars(events: Sequence[Event], start: float = 0.0, scale: float = 1.0) -> li
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
-                "textfont": {"color": "white", "size": 11},
+                "textfont": {"size": 11},
                 "customdata": [event.op.lstrip("&") for event in mine],
                 "hovertemplate": (
                     "stage %{y}: %{customdata}, %{x:.3g} from %{base:.3g}<extra></extra>"

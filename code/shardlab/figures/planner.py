@@ -14,7 +14,7 @@ PARTS = {  # of a step, as `Step.summary` has them
     "norms, embedding, head": trace.marker(style.COLOR["compute"], "x"),
     "recomputation": trace.marker(style.PURPLE, "\\"),
     "update": trace.marker(style.COLOR["optimizer"], ""),
-    "tensor and context parallel": trace.marker(style.COLOR["communicate"], ""),
+    "tensor, context, experts": trace.marker(style.COLOR["communicate"], ""),
     "data parallel and ZeRO": trace.marker(style.COLOR["communicate"], "/"),
     "waiting for stages": trace.marker(style.COLOR["idle"], trace.PATTERNS["waiting"]),
 }

@@ -7,6 +7,8 @@ import plotly.graph_objects as go
 from . import style
 from .lines import line, look
 
+RATES = [10, 20, 50, 100, 200, 500, 1000]  # 10**12 FLOP/s
+TIMES = [1, 1.5, 2, 3, 4, 6, 8, 10]
 SYMBOLS = (
     "circle",
     "diamond",
@@ -63,8 +65,8 @@ def predicted_and_published(
         )
     return style.figure(
         traces,
-        x=style.axis("measured (10<sup>12</sup> FLOP/s per GPU)", type="log"),
-        y=style.axis("predicted", type="log"),
+        x=style.axis("measured (10<sup>12</sup> FLOP/s per GPU)", type="log", tickvals=RATES),
+        y=style.axis("predicted", type="log", tickvals=RATES),
         alt=alt
         or "Predicted FLOP/s per GPU against published ones, on the line where both are equal.",
         height=520,
@@ -123,6 +125,43 @@ def residuals(
     )
 
 
+def rankings(
+    sweeps: Mapping[str, Sequence[tuple[float, float]]],
+    names: Mapping[str, Sequence[str]],
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Draw each sweep as a line: sweep -> how many times as long as its best, measured, predicted.
+
+    names: sweep -> what was run. A line that rises all the way has the order that was measured.
+    """
+    every = [max(pair) for pairs in sweeps.values() for pair in pairs]
+    ends = [1, 1.05 * max(every)]
+    traces = [line(ends, ends, "equal", style.COLOR["ideal"], "dot")]
+    for index, (sweep, pairs) in enumerate(sweeps.items()):
+        ordered = sorted(zip(pairs, names[sweep], strict=True))
+        color, dash = look(index)
+        traces.append(
+            go.Scatter(
+                x=[measured for (measured, _), _ in ordered],
+                y=[predicted for (_, predicted), _ in ordered],
+                text=[name for _, name in ordered],
+                name=sweep,
+                mode="lines+markers",
+                line={"color": color, "dash": dash, "width": 1.5},
+                marker={"color": color, "symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9},
+                hovertemplate="%{text}<br>measured %{x:.2f}, predicted %{y:.2f}<extra></extra>",
+            )
+        )
+    return style.figure(
+        traces,
+        x=style.axis("measured: times as long as the sweep's best", type="log", tickvals=TIMES),
+        y=style.axis("predicted", type="log", tickvals=TIMES),
+        alt=alt or "Layouts of each sweep in order of their measured time, against the predicted.",
+        height=480,
+    )
+
+
 def residual_bars(errors: Mapping[str, float], *, alt: str = "") -> go.Figure:
     """Draw the errors of one table: name of a row -> share."""
     bar = go.Bar(
@@ -151,14 +190,14 @@ def products(
 ) -> go.Figure:
     """Draw the share of its peak that a GPU reaches: name -> share for each of `sizes`.
 
-    title: the name of the size, for the axis.
+    title: the name of the size, for the axis, which names the powers of two.
     """
     return style.figure(
         [
             line(sizes, [100 * share for share in each], name, *look(i))
             for i, (name, each) in enumerate(shares.items())
         ],
-        x=style.axis(title, type="log"),
+        x=style.axis(title, type="log", tickvals=[n for n in sizes if not n & (n - 1)]),
         y=style.axis("share of the peak (%)", rangemode="tozero"),
         alt=alt
         or "The share of its peak that a GPU reaches in products of matrices, against their size.",

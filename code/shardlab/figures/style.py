@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 BLUE, ORANGE, GREEN = "#2E75F3", "#CE8117", "#3D7B70"
 PURPLE, RED, OLIVE = "#964CB7", "#E51945", "#657020"
-GREY = "#8A8F98"
+GREY, TEAL = "#8A8F98", "#2A8FA8"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, OLIVE, GREY)
 
 # One meaning, one colour, in every chapter.
@@ -29,6 +29,7 @@ COLOR: Mapping[str, str] = {
     "activations": PURPLE,
     "logits": OLIVE,
     "buffers": GREY,
+    "overhead": TEAL,
     "predicted": PURPLE,
     "counted": GREEN,
     "measured": ORANGE,
@@ -39,13 +40,34 @@ SYMBOL: Mapping[str, str] = {"predicted": "circle-open", "counted": "square", "m
 
 HEIGHT = 360  # pixels; a phone shows the figure and its sliders at once
 FONT_SIZE = 13
+POWER = 1.25  # how much larger than other labels plotly writes powers of ten
 TEXT = "#757575"  # readable on white and on black; the built page puts the theme's own colour here
 GRID = "rgba(128, 128, 128, 0.3)"
 
 
+BRIGHT = 0.1791  # luminance at which black and white have the same contrast
+
+
+def ink(fill: str) -> str:
+    """Choose white or black for words on `fill`, "#rrggbb"."""
+    channels = [int(fill[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [((c + 0.055) / 1.055) ** 2.4 for c in channels]  # WCAG 2.1; almost black differs
+    light = sum(c * weight for c, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+    return "black" if light > BRIGHT else "white"
+
+
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
-    """Make an axis with room for its labels; options: plotly's own (type="log", …)."""
-    look = {"gridcolor": GRID, "linecolor": GRID, "zerolinecolor": GRID, "automargin": True}
+    """Make an axis with room for its labels; options: plotly's own (type="log", …).
+
+    Errors: ValueError for a logarithmic axis that leaves its ticks to plotly, which labels them
+    "3 4 5 6 7 8 9 1000 2 3".
+    """
+    if options.get("type") == "log" and not {"tickvals", "dtick"} & {*options}:
+        raise ValueError(f"the logarithmic axis {title!r} has no ticks; give tickvals or dtick")
+    look: dict[str, Any] = {"gridcolor": GRID, "linecolor": GRID, "zerolinecolor": GRID}
+    look["automargin"] = True
+    if options.get("exponentformat") == "power":
+        look["tickfont"] = {"size": FONT_SIZE / POWER}
     return {**look, "title": {"text": title, "standoff": 8, "font": {"size": FONT_SIZE}}, **options}
 
 

@@ -2,25 +2,32 @@
 
 import html
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from IPython.display import HTML
 
+NUMBER = re.compile(r"(?P<whole>[-+]?[\d,]+)(\.(?P<fraction>\d+))?(?P<unit>( ?%)?)")
 SMALL = -3  # powers of ten below which a number is written as 1.234e-05
 
 
 def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
-    """Show rows of cells as a table, the first row as its header; a cell may be HTML itself."""
+    """Show rows of cells as a table, the first row as its header; a cell may be HTML itself.
+
+    A column of numbers ends at the right, its decimal points below each other.
+    """
     header, *body = rows
+    texts = [[x.data if isinstance(x, HTML) else cell(x) for x in row] for row in body]
+    looks = [_look([row[at] for row in texts if at < len(row)]) for at in range(len(header))]
     lines = [f"<caption>{html.escape(caption)}</caption>" if caption else ""]
-    lines += [
-        "<thead><tr>",
-        *(f'<th scope="col">{html.escape(str(name))}</th>' for name in header),
-        "</tr></thead>",
-    ]
-    lines += ["<tbody>", *("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in body), "</tbody>"]
-    return HTML('<table class="table numbers">' + "".join(lines) + "</table>")
+    names = zip(header, looks, strict=True)
+    lines += ["<thead><tr>", *(_head(name, look is not None) for name, look in names)]
+    lines += ["</tr></thead><tbody>"]
+    for row, written in zip(body, texts, strict=True):
+        cells = zip(row, written, looks, strict=False)
+        lines.append("<tr>" + "".join(_cell(*each) for each in cells) + "</tr>")
+    return HTML('<table class="table numbers">' + "".join([*lines, "</tbody></table>"]))
 
 
 def cell(x: Any) -> str:
@@ -38,11 +45,28 @@ def breakable(text: str) -> str:
     return html.escape(text).replace("_", "_<wbr>").replace("::", "<wbr>::")
 
 
-def _cell(x: Any) -> str:
-    style = (
-        "text-align: right; white-space: nowrap"
-        if isinstance(x, int | float)
-        else "text-align: left"
-    )
-    text = x.data if isinstance(x, HTML) else breakable(cell(x))
-    return f'<td style="{style}">{text}</td>'
+def _look(column: Sequence[str]) -> int | None:
+    """Return the most digits behind a point in a column, None if fewer than half are numbers."""
+    found = [match for text in column if (match := NUMBER.fullmatch(text))]
+    if 2 * len(found) < max(1, sum(map(bool, column))):
+        return None
+    return max((len(match["fraction"] or "") for match in found), default=0)
+
+
+def _head(name: Any, right: bool) -> str:
+    style = ' style="text-align: right"' if right else ""
+    return f'<th scope="col"{style}>{html.escape(str(name))}</th>'
+
+
+def _cell(x: Any, text: str, most: int | None) -> str:
+    """Write a cell; a number with fewer digits than `most` is followed by digits not shown."""
+    shown = text if isinstance(x, HTML) else breakable(text)
+    if most is None:
+        return f'<td style="text-align: left">{shown}</td>'
+    if match := NUMBER.fullmatch(text):
+        fraction = match["fraction"] or ""
+        missing = ("" if fraction or not most else ".") + "0" * (most - len(fraction))
+        hidden = f'<span style="visibility: hidden">{missing}</span>' if missing else ""
+        shown = f"{match['whole']}{'.' * bool(fraction)}{fraction}{hidden}{match['unit']}"
+        return f'<td style="text-align: right; white-space: nowrap">{shown}</td>'
+    return f'<td style="text-align: right">{shown}</td>'

@@ -41,6 +41,7 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
     hidden_size = matrices["q"].shape[1]
     drawn: dict[str, list[Box]] = {}
     numbers: list[tuple[float, float, str]] = []
+    inks: list[str] = []
     for name, (left, top) in places.items():
         cut = matrices[name]
         for rank in range(0, cut.ranks, cut.holders):
@@ -49,11 +50,12 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
             if _has_number(cut) and min(box.width, box.height) >= READABLE * hidden_size:
                 middle = box.left + box.width / 2
                 numbers.append((middle, box.top - box.height / 2, str(rank)))
+                inks.append(style.ink(_look(_owner(cut, rank))["color"]))
     names = [(left, top, name) for name, (left, top) in places.items()]
     lowest = min(top - matrices[name].shape[1] for name, (_, top) in places.items())
     texts = [
-        _texts(numbers, "middle center", 11, "white"),
-        _texts(names, "top right", 13, style.TEXT),
+        _texts(numbers, "middle center", {"size": 11, "color": inks}),
+        _texts(names, "top right", {"size": 13}),
     ]
     return style.figure(
         [*(_area(name, drawn[name]) for name in _in_order(drawn)), *texts],
@@ -183,8 +185,7 @@ def _in_order(drawn: Mapping[str, Any]) -> list[str]:
 
 def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
     x, y = corners(boxes)
-    named = {OTHERS: (style.GREY, ""), COPIED: (style.GREY, "x")}
-    color, shape = named[name] if name in named else RANKS[int(name.split()[1])]
+    look = _look(name)
     border = 0 if name == COPIED else 0.6  # copied pieces are too narrow for one
     return go.Scatter(
         x=x,
@@ -192,16 +193,22 @@ def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
         name=name,
         mode="lines",
         fill="toself",
-        fillcolor=color,
-        fillpattern=trace.marker(color, shape)["pattern"],
+        fillcolor=look["color"],
+        fillpattern=look["pattern"],
         line={"color": "white", "width": border},
         hoveron="fills",
         hoverinfo="name",
     )
 
 
+def _look(name: str) -> dict[str, Any]:
+    named = {OTHERS: (style.GREY, ""), COPIED: (style.GREY, "x")}
+    color, shape = named[name] if name in named else RANKS[int(name.split()[1])]
+    return trace.legible(trace.marker(color, shape))
+
+
 def _texts(
-    places: Sequence[tuple[float, float, str]], position: str, size: int, color: str
+    places: Sequence[tuple[float, float, str]], position: str, font: Mapping[str, Any]
 ) -> go.Scatter:
     return go.Scatter(
         x=[x for x, _, _ in places],
@@ -209,7 +216,7 @@ def _texts(
         text=[text for _, _, text in places],
         mode="text",
         textposition=position,
-        textfont={"size": size, "color": color},
+        textfont=font,
         showlegend=False,
         hoverinfo="skip",
         cliponaxis=False,

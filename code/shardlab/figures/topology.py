@@ -178,7 +178,7 @@ def _markers(
         "x": [places[part][0] for part in parts],
         "y": [places[part][1] for part in parts],
         "text": list(text),
-        "textfont": {"size": 11, "color": "black" if text[0].isdigit() else style.TEXT},
+        "textfont": {"size": 11, **({"color": "black"} if text[0].isdigit() else {})},
         "hovertext": list(parts),
         "hoverinfo": "text",
         "marker": look,

@@ -76,6 +76,13 @@ def marker(color: str, shape: str) -> dict[str, Any]:
     return {"color": color, "pattern": marks, "line": {"width": 1, "color": style.GRID}}
 
 
+def legible(look: dict[str, Any]) -> dict[str, Any]:
+    """Return a look for areas with words in `style.ink`: its marks move away from the ink."""
+    black = "rgba(0, 0, 0, 0.3)"
+    marks = black if style.ink(look["color"]) == "white" else look["pattern"]["fgcolor"]
+    return {**look, "pattern": {**look["pattern"], "fgcolor": marks}}
+
+
 def _shapes(ops: list[tuple[str, str]]) -> list[str]:
     shapes: list[str] = []
     for kind, op in ops:
