@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import shardlab_plotly
 from docutils import nodes
 from pybtex.plugin import find_plugin, register_plugin
 from shardlab_notebooks import notebook, written
@@ -22,21 +24,23 @@ from sphinx.util import logging
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 EXPLORERS = ROOT / "code" / "shardlab" / "explorers"
+COLAB = re.compile(r"blob/[^/]+$")
 PUNCTUATION = re.compile(r"[.,;:!?)]+")
-# The search page fetches the pages it found to show a line of each; from disk a browser does not allow that.
-SEARCH_FROM_DISK = 'if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;'
+# Sphinx would fetch the pages it found to show a line of each, over http only; search.js has its own excerpts.
+SEARCH = "DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;"
 
 
 def add_scripts(app: Sphinx, config: Config) -> None:
-    """Copy plotly.js and the needed part of MathJax out of their wheels, beside the explorers' own files."""
+    """Put plotly.js, the needed part of MathJax and the text face beside the explorers' own files."""
     config.nb_ipywidgets_js = {}  # else a page with a widget loads scripts from other hosts
     static = Path(app.outdir).parent / ".shardlab_static"
     shutil.rmtree(static, ignore_errors=True)
     (static / "shardlab").mkdir(parents=True)
-    plotly = wheel_file("plotly", "package_data/plotly.min.js")
-    ours = HERE / "book.css", HERE / "download.js", *EXPLORERS.glob("*.js"), *EXPLORERS.glob("*.css")
-    for path in (*ours, plotly):
+    ours = [folder.glob(f"*.{kind}") for folder in (HERE, EXPLORERS) for kind in ("js", "css")]
+    for path in itertools.chain(HERE.glob("fonts/*"), *ours):
         shutil.copy(path, static / "shardlab")
+    plotly = shardlab_plotly.script(Path(app.outdir).parent / ".plotly")
+    shutil.copy(plotly, static / "shardlab" / "plotly.min.js")
     mathjax = wheel_file("sphinx-mathjax-offline", "static/mathjax")
     (static / "mathjax").mkdir()
     shutil.copy(mathjax / "tex-chtml.js", static / "mathjax")
@@ -48,9 +52,11 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     app.add_css_file("shardlab/guess.css")
     app.add_css_file("shardlab/book.css", priority=900)  # after the theme's own
     app.add_js_file("shardlab/explorer.js", defer="defer")
+    app.add_js_file("shardlab/access.js", defer="defer")
     app.add_js_file("shardlab/download.js", defer="defer")
+    app.add_js_file("shardlab/find.js", defer="defer")
     app.add_js_file("shardlab/guess.js", defer="defer")
-    app.add_js_file(None, body=SEARCH_FROM_DISK)
+    app.add_js_file(None, body=SEARCH)
 
 
 def wheel_file(package: str, path: str) -> Path:
@@ -125,8 +131,10 @@ def write_notebook(app: Sphinx, page: str, _: str, context: dict[str, Any], __: 
     for button in groups["download-buttons"]:
         if button["label"] == "download-notebook-button":
             button["url"] = f"{context['pathto']('_sources', 1)}/{Path(page).parent}/{name}"
-    for button in groups.get("launch-buttons", []):
-        button["url"] = button["url"].replace(f"/{page}.md", f"/notebooks/{name}")
+    for button in groups.get("launch-buttons", []):  # Binder makes the notebooks; Colab finds them on a branch
+        root = button["url"].rpartition(f"/{page}.md")[0]
+        folder = COLAB.sub("blob/notebooks", root) if COLAB.search(root) else f"{root}/notebooks"
+        button["url"] = f"{folder}/{name}"
 
 
 def drop_repeated_scripts(app: Sphinx, page: str, _: str, context: dict[str, Any], __: Any) -> None:
@@ -155,8 +163,12 @@ class Labels(find_plugin("pybtex.style.labels", "alpha")):  # type: ignore[misc]
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; the priorities put it before myst-nb and around the theme."""
     register_plugin("pybtex.style.labels", "alpha", Labels, force=True)
+    app.setup_extension("shardlab_access")
     app.setup_extension("shardlab_execution")
     app.setup_extension("shardlab_reading")
+    app.setup_extension("shardlab_reference")
+    app.setup_extension("shardlab_search")
+    app.setup_extension("shardlab_tables")
     app.add_transform(Captions)
     app.add_transform(Punctuation)
     app.connect("config-inited", add_scripts, priority=100)

@@ -165,6 +165,7 @@ DIRECTIVES: dict[str, Callable[[str, dict[str, str], str, Place], str]] = {
     "literalinclude": literalinclude,
     "margin": admonition,
     "note": lambda _, *rest: admonition("Note", *rest),
+    "table": lambda title, _, body, here: f"**{inline(title, here)}**\n\n{translate(body, here).strip()}",
     "tip": lambda _, *rest: admonition("Tip", *rest),
     "warning": lambda _, *rest: admonition("Warning", *rest),
 }

@@ -23,7 +23,7 @@ COMPOUND = re.compile(r"[^\W\d_]+(?:[-_][^\W\d_]+)+")
 def prose(document: nodes.document) -> Iterator[str]:
     """The text of titles, paragraphs and terms, without what cells show and without the settings of the page."""
     for node in document.findall(nodes.TextElement):
-        if isinstance(node, nodes.title | nodes.paragraph | nodes.term) and not _aside(node):
+        if isinstance(node, nodes.title | nodes.paragraph | nodes.term) and not aside(node):
             yield node.astext()
 
 
@@ -59,7 +59,7 @@ class SearchWords(SphinxTransform):
             self.document.insert(0, nodes.meta(name="keywords", lang="en", content=", ".join(sorted(found))))
 
 
-def _aside(node: nodes.Node | None) -> bool:
+def aside(node: nodes.Node | None) -> bool:
     """Inside a cell, or in the settings at the top of the file."""
     while node is not None:
         if isinstance(node, nodes.field | nodes.docinfo) or "nb_element" in getattr(node, "attributes", ()):

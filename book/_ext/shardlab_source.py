@@ -25,8 +25,8 @@ class Book:
 
     @functools.cached_property
     def names(self) -> dict[str, str]:
-        """Page -> file name of its notebook: `book/memory` -> `01_memory.ipynb`."""
-        pages = parse_toc_yaml(self.root / "_toc.yml")
+        """Page -> file name of its notebook: `book/memory` -> `01_memory.ipynb`. The reference has none."""
+        pages = [page for page in parse_toc_yaml(self.root / "_toc.yml") if Path(page).parent.name != "reference"]
         return {page: f"{number:02}_{Path(page).name}.ipynb" for number, page in enumerate(pages)}
 
     @functools.cached_property

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))  # the tools are scripts: they find each other by their names
+sys.path[:0] = str(ROOT / "tools"), str(ROOT / "book" / "_ext")  # scripts and extensions find each other by their names
 
 
 def unavailable(reason: str) -> None:
@@ -27,15 +27,19 @@ def unavailable(reason: str) -> None:
 
 @pytest.fixture(scope="module")  # a session's browser would keep its event loop running in everybody's tests
 def browser() -> Iterator[Any]:
-    """The browser of the tools."""
+    """The browser of the tools; with SHARDLAB_BROWSER=firefox the one that `playwright install firefox` fetches."""
     try:
         import chromium
-        from playwright.sync_api import Error
+        from playwright.sync_api import Error, sync_playwright
     except ImportError:
         unavailable("playwright is not installed")
     with contextlib.ExitStack() as until_the_end:
         try:
-            started = until_the_end.enter_context(chromium.started())
+            if os.environ.get("SHARDLAB_BROWSER") == "firefox":
+                started = until_the_end.enter_context(sync_playwright()).firefox.launch()
+                until_the_end.callback(started.close)
+            else:
+                started = until_the_end.enter_context(chromium.started())
         except Error as error:
             unavailable(f"no browser: {error}")
         yield started

@@ -13,7 +13,7 @@ import pytest
 
 from shardlab.costs.compute.time_to_train import TimeToTrain
 from shardlab.costs.data_parallel import DataParallelRun
-from shardlab.costs.facts import hardware, nodes, recipes
+from shardlab.costs.facts import fabrics, hardware, nodes, recipes
 from shardlab.costs.memory.offload import Swap
 from shardlab.costs.step import kernels
 from shardlab.costs.tensor_parallel import TensorParallelRun
@@ -44,7 +44,7 @@ def tables(page: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_all_hardware_stands_in_the_tables_with_a_link_to_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     text = tables("hardware.md", monkeypatch)
-    for name in [*hardware.CHIPS, *hardware.LINKS, *nodes.NODES]:
+    for name in [*hardware.CHIPS, *hardware.LINKS, *nodes.NODES, fabrics.LLAMA_3.name]:
         assert re.search(rf'<a [^>]*href="https://[^"]*">{re.escape(html.escape(name))}</a>', text), name
     for name in [*hardware.CHIPS, *nodes.NODES]:  # and once more, with the whole source
         assert re.search(rf"<td[^>]*>{re.escape(html.escape(name))}</td><td[^>]*><a ", text), name

@@ -133,7 +133,7 @@ def test_a_page_runs_again_only_when_something_it_depends_on_changed(book: Path,
     assert len(list((book / "_build" / ".jupyter_cache").iterdir())) == 1  # the stale cache is gone
 
 
-def test_a_button_opens_the_page_on_binder_once_the_project_has_an_address(book: Path, page: str) -> None:
+def test_buttons_open_the_page_on_binder_and_colab_once_the_project_has_an_address(book: Path, page: str) -> None:
     """And not before. The downloaded notebook stays without outputs."""
     assert "mybinder.org" not in page
     settings = (book / "_config.yml").read_text()
@@ -141,7 +141,9 @@ def test_a_button_opens_the_page_on_binder_once_the_project_has_an_address(book:
     write_page(book, *CELLS)
     build_book(book)
     address = "https://mybinder.org/v2/gh/OWNER/NAME/main?urlpath=lab/tree/notebooks/00_page.ipynb"
-    assert address in (book / "_build" / "html" / "book" / "page.html").read_text()
+    built = (book / "_build" / "html" / "book" / "page.html").read_text()
+    assert address in built
+    assert "https://colab.research.google.com/github/OWNER/NAME/blob/notebooks/00_page.ipynb" in built
     (downloaded,) = (book / "_build" / "html" / "_sources").rglob("*.ipynb")
     assert downloaded.name == "00_page.ipynb"
     assert '"outputs": []' in downloaded.read_text()

@@ -25,7 +25,8 @@ from shardlab.explorers.explorer import Explorer
 from .conftest import ROOT
 
 CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text())
-PAGES = [CONTENTS["root"], *(entry["file"] for part in CONTENTS["parts"] for entry in part["chapters"])]
+LISTED = [CONTENTS["root"], *(entry["file"] for part in CONTENTS["parts"] for entry in part["chapters"])]
+PAGES = [name for name in LISTED if not name.startswith("book/reference/")]  # see test_reference.py
 EVERY_PAGE = pytest.mark.parametrize("page_name", PAGES, scope="module")
 SIZES = {"screen": (1280, 900), "phone": (390, 844)}
 TIMEOUT = 60_000  # milliseconds; a busy machine takes its time
@@ -250,6 +251,26 @@ def test_the_search_finds_what_a_reader_types(browser: Any, site: Path) -> None:
             assert not missing, query
 
 
+FIRST = {"all-reduce": "book/collectives", "allreduce": "book/collectives", "pipeline": "book/pipeline"}
+
+
+@pytest.mark.parametrize("way", ["file", "http"])
+def test_the_search_leads_to_a_section_and_marks_the_words_there(
+    browser: Any, site: Path, served: str, way: str
+) -> None:
+    home = site.as_uri() if way == "file" else served
+    for query, page_name in FIRST.items():
+        with opened(browser, home, f"search.html?q={query}") as tab:
+            first = tab.locator("ul.search li a").first
+            first.wait_for()
+            assert f"{page_name}.html" in first.get_attribute("href")
+            assert first.locator("mark").count() > 0
+            first.click()
+            tab.locator("article mark").first.wait_for()
+    with opened(browser, home, "search.html?q=배치") as tab:
+        tab.locator("ul.search li a[href*='glossary.html']").first.wait_for()
+
+
 def test_chapters_say_how_long_they_take(site: Path) -> None:
     for chapter in exercises.CHAPTERS:
         minutes = reading.minutes(ROOT / "book" / f"{chapter}.md")
@@ -324,7 +345,7 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
 
 
 @EVERY_PAGE
-def test_a_page_that_was_never_scrolled_prints(visit: Visit) -> None:
+def test_a_page_printed_at_once_tells_everything(visit: Visit) -> None:
     assert visit.mute == 0
 
 
@@ -332,9 +353,38 @@ PRINT = """() => {
     dispatchEvent(new Event("beforeprint"));
     const tells = (block) => "state" in block.dataset || block.querySelector("details").open;
     const mute = [...document.querySelectorAll(".explorer")].filter((block) => !tells(block)).length;
+    dispatchEvent(new Event("afterprint"));
     for (const details of document.querySelectorAll(".explorer details")) details.open = false;
     return mute;
 }"""
+
+
+@EVERY_PAGE
+def test_a_page_just_opened_prints_all_figures_in_light_colours(browser: Any, site: Path, page_name: str) -> None:
+    with opened(browser, site.as_uri(), f"{page_name}.html", color_scheme="dark") as tab:
+        tab.evaluate("() => { window.print = () => { dispatchEvent(new Event('beforeprint')); window.seen = true; }; }")
+        tab.keyboard.press("Control+p")
+        tab.wait_for_function("window.seen")
+        assert [block for block in explorers(tab) if not block.get_attribute("data-state")] == []
+        assert {fill for fill, ratio in axis_contrasts(tab)} <= {tab.evaluate(f"({TEXT_COLOUR})()")}
+        assert tab.evaluate("document.documentElement.dataset.theme") == "light"
+        tab.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+TEXT_COLOUR = "() => getComputedStyle(document.querySelector('article')).color"
+
+
+@EVERY_PAGE
+def test_the_figures_of_a_page_load_when_they_come_near_or_the_reader_has_time(
+    browser: Any, site: Path, page_name: str
+) -> None:
+    """On a phone nothing loads that nobody looks at; plotly.js is there before the first figure is."""
+    with opened(browser, site.as_uri(), f"{page_name}.html", "phone", has_touch=True, is_mobile=True) as tab:
+        tab.wait_for_load_state("load")
+        far = "document.querySelector('.explorer-plot')?.getBoundingClientRect().top > innerHeight + 700"
+        if tab.evaluate(far):
+            assert not tab.evaluate("'Plotly' in window")
 
 
 @EVERY_PAGE
@@ -367,9 +417,10 @@ def test_the_page_shows_what_python_computes(tab: Any, looks: dict[str, dict[int
         for index, look in looks[made.name].items():
             computed = json.loads(json.dumps(made.view(**states[index]).plain()))
             assert kept[index] == computed
-            assert look.data == computed["figure"]["data"]
+            assert look.data == [{key: each.get(key) for key in KINDS} for each in computed["figure"]["data"]]
 
 
+KINDS = "type", "name", "x", "y"  # of a trace: its colours are the page's
 FIND = "async (block, state) => { const explorer = shardlab.explorers.find((other) => other.block === block);"
 KEPT = (
     FIND
@@ -399,7 +450,8 @@ DRAWN_DATA = (
         state = Math.floor(state / control.values.length);
     }
     await explorer.draw();
-    return explorer.plot.data;
+    const { length } = (await explorer.view(explorer.index())).figure.data;  // what follows is for the legend alone
+    return explorer.plot.data.slice(0, length).map(({ type, name, x, y }) => ({ type, name, x, y }));
 }"""
 )
 
@@ -409,6 +461,44 @@ RESET = (
     + """
     for (const control of explorer.controls) control.at = Number(control.input.dataset.at);
     if (Number(block.dataset.state) !== explorer.index()) await explorer.draw();
+}"""
+)
+
+
+@EVERY_PAGE
+def test_an_explorer_is_calm(tab: Any, phone: Any) -> None:
+    """Labels stand on one line, and whatever a control does moves neither the figure nor what follows the sentence."""
+    for block in [*with_controls(tab), *with_controls(phone)]:
+        name = block.get_attribute("data-explorer")
+        assert block.evaluate(BROKEN_LABELS) == [], name
+        assert block.evaluate(PLACES) == {"tops": 1, "heights": 1}, name
+    for block in with_controls(phone):
+        assert block.evaluate(REACH) <= SIZES["phone"][1], block.get_attribute("data-explorer")
+
+
+BROKEN_LABELS = """(block) => {
+    const lines = (label) => { const range = document.createRange(); range.selectNodeContents(label); return range; };
+    return [...block.querySelectorAll("label")].filter((label) => lines(label).getClientRects().length > 1)
+        .map((label) => label.textContent);
+}"""
+REACH = """(block) => block.querySelector(".explorer-plot").getBoundingClientRect().bottom
+    - block.querySelector(".explorer-control").getBoundingClientRect().top"""
+PLACES = (
+    FIND
+    + """
+    const tops = new Set(), heights = new Set();
+    for (const control of explorer.controls) {
+        const before = control.at;
+        for (let at = 0; at < control.values.length; at++) {
+            control.at = at;
+            await explorer.draw();
+            tops.add(Math.round(explorer.plot.getBoundingClientRect().top - block.getBoundingClientRect().top));
+            heights.add(explorer.sentence.offsetHeight);
+        }
+        control.at = before;
+    }
+    await explorer.draw();
+    return { tops: tops.size, heights: heights.size };
 }"""
 )
 
@@ -449,6 +539,35 @@ def step_through(tab: Any, block: Any, control: Any) -> int:
     text = control.get_attribute("aria-valuetext")
     assert text is None or text == json.loads(control.get_attribute("data-texts"))[-1]
     return len(seen)
+
+
+@EVERY_PAGE
+def test_a_reader_steps_through_time_or_plays_it(tab: Any) -> None:
+    """By keyboard alone; a reader who wants no motion has no button that starts one."""
+    for block in with_controls(tab):
+        buttons = block.query_selector_all(".explorer-steps button")
+        if not buttons:
+            continue
+        back, forward, play = buttons
+        slider = block.query_selector(".explorer-stepped input")
+        slider.fill("0")
+        for button, expected in ((forward, 1), (forward, 2), (back, 1), (back, 0), (back, 0)):
+            button.press("Enter")
+            assert slider.input_value() == str(expected)
+        play.press("Enter")
+        assert play.text_content() == "Pause"
+        tab.wait_for_function("slider => slider.value > 1", arg=slider)
+        play.press("Enter")
+        assert play.text_content() == "Play"
+        slider.fill(slider.get_attribute("max"))
+        play.press("Enter")  # from the beginning
+        assert slider.input_value() == "0"
+        slider.press("ArrowRight")
+        assert (play.text_content(), slider.input_value()) == ("Play", "1")
+        tab.emulate_media(reduced_motion="reduce")
+        assert not play.is_visible()
+        assert forward.is_visible()
+        tab.emulate_media(reduced_motion="no-preference")
 
 
 @EVERY_PAGE

@@ -6,6 +6,7 @@ import base64
 import os
 import struct
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,27 @@ def test_the_pdf_has_a_title_contents_and_all_pages_in_order(small: Path, tmp_pa
     assert [sheet.split()[-1] for sheet in rest] == ["3", "4", "5", "6", "7"]
     assert ["words of index" in rest[0], "words of b" in rest[1], "words of a" in rest[-1]] == [True] * 3
     assert "unfolded" in rest[LONG]
-    assert [entry.title for entry in book.outline] == ["Contents", "Page index", "Page b", "Page a"]
-    assert [book.get_destination_page_number(entry) for entry in book.outline] == [0, 2, 3, 6]
+    chapters = [entry for entry in book.outline if not isinstance(entry, list)]  # a list: the headings of a chapter
+    assert [entry.title for entry in chapters] == ["Contents", "Page index", "Page b", "Page a"]
+    assert [book.get_destination_page_number(entry) for entry in chapters] == [0, 2, 3, 6]
+
+
+def test_the_pdf_keeps_the_tags_of_every_page(small: Path, tmp_path: Path, browser: Any) -> None:
+    book = PdfReader(pdf.make(browser, small, tmp_path / "x.pdf", TOC, SETTINGS))
+    root = book.root_object["/StructTreeRoot"]
+    known = dict(pdf.numbered(root["/ParentTree"]))
+    for page in book.pages[2:]:  # the title and the contents have no tags
+        tags = [tag.get_object() for tag in known[page["/StructParents"]]]
+        assert {tag["/Pg"].indirect_reference for tag in tags} == {page.indirect_reference}
+    assert book.root_object["/MarkInfo"]["/Marked"]
+    firsts = [next(kids(tag, "/H1")) for tag in kids(root, "/Document")]
+    assert len(firsts) == len(list(pdf.contents(TOC)))
+
+
+def kids(tag: Any, kind: str) -> Iterator[Any]:
+    """The tags of a kind right below a tag."""
+    found = [kid.get_object() for kid in tag["/K"]]
+    return (kid for kid in found if kid["/S"] == kind)
 
 
 def test_the_pixels_of_a_drawing_are_those_of_its_svg(tmp_path: Path, browser: Any) -> None:

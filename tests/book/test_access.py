@@ -1,0 +1,139 @@
+"""The built pages for everybody: WCAG 2.1 AA as far as a program can tell, with axe-core in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .test_pages import EVERY_PAGE, SIZES, STAYS_INSIDE, draw_all, explorers, opened
+
+LIGHT, DARK, PHONE = ("screen", "light"), ("screen", "dark"), ("phone", "light")
+
+
+def looks(*of_page: tuple[str, str]) -> pytest.MarkDecorator:
+    """Every page in each of these looks."""
+    return pytest.mark.parametrize("look", of_page, ids=" ".join, scope="module")
+
+
+AUDIT = """async () => {
+    const rules = { "label-content-name-mismatch": { enabled: true } };  // WCAG 2.5.3, which axe leaves out by default
+    rules["empty-table-header"] = { enabled: false };  // no rule of WCAG; it takes a formula for nothing
+    const { violations } = await axe.run({ resultTypes: ["violations"], preload: false, rules });
+    return violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html}`));
+}"""
+# Words of a figure with a poor contrast to what lies behind their middle: the fill of the last area there, the marks
+# of its pattern, or the page.
+WORST = """(block) => {
+    const parse = (color) => { const p = color.match(/[\\d.]+/g).map(Number); return [...p.slice(0, 3), p[3] ?? 1]; };
+    const over = ([r, g, b, a], under) => [r, g, b].map((c, i) => a * c + (1 - a) * under[i]);
+    const light = (rgb) => rgb.map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+    const shade = (part) => Number(getComputedStyle(part).fillOpacity) * Number(getComputedStyle(part).opacity);
+    const page = parse(getComputedStyle(block).backgroundColor).slice(0, 3);
+    const filled = (path) => getComputedStyle(path).fill !== "none";
+    const areas = [...block.querySelectorAll(".main-svg path")].filter(filled);
+    const fills = (path, under) => {
+        const { fill } = getComputedStyle(path);
+        if (!fill.startsWith("url")) {
+            const [r, g, b, a] = parse(fill);
+            return [over([r, g, b, a * shade(path)], under)];
+        }
+        const pattern = document.getElementById(fill.match(/#([^")]+)/)[1]);
+        const colour = (part) => {
+            const look = getComputedStyle(part), way = look.stroke === "none" ? "fill" : "stroke";
+            const [r, g, b, a] = parse(look[way]);
+            return [r, g, b, a * look[`${way}Opacity`] * look.opacity];
+        };
+        return [...pattern.children].reduce((found, part) =>
+            [...found, over(colour(part), found.at(-1))], [under]).slice(1);
+    };
+    const clipped = (path, within) => {
+        const group = path.closest("[clip-path]");
+        if (!group) return false;
+        const shape = document.querySelector(group.getAttribute("clip-path").match(/#[^"')]+/)[0]);
+        const side = (name) => shape.firstElementChild[name].baseVal.value;
+        const [x, y, width, height] = ["x", "y", "width", "height"].map(side);
+        const point = within(group);
+        return point.x < x || point.x > x + width || point.y < y || point.y > y + height;
+    };
+    const behind = (text) => {
+        const box = text.getBoundingClientRect(), [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+        let found = [page];
+        for (const path of areas) {
+            if (path.compareDocumentPosition(text) & Node.DOCUMENT_POSITION_PRECEDING) continue;
+            const within = (part) => new DOMPoint(x, y).matrixTransform(part.getScreenCTM().inverse());
+            if (path.isPointInFill(within(path)) && !clipped(path, within)) found = fills(path, found[0]);
+        }
+        return found;
+    };
+    const shown = (text) => text.getClientRects().length && text.textContent.trim();
+    return [...block.querySelectorAll(".main-svg text")].filter(shown).map((text) => {
+        const ink = parse(getComputedStyle(text).fill).slice(0, 3);
+        return [text.textContent, Math.min(...behind(text).map((fill) => ratio(ink, fill)))];
+    }).filter(([, least]) => least < 4.5);
+}"""
+UNSEEN = """async () => {
+    const looks = (one) => { const s = getComputedStyle(one); return s.outlineStyle + s.outlineWidth + s.boxShadow; };
+    const reachable = [...document.querySelectorAll("a[href], button, summary, input, select, [tabindex='0']")]
+        .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.disabled);
+    const missing = [];
+    for (const one of reachable) {
+        const before = looks(one);
+        one.focus({ focusVisible: true, preventScroll: true });
+        if (document.activeElement === one && looks(one) === before) missing.push(one.outerHTML.slice(0, 120));
+        one.blur();
+    }
+    return missing;
+}"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The text of axe-core, which the wheel of axe-playwright-python carries."""
+    wheel = metadata.distribution("axe-playwright-python")
+    return Path(str(wheel.locate_file("axe_playwright_python/axe.min.js"))).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Any, site: Path, page_name: str, look: tuple[str, str]) -> Iterator[Any]:
+    """A page in one look, opened once for all tests of it: to open a page and draw it takes longer than to test it."""
+    size, theme = look
+    with opened(browser, site.as_uri(), f"{page_name}.html", size, color_scheme=theme) as shown:
+        draw_all(shown)
+        yield shown
+
+
+@looks(LIGHT, DARK, PHONE)
+@EVERY_PAGE
+def test_axe_finds_nothing(tab: Any, axe: str) -> None:
+    tab.evaluate(axe)
+    assert tab.evaluate(AUDIT) == []
+
+
+@looks(LIGHT, DARK)
+@EVERY_PAGE
+def test_words_in_figures_have_enough_contrast(tab: Any) -> None:
+    """4.5 to 1, WCAG 2.1, 1.4.3, against the fill behind each word, and the marks on it."""
+    for block in explorers(tab):
+        assert block.evaluate(WORST) == [], block.get_attribute("aria-label")
+
+
+@looks(LIGHT)
+@EVERY_PAGE
+def test_whatever_has_the_focus_shows_it(tab: Any) -> None:
+    assert tab.evaluate(UNSEEN) == []
+
+
+@looks(LIGHT)
+@EVERY_PAGE
+def test_at_four_hundred_percent_nothing_scrolls_sideways(tab: Any) -> None:
+    """A window of 1,280 pixels at 400 percent is 320 wide: WCAG 2.1, 1.4.10."""
+    tab.set_viewport_size({"width": 320, "height": 256})
+    tab.wait_for_function(STAYS_INSIDE, timeout=20_000)  # when its figures are drawn anew
+    width, height = SIZES["screen"]
+    tab.set_viewport_size({"width": width, "height": height})
