@@ -6,7 +6,13 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-CARRIED = ("book/*.md", "book/*.py", "bench/*.py", "bench/results/*.json")  # `shardlab.project` finds them
+CARRIED = (  # `shardlab.project` finds them
+    "book/*.md",
+    "book/reference/*.md",
+    "book/*.py",
+    "bench/*.py",
+    "bench/results/*.json",
+)
 
 
 class BuildWithData(build_py):

@@ -114,10 +114,11 @@ def seconds(name: str, start: Callable[[int], None], world_size: int) -> float:
 
 def start_up(world_size: int) -> dict[str, Any]:
     """One row of the results."""
-    taken: dict[str, list[float]] = {}
-    for _ in range(ROUNDS):
-        for name, start in contenders().items():
-            taken.setdefault(name, []).append(seconds(name, start, world_size))
+    known = contenders()
+    taken: dict[str, list[float]] = {name: [] for name in known}
+    for turn in range(ROUNDS):
+        for name in race.order(known, turn):
+            taken[name].append(seconds(name, known[name], world_size))
     return {
         "ranks": world_size,
         "seconds": {name: round(statistics.median(times), 4) for name, times in taken.items()},

@@ -133,7 +133,7 @@ def _tensors(x: Any) -> Iterator[torch.Tensor]:
 
 def listen(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     """Let the recorder hear of every launch and of every comparison of torch that held."""
-    close, equal, allclose, here = torch.testing.assert_close, torch.equal, torch.allclose, launch._run_here
+    close, equal, allclose, launched = torch.testing.assert_close, torch.equal, torch.allclose, launch.Job
     about = type(pytest.approx(1.0)).__eq__
 
     def assert_close(ours: Any, theirs: Any, *, rtol: float, atol: float, **options: Any) -> None:
@@ -158,15 +158,15 @@ def listen(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
             recorder.compare(*both, 0.0, float(theirs.tolerance))
         return held
 
-    def run_here(fn: Any, args: Any, world_size: int, *rest: Any) -> Any:
+    def job(world_size: int, **rest: Any) -> Any:
         recorder.ranks.add(world_size)
-        return here(fn, args, world_size, *rest)
+        return launched(world_size=world_size, **rest)
 
     patch.setattr(torch.testing, "assert_close", assert_close)
     patch.setattr(torch, "equal", compared(equal, exact=True))
     patch.setattr(torch, "allclose", compared(allclose, exact=False))
     patch.setattr(type(pytest.approx(1.0)), "__eq__", approx)
-    patch.setattr(launch, "_run_here", run_here)
+    patch.setattr(launch, "Job", job)
 
 
 def prove(files: list[Path]) -> list[dict[str, Any]]:

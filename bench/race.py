@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shardlab.experts import Experts
 from shardlab.ranks import comm, transformer
 from shardlab.ranks.launch import contracts, run
 from shardlab.spec import TransformerSpec
@@ -92,27 +93,29 @@ def all_rows(
     *,
     plain: Mapping[str, str],
     style: str = "gpt2",
+    experts: Experts | None = None,
     also: Mapping[str, tuple[str, str]] | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of the results: race each size. against: ours -> torch's, of what `race` returns.
+    """The rows of the results: race each size. against: ours -> torch's, of what `race` returns; empty: no rival.
 
     plain: ours -> the plain file's. also: other pairs by what their ratio is called; its median is kept.
     """
     rows = []
     for model, (hidden_size, num_layers, samples, length, rounds) in sizes.items():
         shape = {"context_length": length, "hidden_size": hidden_size, "num_layers": num_layers, "num_heads": 4}
-        spec = TransformerSpec(vocab_size=256, style=style, **shape)
+        spec = TransformerSpec(vocab_size=256, style=style, experts=experts, **shape)
         with torch.device("meta"):
             parameters = sum(p.numel() for p in transformer.Transformer(spec).parameters())
         for ranks in (2, 4):
             seconds = run(race, spec, samples, rounds, world_size=ranks, timeout=1800)[0]
             row: dict[str, Any] = {"model": model, "parameters": parameters, "ranks": ranks, "samples": samples}
             row |= {"tokens per sample": length, "rounds": rounds, "seconds": medians(seconds)}
-            row["ours / torch"] = {a: ratio(seconds[a], seconds[b]) for a, b in against.items()}
+            if against:
+                row["ours / torch"] = {a: ratio(seconds[a], seconds[b]) for a, b in against.items()}
             row["plain / ours"] = {a: ratio(seconds[b], seconds[a]) for a, b in plain.items()}
             row |= {name: ratio(seconds[a], seconds[b])["median"] for name, (a, b) in (also or {}).items()}
             rows.append(row)
-            print(model, ranks, "ranks", rows[-1]["ours / torch"], rows[-1]["seconds"], flush=True)
+            print(model, ranks, "ranks", row.get("ours / torch", row["plain / ours"]), row["seconds"], flush=True)
     return rows
 
 

@@ -26,14 +26,22 @@ from shardlab.costs.step import Run, axes
 from shardlab.costs.traces import programs, replay, transfers
 from shardlab.costs.training import Training
 from shardlab.exchanges import everyones, ring_all_reduce
+from shardlab.experts import Experts
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
-ROOTS = ("spec", "layout", "cuts", "sequences", "schedules", "exchanges", "costs")
+ROOTS = ("attention", "experts", "spec", "layout", "cuts", "sequences", "schedules", "exchanges", "costs")
 
 SPEC = TransformerSpec(vocab_size=64, context_length=16, hidden_size=16, num_layers=4, num_heads=4)
+EXPERTS = Experts(num_experts=4, per_token=2, expert_size=8)
 LAYOUT = Layout(dp=2, tp=2, pp=2)
 TRAINING = Training(spec=SPEC, layout=LAYOUT, microbatch=2, num_microbatches=4)
+MIXED = Training(
+    spec=TransformerSpec(
+        vocab_size=64, context_length=16, hidden_size=16, num_layers=4, num_heads=4, experts=EXPERTS
+    ),
+    layout=Layout(dp=2, ep=2),
+)
 LINK = hardware.link("NVLink 4")
 NODE = nodes.node("DGX H100")
 CLUSTER = Cluster(node=NODE, num_nodes=2)
@@ -52,7 +60,7 @@ EXAMPLES = {
     for each in (
         *(SPEC, LAYOUT, TRAINING, LINK, NODE, CLUSTER, SCHEDULE, PLAN, QUESTION, PLANS, PLANS.fitting[0], TIMELINE),
         *(EVENTS[0], recipes.MIXED, hardware.chip("H100 SXM 80 GB"), Run(training=TRAINING, cluster=CLUSTER)),
-        step.step(Run(training=TRAINING, cluster=CLUSTER)),
+        *(EXPERTS, step.step(Run(training=TRAINING, cluster=CLUSTER))),
         *(PLAN.steps[0][0], schedules.Action("F", 0), Wire(a="GPU 0", b="GPU 1", link=LINK), CLUSTER.path(0, 1)[0]),
         *(replay.replay(EVENTS, CLUSTER), transfers.lay_out(EVENTS, CLUSTER, None, "ring").transfers[0]),
         *(Cost(steps=2, serial=2, sent=2, received=2), Layer(seconds=1, states=2)),
@@ -62,6 +70,7 @@ NAMED = {  # name of an argument -> a value
     "action": schedules.Action("F", 0),
     "algorithm": "ring",
     "durations": DURATIONS,
+    "error": 0.1,
     "events": EVENTS,
     "gpu": 1,
     "gpus": [0, 1],
@@ -70,6 +79,7 @@ NAMED = {  # name of an argument -> a value
     "nvlink": "NVLink 4",
     "placement": "zig-zag",
     "precision": "bf16",
+    "protocol": "Simple",
     "rank": 1,
     "recomputation": "none",
     "schedule": "1F1B",
@@ -81,6 +91,7 @@ NAMED = {  # name of an argument -> a value
 }
 NAMES = {  # module -> what its functions find by `name`
     "costs.data_parallel.machines": "PCIe, 25 GbE",
+    "costs.expert_parallel.timing": "DGX H100",
     "costs.facts.chips": "H100 SXM 80 GB",
     "costs.facts.hardware": "NVLink 4",
     "costs.facts.mixtures": "Mixtral 8x7B",
@@ -88,31 +99,53 @@ NAMES = {  # module -> what its functions find by `name`
     "costs.facts.nodes": "DGX H100",
     "costs.facts.recipes": "fp32 Adam",
     "costs.pipeline.bubble": "1F1B",
+    "costs.published.mixtures": "DeepSeek-V3, hours",
     "costs.published.runs": "Megatron 1.7B",
     "costs.step.engines": "NeMo, 2024",
     "schedules.kinds": "1F1B",
 }
 BY_STARS = ("choices", "options")  # what functions take by **; CALLS names some
 CALLS: dict[str, dict[str, Any]] = {
-    "costs.context_parallel.Attention": {"length": 8, "heads": 4, "kv_heads": 2},
+    "costs.context_parallel.ways.Attention": {"length": 8, "heads": 4, "kv_heads": 2},
+    "costs.expert_parallel.exchange.copies": {"way": "nodes"},
+    "costs.expert_parallel.exchange.hiding_width": {"way": "nodes", "level": "across"},
+    "costs.expert_parallel.exchange.sent_bytes": {"way": "nodes"},
+    "costs.expert_parallel.load.chosen": {"scores": [[0.1, 0.2, 0.4]], "favour": [1.0, 2.0, 1.0]},
+    "costs.expert_parallel.load.loads": {"routes": [[0, 1]]},
+    "costs.expert_parallel.load.favours": {"scores": [[0.1, 0.2, 0.4]]},
+    "costs.expert_parallel.mixture.flops": {"attention": "causal"},
+    "costs.expert_parallel.mixture.gpu_hours": {"attention": "causal", "utilisation": 0.5},
+    "costs.expert_parallel.mixture.held": {"layout": Layout(dp=2, pp=2, ep=2)},
+    "costs.expert_parallel.mixture.states": {"layout": Layout(dp=2, pp=2, ep=2)},
+    "costs.expert_parallel.routed.messages": {"sent": [[0, 2], [1, 0]]},
+    "costs.expert_parallel.timing.layer": {"way": "nodes", "overlap": "nothing"},
+    "costs.expert_parallel.timing.travelling": {"way": "nodes"},
+    "costs.published.all_to_all.Dispatched": {"machine": "8 x H800", "ep": 16},
     "costs.compute.time_to_train.rule_of_thumb_days": {"utilisation": 0.5},
-    "costs.context_parallel.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},
-    "costs.context_parallel.turns": {"length": 8},
+    "costs.context_parallel.ways.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},
+    "costs.context_parallel.ways.turns": {"length": 8},
     "costs.data_parallel.machines.facts": {"run": machines.examples()["8 H100, NVLink"]},
     "costs.facts.assembly.mesh": {"pairs": {(0, 1): 1}},
     "costs.facts.assembly.pcie": {"generation": 4, "gpus": 2},
     "costs.facts.assembly.torus": {"link": "ICI (TPU v6e)"},
+    "costs.facts.machines.with_gpus": {"gpus": 16},
     "costs.facts.network.Node.route": {"start": "GPU 0", "goal": "GPU 1"},
     "costs.facts.topology_matrix.node": {"text": MATRIX, "chip": "A100 SXM 80 GB", "sockets": "sockets (AMD)"},
     "costs.facts.topology_matrix.read": {"text": MATRIX},
     "costs.memory.timeline.through_step": {"training": Training(spec=SPEC, num_microbatches=2)},
+    "costs.planning.footprint.layers_of": {"num_layers": 4, "pp": 2, "places": [0, 1]},
+    "costs.planning.reasons.text": {"reason": "batch", "degrees": {"dp": 2}},
+    "costs.step.experts.exchange": {"training": MIXED},
+    "costs.step.products.expert_matrices": {"training": MIXED},
     "costs.pipeline.balance.measure": {"layers": [EXAMPLES[Layer]] * 2},
     "costs.pipeline.timeline.recorded": {"events": TIMELINE.events()},
     "costs.planning.plans.Plans.rejected_where": {"tp": 2},
     "costs.planning.plans.Plans.where": {"tp": 2},
+    "costs.planning.robust.rank": {"count": 2, "rounds": 2},
     "costs.published.bus_bandwidth.Measured": {"node": "DGX H100"},
     "costs.published.history.Size": {"date": "2020-05"},
     "costs.published.history.doubling_years": {"first": SIZES[0], "last": SIZES[-1]},
+    "costs.published.fits.Attempt": {"seconds": 1.0},
     "costs.published.layouts.Setting": {"node": "DGX H100"},
     "costs.published.studies.Study": {"published": {"tp": 2}},
     "costs.published.sweeps.Sweep": {"rows": [steps.STEPS[0], steps.STEPS[1]]},

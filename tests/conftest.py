@@ -22,6 +22,9 @@ os.environ["SHARDLAB_FOLDER"] = ""  # a test is no learner: no record is kept, b
 LONG_FIXTURES = {"book", "browser", "chapter", "lab", "site"}  # of tests that take longest, and so begin first
 
 
+BY_PAGE = "test_pages.py", "test_access.py", "test_chapters.py"
+
+
 def pytest_configure() -> None:
     """Keep a worker of `pytest -n`, and the ranks that it starts, to its share of the cores.
 
@@ -43,13 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """How `pytest -n` deals tests to workers: page by page, chapter by chapter, and other files as a whole."""
+    """How `pytest -n` deals tests to workers: by pages or chapters where a file goes through them, else as a whole."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFixtures(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            one = re.search(r"test_(?:pages|chapters)\.py::.*[\[-]([\w/]+)\]$", nodeid)
-            return one[1] if one else nodeid.partition("::")[0]
+            file, _, test = nodeid.partition("::")
+            page = re.search(r"\[([\w/]+)", test) if file.endswith(BY_PAGE) else None
+            return f"{file} {page[1]}" if page else file
 
     config.option.loadscopereorder = False  # it is in order already
     return ByFixtures(config, log)

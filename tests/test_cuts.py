@@ -7,6 +7,7 @@ import pytest
 from shardlab import cuts
 from shardlab.costs.facts import models
 from shardlab.costs.facts.models import PUBLISHED
+from shardlab.experts import Experts
 from shardlab.layout import tensor_degrees
 from shardlab.spec import TransformerSpec
 
@@ -37,6 +38,32 @@ def test_what_all_ranks_hold_is_the_whole_once(name):
     for tp in tensor_degrees(spec):
         counts = [numbers(spec, tp, rank) for rank in range(tp)]
         assert sum(held - again for held, again in counts) == models.num_parameters(spec)
+
+
+@pytest.mark.parametrize("shared", [0, 2])
+def test_experts_are_cut_like_feed_forward_blocks_and_routers_stay_whole(shared):
+    experts = Experts(num_experts=3, per_token=2, expert_size=8, num_shared=shared)
+    sizes = {"vocab_size": 50, "context_length": 8, "hidden_size": 24, "num_layers": 1, "num_heads": 12}
+    layer = cuts.block(TransformerSpec(**sizes, experts=experts), 2)
+    mixture = {name: cut.local_shape for name, cut in layer.items() if name.startswith("mlp.")}
+    widths = {f"mlp.experts.{n}": 4 for n in range(3)} | ({"mlp.shared": 8} if shared else {})
+    expected = {"mlp.router.weight": (3, 24)}
+    for name, width in widths.items():
+        expected |= {f"{name}.{each}.weight": (width, 24) for each in ("gate", "up")}
+        expected[f"{name}.down.weight"] = (24, width)
+    assert mixture == expected
+
+
+def test_whole_experts_are_cut_nowhere_and_on_one_rank_each():
+    experts = Experts(num_experts=3, per_token=2, expert_size=8, num_shared=1)
+    sizes = {"vocab_size": 50, "context_length": 8, "hidden_size": 24, "num_layers": 1, "num_heads": 12}
+    spec = TransformerSpec(**sizes, experts=experts)
+    whole, cut = cuts.block(spec, 2, whole_experts=True), cuts.block(spec, 2)
+    for name in cut:
+        if ".experts." in name:
+            assert whole[name] == cuts.Cut(shape=cut[name].shape, ranks=1)
+        else:
+            assert whole[name] == cut[name]
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4, 12])

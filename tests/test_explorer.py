@@ -53,6 +53,8 @@ def test_numbers_strings_and_bools_become_slider_select_and_checkbox() -> None:
         ({"overlap": [True, 2]}, {}, "all numbers, all strings"),
         ({"ranks": [1, 2]}, {"default": {"ranks": 3}}, "its default is 3; take one of them"),
         ({"ranks": [1, 2]}, {"units": {"rank": "GPUs"}}, r"no control is named \['rank'\]"),
+        ({"ranks": [1, 2]}, {"steps": "rank"}, r"no control is named \['rank'\]"),
+        ({"link": ["NVLink", "PCIe"]}, {"steps": "link"}, "only numbers are steps"),
         ({"a": range(50), "b": range(41)}, {}, "50 x 41 = 2050 states, more than 2000"),
     ],
 )
@@ -126,6 +128,14 @@ def test_every_control_is_native_and_labelled() -> None:
     assert "checked" in checkbox[1]
 
 
+def test_only_steps_have_buttons() -> None:
+    assert "<button" not in make().html()
+    text = make(steps="ranks").html()
+    assert re.findall(r"<button[^>]*>(.*?)</button>", text) == ["Back", "Next", "Play"]
+    columns, wide = (int(re.search(rf"--{name}: (\d)", text)[1]) for name in ("columns", "wide"))
+    assert columns == wide  # its row is its own
+
+
 def test_three_hundred_states_of_curves_stay_small() -> None:
     def curves(a: int, b: int) -> view.View:
         x = np.linspace(0, 1, 50)
@@ -168,12 +178,12 @@ def test_without_a_table_the_points_are_listed() -> None:
 
 def drawn(box: Any) -> list[Any]:
     """The height of the bar in the live figure."""
-    return [trace["y"][0] for trace in box.children[2].figure["data"]]
+    return [trace["y"][0] for trace in box.children[1].figure["data"]]
 
 
 def test_the_live_figure_follows_its_controls() -> None:
     box = make().widget()
-    inputs, sentence, figure = box.children
+    inputs, figure, sentence = box.children
     kinds = [type(chosen).__name__ for chosen in inputs.children]
     assert kinds == ["SelectionSlider", "Dropdown", "Checkbox"]
     assert drawn(box) == [view.rounded(2 / 3 + 600 + 1000)]
@@ -182,6 +192,16 @@ def test_the_live_figure_follows_its_controls() -> None:
     assert drawn(box) == [view.rounded(4 / 3 + 600)]
     assert "601.3 s" in sentence.value
     assert figure.layout.min_height == "370px"  # that of figures/style.py, and a little air
+
+
+def test_a_kernel_plays_steps() -> None:
+    box = make(steps="ranks").widget()
+    *_, player = box.children
+    assert (player.value, player.max) == (1, 2)
+    player.value = 2
+    assert box.children[0].children[0].value == 4
+    box.children[0].children[0].value = 1
+    assert player.value == 0
 
 
 def test_a_view_that_was_shown_is_not_computed_again() -> None:
@@ -212,7 +232,7 @@ def test_a_front_end_that_knows_the_core_only_gets_a_new_output(monkeypatch: pyt
     monkeypatch.setattr(pio.renderers, "_default_renderers", [pio.renderers["colab"]])
     box = make().widget()
     box.children[0].children[0].value = 4
-    (output,) = box.children[2].outputs
+    (output,) = box.children[1].outputs
     assert str(view.rounded(4 / 3 + 600 + 1000)) in output["data"]["text/html"]
 
 
@@ -234,6 +254,28 @@ def test_no_label_of_a_live_control_is_cut(name: str) -> None:
         needed = 7 / 6 * sum(LETTERS.get(letter, 556) for letter in chosen.description) / 1000
         assert needed <= float(chosen.style.description_width.removesuffix("em")), chosen.description
     assert len({chosen.style.description_width for chosen in inputs}) == 1, "labels end at one line"
+
+
+def test_whatever_turns_or_fills_can_be_stepped_through() -> None:
+    made = [make_one() for make_one in EXPLORERS.values()]
+    time = [control for one in made for control in one.controls if control.name in ("step", "turn", "clock")]
+    assert len(time) >= 4  # two of collectives, a ring of attention, a pipeline
+    assert all(control.stepped for control in time)
+
+
+# A control of these shows in the table only; tests of their own compare tables, too, value by value.
+ONLY_IN_TABLES = {"context_parallel.length_explorer", "expert_parallel.machine_explorer"}
+
+
+@pytest.mark.parametrize("name", sorted(EXPLORERS.keys() - ONLY_IN_TABLES))
+def test_every_control_changes_what_the_default_says(name: str) -> None:
+    """Where every value must say something else, the explorer's own tests ask for that, too."""
+    made = EXPLORERS[name]()
+    default = made.default()
+    said = made.view(**default).sentence
+    for control in made.controls:
+        others = (made.view(**{**default, control.name: value}) for value in control.values)
+        assert any(other.sentence != said for other in others), control.name
 
 
 @pytest.mark.parametrize(("static", "kind"), [("1", "HTML"), ("", "VBox")])

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardlab.experts import Experts
 from shardlab.layout import (
     AXES,
     AXES_3D,
-    DEGREES,
     Layout,
     coordinates,
+    expert_degrees,
     groups,
     holdings,
     stages,
@@ -69,14 +70,41 @@ def test_tensor_degrees_are_those_that_cut_everything_evenly(kv_heads, ffn):
 
 def test_what_an_error_advises_works():
     model = spec(num_kv_heads=4)
-    for layout, axis in ((Layout(tp=5), "tp"), (Layout(pp=7), "pp"), (Layout(dp=4, ep=2), "ep")):
+    mixture = spec(experts=Experts(num_experts=6, per_token=2, expert_size=8))
+    cases = [(model, axis, {axis: 7}) for axis in ("tp", "pp")]
+    cases += [(mixture, "tp", {"tp": 3}), (model, "ep", {"dp": 4, "ep": 2}), (mixture, "ep", {"dp": 12, "ep": 4})]
+    for model, axis, degrees in cases:
         with pytest.raises(ValueError, match=f"use {axis} = ") as refused:
-            layout.check(model)
+            Layout(**degrees).check(model)
         for degree in re.findall(r"\d+", str(refused.value).partition("; use ")[2]):
-            Layout(**{axis: int(degree)}).check(model)
+            Layout(**{**degrees, axis: int(degree)}).check(model)
 
 
-@pytest.mark.parametrize("degree", DEGREES)
+def test_experts_are_dealt_evenly_to_ranks_of_dp():
+    mixture = spec(experts=Experts(num_experts=6, per_token=2, expert_size=8))
+    assert expert_degrees(mixture, 12) == [1, 2, 3, 6]
+    assert expert_degrees(mixture, 4) == [1, 2]
+    assert expert_degrees(spec(), 12) == [1]
+    with pytest.raises(ValueError, match="expert_size=8 do not split over tp=3; use tp = 1, 2, 4"):
+        Layout(tp=3).check(mixture)
+
+
+def test_whole_experts_are_dealt_to_ranks_of_tp_too():
+    mixture = spec(experts=Experts(num_experts=12, per_token=2, expert_size=12))
+    cut = Layout(dp=6, ep=2, tp=3)
+    whole = Layout(dp=6, ep=2, tp=3, sequence_parallel=True, whole_experts=True)
+    for layout, ranks in ((cut, 2), (whole, 6)):
+        layout.check(mixture)
+        assert layout.expert_ranks == ranks
+    with pytest.raises(ValueError, match=r"each of tp=3 ranks sends .*; use sequence_parallel=True, which"):
+        Layout(tp=3, whole_experts=True)
+    eight = spec(experts=Experts(num_experts=8, per_token=2, expert_size=12))
+    for model, has in ((spec(), "none"), (eight, "8 of them")):
+        with pytest.raises(ValueError, match=f"hold whole experts, and this model has {has}; use whole_experts=False"):
+            Layout(tp=3, sequence_parallel=True, whole_experts=True).check(model)
+
+
+@pytest.mark.parametrize("degree", ["dp", "tp", "pp", "cp", "ep"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, True, "2"])
 def test_a_degree_is_a_number_of_ranks(degree, value):
     with pytest.raises(ValueError, match=f"{degree}={re.escape(repr(value))} must be a whole number of at least 1"):

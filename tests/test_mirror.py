@@ -3,15 +3,14 @@
 import ast
 import functools
 
-import pytest
-
-from .test_house import PACKAGE, ROOT, imports, name, of_room
+from .test_house import PACKAGE, ROOT, faults, imports, name, of_room, tree
 
 TESTS = ROOT / "tests"
 MIRRORED = ("costs", "ranks", "figures", "explorers")
 TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
     "ranks/launch": ("ranks/launch/test_run.py", "its processes only live together"),
     "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
+    "ranks/expert_parallel": ("ranks/expert_parallel/test_engine.py", "a hop needs ranks that hold experts"),
     "ranks/zero": ("ranks/zero/test_sharding.py", "its parts only work together"),
     "ranks/pipeline/messages.py": ("ranks/pipeline/test_engine.py", "it speaks in a running pipeline only"),
     "ranks/pipeline/stage.py": ("ranks/pipeline/test_engine.py", "it computes in a running pipeline only"),
@@ -25,23 +24,27 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "ranks/memory/hosted.py": ("ranks/memory/test_offload.py", "half of offload"),
     "ranks/observe/flops.py": ("ranks/observe/test_program.py", "it counts what a program records"),
     "ranks/observe/sockets.py": ("ranks/observe/test_ledger.py", "it needs ranks that send"),
+    "costs/facts/hugging_face": ("costs/facts/test_hugging_face.py", "its parts only read together"),
     "costs/facts/chips.py": ("costs/facts/test_hardware.py", "one set of rules for all facts"),
     "costs/facts/nodes.py": ("costs/facts/test_network.py", "its nodes are what the network is tested on"),
     "costs/facts/assembly.py": ("costs/facts/test_network.py", "wires are tested as nodes have them"),
     "costs/facts/hops.py": ("costs/facts/test_network.py", "a path needs a network"),
     "costs/collectives/bandwidth.py": ("costs/collectives/test_algorithms.py", "bandwidths of its costs"),
+    "costs/published/fit_tables.py": ("costs/published/test_fits.py", "the numbers that it reads"),
+    "costs/planning/flags": ("costs/planning/test_flags.py", "one list of names for each program"),
     "costs/planning/footprint.py": ("costs/planning/test_planner.py", "held to memory, by every plan"),
     "costs/planning/tables.py": ("costs/planning/test_planner.py", "half of the planner"),
     "costs/planning/plans.py": ("costs/planning/test_planner.py", "what the planner is asked and answers"),
     "costs/published/bus_bandwidth.py": ("costs/traces/test_traffic.py", "traffic predicts it"),
+    "costs/planning/reasons.py": ("costs/planning/test_planner.py", "its texts are those of rejected plans"),
     "costs/published/studies.py": ("costs/planning/test_planner.py", "the planner finds their layouts"),
     **{
         f"costs/published/{each}.py": ("costs/published/test_steps.py", "rows of one table")
-        for each in ("a100", "h100", "layouts")
+        for each in ("a100", "fsdp", "h100", "layouts")
     },
     **{
         f"costs/step/{each}.py": ("costs/step/test_breakdown.py", "a term of the sum")
-        for each in ("axes", "engines", "exposed", "layer_time", "pipeline", "run")
+        for each in ("axes", "between", "engines", "exposed", "layer_time", "pipeline", "products", "run")
     },
     "costs/traces/crossings.py": ("costs/traces/test_placement.py", "it counts what a placement makes"),
     "costs/traces/knee.py": ("explorers/test_placement.py", "its curves are those of the explorer"),
@@ -63,21 +66,25 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
 }
 
 
-@pytest.mark.parametrize("path", [path for path in of_room(*MIRRORED) if path.stem != "__init__"], ids=name)
-def test_a_module_has_its_test_where_one_looks_for_it(path):
-    own = (TESTS / name(path)).with_name(f"test_{path.name}")
-    if not own.exists():
-        listed = {name(path), name(path.parent)} & TESTED_IN.keys()
-        assert listed, f"write {own.relative_to(ROOT)}, or say in TESTED_IN where it is tested, and why"
+def own(path):
+    """Where one looks for the test of a module."""
+    return (TESTS / name(path)).with_name(f"test_{path.name}")
 
 
-@pytest.mark.parametrize("listed", TESTED_IN)
-def test_what_is_tested_elsewhere_is_used_there(listed):
-    test, why = TESTED_IN[listed]
-    files = sorted((PACKAGE / listed).glob("[a-z]*.py")) if (PACKAGE / listed).is_dir() else [PACKAGE / listed]
-    assert why
-    assert {file for file in files if not (TESTS / name(file)).with_name(f"test_{file.name}").exists()}
-    assert set(files) <= used(TESTS / test)
+def test_a_module_has_its_test_where_one_looks_for_it():
+    def untested(path):
+        if not own(path).exists() and not {name(path), name(path.parent)} & TESTED_IN.keys():
+            return f"write {own(path).relative_to(ROOT)}, or say in TESTED_IN where it is tested, and why"
+
+    assert faults([path for path in of_room(*MIRRORED) if path.stem != "__init__"], untested) == {}
+
+
+def test_what_is_tested_elsewhere_is_used_there():
+    for listed, (test, why) in TESTED_IN.items():
+        files = sorted((PACKAGE / listed).glob("[a-z]*.py")) if (PACKAGE / listed).is_dir() else [PACKAGE / listed]
+        assert why
+        assert {file for file in files if not own(file).exists()}, listed
+        assert set(files) <= used(TESTS / test), listed
 
 
 def used(test):
@@ -104,6 +111,6 @@ def files_of(path):
 
 def imported_by(test):
     """The same for a test, whose imports of the package are absolute."""
-    nodes = ast.walk(ast.parse(test.read_text()))
+    nodes = ast.walk(tree(test))
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     return {f"{node.module}.{alias.name}" for node in froms for alias in node.names}

@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-import jupytext
 import pytest
 from packaging.version import Version
 
@@ -25,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 CODE = ROOT / "code"
 READS_FILES = re.compile(r"\b(text\.read|measured|project)\b")
 CARRIED = [
-    *ROOT.glob("book/*.md"),
+    *ROOT.glob("book/**/*.md"),
     *ROOT.glob("book/*.py"),
     *ROOT.glob("bench/*.py"),
     *ROOT.glob("bench/results/*.json"),
@@ -161,7 +160,7 @@ def test_text_and_results_are_found_in_an_empty_folder(installed: Path, tmp_path
         "print(hashlib.sha256(bytes(text.read().tolist())).hexdigest(), *measured.stems())",
     )
     digest, *stems = told.split()
-    whole = b"\n".join(path.read_bytes() for path in sorted((ROOT / "book").glob("*.md")))
+    whole = b"\n".join(path.read_bytes() for path in sorted((ROOT / "book").rglob("*.md")))
     assert bytes(text.read().tolist()) == whole, "a checkout reads its own chapters"
     assert digest == hashlib.sha256(whole).hexdigest()
     assert stems == sorted(path.stem for path in ROOT.glob("bench/results/*.json"))
@@ -192,6 +191,8 @@ def with_what_they_need(cells: Sequence[str]) -> list[str]:
 
 def test_cells_that_read_files_run_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     """Every cell can run there; here are those of its cells that read something."""
+    import jupytext  # here, because it takes a second of every worker that collects tests
+
     chapters = {}
     for chapter in sorted(ROOT.glob("book/*.md")):
         cells = [cell.source for cell in jupytext.read(chapter, fmt="md:myst").cells if cell.cell_type == "code"]

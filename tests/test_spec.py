@@ -23,6 +23,14 @@ def test_grouped_heads_make_narrower_keys():
     assert (grouped.kv_heads, grouped.kv_size, grouped.ffn) == (2, 12, 50)
 
 
+def test_what_released_models_changed_is_said_field_by_field():
+    gpt, llama = spec(), spec(style="llama")
+    assert (gpt.positions, gpt.biases, gpt.num_norms) == ("learned", ("qkv", "out", "ffn"), 2)
+    assert (llama.positions, llama.biases, llama.attention_size) == ("rotary", (), 24)
+    wide = spec(num_heads=5, head_dim=16, num_kv_heads=1, post_norms=True)
+    assert (wide.head_size, wide.attention_size, wide.kv_size, wide.num_norms) == (16, 80, 16, 4)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -35,6 +43,8 @@ def test_grouped_heads_make_narrower_keys():
         ({"context_length": True}, "context_length=True must be a whole number of at least 1"),
         ({"num_kv_heads": 0}, "num_kv_heads=0 must be a whole number of at least 1"),
         ({"ffn_size": 0}, "ffn_size=0 must be a whole number of at least 1"),
+        ({"position_style": "alibi"}, "unknown position_style 'alibi'; known: learned, rotary"),
+        ({"bias_places": ("qkv", "head")}, "bias_places=.*use some of qkv, out, ffn"),
         ({"style": "bert"}, "unknown style 'bert'; known: gpt2, llama"),
         ({"style": "llama", "num_heads": 8}, "the head size 3"),
     ],

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import chromium
 import yaml
 from pypdf import PdfReader, PdfWriter
+from pypdf.generic import ArrayObject, BooleanObject, DictionaryObject, NameObject, NumberObject, TextStringObject
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE, TARGET = ROOT / "_build" / "html", ROOT / "_build" / "one-model-many-gpus.pdf"
@@ -67,7 +68,7 @@ def printed(tab: Any, address: str) -> tuple[str, PdfReader]:
     tab.add_style_tag(content=ON_PAPER)
     tab.evaluate(DRAW)
     title = tab.locator("h1").first.evaluate("h1 => h1.firstChild.textContent")
-    return title.strip(), PdfReader(io.BytesIO(tab.pdf(**PAPER, scale=SCALE)))
+    return title.strip(), PdfReader(io.BytesIO(tab.pdf(**PAPER, scale=SCALE, tagged=True, outline=True)))
 
 
 def from_html(tab: Any, body: str, **options: Any) -> PdfReader:
@@ -96,14 +97,55 @@ def bind(tab: Any, settings: dict[str, Any], chapters: list[Chapter]) -> PdfWrit
     book = PdfWriter()
     parts = [from_html(tab, front(*words, ahead + 1)), *(chapter.pages for chapter in chapters)]
     for part, name in zip(parts, ["Contents", *(chapter.title for chapter in chapters)], strict=True):
-        book.append(part, outline_item=name, import_outline=False)
+        first = len(book.pages)
+        book.append(part, outline_item=name, import_outline=True)
+        keep_tags(book, part, list(book.pages)[first:])
     empty = "<div style='break-after: page'>&nbsp;</div>" * (len(book.pages) - 1) + "&nbsp;"
     numbers = from_html(tab, empty, display_header_footer=True, header_template="<span></span>", footer_template=FOOT)
     for page, number in list(zip(book.pages, numbers.pages, strict=True))[1:]:  # none on the title
         page.merge_page(number)
     book.add_metadata({"/Title": settings["title"], "/Author": settings["author"]})
+    book.root_object[NameObject("/Lang")] = TextStringObject("en")
     book.compress_identical_objects()
     return book
+
+
+def keep_tags(book: PdfWriter, part: PdfReader, pages: list[Any]) -> None:
+    """Join the tags of a part, by which a screen reader finds headings, lists and tables, to the tags of the book.
+
+    Each page, and each link on it, has the number of its tags; the numbers of a part go on where those before it ended.
+    """
+    if "/StructTreeRoot" not in part.root_object:
+        return
+    root = book.root_object
+    if "/StructTreeRoot" not in root:
+        tree = DictionaryObject({NameObject("/Nums"): ArrayObject()})
+        empty = {"/Type": NameObject("/StructTreeRoot"), "/K": ArrayObject(), "/ParentTree": tree}
+        whole = DictionaryObject({NameObject(key): value for key, value in empty.items()})
+        root[NameObject("/StructTreeRoot")] = book._add_object(whole)
+        root[NameObject("/MarkInfo")] = DictionaryObject({NameObject("/Marked"): BooleanObject(True)})
+    whole, numbers = root["/StructTreeRoot"], root["/StructTreeRoot"]["/ParentTree"]["/Nums"]
+    taken = 1 + max([-1, *map(int, numbers[::2])])
+    copy = part.root_object["/StructTreeRoot"].clone(book)
+    for top in copy["/K"] if isinstance(copy["/K"], list) else [copy.raw_get("/K")]:
+        top.get_object()[NameObject("/P")] = whole.indirect_reference
+        whole["/K"].append(top)
+    for number, tags in numbered(copy["/ParentTree"]):
+        numbers += [NumberObject(taken + number), tags]
+    for page, original in zip(pages, part.pages, strict=True):
+        if "/StructParents" in original:  # pypdf leaves it out of its copies
+            page[NameObject("/StructParents")] = NumberObject(taken + int(original["/StructParents"]))
+        for link in [each.get_object() for each in page.get("/Annots", [])]:
+            if "/StructParent" in link:
+                link[NameObject("/StructParent")] = NumberObject(taken + int(link["/StructParent"]))
+
+
+def numbered(tree: Any) -> Iterator[tuple[int, Any]]:
+    """(number, value) of a tree of numbers, whose branches are /Kids and whose leaves are /Nums."""
+    for branch in tree.get("/Kids", []):
+        yield from numbered(branch.get_object())
+    leaves = tree.get("/Nums", [])
+    yield from ((int(number), tags) for number, tags in zip(leaves[::2], leaves[1::2], strict=True))
 
 
 def make(browser: Any, site: Path, target: Path, toc: dict[str, Any], settings: dict[str, Any]) -> Path:

@@ -111,7 +111,7 @@ def unchecked(function: Thing) -> Thing:
 
 
 def within(name: str, value: int, count: int) -> None:
-    """Refuse a `value` that is none of `count` things, which are numbered from 0."""
+    """Refuse a `value` that does not number one of `count` things, counted from 0."""
     if not 0 <= value < count:
         allowed = f"a whole number from 0 to {count - 1}" if count > 1 else "0"
         raise ValueError(f"{name}={value!r} must be {allowed}")

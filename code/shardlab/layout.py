@@ -7,8 +7,7 @@ Llama 3 (https://arxiv.org/abs/2407.21783) and GShard (https://arxiv.org/abs/200
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import isqrt, prod
+from math import gcd, isqrt, prod
 
 from shardlab.arguments import Count, checked, within
 from shardlab.spec import TransformerSpec
@@ -19,7 +18,6 @@ ZERO_STAGES = {
     2: "+ gradients cut",
     3: "+ parameters cut",
 }
-DEGREES = ("dp", "tp", "pp", "cp", "ep")
 AXES = ("tp", "cp", "dp", "pp")  # of the mesh, in Megatron-LM's order: tp ranks are neighbours
 AXES_3D = ("tp", "dp", "pp")  # an order for layouts without context parallelism
 # The mesh has an axis inside dp, too. ep neighbours along dp hold different experts; edp, "expert
@@ -36,9 +34,10 @@ class Layout:
     tp: Count = 1  # tensor parallel: ranks that share each layer's matrices
     pp: Count = 1  # pipeline parallel: stages that hold different layers
     cp: Count = 1  # context parallel: ranks that share each sequence
-    ep: Count = 1  # expert parallel: ranks, taken from those of dp, that hold different experts
+    ep: Count = 1  # expert parallel: ranks of dp that hold different experts
     zero: int = 0  # the ZeRO stage, over dp * cp ranks: see ZERO_STAGES
     sequence_parallel: bool = False  # whether tp ranks also share what lies between the matrices
+    whole_experts: bool = False  # whether tp ranks hold different experts, not a part of each one
 
     def __post_init__(self) -> None:
         if self.zero not in ZERO_STAGES:
@@ -48,10 +47,15 @@ class Layout:
                 f"the ep={self.ep} ranks that hold different experts are taken from the "
                 f"dp={self.dp} ranks; use ep = {listed(divisors(self.dp))}"
             )
+        if self.whole_experts and self.tp > 1 and not self.sequence_parallel:
+            raise ValueError(
+                f"with whole_experts=True each of tp={self.tp} ranks sends the tokens of its slice "
+                "to their experts; use sequence_parallel=True, which makes the slices"
+            )
 
     @property
     def ranks(self) -> int:
-        """The number of ranks of the run. Those of ep are among those of dp."""
+        """The number of ranks of the run. The ranks of ep are among the ranks of dp."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
@@ -59,12 +63,22 @@ class Layout:
         """The number of ranks that hold the same states, or share them under ZeRO."""
         return self.dp * self.cp
 
+    @property
+    def expert_ranks(self) -> int:
+        """The number of ranks that hold different experts: of ep, and of tp if experts stay whole.
+
+        Megatron-LM calls it expert_model_parallel_size, and what is left of tp to cut each expert,
+        1 or tp, expert_tensor_parallel_size.
+        """
+        return self.ep * (self.tp if self.whole_experts else 1)
+
     def check(self, spec: TransformerSpec) -> None:
         """Raise ValueError, with the degrees that work, unless the layout splits `spec` evenly."""
         works = tensor_degrees(spec)
         if self.tp not in works:
+            width = f"expert_size={spec.experts.expert_size}" if spec.experts else f"ffn={spec.ffn}"
             raise ValueError(
-                f"{spec.num_heads} heads, {spec.kv_heads} key/value heads and ffn={spec.ffn} "
+                f"{spec.num_heads} heads, {spec.kv_heads} key/value heads and {width} "
                 f"do not split over tp={self.tp}; use tp = {listed(works)}"
             )
         if self.pp > spec.num_layers:
@@ -72,8 +86,17 @@ class Layout:
                 f"{spec.num_layers} layers leave some of pp={self.pp} stages empty; "
                 f"use pp = {spec.num_layers} or less"
             )
-        if self.ep > 1:
-            raise ValueError(f"ep={self.ep} splits experts, and this model has none; use ep = 1")
+        works = expert_degrees(spec, self.dp)
+        has = f"{spec.experts.num_experts} of them" if spec.experts else "none"
+        if self.ep not in works:
+            raise ValueError(
+                f"ep={self.ep} splits experts, and this model has {has}; use ep = {listed(works)}"
+            )
+        if self.whole_experts and (not spec.experts or spec.experts.num_experts % self.expert_ranks):
+            raise ValueError(
+                f"ep={self.ep} x tp={self.tp} ranks hold whole experts, and this model has {has}; "
+                "use whole_experts=False, which cuts each over tp"
+            )
 
     def kv_heads(self, spec: TransformerSpec) -> int:
         """Count the key/value heads on each tp rank; ranks share one where heads are fewer."""
@@ -85,13 +108,21 @@ ONE_RANK = Layout()
 
 @checked
 def tensor_degrees(spec: TransformerSpec) -> list[int]:
-    """List every tp that cuts heads and feed-forward block evenly.
+    """List every tp that cuts heads and feed-forward block, or each expert, evenly.
 
-    A degree that divides the heads divides the hidden size too.
+    A degree that divides the heads divides the width of attention too; nothing else cuts the hidden
+    size.
     """
+    width = spec.experts.expert_size if spec.experts else spec.ffn
     return [
-        tp for tp in divisors(spec.num_heads) if spec.ffn % tp == 0 and _divides(spec.kv_heads, tp)
+        tp for tp in divisors(spec.num_heads) if width % tp == 0 and _divides(spec.kv_heads, tp)
     ]
+
+
+@checked
+def expert_degrees(spec: TransformerSpec, dp: Count) -> list[int]:
+    """List every ep that divides both the experts and the ranks of `dp`."""
+    return divisors(gcd(spec.experts.num_experts, dp)) if spec.experts else [1]
 
 
 def _divides(kv_heads: int, tp: int) -> bool:
@@ -109,9 +140,20 @@ def stages(num_layers: Count, pp: Count) -> list[range]:
         raise ValueError(
             f"{num_layers} layers do not fill pp={pp} stages; use pp = 1 to {num_layers}"
         )
+    return [_layers(num_layers, pp, stage) for stage in range(pp)]
+
+
+@checked
+def layers_of_stage(num_layers: Count, pp: Count, stage: int) -> range:
+    """Return the layers of one of `stages`. Errors: ValueError for a stage that does not exist."""
+    within("stage", stage, pp)
+    return _layers(num_layers, pp, stage)
+
+
+def _layers(num_layers: int, pp: int, stage: int) -> range:
     share, more = divmod(num_layers, pp)
-    starts = [stage * share + min(stage, more) for stage in range(pp + 1)]
-    return [range(start, end) for start, end in pairwise(starts)]
+    start = stage * share + min(stage, more)
+    return range(start, start + share + (stage < more))
 
 
 @checked
@@ -188,7 +230,7 @@ class Holding:
 def holdings(layout: Layout, num_layers: Count, order: Sequence[str] = AXES) -> list[Holding]:
     """Return what each rank holds, in order of the ranks.
 
-    The ranks of cp hold the same states, as those of dp do.
+    The ranks of cp hold the same states, as the ranks of dp do.
     """
     found = []
     layers = stages(num_layers, layout.pp)

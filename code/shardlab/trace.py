@@ -6,7 +6,6 @@ communication where it was issued, and each wait for one.
 """
 
 import json
-import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -51,6 +50,8 @@ class Event:
     peer: int | None = None  # of a point-to-point message: the other rank
     tag: int = 0  # of a point-to-point message: those with the same tag arrive in order
     flops: int = 0  # of computing, counted
+    # Of a ragged all-to-all: the bytes for each rank of the group, 0 for this one.
+    pieces: tuple[int, ...] | None = None
     # The number of a communication on this rank; of a wait, the number of what it waits for.
     number: int | None = None
 
@@ -69,6 +70,8 @@ def wire_bytes(event: Event) -> float:
         return 0.0
     if event.op not in _RING_SHARE:
         raise ValueError(f"unknown operation {event.op!r}; known: {', '.join(_RING_SHARE)}")
+    if event.pieces is not None:
+        return sum(event.pieces)
     share = _RING_SHARE[event.op](len(event.group))
     return share * event.nbytes
 
@@ -165,37 +168,15 @@ def from_plain(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
 def _event(row: Mapping[str, Any]) -> Event:
     if not isinstance(row, Mapping):
         raise ValueError("it is no object with the fields of an event")
-    needed = [field.name for field in fields(Event) if field.default is MISSING]
-    missing = [name for name in needed if name not in row]
-    unknown = [name for name in row if name not in _IS_OF_TYPE]
-    wrong = [name for name in row if name not in unknown and not _IS_OF_TYPE[name](row[name])]
-    for what, names in {"missing": missing, "unknown": unknown, "of a wrong type": wrong}.items():
+    known = {field.name: field.default for field in fields(Event)}
+    missing = [name for name in known if known[name] is MISSING and name not in row]
+    unknown = [name for name in row if name not in known]
+    for what, names in {"missing": missing, "unknown": unknown}.items():
         if names:
             raise ValueError(f"{', '.join(map(str, names))}: {what}")
-    return Event(**{**row, "group": tuple(row["group"])})
-
-
-def _is_whole(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool)
-
-
-def _is_finite(x: Any) -> bool:
-    return (_is_whole(x) or isinstance(x, float)) and -math.inf < x < math.inf
-
-
-_IS_OF_TYPE: dict[str, Callable[[Any], bool]] = {  # by the name of a field
-    "rank": _is_whole,
-    "kind": lambda x: isinstance(x, str),
-    "op": lambda x: isinstance(x, str),
-    "group": lambda x: isinstance(x, list | tuple) and all(map(_is_whole, x)),
-    "nbytes": _is_whole,
-    "start": _is_finite,
-    "end": _is_finite,
-    "peer": lambda x: x is None or _is_whole(x),
-    "tag": _is_whole,
-    "flops": _is_whole,
-    "number": lambda x: x is None or _is_whole(x),
-}
+    # JSON has no tuples.
+    values: Any = {name: tuple(x) if isinstance(x, list) else x for name, x in row.items()}
+    return Event(**values)
 
 
 def save(events: Iterable[Event], path: str | Path) -> None:

@@ -6,13 +6,17 @@ from fractions import Fraction
 import pytest
 
 from shardlab.costs.training import Training, in_flight
+from shardlab.experts import Experts
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
 SIZES = {"vocab_size": 40, "context_length": 32, "hidden_size": 16, "num_layers": 48, "num_heads": 4}
 SPEC = TransformerSpec(**SIZES)
+MIXTURE = TransformerSpec(**SIZES, experts=Experts(num_experts=4, per_token=2, expert_size=8))
+
+
 def training(**changes):
-    return Training(spec=SPEC, **changes)
+    return Training(**{"spec": SPEC, **changes})
 
 
 def test_tokens_of_a_microbatch():
@@ -70,6 +74,10 @@ def test_without_a_pipeline_one_microbatch_is_in_flight():
         ({"layout": Layout(tp=3)}, "use tp = 1, 2, 4"),
         ({"layout": Layout(cp=3)}, "does not split over 3 ranks (cp, and tp where it is sequence parallel); use a mul"),
         ({"layout": Layout(tp=4, sequence_parallel=True), "sequence": 30}, "use a multiple of 4"),
+        (
+            {"spec": MIXTURE, "layout": Layout(tp=2, sequence_parallel=True, whole_experts=True)},
+            "counted for experts that tp cuts; use whole_experts=False",
+        ),
         ({"chunks": 2}, "need the interleaved schedule, not '1F1B'"),
         ({"schedule": "interleaved", "chunks": 0}, "chunks=0 must be a whole number of at least 1"),
         ({"schedule": "interleaved", "chunks": 7, "layout": Layout(pp=2)}, "chunks * pp (or of 50"),

@@ -212,7 +212,7 @@ def test_the_device_is_the_cpu_under_gloo():
 
 
 def test_what_does_not_split_is_refused():
-    with pytest.raises(RankError, match="4 rows, which 3 ranks cannot share equally; pad it to a multiple of 3"):
+    with pytest.raises(RankError, match="4 rows do not split over 3 ranks; pad to a multiple of 3"):
         run(lambda group: comm.reduce_scatter(torch.ones(4), group), world_size=3)
     with pytest.raises(RankError, match="4 ranks do not split into groups of 3; use a divisor of 4"):
         run(lambda group: comm.split(group, 3), world_size=4)

@@ -11,8 +11,10 @@ from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.mesh import Mesh
 
 LAYOUTS = [Layout(dp=4, ep=2), Layout(tp=2, pp=2), Layout(dp=2, tp=2), Layout(dp=2, pp=2), Layout(cp=2, dp=2, ep=2)]
+LAYOUTS += [Layout(dp=2, ep=2, tp=2, sequence_parallel=True, whole_experts=True)]
 CASES = [(layout, order) for layout in LAYOUTS for order in permutations(AXES)]
-TOGETHER = {"model": ("tp", "pp"), "replicas": ("cp", "dp"), "ep": ("ep",), "edp": ("edp",), "world": AXES}
+TOGETHER = {"model": ("tp", "pp"), "replicas": ("cp", "dp"), "ep": ("ep",), "world": AXES}
+TOGETHER["expert_replicas"] = ("cp", "edp")
 NAMES = (*AXES, *TOGETHER)
 
 
@@ -41,11 +43,12 @@ def test_every_rank_is_in_the_groups_of_its_place(ranks):
                 assert by_name[axis] == next(each for each in every if rank in each)
                 assert by_name[axis][place[axis]] == rank
             for name, axes in TOGETHER.items():
+                axes = ("tp", "ep") if name == "ep" and layout.whole_experts else axes
                 assert by_name[name] == next(each for each in together(layout, axes, order) if rank in each)
 
 
 def test_meshes_share_their_groups(ranks):
-    """120 meshes share three groups: one rank, two neighbours, two at a distance; all four are the world."""
+    """144 meshes share three groups: one rank, two neighbours, two at a distance; all four are the world."""
     assert [count for _, count, _ in ranks] == [3] * 4
 
 

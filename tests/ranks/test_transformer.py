@@ -240,3 +240,20 @@ def test_attention_and_positions_can_be_replaced(spec, rows):
     assert (net(x) - alone).abs().max() > 1e-3 or spec.style == "llama"  # rotary positions are relative
     transformer.replace(net, attend=transformer.causal_attention)
     assert (net(x) - alone).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head_dim": 8},
+        {"position_style": "rotary"},
+        {"bias_places": ("qkv",)},
+        {"bias_places": ()},
+        {"head_norms": True},
+        {"post_norms": True},
+    ],
+)
+def test_a_spec_that_only_costs_knows_is_refused(changes):
+    (name,) = changes
+    with pytest.raises(ValueError, match=f"does not build {name}=.*count and plan this spec"):
+        transformer.Transformer(TransformerSpec(**SIZES, **changes))

@@ -1,4 +1,4 @@
-"""Names for powers of ten and of two, and quantities as text.
+"""Names for powers of ten and of two, for spans of time, and quantities as text.
 
 The library computes in bytes, seconds and FLOP/s; these names are for its inputs and outputs. GB is
 10^9 bytes, GiB is 2^30 bytes: IEC 80000-13 (https://physics.nist.gov/cuu/Units/binary.html).
@@ -13,6 +13,8 @@ MiB, GiB, TiB = 2**20, 2**30, 2**40
 Gbit = 1e9 / 8  # bytes: network links are sold in bits per second
 GFLOP, TFLOP = 1e9, 1e12
 us = 1e-6
+HOUR, DAY = 3600.0, 86_400.0  # seconds
+MWh = 3.6e9  # joules
 
 _PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 

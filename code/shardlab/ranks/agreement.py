@@ -5,7 +5,7 @@ makes the numbers equal.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +15,22 @@ from . import comm
 MESSAGE_BYTES = 64 * 2**20  # the most that is packed into one message, and so copied at a time
 
 
-def check(module: nn.Module, group: comm.Group) -> None:
+def check(
+    module: nn.Module, group: comm.Group, ignored: Collection[nn.Parameter] = ()
+) -> None:
     """Refuse a module that cannot be trained, is on another device, or differs between ranks.
 
     Names, shapes, dtypes, `requires_grad` and order of all parameters and buffers are compared by a
-    hash; their numbers may differ. Errors: ValueError.
+    hash; their numbers may differ, and so may `ignored` parameters. Errors: ValueError.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(
             "the module has no trainable parameter, so there is nothing to average; "
             "set requires_grad on some, or use the module without DataParallel"
         )
+    without = {id(parameter) for parameter in ignored}
     named = [*module.named_parameters(), *module.named_buffers()]
+    named = [(name, tensor) for name, tensor in named if id(tensor) not in without]
     device = comm.device(group)
     for name, tensor in named:
         if tensor.device != device:

@@ -20,22 +20,17 @@ Wait = Callable[[], Any]  # returns when the communication has completed
 Send = tuple[Tensor, int]  # a tensor, and the rank that it goes to
 Receive = tuple[Tensor, int]  # the tensor to fill, and the rank that it comes from
 Rows = Sequence[int] | None  # one number for each rank; None: all alike
+Started = tuple[Tensor, Wait]  # what is being filled, and what waits for it
 # torch 2.13 renamed these two; older releases only have the second name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_OPERATIONS = {
-    "sum": dist.ReduceOp.SUM,
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-    "product": dist.ReduceOp.PRODUCT,
-}
+_OPERATIONS = "sum", "max", "min", "product"
 
 
 def device(group: Group) -> torch.device:
     """Return the device of this rank's tensors: its GPU if the group uses NCCL, else the CPU."""
-    if dist.get_backend(group) == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    nccl = dist.get_backend(group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
 def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
@@ -70,10 +65,7 @@ def reduce_scatter(x: Tensor, group: Group) -> Tensor:
     """Sum over ranks and keep this rank's slice of dim 0: [W*n, ...] -> [n, ...]."""
     size, rows = group.size(), len(x)
     if rows % size:
-        raise ValueError(
-            f"dim 0 has {rows} rows, which {size} ranks cannot share equally; "
-            f"pad it to a multiple of {size}"
-        )
+        raise ValueError(f"{rows} rows do not split over {size} ranks; pad to a multiple of {size}")
     y = x.new_empty(rows // size, *x.shape[1:])
     _communicate(_reduce_scatter, y, x.contiguous(), group=group)
     return y
@@ -84,16 +76,8 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
 
     sends, receives: rows for each rank and from each. Errors: ValueError unless they make up dim 0.
     """
-    size, rows = group.size(), len(x)
-    sends = list(sends or [rows // size] * size)
-    receives = list(receives or sends)
-    if not len(sends) == len(receives) == size or sum(sends) != rows:
-        raise ValueError(
-            f"dim 0 has {rows} rows, and {size} ranks get {sends} of them; pad it to a multiple "
-            f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {rows}"
-        )
-    y = x.new_empty(sum(receives), *x.shape[1:])
-    _communicate(dist.all_to_all_single, y, x.contiguous(), receives, sends, group=group)
+    y, wait = start_all_to_all(x.contiguous(), group, sends, receives)
+    wait()
     return y
 
 
@@ -125,6 +109,25 @@ def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
     return wait
 
 
+def start_all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = None) -> Started:
+    """Start an `all_to_all` of a contiguous tensor: [n, ...] -> [m, ...].
+
+    Do not touch either tensor before the function that waits has returned.
+    """
+    size, rows = group.size(), len(x)
+    sends = list(sends or [rows // size] * size)
+    receives = list(receives or sends)
+    if not len(sends) == len(receives) == size or sum(sends) != rows:
+        raise ValueError(
+            f"dim 0 has {rows} rows, and {size} ranks get {sends} of them; pad it to a multiple "
+            f"of {size}, or pass {size} numbers as `sends` and `receives`, with sum(sends) = {rows}"
+        )
+    y = x.new_empty(sum(receives), *x.shape[1:])
+    if y.is_meta:  # a dry run
+        return y, lambda: None
+    return y, dist.all_to_all_single(y, x, receives, sends, group=group, async_op=True).wait
+
+
 def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     """Start to sum over ranks, each keeping its slice: [W*n] -> [n].
 
@@ -133,14 +136,13 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     that discards all but one slice, and sends twice as much.
     """
     slices = x.view(group.size(), -1)                                 # [W, n], one for each rank
-    rank = group.rank()
     if x.is_cuda:
         y = torch.empty_like(slices[0])                               # [n], the sum
         arriving: list[Tensor] = []
         waits = [_reduce_scatter(y, x, group=group, async_op=True).wait]
     else:
-        y = slices[rank].clone()                                      # [n], one term of the sum
-        others = [other for other in range(group.size()) if other != rank]
+        y = slices[group.rank()].clone()                              # [n], one term of the sum
+        others = [other for other in range(group.size()) if other != group.rank()]
         arriving = [torch.empty_like(y) for _ in others]              # the other terms
         sends = [(slices[other], other) for other in others]
         waits = start(sends, list(zip(arriving, others, strict=True)), group)
@@ -226,8 +228,7 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
     """
     _check_ranks(group, *members)
     ranks = dist.get_process_group_ranks(group)
-    chosen = [ranks[member] for member in members]
-    made: Group = dist.new_group(chosen, use_local_synchronization=True)
+    made: Group = dist.new_group([ranks[n] for n in members], use_local_synchronization=True)
     return made
 
 
@@ -246,4 +247,4 @@ def _check_splits(group: Group, size: int) -> None:
 def _operation(name: str) -> Any:
     if name not in _OPERATIONS:
         raise ValueError(f"unknown operation {name!r}; use one of {', '.join(_OPERATIONS)}")
-    return _OPERATIONS[name]
+    return getattr(dist.ReduceOp, name.upper())

@@ -15,8 +15,9 @@ from . import comm
 Groups = dict[tuple[int, ...], comm.Group]
 # the groups of a mesh, and the axes along which the ranks of each differ
 GROUPS = {
-    **{axis: (axis,) for axis in (*AXES, "ep", "edp")},
+    **{axis: (axis,) for axis in (*AXES, "edp")},
     "replicas": ("cp", "dp"),
+    "expert_replicas": ("cp", "edp"),
     "model": ("tp", "pp"),
 }
 
@@ -25,9 +26,11 @@ class Mesh:
     """This rank's place in a layout, and the groups it communicates in.
 
     tp, cp, dp, pp  the ranks that differ from this one along that axis only, in that order
-    ep              the ranks of dp that hold different experts, and together all of them
+    ep              the ranks that hold different experts, and together all of them: of dp, and of
+                    tp as well with whole experts
     edp             the ranks of dp that hold the same experts
     replicas        the ranks of cp and dp, which hold the same parameters and average gradients
+    expert_replicas the ranks of cp and dp that hold the same experts
     model           the ranks of tp and pp: together they hold the model once
     world           all ranks
 
@@ -43,8 +46,8 @@ class Mesh:
     dp: comm.Group
     pp: comm.Group
     ep: comm.Group
-    edp: comm.Group
     replicas: comm.Group
+    expert_replicas: comm.Group
     model: comm.Group
 
     def __init__(
@@ -62,7 +65,8 @@ class Mesh:
         self.world = group
         self.place = coordinates(group.rank(), layout, order)
         self._known = {} if known is None else known
-        for name, axes in GROUPS.items():
+        experts = ("tp", "ep") if layout.whole_experts else ("ep",)
+        for name, axes in {**GROUPS, "ep": experts}.items():
             setattr(self, name, self._group(axes))
 
     def _group(self, axes: Sequence[str]) -> comm.Group:

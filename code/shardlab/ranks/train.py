@@ -1,4 +1,4 @@
-"""Train with every method at once: tensor, context, pipeline and data parallelism, and ZeRO.
+"""Train with every method at once: tensor, context, expert, pipeline, data parallelism, and ZeRO.
 
 Narayanan et al. 2021, "PTD-P" (https://arxiv.org/abs/2104.04473). The model stays the plain one:
 every method is applied to it from outside, and communicates in its own group of the mesh.
@@ -24,12 +24,21 @@ from torch.optim import Optimizer
 
 from .. import cuts
 from ..schedules import Schedule
-from . import agreement, checkpoint, comm, context_parallel, tensor_parallel, zero
+from . import (
+    agreement,
+    checkpoint,
+    comm,
+    context_parallel,
+    expert_parallel,
+    tensor_parallel,
+    zero,
+)
 from .checkpoint import extras
-from .checkpoint.boxes import Box, Span, spans
+from .checkpoint.boxes import Box, Span, spans, whole
 from .context_parallel import RING, Way
 from .data_parallel.replica import Replica
 from .mesh import Mesh
+from .mixture import biases, rebalance
 from .pipeline import partition
 from .pipeline.engine import Pipeline
 from .pipeline.partition import Part
@@ -37,6 +46,7 @@ from .tensor_parallel import shards
 from .transformer import Transformer
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
+EXPERTS = ".mlp.experts."  # in the names of their parameters
 
 
 class Trainer:
@@ -49,6 +59,7 @@ class Trainer:
     layers     the layers of each part of the model; None: as equal as possible
     max_norm   upper limit for the norm of the whole model's gradient, to which it is scaled down
     context    how the ranks of cp attend to each other's keys; without dropout
+    nodes      over how many nodes the ranks of ep lie: see `expert_parallel.parallelize`
 
     ZeRO-2 and -3 average and cut the gradients of every microbatch as soon as backward has made
     them, if the stage has one part, does not split backward, and does not hold one end of a tied
@@ -68,19 +79,24 @@ class Trainer:
         layers: Sequence[range] | None = None,
         max_norm: float = math.inf,
         context: Way = RING,
+        nodes: int = 1,
     ) -> None:
         layout = mesh.layout
         layout.check(model.spec)
         check_supported(model, mesh, schedule, context)
         agreement.check_equal(model, mesh.world)
-        tensor_parallel.parallelize(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
+        sliced, whole = layout.sequence_parallel, layout.whole_experts
+        tensor_parallel.parallelize(model, mesh.tp, sequence_parallel=sliced, whole_experts=whole)
         self.context = None
         if layout.cp > 1:
             self.context = context_parallel.parallelize(model, mesh.cp, context)
+        slices = layout.expert_ranks // layout.ep
+        expert_parallel.parallelize(model, mesh.ep, mesh.dp, nodes=nodes, slices=slices)
         parts = partition.cut(model, schedule, mesh.pp.rank(), layers)
         self.mesh = mesh
+        self.spec = model.spec
         self.max_norm = max_norm
-        self.cuts = cuts.model(model.spec, layout.tp)  # by parameter
+        self.cuts = cuts.model(model.spec, layout.tp, whole_experts=whole)  # by parameter
         self.pipeline = Pipeline(parts, schedule, mesh.pp)
         self.states = make_states(parts, mesh, optimizer)
         several_parts = schedule.num_chunks > 1
@@ -126,6 +142,7 @@ class Trainer:
             state.clip(self.max_norm, norm)
             state.step()
             state.zero_grad()
+        rebalance(self.pipeline)
         return norm
 
     def share(self, name: str) -> float:
@@ -155,7 +172,8 @@ class Trainer:
         `checkpoint.contents`, `check` and `load`; build the trainer anew before you load another.
         """
         saved = checkpoint.contents(path)
-        checkpoint.check(path, saved, {name: cut.shape for name, cut in self.cuts.items()})
+        shapes = {name: cut.shape for name, cut in self.cuts.items()}
+        checkpoint.check(path, saved, shapes | biases(self.spec))
         for span in self.spans():
             span.expect(saved)
         facts, mine = checkpoint.load(path, self.mesh.world, self.boxes())
@@ -175,6 +193,10 @@ class Trainer:
         for span in self.spans():
             yield from span.weights()
             yield from span.states()
+        for part in self.pipeline.parts:
+            for name, bias in part.named_buffers():
+                if name in biases(self.spec):
+                    yield whole(f"weights/{name}", bias)
 
     def gather(self) -> dict[str, Tensor]:
         """Return the parameters of the plain model, whole, on every rank; without a tied head."""
@@ -182,23 +204,40 @@ class Trainer:
         for state in self.states:
             held.update(state.full_state_dict())
         like = next(self.pipeline.parameters())
-        whole: dict[str, Tensor] = {}
+        found: dict[str, Tensor] = {}
         for name, cut in self.cuts.items():
             here = like.new_zeros(cut.shape)
             if name in held:
                 here = shards.join(held[name], cut, self.mesh.tp)     # whole, on this stage only
-            whole[name] = comm.all_reduce(here, self.mesh.pp)         # whole, on every stage
-        return whole
+            if EXPERTS in name:
+                here = comm.all_reduce(here, self.mesh.ep)            # of this rank or another's
+            found[name] = comm.all_reduce(here, self.mesh.pp)         # whole, on every stage
+        return found
 
 
 def make_states(
     parts: Sequence[Part], mesh: Mesh, optimizer: MakeOptimizer
 ) -> Sequence[Replica | zero.Zero]:
-    """Make the states of a stage's parameters: whole on every replica, or cut by ZeRO."""
+    """Make the states of a stage's parameters: whole on every replica, or cut by ZeRO.
+
+    Experts that ranks of ep have dealt among them have states of their own, in another group.
+    """
+    held = dict(_named(parts))
+    dealt = {name: p for name, p in held.items() if EXPERTS in name and mesh.ep.size() > 1}
+    rest = {name: p for name, p in held.items() if name not in dealt}
+    kinds = [(rest, mesh.replicas), (dealt, mesh.expert_replicas)]
     if not mesh.layout.zero:
-        return [Replica(dict(_named(parts)), mesh.replicas, optimizer)]
+        return [Replica(named, group, optimizer) for named, group in kinds if named]
     shard = partial(zero.shard, stage=mesh.layout.zero, optimizer=optimizer)
-    return [shard(part, mesh.replicas, layers=list(_units(part))) for part in parts]
+    states = []
+    for named, group in kinds:
+        for part in parts:
+            own = dict(part.named_parameters())
+            others = [p for name, p in own.items() if name not in named]
+            if len(others) < len(own):
+                layers = part.units(experts=named is dealt)
+                states.append(shard(part, group, layers=layers, ignored=others))
+    return states
 
 
 def check_supported(model: Transformer, mesh: Mesh, schedule: Schedule, context: Way) -> None:
@@ -228,16 +267,3 @@ def _named(parts: Sequence[Part]) -> Iterator[tuple[str, nn.Parameter]]:
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield name, parameter
-
-
-def _units(part: Part) -> Iterator[nn.Module]:
-    """List the modules that ZeRO gathers and averages one by one: embeddings, each layer, head.
-
-    Tied embeddings then have the same position in the buffers of the first and the last stage, and
-    stay bitwise identical.
-    """
-    if part.embedding is not None:
-        yield part.embedding.tokens
-    yield from part.blocks.values()
-    if part.head is not None:
-        yield part.head

@@ -15,6 +15,7 @@ model that is already built another attention and other positions.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,13 @@ from torch.nn import functional as F
 
 from shardlab.spec import TransformerSpec
 
+from .mixture import GatedMLP, Mixture, Router, balance_loss
+
 # in every norm: https://github.com/openai/gpt-2/blob/master/src/model.py; Llama 3 has the same
 EPSILON = 1e-5
 ROTARY_BASE = 500_000.0  # Llama 3, section 3.2 (RoFormer and Llama 1 have 10,000)
+# Fields of a spec that `costs` counts and this model leaves at None or False.
+COUNTED_ONLY = ("head_dim", "position_style", "bias_places", "head_norms", "post_norms", "latent")
 # q [B, H, S, N], k and v [B, K, S, N] -> [B, H, S, N]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 # tokens [B, S], or hidden states [B, S, D] -> positions [S] or [B, S]
@@ -32,10 +37,14 @@ Locate = Callable[[Tensor], Tensor]
 
 
 class Transformer(nn.Module):
-    """A decoder-only transformer, from tokens to logits or, with targets, to the loss in nats."""
+    """A decoder-only transformer, from tokens to logits or, with targets, to the loss in nats.
+
+    A mixture that is balanced by a loss adds it while the model is in training mode.
+    """
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
+        check(spec)
         self.spec = spec
         self.embedding = Embedding(spec)
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.num_layers))
@@ -53,7 +62,7 @@ class Transformer(nn.Module):
         logits: Tensor = self.head(self.norm(x))                      # [B, S, V]
         if targets is None:
             return logits
-        return self.loss(logits, targets)                             # []
+        return add_balance_loss(self, self.loss(logits, targets))     # []
 
     @torch.no_grad()
     def initialize(self) -> None:
@@ -64,7 +73,7 @@ class Transformer(nn.Module):
         paper, section 2.3). Llama's initialization is not published; it gets the same one.
         """
         for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
+            if isinstance(module, nn.Linear | nn.Embedding | Router):
                 module.weight.normal_(std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
@@ -73,10 +82,9 @@ class Transformer(nn.Module):
         if self.embedding.positions is not None:
             self.embedding.positions.weight.normal_(std=0.01)
         shrink = math.sqrt(2 * len(self.blocks))
-        for module in self.modules():
-            if isinstance(module, Block):
-                module.attention.out.weight.div_(shrink)
-                module.mlp.down.weight.div_(shrink)
+        for name, weight in self.named_parameters():
+            if name.endswith(("attention.out.weight", "down.weight")):
+                weight.div_(shrink)
 
 
 class Embedding(nn.Module):
@@ -112,7 +120,7 @@ class Block(nn.Module):
         self.attention_norm = make_norm(spec)
         self.attention = Attention(spec)
         self.mlp_norm = make_norm(spec)
-        self.mlp: MLP | GatedMLP = MLP(spec) if spec.style == "gpt2" else GatedMLP(spec)
+        self.mlp: Any = make_feed_forward(spec)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, S, D] -> [B, S, D]
         x = x + self.attention(self.attention_norm(x))                # [B, S, D]
@@ -172,19 +180,22 @@ class MLP(nn.Module):
         return y
 
 
-class GatedMLP(nn.Module):
-    """Llama's feed-forward block, SwiGLU (https://arxiv.org/abs/2002.05202)."""
+def make_feed_forward(spec: TransformerSpec) -> nn.Module:
+    """Make the feed-forward block of the style, or a mixture of experts in its place."""
+    if spec.experts:
+        return Mixture(spec.hidden_size, spec.experts)
+    return MLP(spec) if spec.style == "gpt2" else GatedMLP(spec.hidden_size, spec.ffn)
 
-    def __init__(self, spec: TransformerSpec):
-        super().__init__()
-        self.gate = nn.Linear(spec.hidden_size, spec.ffn, bias=False)
-        self.up = nn.Linear(spec.hidden_size, spec.ffn, bias=False)
-        self.down = nn.Linear(spec.ffn, spec.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = F.silu(self.gate(x)) * self.up(x)                         # [B, S, F]
-        y: Tensor = self.down(h)                                      # [B, S, D]
-        return y
+def check(spec: TransformerSpec) -> None:
+    """Raise ValueError, with its fields, for a spec that only `costs` knows."""
+    fields = {name: getattr(spec, name) for name in (*COUNTED_ONLY, "num_dense")}
+    given = [f"{name}={value!r}" for name, value in fields.items() if value not in (None, False)]
+    if given:
+        raise ValueError(
+            f"the reference model does not build {', '.join(given)}; count and plan this spec with "
+            "`shardlab.costs`, or leave these fields out"
+        )
 
 
 def make_norm(spec: TransformerSpec) -> nn.Module:
@@ -208,6 +219,12 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def count_positions(x: Tensor) -> Tensor:
     """Number the tokens of a sequence from 0: [B, S, ...] -> [S]."""
     return torch.arange(x.shape[1], device=x.device)
+
+
+def add_balance_loss(model: nn.Module, loss: Tensor) -> Tensor:
+    """Add the balance losses of the mixtures in a model, if it has any: [] -> []."""
+    extra = balance_loss(model)
+    return loss if extra is None else loss + extra
 
 
 def replace(

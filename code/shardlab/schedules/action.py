@@ -148,8 +148,9 @@ class Schedule:
             kind, microbatch, chunk, _ = action
             if kind not in KINDS or microbatch >= microbatches or chunk >= chunks:
                 raise ValueError(
-                    f"{action} is none of the actions {', '.join(KINDS)} with {microbatches} "
-                    f"microbatches and {chunks} chunks"
+                    f"{action} does not belong to a schedule of {microbatches} microbatches and "
+                    f"{chunks} chunks; its kind must be one of {', '.join(KINDS)}, and its numbers "
+                    "count from 0"
                 )
 
     def forward_only(self) -> "Schedule":

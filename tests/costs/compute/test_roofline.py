@@ -85,6 +85,17 @@ def test_the_products_of_a_layer_are_those_that_are_counted(name, mask):
     assert spec.num_layers * products == sum(counted.values()) - counted["head"]
 
 
+def test_a_layer_with_wide_heads_and_more_norms_lists_them_all():
+    """As Gemma 3's: 4 heads of 256 on a stream of 640."""
+    sizes = {"vocab_size": 9, "context_length": 512, "hidden_size": 640, "num_layers": 1, "num_heads": 4}
+    spec = TransformerSpec(**sizes, num_kv_heads=1, style="llama", head_dim=256, head_norms=True, post_norms=True)
+    works = roofline.layer(spec, batch=1, sequence=512)
+    counted = flops.forward(spec, batch=1, sequence=512, attention="causal")
+    assert sum(work.flops for work in works if not work.vector) == sum(counted.values()) - counted["head"]
+    normed = [work.nbytes / (2 * 2 * 512) for work in works if "norm" in work.name]
+    assert normed == [640, (4 + 1) * 256, 640, 640, 640]
+
+
 def test_fused_attention_moves_what_goes_in_and_out_and_unfused_the_scores_too():
     spec = TransformerSpec(vocab_size=9, context_length=64, hidden_size=32, num_layers=1, num_heads=4, num_kv_heads=2)
     (fused,) = roofline.attention(spec, batch=3, sequence=64)

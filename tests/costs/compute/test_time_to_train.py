@@ -3,8 +3,9 @@
 import pytest
 
 from shardlab.costs.compute import flops, time_to_train
-from shardlab.costs.compute.time_to_train import DAY, YEAR, TimeToTrain
+from shardlab.costs.compute.time_to_train import YEAR, TimeToTrain
 from shardlab.costs.facts import hardware, models
+from shardlab.costs.units import DAY
 
 A100, V100 = hardware.chip("A100 SXM 80 GB"), hardware.chip("V100 SXM2 32 GB")
 GPT3 = models.published("GPT-3 175B").spec

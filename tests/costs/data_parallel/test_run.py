@@ -106,7 +106,7 @@ def test_smaller_buckets_hide_more_until_latency_counts():
 
 def test_memory_does_not_fall_as_ranks_join_unless_states_are_cut():
     """Every rank holds a whole replica."""
-    few, many = replace(RUN, ranks=2), replace(RUN, ranks=512)
+    few, many = replace(RUN, ranks=4), replace(RUN, ranks=512)
     assert step(few).memory == step(many).memory
     totals = [memory.total(data_parallel.training(many, zero=stage)) for stage in range(4)]
     assert totals[0] == sum(step(many).memory.values())

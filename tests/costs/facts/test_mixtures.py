@@ -3,8 +3,9 @@
 import pytest
 from torch import nn
 
+from shardlab.attention import GroupedAttention, LatentAttention
 from shardlab.costs.facts import mixtures
-from shardlab.costs.facts.mixtures import GroupedAttention, LatentAttention, MixtureSpec
+from shardlab.costs.facts.mixtures import MixtureSpec
 
 RELEASED = [one for one in mixtures.PUBLISHED.values() if one.parameters is not None]
 SMALL = MixtureSpec(
@@ -36,14 +37,33 @@ def test_the_two_counts_everybody_knows():
     assert total(mixtures.parameters(mixtures.published("DeepSeek-V3").spec)) == 671_026_419_200
 
 
+# Whose authors leave the embedding out of the active parameters. gpt-oss: below its Table 1.
+WITHOUT_EMBEDDING = ("DeepSeek-V2", "DeepSeek-V3", "gpt-oss-120b", "gpt-oss-20b")
+
+
 @pytest.mark.parametrize("model", mixtures.PUBLISHED.values(), ids=lambda model: model.name)
 def test_counts_are_those_in_print(model):
-    """DeepSeek's active parameters leave out the embedding's; Kimi prints 1.04 trillion, its checkpoint has 1.026."""
+    """Kimi prints 1.04 trillion where its checkpoint has 1.026, Qwen 3.3 billion where 3.35 are counted."""
     active = mixtures.active_parameters(model.spec)
-    if model.name == "DeepSeek-V3":
+    if model.name in WITHOUT_EMBEDDING:
         del active["token embedding"]
     assert total(mixtures.parameters(model.spec)) == pytest.approx(model.printed[0], rel=0.014)
-    assert total(active) == pytest.approx(model.printed[1], rel=0.011)
+    assert total(active) == pytest.approx(model.printed[1], rel=0.017)
+
+
+@pytest.mark.parametrize(("name", "mlp", "attention"), [("120b", 114.71, 0.96), ("20b", 19.12, 0.64)])
+def test_every_part_of_gpt_oss_is_that_of_its_card(name, mlp, attention):
+    """OpenAI 2025, Table 1: billions; its biases, which we leave out, are 0.04 of them."""
+    parts = mixtures.parameters(mixtures.published(f"gpt-oss-{name}").spec)
+    assert (parts["routed experts"] + parts["routers"]) / 1e9 == pytest.approx(mlp, abs=0.045)
+    assert parts["attention"] / 1e9 == pytest.approx(attention, abs=0.005)
+    assert (parts["token embedding"] + parts["head"]) / 1e9 == pytest.approx(1.16, abs=0.005)
+
+
+def test_a_layers_mixture_is_plain_data():
+    experts = mixtures.published("DeepSeek-V3").spec.experts
+    assert (experts.num_experts, experts.per_token, experts.expert_size) == (256, 8, 2048)
+    assert experts.shared_size == 2048
 
 
 def linear(inputs, outputs):
@@ -91,6 +111,13 @@ def test_grouped_attention_is_that_of_the_dense_model():
     """Llama 3 8B has Mixtral's attention: 4096 wide, 32 heads, 8 for keys and values."""
     grouped = GroupedAttention(num_heads=32, num_kv_heads=8, head_size=128)
     assert grouped.parameters(4096) == 2 * 4096 * 4096 + 2 * 4096 * 1024
+
+
+def test_a_query_multiplies_a_key_and_a_value():
+    """Attention in all heads, as in FLOPs of the dense model; latent keys are longer than values."""
+    grouped = GroupedAttention(num_heads=32, num_kv_heads=8, head_size=128)
+    assert grouped.pair_size == 2 * 4096
+    assert SMALL.attention.pair_size == 2 * (5 + 2 + 7)
 
 
 def test_bad_input_is_refused():

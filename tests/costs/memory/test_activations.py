@@ -7,7 +7,7 @@ import pytest
 
 from shardlab.costs.facts import models, recipes
 from shardlab.costs.memory import activations
-from shardlab.costs.training import Training
+from shardlab.costs.training import KERNELS, Training
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
@@ -133,3 +133,58 @@ def test_ranks_of_a_sequence_hold_it_once_together(name):
 
     assert 4 * held(cp=4) == pytest.approx(held(), rel=1e-6)
     assert 4 * held(tp=4) == pytest.approx(held(), rel=1e-3)  # each rank keeps all token numbers
+
+
+def test_what_released_models_changed_is_kept_by_its_own_widths():
+    """Six heads of 16, two for keys and values, in a stream 24 wide; norms of heads, and four norms in a layer."""
+    sizes = {"vocab_size": 50, "context_length": 16, "hidden_size": 24, "num_layers": 2, "num_heads": 6}
+    wide = {"num_kv_heads": 2, "head_dim": 16, "head_norms": True, "post_norms": True}
+    kept = activations.layer(Training(spec=TransformerSpec(**sizes, **wide, style="llama")))
+    assert kept["attention: queries, keys, values"] == 16 * (6 + 2 + 2) * 16 * 2
+    assert kept["attention: output"] == 16 * 6 * 16 * 2
+    assert kept["norms: queries and keys"] == 16 * (6 + 2) * 16 * 2
+    assert kept["norms: input"] == 4 * 16 * 24 * 2
+    assert kept["attention: input"] == 16 * 24 * 2
+    neox = Training(spec=TransformerSpec(**sizes, position_style="rotary"))
+    assert activations.embedding(neox)["token numbers"] == 16 * 8
+
+
+def test_single_operations_keep_more():
+    """By hand for one token of LLaMA 13B's layer: a second copy of a norm's result, SiLU(gate), an output again."""
+    spec = TransformerSpec(
+        vocab_size=10, context_length=4, hidden_size=5120, num_layers=1, num_heads=40, ffn_size=13824, style="llama"
+    )
+    fused = Training(spec=spec, sequence=1)
+    more = {"norms": 2 * 2 * 5120, "rotary": 2 * 2 * 128, "SwiGLU": 2 * 13824, "attention": 2 * 5120}
+    for kernel, nbytes in more.items():
+        changed = replace(fused, unfused=(kernel,))
+        assert sum(activations.layer(changed).values()) - sum(activations.layer(fused).values()) == nbytes
+    stored = replace(fused, attention="stored")
+    scores = [activations.layer(each)["attention: scores"] for each in (stored, replace(stored, unfused=KERNELS))]
+    assert scores == [2 * 40, (4 + 2) * 40]  # the softmax in fp32, and its 16-bit copy
+
+
+def test_gathered_inputs_are_kept_whole():
+    slices = training(tp=4, sequence_parallel=True, attention="flash")
+    whole = activations.layer(replace(slices, keeps_gathered=True))
+    for name in ("attention: input", "feed-forward: input"):
+        assert whole.pop(name) == 4 * activations.layer(slices)[name] == 2 * 2048 * 12288
+    assert whole.items() <= activations.layer(slices).items()
+
+
+@pytest.mark.parametrize(
+    ("loss", "kept", "beside"), [("parallel", 4, 8), ("whole", 4 * 2, 10 * 2), ("in place", 4, 2), ("fused", 2, 2)]
+)
+def test_bytes_of_logits_and_loss_for_each_token_and_word(loss, kept, beside):
+    """On one of two ranks of tp, which hold half of the words unless they hold them whole."""
+    run = training(tp=2, loss=loss)
+    each = 2048 * 51200 / 2
+    assert (activations.logits(run), activations.loss(run)) == (kept * each, beside * each)
+
+
+def test_gradients_of_a_layers_activations():
+    """By hand for one token of GPT-3: the residual, then GELU before and after; with scores, these twice."""
+    h, scores = 12288, 96 * 2048
+    assert activations.layer_gradients(training(attention="flash")) == 2048 * 2 * (h + 2 * 4 * h)
+    assert activations.layer_gradients(training()) == 2048 * 2 * (h + 4 * h + 2 * scores)
+    assert activations.layer_gradients(training(tp=8, attention="flash")) == 2048 * 2 * (h + 8 * h / 8)

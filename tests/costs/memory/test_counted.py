@@ -13,7 +13,8 @@ from shardlab.costs import memory
 from shardlab.costs.facts import models, recipes
 from shardlab.costs.memory import activations
 from shardlab.costs.memory import timeline as memory_timeline
-from shardlab.costs.training import Training
+from shardlab.costs.training import KERNELS, Training
+from shardlab.experts import Experts
 from shardlab.layout import Layout
 from shardlab.ranks import launch, tensor_parallel, transformer
 from shardlab.ranks.observe.saved_tensors import SavedTensors, without_memory
@@ -27,7 +28,15 @@ SPECS = {
     "llama, grouped keys": TransformerSpec(**SIZES, style="llama", num_kv_heads=3, ffn_size=44, tied_head=True),
     "llama, one key": TransformerSpec(**{**SIZES, "num_layers": 1}, style="llama", num_kv_heads=1, ffn_size=7),
 }
-KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "stored": SDPBackend.MATH}
+EXPERTS = Experts(num_experts=5, per_token=2, expert_size=7)
+MIXTURES = {
+    "llama, experts": replace(SPECS["llama"], experts=EXPERTS),
+    "llama, a shared expert": replace(SPECS["llama"], experts=replace(EXPERTS, num_shared=2, choose="sigmoid")),
+    "gpt2, experts balanced by a bias": replace(
+        SPECS["gpt2"], experts=replace(EXPERTS, choose="softmax before", balance="bias")
+    ),
+}
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "stored": SDPBackend.MATH}
 
 
 def reference(spec, microbatch, sequence, **options):
@@ -35,7 +44,12 @@ def reference(spec, microbatch, sequence, **options):
     model = transformer.Transformer(spec)
     tokens, targets = torch.randint(spec.vocab_size, (2, microbatch, sequence))
     training = Training(
-        spec=spec, microbatch=microbatch, sequence=sequence, recipe=recipes.recipe("fp32 Adam"), fused=False, **options
+        spec=spec,
+        microbatch=microbatch,
+        sequence=sequence,
+        recipe=recipes.recipe("fp32 Adam"),
+        unfused=KERNELS,
+        **options,
     )
     return model, tokens.clone(), targets.clone(), training
 
@@ -52,9 +66,12 @@ def predicted(training):
     return held["activations"] + held["logits"]
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+EVERY = {**SPECS, **MIXTURES}
+
+
+@pytest.mark.parametrize("spec", EVERY.values(), ids=EVERY)
 @pytest.mark.parametrize(("microbatch", "sequence"), [(1, 24), (3, 10)])
-@pytest.mark.parametrize("attention", KERNELS)
+@pytest.mark.parametrize("attention", BACKENDS)
 @pytest.mark.parametrize("recomputation", ["none", "full"])
 @pytest.mark.counted("memory", "bytes that a forward pass keeps for backward")
 def test_saved_activations(spec, microbatch, sequence, attention, recomputation):
@@ -62,14 +79,14 @@ def test_saved_activations(spec, microbatch, sequence, attention, recomputation)
     model, tokens, targets, training = reference(spec, microbatch, sequence, **options)
     if recomputation == "full":
         recomputing(model)
-    with SavedTensors(without=model.parameters()) as saved, sdpa_kernel(KERNELS[attention]):
+    with SavedTensors(without=model.parameters()) as saved, sdpa_kernel(BACKENDS[attention]):
         loss = model(tokens, targets)
     assert saved.nbytes == predicted(training)
     assert loss.requires_grad
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-@pytest.mark.parametrize("attention", KERNELS)
+@pytest.mark.parametrize("attention", BACKENDS)
 @pytest.mark.counted("memory", "bytes that norms, attention and feed-forward keep, each alone")
 def test_saved_activations_part_by_part(spec, attention):
     """Norms, attention and feed-forward block alone; what they keep of their input too, for it is another's output."""
@@ -77,7 +94,7 @@ def test_saved_activations_part_by_part(spec, attention):
     block, x = model.blocks[0], torch.randn(2, 20, spec.hidden_size, requires_grad=True)
     counted = {}
     for part in ("attention_norm", "attention", "mlp"):
-        with SavedTensors(without=model.parameters()) as saved, sdpa_kernel(KERNELS[attention]):
+        with SavedTensors(without=model.parameters()) as saved, sdpa_kernel(BACKENDS[attention]):
             _ = getattr(block, part)(x)
             counted[part] = saved.nbytes
     whole = activations.whole_layer(training)
@@ -232,7 +249,7 @@ def test_saved_activations_of_tensor_parallel_ranks(ranks):
     for i, (name, way) in enumerate(CUT):
         spec, layout = cut_spec(name), Layout(tp=tp, sequence_parallel=way == "tp and sp")
         training = Training(
-            spec=spec, layout=layout, microbatch=2, sequence=12, recipe=recipes.recipe("fp32 Adam"), fused=False
+            spec=spec, layout=layout, microbatch=2, sequence=12, recipe=recipes.recipe("fp32 Adam"), unfused=KERNELS
         )
         predicted = spec.num_layers * sum(activations.layer(training).values())
         assert [counts[i] for counts in counted] == [predicted] * tp, (name, way)

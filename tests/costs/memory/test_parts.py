@@ -106,9 +106,38 @@ def test_states_of_all_ranks_are_the_whole(spec, layout, recipe, data):
     training = Training(spec=spec, layout=layout, recipe=recipe, sequence=96)
     held = models.num_parameters(spec) + sum(shards.held_again(spec, layout).values())
     for part, cut_from in memory.CUT_FROM.items():
+        if part == "gradients" and training.keeps_whole(0):
+            continue  # some stages cut them, and the ends do not: the test below
         ranks = layout.tp * layout.replicas * sum(memory.states(training, stage)[part] for stage in range(layout.pp))
         copies = 1 if layout.zero >= cut_from else layout.replicas
         assert ranks == pytest.approx(copies * held * getattr(recipe, part))
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_gradients_stay_whole_where_a_stage_has_several_chunks(zero):
+    """As `ranks.train.Trainer` keeps them: the docstring there, and what a test of its bytes finds."""
+    one = Training(spec=LLAMA, layout=Layout(dp=4, pp=2, zero=zero), sequence=96, num_microbatches=4)
+    several = replace(one, schedule="interleaved", chunks=2)
+    whole = memory.states(replace(one, layout=replace(one.layout, zero=0)))["gradients"]
+    cut, kept = (memory.states(each)["gradients"] for each in (one, several))
+    assert kept == whole
+    assert cut == whole / (4 if zero > 1 else 1)
+    assert not memory.messages(several).get("gradients of head and layer")
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("tied", [False, True])
+def test_gradients_stay_whole_at_both_ends_of_a_pipeline_that_share_an_embedding(zero, tied):
+    """As in `ranks.train.Trainer`, which must add both ends' gradients before it cuts them."""
+    spec = replace(models.published("GPT-2 XL").spec, tied_head=tied)
+    training = Training(spec=spec, layout=Layout(pp=3, dp=4, zero=zero), num_microbatches=4)
+    for stage in range(3):
+        whole = sum(shards.parameters(spec, training.layout, stage).values()) * training.recipe.gradients
+        kept = zero == 1 or (tied and stage != 1)
+        assert memory.states(training, stage)["gradients"] == whole / (1 if kept else 4)
+        assert training.keeps_whole(stage) == (kept and zero > 1)
+    with pytest.raises(ValueError, match="stage"):
+        training.keeps_whole(3)
 
 
 @settings(deadline=None)
@@ -170,11 +199,13 @@ def test_activations_are_those_of_layers_microbatches_and_ends():
 
 
 def test_buffers_have_names():
-    """Of what backward needs for a moment only the larger is there: the loss's two gradients, or a layer again."""
+    """Of what backward needs for a moment only the larger is there: the loss's two gradients, or a layer at work."""
     training, logits = Training(spec=GPT, recomputation="full"), 4 * 1024 * 50257
     again = sum(activations.whole_layer(training).values()) - 2 * 1024 * 768
+    again += activations.layer_gradients(training)
     assert memory.buffers(training) == {"loss": 2 * logits, "sequence parallelism": 0}
-    assert memory.buffers(replace(training, layout=Layout(pp=2))) == {"recomputation": again, "sequence parallelism": 0}
+    first = replace(training, layout=Layout(pp=2))
+    assert memory.buffers(first) == {"backward of a layer": again, "sequence parallelism": 0}
     gathered = memory.buffers(replace(training, layout=Layout(tp=4, sequence_parallel=True)))
     assert gathered["sequence parallelism"] == 2 * 1024 * 768
 

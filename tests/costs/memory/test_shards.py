@@ -1,12 +1,18 @@
 """The pieces of all ranks are the model, and what several ranks hold has a name."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardlab import cuts
+from shardlab.costs import memory
+from shardlab.costs.compute import flops
 from shardlab.costs.facts import models
 from shardlab.costs.memory import shards
+from shardlab.costs.training import Training
+from shardlab.experts import Experts
 from shardlab.layout import Layout, tensor_degrees
 from shardlab.spec import TransformerSpec
 
@@ -14,10 +20,16 @@ PUBLISHED = [each.spec for each in models.PUBLISHED.values()]
 SMALL = TransformerSpec(
     vocab_size=50, context_length=16, hidden_size=24, num_layers=7, num_heads=6, num_kv_heads=2, ffn_size=36
 )
+CHANGED = [  # as in Qwen 2.5, Qwen 3, Gemma 3 and Pythia
+    replace(SMALL, style="llama", bias_places=("qkv",)),
+    replace(SMALL, style="llama", head_dim=16, head_norms=True),
+    replace(SMALL, style="llama", head_dim=8, head_norms=True, post_norms=True, tied_head=True),
+    replace(SMALL, position_style="rotary", tied_head=False, bias_places=("ffn",)),
+]
 
 
 @settings(deadline=None)
-@given(spec=st.sampled_from([*PUBLISHED, SMALL]), data=st.data())
+@given(spec=st.sampled_from([*PUBLISHED, SMALL, *CHANGED]), data=st.data())
 def test_summed_over_ranks_it_is_the_model_and_what_is_held_again(spec, data):
     """The whole is counted from the shapes of the layers; what is held again, by hand from the layout."""
     layout = Layout(
@@ -28,7 +40,7 @@ def test_summed_over_ranks_it_is_the_model_and_what_is_held_again(spec, data):
     assert ranks == models.num_parameters(spec) + sum(shards.held_again(spec, layout).values())
 
 
-@pytest.mark.parametrize("spec", [*PUBLISHED[:4], *PUBLISHED[-3:]])
+@pytest.mark.parametrize("spec", [*PUBLISHED[:4], *PUBLISHED[-3:], *CHANGED])
 def test_one_rank_has_the_parts_of_the_model(spec):
     assert shards.parameters(spec, Layout()) == models.parameters(spec)
     assert not any(shards.held_again(spec, Layout()).values())
@@ -53,7 +65,7 @@ def test_what_is_held_again_has_names():
     assert llama["key/value heads"] == 32 * 2 * 8 * 128 * 4096  # each of 8 heads on two ranks
 
 
-@pytest.mark.parametrize("spec", [SMALL, *PUBLISHED[:2]])
+@pytest.mark.parametrize("spec", [SMALL, *PUBLISHED[:2], *CHANGED])
 def test_a_rank_holds_the_pieces_that_are_cut_for_it(spec):
     for tp in tensor_degrees(spec):
         held = sum(shards.parameters(spec, Layout(tp=tp)).values())
@@ -77,3 +89,46 @@ def test_bad_input_is_refused():
         shards.parameters(SMALL, Layout(pp=2), 2)
     with pytest.raises(ValueError, match="use tp = 1, 2, 6"):
         shards.parameters(SMALL, Layout(tp=5))
+
+
+# ---- mixtures of experts ---------------------------------------------------------------------------------------------
+
+MIXTURE = TransformerSpec(
+    vocab_size=64,
+    context_length=16,
+    hidden_size=16,
+    num_layers=4,
+    num_heads=4,
+    style="llama",
+    experts=Experts(num_experts=4, per_token=2, expert_size=8, num_shared=1),
+)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp=4, ep=4), Layout(dp=2, ep=2, tp=2, pp=2)], ids=str)
+def test_experts_are_held_once_and_the_rest_by_every_rank_of_ep(layout):
+    """Summed over stages, tp and ep, each expert once; all else on each rank of ep, copies of tp included."""
+    held = [shards.parameters(MIXTURE, layout, stage) for stage in range(layout.pp)]
+    routed = [shards.routed(MIXTURE, layout, stage) for stage in range(layout.pp)]
+    every = MIXTURE.num_layers * MIXTURE.experts.num_experts * models.expert_parameters(MIXTURE)
+    assert layout.tp * layout.ep * sum(routed) == every
+    rest = layout.tp * (sum(sum(parts.values()) for parts in held) - sum(routed))
+    copies = (layout.tp - 1) * MIXTURE.num_layers * MIXTURE.experts.num_experts * MIXTURE.hidden_size  # of routers
+    again = sum(shards.held_again(MIXTURE, layout).values())
+    assert rest == models.num_parameters(MIXTURE) - every + copies + again
+    alone = replace(layout, pp=1)
+    assert shards.layer_parameters(MIXTURE, alone) * 4 == sum(
+        shards.parameters(MIXTURE, alone)[part] for part in ("attention", "feed-forward", "norms")
+    ) - models.norm_parameters(MIXTURE)
+
+
+def test_zero_cuts_experts_over_the_ranks_that_hold_the_same():
+    plain, cut = (
+        memory.states(Training(spec=MIXTURE, layout=Layout(dp=4, ep=2, zero=zero)))["optimizer"] for zero in (0, 1)
+    )
+    routed = 12 * shards.routed(MIXTURE, Layout(dp=4, ep=2))
+    assert cut == (plain - routed) / 4 + routed / 2
+
+
+def test_the_flops_of_a_mixture_are_those_of_the_chosen_experts():
+    parts = flops.forward(MIXTURE, batch=1, sequence=16)
+    assert parts["feed-forward"] == 4 * 2 * 16 * 16 * (3 * (2 + 1) * 8 + 4)

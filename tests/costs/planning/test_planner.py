@@ -9,19 +9,29 @@ from itertools import product
 import pytest
 
 from shardlab import measured
-from shardlab.costs import memory, step, training
+from shardlab.attention import LatentAttention
+from shardlab.costs import context_parallel, memory, step, training
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.planning import footprint, planner, plans
 from shardlab.costs.planning.plans import Question, TrainingPlan
 from shardlab.costs.published import studies
+from shardlab.costs.published.sweeps import SWEEPS
 from shardlab.costs.step import axes
 from shardlab.costs.step.engines import ENGINES, MEGATRON_2021
 from shardlab.costs.training import Training
+from shardlab.experts import Experts
 from shardlab.layout import Layout, divisors
 from shardlab.spec import TransformerSpec
 
 SMALL = TransformerSpec(vocab_size=50_257, context_length=1024, hidden_size=3072, num_layers=6, num_heads=24)
 GROUPED = replace(SMALL, style="llama", num_kv_heads=4, num_layers=8)
+
+EXPERTS = Experts(num_experts=12, per_token=3, expert_size=256)
+MIXTURE = replace(GROUPED, hidden_size=768, experts=EXPERTS)
+HEADS = LatentAttention(num_heads=24, query_rank=64, kv_rank=32, plain_size=16, rotary_size=8, value_size=16)
+LATENT = replace(
+    MIXTURE, num_kv_heads=None, latent=HEADS, num_dense=2, ffn_size=512, experts=replace(EXPERTS, num_shared=1)
+)
 
 
 def small(spec=SMALL, *, num_nodes=2, batch=48, room=8e9, node="DGX A100", **options):
@@ -37,6 +47,8 @@ QUESTIONS = {
     "GPT, two nodes, scores stored": small(attention="stored", dropout=True, engine=MEGATRON_2021),
     "Llama, two nodes, contexts": small(GROUPED, context=(1, 2, 3), batch=16),
     "Llama, three nodes, PCIe": small(GROUPED, num_nodes=3, batch=24, node="PCIe box, InfiniBand NDR", room=6e9),
+    "mixture, imbalance": small(MIXTURE, num_nodes=1, batch=8, room=4e9, imbalance=1.25),
+    "latent attention, dense layers": small(LATENT, batch=16, room=4e9, engine=ENGINES["DeepSeek-V3, 2024"]),
     "fp8": small(GROUPED, node="DGX H100", batch=32, precision="fp8", engine=ENGINES["Llama 3, 2024"]),
 }
 
@@ -46,12 +58,17 @@ def answered(name):
     return planner.search(QUESTIONS[name])
 
 
+def bytes_of(run):
+    return memory.total(run.training) + context_parallel.at_work(run.training, run.engine.context_way)
+
+
 def brute(question):
     """Every plan that a `Training` can be made of, timed by `step` and weighed by `memory`, with nothing shared."""
     found = {}
     gpus, node = question.cluster.gpus, question.cluster.node
     recomputations = [each for each in question.recomputations if each != "selective" or question.attention == "stored"]
-    for tp, pp, cp in product(range(1, gpus + 1), range(1, gpus + 1), question.context):
+    degrees = range(1, gpus + 1)
+    for tp, pp, cp, ep in product(degrees, degrees, question.context, degrees if question.spec.experts else [1]):
         if gpus % (tp * pp * cp) or not axes.fits_nodes(question.cluster, tp):
             continue
         dp = gpus // (tp * pp * cp)
@@ -70,6 +87,7 @@ def brute(question):
                     cp=cp,
                     pp=pp,
                     dp=dp,
+                    ep=ep,
                     zero=zero,
                     sequence_parallel=shared,
                     microbatch=size,
@@ -81,7 +99,7 @@ def brute(question):
                     run = plans.run_of(question, plan)
                 except ValueError:
                     continue
-                found[plan[2:]] = run, memory.total(run.training), node.chip.memory
+                found[plan[2:]] = run, bytes_of(run), node.chip.memory
     return found
 
 
@@ -90,7 +108,7 @@ def test_the_plans_are_all_there_are_and_as_step_and_memory_have_them(name):
     question, answer = QUESTIONS[name], answered(name)
     expected = brute(question)
     every = (*answer.fitting, *answer.rejected)
-    looked_at = {(*plan[2:12], ""): plan for plan in every if plan.reason in ("", "memory")}
+    looked_at = {(*plan[2:13], ""): plan for plan in every if plan.reason in ("", "memory")}
     assert looked_at.keys() == expected.keys()
     assert len(answer.fitting) > 50
     assert {plan.reason for plan in looked_at.values()} == {"", "memory"}
@@ -173,6 +191,25 @@ def test_more_memory_never_makes_the_best_plan_slower(name):
     assert best < float("inf")
 
 
+def test_experts_are_cut_by_every_degree_that_divides_them_and_dp():
+    answer = answered("latent attention, dense layers")
+    searched = [*answer.fitting, *answer.rejected_where(reason="memory")]
+    tried = {(plan.dp, plan.ep) for plan in searched}
+    assert {ep for dp, ep in tried if dp == 8} == {1, 2, 4}
+    assert all(dp % ep == 0 == 12 % ep for dp, ep in tried)
+    refused = answer.rejected_where(reason="experts", dp=2, ep=4)
+    text = "dp=2 replicas do not split into groups of ep=4; use 1, 2"
+    assert plans.why(answer.question, refused[0]) == text
+    odd = replace(answer.question, expert=(8,))
+    gone = planner.search(odd).rejected_where(reason="experts", dp=8)
+    assert plans.why(odd, gone[0]) == "12 experts do not split over ep=8; use 1, 2, 4"
+    dense = replace(QUESTIONS["fp8"], expert=(1, 2))
+    gone = planner.search(dense).rejected_where(reason="experts")
+    assert "a model without experts has none for ep=2 ranks" in plans.why(dense, gone[0])
+    fuller = replace(QUESTIONS["mixture, imbalance"], imbalance=2.0)
+    assert len(planner.search(fuller).fitting) < len(answered("mixture, imbalance").fitting)
+
+
 def test_headroom_is_memory_that_no_plan_takes():
     """The same plans fit as on GPUs with so much less memory."""
     full, less = (planner.search(small(num_nodes=1, batch=24, room=room)) for room in (8e9, 6e9))
@@ -193,8 +230,9 @@ def test_those_that_were_rejected_come_smallest_first():
 
 def test_different_plans_differ_in_their_degrees():
     answer = answered("Llama, two nodes, contexts")
-    degrees = [(plan.tp, plan.cp, plan.pp) for plan in answer.different]
-    assert len(degrees) == len(set(degrees)) == len({(plan.tp, plan.cp, plan.pp) for plan in answer.fitting})
+    degrees = [(plan.tp, plan.cp, plan.pp, plan.ep) for plan in answer.different]
+    every = {(plan.tp, plan.cp, plan.pp, plan.ep) for plan in answer.fitting}
+    assert len(degrees) == len(set(degrees)) == len(every)
     assert answer.different[0] == answer.best
     assert all(plan == answer.where(tp=plan.tp, cp=plan.cp, pp=plan.pp)[0] for plan in answer.different)
 
@@ -237,7 +275,7 @@ def test_a_trillion_parameters_are_cut_as_megatron_cut_them():
 
 
 def test_gpt_3_as_megatron_cut_it_is_near_the_best():
-    """Theirs computes all layers again; the best keeps everything in 99 % of the memory, with four stages more."""
+    """Theirs computes all layers again; the best keeps everything in 99 % of the memory, with twelve stages more."""
     study, answer = studies.STUDIES["GPT-3 on 1,536 A100"], studied("GPT-3 on 1,536 A100")
     theirs = study.theirs(answer)
     assert (answer.best.tp, answer.best.recomputation) == (8, "none")
@@ -248,15 +286,19 @@ def test_gpt_3_as_megatron_cut_it_is_near_the_best():
 
 
 def test_llama_3_as_its_team_cut_it_is_near_the_best():
-    """Theirs recomputed nothing and cut the gradients: so it fits, just. What is faster here has tp = 16."""
+    """Theirs recomputed nothing and freed early what it no longer needed; here it lacks 4.4 GB.
+
+    What is faster here has tp = 16.
+    """
     study, answer = studies.STUDIES["Llama 3 405B on 16,384 H100"], studied("Llama 3 405B on 16,384 H100")
     theirs = study.theirs(answer)
     assert (theirs.dp, theirs.schedule, theirs.microbatch, theirs.recomputation) == (128, "interleaved", 1, "full")
     assert theirs.seconds < 1.2 * answer.best.seconds
     assert answer.best.tp == 16
     kept = {plan.zero: plan for plan in answer.where(tp=8, pp=16, recomputation="none")}
-    assert kept.keys() == {2, 3}
-    assert 0.95 * 80e9 < kept[2].nbytes < 80e9
+    assert kept.keys() == {3}
+    short = answer.rejected_where(tp=8, pp=16, recomputation="none", zero=2, sequence_parallel=True)
+    assert short[0].nbytes == pytest.approx(84.4e9, abs=0.05e9)
 
 
 @functools.cache
@@ -282,6 +324,11 @@ def test_the_recorded_bench_counts_the_plans_that_are_found_now():
     for name, row in measured.results("planner")["questions"].items():
         answer = studied(name) if name in studies.STUDIES else every_choice()
         assert (row["plans"], row["fit"], row["best"]) == (answer.count, len(answer.fitting), answer.best.name), name
+
+
+def test_the_recorded_bench_ranks_the_published_sweeps_as_they_are_ranked_now():
+    now = [{"tau": each.agreement, "regret": each.regret} for each in SWEEPS]
+    assert [*measured.results("planner")["sweeps"].values()] == [pytest.approx(each) for each in now]
 
 
 # ---- memory, taken apart ---------------------------------------------------------------------------------------------
@@ -325,7 +372,7 @@ OPEN = Question(spec=models.published("GPT-3 175B").spec, cluster=nodes.cluster(
         ({"batch": 16.0}, "batch=16.0 must be a whole number of at least 1"),
         ({"context": (-1,)}, "context=(-1,) must be a list or a tuple, each item a whole number of at least 1"),
         ({"context": (0,)}, "context=(0,) must be a list or a tuple, each item a whole number of at least 1"),
-        ({"context": ()}, "context and sequence_parallel must name at least one choice each"),
+        ({"context": ()}, "context, expert, sequence_parallel must name a choice each"),
         ({"schedules": ("ZB-H1",)}, "schedules=('ZB-H1',) must be some of 1F1B, GPipe, interleaved, naive"),
         ({"zero": (4,)}, "zero=(4,) must be some of 0, 1, 2, 3"),
         ({"recomputations": ()}, "recomputations=() must be some of none, selective, full"),

@@ -18,7 +18,16 @@ LLAMA = Training(spec=models.published("Llama 3 8B").spec, sequence=2048)
 def test_what_fits_needs_no_change():
     way = remedies.smallest(XL, 1000 * GB)
     assert way == remedies.Remedy(training=XL, changes=(), nbytes=memory.total(XL))
-    assert remedies.verdict(XL, 1000 * GB) == f"fits: {round(memory.total(XL) / GB, 1)} GB of 1 TB"
+    held = memory.per_rank(XL)
+    words = f"{held['overhead'] / GB:.2f} GB of overhead with a margin of 5% included"
+    assert remedies.verdict(XL, 1000 * GB) == f"fits: {round(memory.total(XL) / GB, 1)} GB of 1 TB, {words}"
+
+
+def test_a_verdict_follows_the_margin():
+    safer = replace(XL, margin=0.2)
+    assert memory.total(safer) - memory.total(XL) == pytest.approx(0.15 * memory.total(replace(XL, margin=0)), rel=0.02)
+    assert "with a margin of 20% included" in remedies.verdict(safer, 1000 * GB)
+    assert "of overhead with a margin of 20% in 24 GB" in remedies.verdict(safer, 24 * GB)
 
 
 @pytest.mark.parametrize(
@@ -28,11 +37,11 @@ def test_what_fits_needs_no_change():
         (replace(XL, attention="flash"), 50, ("4 sequences at a time",)),
         (replace(LLAMA, layout=Layout(dp=8)), 80, ("ZeRO-1 over 8 ranks",)),
         (replace(LLAMA, layout=Layout(dp=8)), 40, ("ZeRO-3 over 8 ranks",)),
-        (replace(LLAMA, layout=Layout(tp=4)), 36, ("sequence parallelism",)),
-        (replace(XL, microbatch=1, attention="flash"), 26, ("full recomputation",)),
+        (replace(LLAMA, layout=Layout(tp=4)), 39, ("sequence parallelism",)),
+        (replace(XL, microbatch=1, attention="flash"), 28, ("full recomputation",)),
         (LLAMA, 100, ("Adam in 8 bits",)),
         (LLAMA, 80, ("tp=2",)),
-        (replace(XL, layout=Layout(dp=2), microbatch=1), 8, ("dp=4", "ZeRO-3 over 4 ranks", "full recomputation")),
+        (replace(XL, layout=Layout(dp=2), microbatch=1), 8, ("dp=8", "ZeRO-3 over 8 ranks", "full recomputation")),
     ],
     ids=str,
 )
@@ -79,7 +88,7 @@ def test_the_sentence_names_the_stage_that_is_full():
     words = remedies.verdict(training, 40 * GB)
     assert words.startswith("does not fit: ")
     assert f" in 40 GB (stage {memory.worst_stage(training)}, the fullest); " in words
-    assert remedies.verdict(training, 400 * GB).endswith(" of 400 GB (stage 0, the fullest)")
+    assert " of 400 GB (stage 0, the fullest), " in remedies.verdict(training, 400 * GB)
 
 
 @pytest.mark.parametrize("name", ["GPT-2 small", "Llama 3 8B", "GPT-3 13B"])
@@ -94,3 +103,14 @@ def test_no_way_is_passed_over_as_hopeless(name, layout):
         first = next((changes for changes, changed in every if memory.total(changed) <= capacity), None)
         found = remedies.smallest(training, capacity)
         assert first == (found and found.changes)
+
+
+def test_only_a_long_text_is_shared_between_ranks():
+    """Of a text of 65,536 tokens a second rank takes half; of one of 8192 it would take what is too short to share."""
+    spec = replace(models.published("Llama 3 8B").spec, context_length=65_536)
+    states = replace(LLAMA.recipe, parameters=1, gradients=1, optimizer=0)
+    for length, change in ((65_536, "cp=2"), (8192, "tp=2")):
+        long = Training(spec=spec, sequence=length, recipe=states, recomputation="full")
+        way = remedies.smallest(long, 0.9 * memory.total(long))
+        assert way is not None
+        assert change in way.changes

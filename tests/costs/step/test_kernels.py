@@ -6,8 +6,9 @@ import pytest
 
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, models, nodes
-from shardlab.costs.step import axes, exposed, kernels, layer_time
+from shardlab.costs.step import axes, exposed, kernels, layer_time, products
 from shardlab.costs.step.engines import MEGATRON_2022, NEMO_2024, Engine, engine
+from shardlab.costs.step.kernels import FLASH_1, Kernels
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 
@@ -19,12 +20,16 @@ def test_a_full_wave_of_whole_tiles_wastes_nothing():
 
 
 def test_one_row_more_is_a_wave_more_and_tiles_that_hang_over():
+    """Of the largest tiles it takes two waves; 128 x 128 lose less, in three of half the work."""
     m, n = 128 * 12 + 1, 256 * 9
-    assert kernels.filled(m, n, A100) == pytest.approx(m * n / (2 * 108 * 128 * 256))
+    half = 0.98 * m * n / (3 * 108 * 128 * 128)
+    assert kernels.filled(m, n, A100) == pytest.approx(half)
+    assert half > m * n / (2 * 108 * 128 * 256)
 
 
 def test_products_at_once_share_waves():
-    assert kernels.filled(128, 256, A100) == pytest.approx(1 / 108)
+    """One product of one large tile is better cut into eight small ones."""
+    assert kernels.filled(128, 256, A100) == pytest.approx(0.62 * 8 / 108)
     assert kernels.filled(128, 256, A100, count=108) == 1.0
 
 
@@ -38,7 +43,7 @@ def test_no_product_exceeds_the_best_one_that_was_found(chip):
 
 
 def test_a_thin_product_waits_for_memory():
-    seconds = kernels.matmul_seconds(1, 8192, 132 * 256, H100)
+    seconds = kernels.matmul_seconds(1, 8192, 132 * 256, H100) - kernels.START
     assert seconds == pytest.approx(2 * 8192 * 132 * 256 / (kernels.MOVED * H100.memory_bandwidth), rel=0.01)
 
 
@@ -60,7 +65,7 @@ def test_a_chip_that_nobody_searched_gets_a_share_of_its_peak():
 def test_the_ranks_of_tp_compute_the_products_of_the_whole_layer(name, tp):
     spec = models.published(name).spec
     training = Training(spec=spec, layout=Layout(tp=tp), microbatch=2, sequence=2048)
-    counted = sum(2 * m * k * n for m, k, n in layer_time.matrices(training))
+    counted = sum(2 * m * k * n for m, k, n in products.matrices(training))
     work = flops.forward(spec, batch=2, sequence=2048)
     assert tp * counted == (work["projections"] + work["feed-forward"]) // spec.num_layers
 
@@ -96,6 +101,81 @@ def test_scores_computed_again_take_what_that_table_says():
     training = Training(spec=spec, layout=Layout(tp=8), microbatch=4, attention="stored", dropout=True)
     again = replace(training, recomputation="selective")
     assert layer_time.layer(again, A100).recomputed == pytest.approx(1.3e-3, rel=0.1)
+
+
+def test_a_bias_costs_backward_one_more_pass():
+    """Over the gradients of the outputs: 3 h + h + 4 h + h numbers for each token."""
+    spec = models.published("GPT-2 small").spec
+    with_biases, without = (
+        layer_time.layer(Training(spec=each), A100) for each in (spec, replace(spec, bias_places=()))
+    )
+    numbers = spec.context_length * 9 * spec.hidden_size
+    passed = kernels.moved_seconds(2 * numbers, A100)
+    assert with_biases.backward.between - without.backward.between == pytest.approx(passed)
+    assert with_biases.forward == without.forward
+
+
+def test_what_runs_unfused_moves_what_eager_operations_move():
+    spec = models.published("Llama 3 8B").spec
+    eager = layer_time.layer(Training(spec=spec), A100, program=Kernels(eager=True))
+    unfused = layer_time.layer(Training(spec=spec, unfused=("norms", "rotary", "SwiGLU")), A100)
+    gate = layer_time.layer(Training(spec=spec, unfused=("SwiGLU",)), A100)
+    assert unfused == eager
+    assert gate.forward.between < unfused.forward.between
+
+
+def test_a_loss_of_all_words_does_not_become_shorter_with_tp():
+    spec = models.published("Llama 3 8B").spec
+    by_eight = Training(spec=spec, layout=Layout(tp=8))
+    cut, whole = (layer_time.head_seconds(replace(by_eight, loss=loss), A100) for loss in ("parallel", "whole"))
+    rest = spec.context_length * spec.vocab_size * 7 / 8
+    assert whole[0] - cut[0] == pytest.approx(kernels.moved_seconds(10 * rest, A100))
+    assert whole[1] - cut[1] == pytest.approx(kernels.moved_seconds(6 * rest, A100))
+
+
+def test_scales_that_follow_from_a_tensor_read_it_once_more():
+    spec = models.published("Llama 3 8B").spec
+    delayed, dynamic = (
+        layer_time.layer(Training(spec=spec), H100, "fp8", Kernels(scales_anew=each)).forward for each in (False, True)
+    )
+    read = 2 * sum(m * k for m, k, _ in layer_time.matrices(Training(spec=spec)))
+    assert dynamic.between - delayed.between == pytest.approx(kernels.moved_seconds(read, H100))
+
+
+def test_attention_takes_as_long_as_its_kernel_says():
+    training = Training(spec=models.published("Llama 3 8B").spec)
+    modern, first = (layer_time.layer(training, A100, program=each) for each in (Kernels(), FLASH_1))
+    assert first.forward.attention / modern.forward.attention == pytest.approx(0.5 / 0.4)
+    assert first.backward.attention / modern.backward.attention == pytest.approx(0.5 / 0.3)
+    assert first.forward.matrices == modern.forward.matrices
+
+
+def test_eager_operations_move_more_bytes_between_products():
+    """A norm of one number moves 36 bytes instead of 4, a rotation 20 instead of 4, a gate 10 instead of 6."""
+    spec = models.published("Llama 3 8B").spec
+    fused, eager = (
+        layer_time.layer(Training(spec=spec), A100, program=Kernels(eager=each)).forward for each in (False, True)
+    )
+    width = spec.hidden_size
+    keys = spec.kv_heads * spec.head_size
+    moved = spec.context_length * (2 * 32 * width + 16 * (width + keys) + 4 * spec.ffn)
+    assert eager.between - fused.between == pytest.approx(kernels.moved_seconds(moved, A100))
+    assert eager.matrices == fused.matrices
+    gpt = Training(spec=models.published("GPT-2 small").spec)
+    assert layer_time.layer(gpt, A100, program=Kernels(eager=True)) == layer_time.layer(gpt, A100)
+
+
+def test_a_program_may_repeat_some_products_in_backward():
+    training = Training(spec=models.published("Llama 3 8B").spec)
+    kept = layer_time.layer(training, A100)
+    repeated = layer_time.layer(training, A100, program=Kernels(repeated=0.5))
+    assert kept.recomputed == 0
+    assert repeated.recomputed == pytest.approx(kept.forward.matrices / 2 + kept.forward.between)
+
+
+def test_a_limit_on_power_takes_its_share_of_the_rate():
+    limited = replace(H100, name="H100 SXM 96 GB, 500 W")
+    assert kernels.best_flops(limited) / kernels.best_flops(H100) == pytest.approx(500 / 700)
 
 
 def test_what_is_computed_again_is_the_forward():

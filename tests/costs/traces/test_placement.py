@@ -1,13 +1,17 @@
 """A placed step does the work of the model and sends the bytes of each axis where the layout puts them."""
 
+from dataclasses import replace
+
 import pytest
 
+from shardlab.costs import context_parallel
 from shardlab.costs.compute import flops
-from shardlab.costs.facts import models, nodes
+from shardlab.costs.facts import hardware, models, network, nodes
+from shardlab.costs.facts.hardware import LINK_UTILISATION
 from shardlab.costs.memory import shards
 from shardlab.costs.traces import crossings, knee, matching, placement
-from shardlab.costs.traces.replay import replay
-from shardlab.layout import AXES_3D, Layout, groups
+from shardlab.costs.traces.replay import UTILISATION, replay
+from shardlab.layout import AXES, AXES_3D, Layout, groups, together
 from shardlab.spec import TransformerSpec
 
 SPEC = TransformerSpec(
@@ -51,9 +55,48 @@ def test_every_axis_carries_the_bytes_of_its_formula(layout):
     assert sent["dp"] == pytest.approx((layout.dp > 1) * 2 * held * layout.tp, rel=1e-3)
 
 
+SHARED = [Layout(cp=2), Layout(cp=4), Layout(cp=2, dp=2, tp=2, pp=2)]
+
+
+@pytest.mark.parametrize("layout", SHARED, ids=str)
+def test_ranks_that_share_sequences_do_the_same_work_and_pass_the_bytes_of_a_ring(layout):
+    events = placement.step(SPEC, layout, order=AXES, batch=6, num_microbatches=3, sequence=32)
+    work = flops.model_flops(SPEC, batch=6 * layout.dp, sequence=32)
+    assert sum(event.flops for event in events) == pytest.approx(work, rel=1e-4)
+    layer = context_parallel.attention(SPEC, length=32, ranks=layout.cp, tp=layout.tp, batch=6)
+    in_a_ring = sum(context_parallel.sent_bytes(layer, "ring").values()) * SPEC.num_layers // layout.pp
+    rings = set(groups(layout, AXES)["cp"])
+    sent = [event for event in events if event.op == "send" and event.group in rings]
+    assert sum(event.nbytes for event in sent) == in_a_ring * layout.ranks
+    averaged = {event.group for event in events if event.op == "all_reduce"} - set(groups(layout, AXES)["tp"])
+    assert averaged == set(together(layout, ("dp", "cp"), AXES))
+
+
+def without(events, ops):
+    """The same programs without these communications, and without waiting for them."""
+    gone = {(event.rank, event.number) for event in events if event.op in ops}
+    return [event for event in events if (event.rank, event.number) not in gone]
+
+
+@pytest.mark.parametrize("length", [512, 2048, 16_384])
+def test_a_replayed_ring_waits_as_long_as_the_formula_has_it(length):
+    """Four GPUs on one switch, first with every hop exposed, then with some, then with the way home alone."""
+    spec = replace(MODEL, context_length=length, num_layers=2)
+    link = hardware.link("NVLink 4")
+    cluster = network.uniform(4, link, hardware.chip("H100 SXM 80 GB"))
+    events = without(placement.step(spec, Layout(cp=4), order=AXES, sequence=length), {"all_reduce"})
+    waiting = replay(events, cluster).seconds - replay(without(events, {"send", "receive"}), cluster).seconds
+    layer = context_parallel.attention(spec, length=length, ranks=4)
+    scores = flops.forward(spec, batch=1, sequence=length)["scores"] / spec.num_layers / 4
+    forward = scores / (UTILISATION * cluster.node.chip.peak_flops)
+    reached = replace(link, bandwidth=LINK_UTILISATION * link.bandwidth)
+    waits = context_parallel.exposed_seconds(layer, "ring", reached, forward=forward, backward=2 * forward)
+    assert waiting == pytest.approx(spec.num_layers * waits, rel=1e-6)
+
+
 def test_bad_batches_are_refused():
-    for options in ({"batch": 3, "num_microbatches": 2}, {"layout": Layout(cp=2)}):
-        with pytest.raises(ValueError, match="splits evenly"):
+    for options in ({"batch": 3, "num_microbatches": 2}, {"layout": Layout(cp=3)}):
+        with pytest.raises(ValueError, match="split evenly"):
             placement.step(SPEC, **{"layout": Layout(), "sequence": 32, **options})
 
 

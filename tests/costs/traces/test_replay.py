@@ -103,6 +103,36 @@ def test_a_ring_of_messages_takes_as_long_as_torchs_own():
         assert usage.nbytes == pytest.approx(ring.links[name].nbytes, rel=EXACT)
 
 
+def uneven(pieces, on=None):
+    """Every rank sends pieces[its rank][r] bytes to rank r, all at once."""
+    group = tuple(range(len(pieces)))
+    events = [
+        trace.Event(rank, "communicate", "all_to_all", group, sum(row), 0, 0, number=0, pieces=tuple(row))
+        for rank, row in enumerate(pieces)
+    ]
+    return replay(events, uniform(len(pieces)) if on is None else on, link_utilisation=1.0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_equal_pieces_are_an_ordinary_all_to_all(n):
+    pieces = [[1000 * (rank != to) for to in range(n)] for rank in range(n)]
+    assert uneven(pieces).seconds == pytest.approx((n - 1) * (ALPHA + 1000 / BETA), rel=EXACT)
+
+
+def test_all_wait_for_the_rank_that_receives_most():
+    """As for the fullest expert: 9 MB come in at rank 2, more than any rank sends."""
+    pieces = [[0, 10**6, 4 * 10**6], [10**6, 0, 5 * 10**6], [0, 10**6, 0]]
+    played = uneven(pieces)
+    assert played.seconds == pytest.approx(2 * ALPHA + 9 * 10**6 / BETA, rel=EXACT)
+    assert sum(usage.nbytes for name, usage in played.links.items()) > 0
+    assert uneven([[0, 0], [0, 0]]).seconds == pytest.approx(ALPHA)
+
+
+def test_pieces_are_one_for_each_pair():
+    with pytest.raises(ValueError, match=r"must have 2 rows of 2 numbers, for each GPU what it sends to each"):
+        uneven([[0, 5], [5]])
+
+
 # ---- the rules, one by one -------------------------------------------------------------------------------------------
 
 

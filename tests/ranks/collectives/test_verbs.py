@@ -329,7 +329,7 @@ def test_bad_input_names_the_way_out():
         assert found == [
             "unknown operation 'mean'; use one of average, sum, max, min, product",
             "an average of torch.int64 would not be an integer; use op='sum', or pass x.float()",
-            *["dim 0 has 4 rows, which 3 ranks cannot share equally; pad it to a multiple of 3"] * 2,
+            *["4 rows do not split over 3 ranks; pad to a multiple of 3"] * 2,
             "root=3 must be a whole number from 0 to 2",
             "the plan is for 4 ranks, the group has 3; make it for 3",
             "4 numbers do not divide into 6 equal pieces, which a pairwise all-to-all needs; "

@@ -67,7 +67,8 @@ def together(group, references):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parity(
-    "context_parallel", "every layout of 2, 4 and 8 ranks with context parallelism trains like one process"
+    "context_parallel",
+    "every layout of 2, 4 and 8 ranks with context parallelism trains like one process; on 8, ZeRO's stages take turns",
 )
 def test_every_layout_trains_the_model_of_one_process(size):
     references = {shape: alone(*shape, STEPS) for shape in {case[3:] for case in cases(size)}}

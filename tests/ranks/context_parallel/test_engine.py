@@ -15,12 +15,12 @@ from shardlab import sequences, trace
 from shardlab.costs import context_parallel as costs
 from shardlab.ranks import comm, context_parallel, transformer
 from shardlab.ranks.context_parallel import Way, engine, exchange, ring, tiles
+from shardlab.ranks.data_parallel.averaging import mean
 from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import context_parallel as plain_context
 from shardlab.ranks.plain import ring_attention
-from shardlab.ranks.plain.data_parallel import average_gradients
 from shardlab.ranks.tensor_parallel import dropout
 from shardlab.spec import TransformerSpec
 from tests.ranks.second_device import as_on_gpus
@@ -94,6 +94,14 @@ def alone(style, documents, causal, probability):
 # ---- ranks -----------------------------------------------------------------------------------------------------------
 
 
+def average_gradients(model, group):
+    """Average all gradients in one message; with one for each, ranks would mostly wake and sleep."""
+    gradients = [p.grad for p in model.parameters()]
+    averaged = mean(torch.cat([x.flatten() for x in gradients]), group)
+    for x, piece in zip(gradients, averaged.split([x.numel() for x in gradients]), strict=True):
+        x.copy_(piece.view_as(x))
+
+
 def train(group, style, documents, way, again=False):
     """The same on the ranks of a group: losses are means over this rank's tokens, scaled."""
     model, history = build(style), []
@@ -105,7 +113,7 @@ def train(group, style, documents, way, again=False):
         optimizer.zero_grad()
         loss = model(*context.shard(*batch(step, sum(lengths)), documents=lengths, key=step))
         loss.backward()
-        average_gradients(model, group, 1 / group.size())
+        average_gradients(model, group)
         history.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
         optimizer.step()
     return history, [p.detach() for p in model.parameters()]
@@ -390,6 +398,25 @@ def test_a_mistake_in_an_exchange_is_noticed(what, way):
     else:
         with pytest.raises(RankError, match="returned an invalid gradient"):
             run(right, exchange, source, way, world_size=3)
+
+
+# ---- lined up --------------------------------------------------------------------------------------------------------
+
+
+def lined_up(group):
+    """Whether ranks find whole sequences in what they hold, and their own part in these, also of unequal lengths."""
+    found = []
+    for placement in ("zig-zag", "contiguous"):
+        context = context_parallel.parallelize(build("gpt2"), group, Way(placement=placement))
+        for length in (8, 11, 3):
+            whole = torch.arange(2 * length * 2).view(2, length, 2)
+            (mine,) = context.shard(whole)
+            found += [torch.equal(context.line_up(mine), whole), torch.equal(context.pick(whole), mine)]
+    return found
+
+
+def test_ranks_line_up_what_they_hold():
+    assert run(lined_up, world_size=3) == [[True] * 12] * 3
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

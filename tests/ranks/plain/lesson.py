@@ -14,8 +14,10 @@ import types
 import torch
 from torch import nn
 
+from shardlab.experts import Experts
 from shardlab.ranks import transformer
 from shardlab.ranks.launch import RankError, run
+from shardlab.ranks.mixture import rebalance
 from shardlab.ranks.plain import context_parallel, data_parallel
 from shardlab.spec import TransformerSpec
 
@@ -26,6 +28,17 @@ SPECS = {
     "gpt2": TransformerSpec(**SIZES),  # a tied head
     "llama": TransformerSpec(**SIZES, style="llama", num_kv_heads=12, ffn_size=72),  # grouped heads, a head of its own
 }
+RULES = {"num_experts": 12, "expert_size": 10}  # every number of ranks up to 4 divides the experts
+MIXTURES = {  # some whose rules look at the load of all ranks; "ties" begins with equal scores
+    "top 2": Experts(**RULES, per_token=2),
+    "balance loss": Experts(**RULES, per_token=3, choose="softmax before", balance="loss", loss_weight=0.5),
+    "bias": Experts(**RULES, per_token=2, choose="sigmoid", balance="bias", bias_step=0.1, num_shared=2),
+    "capacity": Experts(**RULES, per_token=2, capacity=1.0, balance="loss", num_shared=1),
+    "ties": Experts(**RULES, per_token=3),
+}
+SPECS_OF_MIXTURES = {
+    name: dataclasses.replace(SPECS["llama"], ffn_size=None, experts=rules) for name, rules in MIXTURES.items()
+}
 FROZEN = ("embedding.", "blocks.0.", "blocks.1.mlp.down.weight")  # of GPT-2's style, with them the head
 CASES = [("gpt2", False), ("gpt2", True), ("llama", False)]  # style, whether some of it is frozen; perhaps layers
 
@@ -33,10 +46,13 @@ CASES = [("gpt2", False), ("gpt2", True), ("llama", False)]  # style, whether so
 def build(style, frozen, layers=SIZES["num_layers"], *, seed, dtype=torch.float64):
     """A model whose every parameter is random: ones and zeros would hide mistakes."""
     torch.manual_seed(seed)
-    model = transformer.Transformer(dataclasses.replace(SPECS[style], num_layers=layers)).to(dtype)
+    spec = {**SPECS, **SPECS_OF_MIXTURES}[style]
+    model = transformer.Transformer(dataclasses.replace(spec, num_layers=layers)).to(dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(std=0.2).requires_grad_(not (frozen and name.startswith(FROZEN)))
+            if style == "ties" and "router" in name:
+                parameter.zero_()
     return model
 
 
@@ -105,9 +121,10 @@ def follow(
             seen.append(read(variables, found))
 
     torch_of_ours = types.SimpleNamespace(optim=types.SimpleNamespace(AdamW=adamw))
-    variables |= {"torch": torch_of_ours, "nn": nn, "group": group, "spec": SPECS[case[0]], "batches": batches()}
-    variables |= {"data_parallel": data_parallel, "context_parallel": context_parallel, name: load(name, source)}
-    variables |= {"partial": functools.partial, "replace": transformer.replace}
+    variables |= {"torch": torch_of_ours, "nn": nn, "group": group, "spec": SPECS.get(case[0]), "batches": batches()}
+    variables = {"data_parallel": data_parallel, "context_parallel": context_parallel} | variables
+    variables[name] = load(name, source)
+    variables |= {"partial": functools.partial, "replace": transformer.replace, "rebalance": rebalance}
     variables["Transformer"] = lambda _: build(*case, seed=group.rank(), dtype=dtype)
     exec(usage(source), variables)
     return seen

@@ -1,10 +1,11 @@
 """What the plain files of context parallelism are held to: one process, with documents in a sequence or without."""
 
 import functools
+import types
 
 import torch
 
-from shardlab.ranks import transformer
+from shardlab.ranks import comm, transformer
 from shardlab.ranks.plain import data_parallel
 
 from . import lesson
@@ -42,8 +43,20 @@ def alone(style, frozen, lengths):
     return lesson.alone(style, frozen, length=LENGTH, prepare=prepared(lengths))
 
 
+def average_in_one_message(model, group, share):
+    """Do what `data_parallel.average_gradients` does; with a message for each parameter ranks mostly wake and sleep."""
+    gradients = [p.grad for p in model.parameters() if p.requires_grad]
+    averaged = comm.all_reduce(share * torch.cat([x.flatten() for x in gradients]), group)
+    for x, piece in zip(gradients, averaged.split([x.numel() for x in gradients]), strict=True):
+        x.copy_(piece.view_as(x))
+
+
 def train(group, name, source, case, read=None, **options):
     """Run the lines of a docstring; returns what `read` finds after each step, or the parameters."""
+    if read is None:
+        options["data_parallel"] = types.SimpleNamespace(
+            copy_from_rank_0=data_parallel.copy_from_rank_0, average_gradients=average_in_one_message
+        )
     read = read or (lambda variables, _: lesson.parameters(variables["model"]))
     variables = {"documents": numbers(case[2]), "zig_zag": True, **options}
     return lesson.follow(group, name, source, case[:2], read, length=LENGTH, **variables)

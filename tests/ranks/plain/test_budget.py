@@ -72,6 +72,6 @@ def test_the_measure_measures():
 
 
 def test_every_method_with_an_engine_beside_it_is_there():
-    methods = {"data_parallel", "zero", "tensor_parallel", "context_parallel", "pipeline"}
+    methods = {"data_parallel", "zero", "tensor_parallel", "context_parallel", "expert_parallel", "pipeline"}
     assert {path.stem for path in FILES} == methods | {"ring_attention"}  # a way of context parallelism
     assert all(path.stem in plain.__doc__ for path in FILES)

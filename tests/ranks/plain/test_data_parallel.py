@@ -17,6 +17,7 @@ from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import data_parallel
 
+from ..quick import quickly
 from . import lesson
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -32,9 +33,13 @@ def train(group, source=SOURCE, case=lesson.CASES[0]):
     return lesson.follow(group, "data_parallel", source, case, model_of)
 
 
+def all_cases(group):
+    return {case: train(group, case=case) for case in lesson.CASES}
+
+
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def histories(request):
-    return run(lambda group: {case: train(group, case=case) for case in lesson.CASES}, world_size=request.param)
+    return run(quickly(all_cases), world_size=request.param)
 
 
 @pytest.mark.parametrize("case", lesson.CASES, ids=str)

@@ -13,6 +13,7 @@ from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import context_parallel, ring_attention
 
+from ..quick import quickly
 from . import lesson, sequences
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -40,7 +41,7 @@ def everything(group):
 
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def found(request):
-    return run(everything, world_size=request.param)
+    return run(quickly(everything), world_size=request.param)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

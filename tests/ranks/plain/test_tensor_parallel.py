@@ -19,6 +19,7 @@ from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import tensor_parallel
 
+from ..quick import quickly
 from . import lesson
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -47,9 +48,13 @@ def expected(case, ranks, rank):
     return [{name: piece_of(step[name], cut, rank) for name, cut in plan.items()} for step in lesson.alone(*case)]
 
 
+def all_cases(group):
+    return {case: train(group, case=case) for case in lesson.CASES}
+
+
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def histories(request):
-    return run(lambda group: {case: train(group, case=case) for case in lesson.CASES}, world_size=request.param)
+    return run(quickly(all_cases), world_size=request.param)
 
 
 @pytest.mark.parametrize("case", lesson.CASES, ids=str)

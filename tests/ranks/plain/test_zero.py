@@ -18,6 +18,7 @@ from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import zero
 
+from ..quick import quickly
 from . import lesson
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -48,7 +49,7 @@ def all_cases(group):
 
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def histories(request):
-    return run(all_cases, world_size=request.param)
+    return run(quickly(all_cases), world_size=request.param)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -77,9 +78,10 @@ def fast(group, stage, case):
 
 @pytest.mark.parity("zero", "the plain file and the engine train alike, at every stage")
 def test_the_plain_file_equals_the_engine():
-    case = lesson.CASES[0]
-    both = run(lambda group: [(train(group, s, case=case), fast(group, s, case)) for s in STAGES], world_size=3)
-    for plain, fast_one in (pair for rank in both for pair in rank):
+    def both(group):
+        return [(train(group, stage), fast(group, stage, lesson.CASES[0])) for stage in STAGES]
+
+    for plain, fast_one in (pair for rank in run(quickly(both), world_size=3) for pair in rank):
         for ours, theirs in zip(plain, fast_one, strict=True):
             for name in theirs:
                 torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)

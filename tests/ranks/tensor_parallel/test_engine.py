@@ -21,6 +21,7 @@ from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.tensor_parallel import vocabulary
 from shardlab.spec import TransformerSpec
+from tests.ranks.quick import quickly
 from tests.ranks.tolerance import EXACT
 
 BENCH = Path(__file__).parents[3] / "bench" / "tensor_parallel.py"
@@ -122,7 +123,7 @@ def together(group, name, way):
 def ranks(size):
     """Run all cases of one world size in one launch: case -> what each rank has seen."""
     cases = [(name, way) for each, name, way in CASES if each == size]
-    by_rank = run(lambda group: [together(group, *case) for case in cases], world_size=size)
+    by_rank = run(quickly(lambda group: [together(group, *case) for case in cases]), world_size=size)
     return {case: [seen[index] for seen in by_rank] for index, case in enumerate(cases)}
 
 

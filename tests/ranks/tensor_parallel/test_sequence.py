@@ -9,7 +9,7 @@ from torch import nn
 
 from shardlab.costs.facts.recipes import recipe
 from shardlab.costs.memory import activations
-from shardlab.costs.training import Training
+from shardlab.costs.training import KERNELS, Training
 from shardlab.layout import Layout
 from shardlab.ranks import tensor_parallel, transformer
 from shardlab.ranks.launch import run
@@ -86,13 +86,12 @@ def test_a_layer_keeps_what_is_predicted(name, way, size):
         "recipe": recipe("fp32 Adam"),
         "microbatch": BATCH,
         "sequence": LENGTH,
-        "fused": False,
+        "unfused": KERNELS,
+        "keeps_gathered": way == "sequence",  # what the matrices read, at both entrances
     }
     predicted = sum(
         activations.layer(Training(spec=SPECS[name], layout=layout, **settings)).values()
     )
-    if way == "sequence":  # what the matrices read is kept whole, at both entrances
-        predicted += 2 * 4 * BATCH * LENGTH * WIDTH * (1 - 1 / size)
     for seen in ranks(size):
         assert seen[name, way] == predicted
 

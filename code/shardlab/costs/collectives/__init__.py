@@ -1,8 +1,9 @@
 """Collectives, predicted: messages, bytes and seconds of every algorithm.
 
 Read `algorithms` first, the closed forms, then `bandwidth`, what benchmarks print. `exchanges`
-counts the messages of any plan instead, `bounds` computes what no algorithm can beat, and `fabric`
-what the switches behind the cards leave of their rate.
+counts the messages of any plan instead, `bounds` computes what no algorithm can beat, `library`
+which algorithm and protocol NCCL takes, and `fabric` what the switches behind the cards leave of
+their rate.
 """
 
 from .algorithms import (

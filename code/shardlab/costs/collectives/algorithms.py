@@ -174,7 +174,7 @@ def all_gather(nbytes: float, ranks: Count) -> Cost:
 def all_to_all(nbytes: float, ranks: Count) -> Cost:
     """Exchange pairwise.
 
-    Nbytes is a rank's whole buffer, of which it sends 1/n to every other rank.
+    nbytes: a rank's whole buffer, of which it sends 1/n to every other rank.
     """
     return _ring(nbytes, ranks)
 

@@ -42,13 +42,21 @@ def forward(
     pairs = sequence * sequence
     if attention == "causal":
         pairs = sequence * (sequence + 1) // 2
-    matrices = 2 if spec.style == "gpt2" else 3  # SwiGLU has a gate
-    projections = 2 * tokens * (2 * h * h + 2 * h * spec.kv_size)
-    scores = 2 * batch * pairs * 2 * h  # queries by keys, then scores by values
+    experts = spec.experts
+    matrices = 2 if spec.style == "gpt2" and not experts else 3  # SwiGLU has a gate
+    width = spec.ffn
+    routed = 0  # numbers of the router
+    if experts:
+        width = experts.per_token * experts.expert_size + experts.shared_size
+        routed = experts.num_experts
+    projections = 2 * tokens * models.attention_matrices(spec)
+    blocks = (spec.num_layers - spec.num_dense) * (matrices * width + routed)
+    blocks += spec.num_dense * (2 if spec.style == "gpt2" else 3) * spec.ffn
+    scores = 2 * batch * pairs * 2 * spec.attention_size  # queries by keys, then scores by values
     return {
         "projections": spec.num_layers * projections,
         "scores": spec.num_layers * scores,
-        "feed-forward": spec.num_layers * 2 * tokens * matrices * h * spec.ffn,
+        "feed-forward": 2 * tokens * h * blocks,
         "head": 2 * tokens * h * spec.vocab_size,
     }
 

@@ -120,16 +120,16 @@ def attention(
     "full", see `flops.forward`.
     """
     tokens = spec.tokens(batch, sequence)
-    h = spec.hidden_size
+    width = spec.attention_size
     kv = spec.kv_size
     pairs = mask if fused else "full"
     counts = flops.forward(spec, batch=batch, sequence=sequence, attention=pairs)
     work = counts["scores"] / spec.num_layers
     if fused:
-        nbytes = element * tokens * (2 * h + 2 * kv)
+        nbytes = element * tokens * (2 * width + 2 * kv)
         return [Work(name="attention", flops=work, nbytes=nbytes)]
     scores = batch * spec.num_heads * sequence**2
-    half = Work(name="", flops=work / 2, nbytes=element * (tokens * (h + kv) + scores))
+    half = Work(name="", flops=work / 2, nbytes=element * (tokens * (width + kv) + scores))
     softmax = elementwise(scores, inputs=1, arithmetic=SOFTMAX, element=element, name="softmax")
     return [replace(half, name="queries x keys"), softmax, replace(half, name="scores x values")]
 
@@ -158,18 +158,24 @@ def layer(
     """List the operations of one layer's forward pass in the order in which they run."""
     t = spec.tokens(batch, sequence)
     h = spec.hidden_size
-    kv = spec.kv_size
+    width = spec.attention_size
+    entering = width + 2 * spec.kv_size
     f = spec.ffn
     gated = spec.style == "llama"
 
     def add(name: str) -> Work:
         return elementwise(t * h, inputs=2, arithmetic=ADD, element=element, name=name)
 
+    def norms(wanted: bool, size: int, name: str) -> list[Work]:
+        return [norm(t, size, element=element, name=name)] if wanted else []
+
     return [
         norm(t, h, element=element, name="attention norm"),
-        matmul(t, h, h + 2 * kv, element=element, name="queries, keys, values"),
+        matmul(t, h, entering, element=element, name="queries, keys, values"),
+        *norms(spec.head_norms, entering - spec.kv_size, "norms of queries and keys"),
         *attention(spec, batch=batch, sequence=sequence, fused=fused, element=element, mask=mask),
-        matmul(t, h, h, element=element, name="attention output"),
+        matmul(t, width, h, element=element, name="attention output"),
+        *norms(spec.post_norms, h, "norm after attention"),
         add("first residual"),
         norm(t, h, element=element, name="feed-forward norm"),
         matmul(t, h, 2 * f if gated else f, element=element, name="gate and up" if gated else "up"),
@@ -181,6 +187,7 @@ def layer(
             name="activation",
         ),
         matmul(t, f, h, element=element, name="down"),
+        *norms(spec.post_norms, h, "norm after feed-forward"),
         add("second residual"),
     ]
 

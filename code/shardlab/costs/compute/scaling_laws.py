@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from shardlab.arguments import Positive, checked
 
-PF_DAY = 1e15 * 86_400  # FLOPs of one day at 10^15 FLOP/s
+from ..units import DAY
+
+PF_DAY = 1e15 * DAY  # FLOPs of one day at 10^15 FLOP/s
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from shardlab.arguments import Count, Positive, Share, checked
 from shardlab.spec import TransformerSpec
 
 from ..facts.hardware import Chip
+from ..units import DAY, HOUR
 from . import flops
 
-DAY = 86_400.0  # seconds
 YEAR = 365 * DAY
 
 
@@ -64,7 +64,7 @@ class TimeToTrain:
     @property
     def chip_hours(self) -> float:
         """Hours of all chips together."""
-        return self.num_chips * self.seconds / 3600
+        return self.num_chips * self.seconds / HOUR
 
     @property
     def joules(self) -> float:
@@ -143,7 +143,7 @@ def energy(chip_hours: float, watts: float, overhead: float = 1.0) -> float:
 
     overhead: of the building (PUE), such as 1.1 for cooling and losses of a tenth.
     """
-    return chip_hours * 3600 * watts * overhead
+    return chip_hours * HOUR * watts * overhead
 
 
 # Time on one V100 for GPT-3's 300 billion tokens. Nobody tried: the weights alone take 350 GB.

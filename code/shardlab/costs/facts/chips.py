@@ -5,8 +5,7 @@ Conventions, the same for every entry:
   inputs. "fp32" are the ordinary cores; "tf32" are the tensor cores, which round fp32 inputs to 10
   bits of fraction;
 - the capacity is the number on the data sheet, read as 10^9 bytes. `nvidia-smi` shows 3 to 7 % more
-  (the makers count in GiB); that difference is left to the CUDA context, NCCL's buffers and
-  fragmentation;
+  (the makers count in GiB); that difference is a reserve, beside what `memory.overhead` counts;
 - NVLink is one direction, all links of one chip. Makers print the sum of both directions. AMD's
   Infinity Fabric and Google's ICI stand in its place.
 """

@@ -13,6 +13,7 @@ from .chips import CHIPS, Chip, chip
 
 __all__ = [
     "CHIPS",
+    "LAUNCH",
     "LINKS",
     "LINK_UTILISATION",
     "NCCL",
@@ -50,6 +51,8 @@ class Link:
 # each kind of hardware. For its tree the model has 4.0, 4.0 and 14.
 NCCL = "NCCL's tuning model, ring, Simple protocol: https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc"
 NVLINK_STEP, PCIE_STEP, NETWORK_STEP = 3.4 * us, 5.7 * us, 14.0 * us
+# What the same model adds once for every kernel of that protocol, on any hardware.
+LAUNCH = 8.4 * us
 # The share of a link's rate that a collective is assumed to reach, the same for all links. NCCL's
 # model has 20 of NVLink 3's 25 GB/s, 20.6 of NVLink 4's 25, 40.0 of NVLink 5's 50 and 12 of PCIe
 # 3's 15.75: 0.76 to 0.82. For a network it has more, 12 of 12.5 GB/s (0.96); 0.8 is our assumption
@@ -149,6 +152,11 @@ LINKS: dict[str, Link] = {
         _nvlink("NVLink 2", 300 * GB, CHIPS["V100 SXM2 32 GB"].source),
         _nvlink("NVLink 3", 600 * GB, CHIPS["A100 SXM 80 GB"].source),
         _nvlink("NVLink 4", 900 * GB, "https://www.nvidia.com/en-us/data-center/h100/"),
+        _nvlink(
+            "NVLink 4 (H800)",
+            400 * GB,
+            "https://arxiv.org/abs/2505.09343, section 4.1",
+        ),
         _nvlink("NVLink 5", 1800 * GB, "https://www.nvidia.com/en-us/data-center/dgx-b200/"),
         _nvlink(
             "NVLink bridge (GeForce)",

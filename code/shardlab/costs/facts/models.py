@@ -28,10 +28,11 @@ def parameters(spec: TransformerSpec) -> dict[str, int]:
     layers = spec.num_layers
     return {
         "token embedding": spec.vocab_size * spec.hidden_size,
-        "position embedding": spec.context_length * spec.hidden_size if spec.style == "gpt2" else 0,
+        "position embedding": learned_positions(spec) * spec.hidden_size,
         "attention": layers * attention_parameters(spec),
-        "feed-forward": layers * feed_forward_parameters(spec),
-        "norms": (2 * layers + 1) * norm_parameters(spec),
+        "feed-forward": (layers - spec.num_dense) * feed_forward_parameters(spec)
+        + spec.num_dense * feed_forward_parameters(spec.dense),
+        "norms": (spec.num_norms * layers + 1) * norm_parameters(spec),
         "head": 0 if spec.tied else spec.vocab_size * spec.hidden_size,
     }
 
@@ -43,20 +44,56 @@ def num_parameters(spec: TransformerSpec) -> int:
 
 
 @checked
+def learned_positions(spec: TransformerSpec) -> int:
+    """Count the positions that have a vector of their own: all of the context, or none."""
+    return spec.context_length if spec.positions == "learned" else 0
+
+
+@checked
 def attention_parameters(spec: TransformerSpec) -> int:
-    """Count one layer's attention: queries, keys, values and the output projection."""
+    """Count one layer's attention: queries, keys, values, norms, and the output projection."""
     h = spec.hidden_size
-    kv = spec.kv_size
-    weights = 2 * h * h + 2 * h * kv
-    return weights + 2 * h + 2 * kv if spec.style == "gpt2" else weights
+    if spec.latent:
+        return spec.latent.parameters(h)
+    entering = spec.attention_size + 2 * spec.kv_size
+    biases = entering * ("qkv" in spec.biases) + h * ("out" in spec.biases)
+    return h * (entering + spec.attention_size) + biases + head_norm_parameters(spec)
+
+
+@checked
+def attention_matrices(spec: TransformerSpec) -> int:
+    """Count the parameters of one layer's attention that multiply: no norms, no biases."""
+    if spec.latent:
+        norms = spec.latent.query_rank + spec.latent.kv_rank
+        return spec.latent.parameters(spec.hidden_size) - norms
+    return 2 * spec.hidden_size * (spec.attention_size + spec.kv_size)
+
+
+@checked
+def head_norm_parameters(spec: TransformerSpec) -> int:
+    """Count one layer's norms of queries and keys, which all heads share."""
+    return 2 * spec.head_size * (norm_parameters(spec) // spec.hidden_size) * spec.head_norms
 
 
 @checked
 def feed_forward_parameters(spec: TransformerSpec) -> int:
-    """Count one layer's feed-forward block: two matrices with GELU, three with SwiGLU's gate."""
+    """Count one layer's feed-forward block: two matrices with GELU, three with SwiGLU's gate.
+
+    A mixture stands in its place: its router, all routed experts and the shared ones.
+    """
     h = spec.hidden_size
+    if spec.experts:
+        count = spec.experts.num_experts
+        return count * (h + expert_parameters(spec)) + 3 * h * spec.experts.shared_size
     f = spec.ffn
-    return 2 * h * f + f + h if spec.style == "gpt2" else 3 * h * f
+    readers = 1 if spec.style == "gpt2" else 2
+    return (readers + 1) * h * f + (readers * f + h) * ("ffn" in spec.biases)
+
+
+@checked
+def expert_parameters(spec: TransformerSpec) -> int:
+    """Count one routed expert, 0 in a model without experts."""
+    return 3 * spec.hidden_size * spec.experts.expert_size if spec.experts else 0
 
 
 @checked
@@ -67,8 +104,9 @@ def norm_parameters(spec: TransformerSpec) -> int:
 
 @checked
 def layer_parameters(spec: TransformerSpec) -> int:
-    """Count the parameters of one layer, including its two norms."""
-    return attention_parameters(spec) + feed_forward_parameters(spec) + 2 * norm_parameters(spec)
+    """Count the parameters of one layer, including its norms; of a mixture, one with experts."""
+    norms = spec.num_norms * norm_parameters(spec)
+    return attention_parameters(spec) + feed_forward_parameters(spec) + norms
 
 
 @checked

@@ -1,15 +1,13 @@
 """Nodes and clusters: the wires of a node, the cards that join nodes, the path between two GPUs.
 
 A node is a graph of GPUs, switches, processors and network cards. Every wire is two hops, one for
-each direction, with a bandwidth of its own. Messages that cross the same hop share it; contention
-is nothing else here.
+each direction, with a bandwidth of its own. Contention is nothing but messages sharing a hop.
 
     GPU 0 --PCIe-- PCIe switch 0 --PCIe-- CPU 0 --UPI-- CPU 1        NIC 0 --InfiniBand-- network
       |                 |
     NVLink            NIC 0
 
-The network between nodes is assumed to be non-blocking (a full fat tree: Leiserson 1985,
-doi:10.1109/TC.1985.6312192).
+Between nodes lies a full fat tree (Leiserson 1985, doi:10.1109/TC.1985.6312192), or a `Fabric`.
 """
 
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from functools import cached_property
 
 from shardlab.arguments import Count, Positive, checked, within
 
+from .fabrics import Fabric
 from .hardware import Chip, Link
 from .hops import Hop
 
@@ -53,7 +52,7 @@ class Node:
 
     name: str
     chip: Chip
-    wires: tuple[Wire, ...] = field(repr=False)
+    wires: tuple[Wire, ...] = field(repr=False, hash=False)  # the name tells nodes apart
     source: str = field(repr=False)
     peer_to_peer: bool = True  # devices reach each other over PCIe alone (GPUDirect)
     adds: float = 0.0  # the share of NVLink's rate at which the switch adds; 0: it cannot add
@@ -78,8 +77,7 @@ class Node:
     @property
     def drawn(self) -> list[tuple[str, str, str, str, float]]:
         """The wires for a figure: from, to, name and kind of the link, bytes/s in one direction."""
-        wires = self.wires
-        return [(each.a, each.b, each.link.name, each.link.kind, each.bandwidth) for each in wires]
+        return [(w.a, w.b, w.link.name, w.link.kind, w.bandwidth) for w in self.wires]
 
     def card(self, gpu: int) -> str:
         """Return the nearest network card of a GPU; GPUs with the same nearest cards take turns.
@@ -182,13 +180,12 @@ class Cluster:
 
     node: Node
     num_nodes: Count = 1
+    fabric: Fabric | None = None  # None: no switch between two nodes is ever the narrowest
 
     def __post_init__(self) -> None:
         if self.num_nodes > 1 and not self.node.cards:
-            raise ValueError(
-                f"{self.node.name} has no network card, which num_nodes={self.num_nodes} needs; "
-                "use num_nodes=1"
-            )
+            lacking = f"{self.node.name} has no network card, which num_nodes={self.num_nodes}"
+            raise ValueError(f"{lacking} needs; use num_nodes=1")
 
     @property
     def name(self) -> str:
@@ -208,34 +205,36 @@ class Cluster:
     def path(self, a: int, b: int) -> tuple[Hop, ...]:
         """List the hops of a message from GPU `a` to GPU `b`; none from a GPU to itself."""
         here = self.node_of(a)
-        there = self.node_of(b)
-        first = f"GPU {a % self.node.gpus}"
-        last = f"GPU {b % self.node.gpus}"
-        if here == there:
-            return self._hops(here, self.node.route(first, last)) if a != b else ()
-        return self.to_network(a) + self.from_network(b)
+        if here == self.node_of(b):
+            ends = (f"GPU {gpu % self.node.gpus}" for gpu in (a, b))
+            return self._hops(here, self.node.route(*ends)) if a != b else ()
+        return self.to_network(a) + self._spines(a, b) + self.from_network(b)
 
     def to_network(self, gpu: int) -> tuple[Hop, ...]:
         """List the hops from a GPU through its card into the network."""
-        local = gpu % self.node.gpus
-        card = self.node.card(local)
-        return self._hops(self.node_of(gpu), self._through(f"GPU {local}", card, NETWORK))
+        return self._through_card(gpu, f"GPU {gpu % self.node.gpus}", NETWORK)
 
     def from_network(self, gpu: int) -> tuple[Hop, ...]:
         """List the hops from the network through a GPU's card to the GPU."""
-        local = gpu % self.node.gpus
-        card = self.node.card(local)
-        return self._hops(self.node_of(gpu), self._through(NETWORK, card, f"GPU {local}"))
+        return self._through_card(gpu, NETWORK, f"GPU {gpu % self.node.gpus}")
 
     def to_switch(self, gpu: int) -> tuple[Hop, Hop]:
         """Return the hops from a GPU into the NVSwitch and back; ValueError without an NVSwitch."""
-        node, part = self.node_of(gpu), f"GPU {gpu % self.node.gpus}"
-        (up,) = self._hops(node, self.node.route(part, SWITCH))
-        (down,) = self._hops(node, self.node.route(SWITCH, part))
+        part = f"GPU {gpu % self.node.gpus}"
+        way = self.node.route(part, SWITCH) + self.node.route(SWITCH, part)
+        up, down = self._hops(self.node_of(gpu), way)
         return up, down
 
-    def _through(self, start: str, card: str, goal: str) -> Route:
-        return self.node.route(start, card) + self.node.route(card, goal)
+    def _spines(self, a: int, b: int) -> tuple[Hop, ...]:
+        nodes = self.node_of(a), self.node_of(b)
+        cards = self.node.card(a % self.node.gpus), self.node.card(b % self.node.gpus)
+        rates = self.node.cards, self.node.network_bandwidth
+        return self.fabric.hops(nodes, cards, *rates) if self.fabric else ()
+
+    def _through_card(self, gpu: int, start: str, goal: str) -> tuple[Hop, ...]:
+        card = self.node.card(gpu % self.node.gpus)
+        way = self.node.route(start, card) + self.node.route(card, goal)
+        return self._hops(self.node_of(gpu), way)
 
     def _hops(self, node: int, route: Route) -> tuple[Hop, ...]:
         where = f"node {node}: " if self.num_nodes > 1 else ""
@@ -254,8 +253,8 @@ class Cluster:
 def uniform(gpus: Count, link: Link, chip: Chip) -> Cluster:
     """Put GPUs on one switch, each with `link` to itself: the machine of the alpha-beta model."""
     wires = tuple(Wire(a=f"GPU {gpu}", b="switch", link=link) for gpu in range(gpus))
-    name = f"{gpus} x {link.name}"
-    return Cluster(node=Node(name=name, chip=chip, wires=wires, source=link.source))
+    node = Node(name=f"{gpus} x {link.name}", chip=chip, wires=wires, source=link.source)
+    return Cluster(node=node)
 
 
 @checked

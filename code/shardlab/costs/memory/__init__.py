@@ -1,8 +1,8 @@
 """Memory: what one rank holds while it trains, predicted part by part.
 
 Read `shards` first, which counts the parameters of a cut model, then `activations`, what backward
-needs, and `parts`, which adds everything up. `timeline` follows the sum through one step, and
-`offload` times moves to the host's memory.
+needs, and `parts`, which adds everything up; `overhead` is what a process takes beside its tensors.
+`timeline` follows the tensors through one step, and `offload` times moves to the host's memory.
 """
 
 from .parts import (
@@ -10,6 +10,7 @@ from .parts import (
     InFlight,
     MicrobatchBytes,
     buffers,
+    fullest_stages,
     kept,
     kept_bytes,
     messages,
@@ -27,6 +28,7 @@ __all__ = [
     "InFlight",
     "MicrobatchBytes",
     "buffers",
+    "fullest_stages",
     "kept",
     "kept_bytes",
     "messages",

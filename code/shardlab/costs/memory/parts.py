@@ -2,12 +2,11 @@
 
 States: Rajbhandari et al. 2020, "ZeRO" (https://arxiv.org/abs/1910.02054).
 Activations: Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198); see `activations`.
-Left out: the CUDA context, the libraries' own memory and fragmentation; temporary tensors of one
-layer's backward; the messages of the pipeline and of context parallelism.
+Beside tensors: see `overhead`. Left out: the messages of the pipeline and of context parallelism.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
@@ -15,7 +14,7 @@ from shardlab.layout import ZERO_STAGES, listed, stages
 
 from ..facts.recipes import MIXED, Recipe
 from ..training import Training, in_flight
-from . import activations, shards
+from . import activations, overhead, shards
 
 # The ZeRO stage from which a part is cut over the replicas.
 CUT_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}
@@ -34,7 +33,7 @@ class MicrobatchBytes:
     head: float  # the last norm, the head and the loss, without the logits
     logits: float
     loss: float  # while the loss's backward runs: gradients before and after the softmax
-    recomputed: float  # while one layer is recomputed: what it holds beyond what it kept
+    backward: float  # while one layer runs backward: what it recomputes, gradients of activations
     gathered: float  # sequence parallelism's gathered input of a matrix
 
 
@@ -53,31 +52,36 @@ def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
     The peak is where backward begins, with the gradients of earlier microbatches present. A step of
     one microbatch holds less, because its gradients appear while activations go: see `timeline`.
     """
-    return {
+    held = {
         **states(training, stage),
         **kept(training, stage),
         "buffers": sum(buffers(training, stage).values()),
     }
+    beside = overhead.overhead(training, sum(held.values()))
+    return {**held, "overhead": sum(beside.values())}
 
 
 @checked
 def total(training: Training) -> float:
     """Count the bytes on a rank of the fullest stage."""
-    return max(sum(per_rank(training, stage).values()) for stage in _ends(training))
+    return max(sum(per_rank(training, stage).values()) for stage in fullest_stages(training))
 
 
 @checked
 def worst_stage(training: Training) -> int:
     """Return the stage whose ranks hold the most."""
-    return max(_ends(training), key=lambda stage: sum(per_rank(training, stage).values()))
+    return max(fullest_stages(training), key=lambda stage: sum(per_rank(training, stage).values()))
 
 
-def _ends(training: Training) -> set[int]:
+@checked
+def fullest_stages(training: Training) -> set[int]:
     """Return the stages that may be the fullest.
 
-    The first has the most layers and microbatches, the last has the head.
+    The first has the most layers and microbatches, the last has the head. The second has more
+    experts than the first where a mixture begins with dense layers.
     """
-    return {0, training.layout.pp - 1}
+    last = training.layout.pp - 1
+    return {0, last, min(1, last)} if training.spec.num_dense else {0, last}
 
 
 @checked
@@ -100,10 +104,19 @@ def model_states(
 
 @checked
 def states(training: Training, stage: int = 0) -> dict[str, float]:
-    """Count the bytes of parameters, gradients and optimizer states on a rank of the stage."""
+    """Count the bytes of parameters, gradients and optimizer states on a rank of the stage.
+
+    Routed experts have fewer replicas than the rest: only 1/ep of the ranks hold the same ones.
+    """
     layout = training.layout
-    held = sum(shards.parameters(training.spec, layout, stage).values())
-    return model_states(held, training.recipe, dp=layout.replicas, zero=layout.zero)
+    routed = shards.routed(training.spec, layout, stage)
+    rest = sum(shards.parameters(training.spec, layout, stage).values()) - routed
+    cut = partial(model_states, recipe=training.recipe, zero=layout.zero)
+    experts = cut(routed, dp=layout.replicas // layout.ep)
+    found = {part: n + experts[part] for part, n in cut(rest, dp=layout.replicas).items()}
+    if training.keeps_whole(stage):
+        found["gradients"] = float(training.recipe.gradients * (rest + routed))
+    return found
 
 
 @checked
@@ -121,8 +134,8 @@ def microbatch_bytes(training: Training) -> MicrobatchBytes:
         embedding=sum(activations.embedding(training).values()),
         head=sum(activations.head(training).values()) - logits,
         logits=logits,
-        loss=2 * logits,
-        recomputed=recomputed(training),
+        loss=activations.loss(training),
+        backward=recomputed(training) + activations.layer_gradients(training),
         gathered=gathered,
     )
 
@@ -169,7 +182,7 @@ def buffers(training: Training, stage: int = 0) -> dict[str, float]:
     """
     one = microbatch_bytes(training)
     last = stage == training.layout.pp - 1
-    backward = {"loss": one.loss if last else 0.0, "recomputation": one.recomputed}
+    backward = {"loss": one.loss if last else 0.0, "backward of a layer": one.backward}
     largest = max(backward, key=lambda part: backward[part])
     return {
         largest: backward[largest],
@@ -202,13 +215,15 @@ def messages(training: Training, stage: int = 0) -> dict[str, float]:
     layer = shards.layer_parameters(training.spec, layout)
     held = sum(parts.values())
     if layout.zero < CUT_FROM["gradients"]:
-        return {"buckets": 0.0 if training.bucket_views else recipe.gradients * held}
-    rest = held - layer * len(stages(training.spec.num_layers, layout.pp)[stage])
+        return {"buckets": 0.0 if training.bucket_views else recipe.parameters * held}
+    rest = held - layer * shards.sparse_layers(training.spec, layout, stage)
     head = 0
     if stage == layout.pp - 1:
         head = parts["head"] or parts["token embedding"]  # a tied head has no parameters
     gathered = layout.zero >= CUT_FROM["parameters"]
     return {
-        "gradients of head and layer": recipe.gradients * (head + layer),
-        "gathered layers": gathered * recipe.parameters * (2 * layer + rest),
+        "gradients of head and layer": 0.0
+        if training.keeps_whole(stage)
+        else min(recipe.gradients, recipe.element) * (head + layer),
+        "gathered layers": gathered * min(recipe.parameters, recipe.element) * (2 * layer + rest),
     }

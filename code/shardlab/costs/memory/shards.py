@@ -9,8 +9,8 @@ from functools import cache
 from math import ceil, prod
 
 from shardlab import cuts
-from shardlab.arguments import checked, within
-from shardlab.layout import Layout, stages
+from shardlab.arguments import checked
+from shardlab.layout import Layout, layers_of_stage
 from shardlab.spec import TransformerSpec
 
 from ..facts import models
@@ -24,27 +24,55 @@ def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[st
     layout that does not suit the model, or a stage that does not exist.
     """
     layout.check(spec)
-    within("stage", stage, layout.pp)
     first = stage == 0
     last = stage == layout.pp - 1
-    layers = len(stages(spec.num_layers, layout.pp)[stage])
+    layers = len(layers_of_stage(spec.num_layers, layout.pp, stage))
     layer = _layer(spec, layout.tp)
+    sparse = sparse_layers(spec, layout, stage) if spec.num_dense else layers
+    blocks = sparse * layer["feed-forward"]
+    if sparse < layers:
+        blocks += (layers - sparse) * _layer(spec.dense, layout.tp)["feed-forward"]
     ends = _ends(spec, layout.tp)
     head = ends["token embedding"] if spec.tied and layout.pp > 1 else ends["head"]
+    away = 0  # experts on other ranks
+    if layout.ep > 1:
+        away = sparse * layer_routed(spec, layout) * (layout.ep - 1)
     return {
         "token embedding": first * ends["token embedding"],
         "position embedding": first * ends["position embedding"],
         "attention": layers * layer["attention"],
-        "feed-forward": layers * layer["feed-forward"],
+        "feed-forward": blocks - away,
         "norms": layers * layer["norms"] + last * ends["norms"],
         "head": last * head,
     }
 
 
 @checked
+def routed(spec: TransformerSpec, layout: Layout, stage: int = 0) -> int:
+    """Count the parameters of the routed experts on a rank of the stage: 1/ep of all."""
+    return sparse_layers(spec, layout, stage) * layer_routed(spec, layout)
+
+
+@checked
+def layer_routed(spec: TransformerSpec, layout: Layout) -> int:
+    """Count the parameters of one layer's routed experts on a rank; 0 without experts."""
+    if spec.experts is None:
+        return 0
+    return spec.experts.num_experts // layout.ep * models.expert_parameters(spec) // layout.tp
+
+
+@checked
+def sparse_layers(spec: TransformerSpec, layout: Layout, stage: int = 0) -> int:
+    """Count the layers of a stage but for a mixture's dense ones, which come first."""
+    layers = layers_of_stage(spec.num_layers, layout.pp, stage)
+    return len(layers) - max(0, min(layers.stop, spec.num_dense) - layers.start)
+
+
+@checked
 def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
-    """Count the parameters of one layer on one rank."""
-    return sum(_layer(spec, layout.tp).values())
+    """Count the parameters of one layer on one rank; of a mixture, one with experts."""
+    away = layer_routed(spec, layout) * (layout.ep - 1)
+    return sum(_layer(spec, layout.tp).values()) - away
 
 
 @checked
@@ -54,17 +82,21 @@ def held_again(spec: TransformerSpec, layout: Layout) -> dict[str, int]:
     They are copies, or padding.
     """
     h = spec.hidden_size
+    layers = spec.num_layers
     more = layout.tp - 1
-    biased = spec.style == "gpt2"
+    after_sum = len({"out", "ffn"} & set(spec.biases))
+    norms = (spec.num_norms * layers + 1) * models.norm_parameters(spec)
+    norms += layers * models.head_norm_parameters(spec)
     copied_heads = layout.tp * layout.kv_heads(spec) - spec.kv_heads
+    inputs = h + ("qkv" in spec.biases)
     vocabularies = 1 if spec.tied and layout.pp == 1 else 2
     padding = layout.tp * ceil(spec.vocab_size / layout.tp) - spec.vocab_size
     return {
         "tied head": spec.tied * (layout.pp > 1) * spec.vocab_size * h,
-        "position embedding": more * biased * spec.context_length * h,
-        "norms": more * (2 * spec.num_layers + 1) * models.norm_parameters(spec),
-        "biases after a sum": more * biased * spec.num_layers * 2 * h,
-        "key/value heads": spec.num_layers * 2 * copied_heads * spec.head_size * (h + biased),
+        "position embedding": more * models.learned_positions(spec) * h,
+        "norms": more * norms,
+        "biases after a sum": more * layers * after_sum * h,
+        "key/value heads": layers * 2 * copied_heads * spec.head_size * inputs,
         "padding of the vocabulary": vocabularies * padding * h,
     }
 

@@ -80,7 +80,7 @@ def _pieces(training: Training) -> list[_Piece]:
         name="layer",
         forward=1.0,
         activations=sum(activations.layer(training).values()),
-        buffers=again,
+        buffers=again + activations.layer_gradients(training),
         again=again > 0,
         gradients=each * layer,
     )
@@ -95,7 +95,7 @@ def _pieces(training: Training) -> list[_Piece]:
         forward=embedding / layer,  # as many multiplications for each token as it has numbers
         activations=sum(kept.values()),
         logits=logits,
-        buffers=2 * logits,
+        buffers=activations.loss(training),
         gradients=each * (norm + embedding),
     )
     return [first, *[one_layer] * spec.num_layers, last]

@@ -2,4 +2,5 @@
 
 `plans` defines questions and answers, `planner` searches, with the `tables` that plans share and
 the memory counts of `footprint`, and `remedies` names what to change where nothing fits.
+`flags` writes a plan as the options of three programs.
 """

@@ -4,6 +4,8 @@ A rank's bytes are resident (states, and what ZeRO gathers) or depend on the mic
 a test compares their sum with `memory.total`.
 """
 
+from collections.abc import Collection
+from dataclasses import fields
 from functools import cache
 
 from shardlab.arguments import Count, checked, unchecked, within
@@ -11,20 +13,29 @@ from shardlab.layout import stages
 from shardlab.schedules import classic
 
 from .. import memory
-from ..memory import InFlight, MicrobatchBytes
+from ..memory import InFlight, MicrobatchBytes, overhead
 from ..training import SCHEDULES, Training
 
 kept_bytes = unchecked(memory.kept_bytes)  # called for each plan, see `planner`
 
 
 @checked
+def of_a_microbatch(training: Training) -> MicrobatchBytes:
+    """Count what one microbatch needs on a rank, with its share of the margin."""
+    one = memory.microbatch_bytes(training)
+    grown = {field.name: (1 + training.margin) * getattr(one, field.name) for field in fields(one)}
+    return MicrobatchBytes(**grown)
+
+
+@checked
 def resident_bytes(training: Training, stage: int) -> float:
     """Count the bytes on a rank of the stage that do not depend on the microbatch.
 
-    They are the states, the buckets, and what ZeRO holds of whole layers at a time.
+    They are the states, the buckets, what ZeRO holds of whole layers at a time, and the overhead.
     """
     states = sum(memory.states(training, stage).values())
-    return states + sum(memory.messages(training, stage).values())
+    tensors = states + sum(memory.messages(training, stage).values())
+    return tensors + sum(overhead.overhead(training, tensors).values())
 
 
 @checked
@@ -37,8 +48,8 @@ def microbatch_bytes(
     """
     nbytes = one.gathered + kept_bytes(one, flying, layers, first=first, last=last)
     if not last:
-        return nbytes + one.recomputed
-    return nbytes + flying.of_last * one.logits + max(one.loss, one.recomputed)
+        return nbytes + one.backward
+    return nbytes + flying.of_last * one.logits + max(one.loss, one.backward)
 
 
 @checked
@@ -73,7 +84,9 @@ def in_flight(
 
 
 @checked
-def layers_of_ends(num_layers: Count, pp: Count) -> tuple[int, int]:
-    """Count the layers of the first and of the last stage, as `memory` cuts them."""
+def layers_of(num_layers: Count, pp: Count, places: Collection[int]) -> list[int]:
+    """Count the layers of some stages, as `memory` cuts them."""
     cut = stages(num_layers, pp)
-    return len(cut[0]), len(cut[-1])
+    for stage in places:
+        within("stage", stage, pp)
+    return [len(cut[stage]) for stage in places]

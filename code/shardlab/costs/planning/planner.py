@@ -7,18 +7,19 @@ results with `step.step` and `memory.total`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import add
 
 from shardlab.arguments import checked, unchecked
-from shardlab.layout import Layout, divisors, tensor_degrees
+from shardlab.layout import Layout, divisors
 
-from .. import step
+from .. import memory, step
 from ..step import axes, exposed
 from ..step.exposed import DataMessages, DataWait, Holdings
 from . import footprint
 from .plans import Plans, Question, TrainingPlan
-from .tables import Degrees, Microbatch, Tables
+from .tables import Degrees, Microbatch, Tables, every_degree
 
-MOST_PLANS = 2_000_000  # a search of so many takes about a quarter of a minute, and 1 GB
+MOST_PLANS = 2_000_000  # a search of this size takes about a quarter of a minute, and 1 GB
 MOST_PARTS = 10**9  # sequences, or GPUs: to find their divisors takes time, too
 
 # A question is checked once. These are called for each of its plans.
@@ -41,13 +42,12 @@ class _Order:
 
 @dataclass(frozen=True, kw_only=True)
 class _Zero:
-    """What one stage of ZeRO costs for given degrees."""
+    """What one stage of ZeRO costs for given degrees, with one chunk or with several."""
 
     stage: int
     messages: DataMessages
     once: float  # seconds in a step: the update, and the sum of a tied embedding's gradients
-    first_bytes: float  # resident on the first stage
-    last_bytes: float  # resident on the last stage
+    resident: list[float]  # bytes on each stage that may be the fullest
 
 
 @checked
@@ -60,7 +60,7 @@ def search(question: Question) -> Plans:
     tables = Tables(question)
     fitting: list[TrainingPlan] = []
     rejected: list[TrainingPlan] = []
-    for degrees, reason in _degrees(question):
+    for degrees, reason in every_degree(question):
         if reason:
             rejected.append(degrees.rejected(reason))
             continue
@@ -78,7 +78,8 @@ def _check_size(question: Question) -> None:
             f"batch={question.batch} sequences on {gpus} GPUs have too many divisors to try; "
             f"use at most {MOST_PARTS:,} of each"
         )
-    plans = sum(_count(question, degrees) for degrees, reason in _degrees(question) if not reason)
+    legal = (degrees for degrees, reason in every_degree(question) if not reason)
+    plans = sum(_count(question, degrees) for degrees in legal)
     if plans > MOST_PLANS:
         raise ValueError(
             f"batch={question.batch} sequences on {gpus} GPUs make up to {plans:,} plans, and a "
@@ -88,7 +89,7 @@ def _check_size(question: Question) -> None:
 
 
 def _count(question: Question, degrees: Degrees) -> int:
-    """Count the plans with given degrees. Some of them may be rejected together."""
+    """Count the plans with given degrees, including those that are rejected together."""
     orders = sum(len(list(_chunks(question, each, degrees.pp))) for each in question.schedules)
     choices = len(question.sequence_parallel) * len(question.recomputations) * len(question.zero)
     return len(divisors(question.batch // degrees.dp)) * orders * choices
@@ -105,27 +106,6 @@ def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
             yield chunks
 
 
-def _degrees(question: Question) -> Iterator[tuple[Degrees, str]]:
-    """Yield all degrees that use every GPU, each with the reason why it is impossible, or ""."""
-    gpus = question.cluster.gpus
-    possible = set(tensor_degrees(question.spec))
-    for tp in divisors(gpus):
-        for cp in question.context:
-            if gpus % (tp * cp):
-                continue
-            for pp in divisors(gpus // (tp * cp)):
-                dp = gpus // (tp * cp * pp)
-                tests = {
-                    "heads": tp not in possible,
-                    "node size": not axes.fits_nodes(question.cluster, tp),
-                    "layers": pp > question.spec.num_layers,
-                    "batch": question.batch % dp > 0,
-                    "sequence": question.length % cp > 0,
-                }
-                failed = [reason for reason, fails in tests.items() if fails]
-                yield Degrees(tp=tp, cp=cp, pp=pp, dp=dp), failed[0] if failed else ""
-
-
 class _Search:
     """All plans with given degrees."""
 
@@ -135,34 +115,39 @@ class _Search:
         self.degrees = degrees
         layout = degrees.layout
         self.links = axes.links(self.question.cluster, layout)
-        held = step.holdings(tables.training(layout))
+        training = tables.training(layout)
+        held = step.holdings(training)
+        fullest = sorted(memory.fullest_stages(training))
+        cut = footprint.layers_of(self.question.spec.num_layers, degrees.pp, fullest)
+        self.fullest = dict(zip(fullest, cut, strict=True))  # stage -> its layers
         self.layers = held.layers  # of the stage with the most parameters
         stages = self.question.zero if layout.replicas > 1 else (0,)
-        self.zeros = [self._zero(replace(layout, zero=stage), held) for stage in stages]
         self.orders = list(self._orders())
+        # By whether a stage has several chunks, of whatever number.
+        self.zeros = {
+            order.chunks > 1: [self._zero(replace(layout, zero=n), held, order) for n in stages]
+            for order in {order.chunks > 1: order for order in self.orders}.values()
+        }
         self.sizes = divisors(self.question.batch // degrees.dp)
-        ends = footprint.layers_of_ends(self.question.spec.num_layers, degrees.pp)
-        self.first_layers, self.last_layers = ends
 
-    def _zero(self, layout: Layout, held: Holdings) -> _Zero:
+    def _zero(self, layout: Layout, held: Holdings, order: _Order) -> _Zero:
         training = self.tables.training(layout)
-        update = step.update_seconds(training, held, self.tables.chip)
-        replicas = self.links["replicas"]
+        training = replace(training, schedule=order.schedule, chunks=order.chunks)
+        engine = self.question.engine
+        update = step.update_seconds(training, engine, held, self.tables.chip)
         return _Zero(
             stage=layout.zero,
-            messages=exposed.data_messages(layout, training.recipe, replicas, held),
+            messages=exposed.messages_of_replicas(training, engine, self.links, held),
             once=update + step.tied_seconds(training, self.links["pp"]),
-            first_bytes=footprint.resident_bytes(training, 0),
-            last_bytes=footprint.resident_bytes(training, layout.pp - 1),
+            resident=[footprint.resident_bytes(training, stage) for stage in self.fullest],
         )
 
     def _orders(self) -> Iterator[_Order]:
         """Yield schedules with their chunks and stages; on a single stage all are the same."""
         pp = self.degrees.pp
-        num_layers = self.question.spec.num_layers
         for schedule in self.question.schedules if pp > 1 else ("1F1B",):
             for chunks in _chunks(self.question, schedule, pp):
-                stages = step.stages_of(num_layers, pp, chunks)
+                stages = step.stages_of(self.question.spec.num_layers, pp, chunks)
                 yield _Order(schedule=schedule, chunks=chunks, stages=stages)
 
     def plans(self) -> list[TrainingPlan]:
@@ -186,16 +171,17 @@ class _Search:
         engine = self.question.engine
         num_microbatches = self.question.batch // (self.degrees.dp * one.size)
         send = send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
-        forward = one.time.forward
-        backward = one.time.backward
-        waits = [
-            data_wait(zero.messages, engine, self.layers, forward, backward) for zero in self.zeros
-        ]
+        of_rank = engine, self.layers, one.time.forward, one.time.backward
+        again = one.recomputation == "full"
+        waits = {
+            several: [data_wait(zero.messages, *of_rank, recomputed=again) for zero in zeros]
+            for several, zeros in self.zeros.items()
+        }
         for order in self.orders:
             if order.schedule == "interleaved" and num_microbatches < self.degrees.pp:
                 yield self._plan(one, order, reason="microbatches")
                 continue
-            first, last = self._bytes_of_ends(one, order, num_microbatches)
+            flying = self._bytes_in_flight(one, order, num_microbatches)
             sending = sending_seconds(
                 send,
                 engine,
@@ -203,9 +189,11 @@ class _Search:
                 num_microbatches=num_microbatches,
                 chunks=order.chunks,
                 schedule=order.schedule,
+                beside=one.time.forward * self.layers / order.chunks,
             )
-            for zero, wait in zip(self.zeros, waits, strict=True):
-                nbytes = max(zero.first_bytes + first, zero.last_bytes + last)
+            alike = self.zeros[order.chunks > 1], waits[order.chunks > 1]
+            for zero, wait in zip(*alike, strict=True):
+                nbytes = max(map(add, zero.resident, flying))
                 if nbytes > self.question.capacity:
                     yield self._plan(one, order, zero.stage, nbytes=nbytes, reason="memory")
                     continue
@@ -224,21 +212,22 @@ class _Search:
             schedule=order.schedule,
         )
 
-    def _bytes_of_ends(
+    def _bytes_in_flight(
         self, one: Microbatch, order: _Order, num_microbatches: int
-    ) -> tuple[float, float]:
-        """Count the bytes on the first and the last stage that depend on the microbatches."""
+    ) -> list[float]:
+        """Count the bytes on each stage that depend on the microbatches."""
         pp = self.degrees.pp
         size = {"pp": pp, "num_microbatches": num_microbatches, "chunks": order.chunks}
-        flying = in_flight(order.schedule, 0, **size)
-        layers = self.first_layers / order.chunks
-        first = microbatch_bytes(one.memory, flying, layers, first=True, last=pp == 1)
-        if pp == 1:
-            return first, first
-        flying = in_flight(order.schedule, pp - 1, **size)
-        layers = self.last_layers / order.chunks
-        last = microbatch_bytes(one.memory, flying, layers, first=False, last=True)
-        return first, last
+        found = []
+        for stage, layers in self.fullest.items():
+            flying = in_flight(order.schedule, stage, **size)
+            last = stage == pp - 1
+            found.append(
+                microbatch_bytes(
+                    one.memory, flying, layers / order.chunks, first=stage == 0, last=last
+                )
+            )
+        return found
 
     def _plan(
         self,
@@ -257,6 +246,7 @@ class _Search:
             cp=self.degrees.cp,
             pp=self.degrees.pp,
             dp=self.degrees.dp,
+            ep=self.degrees.ep,
             zero=zero,
             sequence_parallel=one.sequence_parallel,
             microbatch=one.size,

@@ -1,37 +1,36 @@
 """What the planner is asked, and what it answers: plans that fit, and why the others do not.
 
-A plan is tp x cp x pp x dp, a stage of ZeRO, sequence parallelism, a microbatch size, a schedule
-with its chunks, and a recomputation policy. `planner.search` finds them.
+A plan is tp x cp x pp x dp, ep of the ranks of dp for experts, a stage of ZeRO, a microbatch size,
+a schedule with its chunks, sequence parallelism, and recomputation. `planner.search` finds them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import ZERO_STAGES, Layout, listed, tensor_degrees
+from shardlab.layout import ZERO_STAGES, Layout, divisors, listed
 from shardlab.spec import TransformerSpec
 
 from .. import step, units
 from ..facts.network import Cluster
 from ..facts.recipes import MIXED, Recipe
-from ..step import axes
 from ..step.engines import NEMO_2024, Engine
 from ..training import RECOMPUTATIONS, SCHEDULES, Training
+from . import reasons
 
 REASONS = {
     "heads": "heads do not split over tp",
     "node size": "tp shares nodes unevenly",
     "layers": "fewer layers than stages",
     "batch": "the batch does not split over dp",
+    "experts": "experts do not split over ep ranks of dp",
     "sequence": "the sequence does not split",
     "microbatches": "too few microbatches to interleave",
     "memory": "too little memory",
 }
-
-
 CHOICES: dict[str, Collection[object]] = {
     "zero": ZERO_STAGES,
     "recomputations": RECOMPUTATIONS,
@@ -54,11 +53,14 @@ class Question:
     attention: str = "flash"
     dropout: bool = False
     context: tuple[Count, ...] = (1,)  # degrees of context parallelism
+    # Degrees of expert parallelism; None: all that deal the model's experts evenly.
+    expert: tuple[Count, ...] | None = None
+    imbalance: float = 1.0  # of the experts' load, see `Training`
     zero: tuple[int, ...] = (0, 1, 2, 3)
     sequence_parallel: tuple[bool, ...] = (False, True)
     recomputations: tuple[str, ...] = ("none", "selective", "full")
     schedules: tuple[str, ...] = ("1F1B", "GPipe", "interleaved")
-    # The share of a GPU's memory to leave free, for what the formulas leave out.
+    # Share of a GPU's memory to leave free beside the overhead and the margin of `memory.total`.
     headroom: float = 0.0
 
     def __post_init__(self) -> None:
@@ -66,19 +68,26 @@ class Question:
             open_ones = getattr(self, name)
             if not open_ones or not set(open_ones) <= set(known):
                 raise ValueError(f"{name}={open_ones} must be some of {listed(known)}")
-        if not self.context or not self.sequence_parallel:
-            raise ValueError("context and sequence_parallel must name at least one choice each")
+        if not self.context or not self.sequence_parallel or not self.experts:
+            raise ValueError("context, expert, sequence_parallel must name a choice each")
         self.spec.tokens(self.batch, self.length)  # raises where a sequence is too long
         if not 0 <= self.headroom < 1:
             raise ValueError(
                 f"headroom={self.headroom} must be a share of the memory, 0 or more and below 1; "
-                "use 0.1 to leave a tenth free"
+                "use 0.05 to leave a twentieth free"
             )
 
     @property
     def capacity(self) -> float:
         """Bytes that a plan may take on each GPU."""
         return (1 - self.headroom) * self.cluster.node.chip.memory
+
+    @property
+    def experts(self) -> tuple[int, ...]:
+        """Degrees of expert parallelism to try."""
+        if self.expert is not None:
+            return self.expert
+        return tuple(divisors(self.spec.experts.num_experts)) if self.spec.experts else (1,)
 
     @property
     def length(self) -> int:
@@ -95,6 +104,9 @@ class Question:
         )
 
 
+AXES = ("tp", "cp", "pp", "dp", "ep")  # in the order in which a plan names them
+
+
 class TrainingPlan(NamedTuple):
     """One way to train. A field that is 0 was not computed: the plan was rejected before.
 
@@ -107,6 +119,7 @@ class TrainingPlan(NamedTuple):
     cp: Count = 1
     pp: Count = 1
     dp: Count = 1
+    ep: Count = 1
     zero: int = 0
     sequence_parallel: bool = False
     microbatch: int = 0
@@ -118,7 +131,7 @@ class TrainingPlan(NamedTuple):
     @property
     def name(self) -> str:
         """Describe the plan: "tp 8, pp 64, dp 6, microbatch 1, 1F1B, full recomputation"."""
-        degrees = {axis: getattr(self, axis) for axis in ("tp", "cp", "pp", "dp")}
+        degrees = {axis: getattr(self, axis) for axis in AXES}
         words = [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
         words = words or ["one GPU"]
         if self.zero:
@@ -181,13 +194,13 @@ class Plans:
 
     @cached_property
     def different(self) -> list[TrainingPlan]:
-        """List the fastest plan of each (tp, cp, pp), the fastest first.
+        """List the fastest plan of each (tp, cp, pp, ep), the fastest first.
 
         Other plans with the same degrees differ little from them.
         """
-        found: dict[tuple[int, int, int], TrainingPlan] = {}
+        found: dict[tuple[int, ...], TrainingPlan] = {}
         for plan in self.fitting:
-            found.setdefault((plan.tp, plan.cp, plan.pp), plan)
+            found.setdefault((plan.tp, plan.cp, plan.pp, plan.ep), plan)
         return list(found.values())
 
 
@@ -215,6 +228,7 @@ def training_of(question: Question, plan: TrainingPlan) -> Training:
         tp=plan.tp,
         pp=plan.pp,
         cp=plan.cp,
+        ep=plan.ep,
         zero=plan.zero,
         sequence_parallel=plan.sequence_parallel,
     )
@@ -232,36 +246,25 @@ def training_of(question: Question, plan: TrainingPlan) -> Training:
         schedule=plan.schedule,
         chunks=plan.chunks,
         dropout=question.dropout,
+        imbalance=question.imbalance,
     )
 
 
 @checked
 def why(question: Question, plan: TrainingPlan) -> str:
     """Say why a plan does not run, with the numbers; or that it fits."""
-    spec = question.spec
-    gpus = question.cluster.node.gpus
     capacity = question.capacity
     if plan.reason in ("memory", ""):
         used = f"{units.text(plan.nbytes, 'B')} of {units.text(capacity, 'B')}"
         if not plan.reason:
             return f"fits: {used}"
         return f"needs {used}, {units.text(plan.nbytes - capacity, 'B')} too much"
-    works = [tp for tp in tensor_degrees(spec) if axes.fits_nodes(question.cluster, tp)]
-    texts: dict[str, Callable[[], str]] = {
-        "heads": lambda: (
-            f"{spec.num_heads} heads do not split over tp={plan.tp}; use {listed(works)}"
-        ),
-        "node size": lambda: (
-            f"tp={plan.tp} does not share nodes of {gpus} GPUs evenly; use {listed(works)}"
-        ),
-        "layers": lambda: f"{spec.num_layers} layers leave some of {plan.pp} stages empty",
-        "batch": lambda: f"a batch of {question.batch} does not split over dp={plan.dp} replicas",
-        "sequence": lambda: f"{question.length} tokens do not split over {plan.cp * plan.tp} ranks",
-        "microbatches": lambda: (
-            f"{question.batch // (plan.dp * plan.microbatch)} microbatches for {plan.pp} stages; "
-            "interleaving needs at least as many as stages"
-        ),
-    }
-    if plan.reason not in texts:
-        raise ValueError(f"unknown reason {plan.reason!r}; known: {', '.join(REASONS)}")
-    return texts[plan.reason]()
+    return reasons.text(
+        plan.reason,
+        question.spec,
+        question.cluster,
+        batch=question.batch,
+        length=question.length,
+        degrees={axis: getattr(plan, axis) for axis in AXES},
+        num_microbatches=question.batch // (plan.dp * max(1, plan.microbatch)),
+    )

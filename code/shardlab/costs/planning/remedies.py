@@ -13,6 +13,7 @@ from ..facts import recipes
 from ..training import Training
 
 GPUS_PER_SERVER = 8  # with more ranks, tensor parallelism waits for the network
+LONG = 8192  # tokens of a sequence for each rank that shares it: fewer would be for no long text
 MOST_RANKS = (
     2**14
 )  # as many as trained Llama 3 405B (Llama Team 2024, https://arxiv.org/abs/2407.21783)
@@ -56,18 +57,24 @@ def smallest(training: Training, capacity: float) -> Remedy | None:
 
 @checked
 def verdict(training: Training, capacity: float) -> str:
-    """Say in a sentence that a step fits, or what does not, and the smallest change that helps."""
+    """Say in a sentence that a step fits, or what does not, and the smallest change that helps.
+
+    Either way the sentence names the overhead and the margin in it.
+    """
     stage = memory.worst_stage(training)
     held = memory.per_rank(training, stage)
     whole = sum(held.values())
     states = sum(held[part] for part in memory.CUT_FROM)
+    working = whole - states - held["overhead"]
+    beside = f"{units.text(held['overhead'], 'B')} of overhead"
+    beside += f" with a margin of {training.margin:.0%}"
     where = units.text(capacity, "B")
     if training.layout.pp > 1:
         where += f" (stage {stage}, the fullest)"
     if whole <= capacity:
-        return f"fits: {units.text(whole, 'B')} of {where}"
-    parts = f"{units.text(states, 'B')} of states"
-    parts += f" and {units.text(whole - states, 'B')} of activations and buffers"
+        return f"fits: {units.text(whole, 'B')} of {where}, {beside} included"
+    parts = f"{units.text(states, 'B')} of states, {units.text(working, 'B')} of activations and "
+    parts += f"buffers, and {beside}"
     return f"does not fit: {parts} in {where}; {_way_out(smallest(training, capacity))}"
 
 
@@ -122,7 +129,7 @@ def _leanest(training: Training) -> Iterator[Training]:
 
 
 def _larger(training: Training) -> Iterator[Way]:
-    for count in (1, 2, 3):
+    for count in range(1, 1 + len(WITH_MORE_RANKS)):
         yield from _combined(training, WITH_MORE_RANKS, count)
 
 
@@ -196,6 +203,15 @@ def _tensor(training: Training) -> Changes:
             yield f"tp={tp}", replace(training, layout=changed)
 
 
+def _context(training: Training) -> Changes:
+    layout = training.layout
+    cp = 2 * layout.cp
+    while cp * LONG <= training.tokens_per_sequence:
+        if training.tokens_per_sequence % (cp * layout.tp) == 0:
+            yield f"cp={cp}", replace(training, layout=replace(layout, cp=cp))
+        cp *= 2
+
+
 def _pipeline(training: Training) -> Changes:
     layout = training.layout
     pp = 2 * training.layout.pp
@@ -215,4 +231,4 @@ def _data(training: Training) -> Changes:
 
 
 AT_ONCE: tuple[Kind, ...] = (_flash, _sequence_parallel, _smaller_microbatch, _zero, _recompute)
-WITH_MORE_RANKS: tuple[Kind, ...] = (_data, _tensor, _pipeline)
+WITH_MORE_RANKS: tuple[Kind, ...] = (_data, _context, _tensor, _pipeline)

@@ -3,14 +3,36 @@
 Every entry names its source.
 """
 
-from . import a100, bus_bandwidth, h100, history, layouts, runs, steps, studies, sweeps
+from . import (
+    a100,
+    all_to_all,
+    bus_bandwidth,
+    fits,
+    fsdp,
+    h100,
+    history,
+    layouts,
+    long_context,
+    mixtures,
+    products,
+    runs,
+    steps,
+    studies,
+    sweeps,
+)
 
 __all__ = [
     "a100",
+    "all_to_all",
     "bus_bandwidth",
+    "fits",
+    "fsdp",
     "h100",
     "history",
     "layouts",
+    "long_context",
+    "mixtures",
+    "products",
     "runs",
     "steps",
     "studies",

@@ -9,12 +9,13 @@ from shardlab.layout import Layout
 
 from ..compute import flops
 from ..facts import models
-from ..step.engines import MEGATRON_2021, MEGATRON_2022
+from ..step.engines import DEEPSPEED_2021, MEGATRON_2021, MEGATRON_2022
 from ..units import TFLOP
 from .layouts import PublishedStep, Setting, row
 
 TEN = "Megatron 2021, ten sizes"
 MORE = "Megatron 2021, more GPUs"
+ZERO = "Megatron 2021, ZeRO-3"
 FULL = "Korthikanti 2022, all layers again"
 SELECTIVE = "Korthikanti 2022, selective"
 
@@ -54,6 +55,15 @@ MORE_GPUS = (
     ("Megatron 529.6B", Config(gpus=1120, tp=8, pp=35, batch=2240), 167),
     ("Megatron 529.6B", Config(gpus=2240, tp=8, pp=35, batch=2240), 159),
 )
+# The same, ZeRO-3 without model parallelism.
+SHARDED = (
+    ("Megatron 175B", Config(gpus=384, batch=1536, microbatch=4), 144),
+    ("Megatron 175B", Config(gpus=768, batch=1536, microbatch=2), 88),
+    ("Megatron 175B", Config(gpus=1536, batch=1536), 44),
+    ("Megatron 529.6B", Config(gpus=640, batch=2560, microbatch=4), 138),
+    ("Megatron 529.6B", Config(gpus=1120, batch=2240, microbatch=2), 98),
+    ("Megatron 529.6B", Config(gpus=2240, batch=2240), 48),
+)
 # Seconds of one step with full recomputation, and of the present work: Korthikanti et al. 2022,
 # Tables 3 and 5.
 TWO_WAYS = {
@@ -65,15 +75,18 @@ TWO_WAYS = {
 
 
 def megatron_2021() -> Iterator[PublishedStep]:
-    """Yield sixteen rows; seconds follow from FLOP/s by the paper's own count, equation 3."""
+    """Yield 22 rows; seconds follow from FLOP/s by the paper's own count, equation 3."""
     rows = [(TEN, name, config, rate) for name, (config, rate) in TEN_SIZES.items()]
     rows += [(MORE, name, config, rate) for name, config, rate in MORE_GPUS]
+    rows += [(ZERO, name, config, rate) for name, config, rate in SHARDED]
     for table, name, config, rate in rows:
         spec = models.published(name).spec
         counted = flops.hardware_flops(spec, batch=config.batch, sequence=2048)
         seconds = counted / (config.gpus * rate * TFLOP)
-        setting = Setting(table=table, node="DGX A100", engine=MEGATRON_2021)
-        yield _row(setting, name, config, seconds, recomputation="full")
+        engine = DEEPSPEED_2021 if table == ZERO else MEGATRON_2021
+        setting = Setting(table=table, node="DGX A100", engine=engine)
+        zero = 3 if table == ZERO else 0
+        yield _row(setting, name, config, seconds, recomputation="full", zero=zero)
 
 
 def korthikanti_2022() -> Iterator[PublishedStep]:
@@ -93,6 +106,7 @@ def _row(
         dp=config.gpus // (config.tp * config.pp),
         tp=config.tp,
         pp=config.pp,
+        zero=options.pop("zero", 0),
         sequence_parallel=options.pop("sequence_parallel", False),
     )
     return row(

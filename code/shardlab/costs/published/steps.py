@@ -1,8 +1,8 @@
 """Published steps, table by table, and the errors of their predictions.
 
 The constants of `kernels` are the same for every row and table: none is fitted to a table, but one
-of them was chosen among three values with whole steps in view. Where a source leaves something
-open, TABLES says what is assumed.
+of them was chosen among three values with whole steps in view. What a program does by itself is in
+its engine. Where a source leaves something open, TABLES says what is assumed.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from statistics import fmean
 from shardlab.arguments import checked
 
 from ..compute import flops
-from . import a100, h100
+from . import a100, fsdp, h100
 from .layouts import PublishedStep
 
 _SC21 = "Narayanan et al. 2021, {} (https://arxiv.org/abs/2104.04473)"
@@ -25,6 +25,7 @@ _NEMO = (
     "https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/performance/"
     "performance_summary.html"
 )
+_TITAN = "https://github.com/pytorch/torchtitan/blob/{}/benchmarks/"
 _OPEN = "assumed: nothing recomputed, optimizer states cut"
 
 
@@ -34,6 +35,9 @@ TABLES: dict[str, str] = {
     + "; microbatches and chunks: "
     + "https://github.com/NVIDIA/Megatron-LM/blob/v3.0/examples/sc21/run_table_1.sh",
     a100.MORE: _SC21.format("Table 2, PTD-P") + "; assumed: 1F1B, tp = 8",
+    a100.ZERO: _SC21.format("Table 2, ZeRO-3")
+    + "; assumed: every tensor of a layer is gathered and scattered by itself and nothing hides "
+    "it, which was chosen with these rows in view",
     a100.FULL: _KORTHIKANTI + ", full recomputation",
     a100.SELECTIVE: _KORTHIKANTI + ", present work",
     h100.BF16: f"{_RECIPES}; {_OPEN}",
@@ -49,7 +53,21 @@ TABLES: dict[str, str] = {
         "README of https://github.com/NVIDIA/Megatron-LM (its table is an image); this row as "
         "quoted in https://github.com/NVIDIA/Megatron-LM/issues/1031 and "
         "https://github.com/NVIDIA/Megatron-LM/issues/1571; "
-        "assumed: microbatches of one sequence, 6 chunks of 7 layers, nothing recomputed"
+        "assumed: microbatches of one sequence, 6 chunks of 7 layers, nothing recomputed, "
+        "gradients in fp32, as is that program's rule with bf16"
+    ),
+    fsdp.H100: (
+        f"{_TITAN.format('31a17bfdb70bab6f62a13d21816a5339b911d6e3')}"
+        "llama3_h100_202412_torchtitan.md, Tables 1 and 3; their chips have a limit of 500 W: "
+        "assumed that the rate of products falls in proportion"
+    ),
+    fsdp.A100: (
+        "https://github.com/pytorch/torchtitan/blob/041336434916bdc0f88c1f89fda176fd3c2092e4/docs/"
+        "performance.md; assumed: not compiled, eight cards of 200 Gb/s"
+    ),
+    fsdp.H200: (
+        f"{_TITAN.format('1af29373a02c4beb237c2de02793931ce53b48d8')}"
+        "llama3-8b_h200_202506_trainy-whitefiber.md"
     ),
 }
 STEPS: tuple[PublishedStep, ...] = (
@@ -59,6 +77,7 @@ STEPS: tuple[PublishedStep, ...] = (
     *h100.nemo_2024(),
     *h100.llama_3(),
     *h100.megatron_h100(),
+    *fsdp.torchtitan(),
 )
 
 

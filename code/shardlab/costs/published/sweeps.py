@@ -74,6 +74,18 @@ class Sweep:
         return min(self.rows, key=lambda row: row.predicted.seconds)
 
     @property
+    def regret(self) -> float:
+        """How much longer the chosen row was measured to take than the best, as a share."""
+        return self.chosen.seconds / self.best.seconds - 1
+
+    @property
+    def slower(self) -> list[tuple[float, float]]:
+        """How many times as long as the best each row took: measured, and predicted."""
+        first = self.chosen.predicted.seconds
+        best = self.best.seconds
+        return [(row.seconds / best, row.predicted.seconds / first) for row in self.rows]
+
+    @property
     def agreement(self) -> float:
         """Kendall's tau: 1 if every pair of rows is ordered as measured, -1 if none is."""
         pairs = list(combinations(self.rows, 2))

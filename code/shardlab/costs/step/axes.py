@@ -12,6 +12,7 @@ from math import gcd
 from shardlab.arguments import Count, checked
 from shardlab.layout import Layout, strides
 
+from ..collectives.fabric import card_rate
 from ..facts.hardware import LINK_UTILISATION, Link
 from ..facts.hops import Hop
 from ..facts.network import Cluster
@@ -22,10 +23,14 @@ from ..traces import traffic
 def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
     """Return the link of each axis.
 
-    That of "replicas" joins the ranks of cp and dp, which hold the same parameters.
+    That of "replicas" joins the ranks of cp and dp, which hold the same parameters. With experts
+    on several ranks, neighbours along dp, there are also "ep inside" a node and "ep across" nodes,
+    and "expert replicas" joins the ranks that hold the same experts.
     """
     stride = strides(layout)
+    more = _of_experts(cluster, layout, stride) if layout.ep > 1 else {}
     return {
+        **more,
         "tp": link(cluster, stride["tp"], layout.tp),
         "cp": link(cluster, stride["cp"], layout.cp),
         "replicas": link(cluster, stride["cp"], layout.replicas),
@@ -43,7 +48,7 @@ def link(cluster: Cluster, stride: Count, size: Count) -> Link:
     room = max(1, cluster.node.gpus // stride)
     if size <= room or cluster.num_nodes == 1:
         return _rings(cluster, 1, stride, min(size, room))
-    return _rings(cluster, 2, stride, gcd(size, room))
+    return _behind(cluster, _rings(cluster, 2, stride, gcd(size, room)), stride, size)
 
 
 @checked
@@ -52,7 +57,27 @@ def neighbour(cluster: Cluster, stride: Count, size: Count) -> Link:
     gpus = cluster.node.gpus
     if stride * size <= gpus or cluster.num_nodes == 1:
         return _rings(cluster, 1, stride, min(2, max(1, gpus // stride)))
-    return _rings(cluster, 2, max(stride, gpus), 1)
+    return _behind(cluster, _rings(cluster, 2, max(stride, gpus), 1), stride, size)
+
+
+def _of_experts(cluster: Cluster, layout: Layout, stride: dict[str, int]) -> dict[str, Link]:
+    """Return the links of experts. Across nodes, all ranks of a node send at once."""
+    inside = per_node(cluster, layout)
+    apart = max(stride["dp"] * inside, cluster.node.gpus)
+    return {
+        "ep inside": link(cluster, stride["dp"], inside),
+        "ep across": link(cluster, apart, layout.ep // inside),
+        "expert replicas": link(cluster, stride["cp"] * layout.ep, layout.replicas // layout.ep),
+    }
+
+
+@checked
+def per_node(cluster: Cluster, layout: Layout) -> int:
+    """Count the ranks of ep that share a node: as many as fill their nodes evenly."""
+    room = max(1, cluster.node.gpus // strides(layout)["dp"])
+    if cluster.num_nodes == 1:
+        return layout.ep
+    return gcd(layout.ep, room)
 
 
 @checked
@@ -62,6 +87,16 @@ def fits_nodes(cluster: Cluster, tp: Count) -> bool:
     return gpus % tp == 0 or (tp % gpus == 0 and cluster.num_nodes > 1)
 
 
+def _behind(cluster: Cluster, link: Link, stride: int, size: int) -> Link:
+    """Slow a link down by the fabric: all cards send at once, to a node so far away."""
+    fabric = cluster.fabric
+    gpus = cluster.node.gpus
+    if fabric is None or stride * size <= fabric.pod * gpus:
+        return link
+    share = min(1.0, max(1, stride // gpus) / fabric.pod)
+    return replace(link, bandwidth=card_rate(link.bandwidth, share, fabric.narrowing))
+
+
 @cache
 def _rings(cluster: Cluster, num_nodes: int, stride: int, inside: int) -> Link:
     """Return the link of every ring while the rings of all groups run; the busiest hop decides.
@@ -69,7 +104,7 @@ def _rings(cluster: Cluster, num_nodes: int, stride: int, inside: int) -> Link:
     inside: GPUs of a group in each node. Two nodes stand for any number of nodes.
     """
     gpus = cluster.node.gpus
-    few = replace(cluster, num_nodes=num_nodes)
+    few = replace(cluster, num_nodes=num_nodes, fabric=None)
     groups = _groups(gpus, num_nodes, stride, inside)
     shares: dict[Hop, float] = {}
     for group in groups:

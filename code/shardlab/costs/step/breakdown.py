@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shardlab.arguments import checked
-from shardlab.layout import stages
 
-from .. import memory
+from .. import context_parallel, memory
 from ..compute import flops
-from ..compute.time_to_train import DAY
 from ..facts.hardware import Chip, Link
 from ..memory import shards
 from ..training import Training
+from ..units import DAY
 from . import axes, exposed
+from .engines import Engine
 from .exposed import DataWait, Holdings
 from .kernels import moved_seconds
 from .pipeline import (
@@ -35,6 +35,7 @@ from .run import MicrobatchTime, Run, microbatch
 COMMUNICATION = (
     "tensor parallel",
     "context parallel",
+    "expert parallel",
     "pipeline messages",
     "data parallel",
     "ZeRO",
@@ -46,7 +47,12 @@ SUMMARY = {  # fewer parts, for a figure
     "norms, embedding, head": ("norms and residuals", "embedding and head"),
     "recomputation": ("recomputation",),
     "update": ("update",),
-    "tensor and context parallel": ("tensor parallel", "context parallel"),
+    "tensor, context, experts": (
+        "tensor parallel",
+        "context parallel",
+        "expert parallel",
+        "fullest expert",
+    ),
     "data parallel and ZeRO": ("data parallel", "ZeRO"),
     "waiting for stages": ("waiting for stages", "pipeline messages"),
 }
@@ -108,8 +114,10 @@ class Step:
 
     @cached_property
     def memory(self) -> float:
-        """Bytes on a rank of the fullest stage."""
-        return memory.total(self.run.training)
+        """Bytes on a rank of the fullest stage, the blocks of other ranks of cp included."""
+        training = self.run.training
+        blocks = context_parallel.at_work(training, self.run.engine.context_way)
+        return memory.total(training) + blocks
 
     @property
     def fits(self) -> bool:
@@ -118,16 +126,23 @@ class Step:
 
 
 @checked
-def step(run: Run) -> Step:
-    """Predict one step, part by part."""
+def step(run: Run, links: dict[str, Link] | None = None) -> Step:
+    """Predict one step, part by part. links: axis -> its link; None: as `axes.links` finds them."""
     training = run.training
     layout = training.layout
-    links = axes.links(run.cluster, layout)
+    links = links or axes.links(run.cluster, layout)
     micro = microbatch(run, links)
     cut = stages_of(training.spec.num_layers, layout.pp, training.chunks)
     held = holdings(training)
-    messages = exposed.data_messages(layout, training.recipe, links["replicas"], held)
-    wait = exposed.data_wait(messages, run.engine, held.layers, micro.forward, micro.backward)
+    messages = exposed.messages_of_replicas(training, run.engine, links, held)
+    wait = exposed.data_wait(
+        messages,
+        run.engine,
+        held.layers,
+        micro.forward,
+        micro.backward,
+        recomputed=training.recomputation == "full",
+    )
     busy = pipeline_seconds(
         micro,
         wait,
@@ -143,6 +158,7 @@ def step(run: Run) -> Step:
         num_microbatches=training.num_microbatches,
         chunks=training.chunks,
         schedule=training.schedule,
+        beside=micro.forward * held.layers / training.chunks,
     )
     working = _working(micro, wait, cut, training.num_microbatches)
     return Step(
@@ -152,7 +168,7 @@ def step(run: Run) -> Step:
             "waiting for stages": max(0.0, busy - sum(working.values())),
             "pipeline messages": sending,
             "data parallel": wait.end + tied_seconds(training, links["pp"]),
-            "update": update_seconds(training, held, run.cluster.node.chip),
+            "update": update_seconds(training, run.engine, held, run.cluster.node.chip),
         },
     )
 
@@ -173,29 +189,44 @@ def _working(
         "embedding and head": ends * (micro.first + micro.last),
         "tensor parallel": layers * micro.tensor,
         "context parallel": layers * micro.context,
+        "expert parallel": layers * micro.experts,
+        "fullest expert": layers * micro.fullest,
         "ZeRO": layers * wait.layer + rests * wait.rest,
     }
 
 
 @checked
 def holdings(training: Training) -> Holdings:
-    """Count the parameters on a rank of the first or the last stage, whichever holds more."""
+    """Count the parameters on a rank of the first or the last stage, whichever holds more.
+
+    A mixture's dense layers count as what is outside the layers.
+    """
     spec = training.spec
     layout = training.layout
     layer = shards.layer_parameters(spec, layout)
     ends = []
-    for stage in {0, layout.pp - 1}:
-        layers = len(stages(spec.num_layers, layout.pp)[stage])
-        ends.append((sum(shards.parameters(spec, layout, stage).values()), layers))
+    for stage in memory.fullest_stages(training):
+        if layers := shards.sparse_layers(spec, layout, stage):
+            ends.append((sum(shards.parameters(spec, layout, stage).values()), layers))
     parameters, layers = max(ends)
-    return Holdings(layer=layer, layers=layers, rest=parameters - layers * layer)
+    return Holdings(
+        layer=layer,
+        layers=layers,
+        rest=parameters - layers * layer,
+        experts=shards.layer_routed(spec, layout),
+    )
 
 
 @checked
-def update_seconds(training: Training, held: Holdings, chip: Chip) -> float:
+def update_seconds(training: Training, engine: Engine, held: Holdings, chip: Chip) -> float:
     """Time the optimizer, which reads and writes its states; ZeRO cuts them over the replicas."""
-    ranks = training.layout.replicas if training.layout.zero else 1
-    return moved_seconds(training.recipe.update_traffic * (held.parameters / ranks), chip)
+    layout = training.layout
+    moved = training.recipe.update_traffic + engine.update_passes
+    updated = float(held.parameters)
+    if layout.zero:  # each expert has ep times fewer replicas than the rest
+        routed = held.experts * held.layers
+        updated = (held.parameters - routed + routed * layout.ep) / layout.replicas
+    return moved_seconds(moved * updated, chip)
 
 
 @checked

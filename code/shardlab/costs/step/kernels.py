@@ -4,31 +4,39 @@ A product is cut into tiles, one for each multiprocessor at a time. The last wav
 most multiprocessors idle, and a tile that hangs over the edge of the matrix is computed whole.
 NVIDIA calls that tile and wave quantization:
 https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
+Smaller tiles fill waves better and compute more slowly; a library takes what is faster.
 
 There are few constants, the same for every model and layout:
 
     BEST        measured by others: FLOP/s of the fastest product found in a search over shapes
+    TILES       measured by others, on products of one wave each (`published.products`)
+    START       the same, on the smallest product
     ORDINARY    calibrated once, on the single layer timed by Korthikanti et al. 2022 (Table 4)
     MOVED       chosen among three round numbers with whole steps in view
     FLASH       a round number inside published measurements
+
+What differs from program to program, such as its attention, is in `Kernels`.
 """
 
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.arguments import Count, Positive, Share, checked
 
 from ..compute.roofline import ELEMENT
 from ..facts.hardware import Chip
-from ..units import TFLOP
+from ..units import TFLOP, us
 
-# Rows and columns of the result: the largest tile of NVIDIA's guide, and its most efficient.
-TILE = 128, 256
+# Rows and columns of the result, upright or across -> rate beside that of the largest tile, on an
+# H100. Each follows from the seconds that 2,048 more inputs add to a product of one wave.
+TILES = {(128, 256): 1.0, (128, 128): 0.98, (64, 128): 0.81, (64, 64): 0.62}
+# Seconds of a product before its tiles work: one of 256 x 256 x 256 takes 5.6 microseconds there.
+START = 5 * us
 # The share of BEST that ordinary shapes reach, among other kernels, on a warm GPU that is the
 # slowest of its group. It follows from the four timings of that layer alone, and reproduces them
-# to 0.1 % on average.
-ORDINARY = 0.90
+# to 0.1 % on average. Sixty products on one A100 reach 2 % more (`published.products`).
+ORDINARY = 0.88
 # The share of the memory's rate that kernels reach: chosen among 0.7, 0.8 and 0.9 with whole
 # published steps in view.
 MOVED = 0.8
@@ -37,6 +45,31 @@ MOVED = 0.8
 # 0.32 to 0.54 for cuDNN's forward on the H100 with heads of 128, sequences of 512 to 16k; Dao 2023
 # (https://arxiv.org/abs/2307.08691) gives 0.50 to 0.73 of the A100's.
 FLASH = 0.5
+
+FLASH_BACKWARD = 2.5  # FlashAttention's backward has five products, its forward has two
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Kernels:
+    """How well a program's own kernels do, beside the library's matrix products."""
+
+    flash: Share = FLASH  # the share of the peak that FlashAttention's forward reaches
+    flash_backward: Share = FLASH
+    # Norms, rotations and gates run one torch operation after the other, each through memory.
+    eager: bool = False
+    # The share of forward's products that backward repeats, and everything between them with it,
+    # where `Training.recomputation` names none: recomputation by operation.
+    repeated: float = 0.0
+    # In 8 bits, a tensor's scale follows from itself: one more kernel reads it whole.
+    scales_anew: bool = False
+
+
+ORDINARY_KERNELS = Kernels()
+# Dao 2023 (https://arxiv.org/abs/2307.08691) on the first FlashAttention, on an A100: 30 to 50 % of
+# the peak in forward, 25 to 35 in backward. Triton's is as fast (Figures 4 to 7). The middles.
+FLASH_1 = Kernels(flash=0.40, flash_backward=0.30)
+FLASH_2_ON_HOPPER = 0.35  # Shah et al. 2024, abstract (https://arxiv.org/abs/2407.08608)
 
 _BOOK = "https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md"
 _SEARCHED = f"a search over shapes: {_BOOK} (Maximum Achievable Matmul FLOPS)"
@@ -59,11 +92,22 @@ def _at(multiprocessors: int, source: str = _SEARCHED, **tflops: float) -> BestM
     return BestMatmul(multiprocessors=multiprocessors, best=best, source=source)
 
 
+# A limit on power takes as large a share of the rate of products, which power limits already: a
+# GB300 fell from 1,600 to 2,174 TFLOP/s at 1,400 W to 617 at 500, to 0.28 to 0.39 of the rate with
+# 0.36 of the power. https://github.com/facebookexperimental/triton/pull/2023
+_AT_500_WATTS = 500 / 700
+
 BEST: dict[str, BestMatmul] = {
     "A100 SXM 40 GB": _at(108, f"{_SAME_CHIP}; {_SEARCHED}", bf16=271.2),
     "A100 SXM 80 GB": _at(108, bf16=271.2),
     "A100 PCIe 80 GB": _at(108, bf16=252.9),
     "H100 SXM 80 GB": _at(132, bf16=794.5, fp8=1402.6),
+    "H100 SXM 96 GB, 500 W": _at(
+        132,
+        f"in proportion to power, from the H100 SXM 80 GB; {_SEARCHED}",
+        bf16=_AT_500_WATTS * 794.5,
+        fp8=_AT_500_WATTS * 1402.6,
+    ),
     "H200 SXM 141 GB": _at(
         132, _SEARCHED + " (bf16: the same as the H100)", bf16=794.5, fp8=1453.4
     ),
@@ -89,13 +133,18 @@ def best_flops(chip: Chip, precision: str | None = None) -> float:
 
 @checked
 def filled(m: Count, n: Count, chip: Chip, count: Count = 1) -> float:
-    """Return the useful share of the tiles' work, for `count` products of size [m, n].
+    """Return the share of full waves' rate that `count` products of size [m, n] reach.
 
-    Below 1 where tiles hang over the edge, or where the last wave is not full. Tiles lie upright
-    or across, whichever is better.
+    Below 1 where tiles hang over the edge, where the last wave is not full, or where tiles are
+    small; of all `TILES`, the best.
     """
     multiprocessors = _multiprocessors(chip)
-    return max(_filled(m, n, a, b, multiprocessors, count) for a, b in (TILE, TILE[::-1]))
+    shares = []
+    for (a, b), rate in TILES.items():
+        upright = _filled(m, n, a, b, multiprocessors, count)
+        across = _filled(m, n, b, a, multiprocessors, count)
+        shares.append(rate * max(upright, across))
+    return max(shares)
 
 
 def _filled(m: int, n: int, a: int, b: int, multiprocessors: int, count: int) -> float:
@@ -120,15 +169,14 @@ def matmul_seconds(
 
     The tiles of a wave compute together and then write together, which nothing hides:
     FLOPs at the rate that ordinary shapes reach, or reading the inputs if that takes
-    longer, plus `written` bytes for each number of the result. Too slow for small
-    products, for which libraries have smaller tiles. Errors: ValueError for a precision
-    that the chip does not have.
+    longer, plus `written` bytes for each number of the result. Errors: ValueError for a
+    precision that the chip does not have.
     """
     rate = ORDINARY * best_flops(chip, precision) * filled(m, n, chip, count)
     computing = 2 * count * m * k * n / rate
     read = ELEMENT[precision or chip.precision] * count * (m * k + k * n)
     writing = moved_seconds(written * count * m * n, chip)
-    return max(computing, moved_seconds(read, chip)) + writing
+    return START + max(computing, moved_seconds(read, chip)) + writing
 
 
 @checked
@@ -146,9 +194,12 @@ def moved_seconds(nbytes: float, chip: Chip) -> float:
 
 
 @checked
-def flash_seconds(pairs: float, width: float, chip: Chip) -> float:
-    """Time the forward of attention in one kernel.
+def flash_seconds(
+    pairs: float, width: float, chip: Chip, kernels: Kernels = ORDINARY_KERNELS
+) -> tuple[float, float]:
+    """Time forward and backward of attention in one kernel each.
 
     pairs: pairs of tokens that the mask leaves. width: numbers of all heads on the rank.
     """
-    return 4 * pairs * width / (FLASH * chip.peak_flops)
+    at_peak = 4 * pairs * width / chip.peak_flops
+    return at_peak / kernels.flash, FLASH_BACKWARD * at_peak / kernels.flash_backward

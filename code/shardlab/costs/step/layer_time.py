@@ -1,8 +1,7 @@
 """Seconds that a rank computes for one layer, the embedding and the head, by part.
 
-Every matrix product is timed for the sizes that remain on one rank (`kernels`). For norms,
-activation functions, additions, softmax and dropout, every number read or written is counted.
-Messages are in `exposed`.
+Every matrix product of `products` is timed for the size that remains on one rank (`kernels`); of
+everything `between` them, the numbers read and written are counted. Messages are in `exposed`.
 """
 
 from dataclasses import dataclass
@@ -12,23 +11,19 @@ from typing import NamedTuple
 from shardlab.arguments import checked, unchecked
 
 from ..facts.hardware import Chip
-from ..tensor_parallel import BETWEEN_BACKWARD, BETWEEN_FORWARD
+from ..memory import activations
 from ..training import Training
-from . import kernels
-from .kernels import flash_seconds
+from . import between, kernels
+from .between import MASK
+from .kernels import ORDINARY_KERNELS, Kernels, flash_seconds
+from .products import expert_matrices, matrices
 
 matmul_seconds = unchecked(kernels.matmul_seconds)  # called twenty times for one layer
 moved_seconds = unchecked(kernels.moved_seconds)
 
 FP32 = 4
-# Numbers read and written for each number of the feed-forward block's hidden layer, in forward and
-# backward. GELU reads one and writes one; its backward reads two and writes one. A gate makes that
-# two and one, and three and two.
-ACTIVATION = {"gpt2": (2, 3), "llama": (3, 5)}
-# Bytes of the dropout mask for each number that may be dropped, once in each half of a layer. Its
-# backward is a pass of its own.
-MASK = 1
-FLASH_BACKWARD = 2.5  # FlashAttention's backward has five products, its forward has two
+# Bytes that eager torch moves beyond for each logit, forward and backward: -> fp32, softmax.
+EAGER_LOSS = 4, 12
 
 
 class PassTime(NamedTuple):
@@ -56,6 +51,9 @@ class LayerTime:
     entering: tuple[float, float]
     # Forward seconds of the matrices whose results are summed over ranks.
     leaving: tuple[float, float]
+    # Of the matrices of a mixture: forward and backward of its routed and of its shared experts.
+    routed: tuple[float, float] = (0.0, 0.0)
+    shared: tuple[float, float] = (0.0, 0.0)
 
     @property
     def backward_seconds(self) -> float:
@@ -64,56 +62,53 @@ class LayerTime:
 
 
 @checked
-def layer(training: Training, chip: Chip, precision: str | None = None) -> LayerTime:
+def layer(
+    training: Training,
+    chip: Chip,
+    precision: str | None = None,
+    program: Kernels = ORDINARY_KERNELS,
+) -> LayerTime:
     """Time what a rank computes for one layer.
 
-    precision: of the four or five matrices; None: the chip's training precision.
+    precision: of its matrices; None: the chip's training precision. A mixture's experts are timed
+    for equally many tokens each.
     """
     sizes = matrices(training)
     products = [matmul_seconds(*size, chip, precision=precision) for size in sizes]
-    gradients = sum(_gradient_seconds(*size, chip, precision) for size in sizes)
-    attention, attention_backward = _attention(training, chip)
-    between = moved_seconds(_forward_bytes(training, precision), chip)
-    between_backward = moved_seconds(_backward_bytes(training, precision), chip)
-    forward = PassTime(sum(products), attention, between)
+    gradients = [_gradient_seconds(*size, chip, precision) for size in sizes]
+    routed = _routed(training, chip, precision)
+    mixed = training.spec.experts is not None
+    # Of a mixture the last two are those of shared experts, if it has any.
+    out = 3 if training.spec.latent else 1  # the place of attention's output among the products
+    last = slice(-2, None) if mixed and activations.dense_width(training.spec) else slice(0)
+    shared = sum(products[last]), sum(gradients[last])
+    attention, attention_backward = _attention(training, chip, program)
+    eager, eager_backward = between.eager_bytes(training, program)
+    eager += between.forward_bytes(training, precision, program)
+    eager_backward += between.backward_bytes(training, precision, program)
+    rest, rest_backward = moved_seconds(eager, chip), moved_seconds(eager_backward, chip)
+    forward = PassTime(sum(products) + routed[0], attention, rest)
     recomputed = {
-        "none": 0.0,
+        "none": program.repeated * forward.matrices + (program.repeated > 0) * rest,
         "selective": attention if training.attention == "stored" else 0.0,
         "full": forward.seconds,
     }
     return LayerTime(
         forward=forward,
-        backward=PassTime(gradients, attention_backward, between_backward),
+        backward=PassTime(sum(gradients) + routed[1], attention_backward, rest_backward),
         recomputed=recomputed[training.recomputation],
-        entering=(products[0], products[2]),
-        leaving=(products[1], products[3]),
+        # Nothing that a mixture multiplies hides messages of tp; narrow layers do not either.
+        entering=(products[0], 0.0 if mixed else products[out + 1]),
+        leaving=(products[out], 0.0 if mixed else products[-1]),
+        routed=routed,
+        shared=shared,
     )
 
 
 @checked
-def matrices(training: Training) -> list[tuple[int, int, int]]:
-    """List the products of one rank as (tokens, inputs, outputs), in order of forward.
-
-    [tokens, inputs] times [inputs, outputs]: queries, keys and values; attention's output; up (and
-    gate); down.
-    """
-    spec = training.spec
-    tp = training.layout.tp
-    tokens = training.tokens
-    keys = training.layout.kv_heads(spec) * spec.head_size
-    width = spec.hidden_size // tp
-    hidden = spec.ffn // tp
-    readers = 1 if spec.style == "gpt2" else 2  # matrices of the feed-forward block that read x
-    return [
-        (tokens, spec.hidden_size, width + 2 * keys),
-        (tokens, width, spec.hidden_size),
-        (tokens, spec.hidden_size, readers * hidden),
-        (tokens, hidden, spec.hidden_size),
-    ]
-
-
-@checked
-def head_seconds(training: Training, chip: Chip) -> tuple[float, float]:
+def head_seconds(
+    training: Training, chip: Chip, program: Kernels = ORDINARY_KERNELS
+) -> tuple[float, float]:
     """Time forward and backward of the last norm, the head and the loss."""
     tokens = training.tokens
     hidden = training.spec.hidden_size
@@ -124,8 +119,10 @@ def head_seconds(training: Training, chip: Chip) -> tuple[float, float]:
     backward += matmul_seconds(hidden, tokens, words, chip, written=2 * FP32)
     # The loss reads the logits, and writes and reads them in fp32; its backward reads those and
     # writes gradients.
-    loss = moved_seconds(tokens * words * (element + 2 * FP32), chip)
-    loss_backward = moved_seconds(tokens * words * (FP32 + element), chip)
+    eager, eager_backward = EAGER_LOSS if program.eager else (0, 0)
+    words = training.spec.vocab_size if training.loss == "whole" else words
+    loss = moved_seconds(tokens * words * (element + 2 * FP32 + eager), chip)
+    loss_backward = moved_seconds(tokens * words * (FP32 + element + eager_backward), chip)
     return forward + loss, backward + loss_backward
 
 
@@ -141,26 +138,38 @@ def embedding_seconds(training: Training, chip: Chip) -> tuple[float, float]:
     return forward, moved_seconds((element + 2 * FP32) * numbers, chip)
 
 
-def _gradient_seconds(m: int, k: int, n: int, chip: Chip, precision: str | None) -> float:
+def _routed(training: Training, chip: Chip, precision: str | None) -> tuple[float, float]:
+    """Time forward and backward of a rank's routed experts, which all multiply at once."""
+    if training.spec.experts is None:
+        return 0.0, 0.0
+    held, sizes = expert_matrices(training)
+    forward = sum(matmul_seconds(*size, chip, precision=precision, count=held) for size in sizes)
+    return forward, sum(_gradient_seconds(*size, chip, precision, held) for size in sizes)
+
+
+def _gradient_seconds(
+    m: int, k: int, n: int, chip: Chip, precision: str | None, count: int = 1
+) -> float:
     """Time the gradients of a matrix's input and of the matrix, summed over microbatches.
 
     The product itself reads and writes the sum in fp32, eight bytes for each number. A separate
     kernel that adds in 16 bits moves as many bytes: the product writes one number, the kernel reads
     two and writes one.
     """
-    of_input = matmul_seconds(m, n, k, chip, precision=precision)
-    return of_input + matmul_seconds(k, m, n, chip, precision=precision, written=2 * FP32)
+    of_input = matmul_seconds(m, n, k, chip, precision=precision, count=count)
+    return of_input + matmul_seconds(
+        k, m, n, chip, precision=precision, count=count, written=2 * FP32
+    )
 
 
-def _attention(training: Training, chip: Chip) -> tuple[float, float]:
+def _attention(training: Training, chip: Chip, program: Kernels) -> tuple[float, float]:
     """Time forward and backward of attention, from queries by keys to scores by values."""
     spec = training.spec
     layout = training.layout
     sequence = training.tokens_per_sequence
     if training.attention == "flash":
         pairs = training.microbatch * sequence * (sequence + 1) / 2 / layout.cp
-        forward = flash_seconds(pairs, spec.hidden_size / layout.tp, chip)
-        return forward, FLASH_BACKWARD * forward
+        return flash_seconds(pairs, spec.attention_size / layout.tp, chip, program)
     heads = training.microbatch * spec.num_heads // layout.tp
     rows = sequence // layout.cp
     products = matmul_seconds(rows, spec.head_size, sequence, chip, count=heads)
@@ -173,49 +182,3 @@ def _attention(training: Training, chip: Chip) -> tuple[float, float]:
     return products + softmax, 2 * products + softmax_backward
 
 
-def _forward_bytes(training: Training, precision: str | None) -> float:
-    """Count the bytes that forward reads and writes between the matrices of a layer."""
-    per_hidden, _ = ACTIVATION[training.spec.style]
-    moved = BETWEEN_FORWARD * _stream(training) + per_hidden * _hidden(training)
-    nbytes = training.recipe.element * moved + MASK * _dropped(training) + _rotated_bytes(training)
-    if precision == "fp8":  # a cast reads two bytes of every input, and writes two casts of it
-        nbytes += 4 * sum(m * k for m, k, _ in matrices(training))
-    return nbytes
-
-
-def _backward_bytes(training: Training, precision: str | None) -> float:
-    """Count the bytes that backward reads and writes between the matrices of a layer."""
-    element = training.recipe.element
-    _, per_hidden = ACTIVATION[training.spec.style]
-    moved = BETWEEN_BACKWARD * _stream(training) + per_hidden * _hidden(training)
-    dropout = (MASK + 2 * element) * _dropped(training)
-    nbytes = element * moved + dropout + _rotated_bytes(training)
-    if precision == "fp8":  # likewise, for the gradients of the outputs
-        nbytes += 4 * sum(m * n for m, _, n in matrices(training))
-    return nbytes
-
-
-def _stream(training: Training) -> float:
-    """Count the numbers of the residual stream on a rank: whole, or its part of the sequence."""
-    sharing = training.layout.tp if training.layout.sequence_parallel else 1
-    return training.tokens / sharing * training.spec.hidden_size
-
-
-def _hidden(training: Training) -> float:
-    """Count the numbers of the feed-forward block's hidden layer on a rank."""
-    return training.tokens * training.spec.ffn / training.layout.tp
-
-
-def _dropped(training: Training) -> float:
-    """Count the numbers that dropout may drop in a layer."""
-    return 2 * training.dropout * _stream(training)
-
-
-def _rotated_bytes(training: Training) -> float:
-    """Count the bytes that rotating queries and keys reads and writes."""
-    spec = training.spec
-    layout = training.layout
-    if spec.style != "llama":
-        return 0.0
-    width = spec.hidden_size / layout.tp + layout.kv_heads(spec) * spec.head_size
-    return 2 * training.recipe.element * training.tokens * width

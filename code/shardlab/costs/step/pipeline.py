@@ -10,7 +10,7 @@ from functools import cache
 from shardlab.arguments import Count, checked
 from shardlab.layout import stages
 
-from ..facts.hardware import Link
+from ..facts.hardware import LAUNCH, Link
 from ..training import Training
 from .engines import Engine
 from .exposed import DataWait
@@ -116,14 +116,24 @@ def sending_seconds(
     num_microbatches: Count,
     chunks: Count = 1,
     schedule: str = "1F1B",
+    beside: float = 0.0,
 ) -> float:
     """Time what the messages between stages add to a step, `send` seconds each.
 
     One message after the other goes once through the pipeline and back. An engine that does not
-    overlap them also waits for every message that one stage sends and receives.
+    overlap them also waits for every message that one stage sends and receives. One that does still
+    launches two kernels for each, and waits for what takes longer than the forward of a chunk,
+    `beside` seconds; and with chunks, nothing is hidden until every chunk of the first stage has
+    worked, nor after their last: Megatron-LM's rule, --overlap-p2p-communication-warmup-flush
+    aside.
     """
+    if pp == 1:
+        return 0.0
     hops = 2 * (pp - 1)
     if schedule == "naive":
         return num_microbatches * hops * send
-    waited = 0 if engine.send_overlap else 2 * num_microbatches * chunks
-    return (hops + waited) * send
+    waited = send
+    if engine.send_overlap:
+        waited = 2 * LAUNCH + max(0.0, send - beside)
+        hops += 2 * (pp * (chunks - 1) + (pp - 1) * (chunks > 1))
+    return hops * send + 2 * num_microbatches * chunks * waited

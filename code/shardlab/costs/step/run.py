@@ -7,7 +7,7 @@ from shardlab.arguments import checked
 from ..facts.hardware import Link
 from ..facts.network import Cluster
 from ..training import Training
-from . import exposed, layer_time
+from . import experts, exposed, layer_time
 from .engines import NEMO_2024, Engine
 from .layer_time import LayerTime
 
@@ -55,11 +55,13 @@ class MicrobatchTime:
     layer: float  # one layer, forward and backward, with its waiting
     forward: float  # what one layer computes in forward
     backward: float  # what one layer computes in backward, recomputation included
+    experts: float = 0.0  # how long one layer waits for tokens to travel to experts and back
+    fullest: float = 0.0  # and for the rank whose experts have the most
 
 
 @checked
 def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
-    """Time one microbatch on one rank. Of the layout only tp, cp and sequence parallelism matter.
+    """Time one microbatch on one rank. Of the layout, pp and dp do not matter.
 
     links: axis -> its link, as `axes.links` finds them.
     """
@@ -69,11 +71,14 @@ def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
         )
     training = run.training
     chip = run.cluster.node.chip
-    time = layer_time.layer(training, chip, run.precision)
+    program = run.engine.kernels
+    time = layer_time.layer(training, chip, run.precision, program)
     tensor = exposed.tensor_seconds(training, run.engine, links["tp"], time)
     context = exposed.context_seconds(training, run.engine, links["cp"], time)
+    routed = experts.waiting(training, run.engine, run.cluster, links, time)
     forward = time.forward.seconds
     backward = time.backward_seconds
+    logits = exposed.logits_seconds(training, links["tp"])
     message = 0.0
     if training.layout.tp > 1:
         message = exposed.all_reduce_seconds(training, links["tp"])
@@ -82,8 +87,10 @@ def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
         tensor=tensor,
         context=context,
         first=sum(layer_time.embedding_seconds(training, chip)) + message,
-        last=sum(layer_time.head_seconds(training, chip)) + message,
-        layer=forward + backward + tensor + context,
+        last=sum(layer_time.head_seconds(training, chip, program)) + message + logits,
+        layer=forward + backward + tensor + context + sum(routed),
         forward=forward,
         backward=backward,
+        experts=routed.messages,
+        fullest=routed.fullest,
     )

@@ -173,7 +173,7 @@ def halves(run: TensorParallelRun) -> list[tuple[float, float]]:
     readers = 1 if spec.style == "gpt2" else 2  # matrices of the feed-forward block that read x
     products = 2 * run.training.tokens * spec.hidden_size
     attention = work["projections"] + work["scores"]
-    entering = products * (spec.hidden_size + 2 * spec.kv_size)
+    entering = products * (spec.attention_size + 2 * spec.kv_size)
     return [
         (attention / spec.num_layers / run.tp, entering / run.tp),
         (work["feed-forward"] / spec.num_layers / run.tp, products * readers * spec.ffn / run.tp),

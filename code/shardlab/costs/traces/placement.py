@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from shardlab import schedules
 from shardlab.arguments import Count, checked
-from shardlab.layout import AXES_3D, Layout, groups, stages
+from shardlab.layout import AXES_3D, Layout, groups, stages, together
 from shardlab.schedules import Action
 from shardlab.spec import TransformerSpec
 from shardlab.trace import Event
 
+from .. import context_parallel
 from ..compute import flops
 from ..memory import shards
 from .programs import Writer
@@ -33,28 +34,36 @@ def step(
     batch: sequences of each replica. A layer all-reduces its activations over tp twice in forward
     and twice in backward; every rank of a stage sends its copy to the rank with the same tp and dp
     coordinates in the next stage. Receives are posted in advance. layers_at_a_time: how many layers
-    compute and communicate as one; their latencies count once. Errors: ValueError for a layout that
-    does not suit the model, or a batch that does not split.
+    compute and communicate as one; their latencies count once. Ranks of cp hold parts of each
+    sequence in a zig-zag and pass keys and values round a ring: `order` must name that axis, too.
+    Errors: ValueError for a layout that does not suit the model, or a batch or sequence that does
+    not split.
     """
     layout.check(spec)
     if missing := set(AXES_3D) - set(order):
         raise ValueError(f"order={order} must name every axis; add {', '.join(sorted(missing))}")
-    if batch % num_microbatches or layout.cp > 1:
-        raise ValueError(
-            f"batch={batch} in {num_microbatches} microbatches, cp={layout.cp}: use cp=1 and a "
-            "batch that splits evenly"
-        )
     sequence = spec.context_length if sequence is None else sequence
-    work = flops.forward(spec, batch=batch // num_microbatches, sequence=sequence)
-    nbytes = ELEMENT * spec.tokens(batch // num_microbatches, sequence) * spec.hidden_size
+    if batch % num_microbatches or sequence % layout.cp:
+        raise ValueError(
+            f"batch={batch} in {num_microbatches} microbatches, {sequence} tokens over "
+            f"cp={layout.cp}: use a batch and a sequence that split evenly"
+        )
+    samples = batch // num_microbatches
+    work = flops.forward(spec, batch=samples, sequence=sequence)
+    nbytes = ELEMENT * spec.tokens(samples, sequence) // layout.cp * spec.hidden_size
+    size = {"length": sequence, "ranks": layout.cp, "tp": layout.tp, "batch": samples}
+    attention = context_parallel.attention(spec, **size, element=ELEMENT)
     planned = schedules.make("1F1B", num_stages=layout.pp, num_microbatches=num_microbatches)
-    by_axis = groups(layout, order)
+    by_axis = {**groups(layout, order), "replicas": together(layout, ("dp", "cp"), order)}
     writers = []
     for rank in range(layout.ranks):
-        mine = {axis: next(group for group in by_axis[axis] if rank in group) for axis in AXES_3D}
+        mine = {
+            axis: next(group for group in every if rank in group)
+            for axis, every in by_axis.items()
+        }
         stage = mine["pp"].index(rank)
         parts = _parts(spec, layout, stage, work, layers_at_a_time)
-        program = _Rank(rank, mine, parts, nbytes)
+        program = _Rank(rank, mine, parts, nbytes, attention)
         program.run(planned.orders[stage])
         writers.append(program.writer)
     return [event for writer in writers for event in writer.events]
@@ -64,7 +73,8 @@ class LayerGroup(NamedTuple):
     """Layers that compute and communicate as one; or, with 0 layers, what is outside the layers."""
 
     layers: int
-    flops: float  # of its forward on one rank
+    flops: float  # of its forward on one rank, without scores
+    scores: float  # FLOPs of queries by keys and scores by values, likewise
     parameters: float  # on one rank
 
 
@@ -78,12 +88,14 @@ def _parts(
     held = shards.parameters(spec, layout, stage)
     num_layers = len(stages(spec.num_layers, layout.pp)[stage])
     head = work["head"] if stage == layout.pp - 1 else 0
-    per_layer = (sum(work.values()) - work["head"]) / spec.num_layers / layout.tp
+    ranks = layout.tp * layout.cp
+    scores = work["scores"] / spec.num_layers / ranks
+    per_layer = (sum(work.values()) - work["head"]) / spec.num_layers / ranks - scores
     ends = held["token embedding"] + held["position embedding"] + held["head"]
     parameters = (sum(held.values()) - ends) / num_layers
     counts = [min(together, num_layers - first) for first in range(0, num_layers, together)]
-    layers = [LayerGroup(n, n * per_layer, n * parameters) for n in counts]
-    return [*layers, LayerGroup(0, head / layout.tp, ends)]
+    layers = [LayerGroup(n, n * per_layer, n * scores, n * parameters) for n in counts]
+    return [*layers, LayerGroup(0, head / ranks, 0.0, ends)]
 
 
 class _Rank:
@@ -95,11 +107,13 @@ class _Rank:
         groups: Mapping[str, tuple[int, ...]],
         parts: Sequence[LayerGroup],
         nbytes: int,
+        attention: context_parallel.Attention,
     ) -> None:
         self.writer = Writer(rank)
         self.groups = groups
         self.parts = parts
         self.nbytes = nbytes  # of the activations of one microbatch
+        self.attention = attention  # of one microbatch and one layer
         pipeline = groups["pp"]
         stage = pipeline.index(rank)
         self.before = pipeline[stage - 1] if stage else None
@@ -115,9 +129,10 @@ class _Rank:
             self.writer.wait(expected[action])
             for part in self.parts if action.kind == "F" else reversed(self.parts):
                 self._compute(action.kind, part)
-                if action == last and len(self.groups["dp"]) > 1 and part.parameters:
+                if action == last and len(self.groups["replicas"]) > 1 and part.parameters:
                     nbytes = ELEMENT * part.parameters
-                    averaged.append(self.writer.collective("all_reduce", nbytes, self.groups["dp"]))
+                    summed = self.writer.collective("all_reduce", nbytes, self.groups["replicas"])
+                    averaged.append(summed)
             self._send(self.after if action.kind == "F" else self.before)
         self.writer.wait([*averaged, *self.sent])
 
@@ -127,7 +142,12 @@ class _Rank:
         Under tensor parallelism in halves, each followed by an all-reduce.
         """
         op = "forward" if kind == "F" else "backward"
-        work = part.flops if kind == "F" else 2 * part.flops
+        times = 1 if kind == "F" else 2
+        if len(self.groups.get("cp", ())) > 1 and part.layers:
+            self._go_round(op, times * part.scores, part.layers)
+            work = times * part.flops
+        else:
+            work = times * (part.flops + part.scores)
         if not part.layers or len(self.groups["tp"]) == 1:
             return self.writer.compute(work, op)
         for _ in range(2):
@@ -135,6 +155,21 @@ class _Rank:
             nbytes = part.layers * self.nbytes
             summed = self.writer.collective("all_reduce", nbytes, self.groups["tp"])
             self.writer.wait([summed])
+
+    def _go_round(self, op: str, work: float, layers: int) -> None:
+        """Compute attention in equal turns; what travels round the ring does so beside a turn."""
+        ring = self.groups["cp"]
+        place = ring.index(self.writer.rank)
+        after, before = ring[(place + 1) % len(ring)], ring[place - 1]
+        for hop, hidden in context_parallel.hops(self.attention, backward=op == "backward"):
+            moving = []
+            if hop:
+                nbytes = round(layers * hop)
+                moving = [self.writer.receive(nbytes, before, ring)]
+                moving.append(self.writer.send(nbytes, after, ring))
+            if hidden:
+                self.writer.compute(work / len(ring), op)
+            self.writer.wait(moving)
 
     def _expect(self, action: Action) -> list[int]:
         source = self.before if action.kind == "F" else self.after

@@ -6,6 +6,7 @@ them with `ranks.observe.ledger`.
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 from shardlab.arguments import Count, checked
 from shardlab.exchanges import Move, Plan, cuts
@@ -41,7 +42,7 @@ class Writer:
         for number in numbers:
             self._add("idle", "waiting", (self.rank,), number=number)
 
-    def _add(self, kind: str, op: str, group: tuple[int, ...], nbytes: int = 0, **more: int) -> int:
+    def _add(self, kind: str, op: str, group: tuple[int, ...], nbytes: int = 0, **more: Any) -> int:
         number = len(self.events)
         if kind == "communicate":
             more["number"] = number

@@ -7,7 +7,7 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_CROSS_N
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardlab.arguments import Positive, checked
 
@@ -64,6 +64,27 @@ def pairs(cluster: Cluster, gpus: Sequence[int]) -> Load:
         cluster.node_of(gpu)
     others = len(gpus) - 1
     return _sum_of([cluster.path(a, b) for a in gpus for b in gpus if a != b], max(others, 1))
+
+
+@checked
+def uneven_pairs(cluster: Cluster, gpus: Sequence[int], pieces: Sequence[Sequence[int]]) -> Load:
+    """Load messages of pieces[i][j] bytes from gpus[i] to gpus[j], all at the same time.
+
+    A rank passes on a byte while the one that sends most does. Errors: ValueError for pieces that
+    are not one for each pair.
+    """
+    if [len(row) for row in pieces] != [len(gpus)] * len(gpus):
+        raise ValueError(
+            f"pieces={pieces} must have {len(gpus)} rows of {len(gpus)} numbers, for each GPU what "
+            "it sends to each"
+        )
+    most = max(1, *map(sum, pieces))
+    shares: dict[Hop, float] = {}
+    for a, row in zip(gpus, pieces, strict=True):
+        for b, nbytes in zip(gpus, row, strict=True):
+            for hop in cluster.path(a, b) if nbytes else ():
+                shares[hop] = shares.get(hop, 0.0) + nbytes / most
+    return replace(pairs(cluster, gpus), shares=shares)
 
 
 @checked

@@ -135,6 +135,9 @@ class _Layer:
     def transfer(self, events: Sequence[Event], meeting: matching.Meeting) -> Transfer:
         """Compute the path, the steps and the bytes of a meeting."""
         ranks = tuple([events[index].rank for index in meeting.events])
+        pieces = [events[index].pieces for index in meeting.events]
+        if any(pieces):
+            return self._uneven(meeting, ranks, [row or () for row in pieces])
         center = ranks[0]
         if meeting.op in ("gather", "scatter"):
             # The root's payload is the largest.
@@ -151,6 +154,20 @@ class _Layer:
             latency=latency,
             nbytes=share * meeting.nbytes,
             uses=uses,
+        )
+
+    def _uneven(
+        self, meeting: matching.Meeting, ranks: tuple[int, ...], pieces: list[tuple[int, ...]]
+    ) -> Transfer:
+        """Lay out an all-to-all with another size for each pair."""
+        load = traffic.uneven_pairs(self.cluster, [self.gpus[rank] for rank in ranks], pieces)
+        steps, _ = _TABLE[meeting.op]
+        return Transfer(
+            events=meeting.events,
+            channel=("collective", ranks),
+            latency=steps(len(ranks)) * load.latency,
+            nbytes=max(map(sum, pieces)),
+            uses=self._uses(load),
         )
 
     def _work_out(self, op: str, ranks: tuple[int, ...], center: int) -> tuple[float, float, Uses]:

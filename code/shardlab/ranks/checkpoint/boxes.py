@@ -93,12 +93,12 @@ class Span:
         numbers: [n], those of the interval.
         """
         dim = self.cut.dim
-        held = self.cut.held(self.rank)
         at = 0
         for offsets, sizes in boxes(self.cut.local_shape, self.begin, self.begin + len(numbers)):
             tensor = numbers[at : at + prod(sizes)].view(sizes)
             at += prod(sizes)
             if dim is not None:
+                held = self.cut.held(self.rank)
                 unpadded = max(0, min(len(held) - offsets[dim], sizes[dim]))
                 tensor = tensor.narrow(dim, 0, unpadded)
                 offset = offsets[dim] + held.start

@@ -198,10 +198,7 @@ def _slice(x: Tensor, group: comm.Group) -> slice:
     size = group.size()
     rows = x.shape[0]
     if rows % size:
-        raise ValueError(
-            f"dim 0 has {rows} rows, which {size} ranks cannot share equally; "
-            f"pad it to a multiple of {size}"
-        )
+        raise ValueError(f"{rows} rows do not split over {size} ranks; pad to a multiple of {size}")
     length = rows // size
     return slice(group.rank() * length, (group.rank() + 1) * length)
 

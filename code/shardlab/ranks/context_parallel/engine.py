@@ -26,6 +26,7 @@ from ... import sequences
 from ...layout import divisors, listed
 from ...sequences import Runs, Tile
 from .. import agreement, comm, transformer
+from ..mixture import mixtures
 from ..transformer import Attention, Transformer
 from . import exchange, ring
 from .tiles import Dropout
@@ -118,6 +119,21 @@ class ContextParallel:
         """Scale a mean over this rank's tokens, so that the ranks' mean is that of the sequence."""
         return loss * (len(self.mine) * self.group.size() / self.length)
 
+    def line_up(self, x: Tensor) -> Tensor:
+        """Join what ranks have of each token, in the order of sequences: [B, s, n] -> [B, S, n]."""
+        lengths = [sequences.count(runs) for runs in self.places]
+        rows = x.new_zeros(max(lengths), len(x), x.shape[-1])         # [longest, B, n]
+        rows[: x.shape[1]] = x.movedim(1, 0)
+        parts = comm.all_gather(rows[None], self.group)               # [W, longest, B, n]
+        found = x.new_empty(len(x), self.length, x.shape[-1])
+        for runs, part, length in zip(self.places, parts, lengths, strict=True):
+            found[:, _places(runs).to(x.device)] = part[:length].movedim(0, 1)
+        return found
+
+    def pick(self, x: Tensor) -> Tensor:
+        """Take this rank's tokens of whole sequences: [B, S, n] -> [B, s, n]."""
+        return x[:, self.mine]
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, layer: int) -> Tensor:
         """Attend to the tokens of all ranks: q [B, H, s, E], k and v [B, K, s, E] -> like q."""
         plan = self.round(layer, q.shape[1])
@@ -186,6 +202,9 @@ def parallelize(model: Transformer, group: comm.Group, way: Way = RING) -> Conte
     transformer.replace(model, locate=context.locate)
     mean = model.loss
     model.loss = lambda logits, targets: context.weighted(mean(logits, targets))
+    for mixture in mixtures(model):
+        mixture.weigh = context.weighted
+        mixture.line_up, mixture.pick = context.line_up, context.pick
     return context
 
 

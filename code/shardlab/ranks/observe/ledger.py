@@ -26,8 +26,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -68,7 +66,7 @@ _VERBS = {  # c10d's names of its operations -> the usual ones
     "isend": "send",
     "irecv": "receive",
 }
-_DESUGARED = (AsyncCollectiveTensor, DTensor)
+_DESUGARED = {"AsyncCollectiveTensor", "DTensor"}  # by name: to import DTensor takes a second
 _FUNCTIONAL = "_c10d_functional"
 _SILENT = {"check_for_nan", "_wrap_tensor_autograd"}  # operations that send nothing
 _FILL_NOTHING = {"send", "barrier"}
@@ -131,7 +129,7 @@ class Ledger(TorchDispatchMode):
         self._promised.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(each, _DESUGARED) for each in types):
+        if not _DESUGARED.isdisjoint(each.__name__ for each in types):
             return NotImplemented  # DTensor then calls plain operations, which come by here
         kwargs = kwargs or {}
         if func.namespace not in ("c10d", _FUNCTIONAL):
@@ -165,6 +163,8 @@ class Ledger(TorchDispatchMode):
             entry |= _ends(name, group, args[1 if functional else 2 :])
         result = func(*args, **kwargs)
         entry["nbytes"] = 0 if op == "barrier" else _payload((*args, result))
+        if name == "alltoall_base_":
+            entry["pieces"] = _pieces(args, group)
         filled = [] if op in _FILL_NOTHING else _tensors(result) or _tensors(args[0])
         self._program.issue(entry, filled)
         if functional:
@@ -233,6 +233,15 @@ def _payload(args: Any) -> int:
     """Return the bytes of the largest argument: c10d passes outputs and inputs separately."""
     sizes = [sum(x.numel() * x.element_size() for x in _tensors(arg)) for arg in args]
     return max(sizes, default=0)
+
+
+def _pieces(args: Any, group: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the bytes of an all-to-all for each other rank; None if all pieces are alike."""
+    _, x, _, _, rows = args[:5]
+    if not rows:
+        return None
+    to = zip(group, rows, strict=True)
+    return tuple(0 if rank == dist.get_rank() else count * x[:1].nbytes for rank, count in to)
 
 
 def _ranks_of(leaves: list[Any]) -> tuple[int, ...]:

@@ -65,6 +65,8 @@ class Pipeline(nn.Module):
     ) -> Tensor | None:
         """Add the gradients of the mean loss over a batch; return that loss where the last part is.
 
+        Other stages return the balance losses of their mixtures, or None without any.
+
         tokens [N, ...] are needed on the first part's stage, targets [N, ...] on the last part's.
         Microbatches differ by at most one sample. scale: a factor of the loss (see `sampler`), the
         same on all stages.
@@ -75,10 +77,10 @@ class Pipeline(nn.Module):
         batch = self._training_batch(tokens, targets, scale)
         losses = self._run(self.training_plan, batch)
         self._sum_shared(earlier)
-        if not losses:
-            return None
-        weighted = [batch.weight(i) * loss for i, loss in enumerate(losses)]
-        return torch.stack(weighted).sum()
+        found = [batch.weight(i) * loss for i, loss in enumerate(losses)]
+        if self.stage.balance is not None:
+            found.append(self.stage.balance)
+        return torch.stack(found).sum() if found else None
 
     @torch.no_grad()
     def predict(self, tokens: Tensor | None = None) -> Tensor | None:

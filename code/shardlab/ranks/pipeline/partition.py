@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from shardlab import layout
 from shardlab.schedules import Schedule
 
-from ..transformer import Transformer
+from ..mixture import mixtures
+from ..transformer import Transformer, add_balance_loss
 
 
 class Part(nn.Module):
@@ -39,7 +40,21 @@ class Part(nn.Module):
         if self.norm is None or self.head is None:
             return x
         logits: Tensor = self.head(self.norm(x))     # [B, S, V]
-        return logits if targets is None else self.loss(logits, targets)  # [] with targets
+        if targets is None:
+            return logits
+        return add_balance_loss(self, self.loss(logits, targets))     # []
+
+    def units(self, *, experts: bool = False) -> list[nn.Module]:
+        """List the modules that ZeRO gathers and averages one by one: embeddings, each layer, head.
+
+        Tied embeddings then have the same position in the buffers of the first and the last stage,
+        and stay bitwise identical. experts: list each layer's experts instead.
+        """
+        if experts:
+            return [mixture.experts for mixture in mixtures(self)]
+        first = [] if self.embedding is None else [self.embedding.tokens]
+        last = [] if self.head is None else [self.head]
+        return [*first, *self.blocks.values(), *last]
 
 
 def cut(

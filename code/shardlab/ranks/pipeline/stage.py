@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from shardlab.schedules import Action, Schedule
 
+from ..mixture import balance_loss
 from .split_backward import Later, SplitBackward
 
 Key = tuple[int, int]  # microbatch and chunk, as `Action.key`
@@ -35,10 +36,11 @@ class Batch:
 
 
 class Kept(NamedTuple):
-    """What a forward leaves for its backward."""
+    """What a forward leaves for its backward: its input, and places in the graph."""
 
     x: Tensor  # [n, ...], the input
-    y: GradientEdge  # the place of the output in the graph; the output itself is sent away
+    y: GradientEdge  # of the output, which itself is sent away
+    balance: Tensor | None  # [], the balance loss of the part's mixtures
 
 
 class Stage:
@@ -54,6 +56,7 @@ class Stage:
         self.kept: dict[Key, Kept] = {}
         self.later: dict[Key, Later] = {}  # what is left for W
         self.results: dict[int, Tensor] = {}  # of the last part, by microbatch: losses or logits
+        self.balance: Tensor | None = None  # [], balance losses of other parts in this batch
 
     def begin(self, batch: Batch) -> None:
         """Take a new batch, and drop what a failed one may have left."""
@@ -61,6 +64,7 @@ class Stage:
         self.kept.clear()
         self.later = {key: [] for key in self.split}
         self.results.clear()
+        self.balance = None
 
     @property
     def live(self) -> int:
@@ -93,11 +97,19 @@ class Stage:
         inputs = [x, self.batch.targets[action.microbatch]] if has_targets else [x]
         with self._splitting(action):
             y = self._call(action, *inputs)          # [n, ...], with targets []
+        balance = balance_loss(self.parts[action.chunk])  # the last part has added its own
         if y.requires_grad:
-            self.kept[action.key] = Kept(x, get_gradient_edge(y))
+            self.kept[action.key] = Kept(x, get_gradient_edge(y), balance)
+            self._note(action, balance)
         if is_last:
             self.results[action.microbatch] = y.detach()
         return None if is_last else y.detach()
+
+    def _note(self, action: Action, balance: Tensor | None) -> None:
+        """Add a balance loss to the batch's sum."""
+        if balance is not None:
+            weighted = self.batch.weight(action.microbatch) * balance.detach()
+            self.balance = weighted if self.balance is None else self.balance + weighted
 
     def _call(self, action: Action, *inputs: Tensor) -> Tensor:
         """Call the action's part."""
@@ -108,15 +120,22 @@ class Stage:
         """Compute gradients from that of the output, and return that of the input: [n, ...]."""
         if action.key not in self.kept:  # all weights up to here are frozen
             return None
-        x, y = self.kept.pop(action.key)
+        x, y, balance = self.kept.pop(action.key)
         if gradient is None:  # y is the loss
-            loss = self.results[action.microbatch]
-            gradient = torch.full_like(loss, self.batch.weight(action.microbatch))
+            gradient = self._weight_like(self.results[action.microbatch], action)
+        ends, gradients = [y], [gradient]
+        if balance is not None and balance.requires_grad:  # its router is not frozen
+            ends.append(get_gradient_edge(balance))
+            gradients.append(self._weight_like(balance, action))
         with self._splitting(action):  # recomputation calls the part again
-            torch.autograd.backward([y], [gradient])
+            torch.autograd.backward(ends, gradients)
         dx = x.grad
         x.grad = None
         return dx
+
+    def _weight_like(self, loss: Tensor, action: Action) -> Tensor:
+        """Return the derivative of the batch's mean loss by a microbatch's loss: [] -> []."""
+        return torch.full_like(loss, self.batch.weight(action.microbatch))
 
     def _splitting(self, action: Action) -> AbstractContextManager[object]:
         """Split the backward of what is called inside, if the schedule splits it."""

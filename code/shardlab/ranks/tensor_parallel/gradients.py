@@ -26,12 +26,12 @@ def share_gradients(
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(recurse=False):
             cut = plan.get(f"{path}.{name}")
-            if cut is None:  # a tied head, which is cut as the embedding
+            if cut is None or cut.holders == 1:  # None: a tied head, which is cut as the embedding
                 continue
-            if cut.dim is None and sliced:
-                module.register_forward_pre_hook(SumGradient(name, group))
-            elif cut.dim is not None and cut.holders > 1:
+            if cut.dim is not None:
                 module.register_forward_pre_hook(SumGradient(name, neighbours[cut.holders]))
+            elif sliced:
+                module.register_forward_pre_hook(SumGradient(name, group))
 
 
 class SumGradient:

@@ -34,7 +34,15 @@ def take(whole: Tensor, cut: Cut, rank: int) -> Tensor:
 
 
 def join(piece: Tensor, cut: Cut, group: comm.Group) -> Tensor:
-    """Join all ranks' pieces, without padding: cut.local_shape -> cut.shape; a copy."""
+    """Join all ranks' pieces, without padding: cut.local_shape -> cut.shape; a copy.
+
+    Errors: ValueError for a piece of another shape.
+    """
+    if tuple(piece.shape) != cut.local_shape:
+        raise ValueError(
+            f"expected a piece of shape {cut.local_shape}, got {tuple(piece.shape)}; pass the cut "
+            "by which it was taken"
+        )
     if cut.dim is None:
         return piece.detach().clone()
     pieces = conjugates.all_gather(piece.detach(), group, cut.dim).chunk(group.size(), cut.dim)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ... import cuts
 from .. import comm
+from ..mixture import biases
 from ..transformer import Transformer
 from . import shards
 
@@ -17,6 +18,8 @@ def gather(model: Transformer, group: comm.Group) -> dict[str, Tensor]:
     plain = {}
     for name, parameter in model.named_parameters():
         plain[name] = shards.join(parameter, plan[name], group)
+    for name in biases(model.spec):
+        plain[name] = model.get_buffer(name).clone()
     if model.spec.tied:
         plain["head.weight"] = plain["embedding.tokens.weight"]
     return plain
@@ -33,7 +36,8 @@ def load(model: Transformer, plain: Mapping[str, Tensor], group: comm.Group) -> 
     if model.spec.tied:
         model.head.weight = model.embedding.tokens.weight  # `to_empty` has made two of them
     plan = cuts.model(model.spec, group.size())
-    missing = [name for name in plan if name not in plain]
+    whole = biases(model.spec)
+    missing = [name for name in (*plan, *whole) if name not in plain]
     if missing:
         raise ValueError(
             f"the state lacks {len(missing)} parameters ({', '.join(missing[:5])}); "
@@ -41,3 +45,5 @@ def load(model: Transformer, plain: Mapping[str, Tensor], group: comm.Group) -> 
         )
     for name, parameter in model.named_parameters():
         parameter.copy_(shards.take(plain[name], plan[name], group.rank()))
+    for name in whole:
+        model.get_buffer(name).copy_(plain[name])

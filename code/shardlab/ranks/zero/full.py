@@ -19,7 +19,7 @@ COUNT = "step"  # torch's optimizers count steps here; it has the shape of a sca
 def parameters(module: nn.Module, flats: Sequence[Flat]) -> dict[str, Tensor]:
     """Return the state dict of the module on one process, with masters for parameters.
 
-    Buffers are those of this rank. All ranks must call it.
+    Buffers are this rank's; ignored parameters are left out. All ranks must call it.
     """
     whole: dict[str, Tensor] = {}
     names: dict[int, str] = {}
@@ -29,7 +29,10 @@ def parameters(module: nn.Module, flats: Sequence[Flat]) -> dict[str, Tensor]:
     state = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
         first_name = names.get(id(tensor))  # a tied parameter has several names
-        state[name] = tensor.detach().clone() if first_name is None else whole[first_name]
+        if first_name is not None:
+            state[name] = whole[first_name]
+        elif not isinstance(tensor, nn.Parameter):
+            state[name] = tensor.detach().clone()
     return state
 
 

@@ -12,7 +12,7 @@ piece of the parameters. Stage 1 shards the optimizer's states, stage 2 the grad
     states.zero_grad()
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,7 @@ def shard(
     stage: int,
     optimizer: Callable[[list[Tensor]], Optimizer],
     layers: Sequence[nn.Module] | None = None,
+    ignored: Collection[nn.Parameter] = (),
     precision: torch.dtype | None = None,
     gradients: torch.dtype | None = None,
 ) -> "Zero":
@@ -51,6 +52,7 @@ def shard(
                compute; None: the members of the module's lists (ModuleList, ModuleDict,
                Sequential). What is in none of them, or in several, is one more unit, in stage 3
                whole from forward to backward
+    ignored    parameters that stay as they are, such as those that other ranks hold as well
     precision  the dtype in which parameters are computed and sent, such as torch.bfloat16; None:
                their own. The pieces that the optimizer steps on keep their own dtype; frozen ones
                have none
@@ -64,12 +66,12 @@ def shard(
         raise ValueError(
             f"ZeRO has the stages 1, 2 and 3, not {stage}; without any, use DataParallel"
         )
-    agreement.check(module, group)
+    agreement.check(module, group, ignored)
     agreement.copy_from_first(list(module.buffers()), group)
     if layers is None:
         layers = units.layers_in_lists(module)
     parts = []
-    for part, members in units.cut(module, layers):
+    for part, members in units.cut(module, layers, ignored):
         flats = [
             Flat(kind, group, precision=precision, sharded=stage == PARAMETERS)
             for kind in units.by_kind(members)

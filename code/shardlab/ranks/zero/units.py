@@ -1,7 +1,7 @@
 """Choose which parameters share a flat buffer: parameters of one layer, of one dtype and device."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import nn
@@ -17,8 +17,10 @@ def layers_in_lists(module: nn.Module) -> list[nn.Module]:
     return [layer for child in module.children() for layer in layers_in_lists(child)]
 
 
-def cut(module: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[nn.Module, Members]]:
-    """Assign every parameter of `module` to a layer, or to the module itself.
+def cut(
+    module: nn.Module, layers: Sequence[nn.Module], ignored: Collection[nn.Parameter] = ()
+) -> list[tuple[nn.Module, Members]]:
+    """Assign every parameter of `module` but the `ignored` to a layer, or to the module itself.
 
     Returns the layers that have parameters of their own, and last the module with all parameters
     that are in no layer, or in several, or in a layer and outside of it. A parameter has the first
@@ -30,7 +32,8 @@ def cut(module: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[nn.Module,
     outside = _used_outside(module, layers)
     inside = [_ids(layer) for layer in layers]
     users = Counter(each for ids in inside for each in ids)
-    named = dict(module.named_parameters())
+    without = {id(parameter) for parameter in ignored}
+    named = {name: p for name, p in module.named_parameters() if id(p) not in without}
     rest = dict(named)
     for layer, ids in zip(layers, inside, strict=True):
         own = {each for each in ids - outside if users[each] == 1}

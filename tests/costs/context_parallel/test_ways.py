@@ -8,6 +8,7 @@ from shardlab.costs import context_parallel as costs
 from shardlab.costs import memory
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import models
+from shardlab.costs.memory import overhead
 from shardlab.costs.training import Training
 from shardlab.costs.units import GiB
 from shardlab.layout import Layout
@@ -112,15 +113,15 @@ def test_all_turns_of_a_ring_make_the_pairs_of_each_rank(placement):
 def test_twice_the_ranks_hold_twice_the_text_in_the_same_memory(length, ranks):
     """torchtitan, docs/performance.md, Table 2: Llama 3.1 8B on 8 GPUs takes 83.9, 84.2, 84.0 and 84.5 GiB.
 
-    A formula without a library's memory stays below.
+    torch reserves what the formula counts and more; the margin is not yet enough.
     """
     spec = dataclasses.replace(models.published("Llama 3 8B").spec, context_length=length)
     layout = Layout(dp=8 // ranks, cp=ranks, zero=3)
     run = Training(spec=spec, sequence=length, layout=layout, recomputation="full")
-    whole = sum(memory.per_rank(run).values()) / GiB
-    assert 0.85 < whole / 84.2 < 0.95
+    whole = (memory.total(run) - sum(overhead.fixed(run).values())) / GiB
+    assert 0.9 < whole / 84.2 < 0.95
     in_pieces = costs.held(run)
-    assert sum(in_pieces.values()) / GiB < whole / 2
+    assert sum(in_pieces.values()) < memory.total(run) / 2
     assert in_pieces["activations"] == memory.per_rank(run)["activations"]
 
 

@@ -24,8 +24,9 @@ from shardlab.layout import divisors, listed
 from shardlab.sequences import Tile
 from shardlab.spec import TransformerSpec
 
-from . import memory
-from .training import Training
+from .. import memory
+from ..memory import overhead
+from ..training import Training
 
 WAYS = ("gathered", "ring", "ulysses", "grid")
 
@@ -255,7 +256,9 @@ def held(training: Training, *, loss_tokens: Count = 1024) -> dict[str, float]:
         batch=training.microbatch,
     )
     travelling = resident(a, "ring") - 2 * a.block
-    at_work = memory.recomputed(training) + travelling
+    at_work = memory.microbatch_bytes(training).backward + travelling
     loss = memory.microbatch_bytes(training).loss / parts["logits"] * logits
     messages = sum(memory.messages(training).values())
-    return {**parts, "logits": logits, "buffers": max(at_work, loss) + messages}
+    held = {**parts, "logits": logits, "buffers": max(at_work, loss) + messages}
+    beside = overhead.overhead(training, sum(held.values()))
+    return {**held, "overhead": sum(beside.values())}

@@ -1,0 +1,80 @@
+"""What context parallelism adds to a step: laws of the ring, and the sums of `ways` where nothing is hidden."""
+
+import dataclasses
+
+import pytest
+
+from shardlab.costs import context_parallel as costs
+from shardlab.costs.facts import hardware, models
+from shardlab.costs.training import Training
+from shardlab.layout import Layout
+
+SIZES = costs.Attention(length=65_536, ranks=8, heads=32, kv_heads=8, head_size=128)
+LINK = dataclasses.replace(hardware.link("InfiniBand NDR"), latency=0.0)
+
+
+def of_ranks(n):
+    return dataclasses.replace(SIZES, ranks=n)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("step", ["forward", "backward"])
+def test_the_hops_of_a_ring_carry_what_it_sends_in_as_many_turns_as_ranks(ranks, step):
+    hops = list(costs.hops(of_ranks(ranks), backward=step == "backward"))
+    assert sum(nbytes for nbytes, _ in hops) == costs.sent_bytes(of_ranks(ranks), "ring")[step]
+    assert sum(hidden for _, hidden in hops) == ranks
+    assert [nbytes for nbytes, hidden in hops if not hidden] == [2 * SIZES.block * 8 / ranks] * (
+        step == "backward" and ranks > 1
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_with_no_attention_to_hide_behind_a_rank_waits_for_every_byte(ranks):
+    a = of_ranks(ranks)
+    sent = costs.sent_bytes(a, "ring")
+    waited = costs.exposed_seconds(a, "ring", LINK, forward=0.0, backward=0.0, again=True)
+    assert waited == pytest.approx((2 * sent["forward"] + sent["backward"]) / LINK.bandwidth)
+
+
+def test_long_attention_hides_all_but_the_way_home_of_the_last_gradient():
+    home = 2 * SIZES.block / LINK.bandwidth
+    assert costs.exposed_seconds(SIZES, "ring", LINK, forward=100.0, backward=250.0) == home
+    assert costs.exposed_seconds(of_ranks(1), "ring", LINK, forward=1.0, backward=1.0) == 0
+
+
+def test_from_hidden_from_on_forward_waits_for_nothing():
+    """The inequality of the chapter, and a ring whose hops are timed one by one, turn over at the same length."""
+    spec = dataclasses.replace(models.published("Llama 3 8B").spec, context_length=2**20)
+    run = Training(spec=spec, layout=Layout(cp=8), sequence=65_536)
+    rate = 495e12
+    tokens = costs.hidden_from(run, LINK, rate=rate)
+    assert tokens == pytest.approx(2 * 8 / 32 * rate / LINK.bandwidth)
+    for share, waits in ((1.01, False), (0.99, True)):
+        a = dataclasses.replace(costs.of(run), length=round(8 * share * tokens))
+        computing = 4 * a.heads * a.head_size * a.length**2 / 2 / 8 / rate
+        waited = costs.exposed_seconds(a, "ring", LINK, forward=computing, backward=100.0)
+        assert (waited > 2 * a.block / LINK.bandwidth) == waits
+
+
+def test_gathered_keys_are_waited_for_whole_and_gathered_again_in_backward():
+    sent = costs.sent_bytes(SIZES, "gathered")
+    for again in (False, True):
+        waited = costs.exposed_seconds(SIZES, "gathered", LINK, forward=9.0, backward=9.0, again=again)
+        expected = (2 + again) * sent["forward"] + sent["backward"]
+        assert waited == pytest.approx(expected / LINK.bandwidth)
+
+
+@pytest.mark.parametrize("way", costs.PROGRAMS)
+def test_a_layer_at_work_holds_the_blocks_of_other_ranks(way):
+    spec = models.published("Llama 3 8B").spec
+    run = Training(spec=spec, layout=Layout(cp=4, tp=2), sequence=4096, microbatch=2)
+    held = costs.at_work(run, way)
+    blocks = {"ring": 2, "gathered": 4}[way]  # in use and in flight; or every rank's
+    assert held == blocks * 2 * (2 * 4 * 128 * 2 * 1024)
+    alone = dataclasses.replace(run, layout=Layout(tp=2))
+    assert costs.at_work(alone, way) == 0
+
+
+def test_a_way_that_no_step_is_predicted_for_is_refused():
+    with pytest.raises(ValueError, match="no step is predicted for the way 'ulysses'; use ring, gathered"):
+        costs.exposed_seconds(SIZES, "ulysses", LINK, forward=0.0, backward=0.0)

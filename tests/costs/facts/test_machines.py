@@ -1,0 +1,94 @@
+"""Ten lines of TOML are a cluster with its price and power, and whatever is wrong in them is named."""
+
+import contextlib
+import math
+from dataclasses import replace
+
+import pytest
+
+from shardlab.costs.facts import machines, nodes
+from shardlab.costs.facts.machines import Machine
+from shardlab.costs.step import axes
+from shardlab.layout import Layout
+
+OWN = {"chip": "H100 SXM 80 GB", "gpus": 8, "nvlink": "NVLink 4", "cards": 8, "network": "InfiniBand NDR", "nodes": 4}
+CHIP = {"name": "mine", "memory_GB": 96, "memory_GB_per_s": 4000, "TFLOPs": 500}
+
+
+def rates(cluster, **degrees):
+    return {axis: link.bandwidth for axis, link in axes.links(cluster, Layout(**degrees)).items()}
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 8, "dp": 4}, {"dp": 32}, {"tp": 4, "pp": 4, "dp": 2}, {"tp": 16, "dp": 2}])
+def test_a_node_of_the_parts_of_a_dgx_has_its_rates(degrees):
+    own, known = machines.read(OWN).cluster, nodes.cluster("DGX H100", 4)
+    assert (own.gpus, own.node.chip) == (32, known.node.chip)
+    assert rates(own, **degrees) == rates(known, **degrees)
+
+
+def test_plain_numbers_are_rates():
+    own = machines.read({**OWN, "nvlink": 450, "network": 400.0}).cluster
+    assert rates(own, tp=8, dp=4) == rates(nodes.cluster("DGX H100", 4), tp=8, dp=4)
+    half = machines.read({**OWN, "network": 200}).cluster
+    assert rates(half, dp=32)["replicas"] == rates(own, dp=32)["replicas"] / 2
+
+
+def test_a_chip_of_ones_own_is_its_numbers():
+    chip = machines.read({**OWN, "chip": {**CHIP, "watts": 500}}).cluster.node.chip
+    assert (chip.memory, chip.memory_bandwidth, chip.peak_flops, chip.power) == (96e9, 4e12, 500e12, 500)
+
+
+def test_a_node_with_pcie_alone_and_one_that_is_known():
+    alone = machines.read({"chip": "RTX 4090 24 GB", "gpus": 4}).cluster
+    assert (alone.gpus, alone.num_nodes, alone.node.cards) == (4, 1, 0)
+    assert machines.read({"node": "DGX A100"}, gpus=24).cluster == nodes.cluster("DGX A100", 3)
+
+
+def test_hours_become_dollars_and_joules():
+    machine = machines.read({"node": "DGX H100", "nodes": 2, "dollars_per_gpu_hour": 3, "overhead": 1.5})
+    assert machine.dollars(7200) == 16 * 2 * 3
+    assert machine.joules(7200) == 16 * 7200 * 700 * 1.5
+    assert replace(machine, watts_per_gpu=1275).watts == 1275
+    assert Machine(cluster=machine.cluster).dollars(3600) == 16 * machines.RENT
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "a cluster needs chip and gpus, or node with one of DGX-1V"),
+        ({**OWN, "gpu": 8}, "a cluster has no field 'gpu'; use chip, gpus"),
+        ({**OWN, "gpus": 10**30}, "are more than a node has; use 1 to 1024"),
+        ({**OWN, "gpus": 0}, "gpus=0 must be a whole number of at least 1"),
+        ({**OWN, "gpus": 8.0}, "gpus=8.0 must be a whole number of at least 1"),
+        ({**OWN, "nodes": True}, "nodes=True must be a whole number of at least 1"),
+        ({**OWN, "nvlink": -450}, "nvlink=-450 must be a name, or a number above 0"),
+        ({**OWN, "nvlink": "NVLink 9"}, "no facts about the link 'NVLink 9'; known"),
+        ({**OWN, "chip": "H900"}, "no facts about the chip 'H900'; known"),
+        ({**OWN, "chip": {"name": "mine"}}, "a chip of your own needs memory_GB, memory_GB_per_s, TFLOPs"),
+        ({**OWN, "chip": {**CHIP, "cores": 1}}, "a chip has no field 'cores'"),
+        ({**OWN, "node": "DGX H100"}, "node='DGX H100' has its own chip; leave one of the two out"),
+        ({"node": "DGX H900"}, "no facts about the node 'DGX H900'; known"),
+        ({"chip": "H100 SXM 80 GB", "gpus": 8, "cards": 8}, "cards and network belong together"),
+        ({**OWN, "cards": 32}, "cards=32 are more than gpus=8"),
+        ({"chip": "H100 SXM 80 GB", "gpus": 8, "nodes": 2}, "has no network card, which num_nodes=2 needs"),
+        ({**OWN, "overhead": 0.5}, "overhead=0.5 must be at least 1"),
+        ({**OWN, "dollars_per_gpu_hour": "two"}, "dollars_per_gpu_hour='two' must be a number above 0"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(table, message):
+    with pytest.raises(ValueError, match=message):
+        machines.read(table)
+
+
+def test_counts_that_do_not_fill_nodes_and_power_that_nobody_prints_are_refused():
+    with pytest.raises(ValueError, match=r"gpus=60 do not fill nodes of 8 GPUs .*; use 56 or 64"):
+        machines.read(OWN, gpus=60)
+    with pytest.raises(ValueError, match="does not print its power; give watts_per_gpu"):
+        machines.read({"node": "TPU v6e pod"}).joules(1)
+
+
+@pytest.mark.parametrize("name", [*OWN, "node", "overhead", "watts_per_gpu", "dollars_per_gpu_hour"])
+def test_any_bad_value_is_refused_or_answered_soundly(name):
+    for bad in (math.nan, math.inf, -1, 0, 1.5, True, None, "no such thing", [], {}, [None], {"a": 1}):
+        with contextlib.suppress(ValueError):
+            assert machines.read({**OWN, name: bad}).joules(1.0) > 0

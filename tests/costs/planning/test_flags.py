@@ -1,0 +1,204 @@
+"""Every option that a plan is turned into is one that its program publishes, and has the plan's number."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from shardlab.attention import LatentAttention
+from shardlab.costs.facts import hugging_face, nodes, recipes
+from shardlab.costs.planning import flags
+from shardlab.costs.planning.plans import Question, TrainingPlan
+from shardlab.costs.step.engines import ENGINES, NEMO_2024
+from shardlab.experts import Experts
+from shardlab.spec import TransformerSpec
+from tests.costs.facts.test_hugging_face import DENSE
+
+# What each program publishes, as far as plans need it: names, and where they stand.
+TITAN = "https://github.com/pytorch/torchtitan/blob/1a618d1d75dc67b78977fb35a785633b70e5999e/torchtitan/config/configs.py"
+MEGATRON = "https://github.com/NVIDIA/Megatron-LM/blob/307dcf37f03d44da131ba21999278abe4112d2ad/megatron/training/arguments.py"
+MOE = "https://github.com/NVIDIA/Megatron-LM/blob/022bcb5afe888664d3fb61adacea6e6c887a97f8/megatron/core/transformer/moe/README.md"
+LATER = "https://raw.githubusercontent.com/NVIDIA/Megatron-LM/main/megatron/core/transformer/moe/README.md"
+FSDP = "https://github.com/NVIDIA/Megatron-LM/blob/11ceb1d2acc50dcb0fb5b3b9927b874ee8f625b8/docs/user-guide/features/megatron_fsdp.md"
+SPEED = "https://github.com/deepspeedai/DeepSpeed/blob/ac2f3a347d5c7467879ff60f3324718eef881dc6/deepspeed/runtime/constants.py"
+ZERO = "https://github.com/microsoft/DeepSpeed/blob/01f31a835dec509a48859161344f19d85ae6c31a/docs/_pages/config-json.md"
+AUTOTP = "https://github.com/deepspeedai/DeepSpeed/blob/18e7227e0b364bddc5cfc9220db65ddd8d0c50b9/deepspeed/runtime/tensor_parallel/config.py"
+PUBLISHED = {
+    "torchtitan": {
+        TITAN: """
+            --training.local_batch_size --training.global_batch_size --training.seq_len --training.steps
+            --parallelism.data_parallel_replicate_degree --parallelism.data_parallel_shard_degree
+            --parallelism.fsdp_reshard_after_forward --parallelism.tensor_parallel_degree
+            --parallelism.pipeline_parallel_degree --parallelism.pipeline_parallel_first_stage_less_layers
+            --parallelism.pipeline_parallel_last_stage_less_layers --parallelism.pipeline_parallel_layers_per_stage
+            --parallelism.pipeline_parallel_schedule --parallelism.pipeline_parallel_microbatch_size
+            --parallelism.context_parallel_degree --activation_checkpoint.mode
+            --parallelism.expert_parallel_degree --parallelism.expert_tensor_parallel_degree
+        """
+    },
+    "Megatron-LM": {
+        MEGATRON: """
+            --num-layers --hidden-size --ffn-hidden-size --num-attention-heads --kv-channels --group-query-attention
+            --num-query-groups --max-position-embeddings --position-embedding-type --normalization --swiglu
+            --untie-embeddings-and-output-weights --attention-dropout --hidden-dropout --micro-batch-size
+            --global-batch-size --recompute-granularity --recompute-method --recompute-num-layers --tp-comm-overlap
+            --train-iters --use-flash-attn --disable-bias-linear --add-qkv-bias --sequence-parallel --bf16
+            --tensor-model-parallel-size --pipeline-model-parallel-size --num-layers-per-virtual-pipeline-stage
+            --overlap-grad-reduce --overlap-param-gather --use-distributed-optimizer --context-parallel-size
+            --vocab-size --seq-length --qk-layernorm --fp8-format
+        """,
+        MOE: """
+            --num-experts --moe-router-topk --moe-ffn-hidden-size --moe-grouped-gemm --moe-token-dispatcher-type
+            --expert-model-parallel-size --expert-tensor-parallel-size --moe-shared-expert-intermediate-size
+            --moe-layer-freq --moe-router-score-function --moe-router-pre-softmax --moe-shared-expert-overlap
+        """,
+        LATER: """
+            --moe-router-enable-expert-bias --overlap-moe-expert-parallel-comm --multi-latent-attention
+            --q-lora-rank --kv-lora-rank --qk-head-dim --qk-pos-emb-head-dim --v-head-dim
+        """,
+        FSDP: "--use-megatron-fsdp --data-parallel-sharding-strategy --ckpt-format",
+    },
+    "DeepSpeed": {
+        SPEED: """
+            train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps bf16.enabled
+            data_types.grad_accum_dtype
+        """,
+        ZERO: "zero_optimization.stage zero_optimization.overlap_comm",
+        AUTOTP: "tensor_parallel.autotp_size",
+    },
+}
+SPEC = TransformerSpec(vocab_size=512, context_length=256, hidden_size=64, num_layers=8, num_heads=8, style="llama")
+LATENT = LatentAttention(num_heads=8, query_rank=16, kv_rank=8, plain_size=8, rotary_size=4, value_size=8)
+MIXTURE = replace(
+    SPEC,
+    **{"latent": LATENT, "num_dense": 2, "ffn_size": 256},
+    experts=Experts(num_experts=8, per_token=2, expert_size=32, num_shared=1, choose="sigmoid", balance="bias"),
+)
+SWITCH = replace(SPEC, experts=Experts(num_experts=8, per_token=1, expert_size=64, choose="softmax before"))
+QUESTION = Question(spec=SPEC, cluster=nodes.cluster("DGX H100", 2), batch=64)
+PLAN = TrainingPlan(dp=16, microbatch=1, recomputation="none", schedule="1F1B", chunks=1)
+
+
+def made(plan=PLAN, question=QUESTION, **changes):
+    found = flags.every(question, plan._replace(**changes), 1e9)
+    return {each.program: each for each in found}
+
+
+PLANS = [
+    {"dp": dp, "tp": 16 // dp // pp, "pp": pp, "zero": zero, "recomputation": again, "sequence_parallel": pp == 2,
+     "schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1}
+    for dp, pp in [(16, 1), (4, 1), (8, 2), (2, 2), (4, 4)]
+    for zero in (0, 1, 2, 3)
+    for again in ("none", "selective", "full")
+    for schedule in ("1F1B", "GPipe", "interleaved")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PUBLISHED)
+def test_every_name_is_published_and_every_published_name_is_used(program):
+    specs = [hugging_face.read(config).transformer for _, config, _ in DENSE]
+    shrunk = [replace(spec, num_layers=8) for spec in specs]
+    questions = [QUESTION, replace(QUESTION, recipe=recipes.recipe("mixed, fp32 gradients"), precision="fp8")]
+    questions += [replace(QUESTION, spec=spec, sequence=256) for spec in shrunk]
+    questions += [replace(QUESTION, spec=MIXTURE, engine=ENGINES["DeepSeek-V3, 2024"]), replace(QUESTION, spec=SWITCH)]
+    questions += [replace(QUESTION, spec=MIXTURE, engine=replace(NEMO_2024, expert_overlap="shared experts"))]
+    used = {name for plan in PLANS for name in made(**plan)[program].values}
+    spread = [PLAN._replace(ep=8 if question.spec.experts else 1, zero=1) for question in questions]
+    asked = zip(spread, questions, strict=True)
+    used |= {name for plan, question in asked for name in made(plan, question)[program].values}
+    listed = {name for names in PUBLISHED[program].values() for name in names.split()}
+    assert used == listed
+
+
+def test_the_numbers_are_those_of_the_plan():
+    found = made(dp=2, tp=4, pp=2, microbatch=4, zero=1, sequence_parallel=True, recomputation="full")
+    titan, megatron, speed = (each.values for each in found.values())
+    assert titan["--training.local_batch_size"] == 64 // 2
+    assert titan["--parallelism.pipeline_parallel_microbatch_size"] == 4
+    assert titan["--parallelism.data_parallel_shard_degree"] == 2
+    assert titan["--training.steps"] == megatron["--train-iters"] == -(-1_000_000_000 // (64 * 256))
+    assert megatron["--tensor-model-parallel-size"] == titan["--parallelism.tensor_parallel_degree"] == 4
+    assert megatron["--pipeline-model-parallel-size"] == titan["--parallelism.pipeline_parallel_degree"] == 2
+    assert megatron["--micro-batch-size"] == speed["train_micro_batch_size_per_gpu"] == 4
+    assert megatron["--global-batch-size"] == speed["train_batch_size"] == 64
+    assert megatron["--recompute-granularity"] == "full"
+
+
+def test_experts_lie_where_the_plan_puts_them():
+    found = made(PLAN._replace(ep=4, zero=1), replace(QUESTION, spec=MIXTURE))
+    titan, megatron, speed = found.values()
+    assert titan.values["--parallelism.expert_parallel_degree"] == 4
+    assert megatron.values["--expert-model-parallel-size"] == 4
+    assert megatron.values["--moe-layer-freq"] == "'([0]*2+[1]*6)'"
+    assert megatron.values["--moe-shared-expert-intermediate-size"] == 32
+    assert "MoE(num_experts=8, ep_size=4, k=2)" in speed.remarks[-1]
+    assert not any(each.refusal for each in found.values())
+    whole = made(PLAN._replace(ep=4), replace(QUESTION, spec=MIXTURE))
+    assert "choose ZeRO 1, 2 or 3" in whole["torchtitan"].refusal
+    cut = made(PLAN._replace(ep=4, zero=3), replace(QUESTION, spec=MIXTURE))
+    assert "layers of experts run with ZeRO 0, 1 and 2" in cut["DeepSpeed"].refusal
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_the_batch_is_the_product_that_each_program_requires(plan):
+    found = made(**plan)
+    speed = found["DeepSpeed"].values
+    per_step = speed["train_micro_batch_size_per_gpu"] * speed["gradient_accumulation_steps"] * plan["dp"]
+    assert speed["train_batch_size"] == per_step
+    titan = found["torchtitan"].values
+    degrees = ("data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "pipeline_parallel")
+    ranks = 1
+    for name in degrees:
+        ranks *= titan[f"--parallelism.{name}_degree"]
+    assert ranks == 16
+    assert titan["--training.global_batch_size"] % (titan["--training.local_batch_size"] * plan["dp"]) == 0
+
+
+def test_text_is_a_command_line_or_json():
+    found = made(tp=2, dp=8)
+    assert "--tensor-model-parallel-size 2 \\\n" in found["Megatron-LM"].text
+    assert " True" not in found["Megatron-LM"].text
+    assert json.loads(found["DeepSpeed"].text)["tensor_parallel"] == {"autotp_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("program", "changes", "message"),
+    [
+        ("Megatron-LM", {"dp": 8, "pp": 2, "zero": 3}, "ZeRO-3 does not run with pipeline stages"),
+        ("DeepSpeed", {"dp": 8, "pp": 2, "zero": 2}, "ZeRO-2 does not run with pipeline stages"),
+        ("DeepSpeed", {"dp": 4, "pp": 2, "tp": 2}, "AutoTP does not make pipeline stages"),
+        ("DeepSpeed", {"dp": 8, "pp": 2, "schedule": "interleaved", "chunks": 2}, "has no interleaved schedule"),
+        ("DeepSpeed", {"dp": 8, "tp": 2, "zero": 3}, "AutoTP runs with ZeRO 0, 1 and 2, not 3"),
+        ("DeepSpeed", {"dp": 8, "cp": 2}, "Ulysses"),
+    ],
+)
+def test_a_program_says_which_part_of_a_plan_it_cannot_run(program, changes, message):
+    assert message in made(**changes)[program].refusal
+    assert not made()[program].refusal
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"num_layers": 7}, "7 layers do not make 2 equal stages"),
+        ({"post_norms": True}, "no flag adds a norm after each half"),
+        ({"bias_places": ("ffn",)}, "no flag puts biases on ffn alone"),
+    ],
+)
+def test_megatron_says_which_model_it_has_no_flags_for(spec, message):
+    question = replace(QUESTION, spec=replace(SPEC, **spec))
+    assert message in made(question=question, dp=8, pp=2)["Megatron-LM"].refusal
+
+
+def test_what_a_program_does_otherwise_is_remarked():
+    titan = made(zero=1)["torchtitan"].remarks
+    assert any("as ZeRO-2" in remark for remark in titan)
+    assert any("fp32" in remark for remark in made()["Megatron-LM"].remarks)
+    exact = replace(QUESTION, recipe=recipes.recipe("mixed, fp32 gradients"))
+    assert made(question=exact)["Megatron-LM"].remarks == ()
+    assert any("1F1B" in remark for remark in made(dp=8, pp=2, schedule="GPipe")["Megatron-LM"].remarks)
+
+
+def test_a_plan_that_does_not_split_has_no_flags():
+    with pytest.raises(ValueError, match="does not split"):
+        made(microbatch=0, reason="batch")

@@ -1,0 +1,174 @@
+"""Experts take the time of what they compute and send, less what hides it, and the fullest rank is waited for."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardlab.costs import expert_parallel, step
+from shardlab.costs.compute import flops
+from shardlab.costs.facts import nodes
+from shardlab.costs.facts.recipes import RECIPES
+from shardlab.costs.step import axes, experts, exposed, layer_time, products
+from shardlab.costs.step.engines import ENGINES, NEMO_2024
+from shardlab.costs.training import Training
+from shardlab.experts import Experts
+from shardlab.layout import Layout
+from shardlab.spec import TransformerSpec
+
+RULES = Experts(num_experts=64, per_token=4, expert_size=1024, num_shared=1)
+SPEC = TransformerSpec(
+    vocab_size=32_000, context_length=4096, hidden_size=2048, num_layers=16, num_heads=16, style="llama", experts=RULES
+)
+CLUSTER = nodes.cluster("DGX H100", 8)
+WAITS = replace(NEMO_2024, data_overlap=False)
+BESIDE = replace(WAITS, expert_overlap="shared experts")
+BEHIND = replace(WAITS, expert_overlap="another microbatch")
+
+
+def run(layout, engine=WAITS, **options):
+    training = Training(spec=options.pop("spec", SPEC), layout=layout, **{"num_microbatches": 4, **options})
+    return step.Run(training=training, cluster=CLUSTER, engine=engine)
+
+
+def parts(layout, engine=WAITS, **options):
+    return step.step(run(layout, engine, **options)).parts
+
+
+def test_dispatch_and_combine_take_their_bytes_over_the_rates_of_their_links():
+    """On 16 ranks a copy leaves its node in 8 of 16 cases and its rank in 15, at the share of one card."""
+    whole = run(Layout(dp=16, ep=16))
+    links = axes.links(CLUSTER, whole.training.layout)
+    assert axes.per_node(CLUSTER, whole.training.layout) == 8
+    assert links["ep across"].bandwidth == pytest.approx(0.8 * 50e9)
+    assert links["ep inside"].bandwidth == pytest.approx(0.8 * 450e9)
+    trip = 4096 * 2048 * 2 * 4 * 8 / 16 / (0.8 * 50e9)  # tokens, width, bytes, copies, the share that leaves
+    found = experts.trip_seconds(whole.training, WAITS, CLUSTER, links)
+    assert found == pytest.approx(2 * (trip + links["ep across"].latency))
+    assert parts(Layout(dp=16, ep=16))["expert parallel"] == pytest.approx(4 * 16 * 2 * found)
+    again = parts(Layout(dp=16, ep=16), recomputation="full")["expert parallel"]
+    assert again == pytest.approx(4 * 16 * 3 * found)
+
+
+def test_neighbours_along_dp_are_as_far_apart_as_tp_and_cp_make_them():
+    for layout, inside in [(Layout(dp=8, ep=8), 8), (Layout(dp=8, ep=8, tp=4), 2), (Layout(dp=8, ep=4, tp=2, cp=2), 2)]:
+        assert axes.per_node(CLUSTER, layout) == inside
+    far = axes.links(CLUSTER, Layout(dp=8, ep=8, tp=8))
+    assert far["ep across"].bandwidth == pytest.approx(0.8 * 50e9)
+    assert far["expert replicas"] == axes.link(CLUSTER, 64, 1)
+
+
+def test_two_levels_send_less_across_nodes_than_copies_for_each_expert():
+    flat, nodewise = (replace(WAITS, expert_way=way) for way in ("flat", "nodes"))
+    layout = Layout(dp=16, ep=16)
+    assert parts(layout, nodewise)["expert parallel"] < 0.6 * parts(layout, flat)["expert parallel"]
+
+
+@pytest.mark.parametrize("ep", [1, 2, 8, 16, 64])
+def test_what_computes_meanwhile_hides_messages(ep):
+    layout = Layout(dp=64, ep=ep)
+    waits, beside, behind = (parts(layout, engine)["expert parallel"] for engine in (WAITS, BESIDE, BEHIND))
+    assert waits >= beside >= behind >= 0
+    assert (waits > 0) == (ep > 1)
+    time = layer_time.layer(run(layout).training, CLUSTER.node.chip)
+    hidden = sum(min(waits / 2, 4 * 16 * seconds) for seconds in time.shared)  # in forward, and in backward
+    assert waits - beside == pytest.approx(hidden)
+
+
+def test_the_fullest_rank_is_waited_for():
+    """Its experts compute, and its tokens travel, so many times as long; nothing else does."""
+    layout = Layout(dp=16, ep=16)
+    even, uneven = (parts(layout, imbalance=factor) for factor in (1.0, 1.5))
+    routed = sum(layer_time.layer(run(layout).training, CLUSTER.node.chip).routed)
+    assert even.pop("fullest expert") == 0
+    expected = 0.5 * (4 * 16 * routed + even["expert parallel"])
+    assert uneven.pop("fullest expert") == pytest.approx(expected)
+    assert uneven == pytest.approx(even)
+
+
+def test_every_flop_of_the_layers_is_timed():
+    """Router, shared and routed experts, on all ranks of ep: those of the chosen experts for all tokens."""
+    for layout in (Layout(), Layout(dp=8, ep=8), Layout(dp=4, ep=2, tp=2)):
+        training = run(layout).training
+        held, sizes = products.expert_matrices(training)
+        timed = sum(2 * m * k * n for m, k, n in products.matrices(training))
+        timed += held * sum(2 * m * k * n for m, k, n in sizes)
+        counted = flops.forward(SPEC, batch=1, sequence=4096)
+        router = 2 * 4096 * 2048 * 64  # whole on every rank of tp
+        cut = sum(counted[part] for part in ("projections", "feed-forward")) / SPEC.num_layers - router
+        assert timed == pytest.approx(cut / layout.tp + router)
+
+
+def test_few_tokens_for_each_expert_compute_slowly():
+    """Tiles that are not full, and weights that are read for few tokens."""
+    slow, fast = (
+        sum(layer_time.layer(run(Layout(), sequence=tokens).training, CLUSTER.node.chip).routed) / tokens
+        for tokens in (256, 4096)
+    )
+    assert slow > 3 * fast
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_experts_are_averaged_by_those_that_hold_the_same(zero):
+    """With ep = dp nobody else holds a rank's experts: only the rest is averaged, and only it is cut."""
+    training = run(Layout(dp=64, ep=64, zero=zero)).training
+    held = step.holdings(training)
+    links = axes.links(CLUSTER, training.layout)
+    rest = held._replace(layer=held.layer - held.experts, experts=0)
+    alone = exposed.data_messages(training.layout, training.recipe, WAITS, links["replicas"], rest)
+    assert exposed.messages_of_replicas(training, WAITS, links, held) == alone
+    updated = held.experts * held.layers + rest.parameters / (64 if zero else 1)
+    everything = replace(training, layout=Layout())
+    per_parameter = step.update_seconds(everything, WAITS, held, CLUSTER.node.chip) / held.parameters
+    assert step.update_seconds(training, WAITS, held, CLUSTER.node.chip) == pytest.approx(per_parameter * updated)
+
+
+def test_half_as_many_replicas_for_experts_take_half_the_ranks_of_their_ring():
+    training = run(Layout(dp=64, ep=8, zero=1)).training
+    held = step.holdings(training)
+    links = axes.links(CLUSTER, training.layout)
+    found = exposed.messages_of_replicas(training, WAITS, links, held)
+    routed = held._replace(layer=held.experts, rest=0)
+    few = exposed.data_messages(Layout(dp=8, zero=1), training.recipe, WAITS, links["expert replicas"], routed)
+    more = exposed.data_messages(
+        training.layout, training.recipe, WAITS, links["replicas"], held._replace(layer=held.layer - held.experts)
+    )
+    assert found.gradients == pytest.approx(few.gradients + more.gradients)
+    assert min(few.gradients, more.gradients) > 0
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+def test_no_part_is_negative_and_memory_counts_copies(engine):
+    found = step.step(run(Layout(dp=16, ep=8, zero=1), engine, imbalance=1.2))
+    assert min(found.parts.values()) >= 0
+    assert found.seconds == sum(found.parts.values())
+    fuller = replace(found.run, training=replace(found.run.training, imbalance=2.0))
+    copies = 4096 * 4 * (2 * 2048 + 3 * 1024) * RECIPES["mixed, 16-bit gradients"].element
+    assert step.step(fuller).memory - found.memory > 0.8 * 16 * copies
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: replace(WAITS, expert_way="straight"), "unknown expert_way 'straight'; known: flat, ranks, nodes"),
+        (lambda: replace(WAITS, expert_overlap="all"), "unknown expert_overlap 'all'; known: nothing, shared experts"),
+        (lambda: run(Layout(), imbalance=0.5), "imbalance=0.5: the fullest rank has at least the mean load"),
+        (lambda: experts.trip_seconds(run(Layout(dp=2, ep=2)).training, WAITS, CLUSTER, {}), "no ep across and ep"),
+        (lambda: experts.exchange(dense(), WAITS, CLUSTER), "spec has no experts"),
+        (lambda: products.expert_matrices(dense()), "spec has no experts"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def dense():
+    return Training(spec=replace(SPEC, experts=None))
+
+
+def test_the_bytes_are_those_of_expert_parallelism():
+    """One formula: of the chapter, and of the step."""
+    training = run(Layout(dp=16, ep=16)).training
+    each = experts.exchange(training, WAITS, CLUSTER)
+    sent = expert_parallel.sent_bytes(each, "flat")["dispatch"]
+    assert sum(sent.values()) == 4096 * 2048 * 2 * 4 * 15 / 16

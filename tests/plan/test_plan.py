@@ -1,0 +1,225 @@
+"""The command answers for a reader's own model and cluster, and refuses bad input in one line with the way out."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from shardlab.costs import step
+from shardlab.costs.facts import machines
+from shardlab.costs.planning import planner, plans, robust
+from shardlab.plan import amounts, files
+from shardlab.plan.__main__ import main
+from shardlab.plan.arguments import parser, request
+from tests.costs.facts.test_hugging_face import DEEPSEEK, DENSE, LLAMA, MIXTRAL, QWEN3_MOE
+
+SMALL = {**LLAMA, "num_hidden_layers": 4, "max_position_embeddings": 4096}
+OURS = """
+chip = "H100 SXM 80 GB"
+gpus = 8
+nvlink = 450
+cards = 8
+network = 400
+nodes = 2
+dollars_per_gpu_hour = 3
+"""
+COMMAND = ["--gpus", "16", "--node", "DGX H100", "--batch-tokens", "512K"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    (tmp_path / "ours.toml").write_text(OURS)
+    return tmp_path
+
+
+@pytest.fixture
+def ask(folder, capsys):
+    """Run the command on a file of the folder; return its status, its output and its errors."""
+
+    def run(*words, config="config.json"):
+        try:
+            status = main([str(folder / config), *map(str, words)])
+        except SystemExit as stopped:
+            status = stopped.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_the_answer_is_the_planners(ask, folder):
+    status, out, _ = ask(*COMMAND, "--json", "--tokens", "1B")
+    answer = json.loads(out)
+    question = request(parser().parse_args([str(folder), *COMMAND])).question
+    found = planner.search(question)
+    ranked = robust.rank(found)[:5]
+    best = step.step(plans.run_of(question, ranked[0].plan))
+    first = answer["plans"][0]
+    assert status == 0
+    assert answer["plans_tried"] == found.count
+    assert [plan["name"] for plan in answer["plans"]] == [each.plan.name for each in ranked]
+    assert [plan["behind"] for plan in answer["plans"]] == [each.behind for each in ranked]
+    assert first["step_seconds"] == pytest.approx(best.seconds)
+    assert first["days"] == pytest.approx(best.days(1e9))
+    assert first["dollars"] == pytest.approx(16 * best.days(1e9) * 24 * machines.RENT)
+    assert first["megawatt_hours"] == pytest.approx(16 * best.days(1e9) * 24 * 700 / 1e6)
+    assert answer["failures"].keys() == found.reasons.keys()
+    assert answer["options"].keys() == {"torchtitan", "Megatron-LM", "DeepSpeed"}
+
+
+def test_the_text_has_what_the_data_has(ask):
+    _, out, _ = ask(*COMMAND, "--json", "--plan", "2", "--show", "3")
+    answer = json.loads(out)
+    status, text, errors = ask(*COMMAND, "--plan", "2", "--show", "3")
+    assert (status, errors) == (0, "")
+    assert f"{answer['model']['parameters']:,} parameters" in text
+    assert f"{answer['plans_tried']:,} plans were tried, and {answer['plans_that_fit']:,} fit" in text
+    for number, plan in enumerate(answer["plans"], 1):
+        assert re.search(rf"^{number} .* {plan['tokens_per_second']:,.0f} .*{re.escape(plan['name'])}$", text, re.M)
+    assert len(answer["plans"]) == 3
+    assert f"--tensor-model-parallel-size {answer['plans'][1]['tp']} " in text
+    assert all(option in text for option in ("--tokens", "--price", "--watts", "--overhead"))
+
+
+@pytest.mark.parametrize(("name", "config", "parameters"), DENSE, ids=[name for name, *_ in DENSE])
+def test_every_dense_model_is_planned(ask, folder, name, config, parameters):
+    (folder / "own.json").write_text(json.dumps(config))
+    status, out, _ = ask("--gpus", 64, "--node", "DGX H100", "--batch-tokens", "1M", "--sequence", "1K", "--json",
+                         "--zero", "1,3", config="own.json")  # fmt: skip
+    answer = json.loads(out)
+    assert status == 0
+    assert answer["model"]["parameters"] == parameters
+    assert answer["tokens"] == 20 * parameters
+
+
+def test_a_cluster_in_toml_is_priced(ask, folder):
+    status, out, _ = ask("--cluster", folder / "ours.toml", "--batch-tokens", "512K", "--json", "--overhead", "1.2")
+    answer = json.loads(out)
+    assert status == 0
+    assert (answer["gpus"], answer["dollars_per_gpu_hour"], answer["overhead"]) == (16, 3, 1.2)
+
+
+def test_the_example_of_the_help_is_a_cluster(ask, folder):
+    status, out, _ = ask("--help")
+    lines = [line.partition("#")[0].strip() for line in out.splitlines() if re.match(r"    \w+ = ", line)]
+    (folder / "example.toml").write_text("\n".join(lines))
+    assert status == 0
+    assert len(lines) == 9
+    assert machines.read(files.read_toml(str(folder / "example.toml"))).cluster.gpus == 64
+
+
+def test_where_nothing_fits_the_nearest_plan_is_named(ask, folder):
+    (folder / "config.json").write_text(json.dumps({**SMALL, "num_hidden_layers": 32}))
+    status, out, _ = ask("--gpus", 2, "--node", "Two RTX 4090", "--batch-tokens", "64K", "--sequence", "4K")
+    assert status == 1
+    assert "Nothing fits. The nearest plan: " in out
+    assert "too little memory" in out
+    status, out, _ = ask("--gpus", 2, "--node", "Two RTX 4090", "--batch-tokens", "64K", "--json")
+    assert status == 1
+    assert json.loads(out)["plans"] == []
+    assert " too much" in json.loads(out)["nearest"]
+
+
+def test_a_plan_that_is_not_there_has_no_options(ask):
+    status, out, errors = ask("--gpus", 2, "--node", "Two RTX 4090", "--batch-tokens", "64K", "--plan", 5)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"--plan 5 is not there: [1-4] plans of different degrees fit; use 1 to [1-4]\n", errors)
+
+
+def test_a_longer_sequence_is_noted_where_positions_are_rotary(ask):
+    _, out, _ = ask(*COMMAND, "--sequence", "8K")
+    assert "Note: the sequence is longer than the file's context of 4,096" in out
+
+
+BAD = [  # what is given, and what the one line says
+    ([], {}, "the following arguments are required: --batch-tokens.*--help"),
+    (["--batch-tokens", "4M"], {}, "one of the arguments --node --cluster is required"),
+    ([*COMMAND, "--cluster", "ours.toml"], {}, "not allowed with argument"),
+    ([*COMMAND, "--nodes", "3"], {}, "unrecognized arguments: --nodes 3"),
+    ([*COMMAND, "--gpus", "many"], {}, "--gpus: invalid int value: 'many'"),
+    ([*COMMAND, "--gpus", "60"], {}, "gpus=60 do not fill nodes of 8 GPUs .* use 56 or 64"),
+    ([*COMMAND, "--gpus", "0"], {}, "--gpus 0 must be at least 1"),
+    (COMMAND[2:], {}, "the number of GPUs is not given; add --gpus 64"),
+    ([*COMMAND, "--node", "DGX H900"], {}, "no facts about the node 'DGX H900'; known: DGX-1V"),
+    ([*COMMAND, "--batch-tokens", "4 M"], {}, "'4 M' is not an amount; write a number such as 4M, with one of K, M"),
+    ([*COMMAND, "--batch-tokens", "4000000"], {}, "is not a whole number of sequences .* use 3997696 or 4001792"),
+    ([*COMMAND, "--batch-tokens", "0"], {}, "'0' is not an amount; write a number of at least 1"),
+    ([*COMMAND, "--sequence", "-1"], {}, "'-1' is not an amount"),
+    ([*COMMAND, "--tokens", "15 trillion"], {}, "'15 trillion' is not an amount; .* K, M, B, T"),
+    ([*COMMAND, "--recipe", "mixed"], {}, "unknown recipe 'mixed'; known: fp32 Adam"),
+    ([*COMMAND, "--engine", "mine"], {}, "no engine is called 'mine'; use one of Megatron-LM, 2021"),
+    ([*COMMAND, "--precision", "fp4"], {}, "H100 SXM 80 GB has no fp4; use"),
+    ([*COMMAND, "--zero", "4"], {}, r"zero=\(4,\) must be some of 0, 1, 2, 3"),
+    ([*COMMAND, "--zero", "all"], {}, "--zero 'all' must be numbers such as 0,1"),
+    ([*COMMAND, "--headroom", "1.5"], {}, "headroom=1.5 must be a share of the memory"),
+    ([*COMMAND, "--price", "-2"], {}, "dollars_per_gpu_hour=-2.0 must be a number above 0"),
+    ([*COMMAND, "--price", "nan"], {}, "dollars_per_gpu_hour=nan must be a number above 0"),
+    ([*COMMAND, "--overhead", "0.5"], {}, "overhead=0.5 must be at least 1"),
+    ([*COMMAND, "--plan", "6"], {}, "--plan 6 must be one of the 1 to 5 plans"),
+    (COMMAND, {"config": "missing.json"}, "missing.json cannot be read: No such file or directory; give the config"),
+    (COMMAND, {"text": "{"}, "own.json is not valid JSON: Expecting property name.* give the config.json of a model"),
+    (COMMAND, {"text": "[1]"}, "own.json holds no object with names and values"),
+    (COMMAND, {"text": "[" * 100_000}, "own.json is not valid JSON"),
+    (COMMAND, {"text": "{}"}, "the file has no architectures"),
+    (COMMAND, {"text": json.dumps({**SMALL, "architectures": ["T5Model"]})}, "'T5Model'.* is not understood; use one"),
+    (COMMAND, {"text": json.dumps({**SMALL, "num_experts": 8})}, "the field num_experts=8, which is not understood"),
+    (["--batch-tokens", "4M", "--cluster", "none.toml"], {}, "none.toml cannot be read: No such file.*--help` shows"),
+]
+
+
+MIXED = {**MIXTRAL, "num_hidden_layers": 4}
+MORE = [
+    (MIXED, "--expert-model-parallel-size 8"),
+    ({**QWEN3_MOE, "num_hidden_layers": 4}, "--moe-router-topk 8"),
+    ({**DEEPSEEK, "num_hidden_layers": 5}, "--moe-layer-freq '([0]*3+[1]*2)'"),
+]
+
+
+@pytest.mark.parametrize(("config", "option"), MORE, ids=[option for _, option in MORE])
+def test_a_mixture_is_planned_with_its_experts(ask, folder, config, option):
+    (folder / "own.json").write_text(json.dumps(config))
+    words = ["--expert", "1,8", "--sequence", "4096", "--zero", "1", "--imbalance", "1.2"]
+    status, out, errors = ask(*COMMAND, *words, config="own.json")
+    assert (status, errors) == (0, "")
+    assert "times as long as predicted" in out
+    assert "ep 8" in out
+    assert option in out
+
+
+@pytest.mark.parametrize(("words", "where", "message"), BAD, ids=[message[:40] for *_, message in BAD])
+def test_bad_input_gets_one_line_with_the_way_out(ask, folder, words, where, message):
+    where = dict(where)
+    if "text" in where:
+        (folder / "own.json").write_text(where.pop("text"))
+        where["config"] = "own.json"
+    status, out, errors = ask(*words, **where)
+    assert (status, out) == (2, "")
+    assert errors.count("\n") == 1
+    assert re.search(message, errors), errors
+    assert re.search(r"; |\buse\b|must be", errors)
+
+
+@pytest.mark.parametrize("text", ["chip = ", "gpus = 8", "chip = 3\ngpus = 8", 'node = "DGX H100"\ngpus = 4', "a = 1"])
+def test_a_bad_cluster_gets_one_line(ask, folder, text):
+    (folder / "bad.toml").write_text(text)
+    status, out, errors = ask("--cluster", folder / "bad.toml", "--gpus", 16, "--batch-tokens", "512K")
+    assert (status, out, errors.count("\n")) == (2, "", 1)
+
+
+def test_amounts():
+    assert [amounts.batch(each) for each in ("8192", "8k", "4M", "0.5M")] == [8192, 8192, 2**22, 2**19]
+    assert [amounts.training(each) for each in ("15T", "1.5b", "300")] == [15 * 10**12, 1_500_000_000, 300]
+    with pytest.raises(ValueError, match="with one of K, M"):
+        amounts.batch("1T")
+
+
+def test_from_a_shell(folder):
+    command = [sys.executable, "-m", "shardlab.plan", str(folder), *COMMAND, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads(ended.stdout)["plans"]
+    piped = subprocess.run(f"{sys.executable} -m shardlab.plan {folder} --node x | head -1", shell=True, text=True,
+                           capture_output=True)  # fmt: skip
+    assert "required" in piped.stderr
