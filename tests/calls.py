@@ -153,6 +153,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.traces.crossings.busiest": {"groups": {"tp": [(0, 1, 2, 3)]}},
     "costs.traces.knee.found": {"rates": [1.0, 2.0, 4.0], "seconds": [4.0, 2.0, 1.0], "limit": 1.0},
     "costs.traces.programs.of_plan": {"nbytes": 64},
+    "costs.traces.traffic.uneven_pairs": {"pieces": [[0, 2], [1, 0]]},
     "costs.traces.transfers.TransferPlan": {"programs": {0: [(0, 0, 0)]}},
     "costs.traces.transfers.lay_out": {"placement": [0, 1, 2, 3]},
     "costs.traces.transfers.place": {"placement": [0, 1, 2, 3]},

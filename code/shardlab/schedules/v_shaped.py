@@ -4,6 +4,7 @@ The first stage has both ends of the model, so its loss turns back at once, and 
 on one rank.
 """
 
+import re
 from collections import Counter
 
 from shardlab.arguments import Count, checked, within
@@ -24,15 +25,15 @@ class Draft:
         """Append `words` such as "F0 I1 W &B1", `times` times.
 
         A word is a kind and a chunk. W alone is the oldest W that is due; & joins a word to the one
-        before it.
+        before it. Errors: ValueError for another word, and for a W that is not due.
         """
         for word in words.split() * times:
-            if word.startswith("W"):
+            if re.fullmatch("W[01]?", word):
                 self._settle(chunk=word[1:])
+            elif re.fullmatch("&?[FBI][01]", word):
+                self._add(kind=word[-2], chunk=int(word[-1]), joined=word.startswith("&"))
             else:
-                kind = word[-2]
-                chunk = int(word[-1])
-                self._add(kind, chunk, joined=word.startswith("&"))
+                raise ValueError(f"words={words!r} has {word!r}; write such words as F0, &B1, W and W0")
 
     def _settle(self, chunk: str) -> None:
         """Append the oldest W that is due; of `chunk`, unless that is empty."""
