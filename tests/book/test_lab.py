@@ -49,7 +49,7 @@ RUN_ALL = """(limit) => Promise.race([
     new Promise((_, fail) => setTimeout(() => fail(new Error("the cells take too long")), limit)),
 ])"""
 DRAWN = """(cell) => JSON.stringify(
-    [...cell.querySelectorAll(".js-plotly-plot")].map((plot) => [plot.data, plot.layout?.annotations])
+    [...cell.querySelectorAll(".js-plotly-plot")].map(({data, layout}) => [data, layout?.annotations, layout?.shapes])
 )"""
 SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 

@@ -1,6 +1,7 @@
 """The figures of data parallelism: the share of a step spent waiting, and the speed-up."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil, log10
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,6 +16,7 @@ SHARES = {
     "with overlap": trace.marker(style.COLOR["communicate"], ""),
 }
 BAR, FRAME = 44, 110  # pixels
+LABELS = 10  # powers of ten that an axis has room for
 
 
 def shares(machines: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
@@ -73,11 +75,16 @@ def drift(
     steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
 ) -> go.Figure:
     """Draw how far replicas or runs are apart: name -> distance after each of `steps`."""
+    seen = [log10(each) for curve in curves.values() for each in curve if each > 0]
+    decades = max(seen, default=0) - min(seen, default=0)
     return _curves(
         curves,
         steps,
         y=style.axis(
-            "distance between the parameters", type="log", exponentformat="power", dtick=1
+            "distance between the parameters",
+            type="log",
+            exponentformat="power",
+            dtick=ceil(decades / LABELS) or 1,
         ),
         alt=alt or "Distance between the parameters against the training step.",
     )

@@ -1,6 +1,7 @@
 """The figures of predictions: rates and errors beside published steps, and what products reach."""
 
 from collections.abc import Mapping, Sequence
+from math import log10
 
 import plotly.graph_objects as go
 
@@ -21,6 +22,7 @@ SYMBOLS = (
     "hexagon",
 )
 NEAR = 0.1  # of a prediction: the band that is drawn
+CORNER = 0.1  # powers of ten that keep the labels of two axes apart where they meet
 
 
 def predicted_and_published(
@@ -197,7 +199,12 @@ def products(
             line(sizes, [100 * share for share in each], name, *look(i))
             for i, (name, each) in enumerate(shares.items())
         ],
-        x=style.axis(title, type="log", tickvals=[n for n in sizes if not n & (n - 1)]),
+        x=style.axis(
+            title,
+            type="log",
+            tickvals=[n for n in sizes if not n & (n - 1)],
+            range=[log10(min(sizes)) - CORNER, log10(max(sizes))],
+        ),
         y=style.axis("share of the peak (%)", rangemode="tozero"),
         alt=alt
         or "The share of its peak that a GPU reaches in products of matrices, against their size.",
