@@ -33,7 +33,7 @@ class Draft:
             elif re.fullmatch("&?[FBI][01]", word):
                 self._add(kind=word[-2], chunk=int(word[-1]), joined=word.startswith("&"))
             else:
-                raise ValueError(f"words={words!r} has {word!r}; write such words as F0, &B1, W and W0")
+                raise ValueError(f"words={words!r} has {word!r}; write words like F0, &B1, W or W0")
 
     def _settle(self, chunk: str) -> None:
         """Append the oldest W that is due; of `chunk`, unless that is empty."""
