@@ -171,16 +171,16 @@ BAD = [  # what is given, and what the one line says
 
 MIXED = {**MIXTRAL, "num_hidden_layers": 4}
 MORE = [
-    (MIXED, "--expert-model-parallel-size 8"),
-    ({**QWEN3_MOE, "num_hidden_layers": 4}, "--moe-router-topk 8"),
-    ({**DEEPSEEK, "num_hidden_layers": 5}, "--moe-layer-freq '([0]*3+[1]*2)'"),
+    (MIXED, 1, "--expert-model-parallel-size 8"),
+    ({**QWEN3_MOE, "num_hidden_layers": 4}, 1, "--moe-router-topk 8"),
+    ({**DEEPSEEK, "num_hidden_layers": 5}, 2, "--moe-layer-freq '([0]*3+[1]*2)'"),
 ]
 
 
-@pytest.mark.parametrize(("config", "option"), MORE, ids=[option for _, option in MORE])
-def test_a_mixture_is_planned_with_its_experts(ask, folder, config, option):
+@pytest.mark.parametrize(("config", "plan", "option"), MORE, ids=[option for *_, option in MORE])
+def test_a_mixture_is_planned_with_its_experts(ask, folder, config, plan, option):
     (folder / "own.json").write_text(json.dumps(config))
-    words = ["--expert", "1,8", "--sequence", "4096", "--zero", "1", "--imbalance", "1.2"]
+    words = ["--expert", "8", "--sequence", "4096", "--zero", "1", "--imbalance", "1.2", "--plan", plan]
     status, out, errors = ask(*COMMAND, *words, config="own.json")
     assert (status, errors) == (0, "")
     assert "times as long as predicted" in out

@@ -150,7 +150,7 @@ def machine_view(
         spec,
         each,
         on,
-        rate=kernels.ORDINARY * kernels.best_flops(on.chip),
+        rate=kernels.ordinary_flops(on.chip),
         expert_rate=expert_rate(spec, on, tokens=tokens, ep=ep),
         overlap=overlap,
         imbalance=factor,

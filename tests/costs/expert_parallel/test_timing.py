@@ -9,7 +9,7 @@ from shardlab.costs.step import kernels
 V3 = mixtures.published("DeepSeek-V3").spec
 H800 = costs.machine("8 x H800")
 TRAINED = costs.exchange(V3, H800, tokens=4096, ep=64, most_nodes=4, dispatch=costs.FP8)
-RATE = kernels.ORDINARY * kernels.best_flops(H800.chip, "fp8")
+RATE = kernels.ordinary_flops(H800.chip, "fp8")
 
 
 def test_rates_of_an_h800_are_those_that_its_users_print():

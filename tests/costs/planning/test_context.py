@@ -34,9 +34,9 @@ def test_gathered_keys_are_said_to_be_waited_for():
     assert "nothing hides the gathering, and the step waits for keys and values 9 % of the time" in words
 
 
-def test_a_short_text_is_not_shared():
+def test_a_short_text_gains_nothing_by_being_shared():
     found = planner.search(question("Llama 3 8B", 1, 8192))
-    assert re.match(r"cp 1: with cp \d a step takes under 1 % longer \(cp \d, ", context.why(found))
+    assert re.match(r"cp 8: without it a step takes under 1 % longer \(dp 8, ", context.why(found))
     assert context.why(planner.search(question("Llama 3 8B", 1, 8192, context=(1,)))) == (
         "cp 1: the question asks for no other degree"
     )

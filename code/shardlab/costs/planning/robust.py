@@ -32,7 +32,7 @@ RATES: dict[str, tuple[float, float]] = {
     "arithmetic": (0.9, 1.1),
 }
 # Predictions closer than this are a tie: the mean error of published steps, in whole percent.
-TIE = 0.05
+TIE = 0.04
 COUNT = 20  # plans that are ranked again
 
 

@@ -3,13 +3,14 @@
 None of them is a step. On the H100, for the constants TILES and START of `kernels`: the table with
 which the XLA compiler estimates products in 16 bits, xla/service/gpu/model/
 matmul_interpolator_data.h in https://github.com/tensorflow/tensorflow/tree/372d578b/third_party/xla.
-On the A100, kept back: layers that the Vidur simulator timed
-(https://github.com/microsoft/vidur/tree/main/data/profiling/compute/a100, medians of `mlp.csv`),
+Kept back, on A100 and H100: layers that the Vidur simulator timed
+(https://github.com/microsoft/vidur/tree/main/data/profiling/compute, medians of `mlp.csv`),
 Llama 2's 70B cut by tp, and its 7B.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from shardlab.arguments import Count, Positive, checked
 
@@ -79,9 +80,10 @@ XLA = {
 376.2 650.0 738.5 758.4 783.3
 """,
 }
-# tokens and tp of the 70B, or 1 of the 7B ("7B"); ms of queries, keys and values; of attention's
-# output; of gate and up; of down
-VIDUR = """
+# chip -> tokens and tp of the 70B, or "7B"; ms of queries, keys and values; of attention's output;
+# of gate and up; of down
+VIDUR = {
+    "A100 SXM 80 GB": """
 4096 1  2.872 2.377 15.94 8.0635
 3840 1  2.918 2.1985 15.2195 7.431
 3584 1  2.679 2.192 14.2005 7.0805
@@ -97,7 +99,19 @@ VIDUR = """
 4096 7B  1.911 0.611 3.3655 1.604
 3840 7B  1.794 0.544 3.176 1.457
 3584 7B  1.6605 0.538 2.957 1.445
-"""
+""",
+    "H100 SXM 80 GB": """
+4096 1  0.9825 0.7885 5.6685 2.647
+3840 1  0.949 0.7645 5.22 2.5955
+3584 1  0.873 0.706 5.019 2.355
+4096 2  0.5635 0.396 2.6725 1.266
+3840 2  0.46 0.369 2.483 1.252
+3584 2  0.477 0.364 2.4215 1.155
+4096 8  0.148 0.092 0.631 0.295
+3840 8  0.147 0.09 0.607 0.267
+3584 8  0.1255 0.085 0.544 0.251
+""",
+}
 
 
 def _xla() -> Iterator[Product]:
@@ -110,9 +124,9 @@ def _xla() -> Iterator[Product]:
                 yield Product(chip=h100, m=m, k=k, n=n, seconds=seconds)
 
 
-def _vidur() -> Iterator[Product]:
-    a100 = chip("A100 SXM 80 GB")
-    for line in VIDUR.strip().split("\n"):
+def _vidur(name: str) -> Iterator[Product]:
+    on = chip(name)
+    for line in VIDUR[name].strip().split("\n"):
         tokens, cut, *times = line.split()
         tp = 1 if cut == "7B" else int(cut)
         width, keys, ffn = (4096, 4096, 11_008) if cut == "7B" else (8192, 1024, 28_672)
@@ -123,8 +137,20 @@ def _vidur() -> Iterator[Product]:
             (ffn // tp, width),
         )
         for (k, n), time in zip(shapes, times, strict=True):
-            yield Product(chip=a100, m=int(tokens), k=k, n=n, seconds=float(time) / 1000)
+            yield Product(chip=on, m=int(tokens), k=k, n=n, seconds=float(time) / 1000)
 
 
 ON_H100 = tuple(_xla())
-ON_A100 = tuple(_vidur())
+KEPT_ON_A100, KEPT_ON_H100 = (tuple(_vidur(name)) for name in VIDUR)
+
+
+@checked
+def spread(products: Sequence[Product]) -> float:
+    """Average the errors that remain when one factor for all products is taken out, as a share.
+
+    Products that a benchmark times by themselves are faster than those within a step
+    (`kernels.ORDINARY`), all by about the same factor.
+    """
+    ratios = [1 + each.error for each in products]
+    mean = fmean(ratios)
+    return fmean(abs(ratio / mean - 1) for ratio in ratios)

@@ -1,0 +1,60 @@
+"""Trains a small model on the text of this book, cut as you ask; started again, it goes on where it was killed.
+
+    python train.py --tp 2 --pp 2                                        # four gloo ranks on this machine
+    torchrun --nproc-per-node 8 train.py --dp 2 --tp 2 --pp 2 --zero 1   # eight GPUs; without any, eight gloo ranks
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train.py --dp 2 --tp 8
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from shardlab import schedules
+from shardlab.layout import Layout
+from shardlab.ranks import checkpoint, launch, text, transformer
+from shardlab.ranks.data_parallel import sampler
+from shardlab.ranks.mesh import Mesh
+from shardlab.ranks.train import Trainer
+from shardlab.spec import TransformerSpec
+
+SPEC = TransformerSpec(vocab_size=text.VOCAB_SIZE, context_length=64, hidden_size=64, num_layers=4, num_heads=8)
+BATCH, MICROBATCHES, SAVE_EVERY = 16, 2, 10  # samples of all replicas; of each replica; steps
+
+
+def train(group, layout, schedule, book, folder, num_steps):
+    mesh = Mesh(layout, group)
+    torch.manual_seed(0)  # every rank builds the same model, and keeps its part
+    plan = schedules.make(schedule, layout.pp, MICROBATCHES)
+    model = transformer.Transformer(SPEC)
+    trainer = Trainer(model, mesh, plan, torch.optim.AdamW, max_norm=1.0)
+    path, losses = checkpoint.latest(folder, group), []
+    step = 0 if path is None else trainer.load(path)["step"]
+    tokens, length = text.read(book), SPEC.context_length
+    batches = sampler.epoch(text.num_samples(tokens, length), BATCH, mesh.dp.rank(), mesh.dp.size())
+    while step < num_steps:
+        indices, weight = batches[step % len(batches)]
+        batch = text.batch(tokens, indices, length)
+        losses.append(trainer.step(*batch, weight).item())
+        step += 1
+        if group.rank() == 0:
+            print(f"step {step}: {losses[-1]:.4f} nats a token", flush=True)
+        if step % SAVE_EVERY == 0 or step == num_steps:
+            trainer.save(folder, step)
+    return losses
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for axis in ("dp", "tp", "pp"):
+        parser.add_argument(f"--{axis}", type=int, default=1)
+    parser.add_argument("--zero", type=int, default=0)
+    parser.add_argument("--sequence-parallel", action="store_true")
+    parser.add_argument("--schedule", default="1F1B", help=", ".join(schedules.SCHEDULES))
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="seen by all ranks")
+    parser.add_argument("--book", type=Path, default=Path(__file__).resolve().parent, help="a folder of .md files")
+    asked = parser.parse_args()
+    degrees = {name: getattr(asked, name) for name in ("dp", "tp", "pp", "zero", "sequence_parallel")}
+    layout = Layout(**degrees)
+    launch.run(train, layout, asked.schedule, asked.book, asked.folder, asked.steps, world_size=layout.ranks)

@@ -1,0 +1,1 @@
+"""How large models are trained on many GPUs: reference implementations, with their costs."""

@@ -1,0 +1,52 @@
+"""Collectives, predicted: messages, bytes and seconds of every algorithm.
+
+Read `algorithms` first, the closed forms, then `bandwidth`, what benchmarks print. `exchanges`
+counts the messages of any plan instead, `bounds` computes what no algorithm can beat, `library`
+which algorithm and protocol NCCL takes, and `fabric` what the switches behind the cards leave of
+their rate.
+"""
+
+from .algorithms import (
+    ALL_REDUCES,
+    Cost,
+    all_gather,
+    all_reduce_seconds,
+    all_to_all,
+    barrier,
+    binomial_all_reduce,
+    broadcast,
+    halving_doubling_all_reduce,
+    hierarchical_all_reduce,
+    parameter_server,
+    recursive_doubling_all_reduce,
+    reduce,
+    reduce_scatter,
+    ring_all_reduce,
+    scatter_all_gather_broadcast,
+    tree_all_reduce,
+)
+from .bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth, ring_through_servers
+
+__all__ = [
+    "ALL_REDUCES",
+    "BUS_FACTORS",
+    "Cost",
+    "algorithm_bandwidth",
+    "all_gather",
+    "all_reduce_seconds",
+    "all_to_all",
+    "barrier",
+    "binomial_all_reduce",
+    "broadcast",
+    "bus_bandwidth",
+    "halving_doubling_all_reduce",
+    "hierarchical_all_reduce",
+    "parameter_server",
+    "recursive_doubling_all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "ring_all_reduce",
+    "ring_through_servers",
+    "scatter_all_gather_broadcast",
+    "tree_all_reduce",
+]

@@ -1,0 +1,231 @@
+"""What collectives cost: steps, bytes and seconds of each algorithm in the alpha-beta model.
+
+A message of n bytes takes alpha + n/beta seconds: a latency and a bandwidth (Hockney 1994).
+Sources: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521; Patarasuk and Yuan 2009,
+doi:10.1016/j.jpdc.2008.09.002, who prove that, where only ranks add, the busiest rank of no
+algorithm sends less than that of the ring. A switch that adds (NVLink SHARP) can send less; see
+`traces.traffic.switch`. The time of additions is left out: memory is faster than links.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil, log2
+
+from shardlab.arguments import Count, checked
+
+from ..facts.hardware import Link
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Cost:
+    """The cost of one collective. Bytes are of one direction."""
+
+    steps: int  # messages that must follow one another
+    serial: float  # bytes that must follow one another
+    sent: float  # bytes leaving the rank that sends most
+    received: float  # bytes entering the rank that receives most
+
+    def __add__(self, after: "Cost") -> "Cost":
+        """Run one after the other, where the same rank is the busiest in both."""
+        return Cost(
+            steps=self.steps + after.steps,
+            serial=self.serial + after.serial,
+            sent=self.sent + after.sent,
+            received=self.received + after.received,
+        )
+
+    @property
+    def busiest_link(self) -> float:
+        """Bytes through the busiest link, in its busier direction.
+
+        Every rank has one link to a switch.
+        """
+        return max(self.sent, self.received)
+
+    def seconds(self, link: Link) -> float:
+        """Return the time when every rank has `link` to itself: steps * alpha + serial / beta."""
+        return self.steps * link.latency + self.serial / link.bandwidth
+
+
+# ---- all-reduce ----------------------------------------------------------------------------------
+
+
+@checked
+def parameter_server(nbytes: float, ranks: Count) -> Cost:
+    """All-reduce naively: one rank receives every buffer and sends the result back to each rank.
+
+    Everything crosses that rank's link, so the time grows with n (Li et al. 2014, OSDI, spread the
+    server over many machines for this reason). A separate server would carry n instead of n-1
+    buffers each way.
+    """
+    others = ranks - 1
+    one_way = others * nbytes
+    return Cost(steps=2 * others, serial=2 * one_way, sent=one_way, received=one_way)
+
+
+@checked
+def binomial_all_reduce(nbytes: float, ranks: Count) -> Cost:
+    """All-reduce up a binomial tree and down: the whole buffer at each of 2 ceil(log2(n)) steps."""
+    steps = _log(ranks)
+    one_way = steps * nbytes
+    return Cost(steps=2 * steps, serial=2 * one_way, sent=one_way, received=one_way)
+
+
+@checked
+def ring_all_reduce(nbytes: float, ranks: Count) -> Cost:
+    """All-reduce by reduce-scatter and all-gather on a ring: a rank sends 2(n-1)/n of the
+    buffer.
+    """
+    return reduce_scatter(nbytes, ranks) + all_gather(nbytes, ranks)
+
+
+@checked
+def recursive_doubling_all_reduce(nbytes: float, ranks: Count) -> Cost:
+    """All-reduce by swapping the whole buffer with partners at distance 1, 2, 4, ...
+
+    If n is not a power of two, two more steps are needed.
+    """
+    swaps, folded = _core(ranks)
+    steps = swaps + 2 * folded
+    one_way = (swaps + folded) * nbytes
+    return Cost(steps=steps, serial=steps * nbytes, sent=one_way, received=one_way)
+
+
+@checked
+def halving_doubling_all_reduce(nbytes: float, ranks: Count) -> Cost:
+    """All-reduce as Rabenseifner does: swap halves of halves, then go the way back.
+
+    If n is not a power of two, the buffer travels twice more.
+    """
+    swaps, folded = _core(ranks)
+    share = 2 * (1 - 2**-swaps) * nbytes
+    one_way = share + folded * nbytes
+    serial = share + 2 * folded * nbytes
+    return Cost(steps=2 * (swaps + folded), serial=serial, sent=one_way, received=one_way)
+
+
+@checked
+def hierarchical_all_reduce(nbytes: float, ranks: Count, size: Count) -> tuple[Cost, Cost]:
+    """All-reduce inside groups of `size` neighbours, and across them: rings on both levels.
+
+    Return one cost for each level, because their links differ. Errors: ValueError for groups that
+    do not fit.
+    """
+    if ranks % size:
+        raise ValueError(
+            f"{ranks} ranks do not split into groups of {size}; use a divisor of {ranks}"
+        )
+    inside = reduce_scatter(nbytes, size) + all_gather(nbytes, size)
+    return inside, ring_all_reduce(nbytes / size, ranks // size)
+
+
+@checked
+def tree_all_reduce(nbytes: float, ranks: Count) -> Cost:
+    """All-reduce as NCCL's trees do: sums go up a binary tree, the result comes down.
+
+    Two trees carry half of the buffer each, in small pieces. An inner rank of one tree is a leaf of
+    the other: it sends one half up, two halves down, and one up as a leaf. Pieces are assumed to be
+    so small that filling the pipeline costs only the steps. Sanders, Speck and Träff 2009,
+    doi:10.1016/j.parco.2009.09.001; in NCCL since 2.4,
+    https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/
+    """
+    carried = 2 * nbytes if ranks > 1 else 0.0
+    return Cost(steps=2 * ceil(log2(ranks)), serial=carried, sent=carried, received=carried)
+
+
+ALL_REDUCES: dict[str, Callable[[float, int], Cost]] = {
+    "naive": parameter_server,
+    "binomial tree": binomial_all_reduce,
+    "ring": ring_all_reduce,
+    "recursive doubling": recursive_doubling_all_reduce,
+    "halving-doubling": halving_doubling_all_reduce,
+}
+
+
+@checked
+def all_reduce_seconds(nbytes: float, ranks: Count, link: Link) -> float:
+    """Time the faster of ring and tree, as NCCL chooses.
+
+    The ring is faster for long messages, the tree for many ranks.
+    """
+    ring = ring_all_reduce(nbytes, ranks)
+    tree = tree_all_reduce(nbytes, ranks)
+    slowest = replace(link, latency=link.slowest_hop)
+    return min(ring.seconds(link), tree.seconds(slowest))
+
+
+# ---- other collectives ---------------------------------------------------------------------------
+
+
+@checked
+def reduce_scatter(nbytes: float, ranks: Count) -> Cost:
+    """Reduce-scatter on a ring; nbytes is the whole buffer, of which each rank keeps 1/n."""
+    return _ring(nbytes, ranks)
+
+
+@checked
+def all_gather(nbytes: float, ranks: Count) -> Cost:
+    """All-gather on a ring; nbytes is the whole buffer, to which each rank contributes 1/n."""
+    return _ring(nbytes, ranks)
+
+
+@checked
+def all_to_all(nbytes: float, ranks: Count) -> Cost:
+    """Exchange pairwise.
+
+    nbytes: a rank's whole buffer, of which it sends 1/n to every other rank.
+    """
+    return _ring(nbytes, ranks)
+
+
+@checked
+def broadcast(nbytes: float, ranks: Count) -> Cost:
+    """Broadcast down a binomial tree: the number of ranks with the buffer doubles at each step."""
+    steps = _log(ranks)
+    serial = steps * nbytes
+    return Cost(steps=steps, serial=serial, sent=serial, received=nbytes if ranks > 1 else 0.0)
+
+
+@checked
+def reduce(nbytes: float, ranks: Count) -> Cost:
+    """Reduce up the same tree: the root receives the most."""
+    steps = _log(ranks)
+    serial = steps * nbytes
+    return Cost(steps=steps, serial=serial, sent=nbytes if ranks > 1 else 0.0, received=serial)
+
+
+@checked
+def scatter_all_gather_broadcast(nbytes: float, ranks: Count) -> Cost:
+    """Broadcast long messages: the root scatters 1/n to each rank, then a ring gathers."""
+    pieces = (min(2**k, ranks - 2**k) for k in range(_log(ranks)))  # of each step down the tree
+    dealt = max(pieces, default=0) / ranks * nbytes
+    part = nbytes * (ranks - 1) / ranks
+    scatter = Cost(steps=_log(ranks), serial=part, sent=part, received=dealt)
+    return scatter + all_gather(nbytes, ranks)
+
+
+@checked
+def barrier(ranks: Count) -> Cost:
+    """Synchronize by dissemination.
+
+    A message has one byte, because some networks send no empty one.
+    """
+    steps = _log(ranks)
+    return Cost(steps=steps, serial=steps, sent=steps, received=steps)
+
+
+def _ring(nbytes: float, ranks: int) -> Cost:
+    part = nbytes * (ranks - 1) / ranks
+    return Cost(steps=ranks - 1, serial=part, sent=part, received=part)
+
+
+def _log(ranks: int) -> int:
+    """Return ceil(log2(ranks)), exactly."""
+    return (ranks - 1).bit_length()
+
+
+def _core(ranks: int) -> tuple[int, int]:
+    """Return log2 of the largest power of two up to `ranks`, and whether ranks are left over."""
+    swaps = ranks.bit_length() - 1
+    return swaps, int(ranks > 2**swaps)

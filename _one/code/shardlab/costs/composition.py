@@ -1,0 +1,191 @@
+"""The bytes that ranks send along each axis of a layout in one step, and those that leave a node.
+
+All methods together, as `ranks.train` composes them; Narayanan et al. 2021, section 3
+(https://arxiv.org/abs/2104.04473).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+
+from shardlab import cuts, trace
+from shardlab.arguments import Count, checked, within
+from shardlab.layout import AXES_3D, Layout, coordinates, groups, stages
+from shardlab.trace import Event
+
+from . import zero
+from .training import Training
+
+ALL, NUMBER = "all", 8  # the group of all ranks; bytes of loss and norm (float64)
+PER_TOKEN = 3  # numbers that a cut vocabulary sends: maximum, sum, the target's logit
+Sent = dict[str, dict[str, float]]
+
+
+@checked
+def sent(training: Training, stage: int = 0) -> Sent:
+    """Count the bytes that a rank of `stage` sends in one step, as axis -> purpose -> bytes.
+
+    Collectives go around rings; a rank receives as many bytes as it sends. For trainings with
+    recomputation="none". "all" holds the loss and the gradients' norm, which every rank receives.
+    """
+    layout = training.layout
+    within("stage", stage, layout.pp)
+    share = (layout.ranks - 1) / layout.ranks
+    return {
+        "tp": _tensor(training, stage),
+        "dp": _data(training, stage),
+        "pp": _pipeline(training, stage),
+        ALL: {"loss and norm": 2 * 2 * share * NUMBER},
+    }
+
+
+@checked
+def by_axis(
+    events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES_3D
+) -> dict[str, float]:
+    """Count the same from a run, as axis -> bytes that one rank's ledger puts on the wire.
+
+    A message belongs to the axis whose group contains all its ranks, and to "all" where no axis
+    does. Where one group of an axis contains every rank, messages to all ranks belong to that axis.
+    """
+    found = dict.fromkeys((*AXES_3D, ALL), 0.0)
+    every = [(axis, set(group)) for axis, each in groups(layout, order).items() for group in each]
+    for event in trace.communication(events):
+        axis = next((axis for axis, group in every if set(event.group) <= group), ALL)
+        found[axis] += trace.wire_bytes(event)
+    return found
+
+
+@checked
+def leaving(
+    training: Training, per_node: Count, order: Sequence[str] = AXES_3D
+) -> dict[str, float]:
+    """Count the bytes of one step that leave the node that sends the most, as axis -> bytes.
+
+    Ranks fill the nodes in order, `per_node` in each. Rings pass through the ranks of a group in
+    order, and stages send to their neighbours.
+    """
+    layout = training.layout
+    every = [sent(training, stage) for stage in range(layout.pp)]
+    nodes: dict[int, dict[str, float]] = {}
+    for axis, each in groups(layout, order).items():
+        for group in each:
+            for rank, nbytes in _edges(training, axis, group, per_node, every, order):
+                node = nodes.setdefault(rank // per_node, dict.fromkeys(AXES_3D, 0.0))
+                node[axis] += nbytes
+    nothing = dict.fromkeys(AXES_3D, 0.0)
+    return max(nodes.values(), key=lambda sums: sum(sums.values()), default=nothing)
+
+
+def _edges(
+    training: Training,
+    axis: str,
+    group: Sequence[int],
+    per_node: int,
+    every: Sequence[Sent],
+    order: Sequence[str],
+) -> Iterable[tuple[int, float]]:
+    """List (rank, bytes) of every message, or ring neighbour, of a group that crosses nodes."""
+    size = len(group)
+    message = training.num_microbatches * training.chunks * _message(training)
+    if axis == "pp":
+        pairs = [(a, b, message) for a, b in pairwise(group)]
+        tied = every[0]["pp"]["tied embeddings"]
+        wrapped = message * (training.chunks - 1) / training.chunks
+        pairs += [(group[0], group[-1], tied), (group[-1], group[0], wrapped)]
+        pairs = [pair for a, b, nbytes in pairs for pair in ((a, b, nbytes), (b, a, nbytes))]
+    else:
+        stage = coordinates(group[0], training.layout, order)["pp"]
+        ring = sum(every[stage][axis].values())
+        pairs = [(a, group[(i + 1) % size], ring) for i, a in enumerate(group)]
+    return [(a, nbytes) for a, b, nbytes in pairs if a // per_node != b // per_node]
+
+
+def _data(training: Training, stage: int) -> dict[str, float]:
+    """Count the bytes of data parallelism as `zero` does, for ends that are units of their own.
+
+    Embedding and head are gathered separately, so that stage 3 gathers them again in backward.
+    """
+    layout = training.layout
+    parts = zero.sent_bytes(training, stage, hold=_holds(training, stage))
+    ends = (stage == 0) + (stage == layout.pp - 1)
+    if training.spec.tied and layout.pp == 1:
+        ends = 0
+    if "gather in backward" in parts:
+        whole = training.num_microbatches * training.recipe.parameters * ends * _table(training)
+        parts["gather in backward"] += whole * (layout.replicas - 1) / layout.replicas
+    return parts
+
+
+def _table(training: Training) -> int:
+    """Count the numbers of the embedding's table on one rank; the head has as many."""
+    ends = cuts.ends(training.spec, training.layout.tp)
+    return prod(ends["embedding.tokens.weight"].local_shape)
+
+
+def _holds(training: Training, stage: int) -> bool:
+    """Tell whether gradients stay whole until the step: with tied ends, or with chunks."""
+    layout = training.layout
+    tied = training.spec.tied and layout.pp > 1 and stage in (0, layout.pp - 1)
+    return tied or training.chunks > 1
+
+
+def _message(training: Training) -> float:
+    """Count the bytes of a message between stages: a microbatch's activations, or a slice of
+    them.
+    """
+    layout = training.layout
+    whole = training.tokens * training.spec.hidden_size * training.recipe.element
+    return whole / (layout.tp if layout.sequence_parallel else 1)
+
+
+def _pipeline(training: Training, stage: int) -> dict[str, float]:
+    layout = training.layout
+    m = training.num_microbatches
+    chunks = training.chunks
+    first = stage == 0
+    last = stage == layout.pp - 1
+    tied = training.spec.tied and layout.pp > 1 and (first or last)
+    return {
+        "activations": m * (chunks - last) * _message(training),
+        "their gradients": m * (chunks - first) * _message(training),
+        "tied embeddings": tied * float(training.recipe.gradients * _table(training)),
+    }
+
+
+def _tensor(training: Training, stage: int) -> dict[str, float]:
+    """Count all-reduces of activations, or their halves: 2 (t - 1)/t times the activations'
+    bytes.
+    """
+    spec = training.spec
+    layout = training.layout
+    m = training.num_microbatches
+    count = len(stages(spec.num_layers, layout.pp)[stage])
+    share = 2 * (layout.tp - 1) / layout.tp
+    first = stage == 0
+    last = stage == layout.pp - 1
+    numbers = training.tokens * training.recipe.element
+    once = m * share * numbers * spec.hidden_size
+    held = {
+        name: cut
+        for name, cut in cuts.ends(spec, layout.tp).items()
+        if (first if "embedding" in name else last)
+    }
+    block = _copies(training, cuts.block(spec, layout.tp))
+    return {
+        "layers": 4 * count * once,
+        "embedding and head": (first + last) * once,
+        "loss": last * m * share * PER_TOKEN * numbers,
+        "gradients of copies": m * (count * block + _copies(training, held)),
+    }
+
+
+def _copies(training: Training, held: Mapping[str, cuts.Cut]) -> float:
+    """Count the bytes that one backward sends for parameters that several ranks hold."""
+    layout = training.layout
+    total = 0.0
+    for cut in held.values():
+        ranks = layout.tp * layout.sequence_parallel if cut.dim is None else cut.holders
+        if ranks > 1:
+            total += 2 * (ranks - 1) / ranks * training.recipe.gradients * prod(cut.local_shape)
+    return total

@@ -1,0 +1,1 @@
+"""Compute, predicted. Read `flops` first, then `roofline`, `time_to_train` and `scaling_laws`."""

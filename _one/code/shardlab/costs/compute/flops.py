@@ -1,0 +1,184 @@
+"""FLOPs of one training step, part by part: the matrix products, all but a few percent of the work.
+
+A product of [m, k] and [k, n] takes 2*m*k*n FLOPs, a multiplication and an addition each. The
+backward pass takes twice the forward's: one product for the gradient of the input, one for that of
+the weight. Source: Narayanan et al. 2021, appendix (https://arxiv.org/abs/2104.04473). As there,
+norms, activations, softmax and the optimizer are left out.
+
+"Model FLOPs" count nothing twice. "Hardware FLOPs" add what is recomputed to save memory (Chowdhery
+et al. 2022, section 4.1, https://arxiv.org/abs/2204.02311).
+"""
+
+from shardlab.arguments import Count, checked
+from shardlab.spec import TransformerSpec
+
+from ..facts import models
+
+ATTENTIONS = ("full", "causal")
+RECOMPUTATIONS = {
+    "none": "every activation is kept",
+    "selective": "attention's scores are recomputed",
+    "full": "every layer's forward is recomputed",
+}
+
+
+@checked
+def forward(
+    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
+) -> dict[str, int]:
+    """Count the FLOPs of the forward pass of `batch` sequences of `sequence` tokens.
+
+    attention: "full" counts every pair of tokens, as papers on utilisation do
+    (Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311); "causal"
+    counts the pairs that a causal mask leaves, about half.
+
+    Errors: ValueError for no tokens, more than the context, or an unknown attention.
+    """
+    if attention not in ATTENTIONS:
+        known = ", ".join(ATTENTIONS)
+        raise ValueError(f"unknown attention {attention!r}; known: {known}")
+    tokens = spec.tokens(batch, sequence)
+    h = spec.hidden_size
+    pairs = sequence * sequence
+    if attention == "causal":
+        pairs = sequence * (sequence + 1) // 2
+    experts = spec.experts
+    matrices = 2 if spec.style == "gpt2" and not experts else 3  # SwiGLU has a gate
+    width = spec.ffn
+    routed = 0  # numbers of the router
+    if experts:
+        width = experts.per_token * experts.expert_size + experts.shared_size
+        routed = experts.num_experts
+    projections = 2 * tokens * models.attention_matrices(spec)
+    blocks = (spec.num_layers - spec.num_dense) * (matrices * width + routed)
+    blocks += spec.num_dense * (2 if spec.style == "gpt2" else 3) * spec.ffn
+    scores = 2 * batch * pairs * 2 * spec.attention_size  # queries by keys, then scores by values
+    return {
+        "projections": spec.num_layers * projections,
+        "scores": spec.num_layers * scores,
+        "feed-forward": 2 * tokens * h * blocks,
+        "head": 2 * tokens * h * spec.vocab_size,
+    }
+
+
+@checked
+def backward(
+    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
+) -> dict[str, int]:
+    """Count the FLOPs of the backward pass: twice the forward's, part by part."""
+    counts = forward(spec, batch=batch, sequence=sequence, attention=attention)
+    return {part: 2 * count for part, count in counts.items()}
+
+
+@checked
+def recomputed(
+    spec: TransformerSpec,
+    *,
+    batch: Count,
+    sequence: Count,
+    attention: str = "full",
+    recomputation: str = "full",
+) -> dict[str, int]:
+    """Count the FLOPs of the forward that backward runs again, by part; see RECOMPUTATIONS.
+
+    The head is never recomputed: its input is the last activation to be kept and the first to be
+    used (Narayanan et al. 2021, equation 3, counts it once). For "selective", Korthikanti et al.
+    2022 (equation 8) print three times as much: see `korthikanti_hardware_flops`. Errors:
+    ValueError for an unknown recomputation.
+    """
+    if recomputation not in RECOMPUTATIONS:
+        raise ValueError(
+            f"unknown recomputation {recomputation!r}; known: {', '.join(RECOMPUTATIONS)}"
+        )
+    parts = {
+        "none": (),
+        "selective": ("scores",),
+        "full": ("projections", "scores", "feed-forward"),
+    }[recomputation]
+    counts = forward(spec, batch=batch, sequence=sequence, attention=attention)
+    return {part: count for part, count in counts.items() if part in parts}
+
+
+@checked
+def training_step(
+    spec: TransformerSpec,
+    *,
+    batch: Count,
+    sequence: Count,
+    attention: str = "full",
+    recomputation: str = "none",
+) -> dict[str, dict[str, int]]:
+    """Count the FLOPs of forward, backward and recomputation, each by part."""
+    return {
+        "forward": forward(spec, batch=batch, sequence=sequence, attention=attention),
+        "backward": backward(spec, batch=batch, sequence=sequence, attention=attention),
+        "recomputed": recomputed(
+            spec, batch=batch, sequence=sequence, attention=attention, recomputation=recomputation
+        ),
+    }
+
+
+@checked
+def model_flops(
+    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
+) -> int:
+    """Count the model FLOPs of one step: three times the forward's."""
+    return 3 * sum(forward(spec, batch=batch, sequence=sequence, attention=attention).values())
+
+
+@checked
+def hardware_flops(
+    spec: TransformerSpec,
+    *,
+    batch: Count,
+    sequence: Count,
+    attention: str = "full",
+    recomputation: str = "full",
+) -> int:
+    """Count the FLOPs of one step, recomputation included."""
+    parts = training_step(
+        spec, batch=batch, sequence=sequence, attention=attention, recomputation=recomputation
+    )
+    return sum(sum(part.values()) for part in parts.values())
+
+
+@checked
+def korthikanti_hardware_flops(spec: TransformerSpec, *, batch: Count, sequence: Count) -> int:
+    """Count hardware FLOPs with selective recomputation as in Korthikanti et al. 2022, equation 8.
+
+    To the s/6h of the model FLOPs the paper adds s/6h: all score products of a step once more,
+    forward and backward. The method recomputes their forward only, a third of that (s/18h). The
+    paper's Table 5 follows the equation (https://arxiv.org/abs/2205.05198).
+    """
+    parts = training_step(spec, batch=batch, sequence=sequence)
+    scores = parts["forward"]["scores"] + parts["backward"]["scores"]
+    return model_flops(spec, batch=batch, sequence=sequence) + scores
+
+
+@checked
+def six_n_d(num_parameters: float, tokens: float) -> float:
+    """Apply the rule of thumb: 6 FLOPs for each parameter and token.
+
+    It leaves out the scores, too little for long sequences, and counts an embedding that is only
+    looked up, too much where the head is not tied. Source: Kaplan et al. 2020,
+    https://arxiv.org/abs/2001.08361
+    """
+    return 6 * num_parameters * tokens
+
+
+@checked
+def six_n_d_error(spec: TransformerSpec, *, sequence: Count, attention: str = "full") -> float:
+    """Return the rule of thumb's error as a share of the exact count: -0.03 is 3 % too little."""
+    exact = model_flops(spec, batch=1, sequence=sequence, attention=attention)
+    return six_n_d(models.num_parameters(spec), sequence) / exact - 1
+
+
+@checked
+def palm_per_token(
+    num_parameters: float, *, num_layers: int = 0, attention_size: int = 0, sequence: int = 0
+) -> float:
+    """Count the model FLOPs of one token by PaLM's formula, 6N + 12 L H Q T; without the sizes, 6N.
+
+    attention_size: heads times numbers per head (H Q). Source: Chowdhery et al. 2022, appendix B.
+    """
+    return 6 * num_parameters + 12 * num_layers * attention_size * sequence

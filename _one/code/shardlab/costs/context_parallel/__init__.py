@@ -1,0 +1,42 @@
+"""Context parallelism, predicted: one layer's attention over sequences that ranks share.
+
+Read `ways` first: bytes, messages, memory and balance of each way to let every query see every key.
+`waiting` prices a way for the planner: what a rank waits for, and what it holds for a moment.
+"""
+
+from .waiting import PROGRAMS, at_work, exposed_seconds, hidden_from, hops, of
+from .ways import (
+    WAYS,
+    Attention,
+    attention,
+    balance,
+    flops,
+    held,
+    hiding_tokens,
+    messages,
+    pairs,
+    resident,
+    sent_bytes,
+    turns,
+)
+
+__all__ = [
+    "PROGRAMS",
+    "WAYS",
+    "Attention",
+    "at_work",
+    "attention",
+    "balance",
+    "exposed_seconds",
+    "flops",
+    "held",
+    "hidden_from",
+    "hiding_tokens",
+    "hops",
+    "messages",
+    "of",
+    "pairs",
+    "resident",
+    "sent_bytes",
+    "turns",
+]

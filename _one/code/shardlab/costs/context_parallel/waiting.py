@@ -1,0 +1,105 @@
+"""What context parallelism adds to a training step: seconds that a rank waits, bytes that it holds.
+
+Two ways that programs use beside tensor and pipeline parallelism, both with a zig-zag placement:
+
+    ring      NeMo and Megatron-LM: a block travels while attention uses the one before it
+    gathered  Llama 3 (https://arxiv.org/abs/2407.21783), section 3.3.2: nothing hides the
+              all-gather. Backward gathers once more, so that no layer keeps other ranks' keys, as
+              AttnFuncWithCPAndKVAllGather of https://github.com/NVIDIA/TransformerEngine does
+"""
+
+from collections.abc import Iterator
+
+from shardlab.arguments import Positive, checked
+from shardlab.layout import listed
+
+from ..facts.hardware import Link
+from ..training import Training
+from .ways import Attention, attention, hiding_tokens, resident, sent_bytes
+
+PROGRAMS = ("ring", "gathered")  # of WAYS, those that a step can be predicted for
+
+
+@checked
+def exposed_seconds(
+    a: Attention, way: str, link: Link, *, forward: float, backward: float, again: bool = False
+) -> float:
+    """Time one layer's waiting for keys and values of other ranks, and for their gradients.
+
+    forward, backward: seconds of the rank's attention, of which each turn of a ring takes an equal
+    part. again: whether backward first computes forward a second time.
+    """
+    _known(way)
+    if a.ranks == 1:
+        return 0.0
+    forwards = 2 if again else 1
+    if way == "gathered":
+        sent = sent_bytes(a, way)
+        num_messages = forwards + 2  # backward gathers, and scatters gradients
+        nbytes = (forwards + 1) * sent["forward"] + sent["backward"]
+        return num_messages * (a.ranks - 1) * link.latency + nbytes / link.bandwidth
+    once = _in_a_round(a, link, forward, backward=False)
+    return forwards * once + _in_a_round(a, link, backward, backward=True)
+
+
+def _in_a_round(a: Attention, link: Link, computing: float, *, backward: bool) -> float:
+    waited = 0.0
+    for nbytes, hides in hops(a, backward=backward):
+        seconds = link.latency + nbytes / link.bandwidth if nbytes else 0.0
+        waited += max(0.0, seconds - hides * computing / a.ranks)
+    return waited
+
+
+@checked
+def hops(a: Attention, *, backward: bool) -> Iterator[tuple[float, bool]]:
+    """Yield what a rank sends in each turn of a ring: bytes, and whether attention hides them.
+
+    A block travels beside every turn but the last. In backward the gradient of the block of turn t
+    is ready after it and travels beside turn t + 1; the last one has only its hop home, alone. The
+    gradient of the rank's own block stays.
+    """
+    keys = 2 * a.block
+    for turn in range(a.ranks):
+        travels = int(turn < a.ranks - 1) + int(backward and turn > 1)
+        yield travels * keys, True
+    if backward and a.ranks > 1:
+        yield keys, False
+
+
+@checked
+def hidden_from(training: Training, link: Link, *, rate: Positive) -> float:
+    """Return the fewest tokens per rank from which the hops of forward are hidden.
+
+    rate: FLOP/s of attention. See `hiding_tokens`.
+    """
+    a = of(training)
+    return hiding_tokens(a, rate=rate, bandwidth=link.bandwidth, causal=True)
+
+
+@checked
+def at_work(training: Training, way: str) -> float:
+    """Count the bytes of other ranks' keys and values on a rank while one layer computes."""
+    _known(way)
+    if training.layout.cp == 1:
+        return 0.0
+    a = of(training)
+    return resident(a, way) - 2 * a.block
+
+
+@checked
+def of(training: Training) -> Attention:
+    """Take the sizes of one layer's attention from a training."""
+    layout = training.layout
+    return attention(
+        training.spec,
+        length=training.tokens_per_sequence,
+        ranks=layout.cp,
+        tp=layout.tp,
+        batch=training.microbatch,
+        element=training.recipe.element,
+    )
+
+
+def _known(way: str) -> None:
+    if way not in PROGRAMS:
+        raise ValueError(f"no step is predicted for the way {way!r}; use {listed(PROGRAMS)}")

@@ -1,0 +1,98 @@
+"""Machines by name: networks that grow with the number of GPUs, and examples to try."""
+
+from functools import cache
+from math import ceil
+
+from shardlab.arguments import Count, checked
+
+from ..facts import hardware, models, nodes
+from ..facts.hardware import Chip, Link
+from ..facts.network import Cluster
+from ..traces import traffic
+from .run import DataParallelRun
+
+NETWORKS: dict[str, str] = {  # description -> the server, in `nodes`
+    "NVLink, 8 InfiniBand cards": "DGX H100",
+    "PCIe, 1 InfiniBand card": "PCIe box, InfiniBand NDR",
+    "PCIe, 100 GbE": "PCIe box, 100 GbE",
+    "PCIe, 25 GbE": "PCIe box, 25 GbE",
+    "PCIe, 10 GbE": "PCIe box, 10 GbE",
+}
+_SXM = "H100 SXM 80 GB"  # a module with NVLink
+_PCIE = "H100 PCIe 80 GB"  # a card, with a slower chip
+
+
+@checked
+def cluster(name: str, ranks: Count) -> Cluster:
+    """Build the cluster that `ranks` GPUs fill.
+
+    Errors: ValueError that lists the known networks.
+    """
+    if name not in NETWORKS:
+        raise ValueError(f"no network is named {name!r}; known: {', '.join(NETWORKS)}")
+    node = nodes.node(NETWORKS[name])
+    return Cluster(node=node, num_nodes=ceil(ranks / node.gpus))
+
+
+@checked
+def chip(name: str) -> Chip:
+    """Return the GPU in the servers of that network."""
+    return cluster(name, 1).node.chip
+
+
+@checked
+@cache  # rings through hundreds of GPUs take a while to lay, and explorers ask for them repeatedly
+def network(name: str, ranks: Count) -> Link:
+    """Return the link of a ring of `ranks` GPUs.
+
+    Inside one server it is the GPU's own link, otherwise that of rings through all servers.
+    """
+    servers = cluster(name, ranks)
+    if servers.num_nodes == 1:
+        (_, own), *_ = servers.node.route("GPU 0", "GPU 1")
+        return own.link
+    return traffic.as_link(servers, range(ranks))
+
+
+def examples() -> dict[str, DataParallelRun]:
+    """Run the same model and tokens per rank on machines from fast to slow communication.
+
+    The first hardly notices the all-reduce, the last mostly waits for it. PCIe and NVLink join the
+    GPUs of one machine; InfiniBand joins servers of 8; on Ethernet each machine has one GPU. The
+    RTX 4090 appears only there: NVIDIA does not support direct traffic between two of them in one
+    machine
+    (https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813).
+    """
+    infiniband = network("NVLink, 8 InfiniBand cards", 64)
+    return {
+        "8 B200, NVLink": _run("B200 SXM 180 GB", hardware.link("NVLink 5"), 8),
+        "8 H100, NVLink": _run(_SXM, hardware.link("NVLink 4"), 8),
+        "64 H100, InfiniBand": _run(_SXM, infiniband, 64),
+        "4 A100, PCIe": _run("A100 PCIe 80 GB", hardware.link("PCIe 4.0 x16"), 4),
+        "8 H100, PCIe": _run(_PCIE, hardware.link("PCIe 5.0 x16"), 8),
+        "8 A100, 100 GbE": _run("A100 PCIe 80 GB", hardware.link("100 GbE"), 8),
+        "4 RTX 4090, 10 GbE": _run("RTX 4090 24 GB", hardware.link("10 GbE"), 4),
+    }
+
+
+@checked
+def facts(run: DataParallelRun) -> tuple[str, int, float]:
+    """Return what decides whether the all-reduce hides: model, tokens per rank, tokens needed.
+
+    Errors: ValueError for a model that is not in `models.PUBLISHED`.
+    """
+    names = [name for name, model in models.PUBLISHED.items() if model.spec == run.spec]
+    if not names:
+        known = ", ".join(models.PUBLISHED)
+        raise ValueError(f"no published model has the sizes {run.spec}; known: {known}")
+    return names[0], run.tokens_per_rank, run.tokens_needed
+
+
+def _run(chip: str, link: Link, ranks: int) -> DataParallelRun:
+    spec = models.published(
+        "GPT-2 medium"
+    ).spec  # with this batch it fits in 24 GB; GPT-2 large does not
+    gpu = hardware.chip(chip)
+    return DataParallelRun(
+        spec=spec, chip=gpu, link=link, ranks=ranks, batch_per_rank=8, sequence=1024
+    )

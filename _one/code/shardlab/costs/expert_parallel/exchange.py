@@ -1,0 +1,142 @@
+"""The bytes of expert parallelism: tokens travel to their experts, and results travel back.
+
+A token chooses k of E experts, and each of ep ranks holds E / ep of them. Three ways to send it:
+
+    flat    a copy for every chosen expert: GShard (https://arxiv.org/abs/2006.16668)
+    ranks   a copy for every rank that holds chosen experts
+    nodes   a copy over the network for every node that holds chosen experts; inside the node NVLink
+            passes it on: DeepSeek-V3 (https://arxiv.org/abs/2412.19437), section 3.2.2
+
+Dispatch is the way there and combine the way back. Both are the same in backward, where the
+backward of a combine is a dispatch. Routing is uniform: any k experts are as likely as any others.
+All quantities are for one layer's forward, as a mean over ranks.
+"""
+
+from dataclasses import dataclass
+from math import comb
+
+from shardlab.arguments import Count, Positive, checked
+from shardlab.experts import Experts
+from shardlab.layout import divisors, listed
+
+WAYS = ("flat", "ranks", "nodes")
+BF16 = 2.0  # bytes of one number
+# With one scale of 4 bytes for each 128 numbers: DeepSeek-V3, section 3.3.2.
+FP8 = 1 + 4 / 128
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Exchange:
+    """One layer's tokens, and the ranks between which they travel."""
+
+    experts: Experts
+    hidden_size: Count
+    tokens: Count  # of each rank
+    ep: Count  # ranks that hold different experts
+    per_node: Count = 1  # of these ranks, those that share a node
+    most_nodes: Count | None = None  # node-limited routing: nodes that a token may reach
+    dispatch: Positive = BF16  # bytes of one number on the way to the experts
+    combine: Positive = BF16  # and on the way back
+
+    def __post_init__(self) -> None:
+        experts = self.experts
+        if experts.num_experts % self.ep:
+            works = divisors(experts.num_experts)
+            raise ValueError(
+                f"{experts.num_experts} experts do not split over ep={self.ep} ranks; "
+                f"use ep = {listed(works)}"
+            )
+        if self.ep % self.per_node:
+            raise ValueError(
+                f"ep={self.ep} ranks do not fill nodes of per_node={self.per_node}; "
+                f"use per_node = {listed(divisors(self.ep))}"
+            )
+        if self.reach * self.experts_per_node < experts.per_token:
+            raise ValueError(
+                f"{self.reach} nodes of {self.experts_per_node} experts have fewer than "
+                f"per_token={experts.per_token}; use a larger most_nodes, or None"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Nodes over which the ranks are spread."""
+        return self.ep // self.per_node
+
+    @property
+    def reach(self) -> int:
+        """Nodes among which the experts of one token lie."""
+        return self.nodes if self.most_nodes is None else min(self.most_nodes, self.nodes)
+
+    @property
+    def experts_per_node(self) -> int:
+        """Experts that the ranks of one node hold together."""
+        return self.experts.num_experts // self.nodes
+
+
+@checked
+def distinct(groups: Count, size: Count, chosen: Count) -> float:
+    """Count the groups that hold at least one of `chosen` items, on average over all choices.
+
+    A group of `size` items has none of them in C(n - size, chosen) of C(n, chosen) choices, where
+    n = groups * size. Errors: ValueError for more chosen items than there are.
+    """
+    items = groups * size
+    if chosen > items:
+        raise ValueError(f"chosen={chosen} is more than {groups} groups of size={size} have")
+    return groups * (1 - comb(items - size, chosen) / comb(items, chosen))
+
+
+@checked
+def copies(exchange: Exchange, way: str) -> dict[str, float]:
+    """Count the copies of a token that travel inside nodes, and those that travel across.
+
+    A copy for the token's own rank does not travel. Errors: ValueError for an unknown way.
+    """
+    if way not in WAYS:
+        raise ValueError(f"unknown way {way!r}; known: {listed(WAYS)}")
+    e = exchange
+    chosen = e.experts.per_token
+    ranks = distinct(e.reach * e.per_node, e.experts_per_node // e.per_node, chosen)
+    if way == "nodes":
+        nodes = distinct(e.reach, e.experts_per_node, chosen)
+        inside = ranks * (e.per_node - 1) / e.per_node
+        return {"inside": inside, "across": nodes * (e.nodes - 1) / e.nodes}
+    made = chosen if way == "flat" else ranks
+    return {
+        "inside": made * (e.per_node - 1) / e.ep,
+        "across": made * (e.ep - e.per_node) / e.ep,
+    }
+
+
+@checked
+def sent_bytes(exchange: Exchange, way: str) -> dict[str, dict[str, float]]:
+    """Count the bytes that a rank sends, as dispatch or combine -> inside or across -> bytes.
+
+    A rank receives as many. On two levels it also passes on what came for others in its node.
+    """
+    numbers = exchange.tokens * exchange.hidden_size
+    travelling = copies(exchange, way)
+    return {
+        trip: {level: numbers * element * count for level, count in travelling.items()}
+        for trip, element in (("dispatch", exchange.dispatch), ("combine", exchange.combine))
+    }
+
+
+@checked
+def hiding_width(
+    exchange: Exchange, way: str, *, rate: Positive, bandwidth: Positive, level: str = "across"
+) -> float:
+    """Return the width of an expert from which experts compute longer than tokens travel.
+
+    In forward an expert of width f takes 6 h f FLOPs for a token, and c copies of it move
+    (dispatch + combine) c h bytes. So f >= (dispatch + combine) / 6 * c / k * rate / bandwidth;
+    neither the tokens nor h appear. Backward moves as much in twice the FLOPs.
+
+    rate: FLOP/s of the experts; bandwidth: bytes/s that a rank sends on the level.
+    """
+    travelling = copies(exchange, way)
+    if level not in travelling:
+        raise ValueError(f"unknown level {level!r}; known: {listed(travelling)}")
+    share = travelling[level] / exchange.experts.per_token
+    return (exchange.dispatch + exchange.combine) / 6 * share * rate / bandwidth

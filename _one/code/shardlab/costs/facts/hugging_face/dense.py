@@ -1,0 +1,109 @@
+"""Architectures with one feed-forward block in a layer: from fields to a TransformerSpec."""
+
+from collections.abc import Callable
+from typing import Any
+
+from shardlab.spec import TransformerSpec
+
+from .fields import Fields
+
+
+def _llama(fields: Fields, **changes: Any) -> TransformerSpec:
+    """Rotary positions, RMSNorm, a gate: Llama, and what others changed."""
+    heads = fields.count("num_attention_heads")
+    sizes = {
+        "vocab_size": fields.count("vocab_size"),
+        "context_length": fields.count("max_position_embeddings"),
+        "hidden_size": fields.count("hidden_size"),
+        "num_layers": fields.count("num_hidden_layers"),
+        "num_heads": heads,
+        "num_kv_heads": fields.count("num_key_value_heads", heads),
+        "ffn_size": fields.count("intermediate_size"),
+        "head_dim": fields.count("head_dim", None),
+        "tied_head": fields.flag("tie_word_embeddings", False),
+        **changes,
+    }
+    if sizes["head_dim"] and sizes["head_dim"] * heads == sizes["hidden_size"]:
+        sizes["head_dim"] = None  # as every model has it
+    return TransformerSpec(style="llama", **sizes)
+
+
+def _llama_biased(fields: Fields) -> TransformerSpec:
+    """Llama itself, whose file may ask for biases."""
+    places = ("qkv", "out") * fields.flag("attention_bias", False)
+    places += ("ffn",) * fields.flag("mlp_bias", False)
+    return _llama(fields, bias_places=places or None)
+
+
+def _qwen2(fields: Fields) -> TransformerSpec:
+    """Qwen 2 and 2.5: biases on queries, keys and values."""
+    return _llama(fields, bias_places=("qkv",))
+
+
+def _qwen3(fields: Fields) -> TransformerSpec:
+    """Qwen 3: norms of queries and keys."""
+    fields.only("attention_bias", False)
+    return _llama(fields, head_norms=True, head_dim=fields.count("head_dim", 128))
+
+
+def _gemma(fields: Fields, **changes: Any) -> TransformerSpec:
+    """Gemma: wide heads, and a head that is the embedding unless the file says otherwise."""
+    fields.only("attention_bias", False)
+    tied = fields.flag("tie_word_embeddings", True)
+    return _llama(fields, tied_head=tied, head_dim=fields.count("head_dim", 256), **changes)
+
+
+def _gemma2(fields: Fields) -> TransformerSpec:
+    """Gemma 2: a norm after each half of a layer, too."""
+    return _gemma(fields, post_norms=True)
+
+
+def _gemma3(fields: Fields) -> TransformerSpec:
+    """Gemma 3 where it reads text only: norms of queries and keys, too."""
+    return _gemma(fields, post_norms=True, head_norms=True)
+
+
+def _gpt2(fields: Fields) -> TransformerSpec:
+    """GPT-2, with its own names."""
+    fields.only("add_cross_attention", False)
+    fields.only("n_ctx", fields.config.get("n_positions"))
+    return TransformerSpec(
+        vocab_size=fields.count("vocab_size"),
+        context_length=fields.count("n_positions"),
+        hidden_size=fields.count("n_embd"),
+        num_layers=fields.count("n_layer"),
+        num_heads=fields.count("n_head"),
+        ffn_size=fields.count("n_inner", None),
+        tied_head=fields.flag("tie_word_embeddings", True),
+    )
+
+
+def _neox(fields: Fields) -> TransformerSpec:
+    """GPT-NeoX and Pythia: GPT-2's layer with rotary positions."""
+    if fields.flag("use_parallel_residual", True):
+        fields.notes.append("use_parallel_residual: a layer's halves are timed one after the other")
+    biased = fields.flag("attention_bias", True)
+    return TransformerSpec(
+        vocab_size=fields.count("vocab_size"),
+        context_length=fields.count("max_position_embeddings"),
+        hidden_size=fields.count("hidden_size"),
+        num_layers=fields.count("num_hidden_layers"),
+        num_heads=fields.count("num_attention_heads"),
+        ffn_size=fields.count("intermediate_size"),
+        tied_head=fields.flag("tie_word_embeddings", False),
+        position_style="rotary",
+        bias_places=None if biased else ("ffn",),
+    )
+
+
+DENSE: dict[str, Callable[[Fields], TransformerSpec]] = {
+    "LlamaForCausalLM": _llama_biased,
+    "MistralForCausalLM": _llama,
+    "Qwen2ForCausalLM": _qwen2,
+    "Qwen3ForCausalLM": _qwen3,
+    "GemmaForCausalLM": _gemma,
+    "Gemma2ForCausalLM": _gemma2,
+    "Gemma3ForCausalLM": _gemma3,
+    "GPT2LMHeadModel": _gpt2,
+    "GPTNeoXForCausalLM": _neox,
+}

@@ -1,0 +1,82 @@
+"""From the contents of a `config.json` to sizes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardlab.arguments import Count, checked
+from shardlab.layout import listed
+from shardlab.spec import TransformerSpec
+
+from .. import mixtures, models
+from ..mixtures import MixtureSpec
+from .dense import DENSE
+from .fields import Fields
+from .mixtures import MIXTURES
+
+ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec | MixtureSpec]] = {
+    **DENSE,
+    **MIXTURES,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class HuggingFaceModel:
+    """What a `config.json` says about a model's sizes."""
+
+    architecture: str
+    spec: TransformerSpec | MixtureSpec
+    context_length: Count
+    dropout: bool = False
+    notes: tuple[str, ...] = ()  # fields that the times and bytes of a plan leave out
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The number of parameters of each part."""
+        if isinstance(self.spec, MixtureSpec):
+            return mixtures.parameters(self.spec)
+        return models.parameters(self.spec)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of all parameters."""
+        return sum(self.parameters.values())
+
+    @property
+    def transformer(self) -> TransformerSpec:
+        """The sizes as they are timed and planned."""
+        if isinstance(self.spec, MixtureSpec):
+            return mixtures.transformer(self.spec, self.context_length)
+        return self.spec
+
+
+@checked
+def read(config: Mapping[str, Any]) -> HuggingFaceModel:
+    """Turn the contents of a `config.json` into sizes.
+
+    Errors: ValueError that names the field that is missing, of a wrong kind, or not understood.
+    """
+    fields = Fields(config)
+    named = fields.take("architectures", list)
+    if len(named) != 1 or named[0] not in ARCHITECTURES:
+        raise ValueError(
+            f"architectures={named} is not understood; use one of {listed(ARCHITECTURES)}, or "
+            "write the sizes as a TransformerSpec"
+        )
+    spec = ARCHITECTURES[named[0]](fields)
+    context = (
+        spec.context_length
+        if isinstance(spec, TransformerSpec)
+        else fields.count("max_position_embeddings")
+    )
+    dropout = fields.dropout()
+    fields.note()
+    fields.refuse_others(named[0])
+    return HuggingFaceModel(
+        architecture=named[0],
+        spec=spec,
+        context_length=context,
+        dropout=dropout,
+        notes=tuple(fields.notes),
+    )

@@ -1,0 +1,269 @@
+"""Nodes and clusters: the wires of a node, the cards that join nodes, the path between two GPUs.
+
+A node is a graph of GPUs, switches, processors and network cards. Every wire is two hops, one for
+each direction, with a bandwidth of its own. Contention is nothing but messages sharing a hop.
+
+    GPU 0 --PCIe-- PCIe switch 0 --PCIe-- CPU 0 --UPI-- CPU 1        NIC 0 --InfiniBand-- network
+      |                 |
+    NVLink            NIC 0
+
+Between nodes lies a full fat tree (Leiserson 1985, doi:10.1109/TC.1985.6312192), or a `Fabric`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from shardlab.arguments import Count, Positive, checked, within
+
+from .fabrics import Fabric
+from .hardware import Chip, Link
+from .hops import Hop
+
+NETWORK = "network"  # what every card of every node is joined to
+SWITCH = "NVSwitch"
+DEVICES = ("GPU ", "NIC ")  # they do not forward messages
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Wire:
+    """A link between two parts of a node."""
+
+    a: str  # "GPU 3", "NVSwitch", "PCIe switch 1", "CPU 0", "NIC 2", or NETWORK
+    b: str
+    link: Link
+    # Parallel links; or, where `link` is all NVLinks of a GPU, the share of them in this wire.
+    width: Positive = 1.0
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s in one direction."""
+        return self.width * self.link.bandwidth
+
+
+Route = tuple[tuple[str, Wire], ...]  # wires, each with the part at which a message enters it
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Node:
+    """A server, or a rack whose GPUs one switch joins."""
+
+    name: str
+    chip: Chip
+    wires: tuple[Wire, ...] = field(repr=False, hash=False)  # the name tells nodes apart
+    source: str = field(repr=False)
+    peer_to_peer: bool = True  # devices reach each other over PCIe alone (GPUDirect)
+    adds: float = 0.0  # the share of NVLink's rate at which the switch adds; 0: it cannot add
+    rings: tuple[tuple[int, ...], ...] = ()  # orders in which rings visit all GPUs; (): by number
+    forwards: bool = False  # its chips forward messages to others, as in a torus
+
+    @cached_property
+    def gpus(self) -> int:
+        """The number of GPUs in the node."""
+        return len(self._parts("GPU "))
+
+    @cached_property
+    def cards(self) -> int:
+        """The number of network cards in the node."""
+        return len(self._parts("NIC "))
+
+    @cached_property
+    def network_bandwidth(self) -> float:
+        """Bytes/s that all network cards together carry in one direction."""
+        return sum(wire.bandwidth for wire in self.wires if NETWORK in (wire.a, wire.b))
+
+    @property
+    def drawn(self) -> list[tuple[str, str, str, str, float]]:
+        """The wires for a figure: from, to, name and kind of the link, bytes/s in one direction."""
+        return [(w.a, w.b, w.link.name, w.link.kind, w.bandwidth) for w in self.wires]
+
+    def card(self, gpu: int) -> str:
+        """Return the nearest network card of a GPU; GPUs with the same nearest cards take turns.
+
+        Errors: ValueError for a node without cards.
+        """
+        if not self.cards:
+            raise ValueError(f"{self.name} has no network card; use num_nodes=1")
+        within("gpu", gpu, self.gpus)
+        mine = self._nearest_cards[gpu]
+        rivals = [each for each, nearest in enumerate(self._nearest_cards) if nearest == mine]
+        return mine[rivals.index(gpu) % len(mine)]
+
+    def route(self, start: str, goal: str) -> Route:
+        """Find the widest, then shortest route between two parts, as (part, wire) pairs.
+
+        GPUs and cards do not forward messages, except the chips of a torus, where the shortest
+        route is taken. Errors: ValueError where no route exists.
+        """
+        if self.forwards and (start, goal) not in self._routes:
+            self._routes[start, goal] = self._shortest(start, goal)
+        if (start, goal) not in self._routes:
+            ways = sorted(self._ways(start, goal, ()), key=lambda way: (-narrowest(way), len(way)))
+            if not ways:
+                raise ValueError(f"no route leads from {start} to {goal} in {self.name}")
+            detour = self._forbidden(ways[0])
+            self._routes[start, goal] = self._detour(start, goal) if detour else ways[0]
+        return self._routes[start, goal]
+
+    def _parts(self, kind: str) -> list[str]:
+        parts = dict.fromkeys(part for wire in self.wires for part in (wire.a, wire.b))
+        return [part for part in parts if part.startswith(kind)]
+
+    def _ways(self, part: str, goal: str, done: Route) -> Iterator[Route]:
+        """Yield every route that continues `done`, which ends at `part`, and repeats no part."""
+        if part == goal:
+            yield done
+        elif not done or not part.startswith(DEVICES):
+            visited = {each for each, _ in done} | {part}
+            for wire in self._wires_at.get(part, ()):
+                if other_end(part, wire) not in visited:
+                    yield from self._ways(other_end(part, wire), goal, (*done, (part, wire)))
+
+    def _shortest(self, start: str, goal: str) -> Route:
+        """Find the route of fewest wires, through other chips."""
+        ways: dict[str, Route] = {start: ()}
+        reached = [start]
+        for part in reached:  # which grows
+            for wire in self._wires_at.get(part, ()):
+                end = other_end(part, wire)
+                if end not in ways:
+                    ways[end] = (*ways[part], (part, wire))
+                    reached.append(end)
+        if goal not in ways:
+            raise ValueError(f"no route leads from {start} to {goal} in {self.name}")
+        return ways[goal]
+
+    def _forbidden(self, way: Route) -> bool:
+        """Tell whether a route needs peer-to-peer traffic over PCIe that is not possible."""
+        over_pcie = all(wire.link.kind == "PCIe" for _, wire in way)
+        parts = [part for part, _ in way] + [other_end(*way[-1])]
+        between_devices = parts[0].startswith(DEVICES) and parts[-1].startswith(DEVICES)
+        direct = not any(part.startswith("CPU ") for part in parts)
+        return not self.peer_to_peer and over_pcie and between_devices and direct
+
+    def _detour(self, start: str, goal: str) -> Route:
+        """Find the route through the memory of the nearest processor."""
+        nearest = min(self._parts("CPU "), key=lambda cpu: len(self.route(start, cpu)))
+        return self.route(start, nearest) + self.route(nearest, goal)
+
+    @cached_property
+    def _nearest_cards(self) -> list[list[str]]:
+        """For each GPU, the cards that are the fewest wires away."""
+        found = []
+        for gpu in range(self.gpus):
+            start = f"GPU {gpu}"
+            ways = {card: next(self._ways(start, card, ()), None) for card in self._parts("NIC ")}
+            reached = {card: len(self.route(start, card)) for card, way in ways.items() if way}
+            least = min(reached.values(), default=0)
+            found.append([card for card, distance in reached.items() if distance == least])
+        return found
+
+    @cached_property
+    def _wires_at(self) -> dict[str, list[Wire]]:
+        found: dict[str, list[Wire]] = {}
+        for wire in self.wires:
+            found.setdefault(wire.a, []).append(wire)
+            found.setdefault(wire.b, []).append(wire)
+        return found
+
+    @cached_property
+    def _routes(self) -> dict[tuple[str, str], Route]:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Cluster:
+    """Equal nodes on one network; their GPUs are numbered node by node."""
+
+    node: Node
+    num_nodes: Count = 1
+    fabric: Fabric | None = None  # None: no switch between two nodes is ever the narrowest
+
+    def __post_init__(self) -> None:
+        if self.num_nodes > 1 and not self.node.cards:
+            lacking = f"{self.node.name} has no network card, which num_nodes={self.num_nodes}"
+            raise ValueError(f"{lacking} needs; use num_nodes=1")
+
+    @property
+    def name(self) -> str:
+        """ "DGX H100" or "2 x DGX H100"."""
+        return self.node.name if self.num_nodes == 1 else f"{self.num_nodes} x {self.node.name}"
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs in all nodes together."""
+        return self.num_nodes * self.node.gpus
+
+    def node_of(self, gpu: int) -> int:
+        """Return the node that contains a GPU. Errors: ValueError for a GPU that does not exist."""
+        within("gpu", gpu, self.gpus)
+        return gpu // self.node.gpus
+
+    def path(self, a: int, b: int) -> tuple[Hop, ...]:
+        """List the hops of a message from GPU `a` to GPU `b`; none from a GPU to itself."""
+        here = self.node_of(a)
+        if here == self.node_of(b):
+            ends = (f"GPU {gpu % self.node.gpus}" for gpu in (a, b))
+            return self._hops(here, self.node.route(*ends)) if a != b else ()
+        return self.to_network(a) + self._spines(a, b) + self.from_network(b)
+
+    def to_network(self, gpu: int) -> tuple[Hop, ...]:
+        """List the hops from a GPU through its card into the network."""
+        return self._through_card(gpu, f"GPU {gpu % self.node.gpus}", NETWORK)
+
+    def from_network(self, gpu: int) -> tuple[Hop, ...]:
+        """List the hops from the network through a GPU's card to the GPU."""
+        return self._through_card(gpu, NETWORK, f"GPU {gpu % self.node.gpus}")
+
+    def to_switch(self, gpu: int) -> tuple[Hop, Hop]:
+        """Return the hops from a GPU into the NVSwitch and back; ValueError without an NVSwitch."""
+        part = f"GPU {gpu % self.node.gpus}"
+        way = self.node.route(part, SWITCH) + self.node.route(SWITCH, part)
+        up, down = self._hops(self.node_of(gpu), way)
+        return up, down
+
+    def _spines(self, a: int, b: int) -> tuple[Hop, ...]:
+        nodes = self.node_of(a), self.node_of(b)
+        cards = self.node.card(a % self.node.gpus), self.node.card(b % self.node.gpus)
+        rates = self.node.cards, self.node.network_bandwidth
+        return self.fabric.hops(nodes, cards, *rates) if self.fabric else ()
+
+    def _through_card(self, gpu: int, start: str, goal: str) -> tuple[Hop, ...]:
+        card = self.node.card(gpu % self.node.gpus)
+        way = self.node.route(start, card) + self.node.route(card, goal)
+        return self._hops(self.node_of(gpu), way)
+
+    def _hops(self, node: int, route: Route) -> tuple[Hop, ...]:
+        where = f"node {node}: " if self.num_nodes > 1 else ""
+        return tuple(
+            Hop(
+                name=f"{where}{part} → {other_end(part, wire)}",
+                kind=wire.link.kind,
+                bandwidth=wire.bandwidth,
+                latency=wire.link.latency,
+            )
+            for part, wire in route
+        )
+
+
+@checked
+def uniform(gpus: Count, link: Link, chip: Chip) -> Cluster:
+    """Put GPUs on one switch, each with `link` to itself: the machine of the alpha-beta model."""
+    wires = tuple(Wire(a=f"GPU {gpu}", b="switch", link=link) for gpu in range(gpus))
+    node = Node(name=f"{gpus} x {link.name}", chip=chip, wires=wires, source=link.source)
+    return Cluster(node=node)
+
+
+@checked
+def other_end(part: str, wire: Wire) -> str:
+    """Return the other end of a wire that starts at `part`."""
+    return wire.b if part == wire.a else wire.a
+
+
+@checked
+def narrowest(route: Route) -> float:
+    """Return the bytes/s that a route carries; infinite for a route without wires."""
+    return min((wire.bandwidth for _, wire in route), default=float("inf"))

@@ -1,0 +1,259 @@
+"""Servers and racks as makers and cloud providers describe them: their parts and their wires.
+
+Chips and links are those of `hardware`; each node names the source of its assembly.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from shardlab.arguments import Count, checked
+
+from . import assembly, hardware
+from .network import Cluster, Node, Wire
+
+# The share of NVLink's rate that NCCL's model counts on when the switch adds ("nvlsEfficiency" for
+# Hopper, Blackwell). https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
+ADDS_HOPPER, ADDS_BLACKWELL = 0.85, 0.74
+
+_AWS = "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html"
+_GCP = "https://docs.cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
+_AZURE = "https://learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/"
+_NVL72 = "https://docs.nvidia.com/multi-node-nvlink-systems/multi-node-tuning-guide/system.html"
+
+
+def _like(source: str, node: str) -> str:
+    """Name the source of GPUs and network, and the node whose wiring is assumed inside."""
+    return f"{source} (GPUs and network; the wiring inside is taken to be that of the {node})"
+
+
+def _node(name: str, chip: str, wires: Iterable[Wire], source: str, **more: Any) -> Node:
+    return Node(name=name, chip=hardware.chip(chip), wires=tuple(wires), source=source, **more)
+
+
+def _dgx1(name: str, network: str, cards: int, source: str) -> Node:
+    pcie = assembly.pcie(3, gpus=8, switches=4, cards=cards, cpus=2, sockets="sockets (Broadwell)")
+    mesh = assembly.mesh(assembly.CUBE_MESH, "NVLink 2", links=6)
+    wires = (*mesh, *pcie, *assembly.cards(cards, network))
+    return _node(name, "V100 SXM2 32 GB", wires, source, rings=assembly.CUBE_RINGS)
+
+
+def _a100(name: str, chip: str, network: str, cards: int, source: str) -> Node:
+    pcie = assembly.pcie(4, gpus=8, switches=4, cards=cards, cpus=2, sockets="sockets (AMD)")
+    wires = (*assembly.nvswitch(8, "NVLink 3"), *pcie, *assembly.cards(cards, network))
+    return _node(name, chip, wires, source)
+
+
+def _h100(name: str, chip: str, network: str, cards: int, source: str, *, width: int = 1) -> Node:
+    pcie = assembly.pcie(
+        5, gpus=8, switches=cards, cards=cards, cpus=2, sockets="sockets (Sapphire Rapids)"
+    )
+    wires = (*assembly.nvswitch(8, "NVLink 4"), *pcie, *assembly.cards(cards, network, width))
+    return _node(name, chip, wires, source, adds=ADDS_HOPPER)
+
+
+def _pcie_box(network: str) -> Node:
+    pcie = assembly.pcie(5, gpus=8, switches=2, cards=1, cpus=1, sockets="")
+    source = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (an example of ours: all GPUs below one processor, so that they reach each other without crossing to another)"
+    wires = (*pcie, *assembly.cards(1, network))
+    return _node(f"PCIe box, {network}", "H100 PCIe 80 GB", wires, source)
+
+
+def _workstation(name: str, chip: str, wires: Iterable[Wire], source: str) -> Node:
+    """Make a node of two GPUs whose driver allows no peer-to-peer traffic over PCIe."""
+    slots = [
+        Wire(a=f"GPU {gpu}", b="CPU 0", link=hardware.link("PCIe 4.0 x16")) for gpu in range(2)
+    ]
+    return _node(name, chip, wires=(*wires, *slots), source=source, peer_to_peer=False)
+
+
+def _full_mesh(name: str, chip: str, link: str, source: str) -> Node:
+    """Make a node of eight GPUs, each with one link to each other one."""
+    pairs = {(a, b): 1 for b in range(8) for a in range(b)}
+    wires = assembly.mesh(pairs, link, links=7)
+    source += " (eight GPUs, each linked to the seven others; without its host and network)"
+    return _node(name, chip, wires=wires, source=source, rings=assembly.FULL_MESH_RINGS)
+
+
+_BRIDGE = Wire(a="GPU 0", b="GPU 1", link=hardware.link("NVLink bridge (GeForce)"))
+
+NODES: dict[str, Node] = {
+    node.name: node
+    for node in (
+        _dgx1(
+            "DGX-1V",
+            "InfiniBand EDR",
+            cards=4,
+            source="https://images.nvidia.com/content/pdf/dgx1-v100-system-architecture-whitepaper.pdf; the mesh is also in the topology file of https://github.com/NVIDIA/nccl/issues/671",
+        ),
+        _node(
+            "DGX-2",
+            "V100 SXM2 32 GB",
+            wires=(
+                *assembly.nvswitch(16, "NVLink 2"),
+                *assembly.pcie(3, 16, 8, 8, 2, "sockets (Skylake)"),
+                *assembly.cards(8, "InfiniBand EDR"),
+            ),
+            source="https://docs.nvidia.com/dgx/dgx2-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl-tests/issues/78",
+        ),
+        _a100(
+            "DGX A100", "A100 SXM 80 GB", "InfiniBand HDR", cards=8,
+            source="https://docs.nvidia.com/dgx/dgxa100-user-guide/ and the topology file in https://github.com/NVIDIA/nccl/issues/1505",
+        ),
+        _h100(
+            "DGX H100", "H100 SXM 80 GB", "InfiniBand NDR", cards=8,
+            source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl/issues/1264",
+        ),
+        _node(
+            "HGX B200",
+            "B200 SXM 180 GB",
+            wires=(
+                *assembly.nvswitch(8, "NVLink 5"),
+                *assembly.pcie(
+                    5, gpus=8, switches=8, cards=8, cpus=2, sockets="sockets (Sapphire Rapids)"
+                ),
+                *assembly.cards(8, "InfiniBand NDR"),
+            ),
+            source="https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the board itself has no network cards: they are the DGX B200's; the wiring of PCIe is taken to be that of the DGX H100)",
+            adds=ADDS_BLACKWELL,
+        ),
+        _node(
+            "HGX B300",
+            "B300 SXM 270 GB",
+            wires=(
+                *assembly.nvswitch(8, "NVLink 5"),
+                *assembly.pcie(
+                    6,
+                    gpus=8,
+                    switches=8,
+                    cards=8,
+                    cpus=2,
+                    sockets="sockets (Sapphire Rapids)",
+                    host=5,
+                ),
+                *assembly.cards(8, "InfiniBand XDR"),
+            ),
+            source="https://acecloud.ai/blog/nvidia-hgx-b300 (8 ConnectX-8 cards of 800 Gb/s on the board; the wiring of PCIe is taken to be that of the DGX H100, with the card's own switch of PCIe 6.0)",
+            adds=ADDS_BLACKWELL,
+        ),
+        _node(
+            "NVL72 rack",
+            "GB200 186 GB",
+            wires=assembly.rack("PCIe 5.0 x16", "InfiniBand NDR"),
+            source=f"{_NVL72} (18 trays of 4 GPUs) and {_GCP} "
+            "(A4X: 4 cards of 400 Gb/s for each tray)",
+            adds=ADDS_BLACKWELL,
+        ),
+        _node(
+            "NVL72 rack, GB300",
+            "GB300 279 GB",
+            wires=assembly.rack("PCIe 6.0 x16", "InfiniBand XDR"),
+            source="https://docs.nvidia.com/enterprise-reference-architectures/nvl72-ai-factory/latest/components.html (4 GPUs, 2 processors and 4 ConnectX-8 for each tray; the wiring inside is taken to be that of the rack with GB200)",
+            adds=ADDS_BLACKWELL,
+        ),
+        _full_mesh(
+            "MI300X platform",
+            "MI300X 192 GB",
+            "Infinity Fabric (MI300X)",
+            "https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/white-papers/amd-cdna-3-white-paper.pdf",
+        ),
+        _full_mesh(
+            "MI355X platform",
+            "MI355X 288 GB",
+            "Infinity Fabric (MI355X)",
+            "https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/white-papers/amd-cdna-4-architecture-whitepaper.pdf",
+        ),
+        _node(
+            "TPU v6e pod",
+            "TPU v6e 32 GB",
+            wires=assembly.torus(16, "ICI (TPU v6e)"),
+            source="https://docs.cloud.google.com/tpu/docs/v6e (a torus of two dimensions, 16 x 16 chips, each counted as a GPU here; without its hosts and network)",
+            rings=assembly.torus_rings(16),
+            forwards=True,
+        ),
+        *(_pcie_box(network) for network in ("InfiniBand NDR", "100 GbE", "25 GbE", "10 GbE")),
+        _workstation(
+            "Two RTX 3090, bridged", "RTX 3090 24 GB", wires=[_BRIDGE], source=_BRIDGE.link.source
+        ),
+        _workstation(
+            "Two RTX 4090",
+            "RTX 4090 24 GB",
+            wires=[],
+            source="https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813 (no direct way between cards)",
+        ),
+        _dgx1("AWS p3.16xlarge", "25 GbE", cards=1, source=_like(_AWS, "DGX-1V")),
+        _dgx1("AWS p3dn.24xlarge", "EFA 100 Gb/s", cards=1, source=_like(_AWS, "DGX-1V")),
+        _a100(
+            "AWS p4d.24xlarge", "A100 SXM 40 GB", "EFA 100 Gb/s", cards=4,
+            source=_like(_AWS, "DGX A100"),
+        ),
+        _h100(
+            "AWS p5.48xlarge", "H100 SXM 80 GB", "EFA 100 Gb/s", cards=8,
+            source=_like(_AWS, "DGX H100, 4 cards in the place of one"),
+            width=4,
+        ),
+        _h100(
+            "AWS p5en.48xlarge", "H200 SXM 141 GB", "EFA 200 Gb/s", cards=8,
+            source=_like(_AWS, "DGX H100, 2 cards in the place of one"),
+            width=2,
+        ),
+        _a100(
+            "GCP a2-highgpu-8g", "A100 SXM 40 GB", "100 GbE", cards=1,
+            source=_like(_GCP, "DGX A100"),
+        ),
+        _h100(
+            "GCP a3-highgpu-8g", "H100 SXM 80 GB", "200 GbE", cards=4,
+            source=_like(_GCP, "DGX H100"),
+        ),
+        _h100(
+            "GCP a3-megagpu-8g", "H100 SXM 80 GB", "200 GbE", cards=8,
+            source=_like(_GCP, "DGX H100"),
+        ),
+        _h100(
+            "GCP a3-ultragpu-8g", "H200 SXM 141 GB", "400 GbE", cards=8,
+            source=_like(_GCP, "DGX H100"),
+        ),
+        _dgx1(
+            "Azure ND40rs v2",
+            "InfiniBand EDR",
+            cards=1,
+            source=_like(_AZURE + "ndv2-series", "DGX-1V"),
+        ),
+        _a100(
+            "Azure ND96asr A100 v4", "A100 SXM 40 GB", "InfiniBand HDR", cards=8,
+            source=_like(_AZURE + "ndasra100v4-series", "DGX A100"),
+        ),
+        _h100(
+            "Azure ND96isr H100 v5", "H100 SXM 80 GB", "InfiniBand NDR", cards=8,
+            source=_like(_AZURE + "ndh100v5-series", "DGX H100"),
+        ),
+    )
+}
+
+
+@checked
+def node(name: str) -> Node:
+    """Return the node called `name`. Errors: ValueError that lists the known names."""
+    if name not in NODES:
+        raise ValueError(f"no facts about the node {name!r}; known: {', '.join(NODES)}")
+    return NODES[name]
+
+
+@checked
+def rates_of_a_gpu(each: Node) -> dict[str, float]:
+    """Return one GPU's bytes/s in one direction, by kind of link; of network cards, its share."""
+    own = [wire for wire in each.wires if "GPU 0" in (wire.a, wire.b)]
+    kinds = {
+        kind: sum(wire.bandwidth for wire in own if wire.link.kind == kind)
+        for kind in ("NVLink", "Infinity Fabric", "ICI", "PCIe")
+    }
+    kinds["network"] = each.network_bandwidth / each.gpus
+    return {kind: rate for kind, rate in kinds.items() if rate}
+
+
+@checked
+def cluster(name: str, num_nodes: Count = 1) -> Cluster:
+    """Join `num_nodes` nodes called `name`.
+
+    Errors: ValueError for an unknown name, or nodes without cards.
+    """
+    return Cluster(node=node(name), num_nodes=num_nodes)

@@ -1,0 +1,42 @@
+"""Memory: what one rank holds while it trains, predicted part by part.
+
+Read `shards` first, which counts the parameters of a cut model, then `activations`, what backward
+needs, and `parts`, which adds everything up; `overhead` is what a process takes beside its tensors.
+`timeline` follows the tensors through one step, and `offload` times moves to the host's memory.
+"""
+
+from .parts import (
+    CUT_FROM,
+    InFlight,
+    MicrobatchBytes,
+    buffers,
+    fullest_stages,
+    kept,
+    kept_bytes,
+    messages,
+    microbatch_bytes,
+    model_states,
+    per_rank,
+    recomputed,
+    states,
+    total,
+    worst_stage,
+)
+
+__all__ = [
+    "CUT_FROM",
+    "InFlight",
+    "MicrobatchBytes",
+    "buffers",
+    "fullest_stages",
+    "kept",
+    "kept_bytes",
+    "messages",
+    "microbatch_bytes",
+    "model_states",
+    "per_rank",
+    "recomputed",
+    "states",
+    "total",
+    "worst_stage",
+]

@@ -1,0 +1,241 @@
+"""Activations: what the forward pass of one microbatch leaves on a rank for backward, by tensor.
+
+The formulas are those of Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198), section 4 and
+Table 2, with what they leave out as small (the statistics of norms and softmax) or did not have
+(FlashAttention, grouped keys, SwiGLU, no dropout). Matrices, norms and activation functions keep
+their inputs; an addition keeps nothing.
+"""
+
+from math import ceil
+
+from shardlab.arguments import checked
+from shardlab.spec import TransformerSpec
+
+from ..training import Training
+
+FP32, INT64 = 4, 8  # bytes
+STATISTICS = {"gpt2": 2, "llama": 1}  # numbers for each token: a LayerNorm keeps mean and deviation
+
+
+@checked
+def embedding(training: Training) -> dict[str, float]:
+    """Count the bytes that the embedding keeps: token numbers, positions, its dropout mask."""
+    spec = training.spec
+    positions = training.tokens / training.microbatch if spec.positions == "learned" else 0
+    return {
+        "token numbers": INT64 * (training.tokens + positions),
+        "dropout masks": training.dropout * _between(training) * spec.hidden_size,
+    }
+
+
+@checked
+def layer(training: Training) -> dict[str, float]:
+    """Count the bytes that one layer keeps under the training's recomputation policy.
+
+    Between the matrices a rank holds whole activations, or with sequence parallelism its part of
+    the sequence.
+    """
+    if training.recomputation == "full":
+        numbers = _between(training) * training.spec.hidden_size
+        return {"layer input": numbers * training.recipe.element}
+    parts = whole_layer(training)
+    if training.recomputation == "selective":
+        parts["attention: scores"] = 0.0
+    return parts
+
+
+@checked
+def whole_layer(training: Training) -> dict[str, float]:
+    """Count the bytes that one layer needs for its backward, by tensor.
+
+    Without recomputation it keeps all of them from its forward. A rank has `Training.imbalance`
+    times the mean of the tokens that choose experts.
+    """
+    spec = training.spec
+    element = training.recipe.element
+    tokens = _between(training)
+    wide = tokens * spec.hidden_size * element
+    gathered = wide
+    if training.keeps_gathered:
+        gathered = training.tokens * spec.hidden_size * element
+    return {
+        "norms: input": spec.num_norms * wide,
+        "norms: statistics": spec.num_norms * tokens * STATISTICS[spec.style] * FP32,
+        "norms: normalized": 2 * wide * _unfused(training, "norms"),
+        "attention: input": gathered,
+        "norms: queries and keys": spec.head_norms * queries_and_keys(training) * element,
+        **_attention(training),
+        "feed-forward: input": gathered,
+        "feed-forward: hidden": training.tokens * _hidden(training, dense_width(spec)) * element,
+        **_routed(training),
+        "dropout masks": training.dropout * 2 * tokens * spec.hidden_size,
+    }
+
+
+@checked
+def layer_gradients(training: Training) -> float:
+    """Count the bytes of gradients of activations that are there together in a layer's backward.
+
+    Beside the gradient of the residual there are gradients between the matrices of the feed-forward
+    block, or between the projections of attention, whichever take more.
+    """
+    spec = training.spec
+    tp = training.layout.tp
+    element = training.recipe.element
+    residual = _between(training) * spec.hidden_size
+    hidden = training.tokens * dense_width(spec) / tp
+    width = spec.attention_size / tp
+    keys = training.layout.kv_heads(spec) * spec.head_size
+    between_projections = training.tokens * (2 * width + 2 * keys)
+    if training.attention == "stored":  # before and after the softmax
+        heads = spec.num_heads / tp
+        between_projections += 2 * training.tokens * heads * training.tokens_per_sequence
+    feed_forward = hidden * (2 if spec.style == "gpt2" else 3)
+    if spec.experts:  # of the copies of tokens, on their way back as well as where they came from
+        numbers = 3 * spec.experts.expert_size / tp + 2 * spec.hidden_size
+        feed_forward += training.imbalance * training.routed_tokens * numbers
+    return element * (residual + max(feed_forward, between_projections))
+
+
+@checked
+def dense_width(spec: TransformerSpec) -> int:
+    """Return the width of what every token uses: of the feed-forward block, or shared experts."""
+    return spec.experts.shared_size if spec.experts else spec.ffn
+
+
+def _routed(training: Training) -> dict[str, float]:
+    """Count the bytes that the router and the routed experts keep, for the tokens that come here.
+
+    A copy of a token is kept as an expert's input, in its hidden layer, and as its output, on which
+    the gradient of its weight depends; where torch adds up what comes back, weighted, too. The
+    router reads an fp32 copy, and keeps its scores and the chosen numbers.
+    """
+    spec = training.spec
+    experts = spec.experts
+    if experts is None:
+        return {}
+    element = training.recipe.element
+    rows = training.imbalance * training.routed_tokens
+    apart = _unfused(training, "experts")
+    chosen = experts.num_experts if apart else experts.per_token  # torch keeps a view of all
+    weights = {"softmax before": 0, "softmax after": experts.per_token}
+    numbers = experts.num_experts + weights.get(experts.choose, experts.per_token + 1)
+    return {
+        "router: input": (element < FP32) * _between(training) * spec.hidden_size * FP32,
+        "router: scores and weights": training.tokens * numbers * FP32,
+        "router: choices": training.tokens * chosen * INT64 + 2 * training.routed_tokens * INT64,
+        "routed experts: weights": rows * element,
+        "routed experts: input": rows * spec.hidden_size * element,
+        "routed experts: hidden": rows * _hidden(training, experts.expert_size) * element,
+        "routed experts: output": (1 + apart) * rows * spec.hidden_size * element,
+    }
+
+
+@checked
+def head(training: Training) -> dict[str, float]:
+    """Count the bytes that the last norm, the head and the loss keep.
+
+    The loss keeps the logarithm of every probability in fp32.
+    """
+    spec = training.spec
+    tokens = _between(training)
+    wide = tokens * spec.hidden_size * training.recipe.element
+    return {
+        "norm: input": wide,
+        "norm: statistics": tokens * STATISTICS[spec.style] * FP32,
+        "norm: normalized": wide * _unfused(training, "norms"),
+        "head: input": wide,
+        "logits": logits(training),
+        "targets": INT64 * training.tokens + FP32,  # and the sum of their weights
+    }
+
+
+@checked
+def logits(training: Training) -> float:
+    """Count the bytes of the logits: one for each token and word, see `training.LOSSES`."""
+    words = ceil(training.spec.vocab_size / training.layout.tp)
+    if training.loss == "whole":
+        words = training.spec.vocab_size
+    return training.tokens * words * (training.recipe.element if training.loss == "fused" else FP32)
+
+
+@checked
+def loss(training: Training) -> float:
+    """Count the bytes that the loss holds beside the logits while its backward runs."""
+    kept = logits(training)
+    beside = {
+        "parallel": 2 * kept,  # gradients before and after the softmax
+        "whole": 2 * kept + kept * training.recipe.element / FP32,  # and what was cast
+        "in place": kept * training.recipe.element / FP32,  # the gradient, cast for the head
+        "fused": kept,
+    }
+    return beside[training.loss]
+
+
+def _attention(training: Training) -> dict[str, float]:
+    """Count the bytes between attention's projections: all are cut by heads, so divided by tp."""
+    spec = training.spec
+    tp = training.layout.tp
+    element = training.recipe.element
+    tokens = training.tokens
+    width = spec.attention_size / tp
+    heads = spec.num_heads / tp
+    stored = training.attention == "stored"
+    keys = training.layout.kv_heads(spec) * spec.head_size
+    if stored and "attention" in training.unfused:
+        keys = round(width)  # torch repeats shared heads before it multiplies
+    rotary = 2 * (tokens / training.microbatch) * spec.head_size  # sin and cos, for q and k
+    scores = tokens * heads * training.tokens_per_sequence
+    output = tokens * width * element
+    qkv = width + 2 * keys
+    if spec.latent:  # narrow layers before and after their norms, then whole heads
+        output = tokens * heads * spec.latent.value_size * element
+        qkv = 2 * spec.latent.narrow_size
+        qkv += heads * (2 * spec.latent.query_size + spec.latent.value_size)
+    return {
+        "attention: queries, keys, values": tokens * qkv * element,
+        "attention: rotary tables": _unfused(training, "rotary") * rotary * element,
+        "attention: scores": stored * scores * _bytes_per_score(training),
+        # FlashAttention keeps the logarithm of the softmax's sum.
+        "attention: statistics": (not stored) * tokens * heads * FP32,
+        "attention: output": output,
+        "attention: output, rearranged": _unfused(training, "attention") * (not stored) * output,
+    }
+
+
+@checked
+def queries_and_keys(training: Training) -> float:
+    """Count the numbers of a microbatch's queries and keys on a rank."""
+    spec = training.spec
+    layout = training.layout
+    width = spec.attention_size / layout.tp + layout.kv_heads(spec) * spec.head_size
+    return training.tokens * width
+
+
+def _bytes_per_score(training: Training) -> int:
+    """Count the bytes kept for each score: the softmax; with dropout its output and a mask.
+
+    Unfused, the softmax runs in fp32 and is cast, as under torch.autocast.
+    """
+    element = training.recipe.element
+    softmax = FP32 if "attention" in training.unfused and element < FP32 else 0
+    return softmax + (2 * element + 1 if training.dropout else element)
+
+
+def _hidden(training: Training, width: int) -> float:
+    """Count the numbers that a feed-forward block's hidden layer keeps for each token.
+
+    Before and after GELU; or gate, up and their product, and without a fused kernel SiLU(gate).
+    """
+    gated = training.spec.style != "gpt2" or training.spec.experts is not None
+    copies = 3 + ("SwiGLU" in training.unfused) if gated else 2
+    return copies * width / training.layout.tp
+
+
+def _between(training: Training) -> float:
+    """Count a rank's tokens between the matrices: in norms, residuals, and their inputs."""
+    return training.tokens / (training.layout.tp if training.layout.sequence_parallel else 1)
+
+
+def _unfused(training: Training, kernel: str) -> bool:
+    return kernel in training.unfused and (training.spec.style == "llama" or kernel == "experts")

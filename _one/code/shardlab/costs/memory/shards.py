@@ -1,0 +1,126 @@
+"""How many parameters a rank holds of a model that is cut by tensor and pipeline parallelism.
+
+The cuts are those of `shardlab.cuts` (Megatron-LM, Shoeybi et al. 2019,
+https://arxiv.org/abs/1909.08053).
+"""
+
+from collections import Counter
+from functools import cache
+from math import ceil, prod
+
+from shardlab import cuts
+from shardlab.arguments import checked
+from shardlab.layout import Layout, layers_of_stage
+from shardlab.spec import TransformerSpec
+
+from ..facts import models
+
+
+@checked
+def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[str, int]:
+    """Count the parameters of each part on a rank of the stage, padding of the vocabulary included.
+
+    A tied head is a copy of the embedding on the last of several stages. Errors: ValueError for a
+    layout that does not suit the model, or a stage that does not exist.
+    """
+    layout.check(spec)
+    first = stage == 0
+    last = stage == layout.pp - 1
+    layers = len(layers_of_stage(spec.num_layers, layout.pp, stage))
+    layer = _layer(spec, layout.tp)
+    sparse = sparse_layers(spec, layout, stage) if spec.num_dense else layers
+    blocks = sparse * layer["feed-forward"]
+    if sparse < layers:
+        blocks += (layers - sparse) * _layer(spec.dense, layout.tp)["feed-forward"]
+    ends = _ends(spec, layout.tp)
+    head = ends["token embedding"] if spec.tied and layout.pp > 1 else ends["head"]
+    away = 0  # experts on other ranks
+    if layout.ep > 1:
+        away = sparse * layer_routed(spec, layout) * (layout.ep - 1)
+    return {
+        "token embedding": first * ends["token embedding"],
+        "position embedding": first * ends["position embedding"],
+        "attention": layers * layer["attention"],
+        "feed-forward": blocks - away,
+        "norms": layers * layer["norms"] + last * ends["norms"],
+        "head": last * head,
+    }
+
+
+@checked
+def routed(spec: TransformerSpec, layout: Layout, stage: int = 0) -> int:
+    """Count the parameters of the routed experts on a rank of the stage: 1/ep of all."""
+    return sparse_layers(spec, layout, stage) * layer_routed(spec, layout)
+
+
+@checked
+def layer_routed(spec: TransformerSpec, layout: Layout) -> int:
+    """Count the parameters of one layer's routed experts on a rank; 0 without experts."""
+    if spec.experts is None:
+        return 0
+    return spec.experts.num_experts // layout.ep * models.expert_parameters(spec) // layout.tp
+
+
+@checked
+def sparse_layers(spec: TransformerSpec, layout: Layout, stage: int = 0) -> int:
+    """Count the layers of a stage but for a mixture's dense ones, which come first."""
+    layers = layers_of_stage(spec.num_layers, layout.pp, stage)
+    return len(layers) - max(0, min(layers.stop, spec.num_dense) - layers.start)
+
+
+@checked
+def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
+    """Count the parameters of one layer on one rank; of a mixture, one with experts."""
+    away = layer_routed(spec, layout) * (layout.ep - 1)
+    return sum(_layer(spec, layout.tp).values()) - away
+
+
+@checked
+def held_again(spec: TransformerSpec, layout: Layout) -> dict[str, int]:
+    """Count the parameters that all ranks of pp and tp together hold beyond the model's own.
+
+    They are copies, or padding.
+    """
+    h = spec.hidden_size
+    layers = spec.num_layers
+    more = layout.tp - 1
+    after_sum = len({"out", "ffn"} & set(spec.biases))
+    norms = (spec.num_norms * layers + 1) * models.norm_parameters(spec)
+    norms += layers * models.head_norm_parameters(spec)
+    copied_heads = layout.tp * layout.kv_heads(spec) - spec.kv_heads
+    inputs = h + ("qkv" in spec.biases)
+    vocabularies = 1 if spec.tied and layout.pp == 1 else 2
+    padding = layout.tp * ceil(spec.vocab_size / layout.tp) - spec.vocab_size
+    return {
+        "tied head": spec.tied * (layout.pp > 1) * spec.vocab_size * h,
+        "position embedding": more * models.learned_positions(spec) * h,
+        "norms": more * norms,
+        "biases after a sum": more * layers * after_sum * h,
+        "key/value heads": layers * 2 * copied_heads * spec.head_size * inputs,
+        "padding of the vocabulary": vocabularies * padding * h,
+    }
+
+
+@cache
+def _layer(spec: TransformerSpec, tp: int) -> Counter[str]:
+    return _by_part(cuts.block(spec, tp))
+
+
+@cache
+def _ends(spec: TransformerSpec, tp: int) -> Counter[str]:
+    return _by_part(cuts.ends(spec, tp))
+
+
+def _by_part(held: dict[str, cuts.Cut]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for name, cut in held.items():
+        counts[_part(name)] += prod(cut.local_shape)
+    return counts
+
+
+def _part(name: str) -> str:
+    """Return the part of `models.parameters` to which a named parameter belongs."""
+    if "norm" in name:
+        return "norms"
+    parts = {"attention": "attention", "mlp": "feed-forward", "head": "head"}
+    return parts.get(name.partition(".")[0], f"{name.split('.')[1].removesuffix('s')} embedding")

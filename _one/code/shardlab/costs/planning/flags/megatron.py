@@ -1,0 +1,191 @@
+"""The options of Megatron-LM.
+
+https://github.com/NVIDIA/Megatron-LM/blob/307dcf37f03d44da131ba21999278abe4112d2ad/megatron/training/arguments.py
+has most of them; docs/user-guide/features/megatron_fsdp.md of a later version has the options of
+ZeRO-2 and ZeRO-3; megatron/core/transformer/moe/README.md has the options of experts.
+"""
+
+from shardlab.arguments import Count, checked
+from shardlab.spec import BIASES
+
+from ...training import Training
+from ..plans import Question
+from .program import FP32, Flags, Options, cut_beside_stages, equal_layers, first
+
+STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}  # stage of ZeRO -> its name
+
+
+@checked
+def megatron(question: Question, training: Training, steps: Count) -> Flags:
+    """Return the options of Megatron-LM for a plan's training."""
+    layout = training.layout
+    options: Options = {
+        **_model(question, training),
+        "--seq-length": question.length,
+        "--micro-batch-size": training.microbatch,
+        "--global-batch-size": question.batch,
+        "--train-iters": steps,
+        "--bf16": True,
+        "--tensor-model-parallel-size": layout.tp,
+        "--pipeline-model-parallel-size": layout.pp,
+        "--context-parallel-size": layout.cp,
+        **_experts(question, training),
+        **_computing(question, training),
+        **_states(question, training),
+    }
+    layers = equal_layers(training)
+    if training.chunks > 1 and layers:
+        options["--num-layers-per-virtual-pipeline-stage"] = layers
+    remarks = []
+    if question.recipe.gradients < FP32:
+        remarks.append("with --bf16 it keeps and reduces gradients in fp32: plan with fp32 ones")
+    if training.schedule == "GPipe" and layout.pp > 1:
+        remarks.append("its schedule is 1F1B, which takes as long as GPipe and holds less")
+    return Flags(
+        program="Megatron-LM",
+        values=options,
+        remarks=tuple(remarks),
+        refusal=_refusal(training),
+    )
+
+
+def _refusal(training: Training) -> str:
+    spec = training.spec
+    pieces = training.layout.pp * training.chunks
+    known_biases: list[set[str]] = [set(BIASES["gpt2"]), {"qkv"}, set()]
+    causes = {
+        **cut_beside_stages(training),  # https://github.com/NVIDIA/Megatron-LM/pull/6081
+        f"{spec.num_layers} layers do not make {pieces} equal stages or chunks": (
+            equal_layers(training) is None
+        ),
+        "no flag adds a norm after each half of a layer (post_norms)": spec.post_norms,
+        f"no flag puts biases on {' and '.join(spec.biases)} alone": (
+            set(spec.biases) not in known_biases
+        ),
+    }
+    return first(causes)
+
+
+def _model(question: Question, training: Training) -> Options:
+    """Return the sizes of the model; what is left out is as in GPT-2."""
+    spec = training.spec
+    lone = spec.experts is not None and not spec.num_dense  # no layer has a block without a router
+    width = spec.experts.expert_size if spec.experts and lone else spec.ffn
+    options: Options = {
+        **_latent(training),
+        "--num-layers": spec.num_layers,
+        "--hidden-size": spec.hidden_size,
+        "--ffn-hidden-size": width,
+        "--num-attention-heads": spec.num_heads,
+        "--max-position-embeddings": spec.context_length,
+        "--vocab-size": spec.vocab_size,
+    }
+    llama = spec.style == "llama"
+    changes: dict[str, tuple[bool, Options]] = {
+        "heads": (bool(spec.head_dim), {"--kv-channels": spec.head_size}),
+        "grouped": (
+            spec.kv_heads < spec.num_heads,
+            {"--group-query-attention": True, "--num-query-groups": spec.kv_heads},
+        ),
+        "positions": (spec.positions == "rotary", {"--position-embedding-type": "rope"}),
+        "style": (llama, {"--normalization": "RMSNorm", "--swiglu": True}),
+        "no biases": ("ffn" not in spec.biases, {"--disable-bias-linear": True}),
+        "some biases": (spec.biases == ("qkv",), {"--add-qkv-bias": True}),
+        "norms": (spec.head_norms or bool(spec.latent), {"--qk-layernorm": True}),
+        "head": (not spec.tied, {"--untie-embeddings-and-output-weights": True}),
+        "dropout": (not question.dropout, {"--attention-dropout": 0, "--hidden-dropout": 0}),
+    }
+    for needed, more in changes.values():
+        options |= more if needed else {}
+    return options
+
+
+def _experts(question: Question, training: Training) -> Options:
+    """Return the experts, where they lie, and what hides their messages."""
+    spec = training.spec
+    experts = spec.experts
+    if experts is None:
+        return {}
+    layout = training.layout
+    overlap = question.engine.expert_overlap
+    sparse = spec.num_layers - spec.num_dense
+    options: Options = {
+        "--num-experts": experts.num_experts,
+        "--moe-router-topk": experts.per_token,
+        "--moe-ffn-hidden-size": experts.expert_size,
+        "--moe-grouped-gemm": True,
+        "--moe-token-dispatcher-type": "alltoall",
+        "--expert-model-parallel-size": layout.ep,
+        "--expert-tensor-parallel-size": layout.tp,
+    }
+    changes: dict[str, tuple[bool, Options]] = {
+        "shared": (
+            experts.num_shared > 0,
+            {"--moe-shared-expert-intermediate-size": experts.shared_size},
+        ),
+        "dense": (
+            spec.num_dense > 0,
+            {"--moe-layer-freq": f"'([0]*{spec.num_dense}+[1]*{sparse})'"},
+        ),
+        "sigmoid": (experts.choose == "sigmoid", {"--moe-router-score-function": "sigmoid"}),
+        "before": (experts.choose == "softmax before", {"--moe-router-pre-softmax": True}),
+        "bias": (experts.balance == "bias", {"--moe-router-enable-expert-bias": True}),
+        "beside": (overlap == "shared experts", {"--moe-shared-expert-overlap": True}),
+        "behind": (
+            overlap == "another microbatch",
+            {"--overlap-moe-expert-parallel-comm": True},
+        ),
+    }
+    for needed, more in changes.values():
+        options |= more if needed else {}
+    return options
+
+
+def _latent(training: Training) -> Options:
+    """Return the narrow layers of latent attention."""
+    latent = training.spec.latent
+    if latent is None:
+        return {}
+    return {
+        "--multi-latent-attention": True,
+        "--q-lora-rank": latent.query_rank,
+        "--kv-lora-rank": latent.kv_rank,
+        "--qk-head-dim": latent.plain_size,
+        "--qk-pos-emb-head-dim": latent.rotary_size,
+        "--v-head-dim": latent.value_size,
+    }
+
+
+def _computing(question: Question, training: Training) -> Options:
+    """Return how layers are computed and recomputed."""
+    options: Options = {}
+    if training.layout.sequence_parallel:
+        options["--sequence-parallel"] = True
+        if question.engine.tensor_overlap == "chunks":
+            options["--tp-comm-overlap"] = True
+    if training.attention == "flash":
+        options["--use-flash-attn"] = True
+    if question.precision == "fp8":
+        options["--fp8-format"] = "hybrid"
+    if training.recomputation != "none":
+        options["--recompute-granularity"] = training.recomputation
+    if training.recomputation == "full":
+        options |= {"--recompute-method": "uniform", "--recompute-num-layers": 1}
+    return options
+
+
+def _states(question: Question, training: Training) -> Options:
+    """Return what cuts states over the replicas, and what overlaps their messages."""
+    options: Options = {}
+    zero = training.layout.zero
+    if zero:
+        options["--use-distributed-optimizer"] = True
+    if zero in STRATEGIES:
+        options["--use-megatron-fsdp"] = True
+        options["--data-parallel-sharding-strategy"] = STRATEGIES[zero]
+        options["--ckpt-format"] = "fsdp_dtensor"
+    if question.engine.data_overlap and training.layout.replicas > 1:
+        options["--overlap-grad-reduce"] = True
+        if zero:
+            options["--overlap-param-gather"] = True
+    return options

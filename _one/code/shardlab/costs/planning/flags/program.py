@@ -1,0 +1,70 @@
+"""The options of one program for one plan, as data and as text."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardlab.arguments import checked
+
+from ...training import Training
+
+Value = int | str | bool
+Options = dict[str, Value]  # True: the name alone; DeepSpeed's names are paths into its JSON
+FP32 = 4  # bytes
+STATES_CUT, ALL_CUT = 1, 3  # stages of ZeRO: the optimizer's states; also gradients and parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Flags:
+    """The options of one program for one plan."""
+
+    program: str
+    values: Options
+    remarks: tuple[str, ...] = ()  # what differs from the plan, or is set elsewhere
+    refusal: str = ""  # why the program cannot run the plan; "": it can
+
+    @property
+    def text(self) -> str:
+        """The options as one writes them: a command line, or the JSON of DeepSpeed."""
+        if self.program == "DeepSpeed":
+            return json.dumps(self.nested, indent=2)
+        words = [
+            name if value is True else f"{name} {value}" for name, value in self.values.items()
+        ]
+        return " \\\n".join(words)
+
+    @property
+    def nested(self) -> dict[str, Any]:
+        """The options as a tree: "bf16.enabled" is an entry of "bf16"."""
+        tree: dict[str, Any] = {}
+        for path, value in self.values.items():
+            *folders, name = path.split(".")
+            place = tree
+            for folder in folders:
+                place = place.setdefault(folder, {})
+            place[name] = value
+        return tree
+
+
+@checked
+def first(causes: Mapping[str, bool]) -> str:
+    """Return the first cause that holds, "" where none does."""
+    return next((cause for cause, holds in causes.items() if holds), "")
+
+
+@checked
+def cut_beside_stages(training: Training) -> dict[str, bool]:
+    """Say whether gradients or parameters are cut beside pipeline stages."""
+    layout = training.layout
+    cause = f"ZeRO-{layout.zero} does not run with pipeline stages; choose ZeRO 0 or 1"
+    return {cause: layout.zero > STATES_CUT and layout.pp > 1}
+
+
+@checked
+def equal_layers(training: Training) -> int | None:
+    """Count the layers of each chunk; None where chunks are unequal."""
+    pieces = training.layout.pp * training.chunks
+    layers, rest = divmod(training.spec.num_layers, pieces)
+    return None if rest else layers

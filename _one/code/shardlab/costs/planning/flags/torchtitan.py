@@ -1,0 +1,69 @@
+"""The options of torchtitan.
+
+ZeRO-3 is FSDP that gives parameters back after each layer's forward, ZeRO-2 FSDP that keeps them:
+https://github.com/pytorch/torchtitan/blob/1a618d1d75dc67b78977fb35a785633b70e5999e/torchtitan/config/configs.py
+"""
+
+from shardlab.arguments import Count, checked
+
+from ...training import Training
+from ..plans import Question
+from .program import ALL_CUT, STATES_CUT, Flags, Options, equal_layers
+
+PARALLEL = "--parallelism."
+PIPELINE = "--parallelism.pipeline_parallel_"
+SCHEDULES = {"1F1B": "1F1B", "GPipe": "GPipe", "interleaved": "Interleaved1F1B"}
+
+
+@checked
+def torchtitan(question: Question, training: Training, steps: Count) -> Flags:
+    """Return the options of torchtitan for a plan's training."""
+    layout = training.layout
+    local = training.microbatch * (training.num_microbatches if layout.pp > 1 else 1)
+    options: Options = {
+        "--training.seq_len": question.length,
+        "--training.local_batch_size": local,
+        "--training.global_batch_size": question.batch,
+        "--training.steps": steps,
+        f"{PARALLEL}data_parallel_replicate_degree": 1 if layout.zero else layout.dp,
+        f"{PARALLEL}data_parallel_shard_degree": layout.dp if layout.zero else 1,
+        f"{PARALLEL}tensor_parallel_degree": layout.tp,
+        f"{PARALLEL}context_parallel_degree": layout.cp,
+        f"{PARALLEL}pipeline_parallel_degree": layout.pp,
+        "--activation_checkpoint.mode": training.recomputation,
+    }
+    if layout.ep > 1:
+        options[f"{PARALLEL}expert_parallel_degree"] = layout.ep
+        options[f"{PARALLEL}expert_tensor_parallel_degree"] = layout.tp
+    remarks = ["a registered configuration holds the model's sizes; no flag sets them"]
+    if layout.zero:
+        policy = "always" if layout.zero == ALL_CUT else "never"
+        options[f"{PARALLEL}fsdp_reshard_after_forward"] = policy
+    if layout.zero == STATES_CUT:
+        remarks.append("FSDP cuts gradients too, as ZeRO-2, and reduces them for each microbatch")
+    if layout.tp > 1 and not layout.sequence_parallel:
+        remarks.append("tensor parallelism always comes with sequence parallelism")
+    refusal = _refusal(training)
+    if layout.pp == 1:
+        return Flags(
+            program="torchtitan", values=options, remarks=tuple(remarks), refusal=refusal
+        )
+    options[f"{PIPELINE}schedule"] = SCHEDULES.get(training.schedule, "")
+    options[f"{PIPELINE}microbatch_size"] = training.microbatch
+    layers = equal_layers(training)
+    if layers is None:
+        remarks.append("unequal stages are listed in module_fqns_per_model_part")
+    else:
+        options[f"{PIPELINE}layers_per_stage"] = layers
+        options[f"{PIPELINE}first_stage_less_layers"] = 0
+        options[f"{PIPELINE}last_stage_less_layers"] = 0
+    return Flags(program="torchtitan", values=options, remarks=tuple(remarks), refusal=refusal)
+
+
+def _refusal(training: Training) -> str:
+    layout = training.layout
+    if layout.pp > 1 and training.schedule not in SCHEDULES:
+        return f"it has no schedule {training.schedule!r}"
+    if layout.ep > 1 and not layout.zero:
+        return "it takes the ranks of experts from those of FSDP; choose ZeRO 1, 2 or 3"
+    return ""

@@ -1,0 +1,257 @@
+"""Search for the fastest layout: every way to cut a model over a cluster, timed or rejected.
+
+`step` and `memory` define what a plan takes. The search computes each of their terms once for all
+plans that share it, so that a hundred thousand plans take about a second. A test compares the
+results with `step.step` and `memory.total`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import add
+
+from shardlab.arguments import checked, unchecked
+from shardlab.layout import Layout, divisors
+
+from .. import memory, step
+from ..step import axes, exposed
+from ..step.exposed import DataMessages, DataWait, Holdings
+from . import footprint
+from .plans import Plans, Question, TrainingPlan
+from .tables import Degrees, Microbatch, Tables, every_degree
+
+MOST_PLANS = 2_000_000  # a search of this size takes about a quarter of a minute, and 1 GB
+MOST_PARTS = 10**9  # sequences, or GPUs: to find their divisors takes time, too
+
+# A question is checked once. These are called for each of its plans.
+in_flight = unchecked(footprint.in_flight)
+microbatch_bytes = unchecked(footprint.microbatch_bytes)
+data_wait = unchecked(exposed.data_wait)
+sending_seconds = unchecked(step.sending_seconds)
+pipeline_seconds = unchecked(step.pipeline_seconds)
+send_seconds = unchecked(step.send_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """A schedule with its chunks, and the stages that they make."""
+
+    schedule: str
+    chunks: int
+    stages: step.StageLayers
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Zero:
+    """What one stage of ZeRO costs for given degrees, with one chunk or with several."""
+
+    stage: int
+    messages: DataMessages
+    once: float  # seconds in a step: the update, and the sum of a tied embedding's gradients
+    resident: list[float]  # bytes on each stage that may be the fullest
+
+
+@checked
+def search(question: Question) -> Plans:
+    """Time or reject every plan; sort those that fit, the fastest first.
+
+    Errors: ValueError where there are more than MOST_PLANS plans, with their number.
+    """
+    _check_size(question)
+    tables = Tables(question)
+    fitting: list[TrainingPlan] = []
+    rejected: list[TrainingPlan] = []
+    for degrees, reason in every_degree(question):
+        if reason:
+            rejected.append(degrees.rejected(reason))
+            continue
+        for plan in _Search(tables, degrees).plans():
+            (rejected if plan.reason else fitting).append(plan)
+    fitting.sort()
+    return Plans(question, fitting, rejected)
+
+
+def _check_size(question: Question) -> None:
+    """Refuse a question that takes too long to answer. Errors: ValueError with the way out."""
+    gpus = question.cluster.gpus
+    if max(question.batch, gpus) > MOST_PARTS:
+        raise ValueError(
+            f"batch={question.batch} sequences on {gpus} GPUs have too many divisors to try; "
+            f"use at most {MOST_PARTS:,} of each"
+        )
+    legal = (degrees for degrees, reason in every_degree(question) if not reason)
+    plans = sum(_count(question, degrees) for degrees in legal)
+    if plans > MOST_PLANS:
+        raise ValueError(
+            f"batch={question.batch} sequences on {gpus} GPUs make up to {plans:,} plans, and a "
+            f"search tries at most {MOST_PLANS:,}; leave fewer choices open (zero, schedules, "
+            "recomputations, context), or use a batch with fewer divisors"
+        )
+
+
+def _count(question: Question, degrees: Degrees) -> int:
+    """Count the plans with given degrees, including those that are rejected together."""
+    orders = sum(len(list(_chunks(question, each, degrees.pp))) for each in question.schedules)
+    choices = len(question.sequence_parallel) * len(question.recomputations) * len(question.zero)
+    return len(divisors(question.batch // degrees.dp)) * orders * choices
+
+
+def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
+    """Yield in how many chunks the stages of a schedule can have their layers."""
+    if schedule != "interleaved":
+        yield 1
+        return
+    num_layers = question.spec.num_layers
+    for chunks in range(2, -(-(num_layers + 2) // pp) + 1):
+        if num_layers % (chunks * pp) == 0 or (num_layers + 2) % (chunks * pp) == 0:
+            yield chunks
+
+
+class _Search:
+    """All plans with given degrees."""
+
+    def __init__(self, tables: Tables, degrees: Degrees) -> None:
+        self.tables = tables
+        self.question = tables.question
+        self.degrees = degrees
+        layout = degrees.layout
+        self.links = axes.links(self.question.cluster, layout)
+        training = tables.training(layout)
+        held = step.holdings(training)
+        fullest = sorted(memory.fullest_stages(training))
+        cut = footprint.layers_of(self.question.spec.num_layers, degrees.pp, fullest)
+        self.fullest = dict(zip(fullest, cut, strict=True))  # stage -> its layers
+        self.layers = held.layers  # of the stage with the most parameters
+        stages = self.question.zero if layout.replicas > 1 else (0,)
+        self.orders = list(self._orders())
+        # By whether a stage has several chunks, of whatever number.
+        self.zeros = {
+            order.chunks > 1: [self._zero(replace(layout, zero=n), held, order) for n in stages]
+            for order in {order.chunks > 1: order for order in self.orders}.values()
+        }
+        self.sizes = divisors(self.question.batch // degrees.dp)
+
+    def _zero(self, layout: Layout, held: Holdings, order: _Order) -> _Zero:
+        training = self.tables.training(layout)
+        training = replace(training, schedule=order.schedule, chunks=order.chunks)
+        engine = self.question.engine
+        update = step.update_seconds(training, engine, held, self.tables.chip)
+        return _Zero(
+            stage=layout.zero,
+            messages=exposed.messages_of_replicas(training, engine, self.links, held),
+            once=update + step.tied_seconds(training, self.links["pp"]),
+            resident=[footprint.resident_bytes(training, stage) for stage in self.fullest],
+        )
+
+    def _orders(self) -> Iterator[_Order]:
+        """Yield schedules with their chunks and stages; on a single stage all are the same."""
+        pp = self.degrees.pp
+        for schedule in self.question.schedules if pp > 1 else ("1F1B",):
+            for chunks in _chunks(self.question, schedule, pp):
+                stages = step.stages_of(self.question.spec.num_layers, pp, chunks)
+                yield _Order(schedule=schedule, chunks=chunks, stages=stages)
+
+    def plans(self) -> list[TrainingPlan]:
+        """List every plan, timed or rejected."""
+        found: list[TrainingPlan] = []
+        tp = self.degrees.tp
+        for shared in self.question.sequence_parallel if tp > 1 else (False,):
+            if shared and self.question.length % (self.degrees.cp * tp):
+                found.append(self.degrees.rejected("sequence", sequence_parallel=True))
+                continue
+            for size in self.sizes:
+                for again in self.tables.recomputations:
+                    one = self.tables.microbatch(
+                        self.degrees, size, sequence_parallel=shared, recomputation=again
+                    )
+                    found.extend(self._plans_of(one))
+        return found
+
+    def _plans_of(self, one: Microbatch) -> Iterator[TrainingPlan]:
+        """Yield the plans of all schedules and all stages of ZeRO for one kind of microbatch."""
+        engine = self.question.engine
+        num_microbatches = self.question.batch // (self.degrees.dp * one.size)
+        send = send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
+        of_rank = engine, self.layers, one.time.forward, one.time.backward
+        again = one.recomputation == "full"
+        waits = {
+            several: [data_wait(zero.messages, *of_rank, recomputed=again) for zero in zeros]
+            for several, zeros in self.zeros.items()
+        }
+        for order in self.orders:
+            if order.schedule == "interleaved" and num_microbatches < self.degrees.pp:
+                yield self._plan(one, order, reason="microbatches")
+                continue
+            flying = self._bytes_in_flight(one, order, num_microbatches)
+            sending = sending_seconds(
+                send,
+                engine,
+                pp=self.degrees.pp,
+                num_microbatches=num_microbatches,
+                chunks=order.chunks,
+                schedule=order.schedule,
+                beside=one.time.forward * self.layers / order.chunks,
+            )
+            alike = self.zeros[order.chunks > 1], waits[order.chunks > 1]
+            for zero, wait in zip(*alike, strict=True):
+                nbytes = max(map(add, zero.resident, flying))
+                if nbytes > self.question.capacity:
+                    yield self._plan(one, order, zero.stage, nbytes=nbytes, reason="memory")
+                    continue
+                busy = self._busy(one, order, wait, num_microbatches)
+                seconds = busy + sending + wait.end + zero.once
+                yield self._plan(one, order, zero.stage, seconds=seconds, nbytes=nbytes)
+
+    def _busy(self, one: Microbatch, order: _Order, wait: DataWait, num_microbatches: int) -> float:
+        """Time the pipeline from its first forward to its last backward, without messages."""
+        return pipeline_seconds(
+            one.time,
+            wait,
+            order.stages,
+            num_microbatches=num_microbatches,
+            chunks=order.chunks,
+            schedule=order.schedule,
+        )
+
+    def _bytes_in_flight(
+        self, one: Microbatch, order: _Order, num_microbatches: int
+    ) -> list[float]:
+        """Count the bytes on each stage that depend on the microbatches."""
+        pp = self.degrees.pp
+        size = {"pp": pp, "num_microbatches": num_microbatches, "chunks": order.chunks}
+        found = []
+        for stage, layers in self.fullest.items():
+            flying = in_flight(order.schedule, stage, **size)
+            last = stage == pp - 1
+            found.append(
+                microbatch_bytes(
+                    one.memory, flying, layers / order.chunks, first=stage == 0, last=last
+                )
+            )
+        return found
+
+    def _plan(
+        self,
+        one: Microbatch,
+        order: _Order,
+        zero: int = 0,
+        *,
+        seconds: float = 0.0,
+        nbytes: float = 0.0,
+        reason: str = "",
+    ) -> TrainingPlan:
+        return TrainingPlan(
+            seconds=seconds,
+            nbytes=nbytes,
+            tp=self.degrees.tp,
+            cp=self.degrees.cp,
+            pp=self.degrees.pp,
+            dp=self.degrees.dp,
+            ep=self.degrees.ep,
+            zero=zero,
+            sequence_parallel=one.sequence_parallel,
+            microbatch=one.size,
+            recomputation=one.recomputation,
+            schedule=order.schedule,
+            chunks=order.chunks,
+            reason=reason,
+        )

@@ -1,0 +1,134 @@
+"""The best of many predictions promises too much: how much, and which plan stays good.
+
+Smith and Winkler 2006 (doi:10.1287/mnsc.1050.0451) call it the optimizer's curse: whoever takes
+the best of many estimates takes one whose error was lucky.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from shardlab.arguments import Count, Positive, checked
+
+from .. import step
+from ..facts.hardware import Link
+from ..facts.network import NETWORK
+from ..step import axes
+from . import plans
+from .plans import Plans, Question, TrainingPlan
+
+# The relative rates that a data sheet leaves open: from how much of what `step` assumes, to how
+# much. All are drawn evenly, and independently of each other.
+RATES: dict[str, tuple[float, float]] = {
+    # Between nodes: from half, where others use the same switches (our assumption), to the 0.96 of
+    # a card that https://github.com/NVIDIA/nccl-tests/issues/119 gives, where `step` has 0.8.
+    "network": (0.5, 1.2),
+    # Inside a node: NCCL's own model has 0.76 to 0.82 of NVLink's rate, see `LINK_UTILISATION`.
+    "inside": (0.95, 1.03),
+    # `step.kernels.MOVED` was chosen among 0.7, 0.8 and 0.9.
+    "memory": (0.875, 1.125),
+    # Products and attention: a tenth more or less is our assumption.
+    "arithmetic": (0.9, 1.1),
+}
+# Predictions closer than this are a tie: the mean error of published steps, in whole percent.
+TIE = 0.04
+COUNT = 20  # plans that are ranked again
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Candidate:
+    """One plan among the best, timed again and again under other rates."""
+
+    plan: TrainingPlan
+    wins: float  # share of the rounds in which it was the fastest
+    behind: float  # how much slower than the fastest of a round it was, on average, as a share
+    worst: float  # likewise, in its worst round
+
+
+@checked
+def rank(
+    found: Plans,
+    *,
+    count: Count = COUNT,
+    rounds: Count = 40,
+    seed: int = 0,
+    rates: Mapping[str, tuple[Positive, Positive]] = RATES,
+) -> list[Candidate]:
+    """Time the best plans of different degrees again under perturbed rates; the robust one first.
+
+    That is the plan that is least behind the fastest, on average over `rounds`. Errors: ValueError
+    where nothing fits, for a rate that is unknown, and for one whose range is empty.
+    """
+    for name, (low, high) in rates.items():
+        if name not in RATES or low > high:
+            raise ValueError(
+                f"rates={name}: {low} to {high} must be a range of one of {', '.join(RATES)}"
+            )
+    best = [found.best, *found.different[1:count]]
+    luck = random.Random(seed)
+    timed: list[list[float]] = []
+    for _ in range(rounds):
+        drawn = {name: luck.uniform(*rates.get(name, (1.0, 1.0))) for name in RATES}
+        seconds = [_seconds(found.question, plan, drawn) for plan in best]
+        timed.append([each / min(seconds) - 1 for each in seconds])
+    candidates = [
+        Candidate(
+            plan=plan,
+            wins=sum(not each for each in behind) / rounds,
+            behind=fmean(behind),
+            worst=max(behind),
+        )
+        for plan, behind in zip(best, zip(*timed, strict=True), strict=True)
+    ]
+    return sorted(candidates, key=lambda each: each.behind)
+
+
+def _seconds(question: Question, plan: TrainingPlan, drawn: Mapping[str, float]) -> float:
+    """Time a plan. Slower arithmetic is a slower clock, on which other rates are higher."""
+    run = plans.run_of(question, plan)
+    slower = 1 / drawn["arithmetic"]
+    node = run.cluster.node
+    memory = slower * drawn["memory"] * node.chip.memory_bandwidth
+    chip = replace(node.chip, memory_bandwidth=memory)
+    links = {
+        axis: _scaled(link, slower * drawn["network" if link.kind == NETWORK else "inside"])
+        for axis, link in axes.links(run.cluster, run.training.layout).items()
+    }
+    cluster = replace(run.cluster, node=replace(node, chip=chip))
+    return slower * step.step(replace(run, cluster=cluster), links).seconds
+
+
+def _scaled(link: Link, factor: float) -> Link:
+    return replace(link, bandwidth=factor * link.bandwidth)
+
+
+@checked
+def ties(found: Plans, share: Positive = TIE) -> list[TrainingPlan]:
+    """List the plans of different degrees within `share` of the best, which is one of them."""
+    limit = (1 + share) * found.best.seconds
+    return [plan for plan in found.different if plan.seconds <= limit]
+
+
+@checked
+def broken_promise(
+    seconds: Sequence[Positive], error: Positive, *, rounds: Count = 50, seed: int = 0
+) -> float:
+    """Return how much longer the winner takes than promised, on average, as a share.
+
+    Every prediction gets a normal error of its own around the true `seconds`; error: its standard
+    deviation, as a share. Errors: ValueError for an error of a quarter or more, for which a
+    prediction may be below 0.
+    """
+    if not seconds or error >= 1 / 4:
+        raise ValueError(
+            f"seconds={len(seconds)} of them, error={error}: give some, and an error below 0.25"
+        )
+    luck = random.Random(seed)
+    missing = []
+    for _ in range(rounds):
+        seen = [each * (1 + luck.gauss(0, error)) for each in seconds]
+        winner = seen.index(min(seen))
+        missing.append(seconds[winner] / seen[winner] - 1)
+    return max(0.0, fmean(missing))  # few rounds may be lucky

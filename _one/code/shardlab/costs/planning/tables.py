@@ -1,0 +1,135 @@
+"""What many plans share: degrees that use every GPU, and the microbatches of one (tp, cp, ep)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardlab.arguments import Count, checked
+from shardlab.layout import Layout, divisors, tensor_degrees
+
+from .. import context_parallel, memory, step
+from ..step import axes
+from ..training import Training
+from . import footprint
+from .plans import Question, TrainingPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Degrees:
+    """The degree of each axis of a layout."""
+
+    tp: Count
+    cp: Count
+    pp: Count
+    dp: Count
+    ep: Count = 1
+
+    @property
+    def layout(self) -> Layout:
+        """The layout, without ZeRO and sequence parallelism."""
+        return Layout(dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep)
+
+    def rejected(self, reason: str, *, sequence_parallel: bool = False) -> TrainingPlan:
+        """Reject all plans with these degrees and choices for one of `plans.REASONS`."""
+        return TrainingPlan(
+            tp=self.tp,
+            cp=self.cp,
+            pp=self.pp,
+            dp=self.dp,
+            ep=self.ep,
+            sequence_parallel=sequence_parallel,
+            reason=reason,
+        )
+
+
+@checked
+def every_degree(question: Question) -> Iterator[tuple[Degrees, str]]:
+    """Yield all degrees that use every GPU, each with the reason why it is impossible, or ""."""
+    gpus = question.cluster.gpus
+    spec = question.spec
+    possible = set(tensor_degrees(spec))
+    dealt = set(divisors(spec.experts.num_experts)) if spec.experts else {1}
+    for tp in divisors(gpus):
+        for cp in question.context:
+            if gpus % (tp * cp):
+                continue
+            for pp in divisors(gpus // (tp * cp)):
+                dp = gpus // (tp * cp * pp)
+                tests = {
+                    "heads": tp not in possible,
+                    "node size": not axes.fits_nodes(question.cluster, tp),
+                    "layers": pp > spec.num_layers,
+                    "batch": question.batch % dp > 0,
+                    "sequence": question.length % cp > 0,
+                }
+                failed = [reason for reason, fails in tests.items() if fails]
+                for ep in question.experts:
+                    few = [] if ep in dealt and dp % ep == 0 else ["experts"]
+                    reasons = [*failed, *few, ""]
+                    yield Degrees(tp=tp, cp=cp, pp=pp, dp=dp, ep=ep), reasons[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Microbatch:
+    """One kind of microbatch: its choices, and what it costs on every stage."""
+
+    size: Count
+    sequence_parallel: bool
+    recomputation: str
+    time: step.MicrobatchTime
+    memory: memory.MicrobatchBytes  # "gathered" with the blocks of other ranks of cp
+    message_bytes: float
+
+
+class Tables:
+    """What many plans share, computed once."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.chip = question.cluster.node.chip
+        stored = question.attention == "stored"  # else there are no scores to recompute
+        self.recomputations = [
+            each for each in question.recomputations if each != "selective" or stored
+        ]
+        self.microbatches: dict[tuple[object, ...], Microbatch] = {}
+
+    def training(
+        self, layout: Layout, microbatch: Count = 1, recomputation: str = "none"
+    ) -> Training:
+        """Make a training of one microbatch."""
+        question = self.question
+        return Training(
+            spec=question.spec,
+            layout=layout,
+            recipe=question.recipe,
+            microbatch=microbatch,
+            sequence=question.sequence,
+            attention=question.attention,
+            recomputation=recomputation,
+            dropout=question.dropout,
+            imbalance=question.imbalance,
+        )
+
+    def microbatch(
+        self, degrees: Degrees, size: Count, *, sequence_parallel: bool, recomputation: str
+    ) -> Microbatch:
+        """Look up one kind of microbatch, or compute it. Of `degrees` pp and dp do not matter."""
+        key = degrees.tp, degrees.cp, degrees.ep, size, sequence_parallel, recomputation
+        if key not in self.microbatches:
+            layout = replace(
+                degrees.layout, dp=degrees.ep, pp=1, sequence_parallel=sequence_parallel
+            )
+            training = self.training(layout, size, recomputation)
+            links = axes.links(self.question.cluster, layout)
+            held = footprint.of_a_microbatch(training)
+            blocks = context_parallel.at_work(training, self.question.engine.context_way)
+            self.microbatches[key] = Microbatch(
+                size=size,
+                sequence_parallel=sequence_parallel,
+                recomputation=recomputation,
+                time=step.microbatch(self.question.run(training), links),
+                memory=replace(held, gathered=held.gathered + blocks),
+                message_bytes=step.message_bytes(training),
+            )
+        return self.microbatches[key]

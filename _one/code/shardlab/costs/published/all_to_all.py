@@ -1,0 +1,106 @@
+"""Bandwidths that DeepEP prints for dispatch and combine, and what our constants predict.
+
+It prints logical bandwidths: bytes of tokens for every node, or rank, that holds a chosen expert,
+the sender's own included, over the time (`tests/test_internode.py` of
+https://github.com/deepseek-ai/DeepEP). The sender's own bytes use no wire, so they are subtracted.
+"""
+
+from dataclasses import dataclass
+
+from shardlab.arguments import Count, Positive, checked
+
+from .. import expert_parallel as costs
+from ..expert_parallel import Exchange
+from ..facts import mixtures
+from ..units import GB
+
+_LEGACY = "https://github.com/deepseek-ai/DeepEP/blob/main/docs/legacy.md#performance"
+_README = "https://github.com/deepseek-ai/DeepEP#performance"
+PER_NODE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Dispatched:
+    """One row of a table of DeepEP: tokens of DeepSeek-V3, fp8 there and bf16 back."""
+
+    library: str
+    machine: str  # name in `costs.MACHINES`; of "SM90" we assume an H100, of "SM100" a B200
+    ep: Count
+    tokens: Count  # of each rank
+    dispatch: Positive  # bytes/s, logical
+    combine: Positive
+    source: str
+
+    @property
+    def name(self) -> str:
+        """A short description of what was measured."""
+        return f"DeepEP {self.library}, {self.ep} ranks, {self.machine.split()[-1]}"
+
+    @property
+    def exchange(self) -> Exchange:
+        """The tokens of the row, and the ranks between which they travel."""
+        return costs.exchange(
+            mixtures.published("DeepSeek-V3").spec,
+            costs.machine(self.machine),
+            tokens=self.tokens,
+            ep=self.ep,
+            most_nodes=4,
+            dispatch=costs.FP8,
+        )
+
+    @property
+    def own(self) -> float:
+        """The share of logical bytes that stay in the node; on one node, in the GPU."""
+        return 1 / (self.exchange.nodes if self.ep > PER_NODE else self.ep)
+
+    @property
+    def wire(self) -> float:
+        """Bytes/s over a GPU's own link, on average over both trips."""
+        return (self.dispatch + self.combine) / 2 * (1 - self.own)
+
+    @property
+    def predicted(self) -> float:
+        """Logical bytes/s by the rates of `costs.MACHINES`: the slower level decides."""
+        e = self.exchange
+        on = costs.machine(self.machine)
+        travelling = costs.copies(e, "nodes")
+        seconds = max(travelling["inside"] / on.inside, travelling["across"] / on.across)
+        level = "across" if e.nodes > 1 else "inside"
+        return travelling[level] / (1 - self.own) / seconds
+
+
+def _v1(ep: int, dispatch: float, combine: float) -> Dispatched:
+    return Dispatched(
+        library="V1",
+        machine="8 x H800",
+        ep=ep,
+        tokens=4096,
+        dispatch=dispatch * GB,
+        combine=combine * GB,
+        source=_LEGACY,
+    )
+
+
+def _v2(machine: str, ep: int, dispatch: float, combine: float) -> Dispatched:
+    return Dispatched(
+        library="V2",
+        machine=machine,
+        ep=ep,
+        tokens=8192,
+        dispatch=dispatch * GB,
+        combine=combine * GB,
+        source=_README,
+    )
+
+
+PUBLISHED: tuple[Dispatched, ...] = (
+    _v1(8, 153, 158),
+    _v1(16, 43, 43),
+    _v1(32, 58, 57),
+    _v1(64, 51, 50),
+    _v2("DGX H100", 16, 90, 81),
+    _v2("DGX H100", 32, 61, 61),
+    _v2("HGX B200", 16, 90, 91),
+    _v2("HGX B200", 8, 726, 740),
+)

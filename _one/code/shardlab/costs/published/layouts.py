@@ -1,0 +1,77 @@
+"""A step that somebody published with its whole layout: its measured and its predicted duration."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shardlab.arguments import Count, Positive, checked
+from shardlab.layout import Layout
+from shardlab.spec import TransformerSpec
+
+from .. import step
+from ..facts import nodes
+from ..step.engines import Engine
+from ..training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class PublishedStep:
+    """One row of a published table."""
+
+    table: str
+    name: str
+    run: step.Run
+    seconds: Positive  # of one step, measured
+
+    @cached_property
+    def predicted(self) -> step.Step:
+        """The prediction of the same step."""
+        return step.step(self.run)
+
+    @property
+    def error(self) -> float:
+        """How much longer the prediction is, as a share: -0.05 is 5 % too short."""
+        return self.predicted.seconds / self.seconds - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Setting:
+    """What the rows of a table have in common."""
+
+    table: str
+    node: str
+    engine: Engine
+    precision: str | None = None
+
+
+@checked
+def row(
+    setting: Setting,
+    name: str,
+    spec: TransformerSpec,
+    layout: Layout,
+    *,
+    batch: Count,
+    seconds: Positive,
+    **options: Any,
+) -> PublishedStep:
+    """Make a row. batch: sequences of one step on all ranks; options: of `Training`.
+
+    A row with chunks is interleaved.
+    """
+    microbatch = options.pop("microbatch", 1)
+    training = Training(
+        spec=spec,
+        layout=layout,
+        microbatch=microbatch,
+        num_microbatches=batch // (layout.dp * microbatch),
+        schedule="interleaved" if options.get("chunks", 1) > 1 else "1F1B",
+        **options,
+    )
+    cluster = nodes.cluster(setting.node, -(-layout.ranks // nodes.node(setting.node).gpus))
+    run = step.Run(
+        training=training, cluster=cluster, engine=setting.engine, precision=setting.precision
+    )
+    return PublishedStep(table=setting.table, name=name, run=run, seconds=seconds)

@@ -1,0 +1,188 @@
+"""Case studies: published layouts, the share of messages in a step, the network's knee."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shardlab.arguments import Positive, checked
+from shardlab.layout import Layout
+
+from .. import step
+from ..facts import models, nodes
+from ..facts.recipes import RECIPES
+from ..planning.plans import Plans, Question, TrainingPlan
+from ..step.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
+from ..traces import knee
+from ..training import Training
+
+WITHOUT = replace(  # a rank waits for every message
+    NEMO_2024,
+    name="nothing hidden",
+    tensor_overlap="none",
+    data_overlap=False,
+    context_overlap=False,
+    send_overlap=False,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Study:
+    """A question that a published layout answers."""
+
+    question: Question
+    published: dict[str, int]  # tp, pp, ... of the layout that was used
+    source: str
+
+    def theirs(self, plans: Plans) -> TrainingPlan | None:
+        """Return the fastest fitting plan with the published degrees; None if there is none."""
+        return next(iter(plans.where(**self.published)), None)
+
+
+def _question(model: str, node: str, gpus: int, batch: int, **options: object) -> Question:
+    cluster = nodes.cluster(node, gpus // nodes.node(node).gpus)
+    spec = models.published(model).spec
+    return Question(spec=spec, cluster=cluster, batch=batch, **options)  # type: ignore[arg-type]
+
+
+# What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored; all layers computed
+# again, or none.
+_IN_2021 = {
+    "engine": MEGATRON_2021,
+    "attention": "stored",
+    "dropout": True,
+    "zero": (0,),
+    "sequence_parallel": (False,),
+    "recomputations": ("none", "full"),
+}
+_SC21 = "Narayanan et al. 2021, {} (https://arxiv.org/abs/2104.04473)"
+STUDIES: dict[str, Study] = {
+    "GPT-3 on 1,536 A100": Study(
+        question=_question("Megatron 175B", "DGX A100", 1536, 1536, **_IN_2021),
+        published={"tp": 8, "pp": 12},
+        source=_SC21.format("Table 2"),
+    ),
+    "a trillion on 3,072 A100": Study(
+        question=_question("Megatron 1008B", "DGX A100", 3072, 3072, **_IN_2021),
+        published={"tp": 8, "pp": 64},
+        source=_SC21.format("Table 1"),
+    ),
+    "Llama 3 405B on 16,384 H100": Study(
+        question=_question(
+            "Llama 3 405B",
+            "DGX H100",
+            16_384,
+            2048,
+            sequence=8192,
+            engine=LLAMA_2024,
+            recipe=RECIPES["mixed, fp32 gradients"],
+        ),
+        published={"tp": 8, "pp": 16},
+        source="Llama Team 2024, Table 4 (https://arxiv.org/abs/2407.21783)",
+    ),
+}
+
+
+def _run(
+    model: str,
+    node: str,
+    layout: Layout,
+    *,
+    num_microbatches: int = 1,
+    sequence: int | None = None,
+    **options: object,
+) -> step.Run:
+    training = Training(
+        spec=models.published(model).spec,
+        layout=layout,
+        num_microbatches=num_microbatches,
+        sequence=sequence,
+        recomputation="full",
+        **options,  # type: ignore[arg-type]
+    )
+    cluster = nodes.cluster(node, -(-layout.ranks // nodes.node(node).gpus))
+    return step.Run(training=training, cluster=cluster)
+
+
+def runs() -> dict[str, step.Run]:
+    """Name machines and layouts, from those with few messages to those that mostly communicate.
+
+    All recompute every layer in backward, and fit.
+    """
+    small = "Llama 3 8B"
+    large = "Llama 3 70B"
+    cut = Layout(dp=64, zero=3)
+    shared = Layout(tp=8, dp=8, zero=1, sequence_parallel=True)
+    deep = Layout(tp=8, pp=64, dp=6)
+    wide = Layout(tp=8, pp=16, dp=128, zero=1, sequence_parallel=True)
+    card = "GCP a2-highgpu-8g"
+    return {
+        "1T, 3,072 A100, tp 8, pp 64, dp 6": _run(
+            "Megatron 1008B",
+            "DGX A100",
+            deep,
+            num_microbatches=512,
+            attention="stored",
+            dropout=True,
+        ),
+        "8B, 64 H100, ZeRO-3": _run(small, "DGX H100", cut, num_microbatches=4),
+        "405B, 16,384 H100, tp 8, pp 16, dp 128": _run(
+            "Llama 3 405B",
+            "DGX H100",
+            wide,
+            num_microbatches=16,
+            sequence=8192,
+            schedule="interleaved",
+            chunks=8,
+        ),
+        "70B, 64 H100, tp 8, dp 8": _run(large, "DGX H100", shared, num_microbatches=8),
+        "70B, 64 A100 (one 100 Gb/s card), tp 8, pp 2, dp 4": _run(
+            large, card, replace(shared, dp=4, pp=2), num_microbatches=16
+        ),
+        "8B, 64 H100 (4 x 200 Gb/s a node), ZeRO-3": _run(
+            small, "GCP a3-highgpu-8g", cut, num_microbatches=4
+        ),
+        "8B, 64 H100, PCIe and one 400 Gb/s card, ZeRO-3": _run(
+            small, "PCIe box, InfiniBand NDR", cut, num_microbatches=4
+        ),
+        "70B, 64 H100, tp 16 across nodes": _run(
+            large, "DGX H100", replace(shared, tp=16, dp=4), num_microbatches=16
+        ),
+        "70B, 128 A100 (one 100 Gb/s card), tp 8, ZeRO-2": _run(
+            large, card, replace(shared, dp=16, zero=2), num_microbatches=8
+        ),
+    }
+
+
+@checked
+def shares(run: step.Run) -> dict[str, float]:
+    """Return the share of a step for which a rank waits for messages, without and with overlap."""
+    engines = {"without overlap": WITHOUT, "with overlap": NEMO_2024}
+    return {
+        name: step.step(replace(run, engine=engine)).communication
+        for name, engine in engines.items()
+    }
+
+
+@checked
+def over_networks(run: step.Run, rates: Sequence[Positive]) -> list[float]:
+    """Return the seconds of a step for each bandwidth of a node, bytes/s in one direction."""
+    return [
+        step.step(replace(run, cluster=knee.at_rate(run.cluster, rate))).seconds for rate in rates
+    ]
+
+
+@checked
+def knee_of(run: step.Run) -> float:
+    """Find the bytes/s of a node above which a faster network makes the step at most 5 % faster.
+
+    Return 0 if no network makes it faster than that.
+    """
+    slow, fast = knee.RANGE
+    (limit,) = over_networks(run, [fast])
+    if over_networks(run, [slow])[0] <= (1 + knee.NEARLY) * limit:
+        return 0.0
+    while fast / slow > 1.01:  # noqa: PLR2004, one percent
+        middle = (slow * fast) ** 0.5
+        enough = over_networks(run, [middle])[0] <= (1 + knee.NEARLY) * limit
+        slow, fast = (slow, middle) if enough else (middle, fast)
+    return fast

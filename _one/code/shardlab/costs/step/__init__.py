@@ -1,0 +1,39 @@
+"""One training step of any layout on any cluster, predicted part by part.
+
+Read `run` first, which defines what is predicted, then `breakdown`, which adds up a step, and
+`pipeline`, how stages wait for each other. Below them, `kernels` times single operations and
+`layer_time` one layer of them, `axes` finds the link of each axis, and `exposed` computes how long
+a rank waits for messages, given what the program (`engines`) overlaps.
+"""
+
+from .breakdown import COMMUNICATION, SUMMARY, Step, holdings, step, tied_seconds, update_seconds
+from .pipeline import (
+    StageLayers,
+    layers_of_stages,
+    message_bytes,
+    pipeline_seconds,
+    send_seconds,
+    sending_seconds,
+    stages_of,
+)
+from .run import MicrobatchTime, Run, microbatch
+
+__all__ = [
+    "COMMUNICATION",
+    "SUMMARY",
+    "MicrobatchTime",
+    "Run",
+    "StageLayers",
+    "Step",
+    "holdings",
+    "layers_of_stages",
+    "message_bytes",
+    "microbatch",
+    "pipeline_seconds",
+    "send_seconds",
+    "sending_seconds",
+    "stages_of",
+    "step",
+    "tied_seconds",
+    "update_seconds",
+]

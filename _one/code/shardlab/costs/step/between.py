@@ -1,0 +1,138 @@
+"""Bytes that one layer moves between its matrix products: norms, activations, additions, dropout.
+
+Every number that is read or written is counted.
+"""
+
+from shardlab.arguments import checked
+
+from ..memory import activations
+from ..tensor_parallel import BETWEEN_BACKWARD, BETWEEN_FORWARD
+from ..training import Training
+from .kernels import Kernels
+from .products import expert_matrices, matrices
+
+# Numbers read and written for each number of the feed-forward block's hidden layer, in forward and
+# backward. GELU reads one and writes one; its backward reads two and writes one. A gate makes that
+# two and one, and three and two.
+ACTIVATION = {"gpt2": (2, 3), "llama": (3, 5)}
+# Numbers read and written by a norm for each number of its input, in forward and backward. Those of
+# the residual stream are in BETWEEN_FORWARD and BETWEEN_BACKWARD, but for what `post_norms` adds.
+NORM_FORWARD, NORM_BACKWARD = 2, 3
+# Numbers read and written for each number of a token's copy for an expert. Forward copies it, then
+# weights it and adds it up. Backward copies the gradient, weights it, reads the expert's output for
+# the weight's gradient, and adds up.
+COPIED_FORWARD, COPIED_BACKWARD = 4, 5
+# Bytes of the dropout mask for each number that may be dropped, once in each half of a layer. Its
+# backward is a pass of its own.
+MASK = 1
+# What eager torch moves beyond that for Llama's operations, in bytes for each number, forward and
+# backward, from the chain of its operations: x -> fp32, x^2, mean, x * rstd, -> 16 bits, * weight
+# for a norm (fused: 4 and 6); -> fp32, times a complex number, -> 16 bits for a rotation (4 and 4);
+# SiLU and product by themselves (6 and 10).
+EAGER_NORM = 36 - 4, 76 - 6
+EAGER_ROTATION = 20 - 4, 20 - 4
+EAGER_GATE = 10 - 6, 18 - 10
+
+
+@checked
+def forward_bytes(training: Training, precision: str | None, program: Kernels) -> float:
+    """Count the bytes that forward reads and writes between the matrices of a layer."""
+    per_hidden, _ = _activation(training)
+    moved = BETWEEN_FORWARD * _stream(training) + per_hidden * _hidden(training)
+    moved += NORM_FORWARD * _further_norms(training) + COPIED_FORWARD * _copies(training)
+    nbytes = training.recipe.element * moved + MASK * _dropped(training) + _rotated_bytes(training)
+    if precision == "fp8":  # a cast reads two bytes of every input, and writes two casts of it
+        cast = sum(m * k for m, k, _ in matrices(training)) + _cast(training, 1)
+        nbytes += (4 + 2 * program.scales_anew) * cast
+    return nbytes
+
+
+@checked
+def backward_bytes(training: Training, precision: str | None, program: Kernels) -> float:
+    """Count the bytes that backward reads and writes between the matrices of a layer."""
+    element = training.recipe.element
+    _, per_hidden = _activation(training)
+    moved = BETWEEN_BACKWARD * _stream(training) + per_hidden * _hidden(training)
+    moved += NORM_BACKWARD * _further_norms(training) + COPIED_BACKWARD * _copies(training)
+    moved += _biased(training)
+    dropout = (MASK + 2 * element) * _dropped(training)
+    nbytes = element * moved + dropout + _rotated_bytes(training)
+    if precision == "fp8":  # likewise, for the gradients of the outputs
+        cast = sum(m * n for m, _, n in matrices(training)) + _cast(training, 2)
+        nbytes += (4 + 2 * program.scales_anew) * cast
+    return nbytes
+
+
+def _activation(training: Training) -> tuple[int, int]:
+    """Return the passes over the hidden layer: experts have a gate in every style."""
+    return ACTIVATION["llama" if training.spec.experts else training.spec.style]
+
+
+@checked
+def eager_bytes(training: Training, program: Kernels) -> tuple[float, float]:
+    """Count what eager operations move beyond fused ones, in forward and in backward.
+
+    GPT's layer norm and GELU are one operation each in torch already.
+    """
+    if training.spec.style != "llama" or not (program.eager or training.unfused):
+        return 0.0, 0.0
+    moved = (
+        ("norms", 2 * _stream(training), EAGER_NORM),
+        ("rotary", _rotated_bytes(training) / (2 * training.recipe.element), EAGER_ROTATION),
+        ("SwiGLU", _hidden(training), EAGER_GATE),
+    )
+    each = [row for row in moved if program.eager or row[0] in training.unfused]
+    return sum(n * way[0] for _, n, way in each), sum(n * way[1] for _, n, way in each)
+
+
+def _cast(training: Training, dim: int) -> int:
+    """Count the numbers of the inputs (dim 1) or outputs (dim 2) of a rank's routed experts."""
+    if training.spec.experts is None:
+        return 0
+    held, sizes = expert_matrices(training)
+    return held * sum(size[0] * size[dim] for size in sizes)
+
+
+def _stream(training: Training) -> float:
+    """Count the numbers of the residual stream on a rank: whole, or its part of the sequence."""
+    sharing = training.layout.tp if training.layout.sequence_parallel else 1
+    return training.tokens / sharing * training.spec.hidden_size
+
+
+def _hidden(training: Training) -> float:
+    """Count the numbers of the feed-forward block's hidden layer on a rank, of all its experts."""
+    spec = training.spec
+    numbers = training.tokens * activations.dense_width(spec)
+    if spec.experts:
+        numbers += training.routed_tokens * spec.experts.expert_size
+    return numbers / training.layout.tp
+
+
+def _copies(training: Training) -> float:
+    """Count the numbers of all copies of tokens that a rank's routed experts compute."""
+    return training.routed_tokens * training.spec.hidden_size
+
+
+def _further_norms(training: Training) -> float:
+    """Count the numbers that go into norms of heads, and into norms after each half of a layer."""
+    spec = training.spec
+    after = (spec.num_norms - 2) * _stream(training)
+    return after + spec.head_norms * activations.queries_and_keys(training)
+
+
+def _biased(training: Training) -> float:
+    """Count the numbers that get a bias: its gradient is one more pass over theirs."""
+    places = zip(("qkv", "out", "ffn", "ffn"), matrices(training), strict=False)
+    return sum(m * n for place, (m, _, n) in places if place in training.spec.biases)
+
+
+def _dropped(training: Training) -> float:
+    """Count the numbers that dropout may drop in a layer."""
+    return 2 * training.dropout * _stream(training)
+
+
+def _rotated_bytes(training: Training) -> float:
+    """Count the bytes that rotating queries and keys reads and writes."""
+    if training.spec.positions != "rotary":
+        return 0.0
+    return 2 * training.recipe.element * activations.queries_and_keys(training)

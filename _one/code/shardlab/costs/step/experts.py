@@ -1,0 +1,113 @@
+"""How long a rank waits for tokens that travel to experts and back, and for the fullest rank.
+
+`expert_parallel` counts what travels and times it; the program (`engines`) decides which way tokens
+take and what computes meanwhile. All ranks of ep wait for the one whose experts have the most
+tokens, `Training.imbalance` times the mean: in the products of its experts and in its messages.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shardlab.arguments import Positive, checked
+
+from .. import expert_parallel
+from ..expert_parallel import OVERLAPS, Exchange, Machine
+from ..facts.hardware import Link
+from ..facts.network import Cluster
+from ..training import Training
+from . import axes
+from .engines import Engine
+from .layer_time import LayerTime
+
+
+class ExpertWait(NamedTuple):
+    """Seconds for which experts make a rank wait in one layer, forward and backward."""
+
+    messages: float  # dispatch and combine, if all experts have equally many tokens
+    fullest: float  # what it adds that one rank's experts have more
+
+
+@checked
+def waiting(
+    training: Training, engine: Engine, cluster: Cluster, links: Mapping[str, Link], time: LayerTime
+) -> ExpertWait:
+    """Time one layer's waiting. Full recomputation dispatches and combines a second time."""
+    if training.spec.experts is None:
+        return ExpertWait(0.0, 0.0)
+    travels = trip_seconds(training, engine, cluster, links)
+    again = training.recomputation == "full"
+    even = uneven = 0.0
+    for beside in _passes(time):
+        even += _exposed(travels, beside, engine, 1.0)
+        uneven += _exposed(travels, beside, engine, training.imbalance)
+    if again:
+        even += travels
+        uneven += training.imbalance * travels
+    routed = sum(time.routed) + again * time.routed[0]
+    return ExpertWait(even, (training.imbalance - 1) * routed + uneven - even)
+
+
+@checked
+def trip_seconds(
+    training: Training, engine: Engine, cluster: Cluster, links: Mapping[str, Link]
+) -> float:
+    """Time a dispatch and a combine of one microbatch, hidden or not; 0 where ep is 1."""
+    if training.layout.ep == 1:
+        return 0.0
+    if missing := {"ep inside", "ep across"} - links.keys():
+        raise ValueError(
+            f"links have no {' and '.join(sorted(missing))}; use those of `axes.links`"
+        )
+    inside, across = links["ep inside"], links["ep across"]
+    each = exchange(training, engine, cluster)
+    on = Machine(
+        name=cluster.name,
+        chip=cluster.node.chip,
+        gpus=cluster.node.gpus,
+        inside=inside.bandwidth,
+        across=across.bandwidth,
+    )
+    farthest = across if each.nodes > 1 else inside
+    travels = expert_parallel.travelling(each, on, engine.expert_way)
+    return max(travels.values()) + 2 * farthest.latency
+
+
+@checked
+def exchange(training: Training, engine: Engine, cluster: Cluster) -> Exchange:
+    """Return what travels. Ranks of tp all send the same tokens, each to its part of an expert.
+
+    Errors: ValueError for a model without experts.
+    """
+    spec = training.spec
+    if spec.experts is None:
+        raise ValueError("spec has no experts; use one with experts=Experts(...)")
+    return Exchange(
+        experts=spec.experts,
+        hidden_size=spec.hidden_size,
+        tokens=training.tokens,
+        ep=training.layout.ep,
+        per_node=axes.per_node(cluster, training.layout),
+        dispatch=engine.expert_bytes,
+    )
+
+
+def _passes(time: LayerTime) -> list[dict[str, float]]:
+    """Return what forward and backward compute, each by the parts of OVERLAPS."""
+    whole = time.forward.seconds, time.backward.seconds
+    return [
+        {
+            "attention": seconds - routed - shared,
+            "shared experts": shared,
+            "routed experts": routed,
+        }
+        for seconds, routed, shared in zip(whole, time.routed, time.shared, strict=True)
+    ]
+
+
+def _exposed(
+    travels: float, beside: Mapping[str, float], engine: Engine, imbalance: Positive
+) -> float:
+    """Time what nothing hides of one dispatch and one combine on the fullest rank."""
+    fuller = {**beside, "routed experts": imbalance * beside["routed experts"]}
+    hides = sum(fuller[part] for part in OVERLAPS[engine.expert_overlap])
+    return max(0.0, imbalance * travels - hides)

@@ -1,0 +1,225 @@
+"""How close to its peak a GPU gets, operation by operation: matrix products and memory traffic.
+
+A product is cut into tiles, one for each multiprocessor at a time. The last wave of tiles may leave
+most multiprocessors idle, and a tile that hangs over the edge of the matrix is computed whole.
+NVIDIA calls that tile and wave quantization:
+https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
+Smaller tiles fill waves better and compute more slowly; a library takes what is faster. While one
+wave computes, the one before it writes its results; nothing hides the writing of the last.
+
+There are few constants, the same for every model and layout:
+
+    BEST        measured by others: FLOP/s of the fastest product found in a search over shapes
+    TILES       measured by others, on products of one wave each (`published.products`)
+    START       the same, on the smallest product
+    ORDINARY    calibrated once, on the single layer timed by Korthikanti et al. 2022 (Table 4)
+    AT_ITS_LIMIT  calibrated once, on one published step of an H100
+    MOVED       chosen among three round numbers with whole steps in view
+    FLASH       a round number inside published measurements
+
+What differs from program to program, such as its attention, is in `Kernels`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from typing import NamedTuple
+
+from shardlab.arguments import Count, Positive, Share, checked, unchecked
+
+from ..compute.roofline import ELEMENT
+from ..facts.hardware import Chip
+from ..units import TFLOP, us
+
+# Rows and columns of the result, upright or across -> rate beside that of the largest tile, on an
+# H100. Each follows from the seconds that 2,048 more inputs add to a product of one wave.
+TILES = {(128, 256): 1.0, (128, 128): 0.98, (64, 128): 0.81, (64, 64): 0.62}
+# Seconds of a product before its tiles work: one of 256 x 256 x 256 takes 5.6 microseconds there.
+START = 5 * us
+# The share of BEST that ordinary shapes reach, among other kernels, on a warm GPU that is the
+# slowest of its group. It follows from the four timings of that layer alone, and reproduces them
+# to 0.3 % on average. Sixty products on one A100 by itself reach 7 % more (`published.products`).
+ORDINARY = 0.82
+# The same on a chip whose power limit slows long work down, as on every NVIDIA chip since the H100.
+# Vidur timed products of 70B alike on both chips (`published.products`): the H100 reaches 0.86 to
+# 0.92 of BEST in those that take milliseconds and 0.94 to 1.03 in their eighths, the A100 0.85 to
+# 0.89 and 0.85 to 0.92. It follows from NVIDIA's step of Llama 3 8B on 8 H100 in 16 bits, the
+# published one that waits least for messages.
+AT_ITS_LIMIT = 0.77
+# The share of the memory's rate that kernels reach: chosen among 0.7, 0.8 and 0.9 with whole
+# published steps in view.
+MOVED = 0.8
+# The share of the peak that FlashAttention reaches, counting the pairs of tokens that a causal mask
+# leaves. Assumed for all chips: Shah et al. 2024, Figure 5 (https://arxiv.org/abs/2407.08608) print
+# 0.32 to 0.54 for cuDNN's forward on the H100 with heads of 128, sequences of 512 to 16k; Dao 2023
+# (https://arxiv.org/abs/2307.08691) gives 0.50 to 0.73 of the A100's.
+FLASH = 0.5
+
+FLASH_BACKWARD = 2.5  # FlashAttention's backward has five products, its forward has two
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Kernels:
+    """How well a program's own kernels do, beside the library's matrix products."""
+
+    flash: Share = FLASH  # the share of the peak that FlashAttention's forward reaches
+    flash_backward: Share = FLASH
+    # Norms, rotations and gates run one torch operation after the other, each through memory.
+    eager: bool = False
+    # The share of forward's products that backward repeats, and everything between them with it,
+    # where `Training.recomputation` names none: recomputation by operation.
+    repeated: float = 0.0
+    # In 8 bits, a tensor's scale follows from itself: one more kernel reads it whole.
+    scales_anew: bool = False
+
+
+ORDINARY_KERNELS = Kernels()
+# Dao 2023 (https://arxiv.org/abs/2307.08691) on the first FlashAttention, on an A100: 30 to 50 % of
+# the peak in forward, 25 to 35 in backward. Triton's is as fast (Figures 4 to 7). The middles.
+FLASH_1 = Kernels(flash=0.40, flash_backward=0.30)
+FLASH_2_ON_HOPPER = 0.35  # Shah et al. 2024, abstract (https://arxiv.org/abs/2407.08608)
+
+_BOOK = "https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md"
+_SEARCHED = f"a search over shapes: {_BOOK} (Maximum Achievable Matmul FLOPS)"
+_SAME_CHIP = "taken from the A100 SXM 80 GB, which is the same chip"
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class BestMatmul:
+    """The fastest matrix product measured on one chip."""
+
+    multiprocessors: Count
+    best: dict[str, Positive]  # precision -> FLOP/s
+    source: str
+    ordinary: Share = AT_ITS_LIMIT  # the share of `best` that ordinary shapes reach within a step
+
+
+def _at(
+    multiprocessors: int, source: str = _SEARCHED, ordinary: float = AT_ITS_LIMIT, **tflops: float
+) -> BestMatmul:
+    best = {precision: rate * TFLOP for precision, rate in tflops.items()}
+    best["fp16"] = best["bf16"]
+    return BestMatmul(
+        multiprocessors=multiprocessors, best=best, source=source, ordinary=ordinary
+    )
+
+
+# A limit on power takes as large a share of the rate of products, which power limits already: a
+# GB300 fell from 1,600 to 2,174 TFLOP/s at 1,400 W to 617 at 500, to 0.28 to 0.39 of the rate with
+# 0.36 of the power. https://github.com/facebookexperimental/triton/pull/2023
+_AT_500_WATTS = 500 / 700
+
+BEST: dict[str, BestMatmul] = {
+    "A100 SXM 40 GB": _at(108, f"{_SAME_CHIP}; {_SEARCHED}", ORDINARY, bf16=271.2),
+    "A100 SXM 80 GB": _at(108, ordinary=ORDINARY, bf16=271.2),
+    "A100 PCIe 80 GB": _at(108, ordinary=ORDINARY, bf16=252.9),
+    "H100 SXM 80 GB": _at(132, bf16=794.5, fp8=1402.6),
+    "H100 SXM 96 GB, 500 W": _at(
+        132,
+        f"in proportion to power, from the H100 SXM 80 GB; {_SEARCHED}",
+        bf16=_AT_500_WATTS * 794.5,
+        fp8=_AT_500_WATTS * 1402.6,
+    ),
+    "H200 SXM 141 GB": _at(
+        132, _SEARCHED + " (bf16: the same as the H100)", bf16=794.5, fp8=1453.4
+    ),
+    "B200 SXM 180 GB": _at(148, bf16=1745.0, fp8=3432.5),
+    "GB200 186 GB": _at(148, bf16=1822.0, fp8=3615.6),
+}
+# For a chip that is not in BEST: 0.80 of its peak, as the H100's 794.5 of 989.4, and no waves.
+UNSEARCHED = 0.80
+
+
+@checked
+def best_flops(chip: Chip, precision: str | None = None) -> float:
+    """Return the FLOP/s of the chip's fastest product.
+
+    precision: of its inputs; None: the chip's training precision.
+    """
+    name = precision or chip.precision
+    measured = BEST.get(chip.name)
+    if measured and name in measured.best:
+        return measured.best[name]
+    return UNSEARCHED * chip.peak(name)
+
+
+@checked
+def ordinary_flops(chip: Chip, precision: str | None = None) -> float:
+    """Return the FLOP/s of products of ordinary shapes within a step, where their tiles fit."""
+    share = BEST[chip.name].ordinary if chip.name in BEST else AT_ITS_LIMIT
+    return share * best_flops(chip, precision)
+
+
+class Tiling(NamedTuple):
+    """How one size of tiles covers a product."""
+
+    share: float  # of full waves' rate, that of the largest tile
+    waves: int
+
+
+@checked
+def tilings(m: Count, n: Count, chip: Chip, count: Count = 1) -> list[Tiling]:
+    """Cover `count` products of size [m, n] with each of TILES, upright and across.
+
+    A share is below 1 where tiles hang over the edge, where the last wave is not full, or where
+    tiles are small.
+    """
+    multiprocessors = BEST[chip.name].multiprocessors if chip.name in BEST else 1
+    found = []
+    for (a, b), rate in TILES.items():
+        for rows, columns in {(a, b), (b, a)}:
+            waves = ceil(count * ceil(m / rows) * ceil(n / columns) / multiprocessors)
+            computed = waves * multiprocessors * a * b
+            found.append(Tiling(share=rate * count * m * n / computed, waves=waves))
+    return found
+
+
+_tilings = unchecked(tilings)
+
+
+@checked
+@cache
+def matmul_seconds(
+    m: Count, k: Count, n: Count, chip: Chip, *,
+    precision: str | None = None, count: Count = 1, written: float = 2,
+) -> float:  # fmt: skip
+    """Time [m, k] times [k, n], `count` times at once.
+
+    FLOPs at the rate that ordinary shapes reach, and what the last wave writes, `written` bytes
+    for each number of the result; or all reading and writing, if that takes longer. Of all
+    tilings, the fastest. Errors: ValueError for a precision that the chip does not have.
+    """
+    computing = 2 * count * m * k * n / ordinary_flops(chip, precision)
+    read = ELEMENT[precision or chip.precision] * count * (m * k + k * n)
+    writing = moved_seconds(written * count * m * n, chip)
+    covered = _tilings(m, n, chip, count)
+    fastest = min(computing / tiling.share + writing / tiling.waves for tiling in covered)
+    return START + max(fastest, moved_seconds(read, chip) + writing)
+
+
+@checked
+def share_of_peak(m: Count, k: Count, n: Count, chip: Chip, precision: str | None = None) -> float:
+    """Return the share of the maker's printed peak that a product reaches."""
+    peak = chip.peak(precision or chip.precision)
+    seconds = matmul_seconds(m, k, n, chip, precision=precision)
+    return 2 * m * k * n / (seconds * peak)
+
+
+@checked
+def moved_seconds(nbytes: float, chip: Chip) -> float:
+    """Time an operation that only moves bytes: norms, additions, the optimizer's update."""
+    return nbytes / (MOVED * chip.memory_bandwidth)
+
+
+@checked
+def flash_seconds(
+    pairs: float, width: float, chip: Chip, kernels: Kernels = ORDINARY_KERNELS
+) -> tuple[float, float]:
+    """Time forward and backward of attention in one kernel each.
+
+    pairs: pairs of tokens that the mask leaves. width: numbers of all heads on the rank.
+    """
+    at_peak = 4 * pairs * width / chip.peak_flops
+    return at_peak / kernels.flash, FLASH_BACKWARD * at_peak / kernels.flash_backward

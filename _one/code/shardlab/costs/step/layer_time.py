@@ -1,0 +1,184 @@
+"""Seconds that a rank computes for one layer, the embedding and the head, by part.
+
+Every matrix product of `products` is timed for the size that remains on one rank (`kernels`); of
+everything `between` them, the numbers read and written are counted. Messages are in `exposed`.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from shardlab.arguments import checked, unchecked
+
+from ..facts.hardware import Chip
+from ..memory import activations
+from ..training import Training
+from . import between, kernels
+from .between import MASK
+from .kernels import ORDINARY_KERNELS, Kernels, flash_seconds
+from .products import expert_matrices, matrices
+
+matmul_seconds = unchecked(kernels.matmul_seconds)  # called twenty times for one layer
+moved_seconds = unchecked(kernels.moved_seconds)
+
+FP32 = 4
+# Bytes that eager torch moves beyond for each logit, forward and backward: -> fp32, softmax.
+EAGER_LOSS = 4, 12
+
+
+class PassTime(NamedTuple):
+    """Seconds of one pass through a layer."""
+
+    matrices: float
+    attention: float
+    between: float  # norms, activation functions, additions, dropout
+
+    @property
+    def seconds(self) -> float:
+        """Sum all three parts."""
+        return sum(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class LayerTime:
+    """Seconds that one rank computes for one layer and one microbatch, without messages."""
+
+    forward: PassTime
+    backward: PassTime
+    recomputed: float  # within backward
+    # Forward seconds of the matrices that read x, in attention and in the feed-forward block.
+    entering: tuple[float, float]
+    # Forward seconds of the matrices whose results are summed over ranks.
+    leaving: tuple[float, float]
+    # Of the matrices of a mixture: forward and backward of its routed and of its shared experts.
+    routed: tuple[float, float] = (0.0, 0.0)
+    shared: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def backward_seconds(self) -> float:
+        """Seconds of backward, recomputation included."""
+        return self.backward.seconds + self.recomputed
+
+
+@checked
+def layer(
+    training: Training,
+    chip: Chip,
+    precision: str | None = None,
+    program: Kernels = ORDINARY_KERNELS,
+) -> LayerTime:
+    """Time what a rank computes for one layer.
+
+    precision: of its matrices; None: the chip's training precision. A mixture's experts are timed
+    for equally many tokens each.
+    """
+    sizes = matrices(training)
+    products = [matmul_seconds(*size, chip, precision=precision) for size in sizes]
+    gradients = [_gradient_seconds(*size, chip, precision) for size in sizes]
+    routed = _routed(training, chip, precision)
+    mixed = training.spec.experts is not None
+    # Of a mixture the last two are those of shared experts, if it has any.
+    out = 3 if training.spec.latent else 1  # the place of attention's output among the products
+    last = slice(-2, None) if mixed and activations.dense_width(training.spec) else slice(0)
+    shared = sum(products[last]), sum(gradients[last])
+    attention, attention_backward = _attention(training, chip, program)
+    eager, eager_backward = between.eager_bytes(training, program)
+    eager += between.forward_bytes(training, precision, program)
+    eager_backward += between.backward_bytes(training, precision, program)
+    rest, rest_backward = moved_seconds(eager, chip), moved_seconds(eager_backward, chip)
+    forward = PassTime(sum(products) + routed[0], attention, rest)
+    recomputed = {
+        "none": program.repeated * forward.matrices + (program.repeated > 0) * rest,
+        "selective": attention if training.attention == "stored" else 0.0,
+        "full": forward.seconds,
+    }
+    return LayerTime(
+        forward=forward,
+        backward=PassTime(sum(gradients) + routed[1], attention_backward, rest_backward),
+        recomputed=recomputed[training.recomputation],
+        # Nothing that a mixture multiplies hides messages of tp; narrow layers do not either.
+        entering=(products[0], 0.0 if mixed else products[out + 1]),
+        leaving=(products[out], 0.0 if mixed else products[-1]),
+        routed=routed,
+        shared=shared,
+    )
+
+
+@checked
+def head_seconds(
+    training: Training, chip: Chip, program: Kernels = ORDINARY_KERNELS
+) -> tuple[float, float]:
+    """Time forward and backward of the last norm, the head and the loss."""
+    tokens = training.tokens
+    hidden = training.spec.hidden_size
+    element = training.recipe.element
+    words = ceil(training.spec.vocab_size / training.layout.tp)
+    forward = matmul_seconds(tokens, hidden, words, chip)
+    backward = matmul_seconds(tokens, words, hidden, chip)
+    backward += matmul_seconds(hidden, tokens, words, chip, written=2 * FP32)
+    # The loss reads the logits, and writes and reads them in fp32; its backward reads those and
+    # writes gradients.
+    eager, eager_backward = EAGER_LOSS if program.eager else (0, 0)
+    words = training.spec.vocab_size if training.loss == "whole" else words
+    loss = moved_seconds(tokens * words * (element + 2 * FP32 + eager), chip)
+    loss_backward = moved_seconds(tokens * words * (FP32 + element + eager_backward), chip)
+    return forward + loss, backward + loss_backward
+
+
+@checked
+def embedding_seconds(training: Training, chip: Chip) -> tuple[float, float]:
+    """Time forward and backward of the embedding.
+
+    Forward reads and writes every number once. Backward reads it and adds it to an fp32 gradient.
+    """
+    numbers = training.tokens * training.spec.hidden_size
+    element = training.recipe.element
+    forward = moved_seconds(2 * element * numbers, chip)
+    return forward, moved_seconds((element + 2 * FP32) * numbers, chip)
+
+
+def _routed(training: Training, chip: Chip, precision: str | None) -> tuple[float, float]:
+    """Time forward and backward of a rank's routed experts, which all multiply at once."""
+    if training.spec.experts is None:
+        return 0.0, 0.0
+    held, sizes = expert_matrices(training)
+    forward = sum(matmul_seconds(*size, chip, precision=precision, count=held) for size in sizes)
+    return forward, sum(_gradient_seconds(*size, chip, precision, held) for size in sizes)
+
+
+def _gradient_seconds(
+    m: int, k: int, n: int, chip: Chip, precision: str | None, count: int = 1
+) -> float:
+    """Time the gradients of a matrix's input and of the matrix, summed over microbatches.
+
+    The product itself reads and writes the sum in fp32, eight bytes for each number. A separate
+    kernel that adds in 16 bits moves as many bytes: the product writes one number, the kernel reads
+    two and writes one.
+    """
+    of_input = matmul_seconds(m, n, k, chip, precision=precision, count=count)
+    return of_input + matmul_seconds(
+        k, m, n, chip, precision=precision, count=count, written=2 * FP32
+    )
+
+
+def _attention(training: Training, chip: Chip, program: Kernels) -> tuple[float, float]:
+    """Time forward and backward of attention, from queries by keys to scores by values."""
+    spec = training.spec
+    layout = training.layout
+    sequence = training.tokens_per_sequence
+    if training.attention == "flash":
+        pairs = training.microbatch * sequence * (sequence + 1) / 2 / layout.cp
+        return flash_seconds(pairs, spec.attention_size / layout.tp, chip, program)
+    heads = training.microbatch * spec.num_heads // layout.tp
+    rows = sequence // layout.cp
+    products = matmul_seconds(rows, spec.head_size, sequence, chip, count=heads)
+    products += matmul_seconds(rows, sequence, spec.head_size, chip, count=heads)
+    scores = heads * rows * sequence
+    element = training.recipe.element
+    dropout = training.dropout * (2 * element + MASK)
+    softmax = moved_seconds(scores * (2 * element + dropout), chip)
+    softmax_backward = moved_seconds(scores * (3 * element + dropout), chip)
+    return products + softmax, 2 * products + softmax_backward
+
+

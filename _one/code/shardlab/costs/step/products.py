@@ -1,0 +1,56 @@
+"""The matrix products of one layer on one rank, as their sizes: what `layer_time` times."""
+
+from shardlab.arguments import checked
+
+from ..memory import activations
+from ..training import Training
+
+
+@checked
+def matrices(training: Training) -> list[tuple[int, int, int]]:
+    """List the products of one rank as (tokens, inputs, outputs), in order of forward.
+
+    [tokens, inputs] times [inputs, outputs]: queries, keys and values; attention's output; up (and
+    gate); down. In a mixture the router comes third, then the shared experts as one block, if any;
+    `expert_matrices` has the routed ones.
+    """
+    spec = training.spec
+    tp = training.layout.tp
+    tokens = training.tokens
+    keys = training.layout.kv_heads(spec) * spec.head_size
+    width = spec.attention_size // tp
+    hidden = activations.dense_width(spec) // tp
+    # Matrices of the feed-forward block that read x.
+    readers = 1 if spec.style == "gpt2" and not spec.experts else 2
+    sizes = [(tokens, spec.hidden_size, width + 2 * keys), (tokens, width, spec.hidden_size)]
+    if spec.latent:  # into the narrow layers, and from there to heads
+        latent, heads = spec.latent, spec.num_heads // tp
+        sizes = [
+            (tokens, spec.hidden_size, latent.narrow_size),
+            (tokens, latent.query_rank, heads * latent.query_size),
+            (tokens, latent.kv_rank, heads * (latent.plain_size + latent.value_size)),
+            (tokens, heads * latent.value_size, spec.hidden_size),
+        ]
+    if spec.experts:
+        sizes.append((tokens, spec.hidden_size, spec.experts.num_experts))
+    if hidden:
+        sizes.append((tokens, spec.hidden_size, readers * hidden))
+        sizes.append((tokens, hidden, spec.hidden_size))
+    return sizes
+
+
+@checked
+def expert_matrices(training: Training) -> tuple[int, list[tuple[int, int, int]]]:
+    """Count the routed experts on a rank; list the products of each: gate and up, then down.
+
+    All ranks of ep send tokens to each of them, in equal shares.
+
+    Errors: ValueError without experts.
+    """
+    spec = training.spec
+    if spec.experts is None:
+        raise ValueError("spec has no experts; use one with experts=Experts(...)")
+    held = spec.experts.num_experts // training.layout.ep
+    rows = max(1, training.routed_tokens // held)
+    width = spec.experts.expert_size // training.layout.tp
+    return held, [(rows, spec.hidden_size, 2 * width), (rows, width, spec.hidden_size)]

@@ -1,0 +1,96 @@
+"""What a step is predicted for: a run, and one microbatch of it on one rank."""
+
+from dataclasses import dataclass
+
+from shardlab.arguments import checked
+
+from ..facts.hardware import Link
+from ..facts.network import Cluster
+from ..training import Training
+from . import experts, exposed, layer_time
+from .engines import NEMO_2024, Engine
+from .layer_time import LayerTime
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Run:
+    """A training, the machine it runs on, and the kind of program that runs it."""
+
+    training: Training
+    cluster: Cluster
+    engine: Engine = NEMO_2024
+    # Of the layers' matrices: "fp8"; None: the chip's training precision.
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.training.layout.ranks > self.cluster.gpus:
+            raise ValueError(
+                f"a layout of {self.training.layout.ranks} ranks does not fit on "
+                f"{self.cluster.name} with {self.cluster.gpus} GPUs; use fewer ranks or more nodes"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Count the sequences of one step on all ranks together."""
+        training = self.training
+        return training.layout.dp * training.microbatch * training.num_microbatches
+
+    @property
+    def tokens(self) -> int:
+        """Count the tokens of one step on all ranks together."""
+        return self.batch * self.training.tokens_per_sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class MicrobatchTime:
+    """Seconds of one microbatch on one rank."""
+
+    time: LayerTime
+    tensor: float  # how long one layer waits for the other ranks of tp
+    context: float  # how long one layer waits for the other ranks of cp
+    first: float  # the embedding, forward and backward, with its messages
+    last: float  # the head and the loss, likewise
+    layer: float  # one layer, forward and backward, with its waiting
+    forward: float  # what one layer computes in forward
+    backward: float  # what one layer computes in backward, recomputation included
+    experts: float = 0.0  # how long one layer waits for tokens to travel to experts and back
+    fullest: float = 0.0  # and for the rank whose experts have the most
+
+
+@checked
+def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
+    """Time one microbatch on one rank. Of the layout, pp and dp do not matter.
+
+    links: axis -> its link, as `axes.links` finds them.
+    """
+    if missing := {"tp", "cp"} - links.keys():
+        raise ValueError(
+            f"links have no {' and '.join(sorted(missing))}; use those of `axes.links`"
+        )
+    training = run.training
+    chip = run.cluster.node.chip
+    program = run.engine.kernels
+    time = layer_time.layer(training, chip, run.precision, program)
+    tensor = exposed.tensor_seconds(training, run.engine, links["tp"], time)
+    context = exposed.context_seconds(training, run.engine, links["cp"], time)
+    routed = experts.waiting(training, run.engine, run.cluster, links, time)
+    forward = time.forward.seconds
+    backward = time.backward_seconds
+    logits = exposed.logits_seconds(training, links["tp"])
+    message = 0.0
+    if training.layout.tp > 1:
+        message = exposed.all_reduce_seconds(training, links["tp"])
+    return MicrobatchTime(
+        time=time,
+        tensor=tensor,
+        context=context,
+        first=sum(layer_time.embedding_seconds(training, chip)) + message,
+        last=sum(layer_time.head_seconds(training, chip, program)) + message + logits,
+        layer=forward + backward + tensor + context + sum(routed),
+        forward=forward,
+        backward=backward,
+        experts=routed.messages,
+        fullest=routed.fullest,
+    )

@@ -1,0 +1,73 @@
+"""How fast a network must be: step time against bandwidth, and where it levels off.
+
+The idea of a knee is that of a roofline (Williams et al. 2009, doi:10.1145/1498765.1498785): left
+of it the network is the bound, right of it the chips are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from shardlab.arguments import Positive, checked
+from shardlab.trace import Event
+
+from ..facts.network import NETWORK, Cluster, Wire
+from .replay import replay
+
+NEARLY = 0.05  # at the knee a step is this much longer than over an infinitely fast network
+RANGE = (1e6, 1e15)  # bytes/s of a node: slower and faster than any real network
+
+
+@checked
+def at_rate(cluster: Cluster, rate: Positive) -> Cluster:
+    """Replace the network: `rate` bytes/s in one direction for every node, over the same cards."""
+    factor = rate / cluster.node.network_bandwidth
+    wires = tuple(
+        _faster(wire, factor) if NETWORK in (wire.a, wire.b) else wire
+        for wire in cluster.node.wires
+    )
+    return replace(cluster, node=replace(cluster.node, wires=wires))
+
+
+def _faster(wire: Wire, factor: float) -> Wire:
+    return replace(wire, link=replace(wire.link, bandwidth=factor * wire.link.bandwidth))
+
+
+@checked
+def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[Positive]) -> list[float]:
+    """Return the seconds of the program for each bandwidth of a node, bytes/s."""
+    return [replay(events, at_rate(cluster, rate)).seconds for rate in rates]
+
+
+@checked
+def found(rates: Sequence[Positive], seconds: Sequence[Positive], limit: Positive) -> float:
+    """Find the knee of a curve, between two points on a line over the logarithm of the rate.
+
+    Return the first rate if all are fast enough. rates: bytes/s, rising. limit: seconds with an
+    infinitely fast network.
+    """
+    enough = (1 + NEARLY) * limit
+    for (slow, longer), (fast, shorter) in pairwise(zip(rates, seconds, strict=True)):
+        if longer > enough >= shorter:
+            share = (longer - enough) / (longer - shorter)
+            return float(slow * (fast / slow) ** share)
+    return rates[0] if seconds[0] <= enough else float("inf")
+
+
+@checked
+def knee(events: Sequence[Event], cluster: Cluster) -> float:
+    """Find the bytes/s of a node above which a faster network makes the program at most 5 % faster.
+
+    Return 0 if no network makes it faster than that.
+    """
+    slow, fast = RANGE
+    enough = (1 + NEARLY) * curve(events, cluster, [fast])[0]
+    if curve(events, cluster, [slow])[0] <= enough:
+        return 0.0
+    while fast / slow > 1.01:  # noqa: PLR2004, one percent
+        middle = (slow * fast) ** 0.5
+        if curve(events, cluster, [middle])[0] <= enough:
+            fast = middle
+        else:
+            slow = middle
+    return fast

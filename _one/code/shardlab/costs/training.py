@@ -1,0 +1,189 @@
+"""Training: what a run computes on each rank and what it keeps, as one frozen object."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from shardlab import schedules
+from shardlab.arguments import Count, checked, within
+from shardlab.layout import ONE_RANK, Layout
+from shardlab.spec import TransformerSpec
+
+from .facts.recipes import MIXED, Recipe
+
+ATTENTIONS = {
+    "flash": "the scores are never stored",
+    "stored": "the scores of every pair of tokens are stored",
+}
+RECOMPUTATIONS = {
+    "none": "backward's inputs are all kept",
+    "selective": "attention's scores are recomputed",
+    "full": "each layer keeps only its input and is recomputed",
+}
+# What torch's allocator reserves beyond the tensors, as a share of them: the median over 13 runs of
+# the Ultra-Scale Playbook that print a peak (`published.fits`). It was chosen on these peaks alone,
+# not on whether runs fit.
+MARGIN = 0.05
+# What one kernel may do, or torch's single operations: RMSNorm, the rotation of queries and keys,
+# SiLU and its product with up, the softmax, repeated keys and rearranged outputs of attention, and
+# how tokens reach experts and their outputs are added up.
+KERNELS = ("norms", "rotary", "SwiGLU", "attention", "experts")
+LOSSES = {  # what head and loss hold for each token and word: until backward, and during its start
+    "parallel": "fp32 logits, and two gradients as large; all are cut by tp",
+    "whole": "the same and 16-bit logits, of all words on every rank of tp",
+    "in place": "fp32 logits, which their own gradient overwrites; cut by tp",
+    "fused": "16-bit logits, and their gradient from one kernel; cut by tp",
+}
+SCHEDULES = (
+    "1F1B",
+    "GPipe",
+    "interleaved",
+    "naive",
+)  # those of shardlab.schedules with a whole backward
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Training:
+    """A model, how it is cut, and how one rank goes through its part of a step."""
+
+    spec: TransformerSpec
+    layout: Layout = ONE_RANK
+    recipe: Recipe = MIXED
+    microbatch: Count = 1  # sequences computed at a time, by each rank of dp
+    num_microbatches: Count = 1  # in one step; their gradients add up
+    sequence: Count | None = None  # tokens; None: the model's context length
+    attention: str = "flash"  # see ATTENTIONS
+    recomputation: str = "none"  # see RECOMPUTATIONS
+    schedule: str = "1F1B"  # of the pipeline, see SCHEDULES
+    chunks: Count = 1  # pieces of the model on each rank; above 1 for the interleaved schedule only
+    # As in GPT-2 and GPT-3: on the scores, after each half of a layer, on the embedding.
+    dropout: bool = False
+    # Which of KERNELS run as torch's single operations, which keep more tensors; all of them
+    # do in `ranks.transformer` on a CPU.
+    unfused: tuple[str, ...] = ()
+    loss: str = "parallel"  # see LOSSES
+    # With sequence parallelism: whether matrices keep their gathered inputs, or gather them again.
+    keeps_gathered: bool = False
+    margin: float = MARGIN  # bytes beyond the tensors, as a share of them; see `memory.overhead`
+    # Gradients are views of the buckets that are sent. False: buckets are copies, as in torch's
+    # DDP.
+    bucket_views: bool = True
+    # Of a mixture: the load of the fullest rank of ep over the mean, see `expert_parallel.load`.
+    imbalance: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.layout.check(self.spec)
+        for name, known in (
+            ("attention", ATTENTIONS),
+            ("recomputation", RECOMPUTATIONS),
+            ("schedule", SCHEDULES),
+            ("loss", LOSSES),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}"
+                )
+        if not set(self.unfused) <= set(KERNELS):
+            raise ValueError(f"unfused={self.unfused} must be some of {', '.join(KERNELS)}")
+        if self.imbalance < 1:
+            raise ValueError(
+                f"imbalance={self.imbalance}: the fullest rank has at least the mean load; use 1 "
+                "or more"
+            )
+        if self.layout.whole_experts and self.layout.tp > 1:
+            raise ValueError(
+                "memory and time are counted for experts that tp cuts; use "
+                "whole_experts=False"
+            )
+        # Raises where there are none, or too many.
+        self.spec.tokens(self.microbatch, self.tokens_per_sequence)
+        pieces = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
+        if self.tokens_per_sequence % pieces:
+            raise ValueError(
+                f"a sequence of {self.tokens_per_sequence} tokens does not split over {pieces} "
+                "ranks (cp, and tp where it is sequence parallel); "
+                f"use a multiple of {pieces}"
+            )
+        self._check_chunks()
+
+    def _check_chunks(self) -> None:
+        if self.schedule != "interleaved":
+            if self.chunks != 1:
+                raise ValueError(
+                    f"chunks={self.chunks} need the interleaved schedule, not {self.schedule!r}"
+                )
+            return
+        pieces = self.chunks * self.layout.pp
+        ends = self.spec.num_layers + 2  # Llama 3: embedding and head count as a layer each
+        if self.spec.num_layers % pieces and ends % pieces:
+            raise ValueError(
+                f"{self.spec.num_layers} layers do not split evenly into {self.chunks} chunks on "
+                f"each of {self.layout.pp} stages; use a divisor of {self.spec.num_layers} for "
+                f"chunks * pp (or of {ends}: embedding and head in the place of a layer each)"
+            )
+
+    @property
+    def tokens_per_sequence(self) -> int:
+        """Tokens of one sample, over all ranks of cp together."""
+        return self.spec.context_length if self.sequence is None else self.sequence
+
+    @property
+    def averages_late(self) -> bool:
+        """Whether ZeRO-2 or -3 keeps gradients whole until the step, as `ranks.train` does.
+
+        It does where a stage has several chunks, whose backwards alternate.
+        """
+        return self.layout.zero > 1 and self.chunks > 1
+
+    def keeps_whole(self, stage: int) -> bool:
+        """Tell whether a stage keeps gradients whole until the step under ZeRO-2 or -3.
+
+        It does where gradients are averaged late, and at both ends of a pipeline that share a tied
+        embedding, whose gradients must be added first.
+        """
+        layout = self.layout
+        within("stage", stage, layout.pp)
+        shares = self.spec.tied and layout.pp > 1 and stage in (0, layout.pp - 1)
+        return self.averages_late or (layout.zero > 1 and shares)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one microbatch on one rank."""
+        return self.microbatch * self.tokens_per_sequence // self.layout.cp
+
+    @property
+    def routed_tokens(self) -> int:
+        """Copies of tokens in one microbatch that the routed experts of a rank compute.
+
+        On average: each of ep ranks sends away as many as it receives.
+        """
+        return self.tokens * self.spec.experts.per_token if self.spec.experts else 0
+
+
+@checked
+def in_flight(training: Training, stage: int) -> list[int]:
+    """Count the microbatches whose activations a stage holds at its peak, for each of its chunks.
+
+    Plays the schedule. GPipe holds all microbatches; 1F1B as many as stages follow, itself included
+    (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473); interleaving adds to them
+    (Korthikanti et al. 2022, section 4.2.3, https://arxiv.org/abs/2205.05198).
+    """
+    within("stage", stage, training.layout.pp)
+    return list(
+        _played(
+            training.schedule, stage, training.layout.pp, training.num_microbatches, training.chunks
+        )
+    )
+
+
+@cache
+def _played(
+    schedule: str, stage: int, pp: int, num_microbatches: int, chunks: int
+) -> tuple[int, ...]:
+    more = (chunks,) if schedule == "interleaved" else ()
+    flying = [0] * chunks
+    most = [0] * chunks
+    for action in schedules.SCHEDULES[schedule](stage, pp, num_microbatches, *more):
+        flying[action.chunk] += 1 if action.kind == "F" else -1
+        most = max(most, list(flying), key=sum)
+    return tuple(most)

@@ -1,0 +1,29 @@
+"""ZeRO, predicted: `sharding` counts what each stage sends and holds, `step` times a step."""
+
+from .sharding import (
+    WHOLE_AT_A_TIME,
+    buffers,
+    padded,
+    padding,
+    pieces,
+    ratio,
+    sent_bytes,
+    states,
+    tokens_to_hide,
+    tokens_to_tie,
+    whole_for_a_moment,
+)
+
+__all__ = [
+    "WHOLE_AT_A_TIME",
+    "buffers",
+    "padded",
+    "padding",
+    "pieces",
+    "ratio",
+    "sent_bytes",
+    "states",
+    "tokens_to_hide",
+    "tokens_to_tie",
+    "whole_for_a_moment",
+]

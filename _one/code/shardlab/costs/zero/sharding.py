@@ -1,0 +1,171 @@
+"""What ZeRO's stages send and hold on each rank, over flat padded buffers as `ranks.zero` has them.
+
+Rajbhandari et al. 2020, section 7 (https://arxiv.org/abs/1910.02054): an all-reduce is a
+reduce-scatter and an all-gather, so cutting the optimizer or the gradients costs no further byte;
+cutting the parameters costs half as much again.
+"""
+
+from dataclasses import replace
+from math import ceil
+
+from shardlab.arguments import Count, Positive, checked, within
+from shardlab.layout import ZERO_STAGES, stages
+
+from .. import memory
+from ..memory import shards
+from ..training import Training
+
+# Layers: one computes while the next is gathered, or while gradients of the one before are sent.
+WHOLE_AT_A_TIME = 2
+
+
+@checked
+def buffers(training: Training, stage: int = 0) -> list[int]:
+    """Count the numbers in each flat buffer of a rank of the pipeline stage, without padding.
+
+    Each layer has one buffer; what is outside the layers shares one more.
+    """
+    spec = training.spec
+    layout = training.layout
+    within("stage", stage, layout.pp)
+    layer = shards.layer_parameters(spec, layout)
+    count = len(stages(spec.num_layers, layout.pp)[stage])
+    rest = sum(shards.parameters(spec, layout, stage).values()) - count * layer
+    return [layer] * count + [rest] * (rest > 0)
+
+
+@checked
+def padded(numel: int, ranks: Count) -> int:
+    """Return the length of a buffer of `numel` numbers that `ranks` ranks share equally."""
+    return ranks * ceil(numel / ranks)
+
+
+@checked
+def padding(training: Training, stage: int = 0) -> int:
+    """Count the numbers of padding in all buffers together: fewer than ranks for each."""
+    replicas = training.layout.replicas
+    return sum(padded(numel, replicas) - numel for numel in buffers(training, stage))
+
+
+@checked
+def states(training: Training, stage: int = 0) -> dict[str, float]:
+    """Count the bytes of a rank's states: those of `memory`, and their share of padding.
+
+    Parameters lie in padded buffers even where they are whole; gradients only where they are cut.
+    """
+    recipe = training.recipe
+    layout = training.layout
+    padded_numbers = padding(training, stage)
+    more = memory.model_states(padded_numbers, recipe, dp=layout.replicas, zero=layout.zero)
+    if layout.zero < memory.CUT_FROM["gradients"]:
+        more["gradients"] = 0.0
+    return {part: nbytes + more[part] for part, nbytes in memory.states(training, stage).items()}
+
+
+@checked
+def pieces(ranks: Count, stage: int) -> list[dict[str, tuple[float, float]]]:
+    """List for each rank which share of each part it holds, as part -> (begin, end) in 0 to 1.
+
+    stage: of ZeRO.
+    """
+    within("stage", stage, len(ZERO_STAGES))
+    return [
+        {
+            part: (rank / ranks, (rank + 1) / ranks) if stage >= first else (0.0, 1.0)
+            for part, first in memory.CUT_FROM.items()
+        }
+        for rank in range(ranks)
+    ]
+
+
+@checked
+def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dict[str, float]:
+    """Count the bytes that a rank sends to its replicas in one step, by purpose.
+
+    It receives as many.
+
+    hold: gradients stay whole on each rank until the last microbatch (`no_sync`), as stages 0 and 1
+    always do; otherwise stages 2 and 3 cut those of every microbatch. Around rings, or from each
+    rank to each other.
+    """
+    recipe = training.recipe
+    zero = training.layout.zero
+    n = training.layout.replicas
+    share = (n - 1) / n
+    total = sum(padded(numel, n) for numel in buffers(training, stage))
+    if zero == 0:
+        held = sum(buffers(training, stage))
+        return {"average gradients": 2 * share * recipe.gradients * held}
+    count = training.num_microbatches
+    sums = 1 if hold or zero < memory.CUT_FROM["gradients"] else count
+    cut = share * recipe.gradients * total * sums
+    if zero < memory.CUT_FROM["parameters"]:
+        gathered = share * recipe.parameters * total
+        return {"cut gradients": cut, "gather after the step": gathered}
+    layers = padded(shards.layer_parameters(training.spec, training.layout), n)
+    again = layers * len(stages(training.spec.num_layers, training.layout.pp)[stage])
+    return {
+        "gather in forward": count * share * recipe.parameters * total,
+        "gather in backward": count * share * recipe.parameters * again,
+        "cut gradients": cut,
+    }
+
+
+@checked
+def ratio(training: Training, *, hold: bool = False) -> float:
+    """Return what a rank sends relative to plain data parallelism.
+
+    1, 1 and up to 1.5 for stages 1, 2 and 3 with one microbatch. Less than 1.5, because what is
+    outside the layers stays whole from forward to backward.
+    """
+    plain = replace(training, layout=replace(training.layout, zero=0))
+    return sum(sent_bytes(training, hold=hold).values()) / sum(sent_bytes(plain).values())
+
+
+@checked
+def whole_for_a_moment(training: Training, stage: int = 0) -> dict[str, float]:
+    """Count the most bytes that are whole at a time: parameters and gradients.
+
+    Two layers, and what is outside the layers, as in `ranks.zero` and torch's fully_shard.
+    Parameters at stage 3, gradients at stages 2 and 3.
+    """
+    recipe = training.recipe
+    layout = training.layout
+    every = [padded(numel, layout.replicas) for numel in buffers(training, stage)]
+    count = len(stages(training.spec.num_layers, layout.pp)[stage])
+    numbers = sum(every[:count][:WHOLE_AT_A_TIME]) + sum(every[count:])
+    return {
+        part: getattr(recipe, part) * numbers if layout.zero >= memory.CUT_FROM[part] else 0.0
+        for part in ("parameters", "gradients")
+    }
+
+
+@checked
+def tokens_to_hide(training: Training, flops_per_byte: Positive) -> float:
+    """Return the tokens of a microbatch above which computing hides what stage 3 sends.
+
+    flops_per_byte: FLOP/s reached over bytes/s reached. Forward takes 2 P T FLOPs and gathers e P
+    bytes; backward takes twice as many FLOPs and sends e + g: the larger demand decides. Every
+    microbatch sends again, whereas plain data parallelism sends once in a step.
+    """
+    recipe = training.recipe
+    forward = recipe.parameters / 2
+    backward = (recipe.parameters + recipe.gradients) / 4
+    return flops_per_byte * max(forward, backward)
+
+
+@checked
+def tokens_to_tie(training: Training) -> float:
+    """Return the tokens at which tensor parallelism sends as much for a layer as stage 3.
+
+    Stage 3 sends the layer's P weights twice and its gradients once, (2 e + g) P bytes; tensor
+    parallelism sends four all-reduces of activations, 8 e T h bytes (Narayanan et al. 2021, section
+    3.2, https://arxiv.org/abs/2104.04473); both times (n - 1)/n. With fewer tokens stage 3 sends
+    more. For GPT in 16 bits: 4.5 h.
+    """
+    spec = training.spec
+    recipe = training.recipe
+    whole = replace(training.layout, tp=1, sequence_parallel=False)
+    weights = shards.layer_parameters(spec, whole)
+    sent = (2 * recipe.parameters + recipe.gradients) * weights
+    return sent / (8 * recipe.element * spec.hidden_size)

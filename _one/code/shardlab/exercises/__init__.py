@@ -1,0 +1,86 @@
+"""Exercises that grade themselves on real ranks.
+
+`starter` prints the function to begin with, `check` grades it, `hint` helps when you are stuck, and
+`progress` shows what you have passed.
+"""
+
+import importlib
+from typing import Any
+
+from shardlab import learner
+
+from . import attempts, record
+from .checker import Exercise, Report
+
+LIMITS = ("memory", "compute")
+COMMUNICATING = ("collectives", "interconnects", "replay", "placement")
+SPLITTING = (
+    "data_parallel",
+    "zero",
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "pipeline",
+)
+TOGETHER = ("composition", "planner", "failures")
+CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
+
+
+def of_chapter(chapter: str) -> tuple[Exercise, ...]:
+    """Return the exercises of a chapter, in the order of its page.
+
+    They are imported here, so that a rank does not import other chapters' exercises.
+    """
+    module = importlib.import_module(f"{__name__}.{chapter}")
+    exercises: tuple[Exercise, ...] = module.EXERCISES
+    return exercises
+
+
+def every() -> dict[str, Exercise]:
+    """Return all exercises of the book by name."""
+    return {each.name: each for chapter in CHAPTERS for each in of_chapter(chapter)}
+
+
+def find(name: str) -> Exercise:
+    """Return the exercise of this name. Errors: ValueError that lists all names."""
+    chapter = name.partition(".")[0]
+    for each in of_chapter(chapter) if chapter in CHAPTERS else ():
+        if each.name == name:
+            return each
+    raise ValueError(f"no exercise is called {name!r}; choose from {', '.join(every())}")
+
+
+def check(name: str, function: Any) -> Report:
+    """Run your function on real ranks, print which properties hold, and return the verdict.
+
+    The verdict is true or false. The current folder keeps a record of what you have tried and
+    passed, see `progress`.
+    """
+    report = attempts.check(find(name), function)
+    print(report)
+    record.keep(report)
+    return report
+
+
+def progress(chapter: str = "") -> None:
+    """Print what you have passed: chapter by chapter, or each exercise of one chapter.
+
+    Errors: ValueError for an unknown chapter.
+    """
+    results, _ = record.best(learner.read(record.KIND))
+    if chapter and chapter not in CHAPTERS:
+        raise ValueError(f"no chapter is called {chapter!r}; choose from {', '.join(CHAPTERS)}")
+    if chapter:
+        print(record.by_exercise(results, of_chapter(chapter)))
+    else:
+        print(record.by_chapter(results, {each: of_chapter(each) for each in CHAPTERS}))
+
+
+def hint(name: str) -> None:
+    """Print where to look when you are stuck."""
+    print(find(name).hint)
+
+
+def starter(name: str) -> None:
+    """Print the function to begin with, which does not pass."""
+    print(find(name).starter, end="")

@@ -1,0 +1,195 @@
+"""Judge what a learner's function did on its ranks, and report that in a few lines.
+
+`attempts` runs the function. Beside the right result an exercise asks for a budget: bytes,
+messages, memory. The idea is that of LLM-Training-Puzzles
+(https://github.com/srush/LLM-Training-Puzzles), where a puzzle has a target time and a target
+memory.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardlab.ranks import comm
+
+from . import packing
+
+MAX_SHOWN = 60  # letters of a value that should not have been returned
+MAX_TEXT = 1000  # letters of a line that a judge has written
+RUNS = "runs to its end on every rank"  # the property that all exercises share
+PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input of an exercise, and the number of ranks that get it."""
+
+    world_size: int
+    title: str
+    given: Any = None  # what the exercise needs to make the input
+    group_size: int | None = None  # ranks communicate in groups of neighbours; None: in one group
+
+    def __str__(self) -> str:
+        ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
+        groups = f" in groups of {self.group_size}" if self.group_size else ""
+        return f"{ranks}{groups}, {self.title}"
+
+    def members(self, rank: int) -> range:
+        """Return the ranks of this rank's group."""
+        size = self.group_size or self.world_size
+        first = rank // size * size
+        return range(first, first + size)
+
+    def groups(self) -> list[range]:
+        """Return the ranks of every group."""
+        size = self.group_size or self.world_size
+        return [self.members(first) for first in range(0, self.world_size, size)]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Why a property does not hold in a case."""
+
+    given: str  # to the function
+    expected: str
+    got: str
+    advice: str = ""  # what to do, where that does not give the solution away
+
+
+Attempt = Callable[[Callable[..., Any], comm.Group, Case, int], Any]  # function, group, case, rank
+Judge = Callable[[Case, list[Any]], Finding | None]  # a case, and what each rank observed in it
+Observed = list[tuple[Case, list[Any]]]  # for each case what the attempt returned on each rank
+
+
+def on_each_rank(judge: Callable[[Case, int, Any], Finding | None]) -> Judge:
+    """Make a judge of all ranks from a judge of one: the first finding counts."""
+
+    def judge_all(case: Case, observed: list[Any]) -> Finding | None:
+        for rank, seen in enumerate(observed):
+            finding = judge(case, rank, seen)
+            if finding is not None:
+                return finding
+        return None
+
+    return judge_all
+
+
+def describe(value: Any) -> str:
+    """Show a value that is not what the exercise asked for, with its type."""
+    return f"{value!r:.{MAX_SHOWN}}, a {type(value).__name__:.{MAX_SHOWN}}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """A function to write, and the properties that it must have."""
+
+    name: str  # chapter.exercise
+    prompt: str
+    starter: str  # defines `function`, and does not pass
+    hint: str
+    points: int
+    cases: Sequence[Case]  # smallest first
+    attempt: Attempt  # calls the function on a rank, and returns what happened as plain data
+    properties: dict[str, Judge]  # what must hold in every case, in the order of the report
+    pure: bool = False  # the function needs no peers: all cases run on one rank
+
+    @property
+    def function(self) -> str:
+        """The name of the learner's function: shard -> my_shard, beside the library's `shard`."""
+        return "my_" + self.name.rpartition(".")[2]
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """The verdict, true when every property holds. `check` prints it, so a notebook does not."""
+
+    exercise: Exercise
+    marks: dict[str, str]  # property -> passed, failed or not reached
+    reason: str  # the smallest failing case of the first property that failed
+
+    def __bool__(self) -> bool:
+        return set(self.marks.values()) == {PASSED}
+
+    def __repr__(self) -> str:
+        return f"<{self.exercise.name}: {PASSED if self else FAILED}>"
+
+    def __str__(self) -> str:
+        score = f"{self.exercise.points if self else 0} of {self.exercise.points} points"
+        lines = [f"{self.exercise.name}: {PASSED if self else FAILED}, {score}"]
+        lines += [f"  {mark:11}  {name}" for name, mark in self.marks.items()]
+        if not self:
+            lines += ["", self.reason, "", f'Stuck? hint("{self.exercise.name}")']
+        return "\n".join(lines)
+
+    def _ipython_display_(self) -> None:
+        """Show nothing: `check` has printed the report."""
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """What happened when a learner's function was run."""
+
+    replies: Sequence[Sequence[str]] = ()  # packed, case by case from the first, and rank by rank
+    stopped: str = ""  # why the function did not run to its end in every case
+    note: str = ""  # what to try if it fails
+
+
+def judge(exercise: Exercise, attempted: Attempted) -> Report:
+    """Judge what the ranks observed. No code of the learner runs here."""
+    observed, stopped = _opened(exercise, attempted)
+    findings: dict[str, tuple[Case, Finding]] = {}
+    for case, ranks in observed:
+        for name, judge_one in exercise.properties.items():
+            finding = None if name in findings else _find(judge_one, case, ranks)
+            if finding is not None:
+                findings[name] = case, finding
+    unfailed = UNKNOWN if stopped else PASSED
+    marks = {RUNS: FAILED if stopped else PASSED}
+    marks |= {name: FAILED if name in findings else unfailed for name in exercise.properties}
+    reason = stopped or _reason(marks, findings)
+    if reason and attempted.note:
+        reason += f"\n  try       {attempted.note}"
+    return Report(exercise, marks, reason)
+
+
+def _opened(exercise: Exercise, attempted: Attempted) -> tuple[Observed, str]:
+    """Unpack the replies; any but one of each rank in each case is a reason to fail."""
+    observed: Observed = []
+    for case, replies in zip(exercise.cases, attempted.replies, strict=False):
+        try:
+            ranks = [packing.unpack(reply) for reply in replies]
+        except (TypeError, ValueError) as error:
+            return observed, f"Smallest failing case: {case}\n  the reply is {error}"
+        if len(ranks) != num_ranks(exercise, case):
+            return observed, f"Smallest failing case: {case}\n  {len(ranks)} ranks have replied"
+        observed.append((case, ranks))
+    if not attempted.stopped and len(observed) < len(exercise.cases):
+        return observed, f"Smallest failing case: {exercise.cases[len(observed)]}\n  no reply"
+    return observed, attempted.stopped
+
+
+def _find(judge_one: Judge, case: Case, ranks: list[Any]) -> Finding | None:
+    """Judge one property; what its judge cannot handle is not what the exercise asked for."""
+    try:
+        return judge_one(case, ranks)
+    except Exception as error:
+        got = f"something else, which cannot be compared ({type(error).__name__}: {error})"
+        return Finding(case.title, "what the exercise asks for", got)
+
+
+def num_ranks(exercise: Exercise, case: Case) -> int:
+    """Return the number of ranks on which the case runs."""
+    return 1 if exercise.pure else case.world_size
+
+
+def _reason(marks: dict[str, str], findings: dict[str, tuple[Case, Finding]]) -> str:
+    """Show the finding of the first property that failed."""
+    first = next((name for name in marks if name in findings), None)
+    if first is None:
+        return ""
+    case, finding = findings[first]
+    rows = {"given": finding.given, "expected": finding.expected, "got": finding.got}
+    if finding.advice:
+        rows["try"] = finding.advice
+    shown = [f"  {key:8}  {text[:MAX_TEXT]}" for key, text in rows.items()]
+    return "\n".join([f"Smallest failing case: {case}", *shown])

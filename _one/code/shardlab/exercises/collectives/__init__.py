@@ -1,0 +1,10 @@
+"""The exercises on collectives, easiest first: collectives.<file> names each."""
+
+from . import broadcast, doubling_all_reduce, reduce_scatter, ring_all_reduce
+
+EXERCISES = (
+    broadcast.EXERCISE,
+    reduce_scatter.EXERCISE,
+    ring_all_reduce.EXERCISE,
+    doubling_all_reduce.EXERCISE,
+)

@@ -1,0 +1,143 @@
+"""Exercise: Ulysses with one exchange for queries, keys and values, and one for the output.
+
+`plain.context_parallel.Context.ulysses` sends queries, keys and values one after the other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from shardlab.costs import collectives
+from shardlab.ranks import comm
+
+from .. import evidence
+from ..checker import Case, Exercise
+from ..shared import passes
+
+TOKENS, WIDTH = 2, 4  # s, E
+MESSAGES = 2  # in each pass
+NUMBER = 8  # bytes
+STARTER = '''\
+import torch
+from shardlab.ranks.plain.context_parallel import Exchange
+
+def my_exchange_heads(q, k, v, attend, group):
+    """Attend to the tokens of all ranks: q is [H, s, E], k and v are [K, s, E].
+
+    Rank r holds part r of the sequence, with all heads; n ranks divide H and K.
+    attend(q, k, v) takes all S tokens of some heads: q is [H/n, S, E], k and v are
+    [K/n, S, E], and it returns [H/n, S, E]. Returns [H, s, E]. Two messages each way.
+    Exchange.apply(x, group, cut, join) cuts x along one dim, sends part r to rank r,
+    and joins what arrives along another; in backward it takes the way back.
+    """
+    return attend(q, k, v)  # of this rank's tokens: fix it
+'''
+
+
+@dataclass(frozen=True)
+class Given:
+    """The heads of queries, and those of keys and values."""
+
+    heads: int
+    kv_heads: int
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend causally: [H, S, E], with fewer heads of keys and values or as many."""
+    options: Any = {"is_causal": True, "enable_gqa": True}
+    return scaled_dot_product_attention(q[None], k[None], v[None], **options)[0]
+
+
+def whole(case: Case) -> dict[str, Tensor]:
+    """Make queries, keys and values of all tokens: [heads, S, E]."""
+    given: Given = case.given
+    heads = {"q": given.heads, "k": given.kv_heads, "v": given.kv_heads}
+    length = TOKENS * len(case.members(0))
+    shapes = {name: (count, length, WIDTH) for name, count in heads.items()}
+    numbers = enumerate(shapes.items())
+    return {name: evidence.whole_numbers(n, *shape) / 4 for n, (name, shape) in numbers}
+
+
+def incoming(case: Case) -> Tensor:
+    """Make the gradient of the output of all tokens: [H, S, E]."""
+    return evidence.whole_numbers(3, *whole(case)["q"].shape)
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> passes.TwoPasses:
+    """Run both passes with this rank's tokens."""
+    inputs = {name: passes.piece(x, case, rank, 1) for name, x in whole(case).items()}
+    gradient = {"output": passes.piece(incoming(case), case, rank, 1)}
+    return passes.both(lambda *x: function(*x, attend, group), inputs, gradient)
+
+
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Attend in one process, and take the output and the gradients of a rank's tokens."""
+    leaves = {name: x.requires_grad_() for name, x in whole(case).items()}
+    y = attend(*leaves.values())
+    found = torch.autograd.grad(y, [*leaves.values()], incoming(case))
+    named = {f"{name}.grad": x for name, x in zip(leaves, found, strict=True)}
+    every = {"output": y.detach()} | named
+    return {name: passes.piece(x, case, rank, 1) for name, x in every.items()}
+
+
+def budget(case: Case) -> float:
+    """Return the bytes that a rank sends: queries, keys, values and outputs, all but its own."""
+    given: Given = case.given
+    numbers = 2 * (given.heads + given.kv_heads) * TOKENS * WIDTH
+    return collectives.all_to_all(NUMBER * numbers, len(case.members(0))).sent
+
+
+def _given(case: Case) -> str:
+    given: Given = case.given
+    ranks = len(case.members(0))
+    tokens = f"{TOKENS} tokens on each of {ranks} ranks"
+    return f"{given.heads} heads, {given.kv_heads} of keys, {tokens}"
+
+
+def _case(ranks: int, heads: int, kv_heads: int, group_size: int | None = None) -> Case:
+    title = f"{heads} heads, {kv_heads} of keys and values"
+    given = Given(heads, kv_heads)
+    return Case(world_size=ranks, title=title, given=given, group_size=group_size)
+
+
+has = partial(passes.has, reference=reference, given=_given)
+
+EXERCISE = Exercise(
+    name="context_parallel.exchange_heads",
+    prompt=(
+        "Exchange a part of all heads for the whole of some, attend, and exchange back: one "
+        "message for queries, keys and values, one for the output."
+    ),
+    starter=STARTER,
+    hint=(
+        "A rank must receive its heads of q, of k and of v in one part. Cut each of the three "
+        "into n, join the first parts of all three, then the second ones, and so on; what arrives "
+        "splits into H/n, K/n and K/n heads. The output goes back with cut and join swapped."
+    ),
+    points=3,
+    cases=[
+        _case(1, 2, 2),
+        _case(2, 2, 2),
+        _case(2, 4, 2),
+        _case(3, 3, 3),
+        _case(4, 8, 4),
+        _case(4, 4, 2, group_size=2),
+    ],
+    attempt=attempt,
+    properties={
+        "every rank has the output of its tokens": has("output"),
+        "queries, keys and values get their gradients": has("q.grad", "k.grad", "v.grad"),
+        "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
+        "forward sends each number to one rank": evidence.sends_at_most(budget, "forward"),
+        "forward sends two messages": evidence.sends_messages(MESSAGES, "forward"),
+        "backward sends no more than forward": evidence.sends_at_most(budget, "backward"),
+        "backward sends two messages": evidence.sends_messages(MESSAGES, "backward"),
+    },
+)

@@ -1,0 +1,11 @@
+"""The exercises on expert parallelism, in the order of its page: expert_parallel.<file>."""
+
+from . import average, balance, combine, dispatch, route
+
+EXERCISES = (
+    route.EXERCISE,
+    dispatch.EXERCISE,
+    combine.EXERCISE,
+    average.EXERCISE,
+    balance.EXERCISE,
+)

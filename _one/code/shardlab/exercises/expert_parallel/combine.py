@@ -1,0 +1,134 @@
+"""Exercise: bring the experts' results home, one row for each row that came, as a weighted sum.
+
+`plain.expert_parallel` sends a row home for each expert; `ranks.expert_parallel` sends sums.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shardlab.ranks import comm
+
+from .. import evidence
+from ..checker import Case, Exercise
+from ..shared import passes, tokens
+
+STARTER = '''\
+import torch
+from shardlab.ranks import comm
+from shardlab.ranks.plain.expert_parallel import Exchange
+
+def my_combine(y, shares, tokens, num_tokens, sends, receives, group):
+    """Bring home what experts have computed: return [T, D], a sum for each token.
+
+    shares: [M, E/P], the weight of each expert here for each row that came, or 0.
+    y: [R, D], the outputs of the experts: first for all rows that chose the first
+    expert here, in their order, then for the next. sends: how many rows go back to
+    each rank, M in all, in one message. receives: how many rows come from each rank;
+    `tokens` are the numbers of their tokens. T = num_tokens; no row: a token gets 0.
+    """
+    rows = Exchange.apply(y[: len(shares)], group, sends, receives)
+    total = y.new_zeros(num_tokens, y.shape[1])
+    return total.index_add(0, tokens, rows)  # without weights and sums: fix it
+'''
+
+
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Make what the experts of a rank have computed, [R, D], and the shares of its rows."""
+    shares = tokens.received(case, rank, tokens.whole(case, rank))["shares"]
+    count = int(shares.count_nonzero())
+    return {"y": evidence.whole_numbers(40 + rank, count, tokens.WIDTH), "shares": shares}
+
+
+def incoming(case: Case, rank: int) -> dict[str, Tensor]:
+    """Make the gradient of the sums: [T, D]."""
+    return {"output": evidence.whole_numbers(50 + rank, *tokens.hidden(case, rank).shape)}
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> passes.TwoPasses:
+    """Run both passes with this rank's results."""
+    members = case.members(rank)
+    sent = [tokens.going(case, rank, to) for to in members]
+    receives = [len(numbers) for numbers in sent]
+    sends = rows_from_each(case, rank)
+    count = len(tokens.hidden(case, rank))
+
+    def call(y: Tensor, shares: Tensor) -> Any:
+        return function(y, shares, torch.cat(sent), count, sends, receives, group)
+
+    return passes.both(call, inputs(case, rank), incoming(case, rank), group)
+
+
+def rows_from_each(case: Case, rank: int) -> list[int]:
+    """Count the rows that came from each rank."""
+    return [len(tokens.going(case, source, rank)) for source in case.members(rank)]
+
+
+def rows_home(case: Case, rank: int, y: Tensor, shares: Tensor) -> list[Tensor]:
+    """Weigh and add up what the experts of a rank computed: [M, D], the rows of each rank."""
+    by_expert = shares.T  # [E/P, M]
+    dense = y.new_zeros(*by_expert.shape, y.shape[1])  # [E/P, M, D]
+    dense[by_expert != 0] = y
+    rows = (by_expert[..., None] * dense).sum(0)  # [M, D]
+    return [*rows.split(rows_from_each(case, rank))]
+
+
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Add up results of all ranks in one process; take the sums and gradients of a rank."""
+    members = case.members(rank)
+    leaves = {each: [x.requires_grad_() for x in inputs(case, each).values()] for each in members}
+    sums = {each: tokens.hidden(case, each) * 0 for each in members}
+    for there in members:
+        for source, rows in zip(members, rows_home(case, there, *leaves[there]), strict=True):
+            numbers = tokens.going(case, source, there)
+            sums[source] = sums[source].index_add(0, numbers, rows)
+    gradients = [incoming(case, each)["output"] for each in members]
+    y, shares = torch.autograd.grad([*sums.values()], leaves[rank], gradients)
+    return {"output": sums[rank].detach(), "y.grad": y, "shares.grad": shares}
+
+
+def ahead(case: Case, rank: int) -> float:
+    """Return the bytes of the rows that came from other ranks."""
+    return tokens.NUMBER * tokens.WIDTH * tokens.arriving(case, rank)
+
+
+def back(case: Case, rank: int) -> float:
+    """Return the bytes of the gradients of rows that a rank had sent to others."""
+    return tokens.NUMBER * tokens.WIDTH * tokens.leaving(case, rank)
+
+
+has = partial(passes.has, reference=reference, given=tokens.describe)
+
+EXERCISE = Exercise(
+    name="expert_parallel.combine",
+    prompt=(
+        "Bring results home: weighted and added up where the experts are, in one row for each "
+        "row that came, and added up again in the order of tokens."
+    ),
+    starter=STARTER,
+    hint=(
+        "shares.T.nonzero() lists experts and rows in the order of y. index_add sums the weighted "
+        "rows of y to M rows before they travel, and sums what arrives to T rows at home: several "
+        "ranks may send a row for the same token."
+    ),
+    points=3,
+    cases=tokens.CASES,
+    attempt=attempt,
+    properties={
+        "every token has its weighted sum": has("output"),
+        "results get their gradient": has("y.grad"),
+        "weights get their gradient": has("shares.grad"),
+        "results and weights stay what they were": evidence.leaves_arguments,
+        "forward sends a row for each that came": evidence.each_sends_at_most(ahead, "forward"),
+        "forward sends one message": evidence.sends_messages(1, "forward"),
+        "backward sends a row for each that was sent": evidence.each_sends_at_most(
+            back, "backward"
+        ),
+        "backward sends one message": evidence.sends_messages(1, "backward"),
+    },
+)

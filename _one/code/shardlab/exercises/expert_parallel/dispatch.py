@@ -1,0 +1,118 @@
+"""Exercise: send tokens to their experts, each token once to a rank, with its weights.
+
+`plain.expert_parallel` sends a token once for each expert, and multiplies by the weights at home.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shardlab.ranks import comm
+
+from .. import evidence
+from ..checker import Case, Exercise
+from ..shared import passes, tokens
+
+STARTER = '''\
+import torch
+from shardlab.ranks import comm
+from shardlab.ranks.plain.expert_parallel import Exchange
+
+def my_dispatch(x, chosen, weights, num_experts, group):
+    """Send tokens to the ranks of their experts, once to each; return rows, shares.
+
+    x: [T, D]. chosen: [T, k], different experts; num_experts where there is no slot.
+    weights: [T, k], none is 0. Rank 0 of P holds the first E/P experts, and so on.
+    rows: [M, D], tokens that chose experts here, by rank and in their order there.
+    shares: [M, E/P], the weight of each expert here for each row, 0 if not chosen.
+    Two messages: how many rows, and rows with shares. Exchange.apply(rows, group,
+    sends, receives) takes numbers of rows as lists, and in backward the way back.
+    """
+    dense = weights.new_zeros(len(x), num_experts + 1).scatter(1, chosen, weights)
+    return x, dense[:, : num_experts // group.size()]  # of own tokens only: fix it
+'''
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> passes.TwoPasses:
+    """Run both passes with this rank's tokens."""
+    inputs = {"x": tokens.hidden(case, rank), "weights": tokens.weights(case, rank)}
+    chosen = tokens.chosen(case, rank)
+
+    def call(x: Tensor, weights: Tensor) -> Any:
+        return function(x, chosen.clone(), weights, case.given.num_experts, group)
+
+    return passes.both(call, inputs, incoming(case, rank), group)
+
+
+def incoming(case: Case, rank: int) -> dict[str, Tensor]:
+    """Make the gradients of rows and shares."""
+    found = tokens.received(case, rank, tokens.whole(case, rank))
+    seeds = {"rows": 20 + rank, "shares": 30 + rank}
+    return {name: evidence.whole_numbers(seeds[name], *x.shape) for name, x in found.items()}
+
+
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Send tokens of all ranks in one process; take the results and gradients of a rank."""
+    named = {name: x.requires_grad_() for name, x in tokens.whole(case, rank).items()}
+    results: list[Tensor] = []
+    gradients: list[Tensor] = []
+    for each in case.members(rank):
+        results += tokens.received(case, each, named).values()
+        gradients += incoming(case, each).values()
+    mine = [named[f"x {rank}"], named[f"weights {rank}"]]
+    x, weights = torch.autograd.grad(results, mine, gradients)
+    found = tokens.received(case, rank, named)
+    return {**found, "x.grad": x, "weights.grad": weights}
+
+
+def row_bytes(case: Case) -> int:
+    """Return the bytes of a row with its shares."""
+    given: tokens.Given = case.given
+    here = given.num_experts // len(case.members(0))
+    return tokens.NUMBER * (tokens.WIDTH + here)
+
+
+def ahead(case: Case, rank: int) -> float:
+    """Return the bytes of a rank's rows for others, and of their numbers."""
+    numbers = tokens.NUMBER * (len(case.members(rank)) - 1)
+    return numbers + row_bytes(case) * tokens.leaving(case, rank)
+
+
+def back(case: Case, rank: int) -> float:
+    """Return the bytes of the gradients of rows that came from others."""
+    return row_bytes(case) * tokens.arriving(case, rank)
+
+
+has = partial(passes.has, reference=reference, given=tokens.describe)
+
+EXERCISE = Exercise(
+    name="expert_parallel.dispatch",
+    prompt=(
+        "Send each token once to every rank that holds experts it chose, with the weights of "
+        "these experts, in two messages."
+    ),
+    starter=STARTER,
+    hint=(
+        "dense.view(T, P, E/P) has the shares of each rank; a token goes to a rank where any of "
+        "them is not 0. nonzero of the transpose, [P, T], lists rows by rank and then by token. "
+        "Join row and shares in one tensor of D + E/P columns, and split what arrives."
+    ),
+    points=4,
+    cases=tokens.CASES,
+    attempt=attempt,
+    properties={
+        "every rank has the tokens of its experts": has("rows"),
+        "every rank has the weights of its experts": has("shares"),
+        "tokens and weights get their gradients": has("x.grad", "weights.grad"),
+        "tokens and weights stay what they were": evidence.leaves_arguments,
+        "forward sends a token once to a rank": evidence.each_sends_at_most(ahead, "forward"),
+        "forward sends two messages": evidence.sends_messages(2, "forward"),
+        "backward sends a gradient once": evidence.each_sends_at_most(back, "backward"),
+        "backward sends one message": evidence.sends_messages(1, "backward"),
+    },
+)

@@ -1,0 +1,216 @@
+"""Grade a handed-in file: its functions run in a room of processes, and the verdict is made here.
+
+The file is never imported in this process, and nothing that comes from the room is unpickled. What
+the room does is bounded: its time, the length of a reply, and the lines that are shown of what it
+prints. When it is left, all its processes are ended and its temporary files are deleted.
+"""
+
+import codecs
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from shardlab.ranks import launch
+from shardlab.ranks.launch import surroundings
+
+from . import record
+from .checker import Attempted, Exercise, judge
+from .output import Ends, quoted, shown, standard
+
+START, LOAD, EXERCISE = 120.0, 30.0, 90.0  # s, to import torch; to import the file; for an exercise
+LINGER = 1.0  # s for an exit status, after the room has fallen silent
+PATIENCE = 10.0  # s for all processes of the room to end
+CHUNK = 1 << 16  # bytes
+MAX_REPLY = 1 << 26  # bytes
+MAX_REST = 64  # chunks that are read of what was printed before a reply
+MAX_TEXT = 5000  # characters of a text from the room
+SIGNALLED = 128  # exit status of a process that a signal has ended, less the signal
+KEEPER = Path(__file__).with_name("keeper.py")
+SERVE = (
+    "import sys; sys.path[:] = {path!r}; from shardlab.ranks import launch; launch.warm(); "
+    "from shardlab.exercises import room; room.serve({descriptor})"
+)
+
+
+class Lost(Exception):
+    """The room cannot reply any more; the text says why."""
+
+
+class Unusable(Exception):
+    """The file cannot be imported; the text says why."""
+
+
+def grade(exercises: list[Exercise], file: Path) -> int:
+    """Check the file's functions for these exercises; return 0 if all pass, else 1."""
+    if launch.already_a_rank():
+        print("check starts its own ranks; call it without torchrun or mpiexec", file=sys.stderr)
+        return 1
+    points = 0
+    rooms = Rooms(file)
+    try:
+        for exercise in exercises:
+            attempted = rooms.attempt(exercise)
+            if attempted is None:
+                print(f"{exercise.name}: {file} defines no {exercise.function}\n")
+                continue
+            report = judge(exercise, attempted)
+            print(f"{shown(str(report))}\n")
+            record.keep(report)
+            points += exercise.points if report else 0
+    except Unusable as error:
+        print(f"{file} cannot be run:\n{shown(str(error))}", file=sys.stderr)
+        return 1
+    finally:
+        rooms.close()
+    total = sum(exercise.points for exercise in exercises)
+    print(f"{points} of {total} points")
+    return 0 if points == total else 1
+
+
+class Rooms:
+    """One room after another: a function that has destroyed its room does not fail the others."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.room: Room | None = None
+
+    def attempt(self, exercise: Exercise) -> Attempted | None:
+        """Run the exercise's function; None if the file has none. Errors: Unusable."""
+        self.room = self.room or Room(self.file)
+        try:
+            reply = self.room.ask(exercise.name, EXERCISE)
+        except Lost as lost:
+            self.close()
+            return Attempted(stopped=str(lost))
+        if "missing" in reply:
+            return None
+        replies, note = reply.get("replies", ()), str(reply.get("note", ""))
+        stopped = str(reply.get("stopped", "")) or str(reply.get("trouble", ""))
+        return Attempted(replies, stopped[:MAX_TEXT], note[:MAX_TEXT])
+
+    def close(self) -> None:
+        """End the room that is open."""
+        if self.room is not None:
+            self.room.close()
+        self.room = None
+
+
+class Room:
+    """The processes in which a file's functions run, seen from outside."""
+
+    def __init__(self, file: Path) -> None:
+        self.printed = Ends(standard(), quoted)
+        self.decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self.folders = ExitStack()
+        folder = self.folders.enter_context(surroundings.temporary())
+        self.channel, theirs = socket.socketpair()
+        leash, self.leash = os.pipe()
+        self.output, printed = os.pipe()
+        serve = SERVE.format(path=sys.path, descriptor=theirs.fileno())
+        descriptors = leash, theirs.fileno()
+        self.keeper = subprocess.Popen(
+            [sys.executable, "-I", KEEPER, *map(str, descriptors), sys.executable, "-c", serve],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
+            env={**os.environ, "TMPDIR": folder},
+            start_new_session=True,
+        )
+        os.close(leash)
+        os.close(printed)
+        theirs.close()
+        try:
+            self._reply(START)
+            trouble = self.ask(str(file), LOAD).get("trouble")
+        except Lost as lost:
+            trouble = str(lost)
+        except BaseException:
+            self.close()
+            raise
+        if trouble:
+            self.close()
+            raise Unusable(str(trouble)[:MAX_TEXT])
+
+    def ask(self, request: str, seconds: float) -> dict[str, Any]:
+        """Send a request and return its reply. Errors: Lost, also if there is none in time."""
+        try:
+            self.channel.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            raise Lost(self._end()) from None
+        return self._reply(seconds)
+
+    def _reply(self, seconds: float) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        line = b""
+        parts = []
+        while not line.endswith(b"\n"):
+            left = end - time.monotonic()
+            if left <= 0:
+                raise Lost(f"The file has not replied after {seconds:g} s, which is the limit.")
+            if not self._wait(left):
+                continue
+            line = self.channel.recv(CHUNK)
+            parts.append(line)
+            if not line:
+                raise Lost(self._end())
+            if len(parts) * CHUNK > MAX_REPLY:
+                break
+        self._show_rest()
+        try:
+            reply = json.loads(b"".join(parts))
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict):
+            raise Lost("The file has written something into the grader's channel.")
+        return reply
+
+    def _wait(self, seconds: float) -> bool:
+        """Show what the room prints; return whether a part of a reply has come."""
+        watched = self.channel.fileno(), self.output
+        ready, _, _ = select.select(watched, [], [], seconds)
+        if self.output in ready:
+            self.printed.write(self.decode(os.read(self.output, CHUNK)))
+        return self.channel.fileno() in ready
+
+    def _show_rest(self) -> None:
+        """Show what was printed before the reply."""
+        for _ in range(MAX_REST):
+            if not select.select([self.output], [], [], 0)[0]:
+                break
+            self.printed.write(self.decode(os.read(self.output, CHUNK)))
+        self.printed.finish()
+
+    def _end(self) -> str:
+        """Say how the file's process has ended."""
+        try:
+            status = self.keeper.wait(LINGER)
+        except subprocess.TimeoutExpired:
+            return "The file has closed the grader's channel."
+        status = SIGNALLED - status if status < 0 else status
+        how = f"ended with exit status {status}"
+        if status > SIGNALLED:
+            with suppress(ValueError):
+                how = f"was ended by {signal.Signals(status - SIGNALLED).name}"
+        return f"The file's process {how} before it had replied."
+
+    def close(self) -> None:
+        """End all processes of the room, and delete their temporary files."""
+        os.close(self.leash)
+        try:
+            self.keeper.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.keeper.kill()
+            self.keeper.wait()
+        self._show_rest()
+        self.channel.close()
+        os.close(self.output)
+        self.folders.close()

@@ -1,0 +1,73 @@
+"""Stand between the grader and a handed-in file, and end every process that the file has started.
+
+    python keeper.py LEASH CHANNEL COMMAND ...
+
+A file that kills its parent kills this process, and not the grader. LEASH and CHANNEL are open
+descriptors. The command inherits CHANNEL. When the command has ended, or the other end of LEASH is
+closed, all processes below this one are killed, also those that have left their parents. `grader`
+runs this file by its path: it imports nothing of the package, and starts in 0.02 s.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # of prctl(2)
+PAUSE = 0.05  # s between two looks whether the command has ended
+PATIENCE = 5.0  # s in which all processes must have ended
+
+
+def keep(leash: int, channel: int, command: list[str]) -> int:
+    """Run the command on a leash; return its exit status, as a shell would: 128 + a signal."""
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def end_with_us() -> None:
+        if prctl is not None:
+            prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+    if prctl is not None:
+        prctl(CHILD_SUBREAPER, 1)  # a process whose parent has ended becomes our child
+    child = subprocess.Popen(
+        command, pass_fds=[channel], start_new_session=True, preexec_fn=end_with_us
+    )
+    os.close(channel)
+    while child.poll() is None and not select.select([leash], [], [], PAUSE)[0]:
+        pass
+    status = child.poll() or 0
+    with suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+    end_children()
+    return status if status >= 0 else 128 - status
+
+
+def end_children() -> None:
+    """Kill our children until none is left: theirs become ours when they have ended."""
+    end = time.monotonic() + PATIENCE
+    while (pids := children()) and time.monotonic() < end:
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def children() -> list[int]:
+    """List the processes whose parent is this one; none where there is no /proc."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            _, parent, *_ = file.read_text(errors="replace").rpartition(")")[2].split()
+            if int(parent) == os.getpid():
+                found.append(int(file.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(keep(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

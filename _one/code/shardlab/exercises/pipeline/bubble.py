@@ -1,0 +1,89 @@
+"""Exercise: the bubble, by both of its definitions, against a schedule on a clock."""
+
+from collections.abc import Callable
+from typing import Any
+
+from shardlab import schedules
+from shardlab.costs.pipeline import timeline
+from shardlab.ranks import comm
+
+from ..checker import Case, Exercise, Finding, Judge, describe
+
+NEAR = 1e-9
+STARTER = '''\
+def my_bubble(num_stages, num_microbatches, num_chunks):
+    """Return how long a stage waits: over the time it computes, and over all time.
+
+    Interleaved 1F1B, num_chunks equal chunks on each stage; 1 chunk is plain 1F1B.
+    """
+    return 0.0, 0.0  # as if no stage ever waited: fix it
+'''
+
+
+def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Any:
+    """Return two numbers, or a description of what came instead."""
+    answer = function(*case.given)
+    try:
+        of_ideal, of_total = (float(each) for each in answer)
+    except (TypeError, ValueError):
+        return describe(answer)
+    return of_ideal, of_total
+
+
+def are_two_numbers(case: Case, observed: list[Any]) -> Finding | None:
+    """Ask for two numbers."""
+    if isinstance(observed[0], str):
+        return Finding(_given(case), "two numbers", observed[0])
+    return None
+
+
+def is_played(place: int, of: str) -> Judge:
+    """Compare one of the two numbers with that of a schedule that is played on a clock."""
+
+    def judge(case: Case, observed: list[Any]) -> Finding | None:
+        run = timeline.play(schedules.make("interleaved", *case.given), {"F": 1, "B": 2})
+        expected = (run.bubble_of_ideal, run.bubble_of_total)[place]
+        got = float("nan") if isinstance(observed[0], str) else observed[0][place]
+        if abs(got - expected) < NEAR:
+            return None
+        waits = f"a stage waits {run.waiting[0]} s and computes {run.busy[0]} s"
+        return Finding(f"{_given(case)}: {waits}", f"{expected:.4g} of {of}", f"{got:.4g}")
+
+    return judge
+
+
+def _given(case: Case) -> str:
+    stages, microbatches, chunks = case.given
+    return f"num_stages={stages}, num_microbatches={microbatches}, num_chunks={chunks}"
+
+
+def _case(stages: int, microbatches: int, chunks: int) -> Case:
+    title = f"{microbatches} microbatches, {chunks} chunk{'s' * (chunks > 1)}"
+    return Case(world_size=stages, title=title, given=(stages, microbatches, chunks))
+
+
+EXERCISE = Exercise(
+    name="pipeline.bubble",
+    prompt=(
+        "The bubble of (interleaved) 1F1B, as a share of the time that a stage computes and as a "
+        "share of all time."
+    ),
+    starter=STARTER,
+    hint=(
+        "A stage waits until the first microbatch has come down and until the last one has gone "
+        "back up: num_stages - 1 forwards and as many backwards, of one chunk. It computes "
+        "num_microbatches of both, on each chunk."
+    ),
+    points=1,
+    pure=True,
+    cases=[
+        *(_case(1, 4, 1), _case(2, 2, 1), _case(2, 8, 1), _case(2, 4, 2)),
+        *(_case(3, 9, 1), _case(4, 8, 1), _case(4, 8, 2), _case(4, 12, 4)),
+    ],
+    attempt=attempt,
+    properties={
+        "returns two numbers": are_two_numbers,
+        "the first is waiting over computing": is_played(0, "the time it computes"),
+        "the second is waiting over all time": is_played(1, "all time"),
+    },
+)

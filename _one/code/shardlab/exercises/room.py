@@ -1,0 +1,81 @@
+"""The process of a handed-in file: it imports the file, runs its functions on ranks, and replies.
+
+Nothing that happens here decides a verdict: `grader`, in another process, judges the replies, which
+are plain data. Requests and replies are lines of JSON on a socket.
+"""
+
+import importlib.util
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from . import attempts, find
+
+ANSWERS = "answers"  # the name of the file as a module
+Reply = dict[str, Any]
+
+
+def serve(descriptor: int) -> NoReturn:
+    """Reply to the grader's requests: first a file to import, then names of exercises."""
+    os.set_inheritable(descriptor, False)  # what the file starts shall not hold the socket
+    with socket.socket(fileno=descriptor) as channel, channel.makefile() as requests:
+
+        def send(reply: Reply) -> None:
+            channel.sendall(json.dumps(reply).encode() + b"\n")
+
+        send({})
+        file = json.loads(requests.readline())
+        attempts.limit_memory(attempts.MEMORY)
+        send(_caught(_import, file))
+        for request in requests:
+            send(_caught(_attempt, json.loads(request)))
+    os._exit(0)
+
+
+def _import(file: str) -> Reply:
+    load(Path(file))
+    return {}
+
+
+def _attempt(name: str) -> Reply:
+    """Run the function of one exercise."""
+    exercise = find(name)
+    function = getattr(sys.modules[ANSWERS], exercise.function, None)
+    if function is None:
+        return {"missing": True}
+    attempted = attempts.observe(exercise, function)
+    return {"replies": attempted.replies, "stopped": attempted.stopped, "note": attempted.note}
+
+
+def _caught(act: Callable[[str], Reply], request: str) -> Reply:
+    """Act; an exception becomes a reply, too. All that was printed comes before it."""
+    try:
+        reply = act(request)
+    except BaseException as error:
+        story = traceback.format_exception(type(error), error, error.__traceback__, limit=-1)
+        reply = {"trouble": "".join(story)}
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the file may have put anything in its place
+            stream.flush()
+    return reply
+
+
+def load(file: Path) -> ModuleType:
+    """Load the file as a module whose functions are sent to the ranks by value."""
+    sys.path.insert(0, str(file.resolve().parent))
+    spec = importlib.util.spec_from_file_location(ANSWERS, file)
+    if spec is None or spec.loader is None:
+        raise ValueError("not a Python file; its name must end with .py")
+    module = sys.modules[ANSWERS] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)
+    return module

@@ -1,0 +1,1 @@
+"""What several exercises share: inputs, attempts and judges."""

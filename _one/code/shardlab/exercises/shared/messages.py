@@ -1,0 +1,106 @@
+"""What exercises on messages between two ranks share: inputs of whole numbers, and budgets."""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from torch import Tensor
+
+from shardlab import trace
+from shardlab.ranks import comm
+from shardlab.ranks.observe import ledger
+
+from .. import evidence
+from ..checker import Case, Finding, Judge, describe, on_each_rank
+from ..evidence import Seen
+from .steps import RECEIVE, SEND, steps
+
+ELEMENT = 8  # bytes of a number in float64
+PAST = {SEND: "sent", RECEIVE: "received"}
+
+
+def tensor(case: Case, rank: int) -> Tensor:
+    """Draw a rank's input, different on every rank; `case.given` is its shape."""
+    return evidence.whole_numbers(rank, *case.given, below=10)
+
+
+def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Seen:
+    """Call the function with this rank's tensor, and record its messages."""
+    x = tensor(case, rank)
+    with ledger.Ledger() as book:
+        result = function(x, group)
+    kept = result.detach().clone() if isinstance(result, Tensor) else describe(result)
+    changed = evidence.changed({"x": tensor(case, rank)}, {"x": x})
+    return Seen(result=kept, changed=changed, events=book.program)
+
+
+def returns(expected: Callable[[list[Tensor], int], Tensor]) -> Judge:
+    """Compare each rank's result with `expected(the tensors of its group, its place in it)`."""
+
+    @on_each_rank
+    def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
+        members = case.members(rank)
+        inputs = [tensor(case, each) for each in members]
+        right = expected(inputs, rank - members.start)
+        got = seen.result
+        place = evidence.first_difference(right, got)
+        if place is None:
+            return None
+        pairs = zip(inputs, members, strict=True)
+        given = ", ".join(f"{evidence.show(x)} on rank {each}" for x, each in pairs)
+        shown = got if isinstance(got, str) else evidence.show_got(got, right, 0)
+        return Finding(f"x = {given}", evidence.show(right), f"{shown} on rank {rank}")
+
+    return judge
+
+
+@on_each_rank
+def only_messages(case: Case, rank: int, seen: Seen) -> Finding | None:
+    """Ask that no collective of a library does the work."""
+    used = {event.op for event in trace.communication(seen.events)}
+    others = ", ".join(sorted(used - {SEND, RECEIVE}))
+    if not others:
+        return None
+    advice = "build the collective from messages between two ranks"
+    expected = "comm.send, comm.receive and comm.exchange only"
+    return Finding(case.title, expected, f"{others} on rank {rank}", advice)
+
+
+def moves_at_most(op: str, budget: Callable[[int, int], float], words: str) -> Judge:
+    """Ask that no rank sends (or receives) more than `budget(length of x, ranks)` numbers."""
+
+    @on_each_rank
+    def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
+        length = prod(case.given)
+        ranks = len(case.members(rank))
+        allowed = budget(length, ranks) * ELEMENT
+        events = trace.communication(seen.events)
+        moved = sum(event.nbytes for event in events if event.op == op)
+        if moved <= allowed + 0.5:
+            return None
+        given = f"{length * ELEMENT} bytes on each of {ranks} ranks"
+        expected = f"at most {allowed:.0f} bytes {PAST[op]} by a rank ({words})"
+        return Finding(given, expected, f"{moved} bytes {PAST[op]} by rank {rank}")
+
+    return judge
+
+
+def takes_at_most(budget: Callable[[int], int], words: str) -> Judge:
+    """Ask that at most `budget(ranks)` messages have to follow each other."""
+
+    def judge(case: Case, observed: list[Seen]) -> Finding | None:
+        for members in case.groups():
+            allowed = budget(len(members))
+            taken = steps([observed[rank].events for rank in members])
+            if taken > allowed:
+                expected = f"at most {allowed} steps ({words})"
+                advice = "let several ranks send in the same step"
+                return Finding(f"{len(members)} ranks", expected, f"{taken} steps", advice)
+        return None
+
+    return judge
+
+
+def log2(ranks: int) -> int:
+    """Return the logarithm of the number of ranks to base 2, rounded up."""
+    return (ranks - 1).bit_length()

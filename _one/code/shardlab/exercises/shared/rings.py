@@ -1,0 +1,179 @@
+"""What exercises on ring attention share: the ranks' queries and blocks, and one process's answer.
+
+Shapes: H heads, s tokens on each rank, S tokens on all, E numbers per head.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shardlab import sequences, trace
+from shardlab.ranks import comm
+from shardlab.ranks.observe import ledger
+
+from .. import evidence
+from ..checker import Case, Finding, Judge, describe, on_each_rank
+from . import passes
+from .steps import SEND
+
+HEADS, TOKENS, WIDTH = 2, 6, 4  # H, s, E
+NUMBER = 8  # bytes
+BLOCK = HEADS * TOKENS * WIDTH  # numbers of a rank's keys, or of its values
+LARGEST = 4 * BLOCK  # numbers: keys, values and both gradients of one rank
+
+
+@dataclass(frozen=True)
+class Given:
+    """How tokens are placed, and whether queries see only what stands before them."""
+
+    placement: str = "contiguous"
+    causal: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turned(evidence.Seen):
+    """What a rank has after the ring has turned."""
+
+    got: evidence.Named
+    largest: int  # numbers in the largest tensor that was made on the way
+
+
+def order(case: Case) -> Tensor:
+    """Return where each token stands in the sequence, in the order of ranks: [S]."""
+    ranks = len(case.members(0))
+    places = sequences.place(TOKENS * ranks, ranks, case.given.placement)
+    return torch.tensor([position for runs in places for run in runs for position in run])
+
+
+def mask(case: Case) -> Tensor:
+    """Return which keys each query sees, both in the order of ranks: [S, S]."""
+    positions = order(case)
+    seen = positions <= positions[:, None]
+    return seen if case.given.causal else torch.ones_like(seen)
+
+
+def whole(case: Case) -> dict[str, Tensor]:
+    """Make queries, keys, values and the gradient of the output, of all ranks: [H, S, E]."""
+    shape = HEADS, len(order(case)), WIDTH
+    return {name: evidence.whole_numbers(n, *shape) / 4 for n, name in enumerate("qkv")} | {
+        "dy": evidence.whole_numbers(3, *shape)
+    }
+
+
+def alone(case: Case) -> dict[str, Tensor]:
+    """Compute outputs and gradients in one process: [H, S, ...]."""
+    given = whole(case)
+    q, k, v = leaves = [given[name].requires_grad_() for name in "qkv"]
+    scores = (q @ k.mT / WIDTH**0.5).masked_fill(~mask(case), -torch.inf)
+    y = scores.softmax(-1) @ v
+    gradients = torch.autograd.grad(y, leaves, given["dy"])
+    named = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
+    return named | {"y": y.detach(), "lse": scores.detach().logsumexp(-1, keepdim=True)}
+
+
+def mine(tensors: dict[str, Tensor], case: Case, rank: int) -> dict[str, Tensor]:
+    """Take a rank's tokens of tensors of all ranks, and its rows of the mask."""
+    return {name: passes.piece(x, case, rank, -2) for name, x in tensors.items()}
+
+
+def attempt(arguments: str, results: str) -> Callable[..., Turned]:
+    """Make an attempt that passes these tensors by name, then mask and group."""
+    names = results.split()
+
+    def call(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Turned:
+        every = whole(case) | alone(case) | {"mask": mask(case)}
+        before = mine(every, case, rank)
+        given = {name: before[name].detach().clone() for name in [*arguments.split(), "mask"]}
+        with ledger.Ledger() as book, passes.Sizes() as sizes:
+            found = function(*given.values(), group)
+        is_right = isinstance(found, tuple | list) and len(found) == len(names)
+        tensors = found if is_right else [None] * len(names)
+        return Turned(
+            result=None if is_right else describe(found),
+            got={name: kept(x) for name, x in zip(names, tensors, strict=True)},
+            changed=evidence.changed({name: before[name] for name in given}, given),
+            events=book.program,
+            largest=sizes.largest,
+        )
+
+    return call
+
+
+def kept(x: Any) -> Tensor | None:
+    """Copy a tensor; None for anything else."""
+    return x.detach().clone() if isinstance(x, Tensor) else None
+
+
+def has(name: str) -> Judge:
+    """Compare the tensor of this name with that of one process, on every rank."""
+
+    @on_each_rank
+    def judge(case: Case, rank: int, seen: Turned) -> Finding | None:
+        if seen.result is not None:
+            return Finding(given(case), ", ".join(seen.got), seen.result)
+        right = mine(alone(case), case, rank)[name]
+        got = seen.got[name]
+        place = evidence.first_difference(right, got)
+        if place is None:
+            return None
+        expected = f"{name} = {evidence.show(right, place)} on rank {rank}"
+        advice = "a block of which a query sees no key has a log-sum-exp of -inf"
+        is_nan = got is not None and bool(got.isnan().any())
+        shown = evidence.show_got(got, right, place)
+        return Finding(given(case), expected, shown, advice * is_nan)
+
+    return judge
+
+
+def sends(blocks: Callable[[int], int], words: str) -> Judge:
+    """Ask that no rank of n sends more than `blocks(n)` blocks of keys, values or gradients."""
+
+    @on_each_rank
+    def judge(case: Case, rank: int, seen: Turned) -> Finding | None:
+        allowed = blocks(len(case.members(rank)))
+        events = trace.communication(seen.events)
+        sent = sum(event.nbytes for event in events if event.op == SEND) / NUMBER / BLOCK
+        if sent <= allowed:
+            return None
+        shown = f"{sent:g} blocks sent by rank {rank}"
+        return Finding(given(case), f"at most {allowed} blocks sent by a rank: {words}", shown)
+
+    return judge
+
+
+@on_each_rank
+def never_has_all_keys(case: Case, rank: int, seen: Turned) -> Finding | None:
+    """Ask for no tensor as large as the keys of all ranks, or the scores of all keys."""
+    if seen.largest <= LARGEST:
+        return None
+    expected = f"tensors of at most {LARGEST} numbers, 4 blocks"
+    advice = "use each block as it comes by, and pass it on"
+    return Finding(given(case), expected, f"one of {seen.largest} on rank {rank}", advice)
+
+
+def given(case: Case) -> str:
+    """Describe the case's input."""
+    ranks = len(case.members(0))
+    seen = "causal" if case.given.causal else "every query sees every key"
+    return f"{TOKENS} tokens on each of {ranks} ranks, {case.given.placement}, {seen}"
+
+
+def case(ranks: int, *, group_size: int | None = None, **more: Any) -> Case:
+    """Make a case of `ranks` ranks."""
+    chosen = Given(**more)
+    title = f"{chosen.placement}, {'causal' if chosen.causal else 'no mask'}"
+    return Case(world_size=ranks, title=title, given=chosen, group_size=group_size)
+
+
+CASES = [
+    case(1),
+    case(2, causal=False),
+    case(2),
+    case(3),
+    case(3, placement="zig-zag"),
+    case(4, placement="zig-zag"),
+    case(4, group_size=2),
+]

@@ -1,0 +1,105 @@
+"""Exercise: several layers that read the same x, cut by columns, with one sum in backward.
+
+`plain.tensor_parallel.columns` has a gate for each layer, and so q, k and v sum three gradients.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from shardlab.ranks import comm
+
+from .. import evidence
+from ..checker import Case, Exercise
+from ..shared import linears, passes
+from ..shared.linears import Given
+
+CUT = {"weight": 0, "bias": 0}  # the dims that are cut over ranks
+STARTER = '''\
+from torch.nn import functional
+from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
+
+def my_columns(linears, group, x):
+    """Return the outputs of several layers that read the same x, such as q, k and v.
+
+    x: [..., D], whole on every rank; linears: nn.Linear with this rank's columns, for
+    outputs [..., F/N]. The gradient of x is summed over ranks once, not per layer.
+    """
+    return [functional.linear(x, linear.weight, linear.bias) for linear in linears]
+'''
+
+
+def incoming(case: Case) -> dict[str, Tensor]:
+    """Make the gradients of the whole outputs: [..., F] each."""
+    shapes = [(*case.given.vectors, width) for width in case.given.widths]
+    drawn = [evidence.whole_numbers(30 + n, *shape) for n, shape in enumerate(shapes)]
+    return {f"output {number}": gradient for number, gradient in enumerate(drawn)}
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> passes.TwoPasses:
+    """Run both passes with this rank's columns."""
+    pieces = linears.cut(linears.columns_whole(case), CUT, case, rank)
+
+    def call(x: Tensor, *weights: Tensor) -> Any:
+        named = dict(zip(list(pieces)[1:], weights, strict=True))
+        return function(linears.make(named), group, x)
+
+    return passes.both(call, pieces, linears.cut(incoming(case), {"output": -1}, case, rank))
+
+
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Compute outputs and gradients of the uncut layers, and take a rank's pieces."""
+    whole = {name: x.requires_grad_() for name, x in linears.columns_whole(case).items()}
+    gradient = incoming(case)
+    made = [linears.apply(whole, n, whole["x"]) for n in range(len(gradient))]
+    found = linears.gradients(whole, made, [*gradient.values()])
+    outputs = {name: y.detach() for name, y in zip(gradient, made, strict=True)}
+    dims = {"output": -1, **CUT}
+    return {**linears.cut({**outputs, **found}, dims, case, rank)}
+
+
+def given(case: Case) -> str:
+    """Describe the case's input."""
+    return linears.describe(case, "outputs")
+
+
+has = functools.partial(passes.has, reference=reference, given=given)
+
+
+EXERCISE = Exercise(
+    name="tensor_parallel.columns",
+    prompt="Cut several layers that read the same x by columns, and sum x's gradient once for all.",
+    starter=STARTER,
+    hint=(
+        "Every rank computes other outputs from x, so each has only a part of its gradient: one of "
+        "the two gates sums in backward. Autograd adds the gradients of all uses of a tensor "
+        "before it goes on. So how many gates does x need?"
+    ),
+    points=2,
+    cases=[
+        Case(world_size=1, title="one vector", given=Given((12,))),
+        Case(world_size=2, title="one vector", given=Given((12,))),
+        Case(world_size=2, title="no bias", given=Given((12,), biases=(False,))),
+        Case(world_size=3, title="q, k and v, two vectors", given=Given((24, 12, 12), (2,))),
+        Case(
+            world_size=4,
+            title="gate and up, two sequences of two tokens",
+            given=Given((12, 12), (2, 2), (False,)),
+        ),
+        Case(world_size=4, title="q, k and v", given=Given((12, 12, 12), (2,)), group_size=2),
+    ],
+    attempt=attempt,
+    properties={
+        "a rank has its own outputs of every layer": has("output"),
+        "weights and biases get their gradients": has("weight", "bias"),
+        "x gets the gradient of the uncut layers": has("x.grad"),
+        "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
+        "forward sends nothing, backward one all-reduce of x": passes.sends(
+            lambda case: 0, lambda case: linears.columns_whole(case)["x"].nbytes
+        ),
+    },
+)

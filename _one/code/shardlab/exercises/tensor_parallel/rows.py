@@ -1,0 +1,110 @@
+"""Exercise: layers cut by rows whose outputs are added up, with one sum over ranks for all.
+
+`plain.tensor_parallel.rows` sums after each layer. A block whose attention and MLP run side by
+side adds their outputs, and so needs one sum: Chowdhery et al. 2022, section 2,
+https://arxiv.org/abs/2204.02311.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from shardlab.ranks import comm
+
+from .. import evidence
+from ..checker import Case, Exercise
+from ..shared import linears, passes
+from ..shared.linears import Given
+
+CUT = {"x": -1, "weight": -1}  # the dims that are cut over ranks
+STARTER = '''\
+from torch.nn import functional
+from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
+
+def my_rows(linears, group, xs):
+    """Return the sum of several layers' outputs, such as attention's and the MLP's.
+
+    xs: this rank's inputs of each layer, [..., F/N]; linears: nn.Linear with the rows
+    of these inputs, and a bias that is whole on every rank, or None. The sum is
+    [..., D], the same on every rank, and takes one message for all layers.
+    """
+    y = 0
+    for linear, x in zip(linears, xs):
+        y = y + functional.linear(x, linear.weight, linear.bias)
+    return y  # a partial sum, and biases that would count N times: fix it
+'''
+
+
+def incoming(case: Case) -> Tensor:
+    """Make the gradient of the output, the same on every rank: [..., D]."""
+    return evidence.whole_numbers(30, *case.given.vectors, linears.WIDTH)
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> passes.TwoPasses:
+    """Run both passes with this rank's inputs and rows."""
+    pieces = linears.cut(linears.rows_whole(case), CUT, case, rank)
+
+    def call(*tensors: Tensor) -> Any:
+        named = dict(zip(pieces, tensors, strict=True))
+        xs = [x for name, x in named.items() if name.startswith("x")]
+        return function(linears.make(named), group, xs)
+
+    return passes.both(call, pieces, {"output": incoming(case)})
+
+
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Compute output and gradients of the uncut layers, and take a rank's pieces."""
+    whole = {name: x.requires_grad_() for name, x in linears.rows_whole(case).items()}
+    numbers = range(len(case.given.widths))
+    y = sum((linears.apply(whole, n, whole[f"x {n}"]) for n in numbers), incoming(case) * 0)
+    found = linears.gradients(whole, [y], [incoming(case)])
+    return {"output": y.detach(), **linears.cut(found, CUT, case, rank)}
+
+
+def given(case: Case) -> str:
+    """Describe the case's input."""
+    tensors = linears.rows_whole(case)
+    biases = [evidence.show(x) for name, x in tensors.items() if name.startswith("bias")]
+    shown = f", biases {', '.join(biases)}" if biases else ""
+    return f"{linears.describe(case, 'inputs')}{shown}"
+
+
+has = functools.partial(passes.has, reference=reference, given=given)
+
+
+EXERCISE = Exercise(
+    name="tensor_parallel.rows",
+    prompt="Add up several layers that are cut by rows, with one all-reduce and each bias once.",
+    starter=STARTER,
+    hint=(
+        "Each rank's products are partial sums, and a sum of partial sums is a partial sum: add "
+        "first, then go through one gate. A bias is whole: add it when the sum is there, or it "
+        "counts once for every rank."
+    ),
+    points=2,
+    cases=[
+        Case(world_size=1, title="one vector", given=Given((12,))),
+        Case(world_size=2, title="one vector", given=Given((12,))),
+        Case(world_size=2, title="no bias", given=Given((12,), biases=(False,))),
+        Case(world_size=3, title="attention and MLP, two vectors", given=Given((12, 24), (2,))),
+        Case(
+            world_size=4,
+            title="attention and MLP, a bias in one, two sequences of two tokens",
+            given=Given((12, 24), (2, 2), (False, True)),
+        ),
+        Case(world_size=4, title="attention and MLP", given=Given((12, 24), (2,)), group_size=2),
+    ],
+    attempt=attempt,
+    properties={
+        "every rank has the output of the uncut layers": has("output"),
+        "inputs, weights and biases get their gradients": has("x", "weight", "bias"),
+        "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
+        "forward sends one all-reduce of the output, backward nothing": passes.sends(
+            lambda case: incoming(case).nbytes, lambda case: 0
+        ),
+    },
+)

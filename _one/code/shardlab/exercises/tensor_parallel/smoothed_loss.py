@@ -1,0 +1,145 @@
+"""Exercise: the loss with smoothed labels, from logits that no rank ever sees together.
+
+`plain.tensor_parallel.loss` has labels without smoothing (Szegedy et al. 2016, section 7,
+https://arxiv.org/abs/1512.00567). With smoothing every logit counts, and still three numbers of
+each token are enough.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shardlab.ranks import comm
+
+from .. import evidence
+from ..checker import Case, Exercise, Finding, on_each_rank
+from ..shared import passes
+
+TOKENS = (2, 3)  # B, S
+VOCABULARY = 24  # words, which split over 1 to 4 ranks
+NUMBERS = 3  # that a rank may all-reduce for each token
+NUMBER = 8  # bytes
+
+STARTER = '''\
+from shardlab.ranks import comm
+from shardlab.ranks.plain.tensor_parallel import find
+from shardlab.ranks.tensor_parallel.conjugates import SumOverRanks
+
+def my_smoothed_loss(logits, targets, smoothing, group):
+    """Return every token's loss with smoothed labels, [B, S].
+
+    logits: [B, S, V/N], of this rank's words; targets: [B, S]. Let loss(w) be
+    log(sum(exp(all logits))) - w's logit, for a word w. A token's loss is
+    (1 - smoothing) * loss(target) + smoothing * mean of loss(w) over all V words.
+    """
+    top = comm.all_reduce(logits.detach().amax(-1), group, "max")  # [B, S], whole
+    logits = logits - top[..., None]
+    row, here = find(targets, logits.shape[-1], group)
+    return logits.logsumexp(-1)  # of this rank's words, and of no target: fix it
+'''
+
+
+@dataclass(frozen=True)
+class Given:
+    """How much of the label goes to all words, and what is added to every logit."""
+
+    smoothing: float
+    shift: float = 0.0  # changes no loss
+
+
+def whole(case: Case) -> Tensor:
+    """Make the logits of all words: [B, S, V]."""
+    given: Given = case.given
+    return evidence.whole_numbers(0, *TOKENS, VOCABULARY, below=20) + given.shift
+
+
+def targets() -> Tensor:
+    """Return targets on each rank: [B, S]."""
+    return torch.tensor([[0, 5, 23], [12, 17, 8]])
+
+
+def incoming() -> Tensor:
+    """Make the gradient of the losses, the same on every rank: [B, S]."""
+    return evidence.whole_numbers(1, *TOKENS)
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> passes.TwoPasses:
+    """Run both passes with the logits of this rank's words."""
+    logits = passes.piece(whole(case), case, rank, -1)
+
+    def call(x: Tensor) -> Any:
+        return function(x, targets(), case.given.smoothing, group)
+
+    return passes.both(call, {"logits": logits}, {"output": incoming()})
+
+
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Compute torch's own cross-entropy of all logits, and take a rank's piece of the gradient."""
+    logits = whole(case).requires_grad_()
+    losses = functional.cross_entropy(
+        logits.movedim(-1, 1), targets(), reduction="none", label_smoothing=case.given.smoothing
+    )
+    (gradient,) = torch.autograd.grad(losses, logits, incoming())
+    return {"output": losses.detach(), "logits.grad": passes.piece(gradient, case, rank, -1)}
+
+
+@on_each_rank
+def makes_no_larger_tensor(case: Case, rank: int, seen: passes.TwoPasses) -> Finding | None:
+    """Ask that no tensor has more numbers than a rank's logits: all logits would."""
+    tokens = targets().numel()
+    allowed = max(tokens * VOCABULARY // len(case.members(rank)), 2 * NUMBERS * tokens)
+    if seen.largest <= allowed:
+        return None
+    expected = f"tensors of at most {allowed} numbers"
+    return Finding(_given(case), expected, f"one of {seen.largest} numbers on rank {rank}")
+
+
+def _given(case: Case) -> str:
+    ranks = len(case.members(0))
+    words = f"{VOCABULARY // ranks} of {VOCABULARY} words on each of {ranks} ranks"
+    return f"{targets().numel()} tokens, {words}, smoothing {case.given.smoothing:g}, {case.title}"
+
+
+has = partial(passes.has, reference=reference, given=_given)
+
+EXERCISE = Exercise(
+    name="tensor_parallel.smoothed_loss",
+    prompt=(
+        "Compute every token's cross-entropy with smoothed labels, with the logits of all words "
+        "never on one rank, and three numbers sent for each token."
+    ),
+    starter=STARTER,
+    hint=(
+        "loss = log(sum of exp) - (1 - smoothing) * target's logit - smoothing * mean of all "
+        "logits. The last two are sums over words, which every rank has in part: a rank can add "
+        "its parts first, and one SumOverRanks is enough for both. Backward works by itself."
+    ),
+    points=4,
+    cases=[
+        Case(1, "small logits", Given(0.0)),
+        Case(1, "smoothed", Given(0.25)),
+        Case(2, "small logits", Given(0.0)),
+        Case(2, "smoothed", Given(0.25)),
+        Case(2, "logits around 1000", Given(0.0, 1000.0)),
+        Case(3, "logits around -1000, smoothed", Given(0.25, -1000.0)),
+        Case(4, "smoothed", Given(0.5)),
+        Case(4, "logits around 1000, smoothed", Given(0.25, 1000.0), group_size=2),
+    ],
+    attempt=attempt,
+    properties={
+        "every rank has torch's loss of every token": has("output"),
+        "a rank's logits get their gradient": has("logits.grad"),
+        "no rank makes a tensor larger than its own logits": makes_no_larger_tensor,
+        "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
+        "a rank sends no more than three numbers for each token": passes.sends(
+            lambda case: NUMBERS * NUMBER * targets().numel(), lambda case: 0
+        ),
+    },
+)

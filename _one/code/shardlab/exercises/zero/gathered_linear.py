@@ -1,0 +1,185 @@
+"""Exercise: a linear layer that has its whole weight only while it computes.
+
+It is a layer's turn in stage 3 of `plain.zero.Sharded.step`, as one autograd.Function.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shardlab.costs import collectives
+from shardlab.ranks import comm
+from shardlab.ranks.observe import ledger
+
+from .. import evidence
+from ..checker import Case, Exercise, Finding, Judge, on_each_rank
+from ..shared import passes
+
+SAMPLES = 2
+NUMBER = 8  # bytes
+PATIENCE = 0.5  # seconds
+STARTER = '''\
+import torch
+from torch.nn import functional
+from shardlab.ranks import comm
+
+def my_gathered_linear(x, piece, shape, group):
+    """Return x @ weight.T; each rank holds one row of the weight, its piece.
+
+    x: [samples, inputs], this rank's own. shape: [outputs, inputs], of the weight;
+    its numbers, filled up with zeros, are N rows, [N, P/N]. In backward x gets its
+    gradient, and piece its row of the weight's gradient, summed over ranks. Between
+    the passes a rank has its piece only: write an autograd.Function.
+    """
+    rows = comm.all_gather(piece.detach()[None], group)  # [N, P/N]
+    weight = rows.flatten()[: shape.numel()].view(shape)
+    return functional.linear(x, weight)  # forward is right, backward is not: fix it
+'''
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered(passes.TwoPasses):
+    """What a rank has after both passes, and what it had between them."""
+
+    kept: int  # bytes between forward and backward, beside the output
+
+
+def weight(case: Case) -> Tensor:
+    """Make the whole weight: [outputs, inputs]."""
+    return evidence.whole_numbers(50, *case.given)
+
+
+def samples(case: Case, rank: int) -> tuple[Tensor, Tensor]:
+    """Make a rank's x, and the gradient of its output."""
+    outputs, inputs = case.given
+    x = evidence.whole_numbers(rank, SAMPLES, inputs)
+    return x, evidence.whole_numbers(100 + rank, SAMPLES, outputs)
+
+
+def row(whole: Tensor, case: Case, rank: int) -> Tensor:
+    """Return a rank's row of a tensor, flat and filled up with zeros: [P/N]."""
+    members = case.members(rank)
+    length = -(-whole.numel() // len(members))
+    flat = torch.zeros(length * len(members), dtype=whole.dtype)
+    flat[: whole.numel()] = whole.flatten()
+    return flat.view(-1, length)[rank - members.start].clone()
+
+
+def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Gathered:
+    """Run forward and backward, and look at what is held between them."""
+    x, incoming = samples(case, rank)
+    piece = row(weight(case), case, rank)
+    x.requires_grad_()
+    piece.requires_grad_()
+    with evidence.Held() as held:
+        with ledger.Ledger() as ahead:
+            y = function(x, piece, torch.Size(case.given), group)
+        kept = settled(held, x.nbytes + incoming.nbytes) - incoming.nbytes
+        with ledger.Ledger() as back:
+            if isinstance(y, Tensor) and y.requires_grad and y.shape == incoming.shape:
+                y.backward(incoming)
+    output = y.detach().clone() if isinstance(y, Tensor) else None
+    return Gathered(
+        got={"output": output, "x.grad": x.grad, "piece.grad": piece.grad},
+        kept=kept,
+        forward=ahead.events,
+        backward=back.events,
+    )
+
+
+def settled(held: evidence.Held, budget: int) -> int:
+    """Return the bytes that are held, once gloo's threads have freed what they sent."""
+    end = time.perf_counter() + PATIENCE
+    while (nbytes := held.nbytes) > budget and time.perf_counter() < end:
+        time.sleep(0.01)
+    return nbytes
+
+
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Compute what a rank should get, from the tensors of all ranks."""
+    whole = weight(case)
+    x, incoming = samples(case, rank)
+    total = torch.zeros_like(whole)
+    for each in case.members(rank):
+        inputs, gradient = samples(case, each)
+        total += gradient.T @ inputs
+    return {
+        "output": x @ whole.T,
+        "x.grad": incoming @ whole,
+        "piece.grad": row(total, case, rank),
+    }
+
+
+def has(name: str) -> Judge:
+    """Compare the tensor of this name with the reference, on every rank."""
+    return passes.has(name, reference=reference, given=_given)
+
+
+def padded_bytes(case: Case) -> int:
+    """Return the bytes of all rows of the weight."""
+    return NUMBER * row(weight(case), case, 0).numel() * len(case.members(0))
+
+
+@on_each_rank
+def keeps_its_piece(case: Case, rank: int, seen: Gathered) -> Finding | None:
+    """Ask that nothing as large as x is held between the passes; one rank has the weight anyway."""
+    x, _ = samples(case, rank)
+    if len(case.members(rank)) == 1 or seen.kept <= x.nbytes:
+        return None
+    expected = f"at most {x.nbytes} bytes more after forward"
+    advice = "in backward, gather the weight again"
+    return Finding(_given(case), expected, f"{seen.kept} bytes on rank {rank}", advice)
+
+
+def one_gather(case: Case) -> float:
+    """Return the bytes that a rank sends to gather the weight."""
+    return collectives.all_gather(padded_bytes(case), len(case.members(0))).sent
+
+
+def sends(case: Case, observed: list[Any]) -> Finding | None:
+    """Ask for one all-gather in forward, and twice its bytes in backward."""
+    forward = evidence.sends_at_most(one_gather, "forward")
+    backward = evidence.sends_at_most(lambda case: 2 * one_gather(case), "backward")
+    return forward(case, observed) or backward(case, observed)
+
+
+def _given(case: Case) -> str:
+    ranks = len(case.members(0))
+    whole = weight(case)
+    size = f"a weight of shape {list(whole.shape)}, {whole.nbytes} bytes"
+    return f"{size}, of which each of {ranks} ranks has {padded_bytes(case) // ranks} bytes"
+
+
+EXERCISE = Exercise(
+    name="zero.gathered_linear",
+    prompt=(
+        "A linear layer of stage 3: gather the weight in forward and again in backward, keep your "
+        "piece between."
+    ),
+    starter=STARTER,
+    hint=(
+        "In forward save x and the piece. In backward gather again; this rank's part of the "
+        "weight's gradient is grad.T @ x. Flatten it, fill it up with zeros, fold it into N rows: "
+        "comm.reduce_scatter sums over ranks and leaves yours."
+    ),
+    points=4,
+    cases=[
+        Case(world_size=1, title="the whole weight", given=(4, 6)),
+        Case(world_size=2, title="half of the weight on each", given=(10, 6)),
+        Case(world_size=2, title="an odd number of weights", given=(9, 5)),
+        Case(world_size=3, title="a third of the weight on each", given=(15, 6)),
+        Case(world_size=4, title="half of the weight on each", given=(10, 6), group_size=2),
+    ],
+    attempt=attempt,
+    properties={
+        "every rank has its output": has("output"),
+        "x gets its gradient": has("x.grad"),
+        "the piece gets its row of the summed gradient": has("piece.grad"),
+        "between forward and backward a rank has its piece only": keeps_its_piece,
+        "forward sends one all-gather, backward one more and a reduce-scatter": sends,
+    },
+)

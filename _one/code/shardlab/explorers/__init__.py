@@ -1,0 +1,1 @@
+"""Explorers, which put sliders over costs and figures, and questions with a guess."""

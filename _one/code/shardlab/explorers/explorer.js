@@ -1,0 +1,350 @@
+/* Plays the explorers of a page that has no kernel. page.py wrote each one's controls, sentence, table and states; here the
+   controls choose a state and plotly.js draws it. Positions live in the address: #explorer.control=value&… */
+(() => {
+  "use strict";
+  const plotlyAddress = new URL("plotly.min.js", document.currentScript.src).href;
+  const explorers = [];
+  let touched = []; // explorers whose positions stand in the address, the latest first
+  let loading;
+
+  function plotly() {
+    loading ??= new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = plotlyAddress;
+      script.onload = () => resolve(window.Plotly);
+      script.onerror = () => reject(new Error(`could not load ${plotlyAddress}`));
+      document.head.append(script);
+    });
+    return loading;
+  }
+
+  async function unpack(text) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).json();
+  }
+
+  function at(tree, index) { // one of the values that columns.py joined
+    if ("same" in tree) return tree.same;
+    if ("each" in tree) return tree.each[index];
+    if ("items" in tree) return tree.items.slice(0, at(tree.lengths, index)).map((branch) => at(branch, index));
+    return Object.fromEntries(Object.entries(tree.keys).map(([key, branch]) => [key, at(branch, index)]));
+  }
+
+  // ---- the look: the theme's colours, and what a phone needs
+
+  const themeColor = (name, otherwise) =>
+    getComputedStyle(document.documentElement).getPropertyValue(`--pst-color-${name}`).trim() || otherwise;
+
+  function dress({ data, layout }, width) {
+    const [text, back, faint] = [themeColor("text-base", "#222"), themeColor("background", "#fff"), "rgba(128,128,128,0.3)"];
+    const { height } = layout; // view.py gives every figure one
+    for (const [key, { title }] of Object.entries(layout))
+      if (/^[xy]axis\d*$/.test(key) && title?.text) title.text = wrap(title.text, (key[0] === "x" ? width : height) - 120);
+    for (const [key, legend] of Object.entries(layout)) if (/^legend\d*$/.test(key)) legend.maxheight = 1; // not scrolled
+    for (const [rank, trace] of [...data].entries()) {
+      trace.legendrank = rank + 1;
+      if (trace.type === "bar" && layout.barmode !== "group") data.push(...strongSwatch(trace));
+      if (trace.type === "bar") solid(trace, back);
+      if (width < 480) narrow(trace, layout);
+    }
+    const axis = { gridcolor: faint, linecolor: faint, zerolinecolor: faint, automargin: true, fixedrange: true };
+    const defaults = { xaxis: axis, yaxis: axis, annotationdefaults: { arrowcolor: text }, shapedefaults: { line: { color: text } } };
+    const font = { ...layout.font, color: text, family: getComputedStyle(document.body).fontFamily };
+    if (width < 480) font.size = 11; // a phone: legends in two columns, labels that leave room for the figure
+    const hoverlabel = { ...layout.hoverlabel, bgcolor: back, bordercolor: faint, font: { color: text } };
+    const clear = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)" };
+    const margin = { l: 8, r: 16, t: layout.title ? 60 : 24, b: 8, ...layout.margin };
+    // dragmode: dragging would keep a finger from scrolling the page
+    return { ...layout, ...clear, font, hoverlabel, margin, width, dragmode: false, template: { layout: defaults } };
+  }
+
+  // Bars: a faded one is mixed with the page, else grid lines show through; words in it are white or black, whichever reads.
+  function solid(trace, back) {
+    const { marker, text } = trace, { pattern } = marker, count = (trace.x ?? trace.y).length;
+    const fills = Array.from({ length: count }, (_, i) => mixed(one(marker.color, i), back, one(marker.opacity, i) ?? 1));
+    const inks = fills.map((fill) => (contrast(fill, "#ffffff") >= AA ? "#ffffff" : "#000000"));
+    marker.opacity = 1;
+    if (pattern?.shape) pattern.bgcolor = fills; // plotly draws marks of its own choice on a list of marker colours
+    else marker.color = fills;
+    if (!text) return;
+    trace.insidetextfont = { ...trace.textfont, color: inks };
+    if (!pattern?.shape) return;
+    pattern.fgcolor = inks.map((ink) => (ink === "#ffffff" ? "#000000" : "#ffffff")); // marks move away from the ink
+    pattern.fgopacity = 0.3;
+  }
+
+  // A legend shows the first bar, which may be a faded one: an empty trace takes its place there.
+  function strongSwatch(trace) {
+    if (!Array.isArray(trace.marker.opacity) || trace.showlegend === false) return [];
+    const swatch = structuredClone({ ...trace, x: [null], y: [null], text: undefined, marker: { ...trace.marker, opacity: 1 } });
+    trace.showlegend = false;
+    return [swatch];
+  }
+
+  const AA = 4.5; // contrast of text, WCAG 2.1, 1.4.3
+  const one = (values, i) => (Array.isArray(values) ? values[i] : values);
+  const channels = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+
+  const brush = document.createElement("canvas").getContext("2d"); // writes every opaque colour as #rrggbb
+  const plain = (color) => ((brush.fillStyle = color), brush.fillStyle);
+
+  function mixed(color, back, share) { // a colour that lets the page through stays
+    const [above, below] = [plain(color), channels(plain(back))];
+    if (!above.startsWith("#")) return color;
+    const parts = channels(above).map((part, i) => Math.round(share * part + (1 - share) * below[i]));
+    return `#${parts.map((part) => part.toString(16).padStart(2, "0")).join("")}`;
+  }
+
+  function contrast(...colors) {
+    const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    const [red, green, blue] = [0.2126, 0.7152, 0.0722];
+    const light = ([r, g, b]) => red * linear(r / 255) + green * linear(g / 255) + blue * linear(b / 255);
+    const [low, high] = colors.map((color) => light(channels(color))).sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  }
+
+  // A phone: long names of rows stand in two lines where their rows have room for them.
+  function narrow(trace, layout) {
+    const axis = layout[(trace.yaxis ?? "y").replace("y", "yaxis")];
+    const names = [...new Set(trace.y)].filter((name) => typeof name === "string" && name.length > 17 && name.includes(" "));
+    const rows = axis?.categoryarray ?? [...new Set(trace.y)];
+    const [low, high] = axis?.domain ?? [0, 1];
+    if (!names.length || !axis || axis.ticktext) return;
+    if (layout.height * (high - low) < 80 * rows.length) return; // no room for two lines
+    const folded = (name) => (names.includes(name) ? wrap(name, 90) : name);
+    trace.y = trace.y.map(folded);
+    if (axis.categoryarray) axis.categoryarray = axis.categoryarray.map(folded);
+  }
+
+  function wrap(text, pixels) {
+    const lines = [""];
+    for (const word of text.split(" ")) {
+      const longer = `${lines.at(-1)} ${word}`.trim();
+      if (longer.length * 7 > pixels) lines.push(word); // a letter is about 7 pixels wide
+      else lines[lines.length - 1] = longer;
+    }
+    return lines.filter(Boolean).join("<br>");
+  }
+
+  // ---- one control: its position is an index into its values
+
+  class Control {
+    constructor(input, changed) {
+      this.input = input;
+      this.name = input.dataset.control;
+      this.values = JSON.parse(input.dataset.values);
+      this.texts = JSON.parse(input.dataset.texts);
+      input.addEventListener("input", () => (this.say(), changed()));
+    }
+    get at() {
+      const { input } = this;
+      if (input.type === "checkbox") return this.values.indexOf(input.checked ? "True" : "False");
+      return input.type === "range" ? Number(input.value) : input.selectedIndex;
+    }
+    set at(index) {
+      const { input } = this;
+      if (input.type === "checkbox") input.checked = this.values[index] === "True";
+      else if (input.type === "range") input.value = index;
+      else input.selectedIndex = index;
+      this.say();
+    }
+    say() {
+      if (this.input.type !== "range") return;
+      this.input.setAttribute("aria-valuetext", this.texts[this.at]);
+      this.input.nextElementSibling.textContent = this.texts[this.at];
+    }
+  }
+
+  // ---- a slider that a reader steps through, or plays to its end
+
+  const STEP_TIME = 800; // ms
+
+  class Player {
+    constructor(buttons, control, changed) {
+      const [back, next, play] = buttons;
+      Object.assign(this, { control, changed, play });
+      for (const [button, by] of [[back, -1], [next, 1]])
+        button.addEventListener("click", () => (this.stop(), this.go(control.at + by)));
+      play.addEventListener("click", () => (this.timer ? this.stop() : this.start()));
+      control.input.addEventListener("input", () => this.stop());
+    }
+    get last() {
+      return this.control.values.length - 1;
+    }
+    go(at) {
+      this.control.at = Math.min(Math.max(at, 0), this.last);
+      this.changed();
+    }
+    start() {
+      this.go(this.control.at === this.last ? 0 : this.control.at + 1);
+      this.timer = setInterval(() => (this.go(this.control.at + 1), this.control.at === this.last && this.stop()), STEP_TIME);
+      this.play.textContent = "Pause";
+    }
+    stop() {
+      clearInterval(this.timer);
+      this.timer = undefined;
+      this.play.textContent = "Play";
+    }
+  }
+
+  // ---- one explorer
+
+  class Explorer {
+    constructor(block) {
+      const part = (name) => block.querySelector(`.explorer-${name}`);
+      [this.block, this.name] = [block, block.dataset.explorer];
+      [this.plot, this.sentence, this.data, this.packed] = ["plot", "sentence", "data", "states"].map(part);
+      const inputs = [...block.querySelectorAll("[data-control]")];
+      this.controls = inputs.map((input) => new Control(input, () => this.changed()));
+      for (const control of this.controls) {
+        const buttons = control.input.parentElement.querySelectorAll("button");
+        if (buttons.length) new Player(buttons, control, () => this.changed());
+      }
+      block.classList.add("live");
+      this.data.open = false;
+      this.data.addEventListener("toggle", () => this.data.open && this.draw());
+      new IntersectionObserver((entries, observer) => {
+        if (!entries.some((entry) => entry.isIntersecting)) return;
+        observer.disconnect();
+        new ResizeObserver(() => this.plot.clientWidth !== this.width && this.draw()).observe(this.plot);
+      }, { rootMargin: "600px" }).observe(this.plot);
+    }
+    get drawn() {
+      return "state" in this.block.dataset;
+    }
+    index() { // the last control turns fastest, as in Explorer.states() of explorer.py
+      return this.controls.reduce((index, control) => index * control.values.length + control.at, 0);
+    }
+    get count() {
+      return this.controls.reduce((count, control) => count * control.values.length, 1);
+    }
+    async view(index) {
+      return at(await (this.unpacking ??= unpack(this.packed.textContent)), index);
+    }
+    changed() {
+      touched = [this, ...touched.filter((other) => other !== this)];
+      clearTimeout(this.writing); // browsers allow only so many changes of the address in a second
+      this.writing = setTimeout(writeAddress, 200);
+      this.frame ??= requestAnimationFrame(() => ((this.frame = undefined), this.draw()));
+    }
+    async load() {
+      [this.views] = await Promise.all([(this.unpacking ??= unpack(this.packed.textContent)), plotly(), document.fonts.ready]);
+    }
+    paint() { // at once, when `load` is done: a browser that prints waits for nothing
+      const { figure, sentence, table } = at(this.views, this.index());
+      if (this.sentence.innerHTML !== sentence) this.sentence.innerHTML = sentence;
+      if (this.data.open) this.fill(table);
+      if (this.width !== this.plot.clientWidth) this.reserve();
+      const shown = structuredClone(figure); // plotly writes into what it is given
+      this.plot.setAttribute("aria-label", figure.layout.meta?.alt ?? (this.sentence.textContent || "figure"));
+      const layout = dress(shown, this.width);
+      const done = Plotly.react(this.plot, shown.data, layout, { displayModeBar: false });
+      this.block.dataset.state = this.index();
+      return done;
+    }
+    async draw() {
+      try {
+        await this.load();
+        await this.paint();
+      } catch (error) {
+        this.block.classList.replace("live", "failed"); // the table stays
+        this.data.open = true;
+        throw error;
+      }
+    }
+    reserve() { // the height of the longest sentences at this width: the page must not move under the reader's hand
+      this.width = this.plot.clientWidth;
+      const sentence = this.views.keys?.sentence;
+      if (!sentence) return; // a figure without controls
+      const all = new Set(Array.from({ length: this.count }, (_, index) => at(sentence, index)));
+      const longest = [...all].sort((one, other) => other.length - one.length).slice(0, 12);
+      const ghost = this.sentence.cloneNode();
+      ghost.removeAttribute("aria-live");
+      ghost.style.cssText = "min-height: 0; visibility: hidden";
+      this.sentence.after(ghost);
+      const heights = longest.map((text) => ((ghost.innerHTML = text), ghost.offsetHeight));
+      ghost.remove();
+      this.sentence.style.minHeight = `${Math.max(...heights)}px`;
+    }
+    fill([head, ...rows]) {
+      const line = (tag, cells) => {
+        const row = document.createElement("tr");
+        for (const text of cells) row.append(Object.assign(document.createElement(tag), { textContent: text }));
+        return row;
+      };
+      this.data.querySelector("thead").replaceChildren(line("th", head));
+      this.data.querySelector("tbody").replaceChildren(...rows.map((cells) => line("td", cells)));
+    }
+  }
+
+  // ---- the address
+
+  function writeAddress() {
+    const fields = new URLSearchParams();
+    for (const { name, controls } of touched)
+      for (const control of controls) fields.append(`${name}.${control.name}`, control.values[control.at]);
+    history.replaceState(history.state, "", `#${fields}`);
+  }
+
+  function readAddress() {
+    const fields = new URLSearchParams(location.hash.slice(1));
+    touched = [];
+    for (const key of fields.keys()) {
+      const explorer = explorers.find(({ name }) => key.startsWith(`${name}.`));
+      const control = explorer?.controls.find(({ name }) => key === `${explorer.name}.${name}`);
+      const index = control?.values.indexOf(fields.get(key)) ?? -1;
+      if (index < 0) continue;
+      control.at = index;
+      if (!touched.includes(explorer)) touched.push(explorer);
+    }
+    for (const explorer of touched) if (explorer.drawn) explorer.draw();
+    touched[0]?.block.scrollIntoView();
+  }
+
+  function start() {
+    for (const block of document.querySelectorAll(".explorer")) explorers.push(new Explorer(block));
+    readAddress();
+    addEventListener("load", () => touched[0]?.block.scrollIntoView());
+    addEventListener("hashchange", readAddress);
+    const redraw = () => explorers.forEach((explorer) => explorer.drawn && explorer.draw());
+    new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    preparePrinting();
+  }
+
+  // ---- paper: every figure, in light colours
+
+  function preparePrinting() {
+    const { dataset } = document.documentElement;
+    let theme;
+    addEventListener("beforeprint", () => {
+      [theme, dataset.theme] = [dataset.theme, "light"];
+      for (const explorer of explorers)
+        if (explorer.views) explorer.paint();
+        else explorer.data.open = true; // its table tells what it would show
+    });
+    addEventListener("afterprint", () => (dataset.theme = theme));
+    addEventListener("keydown", async (event) => { // the usual way to print can wait until all is loaded
+      if (event.key !== "p" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      await drawAll();
+      print();
+    });
+    // Other ways cannot: where a mouse is, and so perhaps a printer, the figures are drawn in idle moments.
+    if (matchMedia("(pointer: fine)").matches && !navigator.connection?.saveData)
+      addEventListener("load", () => idle(() => drawAll(() => new Promise(idle))));
+  }
+
+  const idle = (then) => (window.requestIdleCallback ? requestIdleCallback(then, { timeout: 2000 }) : setTimeout(then, 200));
+
+  async function drawAll(pause) {
+    for (const explorer of explorers) {
+      await pause?.();
+      if (!explorer.drawn) await explorer.draw();
+    }
+  }
+
+  window.shardlab = { explorers };
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
+  else start();
+})();

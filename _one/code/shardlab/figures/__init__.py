@@ -1,0 +1,1 @@
+"""Figures: functions from data to plotly figures. They compute nothing; `style` is their look."""

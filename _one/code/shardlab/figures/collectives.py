@@ -1,0 +1,242 @@
+"""The figures of collectives: the fastest algorithm by size, and measured times of backends."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from . import lines, style, trace
+
+ALGORITHMS = (
+    "naive",
+    "binomial tree",
+    "ring",
+    "recursive doubling",
+    "halving-doubling",
+    "two trees",
+)
+HUES = (style.GREY, style.GREEN, style.BLUE, style.ORANGE, style.PURPLE, style.OLIVE)
+COLORS = dict(zip(ALGORITHMS, HUES, strict=True))
+DASHES = dict(
+    zip(ALGORITHMS, ("dot", "longdash", "solid", "dash", "dashdot", "longdashdot"), strict=True)
+)
+SIZES = {
+    1e3: "1 kB",
+    1e4: "10 kB",
+    1e5: "100 kB",
+    1e6: "1 MB",
+    1e7: "10 MB",
+    1e8: "100 MB",
+    1e9: "1 GB",
+}
+TIMES = {1e-6: "1 µs", 1e-5: "10 µs", 1e-4: "100 µs", 1e-3: "1 ms", 1e-2: "10 ms", 0.1: "100 ms"}
+TIMES |= {1: "1 s", 10: "10 s", 100: "100 s", 1000: "1000 s"}
+
+
+def crossover(
+    sizes: Sequence[float],
+    seconds: Mapping[str, Sequence[float]],
+    bound: Sequence[float],
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Draw the time of each algorithm against the size of the buffer, and mark the fastest.
+
+    bound: seconds that no algorithm can beat, at each of `sizes`.
+    """
+    best = [min(times) for times in zip(*seconds.values(), strict=True)]
+    traces = [
+        _curve(sizes, best, "fastest", "rgba(128, 128, 128, 0.35)", "solid", width=11),
+        _curve(sizes, bound, "lower bound", style.COLOR["limit"], "dot", width=2),
+        *(
+            _curve(sizes, times, name, COLORS[name], DASHES[name])
+            for name, times in seconds.items()
+        ),
+    ]
+    return style.figure(
+        traces,
+        x=_size_axis(range=[2.9, 9.2]),  # from 1 kB to 1 GB, with room for the last label
+        y=style.axis("time", type="log", tickvals=list(TIMES), ticktext=list(TIMES.values())),
+        alt=alt or "Time of each all-reduce algorithm against the size of the buffer.",
+        height=440,
+    )
+
+
+def busiest_link(
+    ranks: Sequence[int],
+    predicted: Mapping[str, Sequence[float]],
+    counted: Mapping[str, Sequence[float]],
+    counts: Sequence[int],
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Draw the bytes through the busiest link against the number of ranks.
+
+    predicted: algorithm -> bytes for each of `ranks`. counted: algorithm -> bytes for each of
+    `counts` ranks.
+    """
+    traces: list[Any] = [
+        _curve(ranks, [x / 1e6 for x in nbytes], name, COLORS[name], DASHES[name])
+        for name, nbytes in predicted.items()
+    ]
+    xs = [n for nbytes in counted.values() for n, _ in zip(counts, nbytes, strict=True)]
+    ys = [x / 1e6 for nbytes in counted.values() for x in nbytes]
+    return style.figure(
+        [*traces, lines.points(xs, ys, "counted", style.COLOR["counted"], "counted")],
+        x=style.axis("ranks", rangemode="tozero"),
+        y=style.axis("busiest link (MB)", rangemode="tozero"),
+        alt=alt
+        or "Bytes through the busiest link against the number of ranks, for each algorithm.",
+    )
+
+
+def distances(algorithms: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
+    """Draw how far algorithms are from both bounds: name -> multiples of (steps, bytes)."""
+    points = [
+        go.Scatter(
+            x=[steps],
+            y=[nbytes],
+            name=name,
+            mode="markers",
+            marker={"size": 13, "color": COLORS[name], "symbol": index},
+            hovertemplate=(
+                f"{name}: %{{x:.3g}} times the steps, %{{y:.3g}} times the bytes<extra></extra>"
+            ),
+        )
+        for index, (name, (steps, nbytes)) in enumerate(algorithms.items())
+    ]
+    ideal = {"color": style.COLOR["ideal"], "symbol": "star", "size": 15}
+    corner = go.Scatter(
+        x=[1], y=[1], name="both bounds", mode="markers", marker=ideal, hoverinfo="name"
+    )
+    return style.figure(
+        [corner, *points],
+        x=style.axis(
+            "steps, as a multiple of the least",
+            type="log",
+            tickvals=[1, 2, 5, 10, 20, 50, 100, 200],
+        ),
+        y=style.axis(
+            "bytes, as a multiple of the least",
+            type="log",
+            tickvals=[1, 2, 5, 10, 20, 50, 100, 200],
+        ),
+        alt=alt
+        or "Each all-reduce algorithm by its steps and bytes, as multiples of the lower bounds.",
+    )
+
+
+def measured(
+    rows: Sequence[Mapping[str, Any]], names: Mapping[str, str], *, alt: str = ""
+) -> go.Figure:
+    """Draw the measured seconds of an all-reduce against its size, with quartiles.
+
+    rows: of the bench, for one number of ranks. names: contender -> its name in the legend.
+    """
+    traces = [
+        _quartiles(
+            [row["bytes"] for row in rows], [row["seconds"][name] for row in rows], label, index
+        )
+        for index, (name, label) in enumerate(names.items())
+    ]
+    return style.figure(
+        traces,
+        x=_size_axis(),
+        y=style.axis("time", type="log", tickvals=list(TIMES), ticktext=list(TIMES.values())),
+        alt=alt or "Measured time of an all-reduce against the size of the buffer.",
+        height=420,
+    )
+
+
+def ratios(rows: Sequence[Mapping[str, Any]], name: str, *, alt: str = "") -> go.Figure:
+    """Draw the ratio `name` of the bench against the size, a line for each number of ranks.
+
+    Below 1 is faster. Quartiles are drawn, too.
+    """
+    traces: list[Any] = [
+        lines.line([1e3, 1e8], [1, 1], "equally fast", style.COLOR["ideal"], "dot")
+    ]
+    for index, ranks in enumerate(dict.fromkeys(row["ranks"] for row in rows)):
+        of_ranks = [row for row in rows if row["ranks"] == ranks]
+        values = [row["ratios"][name] for row in of_ranks]
+        traces.append(
+            _quartiles([row["bytes"] for row in of_ranks], values, f"{ranks} ranks", index)
+        )
+    return style.figure(
+        traces,
+        x=_size_axis(),
+        y=style.axis(f"time, {name}", rangemode="tozero"),
+        alt=alt or f"Ratio of measured times, {name}, against the size of the buffer.",
+    )
+
+
+def fused(rows: Sequence[Mapping[str, Any]], *, alt: str = "") -> go.Figure:
+    """Draw how many times as fast many small tensors are when fused, for each number of ranks."""
+    bars = [
+        go.Bar(
+            name=f"{row['ranks']} ranks",
+            x=list(row["times as fast"]),
+            y=[found["median"] for found in row["times as fast"].values()],
+            error_y=_spread(list(row["times as fast"].values())),
+            marker=trace.marker(lines.look(index)[0], ("", "/", "x")[index % 3]),
+        )
+        for index, row in enumerate(rows)
+    ]
+    return style.figure(
+        bars,
+        x="fusion buffer",
+        y=style.axis(
+            "times as fast as one by one", type="log", tickvals=[1, 2, 5, 10, 20, 50, 100, 200]
+        ),
+        alt=alt
+        or "How many times as fast an all-reduce of many small tensors is when they are fused.",
+        barmode="group",
+    )
+
+
+def _quartiles(
+    x: Sequence[float], found: Sequence[Mapping[str, float]], name: str, index: int
+) -> go.Scatter:
+    color, dash = lines.look(index)
+    return go.Scatter(
+        x=list(x),
+        y=[each["median"] for each in found],
+        error_y=_spread(found),
+        name=name,
+        mode="lines+markers",
+        line={"color": color, "dash": dash, "width": 2},
+        marker={"color": color, "symbol": index, "size": 8},
+    )
+
+
+def _spread(found: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Make error bars from the first quartile to the third."""
+    above = [each["quartile 3"] - each["median"] for each in found]
+    below = [each["median"] - each["quartile 1"] for each in found]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        "thickness": 1.2,
+        "width": 3,
+    }
+
+
+def _size_axis(**options: Any) -> dict[str, Any]:
+    named = {"tickvals": list(SIZES), "ticktext": list(SIZES.values())}
+    return style.axis("size of the buffer", type="log", **named, **options)
+
+
+def _curve(
+    x: Sequence[float], y: Sequence[float], name: str, color: str, dash: str, width: float = 2.5
+) -> dict[str, Any]:
+    look = {"color": color, "dash": dash, "width": width}
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": list(x),
+        "y": list(y),
+        "name": name,
+        "line": look,
+    }

@@ -1,0 +1,135 @@
+"""The figures of data parallelism: the share of a step spent waiting, and the speed-up."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil, log10
+from typing import Any
+
+import plotly.graph_objects as go
+
+from shardlab.trace import Event
+
+from . import memory, style, trace
+from .lines import line, look, points
+
+SHARES = {
+    "without overlap": trace.marker(style.COLOR["idle"], "."),
+    "with overlap": trace.marker(style.COLOR["communicate"], ""),
+}
+BAR, FRAME = 44, 110  # pixels
+LABELS = 10  # powers of ten that an axis has room for
+
+
+def shares(machines: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
+    """Draw the share of a step spent waiting: label -> "without overlap" or "with ..." -> share."""
+    bars = [
+        go.Bar(
+            orientation="h",
+            name=name,
+            y=list(machines),
+            x=[100 * machine[name] for machine in machines.values()],
+            text=[f"{100 * machine[name]:.0f} %" for machine in machines.values()],
+            textposition="outside",
+            cliponaxis=False,
+            marker=look,
+            hovertemplate="%{y}, " + name + ": %{x:.1f} %<extra></extra>",
+        )
+        for name, look in SHARES.items()
+    ]
+    return style.figure(
+        bars,
+        x=style.axis("share of the step spent waiting (%)", range=[0, 108]),
+        y=style.axis(autorange="reversed"),
+        alt=alt
+        or "Share of a step spent waiting for all-reduces, without and with overlap, by machine.",
+        height=FRAME + BAR * len(machines),
+        barmode="group",
+    )
+
+
+def speedup(
+    ranks: Sequence[int],
+    predicted: Mapping[str, Sequence[float]],
+    measured: Mapping[str, tuple[Sequence[int], Sequence[float]]] | None = None,
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Draw the speed-up against the number of ranks, beside the ideal one.
+
+    predicted: name -> speed-up for each of `ranks`. measured: name -> (numbers of ranks,
+    speed-ups).
+    """
+    traces = [line(ranks, list(ranks), "ideal", style.COLOR["ideal"], "dot")]
+    for i, (name, gains) in enumerate(predicted.items()):
+        traces.append(line(ranks, gains, name, *look(i)))
+    for name, (counts, gains) in (measured or {}).items():
+        traces.append(points(counts, gains, name, style.COLOR["measured"], "measured"))
+    return style.figure(
+        traces,
+        x=style.axis("ranks", type="log", tickvals=list(ranks)),
+        y=style.axis("speed-up", type="log", tickvals=list(ranks)),
+        alt=alt or "Speed-up against the number of ranks: ideal, predicted, measured.",
+    )
+
+
+def drift(
+    steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
+) -> go.Figure:
+    """Draw how far replicas or runs are apart: name -> distance after each of `steps`."""
+    seen = [log10(each) for curve in curves.values() for each in curve if each > 0]
+    decades = max(seen, default=0) - min(seen, default=0)
+    return _curves(
+        curves,
+        steps,
+        y=style.axis(
+            "distance between the parameters",
+            type="log",
+            exponentformat="power",
+            dtick=ceil(decades / LABELS) or 1,
+        ),
+        alt=alt or "Distance between the parameters against the training step.",
+    )
+
+
+def losses(
+    steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
+) -> go.Figure:
+    """Draw training losses: name -> loss for each of `steps`."""
+    return _curves(
+        curves,
+        steps,
+        y=style.axis("loss (nats per token)"),
+        alt=alt or "Loss against the training step.",
+    )
+
+
+def timeline_and_memory(
+    events: Sequence[Event], held: Mapping[str, float], capacity: float, *, alt: str = ""
+) -> go.Figure:
+    """Draw a rank's step as a timeline; below, the bytes it holds beside its chip's capacity."""
+    verbs = ["computes", "communicates"]  # both rows, also where a rank has no other to send to
+    rows = [f"rank {events[0].rank} {verb}" for verb in verbs]
+    return style.figure(
+        [*trace.spans(events), *memory.below(held)],
+        x="time (ms)",
+        y=style.axis(
+            domain=[0.5, 1],
+            categoryorder="array",
+            categoryarray=rows,
+            range=[1.5, -0.5],
+            tickvals=rows,
+            ticktext=["computes", "sends"],  # short, for a phone
+        ),
+        alt=alt,
+        height=440,
+        barmode="stack",
+        **memory.layout_below(held, capacity),
+    )
+
+
+def _curves(
+    curves: Mapping[str, Sequence[float]], steps: Sequence[int], *, y: dict[str, Any], alt: str
+) -> go.Figure:
+    traces = [
+        line(steps, values, name, *look(i)) for i, (name, values) in enumerate(curves.items())
+    ]
+    return style.figure(traces, x="training step", y=y, alt=alt)

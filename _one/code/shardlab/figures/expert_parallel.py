@@ -1,0 +1,151 @@
+"""The figures of expert parallelism: load of experts and ranks, copies of a token, time."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from . import memory, style, trace
+from .bars import bar_rows
+from .lines import line, look
+
+FITS = trace.marker(style.COLOR["compute"], "")
+DROPPED = trace.marker(style.COLOR["limit"], "x")
+WAITING = trace.marker(style.COLOR["idle"], ".")
+TIMES = {  # parts of a layer's forward
+    "attention": trace.marker(style.COLOR["compute"], ""),
+    "shared experts": trace.marker(style.GREEN, "x"),
+    "routed experts": trace.marker(style.PURPLE, "|"),
+    "all-to-all, hidden": trace.marker(style.COLOR["communicate"], "/"),
+    "all-to-all, exposed": trace.marker(style.COLOR["communicate"], ""),
+}
+
+
+def load(
+    fits: Sequence[float], dropped: Sequence[float], ranks: int, *, alt: str = ""
+) -> go.Figure:
+    """Draw the tokens of every expert; below, the tokens of every rank and how long it waits.
+
+    fits, dropped: tokens of each expert that find a slot, and that do not. Each of `ranks`
+    neighbours has as many experts.
+    """
+    size = len(fits) // ranks
+    held = [sum(fits[size * rank : size * (rank + 1)]) for rank in range(ranks)]
+    names = [f"rank {rank}" for rank in range(ranks)]
+    mean = (sum(fits) + sum(dropped)) / len(fits)
+    experts = list(range(len(fits)))
+    idle = [max(held) - count for count in held]
+    return style.figure(
+        [
+            _columns("tokens that fit", experts, fits, FITS),
+            _columns("no slot left", experts, dropped, DROPPED),
+            line([-0.5, len(fits) - 0.5], [mean, mean], "even load", style.COLOR["ideal"], "dash"),
+            _row("computes", names, held, FITS),
+            _row("waits", names, idle, WAITING),
+        ],
+        x=style.axis("expert", range=[-0.5, len(fits) - 0.5]),
+        y=style.axis("tokens", domain=[0.54, 1], rangemode="tozero"),
+        xaxis2=style.axis("tokens of all experts on the rank", anchor="y2", rangemode="tozero"),
+        yaxis2=style.axis(autorange="reversed", domain=[0, 0.36], anchor="x2", dtick=1),
+        alt=alt or "Tokens of every expert; below, tokens of every rank, and how long it waits.",
+        height=560,
+        barmode="stack",
+        bargap=0.15,
+    )
+
+
+def copies(
+    degrees: Sequence[int], counts: Mapping[str, Sequence[float]], *, alt: str = ""
+) -> go.Figure:
+    """Draw the copies of a token that leave its node: way -> copies at each degree of ep."""
+    traces = [line(degrees, each, way, *look(i)) for i, (way, each) in enumerate(counts.items())]
+    return style.figure(
+        traces,
+        x=style.axis("ranks that share the experts (ep)", type="log", tickvals=list(degrees)),
+        y=style.axis("copies of a token over the network", rangemode="tozero"),
+        alt=alt or "Copies of a token that leave its node, by the way they are sent.",
+    )
+
+
+def memory_and_time(
+    held: Mapping[str, Mapping[str, float]],
+    times: Mapping[str, Mapping[str, float]],
+    capacity: float,
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Draw a rank's states beside its chip's capacity; below, the forward of one layer by part.
+
+    held: label -> part -> bytes. times: label -> part of TIMES -> seconds.
+    """
+    return memory.above_time(
+        held,
+        bar_rows(times, TIMES, "ms", scale=1e3, **memory.BELOW),
+        capacity,
+        title="one layer's forward, slowest rank (ms)",
+        alt=alt or "Memory of a rank, and the time of one layer with its all-to-alls.",
+    )
+
+
+def learning(
+    losses: Mapping[str, Sequence[float]],
+    loads: Mapping[str, Sequence[float]],
+    *,
+    window: int = 10,
+    alt: str = "",
+) -> go.Figure:
+    """Draw the losses of trainings, means of `window` steps; below, each expert's share of choices.
+
+    loads: training -> share of every expert; a training without experts is left out.
+    """
+    traces: list[Any] = []
+    for i, (name, each) in enumerate(losses.items()):
+        starts = range(0, len(each) - window + 1, window)
+        means = [sum(each[start : start + window]) / window for start in starts]
+        traces += [line([start + window / 2 for start in starts], means, name, *look(i))]
+    for i, (name, shares) in enumerate(loads.items()):
+        color, _ = look(list(losses).index(name))
+        bars = _columns(name, list(range(len(shares))), [100 * share for share in shares], {})
+        shape = trace.marker(color, ("", "/", "x")[i % 3])
+        traces += [{**bars, "marker": shape, "xaxis": "x2", "yaxis": "y2", "showlegend": False}]
+    return style.figure(
+        traces,
+        x=style.axis("step"),
+        y=style.axis("loss, nats per byte", domain=[0.58, 1]),
+        xaxis2=style.axis("expert", anchor="y2", dtick=1),
+        yaxis2=style.axis("share, %", domain=[0, 0.36], anchor="x2", rangemode="tozero"),
+        alt=alt or "Losses of trainings by step; below, the share of choices of every expert.",
+        height=560,
+        barmode="group",
+        bargap=0.15,
+    )
+
+
+def _columns(
+    name: str, experts: Sequence[int], counts: Sequence[float], shape: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "name": name,
+        "x": list(experts),
+        "y": list(counts),
+        "marker": shape,
+        "hovertemplate": f"expert %{{x}}, {name}: %{{y:,}}<extra></extra>",
+    }
+
+
+def _row(
+    name: str, ranks: Sequence[str], counts: Sequence[float], shape: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "x": list(counts),
+        "y": list(ranks),
+        "xaxis": "x2",
+        "yaxis": "y2",
+        "marker": shape,
+        "showlegend": name == "waits",
+        "hovertemplate": f"%{{y}} {name}: %{{x:,}} tokens<extra></extra>",
+    }

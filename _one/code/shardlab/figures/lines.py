@@ -1,0 +1,58 @@
+"""Lines and points: series, each with a colour and a dash, or a symbol, of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from . import style
+
+LINES = (style.BLUE, style.GREEN, style.PURPLE, style.OLIVE, style.ORANGE, style.RED, style.GREY)
+DASHES = ("solid", "dash", "dashdot", "longdash", "dot", "longdashdot")
+
+
+def look(index: int) -> tuple[str, str]:
+    """Return the colour and the dash of line `index` of a figure."""
+    return LINES[index % len(LINES)], DASHES[index % len(DASHES)]
+
+
+def line(
+    x: Sequence[float | None], y: Sequence[float | None], name: str, color: str, dash: str
+) -> go.Scatter:
+    """Draw a line through the points (x, y)."""
+    return go.Scatter(
+        x=list(x),
+        y=list(y),
+        name=name,
+        mode="lines",
+        line={"color": color, "dash": dash, "width": 2.5},
+    )
+
+
+def points(x: Sequence[Any], y: Sequence[Any], name: str, color: str, kind: str) -> go.Scatter:
+    """Draw points without a line, at numbers or at names on an axis of categories.
+
+    kind: "predicted", "counted" or "measured".
+    """
+    marker = {"color": color, "symbol": style.SYMBOL[kind], "size": 10}
+    return go.Scatter(x=list(x), y=list(y), name=name, mode="markers", marker=marker)
+
+
+def named(places: Mapping[str, tuple[float, float]], kind: str) -> go.Scatter:
+    """Draw points with their names: high points carry them at the left, low ones at the right."""
+    falling = sorted(places, key=lambda name: -places[name][1])
+    side = ("top left", "middle left", "bottom right")
+    position = {
+        name: side[round(2 * i / max(len(falling) - 1, 1))] for i, name in enumerate(falling)
+    }
+    return go.Scatter(
+        x=[x for x, _ in places.values()],
+        y=[y for _, y in places.values()],
+        name=kind,
+        mode="markers+text",
+        text=list(places),
+        textposition=[position[name] for name in places],
+        textfont={"size": 11},
+        marker={"color": style.RED, "symbol": "circle", "size": 9},
+        hovertemplate="%{text}: %{x:.3g}, %{y:.3g}<extra></extra>",
+    )

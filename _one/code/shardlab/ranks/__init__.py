@@ -1,0 +1,18 @@
+"""What a run does: every method as reference code on real ranks, over torch.distributed.
+
+Read in this order:
+
+1. `comm`: the verbs with which ranks communicate. All other files are given a group and call these.
+2. `plain/`: each method in one short file, to be read from its first line to its last:
+   `data_parallel`, `zero`, `tensor_parallel`, `context_parallel`, `ring_attention`,
+   `expert_parallel`, `pipeline`.
+3. `data_parallel/`, `zero/`, `tensor_parallel/`, `context_parallel/`, `expert_parallel/`,
+   `pipeline/`: the engines, which compute the same; `bench/` holds all but context and expert
+   parallelism to the speed of torch's own. Each `__init__` gives the order in which to read its
+   files.
+4. `train`: all methods in one step, each in its own group of a `mesh`.
+
+Beside them stand what methods share (`agreement`, `backward`), the model and its data
+(`transformer`, `mixture`, `text`), and the folders `launch/`, `collectives/`, `memory/`,
+`checkpoint/` and `observe/`.
+"""

@@ -1,0 +1,171 @@
+"""Save a checkpoint that any layout can load: it holds every number of the model once.
+
+    checkpoint.save(folder, 12, group, boxes, facts)      # folder/step-00000012, or nothing at all
+
+A checkpoint is a folder with the index and a file of tensors from each rank. A box that several
+ranks hold is written by one of them, chosen so that all write about as much.
+
+At scale one uses torch.distributed.checkpoint, which also writes in the background and to object
+stores (https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). It pickles its metadata,
+so loading can run code.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .. import comm
+from . import index, tensors
+from .boxes import Box, whole
+from .folders import NAME, delete, delete_partial, flush, named
+from .index import OWN, TENSORS, Index, Piece, collect, key
+from .loading import problem
+from .together import from_all, together
+
+Checksums = dict[Piece, int]
+
+
+def save(
+    folder: str | Path,
+    step: int,
+    group: comm.Group,
+    boxes: Iterable[Box],
+    facts: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+    *,
+    keep: int = 2,
+) -> Path:
+    """Save the boxes of all ranks in folder/step-..., then delete all but the last `keep`.
+
+    All ranks call it. Boxes that several ranks have must be equal.
+
+    facts  plain data, the same on all ranks; JSON turns tuples into lists, and keys into text
+    own    tensors and plain data of this rank, such as its random states
+
+    A kill at any moment leaves the earlier checkpoints: the new one gets its name when it is
+    complete. It replaces a damaged one of the same step. Errors, raised on all ranks, which leave
+    nothing behind: ValueError for a step that exists already, for data that JSON cannot hold, and
+    where the boxes of all ranks do not fill every tensor; OSError where a rank cannot write.
+    """
+    path = Path(folder) / NAME.format(step)
+    part = path.with_name(f".{path.name}.part")
+    rank = group.rank()
+    facts = {**facts, "step": step}
+    plain = {}
+    held = {_piece(box): box.tensor for box in boxes}
+    for name, value in (own or {}).items():
+        if isinstance(value, Tensor):
+            box = whole(f"{OWN}{rank}/{name}", value)
+            held[_piece(box)] = value
+        else:
+            plain[name] = value
+    writers = share(from_all(list(held), group))
+
+    def write() -> tuple[Checksums, dict[str, Any]]:
+        index.check_plain(facts, plain)
+        mine = {piece: held[piece] for piece in held if writers[piece] == rank}
+        file = part / TENSORS.format(rank, group.size())
+        return _write(file, mine), plain
+
+    def finish() -> None:
+        checksums, own = zip(*written, strict=True)
+        boxes = collect(checksums)
+        index.write(part, Index(facts=facts, tensors=boxes, own=own))
+        _give_name(part, path)
+
+    try:
+        _first(group, lambda: _begin(path, part))
+        written = together(group, write)
+        _first(group, finish)
+    except ValueError:
+        _first(group, lambda: _drop(part))
+        raise
+    except OSError as error:
+        _first(group, lambda: _drop(part))
+        said = f"{path} was not saved: {error.strerror}"
+        hint = "make room, or save into another folder"
+        raise OSError(error.errno, f"{said}; {hint}") from None
+    _first(group, lambda: _delete_old(path, keep))
+    return path
+
+
+def share(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
+    """Choose the rank that writes each box: of those that hold it, one that has least to write.
+
+    held: the boxes of each rank. Returns box -> rank.
+    """
+    holders: dict[Piece, list[int]] = {}
+    nbytes = {}
+    for rank, pieces in enumerate(held):
+        for piece in pieces:
+            nbytes[piece] = piece.dtype.itemsize * prod(piece.sizes)
+            holders.setdefault(piece, []).append(rank)
+    to_write = [0] * len(held)
+    writers = {}
+    # Boxes that leave no choice come first, then large ones.
+    for piece in sorted(holders, key=lambda piece: (len(holders[piece]), -nbytes[piece])):
+        writers[piece] = min(holders[piece], key=to_write.__getitem__)
+        to_write[writers[piece]] += nbytes[piece]
+    return writers
+
+
+def _piece(box: Box) -> Piece:
+    return Piece(
+        name=box.name,
+        dtype=box.tensor.dtype,
+        shape=box.shape,
+        offsets=box.offsets,
+        sizes=tuple(box.tensor.shape),
+    )
+
+
+def _first(group: comm.Group, act: Callable[[], None]) -> None:
+    """Let the first rank act, and the others wait for it."""
+    together(group, act if group.rank() == 0 else lambda: None)
+
+
+def _begin(path: Path, part: Path) -> None:
+    if path.exists() and problem(path) is None:
+        raise ValueError(
+            f"{path} is there already; go on from it (checkpoint.latest), "
+            "or save into another folder"
+        )
+    delete_partial(path.parent)
+    part.mkdir(parents=True)
+
+
+def _write(file: Path, boxes: Mapping[Piece, Tensor]) -> Checksums:
+    """Write a rank's boxes, and return their checksums."""
+    by_key, pieces = {}, {}
+    for piece, tensor in boxes.items():
+        name = key(piece.name, piece.offsets)
+        by_key[name] = tensor
+        pieces[name] = piece
+    checksums = tensors.write(file, by_key)
+    return {pieces[name]: crc32 for name, crc32 in checksums.items()}
+
+
+def _drop(part: Path) -> None:
+    shutil.rmtree(part, ignore_errors=True)
+
+
+def _give_name(part: Path, path: Path) -> None:
+    flush(part)
+    if path.exists():  # it is damaged, else `_begin` had refused
+        delete(path)
+    part.rename(path)
+    flush(path.parent)
+
+
+def _delete_old(path: Path, keep: int) -> None:
+    """Keep this checkpoint and those before it, `keep` in all; an empty folder does not count."""
+    there = []
+    for each in named(path.parent):
+        if each <= path and (each / index.FILE).is_file():
+            there.append(each)
+    for old in there[:-keep]:
+        delete(old)

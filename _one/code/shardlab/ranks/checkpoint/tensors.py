@@ -1,0 +1,87 @@
+"""A file of tensors in the format of safetensors: a header in JSON, then the numbers.
+
+    8 bytes: n | n bytes: {"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}} | numbers
+
+The library, https://huggingface.co/docs/safetensors, reads such files. Its `save_file` would hold
+all tensors on the CPU at once and hide the number of an OSError, so `write` is our own.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def write(file: Path, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Write tensors to a file, one at a time, and to the disk; return their checksums.
+
+    Errors: OSError of the disk; ValueError for a dtype that is not in DTYPES.
+    """
+    # The widest numbers come first, so that each tensor begins at a multiple of their width.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
+    header, end = {}, 0
+    for name, tensor in ordered:
+        if tensor.dtype not in NAMES:
+            known = ", ".join(map(str, NAMES))
+            raise ValueError(f"{name} is of {tensor.dtype}; convert it to one of {known}")
+        begin, end = end, end + tensor.nbytes
+        place = {"shape": [*tensor.shape], "data_offsets": [begin, end]}
+        header[name] = {"dtype": NAMES[tensor.dtype], **place}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    checksums = {}
+    with file.open("wb") as opened:
+        opened.write(len(text).to_bytes(8, "little") + text)
+        for name, tensor in ordered:
+            numbers = as_bytes(tensor)
+            opened.write(numbers)
+            checksums[name] = zlib.crc32(numbers)
+        opened.flush()
+        os.fsync(opened.fileno())
+    return checksums
+
+
+def read(file: Path, names: Iterable[str]) -> Iterator[Tensor]:
+    """Read tensors from a file, one at a time, on the CPU.
+
+    Errors: ValueError if the file is not of this format or lacks one of them; OSError of the disk.
+    """
+    try:
+        # Without mmap, for which a file that someone cuts meanwhile ends in SIGBUS.
+        with safe_open(file, framework="pt", backend="pread") as opened:
+            for name in names:
+                yield opened.get_tensor(name)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
+def checksum(tensor: Tensor) -> int:
+    """Compute the CRC-32 of a tensor's numbers, which differs after any single flipped bit."""
+    return zlib.crc32(as_bytes(tensor))
+
+
+def as_bytes(tensor: Tensor) -> bytearray | memoryview:
+    """Return the bytes of a tensor's numbers: [...] -> [bytes]. Those on the CPU are not copied."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().data

@@ -1,0 +1,39 @@
+"""Let ranks act together on files: what fails on one of them fails on all, in the same words."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from .. import comm
+
+T = TypeVar("T")
+
+
+def together(group: comm.Group, act: Callable[[], T]) -> list[T]:
+    """Call `act` on every rank, and return what came of it on each, by rank.
+
+    Errors: the OSError or ValueError of the first rank that has one, raised on every rank.
+    """
+    result: Any = None
+    failed: Exception | None = None
+    try:
+        result = act()
+    except OSError as error:
+        failed = OSError(error.errno, f"{error.strerror or error} (rank {group.rank()})")
+    except ValueError as error:
+        failed = ValueError(str(error))
+    outcomes = from_all((result, failed), group)
+    for _, wrong in outcomes:
+        if wrong is not None:
+            raise wrong
+    return [result for result, _ in outcomes]
+
+
+def from_all(x: T, group: comm.Group | None) -> list[T]:
+    """Return the `x` of every rank, by rank; without a group, this process is the only one."""
+    if group is None:
+        return [x]
+    found: list[Any] = [None] * group.size()
+    dist.all_gather_object(found, x, group=group)
+    return found

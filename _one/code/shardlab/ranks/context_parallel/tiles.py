@@ -1,0 +1,145 @@
+"""Attention in tiles: some queries meet some keys, and their softmax is merged online.
+
+Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867) merge a softmax online;
+FlashAttention (Dao et al. 2022, https://arxiv.org/abs/2205.14135) does so tile by tile, and
+computes the scores again in backward from the log-sum-exp of each query. Scores exist for one tile
+at a time.
+
+Every query must see a key of the first tile that it is in; then no log-sum-exp stays infinite. The
+tiles of `shardlab.sequences` are so: theirs are the same tokens, or all keys stand before.
+
+Shapes: B = batch, K = key/value heads, G = query heads for each of them, s and t = queries and keys
+of a rank, a and b = queries and keys of a tile, E = numbers per head.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...sequences import Tile
+from ..tensor_parallel.dropout import BITS, random_bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout:
+    """Which weights of attention are dropped: it follows from their places in the whole.
+
+    See `tensor_parallel.dropout`: however heads and sequences are cut, the pattern is the same.
+    """
+
+    probability: float
+    key: int
+    length: int  # of the whole sequence
+    num_heads: int  # of the whole model
+    first_head: int = 0  # of this rank
+
+    def factors(self, tile: Tile, like: Tensor) -> Tensor:
+        """Return what weights [B, K, G, a, b] are multiplied by: 0 or 1 / (1 - probability)."""
+        batch, kv_heads, groups = like.shape[:3]
+        device = like.device
+        heads = torch.arange(kv_heads * groups, device=device).view(kv_heads, groups, 1, 1)
+        samples = torch.arange(batch, device=device).view(-1, 1, 1, 1, 1)
+        queries = _arange(tile.queries, device)[:, None]
+        keys = _arange(tile.keys, device)
+        rows = samples * self.num_heads + self.first_head + heads     # [B, K, G, 1, 1]
+        places = (rows * self.length + queries) * self.length + keys  # [B, K, G, a, b]
+        bits = random_bits(places, self.key) >> (64 - BITS) & (1 << BITS) - 1
+        kept = bits >= int(self.probability * 2**BITS)
+        return kept.to(like.dtype) / (1 - self.probability)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """The output of the tiles so far, and the log-sum-exp of their scores; both grow in place."""
+
+    y: Tensor                                                         # [B, K, G, s, E]
+    lse: Tensor                                                       # [B, K, G, s, 1]
+
+
+def begin(q: Tensor) -> Running:
+    """Start with no keys: [B, K, G, s, E]."""
+    return Running(y=torch.zeros_like(q), lse=torch.full_like(q[..., :1], -torch.inf))
+
+
+def attend(
+    q: Tensor, block: Tensor, tiles: Iterable[Tile], so_far: Running, dropout: Dropout | None
+) -> None:
+    """Add what the keys and values of a block give: q [B, K, G, s, E], block [2, B, K, t, E].
+
+    The queries are scaled already.
+    """
+    groups = q.shape[2]
+    for tile in tiles:
+        here, there = _slices(tile)
+        k, v = block[..., there, :]                                   # [B, K, b, E]
+        scores = _scores(q, k, tile)                                  # [B, K, G, a, b]
+        before = so_far.lse[..., here, :]                             # [B, K, G, a, 1]
+        lse = torch.logaddexp(before, scores.logsumexp(-1, keepdim=True))
+        weights = (scores - lse).exp()
+        if dropout is not None:
+            weights = weights * dropout.factors(tile, weights)
+        more = (weights.flatten(2, 3) @ v).unflatten(2, (groups, -1))  # [B, K, G, a, E]
+        so_far.y[..., here, :].mul_((before - lse).exp()).add_(more)
+        so_far.lse[..., here, :] = lse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward:
+    """What backward knows of a rank's queries, [B, K, G, s, ...]; `dq` grows in place."""
+
+    q: Tensor
+    lse: Tensor
+    dy: Tensor
+    delta: Tensor                                                     # dy * y, summed over E
+    dq: Tensor
+
+
+def differentiate(
+    at: Backward, block: Tensor, tiles: Iterable[Tile], dropout: Dropout | None
+) -> Tensor:
+    """Add to the gradient of the queries, and return that of a block: [2, B, K, t, E], partial."""
+    groups = at.q.shape[2]
+    gradient = torch.zeros_like(block)
+    for tile in tiles:
+        here, there = _slices(tile)
+        k, v = block[..., there, :]                                   # [B, K, b, E]
+        dk, dv = gradient[..., there, :]
+        q = at.q[..., here, :].flatten(2, 3)                          # [B, K, G*a, E]
+        dy = at.dy[..., here, :].flatten(2, 3)                        # [B, K, G*a, E]
+        weights = (_scores(at.q, k, tile) - at.lse[..., here, :]).exp()
+        dweights = (dy @ v.mT).unflatten(2, (groups, -1))             # [B, K, G, a, b]
+        kept = weights
+        if dropout is not None:
+            factors = dropout.factors(tile, weights)
+            kept = weights * factors
+            dweights = dweights * factors
+        dv += kept.flatten(2, 3).mT @ dy
+        ds = (weights * (dweights - at.delta[..., here, :])).flatten(2, 3)
+        at.dq[..., here, :] += (ds @ k).unflatten(2, (groups, -1))
+        dk += ds.mT @ q
+    return gradient
+
+
+def _slices(tile: Tile) -> tuple[slice, slice]:
+    """Return where the tile's queries and keys are among those of their ranks."""
+    here = slice(tile.row, tile.row + len(tile.queries))
+    there = slice(tile.column, tile.column + len(tile.keys))
+    return here, there
+
+
+def _scores(q: Tensor, k: Tensor, tile: Tile) -> Tensor:
+    """Multiply queries and keys of a tile: [B, K, G, s, E] and [B, K, b, E] -> [B, K, G, a, b]."""
+    rows = q[..., _slices(tile)[0], :].flatten(2, 3)                  # [B, K, G*a, E]
+    scores: Tensor = (rows @ k.mT).unflatten(2, (q.shape[2], -1))             # [B, K, G, a, b]
+    if tile.masked:
+        queries = _arange(tile.queries, q.device)[:, None]
+        keys = _arange(tile.keys, q.device)
+        scores = scores.masked_fill(keys > queries, -torch.inf)
+    return scores
+
+
+def _arange(places: range, device: torch.device) -> Tensor:
+    """Return the places as a tensor."""
+    return torch.arange(places.start, places.stop, device=device)

@@ -1,0 +1,161 @@
+"""Run one function on many ranks: from a notebook, a script or a test, under torchrun or mpiexec.
+
+    def hello(group, name):
+        return f"{name} {group.rank()} of {group.size()}"
+
+    run(hello, "rank", world_size=4)      # four gloo ranks on this machine
+
+The same line in a script started by `torchrun --nproc-per-node 4` or `mpiexec -n 4` runs on the
+ranks that were started.
+"""
+
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import surroundings, travel
+from .join import already_a_rank, join
+from .local import Helper
+from .rank import Job, loopback
+from .report import interruption, report
+from .state import Message
+from .watch import Watch
+
+__all__ = ["MAX_LOCAL_RANKS", "PATIENCE", "RankError", "already_a_rank", "run", "warm"]
+
+MAX_LOCAL_RANKS = 64
+MAX_TIMEOUT = 10**7  # s, four months; torch counts nanoseconds
+# seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
+PATIENCE = 1.0
+_lock = threading.RLock()  # a process does one run at a time
+_runs = 0  # under way in the thread that holds the lock
+
+
+class RankError(RuntimeError):
+    """The failure of a rank; the message is the report, and a notebook shows nothing else."""
+
+    def _render_traceback_(self, *_: Any) -> list[str]:
+        return ["RankError: " + str(self)]
+
+
+class Interrupted(KeyboardInterrupt):
+    """The end of a run by Ctrl-C; the message, all a notebook shows, says where each rank was."""
+
+    def _render_traceback_(self, *_: Any) -> list[str]:
+        return ["KeyboardInterrupt: " + str(self)]
+
+
+def run(
+    fn: Callable[..., Any],
+    *args: Any,
+    world_size: int = 4,
+    timeout: float = 300.0,
+    threads: int = 1,
+    ordered: bool = False,
+) -> list[Any]:
+    """Call fn(group, *args) on `world_size` ranks and return what each returned, in rank order.
+
+    Ranks get copies of fn, of args, and of the variables of your notebook or script that fn uses;
+    tensors arrive on the rank's device, comm.device(group), where new tensors are made, too. The
+    tensors of results come back to the CPU. What ranks print appears labelled by rank.
+
+    timeout   seconds until the run is stopped; a deadlock is noticed and reported long before
+    threads   processor threads that each rank may use
+    ordered   show what ranks print at the end, rank after rank, and not as it comes
+
+    Under torchrun or mpiexec, fn runs on the first `world_size` of the ranks that were started,
+    with NCCL and a GPU for each where the machine has GPUs, and every rank returns all results.
+    The starter then sets the threads, shows what is printed, and handles failures.
+
+    Errors: RankError, with the traceback of the first rank that failed and what the others did;
+    after Ctrl-C Interrupted, which is a KeyboardInterrupt.
+    """
+    for name, count in ("world_size", world_size), ("threads", threads):
+        if not hasattr(count, "__index__") or count < 1:  # a number of numpy will do
+            raise ValueError(f"{name}={count!r} must be a whole number, at least 1")
+    world_size, threads = int(world_size), int(threads)
+    if not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT:
+        raise ValueError(f"timeout={timeout!r} must be seconds, above 0 and at most {MAX_TIMEOUT}")
+    if already_a_rank():
+        return join(fn, args, world_size, timeout)
+    if world_size > MAX_LOCAL_RANKS:
+        raise ValueError(
+            f"world_size={world_size}: at most {MAX_LOCAL_RANKS} ranks share this machine; "
+            "start more with torchrun on several machines"
+        )
+    call = travel.packed_call(fn, args)
+    with _lock, _alone(), surroundings.temporary() as folder:
+        store = os.path.join(folder, "store")
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
+        job = Job(
+            call=call,
+            world_size=world_size,
+            timeout=timeout,
+            threads=threads,
+            store=store,
+            environment=environment,
+            path=list(sys.path),
+            folder=surroundings.current(),
+        )
+        helper, watch = Helper.running(), Watch(ordered)
+        try:  # results, failure or Ctrl-C: no rank outlives this block
+            helper.start(watch.add_ranks(world_size))
+            watch.see_through(job)
+        except KeyboardInterrupt:
+            raise Interrupted(_last_words(watch, helper)) from None
+        except BaseException:
+            helper.end(PATIENCE)
+            raise
+        else:
+            codes = helper.end()
+        finally:
+            watch.close()
+    outcome = watch.outcome(codes)
+    if outcome is not None:
+        raise RankError(report(outcome))
+    return [pickle.loads(rank.result or b"") for rank in watch.ranks]
+
+
+def warm() -> None:
+    """Start the helper process in the background, so that the first `run` starts faster."""
+    if not already_a_rank():
+        with _lock:
+            Helper.running()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Refuse a run within a run of the same thread, as a signal's handler may start one."""
+    global _runs
+    if _runs:
+        raise RuntimeError(
+            "this process is in a run already; start another one when it is over, "
+            "and not in the handler of a signal"
+        )
+    _runs += 1
+    try:
+        yield
+    finally:
+        _runs -= 1
+
+
+def _last_words(watch: Watch, helper: Helper) -> str:
+    """Ask where each rank is, and end them all, even if a second Ctrl-C interrupts the question."""
+    try:
+        watch.ask_where(PATIENCE)
+    finally:
+        helper.end(PATIENCE)
+    return interruption({rank.number: rank.answers.get(Message.WHERE) for rank in watch.ranks})
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a forked child: the thread that held it exists only in the parent."""
+    global _lock, _runs
+    _lock, _runs = threading.RLock(), 0
+
+
+os.register_at_fork(after_in_child=_renew_lock)

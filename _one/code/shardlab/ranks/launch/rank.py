@@ -1,0 +1,167 @@
+"""A rank: do one job, answer the launcher meanwhile, and stay until the launcher hangs up."""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from . import state, travel, waiting
+from .state import Message
+
+ON_LINUX = sys.platform == "linux"
+MAX_CALLS = 4096  # collectives that a rank remembers for the report
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+# s by which torch waits longer than the run: if torch gave up first, ranks that only waited would
+# raise errors, and the report would blame them
+SPARE = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything a rank needs to begin: the pickled call, and the surroundings it was made in."""
+
+    call: bytes  # cloudpickle of (fn, args)
+    world_size: int
+    timeout: float  # s
+    threads: int
+    store: str  # path of the file at which the ranks meet
+    environment: dict[str, str]
+    path: list[str]
+    folder: str
+
+
+def loopback() -> str:
+    """Name the interface that only this machine sees.
+
+    By itself gloo listens on whatever address the host name resolves to.
+    """
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def be_rank(rank: int, channel: int, output: int) -> NoReturn:
+    """Do one job and report; then stay until the launcher hangs up, so that no peer loses us.
+
+    channel: descriptor of the socket to the launcher. output: descriptor for all that is printed.
+    """
+    if ON_LINUX:
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    _print_to(output)
+    me, process = _Rank(channel), os.getpid()
+    try:
+        job: Job = me.channel.recv()
+        threading.Thread(target=me.listen, daemon=True).start()
+        result = me.work(rank, job)
+        _leave_child(process)
+        me.finished = True  # before the message: the launcher may ask as soon as it has it
+        me.post(Message.DONE, state.calls(with_places=False), result)
+    except BaseException as error:
+        _leave_child(process, error)
+        me.finished = True
+        me.post(Message.FAILED, state.failure(error))
+    threading.Event().wait()
+    os._exit(0)
+
+
+def _leave_child(rank: int, error: BaseException | None = None) -> None:
+    """End a process that the function has forked and that left the function as the rank will."""
+    if os.getpid() != rank:
+        if error is not None and not isinstance(error, SystemExit):
+            traceback.print_exception(error, limit=-1)
+        os._exit(error is not None)
+
+
+def _no_keyboard(*_: Any, **__: Any) -> NoReturn:
+    """Refuse `breakpoint()`."""
+    raise RuntimeError(
+        "breakpoint() needs a keyboard, which a rank does not have; print instead, or start one "
+        "rank with RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 python -m pdb your_script.py"
+    )
+
+
+def _print_to(output: int) -> None:
+    """Let standard output and standard error, of Python and of C, go to the descriptor."""
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    os.close(output)
+    sys.stdout, sys.stderr = (
+        os.fdopen(n, "w", 1, encoding="utf-8", errors="replace", closefd=False) for n in (1, 2)
+    )
+
+
+class _Rank:
+    """The rank's end of its channel to the launcher."""
+
+    def __init__(self, channel: int) -> None:
+        self.channel = Connection(channel)
+        self.lock = threading.Lock()
+        self.finished = False
+        # A process that the rank starts must not keep the channel open.
+        os.set_inheritable(channel, False)
+        os.register_at_fork(after_in_child=self.channel.close)
+
+    def post(self, message: Message, content: Any, attachment: bytes | None = None) -> None:
+        """Send a message, after everything that was printed before it."""
+        for stream in (sys.stdout, sys.stderr):
+            # The function may have closed or replaced the stream.
+            with suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        with self.lock:
+            self.channel.send((message, content))
+            if attachment is not None:
+                self.channel.send_bytes(attachment)
+
+    def listen(self) -> None:
+        """Answer questions while the main thread computes; exit when the launcher hangs up."""
+        while True:
+            try:
+                question = self.channel.recv()
+                answer = state.signs if question is Message.SIGNS else state.where
+                self.post(question, answer(self.finished))
+            except (EOFError, OSError):
+                os._exit(1)
+
+    def work(self, rank: int, job: Job) -> bytes:
+        """Meet the other ranks, call the function, and return its pickled result."""
+        os.environ.clear()
+        os.environ.update(job.environment, RANK=str(rank), LOCAL_RANK=str(rank))
+        os.environ["WORLD_SIZE"] = str(job.world_size)
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(MAX_CALLS))
+        os.chdir(job.folder)
+        sys.path[:] = job.path
+        waiting.run_began = time.monotonic()
+        waiting.run_ends = waiting.run_began + job.timeout
+        import torch
+        import torch.distributed as dist
+
+        from . import contracts, peers
+        from .meeting import Store
+
+        torch.set_num_threads(job.threads)
+        travel.draw_own_numbers()
+        sys.breakpointhook = _no_keyboard
+        dist.set_debug_level_from_env()
+        self.store = Store(job.store, job.world_size)  # torch keeps only the C++ half of it
+        dist.init_process_group(
+            "gloo",
+            store=self.store,
+            rank=rank,
+            world_size=job.world_size,
+            timeout=timedelta(seconds=job.timeout + SPARE),
+        )
+        folder = os.environ.get(contracts.FOLDER, os.path.dirname(job.store))
+        peers.install(contracts.comparisons(folder))
+        fn, args = pickle.loads(job.call)
+        if getattr(fn, "__module__", "") == "__main__":
+            # pickle looks there for the classes of a notebook's cells
+            vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
+        self.post(Message.AT_WORK, None)
+        return travel.packed_result(fn(dist.group.WORLD, *args))

@@ -1,0 +1,107 @@
+"""Tell whether this rank waits for other ranks, and for nothing that would happen without them.
+
+Linux shows in which system call each thread sleeps (proc(5), syscall and wchan), and so when its
+wait ends by itself. A wait ends by itself if it has a time limit before that of the run, waits for
+a clock, a file or a socket of the program's own, or shares its lock with another process. A thread
+of yours that wakes now and then, such as a heartbeat, may be about to do anything: while one lives,
+a deadlock is not noticed before the run's time limit.
+"""
+
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from math import inf
+from pathlib import Path
+from types import FrameType
+
+TASKS = Path("/proc/self/task")
+# kernel functions in which a thread sleeps until another thread wakes it, or a peer writes to it
+FUTEX, WAKEABLE = "futex", ("futex", "do_epoll_wait", "ep_poll")
+TIMESPEC = struct.Struct("qq")  # s, ns
+# operations and flags of futex(2)
+WAIT, WAIT_BITSET, OPERATION, PRIVATE, REAL_TIME = 0, 9, 127, 128, 256
+
+STORE = str(Path(__file__).with_name("meeting.py"))
+
+run_began, run_ends = -inf, inf  # time.monotonic(); the launcher stops the run when it ends
+ended_in_store = 0  # waits for another rank's entry in the store of `meeting`
+
+
+def main_frame() -> FrameType | None:
+    """Return the innermost Python frame of the main thread."""
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def for_ranks_alone(finished: bool) -> bool:
+    """Tell whether only other ranks can wake this one. Errors: OSError where that is not shown."""
+    asleep = finished or in_store() or not _ends_by_itself(os.getpid())
+    return asleep and _nobody_wakes_it()
+
+
+def in_store() -> bool:
+    """Tell whether the main thread waits for another rank's entry in the store."""
+    frame = main_frame()
+    return frame is not None and frame.f_code.co_filename == STORE
+
+
+def _nobody_wakes_it() -> bool:
+    """Tell whether no other thread of this rank and no timer will wake the main thread."""
+    if signal.getitimer(signal.ITIMER_REAL)[0]:
+        return False
+    ours = {thread.native_id for thread in threading.enumerate()}
+    if len(sys._current_frames()) > len(ours):  # some were started without `threading`
+        return False
+    asking = threading.get_native_id()
+    for thread in {int(each) for each in os.listdir(TASKS)} - {os.getpid(), asking}:
+        if thread in ours and _ends_by_itself(thread):
+            return False
+        where = _sleeps_in(thread)
+        if where != "0" and not where.startswith(WAKEABLE):  # "0" while it runs
+            return False
+    return True
+
+
+def _sleeps_in(thread: int) -> str:
+    """Return the kernel function in which a thread sleeps."""
+    return (TASKS / str(thread) / "wchan").read_text()
+
+
+def _ends_by_itself(thread: int) -> bool:
+    """Tell whether a thread runs, or sleeps in a wait that may end without another thread."""
+    if not _sleeps_in(thread).startswith(FUTEX):
+        return True
+    words = (TASKS / str(thread) / "syscall").read_text().split()
+    if words == ["running"]:  # by now
+        return True
+    _number, _address, operation, _value, limit, *_ = (int(word, 0) for word in words)
+    if not operation & PRIVATE and _has_children():
+        return True
+    return time.monotonic() + _seconds_left(operation, limit) < run_ends
+
+
+def _seconds_left(operation: int, limit: int) -> float:
+    """Return the seconds after which futex(2) gives up; limit: the address of its struct timespec.
+
+    The kernel does not show when a relative time limit began; not before the run, at any rate.
+    """
+    if not limit:
+        return inf
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    try:
+        seconds, nanoseconds = TIMESPEC.unpack(os.pread(memory, TIMESPEC.size, limit))
+    finally:
+        os.close(memory)
+    end: float = seconds + nanoseconds / 1e9
+    if operation & OPERATION == WAIT:
+        return run_began + end - time.monotonic()
+    if operation & OPERATION == WAIT_BITSET:
+        return end - (time.time() if operation & REAL_TIME else time.monotonic())
+    return 0.0
+
+
+def _has_children() -> bool:
+    """Tell whether a process that this rank has started is alive, and may hold its lock."""
+    return any((TASKS / each / "children").read_text() for each in os.listdir(TASKS))

@@ -1,0 +1,14 @@
+"""Each method as one plain file, on torch and `comm` alone, to be read whole.
+
+Loops instead of hooks, lists instead of flat buffers, nothing overlapped: naive on purpose, and
+never wrong. The lines of code in each docstring train the reference transformer; the tests run
+them. Read the files in this order. Beside each stands the engine that does the same, fast.
+
+    data_parallel      ranks.data_parallel      buckets, sent while backward computes
+    zero               ranks.zero               flat buffers, layers gathered ahead of their turn
+    tensor_parallel    ranks.tensor_parallel    one sum for all layers that read the same input
+    context_parallel   ranks.context_parallel   any length, fewer key/value heads than ranks
+    ring_attention     ranks.context_parallel   the next block travels while this one is used
+    expert_parallel    ranks.expert_parallel    a token travels once to each rank, or to each node
+    pipeline           ranks.pipeline           any schedule, as lists of actions; early receives
+"""
