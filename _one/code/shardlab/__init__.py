@@ -1,1 +1,0 @@
-"""How large models are trained on many GPUs: reference implementations, with their costs."""

@@ -1,1 +1,0 @@
-"""Compute, predicted. Read `flops` first, then `roofline`, `time_to_train` and `scaling_laws`."""

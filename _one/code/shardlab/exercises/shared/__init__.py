@@ -1,1 +1,0 @@
-"""What several exercises share: inputs, attempts and judges."""

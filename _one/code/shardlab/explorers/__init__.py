@@ -1,1 +1,0 @@
-"""Explorers, which put sliders over costs and figures, and questions with a guess."""

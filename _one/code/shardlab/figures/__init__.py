@@ -1,1 +1,0 @@
-"""Figures: functions from data to plotly figures. They compute nothing; `style` is their look."""
