@@ -72,7 +72,7 @@ class Question:
                 raise ValueError(f"{name}={open_ones} must be some of {listed(known)}")
         if not self.context or not self.sequence_parallel or not self.experts:
             raise ValueError("context, expert, sequence_parallel must name a choice each")
-        if True in self.whole_experts and not (self.spec.experts and True in self.sequence_parallel):
+        if any(self.whole_experts) and not (self.spec.experts and any(self.sequence_parallel)):
             raise ValueError(
                 "whole experts need a model with experts and sequence_parallel=(True,); "
                 "use whole_experts=(False,)"

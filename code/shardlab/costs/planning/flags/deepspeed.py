@@ -3,7 +3,7 @@
 Names: https://github.com/deepspeedai/DeepSpeed/blob/ac2f3a347d5c7467879ff60f3324718eef881dc6/deepspeed/runtime/constants.py
 and https://www.deepspeed.ai/docs/config-json/. AutoTP, and the stages of ZeRO that it runs with:
 https://www.deepspeed.ai/tutorials/autotp-training. Experts: https://www.deepspeed.ai/tutorials/mixture-of-experts/;
-its engine asserts that their ZeRO is not 3. Unless tp cuts experts, their groups take its ranks, too:
+its engine asserts that their ZeRO is not 3. Unless tp cuts experts, their groups take its ranks:
 https://github.com/microsoft/DeepSpeed/blob/01c61b8c36a9202c99ed836ef40e4baa95726a3f/deepspeed/utils/groups.py
 """
 
