@@ -1,10 +1,12 @@
 """Mixtures of experts as plain data: what fits an expert, and what is refused."""
 
 import dataclasses
+from itertools import combinations
+from statistics import fmean
 
 import pytest
 
-from shardlab.experts import Experts
+from shardlab.experts import Experts, distinct
 from shardlab.spec import TransformerSpec
 
 EIGHT = Experts(num_experts=8, per_token=2, expert_size=16)
@@ -38,3 +40,15 @@ def test_a_mixture_has_no_other_feed_forward_block():
     assert TransformerSpec(**sizes, experts=EIGHT).experts == EIGHT
     with pytest.raises(ValueError, match="ffn_size=32 has no meaning in a mixture with num_dense=0 dense layers"):
         TransformerSpec(**sizes, experts=EIGHT, ffn_size=32)
+
+
+@pytest.mark.parametrize(("groups", "size", "chosen"), [(4, 2, 3), (3, 3, 1), (2, 4, 5), (1, 6, 2), (8, 1, 4)])
+def test_the_mean_number_of_groups_is_that_of_all_choices(groups, size, chosen):
+    """Of 8 experts 3 are chosen in 56 ways; each way is looked at."""
+    every = combinations(range(groups * size), chosen)
+    assert distinct(groups, size, chosen) == pytest.approx(fmean(len({x // size for x in one}) for one in every))
+
+
+def test_more_choices_than_items_are_refused():
+    with pytest.raises(ValueError, match="chosen=5 is more than 2 groups of size=2 have"):
+        distinct(2, 2, 5)

@@ -93,9 +93,9 @@ def test_whole_experts_are_dealt_to_ranks_of_tp_too():
     mixture = spec(experts=Experts(num_experts=12, per_token=2, expert_size=12))
     cut = Layout(dp=6, ep=2, tp=3)
     whole = Layout(dp=6, ep=2, tp=3, sequence_parallel=True, whole_experts=True)
-    for layout, ranks in ((cut, 2), (whole, 6)):
+    for layout, ranks, parts in ((cut, 2, 3), (whole, 6, 1)):
         layout.check(mixture)
-        assert layout.expert_ranks == ranks
+        assert (layout.expert_ranks, layout.expert_tp) == (ranks, parts)
     with pytest.raises(ValueError, match=r"each of tp=3 ranks sends .*; use sequence_parallel=True, which"):
         Layout(tp=3, whole_experts=True)
     eight = spec(experts=Experts(num_experts=8, per_token=2, expert_size=12))

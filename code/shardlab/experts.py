@@ -10,7 +10,7 @@ scores: Shazeer et al. 2017 (https://arxiv.org/abs/1701.06538). The rules below 
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, comb
 
 from shardlab.arguments import Count, checked
 
@@ -71,3 +71,16 @@ class Experts:
         if self.capacity is None:
             return tokens
         return min(tokens, ceil(self.capacity * tokens * self.per_token / self.num_experts))
+
+
+@checked
+def distinct(groups: Count, size: Count, chosen: Count) -> float:
+    """Count the groups that hold at least one of `chosen` items, on average over all choices.
+
+    A group of `size` items has none of them in C(n - size, chosen) of C(n, chosen) choices, where
+    n = groups * size. Errors: ValueError for more chosen items than there are.
+    """
+    items = groups * size
+    if chosen > items:
+        raise ValueError(f"chosen={chosen} is more than {groups} groups of size={size} have")
+    return groups * (1 - comb(items - size, chosen) / comb(items, chosen))

@@ -67,10 +67,14 @@ class Layout:
     def expert_ranks(self) -> int:
         """The number of ranks that hold different experts: of ep, and of tp if experts stay whole.
 
-        Megatron-LM calls it expert_model_parallel_size, and what is left of tp to cut each expert,
-        1 or tp, expert_tensor_parallel_size.
+        Megatron-LM calls it expert_model_parallel_size.
         """
-        return self.ep * (self.tp if self.whole_experts else 1)
+        return self.ep * (self.tp // self.expert_tp)
+
+    @property
+    def expert_tp(self) -> int:
+        """The number of ranks that share each expert, Megatron's expert_tensor_parallel_size."""
+        return 1 if self.whole_experts else self.tp
 
     def check(self, spec: TransformerSpec) -> None:
         """Raise ValueError, with the degrees that work, unless the layout splits `spec` evenly."""

@@ -13,6 +13,7 @@ from shardlab.spec import TransformerSpec
 SIZES = {"vocab_size": 40, "context_length": 32, "hidden_size": 16, "num_layers": 48, "num_heads": 4}
 SPEC = TransformerSpec(**SIZES)
 MIXTURE = TransformerSpec(**SIZES, experts=Experts(num_experts=4, per_token=2, expert_size=8))
+WHOLE = {"sequence_parallel": True, "whole_experts": True}
 
 
 def training(**changes):
@@ -23,6 +24,12 @@ def test_tokens_of_a_microbatch():
     run = training(layout=Layout(dp=4, cp=2), microbatch=3, num_microbatches=5, sequence=8)
     assert run.tokens == 3 * 8 // 2
     assert training().tokens == 32
+
+
+def test_whole_experts_get_the_tokens_of_slices():
+    cut, whole = (training(spec=MIXTURE, layout=Layout(tp=4, **way)) for way in ({"sequence_parallel": True}, WHOLE))
+    assert (cut.dispatched_tokens, cut.routed_tokens) == (32, 64)
+    assert (whole.dispatched_tokens, whole.routed_tokens) == (8, 16)
 
 
 @pytest.mark.parametrize("pp", [1, 2, 3, 4, 6])
@@ -74,10 +81,7 @@ def test_without_a_pipeline_one_microbatch_is_in_flight():
         ({"layout": Layout(tp=3)}, "use tp = 1, 2, 4"),
         ({"layout": Layout(cp=3)}, "does not split over 3 ranks (cp, and tp where it is sequence parallel); use a mul"),
         ({"layout": Layout(tp=4, sequence_parallel=True), "sequence": 30}, "use a multiple of 4"),
-        (
-            {"spec": MIXTURE, "layout": Layout(tp=2, sequence_parallel=True, whole_experts=True)},
-            "counted for experts that tp cuts; use whole_experts=False",
-        ),
+        ({"spec": MIXTURE, "layout": Layout(tp=2, dp=4, ep=4, **WHOLE)}, "ep=4 x tp=2 ranks hold whole experts"),
         ({"chunks": 2}, "need the interleaved schedule, not '1F1B'"),
         ({"schedule": "interleaved", "chunks": 0}, "chunks=0 must be a whole number of at least 1"),
         ({"schedule": "interleaved", "chunks": 7, "layout": Layout(pp=2)}, "chunks * pp (or of 50"),

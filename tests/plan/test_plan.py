@@ -188,6 +188,16 @@ def test_a_mixture_is_planned_with_its_experts(ask, folder, config, plan, option
     assert option in out
 
 
+def test_whole_experts_are_tried_where_one_asks(ask, folder):
+    """Eight experts on eight ranks: with tp 2 of dp 4 each rank holds a whole one, or two halves."""
+    (folder / "own.json").write_text(json.dumps(MIXED))
+    words = ["--expert", "4", "--sequence", "4096", "--zero", "1", "--show", "20"]
+    for more, expected in (([], False), (["--whole-experts"], True)):
+        status, out, _ = ask(*COMMAND, *words, *more, config="own.json")
+        assert status == 0
+        assert ("whole experts" in out) == expected
+
+
 @pytest.mark.parametrize(("words", "where", "message"), BAD, ids=[message[:40] for *_, message in BAD])
 def test_bad_input_gets_one_line_with_the_way_out(ask, folder, words, where, message):
     where = dict(where)

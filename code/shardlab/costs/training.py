@@ -90,11 +90,6 @@ class Training:
                 f"imbalance={self.imbalance}: the fullest rank has at least the mean load; use 1 "
                 "or more"
             )
-        if self.layout.whole_experts and self.layout.tp > 1:
-            raise ValueError(
-                "memory and time are counted for experts that tp cuts; use "
-                "whole_experts=False"
-            )
         # Raises where there are none, or too many.
         self.spec.tokens(self.microbatch, self.tokens_per_sequence)
         pieces = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
@@ -152,12 +147,20 @@ class Training:
         return self.microbatch * self.tokens_per_sequence // self.layout.cp
 
     @property
+    def dispatched_tokens(self) -> int:
+        """Tokens of one microbatch that a rank sends to experts.
+
+        Where experts stay whole, each rank of tp sends those of its slice of the sequences.
+        """
+        return self.tokens * self.layout.expert_tp // self.layout.tp
+
+    @property
     def routed_tokens(self) -> int:
         """Copies of tokens in one microbatch that the routed experts of a rank compute.
 
-        On average: each of ep ranks sends away as many as it receives.
+        On average: each rank sends away as many as it receives.
         """
-        return self.tokens * self.spec.experts.per_token if self.spec.experts else 0
+        return self.dispatched_tokens * self.spec.experts.per_token if self.spec.experts else 0
 
 
 @checked

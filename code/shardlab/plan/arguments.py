@@ -77,6 +77,8 @@ def parser() -> Parser:
     made.add_argument("--context", default="1", metavar="1,2,4", help=text)
     text = "degrees of expert parallelism to try; default: all that deal the experts evenly"
     made.add_argument("--expert", metavar="1,8", help=text)
+    text = "with tp, try whole experts on its ranks beside a part of each on all of them"
+    made.add_argument("--whole-experts", action="store_true", help=text)
     text = "load of the rank whose experts have the most tokens, over the mean"
     made.add_argument("--imbalance", type=float, default=1.0, metavar="1.2", help=text)
     text = "share of each GPU's memory to leave free, beside overhead and margin"
@@ -148,6 +150,7 @@ def _question(
         zero=_numbers("zero", given.zero),
         context=_numbers("context", given.context),
         expert=_numbers("expert", given.expert) if given.expert else None,
+        whole_experts=(False, True) if given.whole_experts else (False,),
         imbalance=given.imbalance,
         headroom=given.headroom,
     )

@@ -17,13 +17,6 @@ TRAINED = costs.Exchange(
 SMALL = Experts(num_experts=8, per_token=3, expert_size=4)
 
 
-@pytest.mark.parametrize(("groups", "size", "chosen"), [(4, 2, 3), (3, 3, 1), (2, 4, 5), (1, 6, 2), (8, 1, 4)])
-def test_the_mean_number_of_groups_is_that_of_all_choices(groups, size, chosen):
-    """Of 8 experts 3 are chosen in 56 ways; each way is looked at."""
-    every = combinations(range(groups * size), chosen)
-    assert costs.distinct(groups, size, chosen) == pytest.approx(fmean(len({x // size for x in one}) for one in every))
-
-
 def counted(exchange, way):
     """Copies of a token of rank 0, over all choices."""
     e = exchange
@@ -113,5 +106,3 @@ def test_what_does_not_fit_is_refused():
         costs.copies(TRAINED, "star")
     with pytest.raises(ValueError, match=r"unknown level 'up'"):
         costs.hiding_width(TRAINED, "flat", rate=1.0, bandwidth=1.0, level="up")
-    with pytest.raises(ValueError, match="chosen=5 is more than"):
-        costs.distinct(2, 2, 5)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from shardlab.costs.memory import activations
 from shardlab.costs.memory import timeline as memory_timeline
 from shardlab.costs.training import KERNELS, Training
 from shardlab.experts import Experts
-from shardlab.layout import Layout
-from shardlab.ranks import launch, tensor_parallel, transformer
+from shardlab.layout import ZERO_STAGES, Layout
+from shardlab.ranks import expert_parallel, launch, tensor_parallel, train, transformer
+from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.observe.saved_tensors import SavedTensors, without_memory
+from shardlab.schedules import make
 from shardlab.spec import TransformerSpec
 
 SIZES = {"vocab_size": 41, "context_length": 24, "hidden_size": 24, "num_layers": 3, "num_heads": 6}
@@ -124,11 +127,11 @@ def test_a_published_model_at_its_full_size(name):
     assert saved.peak == predicted(training)
 
 
-def states_of(model, optimizer):
+def states_of(parameters, optimizer):
     tensors = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     return {
-        "parameters": sum(p.nbytes for p in model.parameters()),
-        "gradients": sum(p.grad.nbytes for p in model.parameters()),
+        "parameters": sum(p.nbytes for p in parameters),
+        "gradients": sum(p.grad.nbytes for p in parameters),
         "optimizer": sum(t.nbytes for t in tensors if t.dim()),  # Adam's count of steps, 4 bytes a tensor, is none
     }
 
@@ -148,7 +151,8 @@ def test_parameters_gradients_and_optimizer_states(spec, recipe, make):
     optimizer = make(model.parameters())
     model(tokens, targets).backward()
     optimizer.step()
-    assert states_of(model, optimizer) == memory.states(Training(spec=spec, recipe=recipes.recipe(recipe)))
+    predicted = memory.states(Training(spec=spec, recipe=recipes.recipe(recipe)))
+    assert states_of(list(model.parameters()), optimizer) == predicted
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -253,3 +257,100 @@ def test_saved_activations_of_tensor_parallel_ranks(ranks):
         )
         predicted = spec.num_layers * sum(activations.layer(training).values())
         assert [counts[i] for counts in counted] == [predicted] * tp, (name, way)
+
+
+# ---- on ranks that hold different experts --------------------------------------------------------------------------
+
+SLICED = {"sequence_parallel": True}
+WHOLE = {**SLICED, "whole_experts": True}
+DEALT = [  # on four ranks
+    Layout(dp=4),
+    Layout(dp=4, ep=2),
+    Layout(dp=4, ep=4),
+    Layout(dp=2, ep=2, tp=2),
+    Layout(dp=2, ep=2, tp=2, **SLICED),
+    Layout(dp=2, ep=2, tp=2, **WHOLE),
+    Layout(dp=2, tp=2, **WHOLE),
+    Layout(tp=4, **SLICED),
+    Layout(tp=4, **WHOLE),
+]
+FOUR = Experts(num_experts=4, per_token=2, expert_size=8)
+SOME = {"routed only": FOUR, "a shared expert": replace(FOUR, num_shared=1, choose="sigmoid")}
+EVENLY = list(combinations(range(4), 2))  # of as many tokens, each pair of experts is chosen by one
+
+
+def mixture_training(rules, layout):
+    sizes = {**SIZES, "vocab_size": 40, "hidden_size": 32, "num_heads": 8, "num_layers": 2}
+    spec = TransformerSpec(**sizes, style="llama", experts=SOME[rules])
+    recipe = recipes.recipe("fp32 Adam")
+    return Training(
+        spec=spec, layout=layout, microbatch=2, sequence=12, recipe=recipe, unfused=KERNELS, keeps_gathered=True
+    )
+
+
+def choose_evenly(_router, _inputs, scores):
+    """Every pair of experts gets as many of these tokens as any other."""
+    pairs = torch.tensor([EVENLY[i % len(EVENLY)] for i in range(scores.shape[0] * scores.shape[1])])
+    return scores + torch.zeros(len(pairs), 4).scatter(1, pairs, 1000.0).view_as(scores)
+
+
+def saved_by_mixtures(group):
+    """By rules and layout, the bytes that all layers keep on this rank, with equally many tokens for all experts."""
+    return {(rules, layout): saved_by_mixture(group, rules, layout) for rules in SOME for layout in DEALT}
+
+
+def saved_by_mixture(group, rules, layout):
+    torch.manual_seed(0)
+    model, mesh = transformer.Transformer(mixture_training(rules, layout).spec), Mesh(layout, group)
+    options = {"sequence_parallel": layout.sequence_parallel, "whole_experts": layout.whole_experts}
+    tensor_parallel.parallelize(model, mesh.tp, **options)
+    expert_parallel.parallelize(model, mesh.ep, mesh.dp, slices=layout.expert_ranks // layout.ep)
+    for block in model.blocks:
+        block.mlp.router.register_forward_hook(choose_evenly)
+    length = 12 // (layout.tp if layout.sequence_parallel else 1)
+    x = torch.randn(2, length, model.spec.hidden_size, requires_grad=True)
+    with SavedTensors(without=model.parameters()) as saved:
+        for block in model.blocks:
+            x = block(x)
+    return saved.nbytes
+
+
+@pytest.mark.counted("expert_parallel", "bytes that all layers keep on ranks with different experts, cut or whole")
+def test_saved_activations_of_expert_parallel_ranks():
+    ranks = launch.run(saved_by_mixtures, world_size=4)
+    for case in ranks[0]:
+        training = mixture_training(*case)
+        predicted = training.spec.num_layers * sum(activations.layer(training).values())
+        assert [counted[case] for counted in ranks] == [predicted] * 4, case
+
+
+HELD = [replace(layout, zero=zero) for layout in DEALT for zero in ZERO_STAGES if layout.dp > 1 or not zero]
+HELD += [Layout(pp=2, tp=2, **WHOLE), Layout(pp=2, dp=2, ep=2)]
+
+
+def held_with_experts(group):
+    """By layout, the stage of this rank and the bytes of its states before the second step of the optimizer."""
+    return {layout: held_by_a_trainer(group, layout) for layout in HELD}
+
+
+def held_by_a_trainer(group, layout):
+    torch.manual_seed(0)
+    model, mesh = transformer.Transformer(mixture_training("a shared expert", layout).spec), Mesh(layout, group)
+    trainer = train.Trainer(model, mesh, make("1F1B", layout.pp, 1), torch.optim.Adam)
+    tokens = torch.randint(40, (1, 12))
+    trainer.step(tokens, tokens)
+    trainer.backward(tokens, tokens)
+    held = Counter()
+    for state in trainer.states:
+        held.update(state.nbytes() if layout.zero else states_of(state.named.values(), state.optimizer))
+    return mesh.place["pp"], dict(held)
+
+
+@pytest.mark.counted("expert_parallel", "bytes of states on ranks with different experts, cut or whole, by ZeRO stage")
+def test_states_of_expert_parallel_ranks():
+    """Every buffer is a multiple of its replicas, so that ZeRO pads none."""
+    ranks = launch.run(held_with_experts, world_size=4)
+    for layout in HELD:
+        training = mixture_training("a shared expert", layout)
+        for stage, held in (counted[layout] for counted in ranks):
+            assert held == memory.states(training, stage), layout

@@ -9,7 +9,9 @@ from shardlab.costs.facts import models
 from shardlab.costs.memory import overhead
 from shardlab.costs.training import MARGIN, Training
 from shardlab.costs.units import MiB
+from shardlab.experts import Experts
 from shardlab.layout import Layout
+from shardlab.spec import TransformerSpec
 
 XL = Training(spec=models.published("GPT-2 XL").spec)
 
@@ -33,6 +35,23 @@ def test_each_axis_has_a_communicator_and_all_ranks_another(layout, ranks):
     assert sorted(overhead.communicators(training)) == sorted(ranks)
     nbytes = sum(544 if each == 2 else 688 for each in ranks) * MiB
     assert overhead.fixed(training)["communicators"] == nbytes
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks"),
+    [
+        (Layout(dp=8, ep=2), [8, 2, 4]),
+        (Layout(dp=8, ep=2, tp=2), [2, 8, 2, 4, 16]),
+        (Layout(dp=8, ep=2, tp=2, sequence_parallel=True, whole_experts=True), [2, 8, 4, 4, 16]),
+        (Layout(dp=2, tp=2, sequence_parallel=True, whole_experts=True), [2, 2, 4]),  # experts are dealt to tp
+    ],
+    ids=str,
+)
+def test_experts_have_two_communicators_of_their_own(layout, ranks):
+    experts = Experts(num_experts=8, per_token=2, expert_size=8)
+    sizes = {"vocab_size": 40, "context_length": 32, "hidden_size": 16, "num_layers": 2, "num_heads": 4}
+    training = Training(spec=TransformerSpec(**sizes, experts=experts), layout=layout)
+    assert overhead.communicators(training) == ranks
 
 
 @pytest.mark.parametrize("margin", [0, MARGIN, 0.3])

@@ -104,7 +104,10 @@ MIXTURE = TransformerSpec(
 )
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(dp=4, ep=4), Layout(dp=2, ep=2, tp=2, pp=2)], ids=str)
+WHOLE = Layout(dp=2, ep=2, tp=2, sequence_parallel=True, whole_experts=True)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp=4, ep=4), Layout(dp=2, ep=2, tp=2, pp=2), WHOLE], ids=str)
 def test_experts_are_held_once_and_the_rest_by_every_rank_of_ep(layout):
     """Summed over stages, tp and ep, each expert once; all else on each rank of ep, copies of tp included."""
     held = [shards.parameters(MIXTURE, layout, stage) for stage in range(layout.pp)]

@@ -139,6 +139,25 @@ def test_experts_lie_where_the_plan_puts_them():
     assert "layers of experts run with ZeRO 0, 1 and 2" in cut["DeepSpeed"].refusal
 
 
+def test_ranks_of_tp_hold_parts_of_experts_or_whole_ones():
+    """Where experts stay whole, the programs count the ranks of tp among those of experts."""
+    cut = {"dp": 4, "tp": 4, "ep": 2, "zero": 1, "sequence_parallel": True}
+    mixed = replace(QUESTION, spec=MIXTURE)
+    for whole, ranks, parts in ((False, 2, 4), (True, 8, 1)):
+        titan, megatron, speed = made(**cut, whole_experts=whole, question=mixed).values()
+        assert titan.values["--parallelism.expert_parallel_degree"] == ranks
+        assert titan.values["--parallelism.expert_tensor_parallel_degree"] == parts
+        assert megatron.values["--expert-model-parallel-size"] == ranks
+        assert megatron.values["--expert-tensor-parallel-size"] == parts
+        assert f"--expert-tensor-parallel-size {parts} " in megatron.text
+        more = "" if whole else ", enable_expert_tensor_parallelism=True"
+        assert f"MoE(num_experts=8, ep_size={ranks}, k=2{more})" in speed.remarks[-1]
+    alone = made(dp=4, tp=4, sequence_parallel=True, whole_experts=True, question=mixed)
+    assert alone["Megatron-LM"].values["--expert-model-parallel-size"] == 4
+    assert alone["torchtitan"].values["--parallelism.expert_parallel_degree"] == 4
+    assert not alone["torchtitan"].refusal
+
+
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_the_batch_is_the_product_that_each_program_requires(plan):
     found = made(**plan)

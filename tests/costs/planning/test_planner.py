@@ -48,6 +48,7 @@ QUESTIONS = {
     "Llama, two nodes, contexts": small(GROUPED, context=(1, 2, 3), batch=16),
     "Llama, three nodes, PCIe": small(GROUPED, num_nodes=3, batch=24, node="PCIe box, InfiniBand NDR", room=6e9),
     "mixture, imbalance": small(MIXTURE, num_nodes=1, batch=8, room=4e9, imbalance=1.25),
+    "mixture, whole experts": small(MIXTURE, batch=16, room=5e9, whole_experts=(False, True)),
     "latent attention, dense layers": small(LATENT, batch=16, room=4e9, engine=ENGINES["DeepSeek-V3, 2024"]),
     "fp8": small(GROUPED, node="DGX H100", batch=32, precision="fp8", engine=ENGINES["Llama 3, 2024"]),
 }
@@ -72,9 +73,10 @@ def brute(question):
         if gpus % (tp * pp * cp) or not axes.fits_nodes(question.cluster, tp):
             continue
         dp = gpus // (tp * pp * cp)
-        choices = product(question.zero, question.sequence_parallel, range(1, question.batch + 1), recomputations)
-        for zero, shared, size, again in choices:
-            if (zero and dp * cp == 1) or (shared and tp == 1) or question.batch % (dp * size):
+        ways = product(question.sequence_parallel, question.whole_experts)
+        choices = product(question.zero, ways, range(1, question.batch + 1), recomputations)
+        for zero, (shared, whole), size, again in choices:
+            if (zero and dp * cp == 1) or ((shared or whole) and tp == 1) or question.batch % (dp * size):
                 continue
             for schedule, chunks in product(question.schedules, range(1, 9)):
                 m = question.batch // (dp * size)
@@ -90,6 +92,7 @@ def brute(question):
                     ep=ep,
                     zero=zero,
                     sequence_parallel=shared,
+                    whole_experts=whole,
                     microbatch=size,
                     recomputation=again,
                     schedule=schedule,
@@ -108,7 +111,7 @@ def test_the_plans_are_all_there_are_and_as_step_and_memory_have_them(name):
     question, answer = QUESTIONS[name], answered(name)
     expected = brute(question)
     every = (*answer.fitting, *answer.rejected)
-    looked_at = {(*plan[2:13], ""): plan for plan in every if plan.reason in ("", "memory")}
+    looked_at = {(*plan[2:-1], ""): plan for plan in every if plan.reason in ("", "memory")}
     assert looked_at.keys() == expected.keys()
     assert len(answer.fitting) > 50
     assert {plan.reason for plan in looked_at.values()} == {"", "memory"}
@@ -208,6 +211,24 @@ def test_experts_are_cut_by_every_degree_that_divides_them_and_dp():
     assert "a model without experts has none for ep=2 ranks" in plans.why(dense, gone[0])
     fuller = replace(QUESTIONS["mixture, imbalance"], imbalance=2.0)
     assert len(planner.search(fuller).fitting) < len(answered("mixture, imbalance").fitting)
+
+
+def test_whole_experts_are_dealt_to_ep_and_tp_together():
+    answer = answered("mixture, whole experts")
+    whole = answer.where(whole_experts=True)
+    assert whole
+    assert all(plan.sequence_parallel and 12 % (plan.tp * plan.ep) == 0 for plan in whole)
+    assert "sequence parallel, whole experts, microbatch" in whole[0].name
+    assert plans.training_of(answer.question, whole[0]).layout.whole_experts
+    gone = answer.rejected_where(reason="experts", whole_experts=True, tp=4, dp=4, ep=2)
+    text = "12 whole experts do not split over ep=2 x tp=4; use fewer ranks, or whole_experts=(False,)"
+    assert plans.why(answer.question, gone[0]) == text
+    only = planner.search(replace(answer.question, whole_experts=(True,)))
+    assert only.fitting == [plan for plan in answer.fitting if plan.whole_experts or plan.tp == 1]
+    assert whole[0].seconds < answer.where(whole_experts=False, sequence_parallel=True)[0].seconds
+    short = planner.search(replace(answer.question, sequence=1022, expert=(1,)))
+    gone = short.rejected_where(reason="sequence", whole_experts=True, tp=4)
+    assert "1022 tokens do not split over 4 ranks" in plans.why(short.question, gone[0])
 
 
 def test_headroom_is_memory_that_no_plan_takes():
@@ -377,6 +398,8 @@ OPEN = Question(spec=models.published("GPT-3 175B").spec, cluster=nodes.cluster(
         ({"zero": (4,)}, "zero=(4,) must be some of 0, 1, 2, 3"),
         ({"recomputations": ()}, "recomputations=() must be some of none, selective, full"),
         ({"sequence": 4096}, "use at most 2048"),
+        ({"whole_experts": ()}, "whole_experts=() must be some of False, True"),
+        ({"whole_experts": (True,)}, "whole experts need a model with experts and sequence_parallel=(True,); use"),
         ({"headroom": math.nan}, "headroom=nan must be a finite number of at least 0"),
     ],
 )

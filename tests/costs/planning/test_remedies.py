@@ -8,11 +8,15 @@ from shardlab.costs import memory
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
 from shardlab.costs.training import Training
+from shardlab.experts import Experts
 from shardlab.layout import Layout
 
 GB = 1e9
 XL = Training(spec=models.published("GPT-2 XL").spec, microbatch=8, attention="stored")
 LLAMA = Training(spec=models.published("Llama 3 8B").spec, sequence=2048)
+# An eighth of Mixtral 8x7B's layers.
+EIGHT = Experts(num_experts=8, per_token=2, expert_size=14_336)
+MIXTURE = replace(LLAMA, spec=replace(LLAMA.spec, num_layers=4, ffn_size=None, experts=EIGHT))
 
 
 def test_what_fits_needs_no_change():
@@ -91,18 +95,50 @@ def test_the_sentence_names_the_stage_that_is_full():
     assert " of 400 GB (stage 0, the fullest), " in remedies.verdict(training, 400 * GB)
 
 
-@pytest.mark.parametrize("name", ["GPT-2 small", "Llama 3 8B", "GPT-3 13B"])
+@pytest.mark.parametrize("name", ["GPT-2 small", "Llama 3 8B", "GPT-3 13B", "a mixture"])
 @pytest.mark.parametrize("layout", [Layout(), Layout(dp=2), Layout(tp=2, pp=2)], ids=str)
 def test_no_way_is_passed_over_as_hopeless(name, layout):
-    training = Training(
-        spec=models.published(name).spec, layout=layout, microbatch=2, sequence=1024, attention="stored"
-    )
+    spec = MIXTURE.spec if name == "a mixture" else models.published(name).spec
+    training = Training(spec=spec, layout=layout, microbatch=2, sequence=1024, attention="stored")
     for share in (0.9, 0.5, 0.3, 0.2, 0.1):
         capacity = share * memory.total(training)
         every = remedies._ways(training, lambda _: True)
         first = next((changes for changes, changed in every if memory.total(changed) <= capacity), None)
         found = remedies.smallest(training, capacity)
         assert first == (found and found.changes)
+
+
+@pytest.mark.parametrize(
+    ("layout", "capacity", "changes"),
+    [
+        (Layout(dp=8, zero=3), 31, ("ep=2",)),
+        (Layout(dp=8, zero=3), 28, ("ep=8",)),
+        (Layout(dp=8, zero=3, ep=2), 30, ("ep=4",)),
+        (Layout(dp=2), 79, ("ZeRO-1 over 2 ranks",)),
+        (Layout(dp=2), 75.5, ("ep=2",)),
+        (Layout(dp=2), 70, ("ZeRO-1 over 2 ranks", "ep=2")),
+    ],
+    ids=str,
+)
+def test_experts_are_dealt_to_ranks_of_dp(layout, capacity, changes):
+    way = remedies.smallest(replace(MIXTURE, layout=layout), capacity * GB)
+    assert way is not None
+    assert way.changes == changes
+    assert memory.total(way.training) == way.nbytes <= capacity * GB
+
+
+def test_whole_experts_are_dealt_to_no_more_ranks_than_there_are_experts():
+    whole = {"sequence_parallel": True, "whole_experts": True}
+    for layout, more in [
+        (Layout(tp=2, **whole), ["tp=4", "tp=8"]),
+        (Layout(dp=2, ep=2, tp=2, **whole), ["tp=4"]),
+        (Layout(dp=4, ep=4, tp=2), ["tp=4", "tp=8"]),
+    ]:
+        options = dict(remedies._tensor(replace(MIXTURE, layout=layout)))
+        assert list(options) == more
+        assert all(each.layout.whole_experts == layout.whole_experts for each in options.values())
+    many = replace(MIXTURE, layout=Layout(dp=4, tp=4, **whole))
+    assert [words for words, _ in remedies._experts(many)] == ["ep=2"]
 
 
 def test_only_a_long_text_is_shared_between_ranks():

@@ -25,6 +25,11 @@ BESIDE = replace(WAITS, expert_overlap="shared experts")
 BEHIND = replace(WAITS, expert_overlap="another microbatch")
 
 
+ROUTED = replace(SPEC, experts=replace(RULES, num_shared=0))
+SLICED = {"sequence_parallel": True}
+WHOLE = {**SLICED, "whole_experts": True}
+
+
 def run(layout, engine=WAITS, **options):
     training = Training(spec=options.pop("spec", SPEC), layout=layout, **{"num_microbatches": 4, **options})
     return step.Run(training=training, cluster=CLUSTER, engine=engine)
@@ -87,7 +92,7 @@ def test_the_fullest_rank_is_waited_for():
 
 def test_every_flop_of_the_layers_is_timed():
     """Router, shared and routed experts, on all ranks of ep: those of the chosen experts for all tokens."""
-    for layout in (Layout(), Layout(dp=8, ep=8), Layout(dp=4, ep=2, tp=2)):
+    for layout in (Layout(), Layout(dp=8, ep=8), Layout(dp=4, ep=2, tp=2), Layout(dp=4, ep=2, tp=2, **WHOLE)):
         training = run(layout).training
         held, sizes = products.expert_matrices(training)
         timed = sum(2 * m * k * n for m, k, n in products.matrices(training))
@@ -172,3 +177,65 @@ def test_the_bytes_are_those_of_expert_parallelism():
     each = experts.exchange(training, WAITS, CLUSTER)
     sent = expert_parallel.sent_bytes(each, "flat")["dispatch"]
     assert sum(sent.values()) == 4096 * 2048 * 2 * 4 * 15 / 16
+
+
+# ---- whole experts on ranks of tp ------------------------------------------------------------------------------------
+
+BOTH = {"cut": Layout(dp=4, ep=2, tp=8, **SLICED), "whole": Layout(dp=4, ep=2, tp=8, **WHOLE)}
+
+
+@pytest.mark.parametrize("way", BOTH)
+@pytest.mark.parametrize("spec", [SPEC, ROUTED], ids=["shared", "routed only"])
+def test_a_step_sends_what_the_engine_does_with_cut_and_with_whole_experts(way, spec):
+    """`tensor_ways` is held to the ledger; the scores, which every rank of the engine needs, are not timed."""
+    engine = replace(WAITS, expert_way="ranks", tensor_overlap="none")
+    training, links = run(BOTH[way], spec=spec).training, axes.links(CLUSTER, BOTH[way])
+    between_dp = expert_parallel.Exchange(experts=spec.experts, hidden_size=2048, tokens=4096, ep=2)
+    formula = expert_parallel.tensor_ways(between_dp, 8)[way]
+    each = experts.exchange(training, engine, CLUSTER)
+    sent = expert_parallel.sent_bytes(each, "ranks")
+    for trip in ("dispatch", "combine"):
+        assert sum(sent[trip].values()) == pytest.approx(formula[trip])
+    time = layer_time.layer(training, CLUSTER.node.chip)
+    kept = replace(training, keeps_gathered=True)
+    attention = 2 * exposed.half_seconds(training, links["tp"])
+    around = exposed.tensor_seconds(kept, engine, links["tp"], time) / 2 - attention
+    latency = 7 * links["tp"].latency * (2 if formula["gather"] else 0)
+    assert around == pytest.approx((formula["gather"] + formula["scatter"]) / links["tp"].bandwidth + latency)
+
+
+def test_whole_experts_have_full_products_and_the_same_tokens_for_each():
+    cut, whole = (products.expert_matrices(run(layout).training) for layout in BOTH.values())
+    assert cut == (32, [(512, 2048, 256), (512, 128, 2048)])
+    assert whole == (4, [(512, 2048, 2048), (512, 1024, 2048)])
+    time = {way: sum(layer_time.layer(run(layout).training, CLUSTER.node.chip).routed) for way, layout in BOTH.items()}
+    assert time["whole"] < time["cut"]
+
+
+def test_whole_experts_travel_between_all_ranks_of_tp_and_ep():
+    for layout, inside, filled in [
+        (Layout(dp=4, ep=2, tp=8, **WHOLE), 8, 2),
+        (Layout(dp=4, ep=2, tp=4, **WHOLE), 8, 1),
+        (Layout(dp=4, ep=4, tp=4, **WHOLE), 8, 2),
+        (Layout(dp=4, ep=4, tp=2, cp=2, **WHOLE), 4, 2),
+        (Layout(tp=4, **WHOLE), 4, 1),
+        (Layout(tp=16, dp=2, ep=2, **WHOLE), 8, 4),
+    ]:
+        assert axes.per_node(CLUSTER, layout) == inside
+        each = experts.exchange(run(layout).training, WAITS, CLUSTER)
+        assert (each.tokens, each.nodes) == (4096 // layout.cp // layout.tp, filled)
+        links = axes.links(CLUSTER, layout)
+        assert links["ep inside"].bandwidth == pytest.approx(0.8 * 450e9)
+        assert filled == 1 or links["ep across"].bandwidth == pytest.approx(0.8 * 50e9)
+    assert axes.per_node(nodes.cluster("DGX H100", 1), Layout(dp=2, ep=2, tp=4, **WHOLE)) == 8
+
+
+def test_without_shared_experts_only_attention_waits_for_slices():
+    alone = replace(WAITS, tensor_overlap="none")
+    waits = {way: parts(layout, alone, spec=ROUTED)["tensor parallel"] for way, layout in BOTH.items()}
+    assert waits["whole"] == pytest.approx(waits["cut"] / 2)
+    for overlap in ("backward", "chunks"):
+        engine = replace(WAITS, tensor_overlap=overlap)
+        assert 0 < parts(BOTH["whole"], engine, spec=ROUTED)["tensor parallel"] < waits["whole"]
+        shared = parts(BOTH["whole"], engine)["tensor parallel"]
+        assert shared == pytest.approx(parts(BOTH["cut"], engine)["tensor parallel"])

@@ -11,7 +11,6 @@ from .exchange import (
     WAYS,
     Exchange,
     copies,
-    distinct,
     hiding_width,
     sent_bytes,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "arrivals",
     "chosen",
     "copies",
-    "distinct",
     "exchange",
     "expected_imbalance",
     "favours",

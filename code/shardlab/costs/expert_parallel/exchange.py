@@ -13,10 +13,9 @@ All quantities are for one layer's forward, as a mean over ranks.
 """
 
 from dataclasses import dataclass
-from math import comb
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.experts import Experts
+from shardlab.experts import Experts, distinct
 from shardlab.layout import divisors, listed
 
 WAYS = ("flat", "ranks", "nodes")
@@ -72,19 +71,6 @@ class Exchange:
     def experts_per_node(self) -> int:
         """Experts that the ranks of one node hold together."""
         return self.experts.num_experts // self.nodes
-
-
-@checked
-def distinct(groups: Count, size: Count, chosen: Count) -> float:
-    """Count the groups that hold at least one of `chosen` items, on average over all choices.
-
-    A group of `size` items has none of them in C(n - size, chosen) of C(n, chosen) choices, where
-    n = groups * size. Errors: ValueError for more chosen items than there are.
-    """
-    items = groups * size
-    if chosen > items:
-        raise ValueError(f"chosen={chosen} is more than {groups} groups of size={size} have")
-    return groups * (1 - comb(items - size, chosen) / comb(items, chosen))
 
 
 @checked

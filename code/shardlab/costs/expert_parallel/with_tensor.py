@@ -11,7 +11,7 @@ A rank holds as many parameters either way, and computes as many FLOPs if the lo
 experts make narrow products: cut, an expert of width f leaves products of width f / tp, and tp
 times as many of them. Whole experts send less from few ranks on, but with shared experts, which are
 cut either way, slices are gathered anyway. Cut experts need fewer of them, and tp ranks that
-compute the same tokens never wait for each other.
+compute the same tokens never wait for each other. `step.experts` times both.
 
 All quantities are for one layer's forward, as a mean over ranks, with sequence parallelism.
 """

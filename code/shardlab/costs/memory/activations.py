@@ -9,6 +9,7 @@ their inputs; an addition keeps nothing.
 from math import ceil
 
 from shardlab.arguments import checked
+from shardlab.experts import distinct
 from shardlab.spec import TransformerSpec
 
 from ..training import Training
@@ -54,6 +55,7 @@ def whole_layer(training: Training) -> dict[str, float]:
     spec = training.spec
     element = training.recipe.element
     tokens = _between(training)
+    block = _hidden(training, dense_width(spec), training.layout.tp)
     wide = tokens * spec.hidden_size * element
     gathered = wide
     if training.keeps_gathered:
@@ -65,8 +67,8 @@ def whole_layer(training: Training) -> dict[str, float]:
         "attention: input": gathered,
         "norms: queries and keys": spec.head_norms * queries_and_keys(training) * element,
         **_attention(training),
-        "feed-forward: input": gathered,
-        "feed-forward: hidden": training.tokens * _hidden(training, dense_width(spec)) * element,
+        "feed-forward: input": gathered if dense_width(spec) else wide,
+        "feed-forward: hidden": training.tokens * block * element,
         **_routed(training),
         "dropout masks": training.dropout * 2 * tokens * spec.hidden_size,
     }
@@ -92,7 +94,8 @@ def layer_gradients(training: Training) -> float:
         between_projections += 2 * training.tokens * heads * training.tokens_per_sequence
     feed_forward = hidden * (2 if spec.style == "gpt2" else 3)
     if spec.experts:  # of the copies of tokens, on their way back as well as where they came from
-        numbers = 3 * spec.experts.expert_size / tp + 2 * spec.hidden_size
+        width = spec.experts.expert_size / training.layout.expert_tp
+        numbers = 3 * width + 2 * spec.hidden_size
         feed_forward += training.imbalance * training.routed_tokens * numbers
     return element * (residual + max(feed_forward, between_projections))
 
@@ -108,27 +111,46 @@ def _routed(training: Training) -> dict[str, float]:
 
     A copy of a token is kept as an expert's input, in its hidden layer, and as its output, on which
     the gradient of its weight depends; where torch adds up what comes back, weighted, too. The
-    router reads an fp32 copy, and keeps its scores and the chosen numbers.
+    router reads an fp32 copy, or its slice of what shared experts keep whole; it keeps its scores
+    and the chosen numbers. Of tokens that travel torch keeps each row that comes back, two numbers
+    of its place, and the numbers of all its experts, wherever they are.
     """
     spec = training.spec
     experts = spec.experts
     if experts is None:
         return {}
     element = training.recipe.element
+    hidden = spec.hidden_size
     rows = training.imbalance * training.routed_tokens
     apart = _unfused(training, "experts")
     chosen = experts.num_experts if apart else experts.per_token  # torch keeps a view of all
     weights = {"softmax before": 0, "softmax after": experts.per_token}
     numbers = experts.num_experts + weights.get(experts.choose, experts.per_token + 1)
+    sliced = training.keeps_gathered and _between(training) < training.tokens
+    copied = element < FP32 or (sliced and experts.num_shared > 0)
+    width = _hidden(training, experts.expert_size, training.layout.expert_tp)
+    sums = apart * _sums(training)
+    places = training.routed_tokens + (sums * experts.per_token or training.routed_tokens)
     return {
-        "router: input": (element < FP32) * _between(training) * spec.hidden_size * FP32,
+        "router: input": copied * _between(training) * hidden * FP32,
         "router: scores and weights": training.tokens * numbers * FP32,
-        "router: choices": training.tokens * chosen * INT64 + 2 * training.routed_tokens * INT64,
+        "router: choices": (training.tokens * chosen + places) * INT64,
         "routed experts: weights": rows * element,
-        "routed experts: input": rows * spec.hidden_size * element,
-        "routed experts: hidden": rows * _hidden(training, experts.expert_size) * element,
-        "routed experts: output": (1 + apart) * rows * spec.hidden_size * element,
+        "routed experts: input": rows * hidden * element,
+        "routed experts: hidden": rows * width * element,
+        "routed experts: output": (1 + apart) * rows * hidden * element,
+        "routed experts: sums": sums * (hidden * element + 2 * INT64),
     }
+
+
+def _sums(training: Training) -> float:
+    """Count the rows that come back to a rank from those with experts of its tokens."""
+    experts = training.spec.experts
+    ranks = training.layout.expert_ranks
+    if experts is None or ranks == 1:
+        return 0.0
+    held = experts.num_experts // ranks
+    return training.dispatched_tokens * distinct(ranks, held, experts.per_token)
 
 
 @checked
@@ -222,14 +244,14 @@ def _bytes_per_score(training: Training) -> int:
     return softmax + (2 * element + 1 if training.dropout else element)
 
 
-def _hidden(training: Training, width: int) -> float:
-    """Count the numbers that a feed-forward block's hidden layer keeps for each token.
+def _hidden(training: Training, width: int, ranks: int) -> float:
+    """Count the numbers that a hidden layer, cut over `ranks`, keeps for each token.
 
     Before and after GELU; or gate, up and their product, and without a fused kernel SiLU(gate).
     """
     gated = training.spec.style != "gpt2" or training.spec.experts is not None
     copies = 3 + ("SwiGLU" in training.unfused) if gated else 2
-    return copies * width / training.layout.tp
+    return copies * width / ranks
 
 
 def _between(training: Training) -> float:

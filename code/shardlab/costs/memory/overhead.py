@@ -41,12 +41,13 @@ def communicators(training: Training) -> list[int]:
     """List the ranks of each communicator that a rank is part of.
 
     There is one for each axis that is cut, and one of all ranks where several are, over which the
-    norm of the gradients is summed. Experts have two more: of the ranks that hold different ones,
-    and of those that hold the same.
+    norm of the gradients is summed. With ep, experts have two more: of the ranks that hold
+    different ones, and of those that hold the same.
     """
     layout = training.layout
     cut = [ranks for ranks in (layout.tp, layout.cp, layout.pp, layout.dp) if ranks > 1]
-    experts = (layout.ep, layout.replicas // layout.ep) if layout.ep > 1 else ()
+    same = layout.replicas // layout.ep
+    experts = (layout.expert_ranks, same) if layout.ep > 1 else ()
     every = [layout.ranks] if len(cut) > 1 else []
     return [*cut, *(ranks for ranks in experts if ranks > 1), *every]
 

@@ -55,10 +55,14 @@ def routed(spec: TransformerSpec, layout: Layout, stage: int = 0) -> int:
 
 @checked
 def layer_routed(spec: TransformerSpec, layout: Layout) -> int:
-    """Count the parameters of one layer's routed experts on a rank; 0 without experts."""
+    """Count the parameters of one layer's routed experts on a rank; 0 without experts.
+
+    Whole experts take as many as parts of tp times as many experts do.
+    """
     if spec.experts is None:
         return 0
-    return spec.experts.num_experts // layout.ep * models.expert_parameters(spec) // layout.tp
+    held = spec.experts.num_experts // layout.expert_ranks
+    return held * models.expert_parameters(spec) // layout.expert_tp
 
 
 @checked

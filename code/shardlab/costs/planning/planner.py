@@ -154,7 +154,8 @@ class _Search:
         """List every plan, timed or rejected."""
         found: list[TrainingPlan] = []
         tp = self.degrees.tp
-        for shared in self.question.sequence_parallel if tp > 1 else (False,):
+        ways = {True} if self.degrees.whole_experts else self.question.sequence_parallel
+        for shared in ways if tp > 1 else (False,):
             if shared and self.question.length % (self.degrees.cp * tp):
                 found.append(self.degrees.rejected("sequence", sequence_parallel=True))
                 continue
@@ -249,6 +250,7 @@ class _Search:
             ep=self.degrees.ep,
             zero=zero,
             sequence_parallel=one.sequence_parallel,
+            whole_experts=self.degrees.whole_experts,
             microbatch=one.size,
             recomputation=one.recomputation,
             schedule=order.schedule,

@@ -1,12 +1,12 @@
 """What the planner is asked, and what it answers: plans that fit, and why the others do not.
 
 A plan is tp x cp x pp x dp, ep of the ranks of dp for experts, a stage of ZeRO, a microbatch size,
-a schedule with its chunks, sequence parallelism, and recomputation. `planner.search` finds them.
+a schedule and its chunks, sequence parallelism, whole experts, recomputation: `planner.search`.
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ REASONS = {
     "node size": "tp shares nodes unevenly",
     "layers": "fewer layers than stages",
     "batch": "the batch does not split over dp",
-    "experts": "experts do not split over ep ranks of dp",
+    "experts": "experts do not split over their ranks",
     "sequence": "the sequence does not split",
     "microbatches": "too few microbatches to interleave",
     "memory": "too little memory",
@@ -35,6 +35,7 @@ CHOICES: dict[str, Collection[object]] = {
     "zero": ZERO_STAGES,
     "recomputations": RECOMPUTATIONS,
     "schedules": SCHEDULES,
+    "whole_experts": (False, True),
 }
 
 
@@ -55,6 +56,7 @@ class Question:
     context: tuple[Count, ...] = (1,)  # degrees of context parallelism
     # Degrees of expert parallelism; None: all that deal the model's experts evenly.
     expert: tuple[Count, ...] | None = None
+    whole_experts: tuple[bool, ...] = (False,)  # beside sequence parallelism: dealt to tp, or cut
     imbalance: float = 1.0  # of the experts' load, see `Training`
     zero: tuple[int, ...] = (0, 1, 2, 3)
     sequence_parallel: tuple[bool, ...] = (False, True)
@@ -70,6 +72,11 @@ class Question:
                 raise ValueError(f"{name}={open_ones} must be some of {listed(known)}")
         if not self.context or not self.sequence_parallel or not self.experts:
             raise ValueError("context, expert, sequence_parallel must name a choice each")
+        if any(self.whole_experts) and not (self.spec.experts and any(self.sequence_parallel)):
+            raise ValueError(
+                "whole experts need a model with experts and sequence_parallel=(True,); "
+                "use whole_experts=(False,)"
+            )
         self.spec.tokens(self.batch, self.length)  # raises where a sequence is too long
         if not 0 <= self.headroom < 1:
             raise ValueError(
@@ -122,6 +129,7 @@ class TrainingPlan(NamedTuple):
     ep: Count = 1
     zero: int = 0
     sequence_parallel: bool = False
+    whole_experts: bool = False
     microbatch: int = 0
     recomputation: str = ""
     schedule: str = ""
@@ -132,14 +140,14 @@ class TrainingPlan(NamedTuple):
     def name(self) -> str:
         """Describe the plan: "tp 8, pp 64, dp 6, microbatch 1, 1F1B, full recomputation"."""
         degrees = {axis: getattr(self, axis) for axis in AXES}
-        words = [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
-        words = words or ["one GPU"]
-        if self.zero:
-            words.append(f"ZeRO-{self.zero}")
-        if self.sequence_parallel:
-            words.append("sequence parallel")
-        if self.microbatch:
-            words.append(f"microbatch {self.microbatch}")
+        words = [f"{axis} {n}" for axis, n in degrees.items() if n > 1] or ["one GPU"]
+        further = {
+            f"ZeRO-{self.zero}": self.zero,
+            "sequence parallel": self.sequence_parallel,
+            "whole experts": self.whole_experts,
+            f"microbatch {self.microbatch}": self.microbatch,
+        }
+        words += [word for word, holds in further.items() if holds]
         if self.pp > 1 and self.schedule:
             chunks = f" in {self.chunks} chunks" if self.chunks > 1 else ""
             words.append(self.schedule + chunks)
@@ -223,20 +231,11 @@ def run_of(question: Question, plan: TrainingPlan) -> step.Run:
 @checked
 def training_of(question: Question, plan: TrainingPlan) -> Training:
     """Turn a plan into a training. Errors: ValueError for a plan without a microbatch size."""
-    layout = Layout(
-        dp=plan.dp,
-        tp=plan.tp,
-        pp=plan.pp,
-        cp=plan.cp,
-        ep=plan.ep,
-        zero=plan.zero,
-        sequence_parallel=plan.sequence_parallel,
-    )
     if not plan.microbatch:
         raise ValueError(f"{plan.name} does not split: {why(question, plan)}")
     return Training(
         spec=question.spec,
-        layout=layout,
+        layout=Layout(**{field.name: getattr(plan, field.name) for field in fields(Layout)}),
         recipe=question.recipe,
         microbatch=plan.microbatch,
         num_microbatches=question.batch // (plan.dp * plan.microbatch),
@@ -267,4 +266,5 @@ def why(question: Question, plan: TrainingPlan) -> str:
         length=question.length,
         degrees={axis: getattr(plan, axis) for axis in AXES},
         num_microbatches=question.batch // (plan.dp * max(1, plan.microbatch)),
+        whole_experts=plan.whole_experts,
     )

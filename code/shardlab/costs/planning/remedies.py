@@ -6,7 +6,7 @@ from functools import cache
 from itertools import combinations, groupby
 
 from shardlab.arguments import checked
-from shardlab.layout import divisors, tensor_degrees
+from shardlab.layout import Layout, divisors, expert_degrees, tensor_degrees
 
 from .. import memory, units
 from ..facts import recipes
@@ -117,15 +117,16 @@ def _fits(training: Training, capacity: float) -> bool:
 
 
 def _leanest(training: Training) -> Iterator[Training]:
-    """Yield the leanest trainings that AT_ONCE reaches, one for each stage of ZeRO.
+    """Yield the leanest trainings that AT_ONCE reaches, one for each ep and stage of ZeRO.
 
-    A later stage need not be leaner: its buffers may outweigh what it cuts.
+    Larger ones need not be leaner: their buffers and communicators may outweigh what they cut.
     """
     for kind in AT_ONCE:
-        if kind is not _zero:
+        if kind not in (_experts, _zero):
             *_, (_, training) = [("", training), *kind(training)]
-    yield training
-    yield from (cut for _, cut in _zero(training))
+    for dealt in (training, *(each for _, each in _experts(training))):
+        yield dealt
+        yield from (cut for _, cut in _zero(dealt))
 
 
 def _larger(training: Training) -> Iterator[Way]:
@@ -173,6 +174,20 @@ def _smaller_microbatch(training: Training) -> Changes:
         yield words, replace(training, microbatch=size, num_microbatches=count)
 
 
+def _experts(training: Training) -> Changes:
+    layout = training.layout
+    for ep in expert_degrees(training.spec, layout.dp):
+        changed = replace(layout, ep=ep)
+        if ep > layout.ep and ep % layout.ep == 0 and _deals(training, changed):
+            yield f"ep={ep}", replace(training, layout=changed)
+
+
+def _deals(training: Training, layout: Layout) -> bool:
+    """Whether the experts of a mixture, if any, split over the ranks of a layout."""
+    experts = training.spec.experts
+    return experts is None or experts.num_experts % layout.expert_ranks == 0
+
+
 def _zero(training: Training) -> Changes:
     layout = training.layout
     for stage in range(layout.zero + 1, 4 if layout.replicas > 1 else 0):
@@ -199,8 +214,9 @@ def _tensor(training: Training) -> Changes:
     for tp in tensor_degrees(training.spec):
         if layout.tp < tp and tp % layout.tp == 0 == GPUS_PER_SERVER % tp:
             slices = layout.sequence_parallel and length % (tp * layout.cp) == 0
-            changed = replace(layout, tp=tp, sequence_parallel=slices)
-            yield f"tp={tp}", replace(training, layout=changed)
+            changed = replace(layout, tp=tp, sequence_parallel=slices or layout.whole_experts)
+            if slices == changed.sequence_parallel and _deals(training, changed):
+                yield f"tp={tp}", replace(training, layout=changed)
 
 
 def _context(training: Training) -> Changes:
@@ -230,5 +246,12 @@ def _data(training: Training) -> Changes:
         dp *= 2
 
 
-AT_ONCE: tuple[Kind, ...] = (_flash, _sequence_parallel, _smaller_microbatch, _zero, _recompute)
+AT_ONCE: tuple[Kind, ...] = (
+    _flash,
+    _sequence_parallel,
+    _smaller_microbatch,
+    _zero,
+    _experts,
+    _recompute,
+)
 WITH_MORE_RANKS: tuple[Kind, ...] = (_data, _context, _tensor, _pipeline)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from shardlab.arguments import Count, checked
 from shardlab.layout import Layout, divisors, tensor_degrees
@@ -23,11 +24,20 @@ class Degrees:
     pp: Count
     dp: Count
     ep: Count = 1
+    whole_experts: bool = False
 
     @property
     def layout(self) -> Layout:
-        """The layout, without ZeRO and sequence parallelism."""
-        return Layout(dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep)
+        """The layout without ZeRO, and without sequence parallelism unless experts need it."""
+        return Layout(
+            dp=self.dp,
+            tp=self.tp,
+            pp=self.pp,
+            cp=self.cp,
+            ep=self.ep,
+            sequence_parallel=self.whole_experts,
+            whole_experts=self.whole_experts,
+        )
 
     def rejected(self, reason: str, *, sequence_parallel: bool = False) -> TrainingPlan:
         """Reject all plans with these degrees and choices for one of `plans.REASONS`."""
@@ -37,7 +47,8 @@ class Degrees:
             pp=self.pp,
             dp=self.dp,
             ep=self.ep,
-            sequence_parallel=sequence_parallel,
+            sequence_parallel=sequence_parallel or self.whole_experts,
+            whole_experts=self.whole_experts,
             reason=reason,
         )
 
@@ -63,10 +74,16 @@ def every_degree(question: Question) -> Iterator[tuple[Degrees, str]]:
                     "sequence": question.length % cp > 0,
                 }
                 failed = [reason for reason, fails in tests.items() if fails]
-                for ep in question.experts:
-                    few = [] if ep in dealt and dp % ep == 0 else ["experts"]
-                    reasons = [*failed, *few, ""]
-                    yield Degrees(tp=tp, cp=cp, pp=pp, dp=dp, ep=ep), reasons[0]
+                ways = question.whole_experts if tp > 1 else (False,)
+                for ep, whole in product(question.experts, ways):
+                    slices = tp if whole else 1
+                    further = {
+                        "experts": dp % ep > 0 or ep * slices not in dealt,
+                        "sequence": question.length % (cp * slices) > 0,
+                    }
+                    reasons = [*failed, *(reason for reason, fails in further.items() if fails), ""]
+                    degrees = Degrees(tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, whole_experts=whole)
+                    yield degrees, reasons[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +132,8 @@ class Tables:
         self, degrees: Degrees, size: Count, *, sequence_parallel: bool, recomputation: str
     ) -> Microbatch:
         """Look up one kind of microbatch, or compute it. Of `degrees` pp and dp do not matter."""
-        key = degrees.tp, degrees.cp, degrees.ep, size, sequence_parallel, recomputation
+        dealt = degrees.ep, degrees.whole_experts
+        key = degrees.tp, degrees.cp, *dealt, size, sequence_parallel, recomputation
         if key not in self.microbatches:
             layout = replace(
                 degrees.layout, dp=degrees.ep, pp=1, sequence_parallel=sequence_parallel

@@ -24,11 +24,12 @@ def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
     """Return the link of each axis.
 
     That of "replicas" joins the ranks of cp and dp, which hold the same parameters. With experts
-    on several ranks, neighbours along dp, there are also "ep inside" a node and "ep across" nodes,
-    and "expert replicas" joins the ranks that hold the same experts.
+    on several ranks, neighbours along dp, and along tp if experts stay whole, there are also
+    "ep inside" a node and "ep across" nodes, and "expert replicas" joins the ranks that hold the
+    same experts.
     """
     stride = strides(layout)
-    more = _of_experts(cluster, layout, stride) if layout.ep > 1 else {}
+    more = _of_experts(cluster, layout, stride) if layout.expert_ranks > 1 else {}
     return {
         **more,
         "tp": link(cluster, stride["tp"], layout.tp),
@@ -61,23 +62,28 @@ def neighbour(cluster: Cluster, stride: Count, size: Count) -> Link:
 
 
 def _of_experts(cluster: Cluster, layout: Layout, stride: dict[str, int]) -> dict[str, Link]:
-    """Return the links of experts. Across nodes, all ranks of a node send at once."""
+    """Return the links of experts. Across nodes, all ranks of a node send at once.
+
+    With whole experts and cp, a group is several runs of neighbours; it is taken for a single one.
+    """
     inside = per_node(cluster, layout)
-    apart = max(stride["dp"] * inside, cluster.node.gpus)
+    folded = layout.expert_ranks > layout.ep
+    apart = max(stride["dp"] * inside // (layout.expert_ranks // layout.ep), cluster.node.gpus)
     return {
-        "ep inside": link(cluster, stride["dp"], inside),
-        "ep across": link(cluster, apart, layout.ep // inside),
+        "ep inside": link(cluster, 1 if folded else stride["dp"], inside),
+        "ep across": link(cluster, apart, layout.expert_ranks // inside),
         "expert replicas": link(cluster, stride["cp"] * layout.ep, layout.replicas // layout.ep),
     }
 
 
 @checked
 def per_node(cluster: Cluster, layout: Layout) -> int:
-    """Count the ranks of ep that share a node: as many as fill their nodes evenly."""
-    room = max(1, cluster.node.gpus // strides(layout)["dp"])
+    """Count the ranks with different experts that share a node: as many as fill nodes evenly."""
     if cluster.num_nodes == 1:
-        return layout.ep
-    return gcd(layout.ep, room)
+        return layout.expert_ranks
+    gpus = cluster.node.gpus
+    inside = gcd(layout.ep, max(1, gpus // strides(layout)["dp"]))
+    return inside * gcd(layout.expert_ranks // layout.ep, gpus)
 
 
 @checked

@@ -102,10 +102,11 @@ def _stream(training: Training) -> float:
 def _hidden(training: Training) -> float:
     """Count the numbers of the feed-forward block's hidden layer on a rank, of all its experts."""
     spec = training.spec
-    numbers = training.tokens * activations.dense_width(spec)
+    numbers = training.tokens * activations.dense_width(spec) / training.layout.tp
     if spec.experts:
-        numbers += training.routed_tokens * spec.experts.expert_size
-    return numbers / training.layout.tp
+        width = spec.experts.expert_size / training.layout.expert_tp
+        numbers += training.routed_tokens * width
+    return numbers
 
 
 def _copies(training: Training) -> float:

@@ -1,7 +1,7 @@
 """How long a rank waits for tokens that travel to experts and back, and for the fullest rank.
 
 `expert_parallel` counts what travels and times it; the program (`engines`) decides which way tokens
-take and what computes meanwhile. All ranks of ep wait for the one whose experts have the most
+take and what computes meanwhile. All ranks wait for the one whose experts have the most
 tokens, `Training.imbalance` times the mean: in the products of its experts and in its messages.
 """
 
@@ -51,8 +51,8 @@ def waiting(
 def trip_seconds(
     training: Training, engine: Engine, cluster: Cluster, links: Mapping[str, Link]
 ) -> float:
-    """Time a dispatch and a combine of one microbatch, hidden or not; 0 where ep is 1."""
-    if training.layout.ep == 1:
+    """Time a dispatch and a combine of one microbatch, hidden or not; 0 where no token travels."""
+    if training.layout.expert_ranks == 1:
         return 0.0
     if missing := {"ep inside", "ep across"} - links.keys():
         raise ValueError(
@@ -74,8 +74,10 @@ def trip_seconds(
 
 @checked
 def exchange(training: Training, engine: Engine, cluster: Cluster) -> Exchange:
-    """Return what travels. Ranks of tp all send the same tokens, each to its part of an expert.
+    """Return what travels among the ranks that hold different experts.
 
+    Ranks of tp all send the same tokens, each to its part of an expert. Where experts stay whole,
+    each sends the tokens of its slice, to the ranks of ep and tp together.
     Errors: ValueError for a model without experts.
     """
     spec = training.spec
@@ -84,8 +86,8 @@ def exchange(training: Training, engine: Engine, cluster: Cluster) -> Exchange:
     return Exchange(
         experts=spec.experts,
         hidden_size=spec.hidden_size,
-        tokens=training.tokens,
-        ep=training.layout.ep,
+        tokens=training.dispatched_tokens,
+        ep=training.layout.expert_ranks,
         per_node=axes.per_node(cluster, training.layout),
         dispatch=engine.expert_bytes,
     )

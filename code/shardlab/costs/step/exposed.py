@@ -92,10 +92,15 @@ def logits_seconds(training: Training, link: Link) -> float:
 def tensor_seconds(training: Training, engine: Engine, link: Link, time: LayerTime) -> float:
     """Time one layer's waiting for the other ranks of tp, in forward and backward.
 
-    Full recomputation runs forward, and waits for its messages, a second time.
+    Attention gathers slices of sequences and scatters its sums, and so does the feed-forward block.
+    Whole experts need neither; what is left are shared experts, if any. Full recomputation runs
+    forward, and waits for its messages, a second time.
     """
     if training.layout.tp == 1:
         return 0.0
+    spec = training.spec
+    blocks = 1 + (not spec.experts or training.layout.expert_tp > 1 or spec.experts.num_shared > 0)
+    entering, leaving = time.entering[:blocks], time.leaving[:blocks]
     half = half_seconds(training, link)
     # Chunks are copied straight into the other GPU's memory, which a network does not allow.
     chunked = engine.tensor_overlap == "chunks" and link.kind != NETWORK
@@ -104,23 +109,22 @@ def tensor_seconds(training: Training, engine: Engine, link: Link, time: LayerTi
         forward = 2 * whole
         backward = 2 * whole
         if engine.tensor_overlap != "none":
-            backward -= sum(min(whole, product) for product in time.entering)
+            backward -= sum(min(whole, product) for product in entering)
     elif chunked:
         tp = training.layout.tp
-        products = (*time.entering, *time.leaving)
-        forward = sum(_chunked(half, product, tp) for product in products)
+        forward = sum(_chunked(half, product, tp) for product in (*entering, *leaving))
         backward = forward
         if not training.keeps_gathered:
-            backward += sum(_chunked(half, product, tp) for product in time.entering)
+            backward += sum(_chunked(half, product, tp) for product in entering)
     else:
         # Forward gathers at each entrance and scatters at each exit. Backward scatters at the
         # entrances, gathers at the exits, and gathers each entrance's input again if it was not
         # kept.
-        forward = 4 * half
-        backward = (4 if training.keeps_gathered else 6) * half
+        forward = 2 * blocks * half
+        backward = (2 if training.keeps_gathered else 3) * blocks * half
         if engine.tensor_overlap != "none":
             messages = 1 if training.keeps_gathered else 2
-            backward -= sum(messages * min(half, product) for product in time.entering)
+            backward -= sum(messages * min(half, product) for product in entering)
     return forward * (2 if training.recomputation == "full" else 1) + backward
 
 

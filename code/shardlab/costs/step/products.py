@@ -43,14 +43,15 @@ def matrices(training: Training) -> list[tuple[int, int, int]]:
 def expert_matrices(training: Training) -> tuple[int, list[tuple[int, int, int]]]:
     """Count the routed experts on a rank; list the products of each: gate and up, then down.
 
-    All ranks of ep send tokens to each of them, in equal shares.
+    All ranks that hold different experts send tokens to each of them, in equal shares. Whole
+    experts are as wide as the model's, and fewer.
 
     Errors: ValueError without experts.
     """
     spec = training.spec
     if spec.experts is None:
         raise ValueError("spec has no experts; use one with experts=Experts(...)")
-    held = spec.experts.num_experts // training.layout.ep
+    held = spec.experts.num_experts // training.layout.expert_ranks
     rows = max(1, training.routed_tokens // held)
-    width = spec.experts.expert_size // training.layout.tp
+    width = spec.experts.expert_size // training.layout.expert_tp
     return held, [(rows, spec.hidden_size, 2 * width), (rows, width, spec.hidden_size)]

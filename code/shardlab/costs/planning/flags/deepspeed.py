@@ -3,7 +3,8 @@
 Names: https://github.com/deepspeedai/DeepSpeed/blob/ac2f3a347d5c7467879ff60f3324718eef881dc6/deepspeed/runtime/constants.py
 and https://www.deepspeed.ai/docs/config-json/. AutoTP, and the stages of ZeRO that it runs with:
 https://www.deepspeed.ai/tutorials/autotp-training. Experts: https://www.deepspeed.ai/tutorials/mixture-of-experts/;
-its engine asserts that their ZeRO is not 3.
+its engine asserts that their ZeRO is not 3. Unless tp cuts experts, their groups take its ranks:
+https://github.com/microsoft/DeepSpeed/blob/01c61b8c36a9202c99ed836ef40e4baa95726a3f/deepspeed/utils/groups.py
 """
 
 from shardlab.arguments import Count, checked
@@ -36,9 +37,10 @@ def deepspeed(question: Question, training: Training, steps: Count) -> Flags:
     if layout.pp > 1:
         remarks.append(f"your script makes the stages: PipelineModule(num_stages={layout.pp})")
     if experts := training.spec.experts:
+        cut = ", enable_expert_tensor_parallelism=True" if layout.expert_tp > 1 else ""
         remarks.append(
             f"your script makes the layers: MoE(num_experts={experts.num_experts}, "
-            f"ep_size={layout.ep}, k={experts.per_token})"
+            f"ep_size={layout.expert_ranks}, k={experts.per_token}{cut})"
         )
     return Flags(
         program="DeepSpeed",

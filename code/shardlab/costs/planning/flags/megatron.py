@@ -2,7 +2,8 @@
 
 https://github.com/NVIDIA/Megatron-LM/blob/307dcf37f03d44da131ba21999278abe4112d2ad/megatron/training/arguments.py
 has most of them; docs/user-guide/features/megatron_fsdp.md of a later version has the options of
-ZeRO-2 and ZeRO-3; megatron/core/transformer/moe/README.md has the options of experts.
+ZeRO-2 and ZeRO-3; megatron/core/transformer/moe/README.md has the options of experts,
+whose ranks are counted with those of tp where these hold whole ones.
 """
 
 from shardlab.arguments import Count, checked
@@ -115,8 +116,8 @@ def _experts(question: Question, training: Training) -> Options:
         "--moe-ffn-hidden-size": experts.expert_size,
         "--moe-grouped-gemm": True,
         "--moe-token-dispatcher-type": "alltoall",
-        "--expert-model-parallel-size": layout.ep,
-        "--expert-tensor-parallel-size": layout.tp,
+        "--expert-model-parallel-size": layout.expert_ranks,
+        "--expert-tensor-parallel-size": layout.expert_tp,
     }
     changes: dict[str, tuple[bool, Options]] = {
         "shared": (

@@ -32,9 +32,9 @@ def torchtitan(question: Question, training: Training, steps: Count) -> Flags:
         f"{PARALLEL}pipeline_parallel_degree": layout.pp,
         "--activation_checkpoint.mode": training.recomputation,
     }
-    if layout.ep > 1:
-        options[f"{PARALLEL}expert_parallel_degree"] = layout.ep
-        options[f"{PARALLEL}expert_tensor_parallel_degree"] = layout.tp
+    if layout.expert_ranks > 1:
+        options[f"{PARALLEL}expert_parallel_degree"] = layout.expert_ranks
+        options[f"{PARALLEL}expert_tensor_parallel_degree"] = layout.expert_tp
     remarks = ["a registered configuration holds the model's sizes; no flag sets them"]
     if layout.zero:
         policy = "always" if layout.zero == ALL_CUT else "never"
