@@ -14,10 +14,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from shardlab import exercises
-from shardlab.exercises import checker
-from shardlab.ranks import plain
+from shardlab.exercises import checker, packing
+from shardlab.ranks import comm, launch, plain
 
 
 class Chapter:
@@ -40,6 +41,64 @@ class Chapter:
 
         return register
 
+    def starter(self, name):
+        names = {}
+        exec(exercises.find(name).starter, names)
+        return names[exercises.find(name).function]
+
+    def reports(self):
+        """What `check` says of all that run and fail, from one launch for each world size; or why one did not run."""
+        functions = {("starter", name): self.starter(name) for name in self.names}
+        for mistake in self.mistakes:
+            name, function, fails, _, _ = mistake.values[0]
+            if checker.RUNS not in fails:
+                functions[function, name] = function
+        asked = [exercises.find(name) for _, name in functions]
+        replies = [{} for _ in functions]
+        for size in sorted({checker.num_ranks(each, case) for each in asked for case in each.cases}):
+            cases = [[case for case in each.cases if checker.num_ranks(each, case) == size] for each in asked]
+            attempts = [(each.attempt, f, c) for each, f, c in zip(asked, functions.values(), cases, strict=True)]
+            try:
+                by_rank = launch.run(attempt_together, attempts, world_size=size)
+            except launch.RankError as error:  # each alone is then told by its name
+                return {}, str(error)
+            for mine, these, *ranks in zip(replies, cases, *by_rank, strict=True):
+                mine |= zip(map(id, these), zip(*ranks, strict=True), strict=True)
+        reports = {}
+        for key, exercise, mine in zip(functions, asked, replies, strict=True):
+            observed = checker.Attempted([mine[id(case)] for case in exercise.cases])
+            reports[key] = checker.judge(exercise, observed)
+        return reports, ""
+
+
+def attempt_together(group, attempts):
+    """As `check` does on ranks of their own; returns for each function this rank's reply in each of its cases.
+
+    Errors: ValueError when a function leaves a message behind, which the next one would receive.
+    """
+    parts = {None: group}
+    replies = []
+    for attempt, function, cases in attempts:
+        mine = []
+        for case in cases:
+            if case.group_size not in parts:
+                parts[case.group_size] = comm.split(group, case.group_size)
+            mine.append(packing.pack(attempt(function, parts[case.group_size], case, group.rank())))
+        for part in parts.values():
+            check_empty(part, function)
+        replies.append(mine)
+    return replies
+
+
+def check_empty(group, function):
+    """Exchange a number with every other rank; a message that the function left behind comes before it."""
+    others = [rank for rank in range(group.size()) if rank != group.rank()]
+    mark, arrived = torch.tensor([float("inf")]), [torch.zeros(1) for _ in others]
+    for wait in comm.start([(mark, rank) for rank in others], list(zip(arrived, others, strict=True)), group):
+        wait()
+    if any(each != mark for each in arrived):
+        raise ValueError(f"{function.__name__} has left a message")
+
 
 class Graded:
     """The tests that every chapter's exercises pass."""
@@ -51,14 +110,32 @@ class Graded:
             if argument in metafunc.fixturenames:
                 metafunc.parametrize(argument, values)
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def together(cls):
+        return cls.chapter.reports()
+
+    @pytest.fixture
+    def reported(self, together):
+        """The report from the shared launches; of one that was not in them, from launches of its own."""
+
+        reports, _ = together
+
+        def report(key, name, function):
+            return reports[key, name] if (key, name) in reports else exercises.check(name, function)
+
+        return report
+
+    def test_functions_that_run_to_their_end_do_so_together(self, together):
+        _, failed = together
+        assert not failed, failed
+
     def test_the_solution_passes(self, name):
         report = exercises.check(name, getattr(self.chapter.solutions, exercises.find(name).function))
         assert report, report
 
-    def test_the_starter_runs_and_fails(self, name):
-        exercise, names = exercises.find(name), {}
-        exec(exercise.starter, names)
-        report = exercises.check(name, names[exercise.function])
+    def test_the_starter_runs_and_fails(self, name, reported):
+        report = reported("starter", name, self.chapter.starter(name))
         assert not report
         assert report.marks[checker.RUNS] == checker.PASSED
 
@@ -79,9 +156,9 @@ class Graded:
         assert sizes == sorted(sizes)
         assert exercise.pure or set(sizes) in ({1}, {1, 2, 4}, {1, 2, 3, 4})
 
-    def test_a_mistake_fails_for_its_own_reason(self, mistake):
+    def test_a_mistake_fails_for_its_own_reason(self, mistake, reported):
         name, function, fails, at, says = mistake
-        report = exercises.check(name, function)
+        report = reported(function, name, function)
         assert {each for each, mark in report.marks.items() if mark == checker.FAILED} == fails
         assert f"Smallest failing case: {at}" in report.reason
         assert says in report.reason

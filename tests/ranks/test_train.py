@@ -16,6 +16,7 @@ from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.pipeline import split_backward
 from shardlab.schedules import SCHEDULES, make
+from tests.ranks.quick import quickly
 from tests.ranks.training import (
     MAX_NORM,
     MICROBATCHES,
@@ -125,7 +126,7 @@ SIZES = (1, 2, 4, 6, 8)
 
 @functools.cache
 def executed(size, folder):
-    return run(together, folder, size, world_size=size)
+    return run(quickly(together), folder, size, world_size=size)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -242,7 +243,7 @@ def all_situations(group):
 
 @pytest.fixture(scope="module")
 def situations():
-    found = run(all_situations, world_size=8)
+    found = run(quickly(all_situations), world_size=8)
     return {situation: [rank[i] for rank in found] for i, situation in enumerate(SITUATIONS)}
 
 
@@ -377,7 +378,7 @@ def mistaken(group, folder):
 
 @pytest.fixture(scope="module")
 def with_mistakes(folder):
-    return run(mistaken, folder, world_size=4)
+    return run(quickly(mistaken), folder, world_size=4)
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)

@@ -23,6 +23,7 @@ from shardlab.ranks.plain import context_parallel as plain_context
 from shardlab.ranks.plain import ring_attention
 from shardlab.ranks.tensor_parallel import dropout
 from shardlab.spec import TransformerSpec
+from tests.ranks.quick import quickly
 from tests.ranks.second_device import as_on_gpus
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -144,7 +145,7 @@ def together(group):
 )
 def test_every_way_trains_like_one_process(size):
     """Rings, gathered keys, Ulysses and grids; lengths that do not divide, documents, dropout, recomputation."""
-    everything = run(together, world_size=size)
+    everything = run(quickly(together), world_size=size)
     for index, (style, documents, way, _) in enumerate(cases(size)):
         history, weights = alone(style, documents, way.causal, way.dropout)
         found = [rank[index] for rank in everything]

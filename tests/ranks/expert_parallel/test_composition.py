@@ -17,6 +17,7 @@ from shardlab.ranks.mixture import mixtures
 from shardlab.ranks.pipeline import stage
 from shardlab.schedules import make
 
+from ..quick import quickly
 from . import training
 from .training import MAX_NORM, MICROBATCHES, RULES, STYLES
 
@@ -120,7 +121,7 @@ def together(group, references):
 )
 def test_every_layout_trains_the_model_of_one_process(size):
     """Losses, norms, weights and biases agree after steps with accumulation and clipping."""
-    for rank in run(together, [reference(case) for case in cases(size)], world_size=size):
+    for rank in run(quickly(together), [reference(case) for case in cases(size)], world_size=size):
         for case, apart in zip(cases(size), rank, strict=True):
             torch.testing.assert_close(apart, 0.0, rtol=0, atol=1e-12, msg=f"{case}: {apart}")
 
@@ -160,7 +161,7 @@ def save_and_go_on(group, case, folder):
 @pytest.mark.parametrize("case", SAVED)
 def test_a_checkpoint_is_loaded_by_any_layout(case, tmp_path):
     """Experts by their numbers, with their moments; biases, too: with other ones the same tokens go elsewhere."""
-    ranks = run(save_and_go_on, case, tmp_path, world_size=4)
+    ranks = run(quickly(save_and_go_on), case, tmp_path, world_size=4)
     for _, found in ranks:
         assert max(found) <= 1e-12, found
     loaded = training.plain("llama", "bias", 2)
@@ -242,7 +243,7 @@ def errors_of_one_step(trainer, case, one_process):
 
 @pytest.fixture(scope="module")
 def with_mistakes():
-    return run(mistaken, {mistake: reference(case) for mistake, case in MISTAKEN.items()}, world_size=4)
+    return run(quickly(mistaken), {mistake: reference(case) for mistake, case in MISTAKEN.items()}, world_size=4)
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)

@@ -17,6 +17,7 @@ from shardlab.ranks.mixture import mixtures, rebalance
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.plain import expert_parallel as plain_file
 from shardlab.trace import wire_bytes
+from tests.ranks.quick import quickly
 from tests.ranks.second_device import as_on_gpus
 
 from . import training
@@ -76,7 +77,7 @@ def everything(group):
 
 @pytest.fixture(scope="module")
 def found():
-    return run(everything, world_size=4)
+    return run(quickly(everything), world_size=4)
 
 
 def assert_equal(ranks, expected):

@@ -21,6 +21,8 @@ from shardlab.ranks.mixture import rebalance
 from shardlab.ranks.plain import context_parallel, data_parallel
 from shardlab.spec import TransformerSpec
 
+from ..quick import quickly
+
 STEPS, SAMPLES, LENGTH, VOCABULARY = 2, 7, 6, 48  # 7 samples: no number of ranks but 1 divides them
 WORLD_SIZES, ATOL = (1, 2, 3, 4), 1e-12
 SIZES = {"vocab_size": VOCABULARY, "context_length": 24, "hidden_size": 48, "num_layers": 2, "num_heads": 24}
@@ -145,6 +147,21 @@ def verdict(right, *args, world_size=3):
         return all(run(right, *args, world_size=world_size))
     except RankError as error:
         return str(error)
+
+
+def verdicts(right, wrong, world_size=3):
+    """The verdicts on many wrong versions, of which those without a report share a launch; wrong: (report, *args)."""
+    alike = {what: args for what, (report, *args) in wrong.items() if report is None}
+
+    def each(group):
+        return [right(group, *args) for args in alike.values()]
+
+    try:
+        found = dict(zip(alike, map(all, zip(*run(quickly(each), world_size=world_size), strict=True)), strict=True))
+    except RankError:  # each alone is then told by its name
+        found = {}
+    rest = {what: args for what, (_, *args) in wrong.items() if what not in found}
+    return found | {what: verdict(right, *args, world_size=world_size) for what, args in rest.items()}
 
 
 def noticed(found, report):

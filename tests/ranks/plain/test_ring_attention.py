@@ -126,8 +126,13 @@ WRONG = {  # what went wrong: (what stands there, what stands there then)
 }
 
 
+@pytest.fixture(scope="module")
+def verdicts():
+    case = "llama", False, sequences.SEVERAL
+    wrong = {what: (None, "ring_attention", lesson.changed(SOURCE, *each), case, {}) for what, each in WRONG.items()}
+    return lesson.verdicts(sequences.right, wrong)
+
+
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_version_is_noticed(what):
-    case, source = ("llama", False, sequences.SEVERAL), lesson.changed(SOURCE, *WRONG[what])
-    found = lesson.verdict(sequences.right, "ring_attention", source, case, {})
-    assert found is False, found
+def test_a_wrong_version_is_noticed(what, verdicts):
+    assert verdicts[what] is False, verdicts[what]
