@@ -7,6 +7,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -276,6 +277,19 @@ def test_a_dozen_runs_leave_nothing_behind(tmp_path, monkeypatch):
         time.sleep(0.1)
     else:
         pytest.fail(f"left in shared memory: {set(os.listdir('/dev/shm')) - shared}")
+
+
+def test_workers_that_load_data_leave_nothing_behind(tmp_path):
+    """Not even when the run fails while they share tensors through sockets in a temporary folder."""
+
+    def load(group, folder):
+        tempfile.tempdir = folder
+        for _batch in torch.utils.data.DataLoader(torch.ones(100, 2), num_workers=2):
+            os._exit(5)
+
+    with pytest.raises(RankError, match="exit code 5"):
+        run(load, str(tmp_path), world_size=1)
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_a_killed_launcher_left_is_removed_at_the_next_run(tmp_path, monkeypatch):

@@ -7,11 +7,20 @@
 
 The same line in a script started by `torchrun --nproc-per-node 4` or `mpiexec -n 4` runs on the
 ranks that were started.
+
+To read on, in this order:
+
+    the launcher   local (its ends of the processes), watch (one run), report (what went wrong),
+                   progress (a line meanwhile), surroundings (folders and streams)
+    the helper     helper (forks ranks), modules (imports what they will use)
+    a rank         rank (one job), travel (its call and result), meeting (finds its peers),
+                   contracts (compares calls), peers (knows whom an error lost),
+                   state (what it reports), waiting (whether it may go on by itself)
+    elsewhere      join (the ranks of torchrun and mpiexec)
 """
 
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +29,7 @@ from typing import Any
 from . import surroundings, travel
 from .join import already_a_rank, join
 from .local import Helper
-from .rank import Job, loopback
+from .rank import Job
 from .report import interruption, report
 from .state import Message
 from .watch import Watch
@@ -90,16 +99,8 @@ def run(
     call = travel.packed_call(fn, args)
     with _lock, _alone(), surroundings.temporary() as folder:
         store = os.path.join(folder, "store")
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
         job = Job(
-            call=call,
-            world_size=world_size,
-            timeout=timeout,
-            threads=threads,
-            store=store,
-            environment=environment,
-            path=list(sys.path),
-            folder=surroundings.current(),
+            call=call, world_size=world_size, timeout=timeout, threads=threads, store=store
         )
         helper, watch = Helper.running(), Watch(ordered)
         try:  # results, failure or Ctrl-C: no rank outlives this block

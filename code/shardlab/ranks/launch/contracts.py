@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .. import comm
 
@@ -40,7 +39,6 @@ COLLECTIVES = {  # names of ProcessGroup's methods -> the usual ones
     "alltoall_base": "all_to_all",
     "barrier": "barrier",
 }
-REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 ANY_SHAPE = ("all_to_all",)
 TOOLS = (str(Path(__file__).parent), comm.__file__, str(Path(torch.__file__).parent) + os.sep)
 
@@ -78,11 +76,8 @@ class Contracts:
         start = number % SLOTS * len(ranks) * SIZE
         os.pwrite(file, _call(number, contract), start + row * SIZE)
         calls = os.pread(file, len(ranks) * SIZE, start)
-        found = {}
-        for position, rank in enumerate(ranks):
-            text = _text(calls[position * SIZE : (position + 1) * SIZE], number)
-            if text:
-                found[rank] = text
+        rows = (_text(calls[first : first + SIZE], number) for first in range(0, len(calls), SIZE))
+        found = {rank: text for rank, text in zip(ranks, rows, strict=False) if text}
         if any(text.partition("\n")[0] != contract for text in found.values()):
             said = [f"\n  rank {rank}: {', '.join(found[rank].split(chr(10)))}" for rank in found]
             raise ValueError(f"the ranks disagree about {what} number {number}:{''.join(said)}")
@@ -95,8 +90,7 @@ class Contracts:
 def _option(given: Any) -> str:
     """Name what all ranks must give alike: the operation of a reduction, the source of a copy."""
     if hasattr(given, "reduceOp"):
-        names = (each for each in REDUCTIONS if given.reduceOp == getattr(dist.ReduceOp, each))
-        return f" ({next(names, 'another operation').lower()})"
+        return f" ({given.reduceOp.op.name.lower()})"
     return f" from rank {given.rootRank}" if hasattr(given, "rootRank") else ""
 
 

@@ -107,7 +107,6 @@ class Rank:
         self.output = os.fdopen(output, "rb", 0)
         self.their_output = os.fdopen(their_output, "wb", 0)
         self.text = bytearray()  # printed and not yet shown
-        self.searched = 0  # bytes of `text` known to hold no newline
         self.result: bytes | None = None
         self.calls: list[Call] = []
         self.failure: Failure | None = None
@@ -120,6 +119,11 @@ class Rank:
     def settled(self) -> bool:
         """Whether the rank will send neither a result nor a failure any more."""
         return self.result is not None or self.failure is not None or self.lost
+
+    @property
+    def silent(self) -> bool:
+        """Whether the rank has neither said where it is nor why it failed, and yet lives."""
+        return not (self.lost or self.failure or Message.WHERE in self.answers)
 
     def ask(self, question: Message) -> None:
         """Ask, unless the last answer is still missing: unread questions would fill the channel."""
@@ -167,8 +171,7 @@ class Rank:
         returned in parts.
         """
         everything = everything or len(self.text) > MAX_LINE
-        end = len(self.text) if everything else self.text.rfind(b"\n", self.searched) + 1
-        self.searched = len(self.text) - end
+        end = len(self.text) if everything else self.text.rfind(b"\n") + 1
         if end == 0:
             return []
         text = self.text[:end].decode(errors="replace").removesuffix("\n")

@@ -1,6 +1,7 @@
 """A rank: do one job, answer the launcher meanwhile, and stay until the launcher hangs up."""
 
 import ctypes
+import multiprocessing
 import os
 import pickle
 import signal
@@ -9,16 +10,17 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from . import state, travel, waiting
+from . import state, surroundings, travel, waiting
 from .state import Message
 
 ON_LINUX = sys.platform == "linux"
 MAX_CALLS = 4096  # collectives that a rank remembers for the report
+MAX_FOLDER = 70  # bytes of a name that leave room in the 107 of a socket in the folder
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 # s by which torch waits longer than the run: if torch gave up first, ranks that only waited would
 # raise errors, and the report would blame them
@@ -34,9 +36,11 @@ class Job:
     timeout: float  # s
     threads: int
     store: str  # path of the file at which the ranks meet
-    environment: dict[str, str]
-    path: list[str]
-    folder: str
+    environment: dict[str, str] = field(
+        default_factory=lambda: {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
+    )
+    path: list[str] = field(default_factory=lambda: [*sys.path])
+    folder: str = field(default_factory=surroundings.current)
 
 
 def loopback() -> str:
@@ -157,8 +161,11 @@ class _Rank:
             world_size=job.world_size,
             timeout=timedelta(seconds=job.timeout + SPARE),
         )
-        folder = os.environ.get(contracts.FOLDER, os.path.dirname(job.store))
-        peers.install(contracts.comparisons(folder))
+        folder = os.path.dirname(job.store)
+        if len(os.fsencode(folder)) <= MAX_FOLDER:  # here the launcher tidies up after workers
+            this: Any = multiprocessing.current_process()
+            this._config["tempdir"] = folder
+        peers.install(contracts.comparisons(os.environ.get(contracts.FOLDER, folder)))
         fn, args = pickle.loads(job.call)
         if getattr(fn, "__module__", "") == "__main__":
             # pickle looks there for the classes of a notebook's cells

@@ -126,12 +126,8 @@ def _whereabouts(where: Whereabouts | None) -> str:
     inside = where.places[-1]
     own = [place for place in where.places if not Path(place[0]).is_relative_to(PACKAGE)]
     shown = own[-1] if own else inside
-    file, line, _ = shown
-    source = linecache.getline(file, line).strip()
-    if len(source) > MAX_SOURCE:
-        source = f"{source[:MAX_SOURCE]} ..."
     further = f" (in {_name(inside[0])}, line {inside[1]})" if inside != shown else ""
-    return f"at {_name(file)}, line {line}: {source}{further}"
+    return f"at {_line(shown)}{further}"
 
 
 # ---- collectives that do not match -------------------------------------------------------------
@@ -162,7 +158,7 @@ def _contract(call: Call) -> tuple[str, str]:
 
 
 def _describe(call: Call) -> str:
-    return f"{call.op}({call.shapes}){_at(call.place)}"
+    return f"{call.op}({call.shapes})" + (f"  in {_line(call.place)}" if call.place else "")
 
 
 # ---- words -------------------------------------------------------------------------------------
@@ -197,11 +193,12 @@ def _stack(places: list[Place]) -> list[str]:
     return lines
 
 
-def _at(place: Place | None) -> str:
-    if place is None:
-        return ""
+def _line(place: Place) -> str:
+    """Write a place, and its source, in one line."""
     source = linecache.getline(place[0], place[1]).strip()
-    return f"  in {_name(place[0])}, line {place[1]}" + (f": {source}" if source else "")
+    if len(source) > MAX_SOURCE:
+        source = f"{source[:MAX_SOURCE]} ..."
+    return f"{_name(place[0])}, line {place[1]}" + (f": {source}" if source else "")
 
 
 def _name(file: str) -> str:

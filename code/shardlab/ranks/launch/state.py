@@ -103,17 +103,16 @@ def _own_lines(stack: list[Place]) -> list[Place]:
     launcher = Path(__file__).parent
     tools = [str(launcher.parent / name) for name in ("comm.py", "observe/ledger.py")]
     hidden = (str(launcher) + os.sep, *tools, "<frozen ")
-    shown = [place for place in stack if not place[0].startswith(hidden) and not _is_boot(place)]
+    boot = ("<string>", "<module>")  # the line with which an interpreter was started (`python -c`)
+    shown = [
+        (file, line, function)
+        for file, line, function in stack
+        if not file.startswith(hidden) and (file, function) != boot
+    ]
     if "torch" not in sys.modules:
         return shown
     torch = str(Path(sys.modules["torch"].__file__ or "").parent) + os.sep
     return [place for place in shown if not place[0].startswith(torch)] or shown
-
-
-def _is_boot(place: Place) -> bool:
-    """Tell whether this is the line with which an interpreter was started (`python -c`)."""
-    file, _, function = place
-    return (file, function) == ("<string>", "<module>")
 
 
 def failure(error: BaseException) -> Failure:
@@ -127,19 +126,16 @@ def failure(error: BaseException) -> Failure:
 
 def _chain(error: BaseException) -> list[Raised]:
     chain: list[Raised] = []
-    listed: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in listed:  # `raise error from error` is a circle
-        listed.add(id(current))
-        chain.insert(0, _raised(current))
-        implicit = None if current.__suppress_context__ else current.__context__
-        current = current.__cause__ or implicit
+    each: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
+    while each is not None:
+        chain.insert(0, _raised(each))
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
     return chain
 
 
-def _raised(error: BaseException) -> Raised:
-    stack = _as_places(traceback.extract_tb(error.__traceback__))
-    text = "".join(traceback.format_exception_only(error)).rstrip()
+def _raised(error: traceback.TracebackException) -> Raised:
+    stack = _as_places(error.stack)
+    text = "".join(error.format_exception_only()).rstrip()
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]} ... ({len(text)} characters)"
     return Raised(_own_lines(stack), text)

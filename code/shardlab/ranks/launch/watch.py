@@ -134,17 +134,14 @@ class Watch:
             return None
         if isinstance(codes, str):
             return Outcome(verdict=codes)
-        outcome = Outcome(verdict=self.verdict)
-        for rank in self.ranks:
-            if Message.WHERE in rank.answers:
-                outcome.where[rank.number] = rank.answers[Message.WHERE]
-            if rank.lost:
-                outcome.died[rank.number] = codes[rank.number]
-            if rank.failure:
-                outcome.failed[rank.number] = rank.failure
-        known = {*outcome.where, *outcome.died, *outcome.failed}
-        outcome.silent = [rank.number for rank in self.ranks if rank.number not in known]
-        return outcome
+        where = {rank.number: rank.answers.get(Message.WHERE) for rank in self.ranks}
+        return Outcome(
+            failed={rank.number: rank.failure for rank in self.ranks if rank.failure},
+            died={rank.number: codes[rank.number] for rank in self.ranks if rank.lost},
+            where={number: place for number, place in where.items() if place},
+            silent=[rank.number for rank in self.ranks if rank.silent],
+            verdict=self.verdict,
+        )
 
 
 def _unmoved(before: Signs | None, now: Signs | None) -> bool:
