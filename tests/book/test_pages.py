@@ -591,3 +591,45 @@ OTHER_END = """input => {
 
 def test_at_least_one_page_has_an_explorer(site: Path) -> None:
     assert any('data-explorer="' in (site / f"{page_name}.html").read_text() for page_name in PAGES)
+
+
+# ---- pictures
+
+
+STRETCH = 4_000  # pixels on a screen that a chapter's text may go on without a picture
+LONGER = {  # chapters that still have a longer one, and the longest: to be lowered, never raised
+    "book/memory": 7_100,
+    "book/compute": 4_800,
+    "book/collectives": 5_000,
+    "book/replay": 5_500,
+    "book/data_parallel": 7_800,
+    "book/zero": 8_100,
+    "book/tensor_parallel": 10_000,
+    "book/context_parallel": 8_100,
+    "book/expert_parallel": 6_900,
+    "book/pipeline": 9_400,
+    "book/composition": 7_900,
+    "book/planner": 10_400,
+    "book/failures": 8_700,
+}
+LONGEST_STRETCH = """() => {
+    const page = document.querySelector("main article");
+    const top = (element) => element.getBoundingClientRect().top;
+    const end = top([...page.querySelectorAll("h2")].find((title) => title.textContent.startsWith("Exercises")));
+    const seen = (picture) => picture.checkVisibility() && picture.getBoundingClientRect().height > 60;
+    let [below, longest] = [top(page), 0];
+    for (const picture of [...page.querySelectorAll("figure, .explorer")].filter(seen)) {
+        if (top(picture) > end) break;
+        longest = Math.max(longest, top(picture) - below);
+        below = Math.max(below, picture.getBoundingClientRect().bottom);
+    }
+    return Math.max(longest, end - below);
+}"""
+
+
+@pytest.mark.parametrize("page_name", [f"book/{chapter}" for chapter in exercises.CHAPTERS], scope="module")
+def test_a_chapter_shows_before_it_tells_more(tab: Any, page_name: str) -> None:
+    """Exercises, the journey and sources are lists to work through; everything above them needs pictures."""
+    longest = tab.evaluate(LONGEST_STRETCH)
+    assert longest <= LONGER.get(page_name, STRETCH), f"{longest:.0f} px without a picture"
+    assert page_name not in LONGER or longest > STRETCH, "short enough: take it out of LONGER"
