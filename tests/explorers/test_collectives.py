@@ -10,7 +10,7 @@ from shardlab.costs import collectives
 from shardlab.costs.collectives import bounds
 from shardlab.explorers import collectives as explorers
 from shardlab.figures import collectives as figures
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 STEPS, RELATIVES, CROSSOVER = explorers.steps(), explorers.relatives(), explorers.crossover()
 

@@ -5,7 +5,7 @@ import pytest
 from shardlab.costs import composition, memory
 from shardlab.explorers import composition as explorers
 from shardlab.layout import groups
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 EXPLORER = explorers.explorer()
 STATES = EXPLORER.states()

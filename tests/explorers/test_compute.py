@@ -7,7 +7,7 @@ import pytest
 from shardlab.costs.compute import roofline
 from shardlab.costs.facts import hardware
 from shardlab.explorers import compute
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 TIME, ROOF = compute.time_explorer(), compute.roofline_explorer()
 

@@ -4,7 +4,7 @@ import pytest
 
 from shardlab.costs import data_parallel
 from shardlab.explorers import data_parallel as explorers
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 EXPLORER = explorers.explorer()
 STATES = EXPLORER.states()

@@ -6,7 +6,7 @@ import pytest
 
 from shardlab.costs.collectives import fabric
 from shardlab.explorers import interconnects as explorers
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 PATHS, FABRICS = explorers.paths(), explorers.fabrics()
 

@@ -6,7 +6,7 @@ from shardlab.costs.facts import hardware, models
 from shardlab.costs.memory import timeline
 from shardlab.costs.training import Training
 from shardlab.explorers import memory as explorers
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 DEVICE, CLUSTER = explorers.one_device(), explorers.cluster()
 SOME = DEVICE.states()[::29]  # prime steps: every value of every control occurs

@@ -7,7 +7,7 @@ import pytest
 from shardlab import schedules
 from shardlab.costs.pipeline import bubble
 from shardlab.explorers import pipeline as explorers
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 SCHEDULES, BALANCER = explorers.schedules_explorer(), explorers.balancer()
 SOME = SCHEDULES.states()[::13]

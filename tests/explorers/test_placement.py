@@ -7,7 +7,7 @@ import pytest
 from shardlab.costs.facts import nodes
 from shardlab.costs.traces import knee
 from shardlab.explorers import placement as explorers
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 ORDERS, KNEES = explorers.orders(), explorers.knees()
 

@@ -4,7 +4,7 @@ import pytest
 
 from shardlab.costs.planning import plans
 from shardlab.explorers import planner
-from tests.explorers.quantities import number
+from tests.explorers.views import number
 
 BEST, AWAY = planner.best_plans(), planner.one_step_away()
 BEST_STATES, AWAY_STATES = BEST.states()[::31], AWAY.states()[::7]

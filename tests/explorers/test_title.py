@@ -5,7 +5,7 @@ import re
 import pytest
 
 from shardlab.explorers import title
-from tests.explorers.quantities import number
+from tests.explorers.views import idle, number
 
 TITLE = title.explorer()
 
@@ -25,7 +25,4 @@ def test_the_title_agrees_with_itself(state):
 
 
 def test_every_control_changes_the_title():
-    default = TITLE.default()
-    for control in TITLE.controls:
-        seen = {TITLE.view(**{**default, control.name: value}).sentence for value in control.values}
-        assert len(seen) == len(control.values), control.name
+    assert idle(TITLE) == []
