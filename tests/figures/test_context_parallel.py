@@ -4,7 +4,7 @@ import pytest
 
 from shardlab.costs import context_parallel as costs
 from shardlab.figures import context_parallel as figures
-from shardlab.figures import style
+from shardlab.figures import memory, style
 from tests.figures.drawn import data, lacks
 
 WORK = costs.turns(16, 4, "contiguous")
@@ -16,11 +16,15 @@ def tiles(figure):
     return [trace for trace in figure.data if trace.type == "scatter" and trace.fill == "toself"]
 
 
+def above_time():
+    return memory.above_time(HELD, TIMES, figures.TIMES, 80e9, title="one layer's forward (ms)", alt="what it shows")
+
+
 def every_figure():
     return {
         "mask": figures.mask(WORK, 16),
         "ring": figures.ring(WORK, 16, 1),
-        "memory_and_time": figures.memory_and_time(HELD, TIMES, 80e9),
+        "memory above time": above_time(),
     }
 
 
@@ -56,7 +60,7 @@ def test_bars_and_waiting_together_are_as_long_for_every_rank():
 
 
 def test_memory_stands_above_time_in_its_unit():
-    figure = figures.memory_and_time(HELD, TIMES, 80e9)
+    figure = above_time()
     found = data(figure)
     assert list(found["activations"].x) == pytest.approx([30])
     assert list(found["attention"].x) == pytest.approx([2])

@@ -3,7 +3,7 @@
 import pytest
 
 from shardlab.figures import expert_parallel as figures
-from shardlab.figures import style
+from shardlab.figures import memory, style
 from tests.figures.drawn import data, lacks
 
 HELD = {"ep = 8": {"parameters": 2e9, "gradients": 4e9, "optimizer": 3e9}}
@@ -13,12 +13,16 @@ LOADS = {"loss": [0.75, 0.25], "bias": [0.5, 0.5]}
 LOAD = ([6, 4, 3, 1], [2, 0, 0, 0])
 
 
+def above_time():
+    return memory.above_time(HELD, TIMES, figures.TIMES, 80e9, title="one layer's forward (ms)", alt="what it shows")
+
+
 def every_figure():
     return {
         "load": figures.load(*LOAD, 2),
         "copies": figures.copies([8, 16], {"flat": [0, 4], "nodes": [0, 1]}),
         "learning": figures.learning(LOSSES, LOADS, window=2),
-        "memory_and_time": figures.memory_and_time(HELD, TIMES, 80e9),
+        "memory above time": above_time(),
     }
 
 
@@ -53,7 +57,7 @@ def test_a_training_and_the_load_of_its_experts_share_a_colour():
 
 
 def test_memory_stands_above_time_in_its_unit():
-    figure = figures.memory_and_time(HELD, TIMES, 80e9)
+    figure = above_time()
     found = data(figure)
     assert list(found["gradients"].x) == pytest.approx([4])
     assert list(found["routed experts"].x) == pytest.approx([1])

@@ -11,6 +11,7 @@ from shardlab.costs.facts.hardware import LINK_UTILISATION
 from shardlab.costs.step.kernels import FLASH
 from shardlab.costs.training import Training
 from shardlab.figures import context_parallel as figures
+from shardlab.figures import memory
 from shardlab.layout import Layout
 
 from .explorer import Explorer
@@ -139,7 +140,10 @@ def length_view(*, length: str, ranks: int, heads: str, link: str) -> View:
     capacity = hardware.chip(CHIP).memory
     name = f"cp = {ranks}"
     alt = f"Memory of a rank and time of one layer, {length} tokens on {ranks} H100."
-    figure = figures.memory_and_time({name: parts}, {name: seconds}, capacity, alt=alt)
+    title = "one layer's forward (ms)"
+    figure = memory.above_time(
+        {name: parts}, {name: seconds}, figures.TIMES, capacity, title=title, alt=alt
+    )
     total = sum(parts.values())
     verdict = "<b>fit</b>" if total <= capacity else "<b>do not fit</b>"
     most = longest(ranks, kv_heads)

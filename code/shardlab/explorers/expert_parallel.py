@@ -11,6 +11,7 @@ from shardlab.costs.facts.mixtures import MixtureSpec
 from shardlab.costs.step import kernels
 from shardlab.experts import Experts
 from shardlab.figures import expert_parallel as figures
+from shardlab.figures import memory
 from shardlab.layout import Layout
 
 from .explorer import Explorer
@@ -157,8 +158,11 @@ def machine_view(
     )
     name = f"ep = {ep}"
     alt = f"Memory of a rank and time of one layer, {experts} experts over {ep} ranks of {machine}."
-    figure = figures.memory_and_time({name: held}, {name: seconds}, on.chip.memory, alt=alt)
     total, capacity = sum(held.values()), on.chip.memory
+    title = "one layer's forward, slowest rank (ms)"
+    figure = memory.above_time(
+        {name: held}, {name: seconds}, figures.TIMES, capacity, title=title, alt=alt
+    )
     verdict = "<b>fit</b>" if total <= capacity else "<b>do not fit</b>"
     exposed = seconds["all-to-all, exposed"]
     whole = sum(seconds.values()) - seconds["all-to-all, hidden"]

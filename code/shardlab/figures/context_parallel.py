@@ -7,8 +7,7 @@ import plotly.graph_objects as go
 
 from shardlab.sequences import Tile
 
-from . import memory, style, trace
-from .bars import bar_rows
+from . import style, trace
 from .boxes import Box, outline
 
 # A look for each of up to 8 ranks.
@@ -66,26 +65,6 @@ def ring(
         alt=alt or "The tiles that each rank computes in a turn of the ring, and its work so far.",
         height=640,
         barmode="stack",
-    )
-
-
-def memory_and_time(
-    held: Mapping[str, Mapping[str, float]],
-    times: Mapping[str, Mapping[str, float]],
-    capacity: float,
-    *,
-    alt: str = "",
-) -> go.Figure:
-    """Draw a rank's memory beside its chip's capacity; below, one layer's attention and messages.
-
-    held: degree of cp -> part -> bytes. times: the same -> part of TIMES -> seconds.
-    """
-    return memory.above_time(
-        held,
-        bar_rows(times, TIMES, "ms", scale=1e3, **memory.BELOW),
-        capacity,
-        title="one layer's forward (ms)",
-        alt=alt or "Memory of a rank, and the time of one layer's attention and messages.",
     )
 
 

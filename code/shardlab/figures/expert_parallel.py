@@ -5,8 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from . import memory, style, trace
-from .bars import bar_rows
+from . import style, trace
 from .lines import line, look
 
 FITS = trace.marker(style.COLOR["compute"], "")
@@ -64,26 +63,6 @@ def copies(
         x=style.axis("ranks that share the experts (ep)", type="log", tickvals=list(degrees)),
         y=style.axis("copies of a token over the network", rangemode="tozero"),
         alt=alt or "Copies of a token that leave its node, by the way they are sent.",
-    )
-
-
-def memory_and_time(
-    held: Mapping[str, Mapping[str, float]],
-    times: Mapping[str, Mapping[str, float]],
-    capacity: float,
-    *,
-    alt: str = "",
-) -> go.Figure:
-    """Draw a rank's states beside its chip's capacity; below, the forward of one layer by part.
-
-    held: label -> part -> bytes. times: label -> part of TIMES -> seconds.
-    """
-    return memory.above_time(
-        held,
-        bar_rows(times, TIMES, "ms", scale=1e3, **memory.BELOW),
-        capacity,
-        title="one layer's forward, slowest rank (ms)",
-        alt=alt or "Memory of a rank, and the time of one layer with its all-to-alls.",
     )
 
 

@@ -44,12 +44,10 @@ def by_part(
     )
 
 
-BELOW = {"xaxis": "x2", "yaxis": "y2", "legend": "legend2"}  # bars below the memory
-
-
 def above_time(
     held: Mapping[str, Mapping[str, float]],
-    below: Sequence[Any],
+    times: Mapping[str, Mapping[str, float]],
+    looks: Mapping[str, Mapping[str, Any]],
     capacity: float,
     *,
     title: str,
@@ -57,9 +55,10 @@ def above_time(
 ) -> go.Figure:
     """Draw a rank's memory beside its chip's capacity, above bars of time.
 
-    held: label -> part -> bytes. below: traces with the axes and the legend of BELOW; title: of
-    their axis.
+    held: label -> part -> bytes. times: label -> part of `looks` -> seconds; title: of their axis,
+    in ms. looks: part -> plotly's marker.
     """
+    below = bar_rows(times, looks, "ms", scale=1e3, xaxis="x2", yaxis="y2", legend="legend2")
     widest = 1.03 * max([1.3 * capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
     return style.figure(
