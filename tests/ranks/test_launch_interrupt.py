@@ -9,8 +9,8 @@ from jupyter_client.manager import start_new_kernel
 
 from shardlab.ranks.launch import state
 from shardlab.ranks.launch.report import PACKAGE, interruption
+from tests.patience import PATIENCE, until
 
-PATIENCE = 120  # s: for a kernel that imports torch on a busy machine
 CELL = """
 import os, time
 from shardlab.ranks import comm, data_parallel, launch
@@ -57,16 +57,9 @@ def runs(process):
         return False
 
 
-def until(condition):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_an_interrupted_cell_says_in_a_few_lines_what_each_rank_did(kernel, tmp_path):
     def interrupt():
-        until(lambda: len([*tmp_path.iterdir()]) == 4)
+        assert until(lambda: len([*tmp_path.iterdir()]) == 4)
         time.sleep(1)  # rank 3 has returned, the others are where they stay
         kernel.interrupt()
 
@@ -79,7 +72,7 @@ def test_an_interrupted_cell_says_in_a_few_lines_what_each_rank_did(kernel, tmp_
     assert re.fullmatch(r"  rank 0: at Cell In\[\d+\], line 8: time\.sleep\(0\.1\)", lines[1])
     assert re.fullmatch(r"  ranks 1 and 2: at Cell In\[\d+\], line 11: comm\.barrier\(group\)", lines[2])
     assert lines[3:] == ["  rank 3: finished"]
-    until(lambda: not any(runs(path.name) for path in tmp_path.iterdir()))
+    assert until(lambda: not any(runs(path.name) for path in tmp_path.iterdir()))
 
 
 def test_the_next_run_finds_the_same_helper(kernel, tmp_path):
@@ -88,7 +81,7 @@ def test_the_next_run_finds_the_same_helper(kernel, tmp_path):
     before = kernel(helper)
 
     def interrupt():
-        until(lambda: [*tmp_path.iterdir()])
+        assert until(lambda: [*tmp_path.iterdir()])
         kernel.interrupt()
 
     kernel(CELL.replace("FOLDER", repr(str(tmp_path))), interrupt)

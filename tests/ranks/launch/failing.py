@@ -8,6 +8,7 @@ import cloudpickle
 import pytest
 
 from shardlab.ranks.launch import RankError, run
+from tests.patience import until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
 
@@ -37,12 +38,7 @@ def failure(fn, *args, world_size=4, **options):
 
 def gone(processes):
     """Tell whether all of them end in time."""
-    deadline = time.monotonic() + PROMPTLY
-    while any(_runs(process) for process in processes):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+    return until(lambda: not any(_runs(process) for process in processes), PROMPTLY)
 
 
 def _runs(process):

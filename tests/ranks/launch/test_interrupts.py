@@ -17,6 +17,7 @@ import pytest
 from shardlab.ranks import comm
 from shardlab.ranks.launch import RankError, local, run
 from shardlab.ranks.launch.local import Helper
+from tests.patience import until
 from tests.ranks.launch.failing import LIGHT, PROMPTLY, failure, gone, rank_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -87,8 +88,9 @@ def test_ctrl_c_at_any_moment_leaves_nothing_behind(terminal, tmp_path, monkeypa
             run_until_interrupted(0.01 * number)
     assert run(rank_of, world_size=2) == [0, 1]
     helper = Helper.current.process.pid
-    assert Path(f"/proc/{helper}/task/{helper}/children").read_text() == ""
-    assert (len(os.listdir("/proc/self/fd")), os.listdir(tmp_path)) == (before, [])
+    assert until(lambda: Path(f"/proc/{helper}/task/{helper}/children").read_text() == "")
+    assert until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    assert until(lambda: os.listdir(tmp_path) == [])
 
 
 # ---- the launcher and its helper -------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ def test_too_few_descriptors():
             run(rank_of, world_size=16)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert run(rank_of, world_size=2) == [0, 1]
 
 

@@ -24,6 +24,7 @@ from jupyter_client.manager import start_new_kernel
 from shardlab.ranks import comm, launch
 from shardlab.ranks.launch import RankError, already_a_rank, run, watch
 from shardlab.ranks.launch.local import Helper
+from tests.patience import until
 from tests.ranks.launch.failing import LIGHT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -95,10 +96,7 @@ def test_prints_come_while_the_ranks_still_run(ordered, capfd, tmp_path, monkeyp
     seen = tmp_path / "seen"
 
     def look():
-        deadline = time.monotonic() + 60
-        while capfd.readouterr().out != "[rank 0] early\n" and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if time.monotonic() < deadline:
+        if until(lambda: capfd.readouterr().out == "[rank 0] early\n", 60):
             seen.touch()
 
     def speak(group):
@@ -262,21 +260,22 @@ def test_a_dozen_runs_leave_nothing_behind(tmp_path, monkeypatch):
     run(rank_of, world_size=2)
     helper = Helper.current.process.pid
 
-    def belongings():
-        children = Path(f"/proc/{helper}/task/{helper}/children").read_text().split()
-        descriptors = [len(os.listdir(f"/proc/{process}/fd")) for process in ("self", helper)]
-        return children, descriptors, os.listdir(tmp_path)
+    def descriptors():
+        return [len(os.listdir(f"/proc/{process}/fd")) for process in ("self", helper)]
 
-    before, shared = belongings(), set(os.listdir("/dev/shm"))
+    def left():
+        children = Path(f"/proc/{helper}/task/{helper}/children").read_text().split()
+        more = [after - before for after, before in zip(descriptors(), held, strict=True) if after > before]
+        return children, more, files() - kept
+
+    def files():
+        return {str(path) for folder in (tmp_path, Path("/dev/shm")) for path in folder.iterdir()}
+
+    held, kept = descriptors(), files()
     for _ in range(12):
         run(rank_of, world_size=2)
-    assert belongings() == before
-    for _ in range(300):  # other processes of this machine use shared memory, too, for a while
-        if set(os.listdir("/dev/shm")) <= shared:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail(f"left in shared memory: {set(os.listdir('/dev/shm')) - shared}")
+    # A helper closes a run's descriptors a moment later, and other processes use shared memory for a while.
+    assert until(lambda: not any(left())), f"left: {left()}"
 
 
 def test_workers_that_load_data_leave_nothing_behind(tmp_path):
