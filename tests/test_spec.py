@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardlab.attention import LatentAttention
 from shardlab.spec import TransformerSpec
 
 
@@ -46,12 +47,20 @@ def test_what_released_models_changed_is_said_field_by_field():
         ({"position_style": "alibi"}, "unknown position_style 'alibi'; known: learned, rotary"),
         ({"bias_places": ("qkv", "head")}, "bias_places=.*use some of qkv, out, ffn"),
         ({"style": "bert"}, "unknown style 'bert'; known: gpt2, llama"),
-        ({"style": "llama", "num_heads": 8}, "the head size 3"),
+        ({"style": "llama", "num_heads": 8}, "a head has 3 of them; make hidden_size / num_heads, or head_dim, even"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         spec(**changes)
+
+
+def test_latent_attention_rotates_a_part_of_each_head():
+    sizes = {"num_heads": 2, "query_rank": 3, "kv_rank": 4, "plain_size": 5, "value_size": 8}
+    odd = LatentAttention(**sizes, rotary_size=3)
+    with pytest.raises(ValueError, match="a head has 3 of them; make rotary_size even"):
+        spec(style="llama", num_heads=2, latent=odd)
+    assert spec(style="llama", num_heads=2, latent=LatentAttention(**sizes, rotary_size=2)).positions == "rotary"
 
 
 def test_tokens_are_counted_and_checked():

@@ -1,29 +1,8 @@
-"""Attention as published mixtures have it: its parameters, and what a pair of tokens costs."""
+"""Latent attention, as plain data: its sizes, its parameters, and what a pair of tokens costs."""
 
 from dataclasses import dataclass
 
 from shardlab.arguments import Count, checked
-
-
-@dataclass(frozen=True, kw_only=True)
-@checked
-class GroupedAttention:
-    """Query heads that share keys and values (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245)."""
-
-    num_heads: Count
-    num_kv_heads: Count
-    head_size: Count
-    head_norms: bool = False  # a norm for queries and one for keys, as in Qwen 3
-
-    def parameters(self, hidden_size: Count) -> int:
-        """Count one layer's parameters: queries and output, keys and values, norms."""
-        matrices = hidden_size * 2 * (self.num_heads + self.num_kv_heads) * self.head_size
-        return matrices + 2 * self.head_size * self.head_norms
-
-    @property
-    def pair_size(self) -> int:
-        """Numbers that a query multiplies for each token it sees: with its key, with its value."""
-        return 2 * self.num_heads * self.head_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +39,3 @@ class LatentAttention:
     def query_size(self) -> int:
         """Numbers of one head's query, and of its key."""
         return self.plain_size + self.rotary_size
-
-    @property
-    def pair_size(self) -> int:
-        """Numbers that a query multiplies for each token it sees: with its key, with its value."""
-        return self.num_heads * (self.plain_size + self.rotary_size + self.value_size)

@@ -75,10 +75,12 @@ class TransformerSpec:
         if not set(self.biases) <= set(BIASES["gpt2"]):
             known = ", ".join(BIASES["gpt2"])
             raise ValueError(f"unknown bias_places={self.biases}; use some of {known}")
-        if self.positions == "rotary" and self.head_size % 2:
+        turned = self.latent.rotary_size if self.latent else self.head_size
+        if self.positions == "rotary" and turned % 2:
             raise ValueError(
-                f"rotary positions turn pairs of numbers, but the head size {self.head_size} "
-                f"({self.hidden_size} / {self.num_heads}) is odd; make hidden_size / num_heads even"
+                f"rotary positions turn pairs of numbers, but a head has {turned} of them; make "
+                + ("rotary_size" if self.latent else "hidden_size / num_heads, or head_dim,")
+                + " even"
             )
         if self.experts and bool(self.ffn_size) != bool(self.num_dense):
             raise ValueError(

@@ -4,15 +4,17 @@ from dataclasses import replace
 from functools import cache
 
 from shardlab.costs import expert_parallel as costs
+from shardlab.costs import memory as held_bytes
 from shardlab.costs import units
-from shardlab.costs.expert_parallel import Machine
+from shardlab.costs.expert_parallel import Exchange, Machine
 from shardlab.costs.facts import mixtures
-from shardlab.costs.facts.mixtures import MixtureSpec
 from shardlab.costs.step import kernels
+from shardlab.costs.training import Training
 from shardlab.experts import Experts
 from shardlab.figures import expert_parallel as figures
 from shardlab.figures import memory
 from shardlab.layout import Layout
+from shardlab.spec import TransformerSpec
 
 from .explorer import Explorer
 from .view import View
@@ -122,19 +124,28 @@ def machine_explorer() -> Explorer:
 
 
 @cache
-def mixture(experts: int, per_token: int) -> MixtureSpec:
+def mixture(experts: int, per_token: int) -> TransformerSpec:
     """Return a mixture whose experts of a token have the same width together, however many."""
     width = CHOSEN // per_token
     base = mixtures.published(MODEL).spec
-    return replace(base, num_experts=experts, experts_per_token=per_token, expert_size=width)
+    rules = Experts(
+        num_experts=experts,
+        per_token=per_token,
+        expert_size=width,
+        num_shared=1,
+        choose="sigmoid",
+        balance="bias",
+    )
+    return replace(base, experts=rules)
 
 
-def expert_rate(spec: MixtureSpec, on: Machine, *, tokens: int, ep: int) -> float:
+def expert_rate(each: Exchange, on: Machine) -> float:
     """Return the FLOP/s that a rank's experts reach in one grouped product for gate and up."""
-    rows = max(1, tokens * ep * spec.experts_per_token // spec.num_experts)
-    count, width = spec.num_experts // ep, 2 * spec.expert_size
-    seconds = kernels.matmul_seconds(rows, spec.hidden_size, width, on.chip, count=count)
-    return 2 * count * rows * spec.hidden_size * width / seconds
+    rules, hidden = each.experts, each.hidden_size
+    rows = max(1, each.tokens * each.ep * rules.per_token // rules.num_experts)
+    count, width = rules.num_experts // each.ep, 2 * rules.expert_size
+    seconds = kernels.matmul_seconds(rows, hidden, width, on.chip, count=count)
+    return 2 * count * rows * hidden * width / seconds
 
 
 def machine_view(
@@ -143,16 +154,16 @@ def machine_view(
     """Show one state."""
     spec, on = mixture(experts, per_token), costs.machine(machine)
     layout = Layout(dp=GROUPS, pp=STAGES, ep=ep, zero=1)
-    held = costs.states(spec, layout, stage=1)
+    held = held_bytes.states(Training(spec=spec, layout=layout), stage=1)
     each = costs.exchange(spec, on, tokens=tokens, ep=ep)
     sent = costs.sent_bytes(each, "nodes")
-    factor = costs.expected_imbalance(spec.experts, tokens * ep, ep)
+    factor = costs.expected_imbalance(each.experts, tokens * ep, ep)
     seconds = costs.layer(
         spec,
         each,
         on,
         rate=kernels.ordinary_flops(on.chip),
-        expert_rate=expert_rate(spec, on, tokens=tokens, ep=ep),
+        expert_rate=expert_rate(each, on),
         overlap=overlap,
         imbalance=factor,
     )
@@ -171,7 +182,7 @@ def machine_view(
         late = f"All-to-alls are <b>exposed</b> for {units.percent(exposed / whole)} of the layer."
     where = "one NVSwitch" if each.nodes == 1 else f"{each.nodes} nodes"
     sentence = (
-        f"{ep} ranks on {where} share {experts} experts of width {spec.expert_size:,}; "
+        f"{ep} ranks on {where} share {experts} experts of width {each.experts.expert_size:,}; "
         f"{units.text(total, 'B')} of states {verdict}. {late}"
     )
     rows = [["one rank", name], *([part, units.text(n, "B")] for part, n in held.items())]

@@ -129,7 +129,7 @@ def _sentence(found: Plans, first: step.Step) -> str:
 
 @cache
 def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> Plans:
-    spec = _spec(model, sequence)
+    spec = _spec(model)
     # Rotary positions have no table that ends.
     spec = replace(spec, context_length=max(sequence, spec.context_length))
     cluster = nodes.cluster(machine, gpus // nodes.node(machine).gpus)
@@ -145,10 +145,10 @@ def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> P
     )
 
 
-def _spec(model: str, context: int) -> TransformerSpec:
+def _spec(model: str) -> TransformerSpec:
     """Return the sizes of one of MODELS, a mixture of experts or not."""
     if model in mixtures.PUBLISHED:
-        return mixtures.transformer(mixtures.published(model).spec, context)
+        return mixtures.published(model).spec
     return models.published(model).spec
 
 

@@ -26,7 +26,7 @@ A file for --cluster has node = "DGX H100", or lines such as these:
 """
 # The rows of `costs.published.mixture_steps`.
 MIXTURES = (
-    "published steps of mixtures took 1.1 to 3.8 times as long as predicted, the longer the "
+    "published steps of mixtures took 1.1 to 3.7 times as long as predicted, the longer the "
     "narrower their experts"
 )
 CODES = "Exit status: 0 a plan fits, 1 nothing fits, 2 the input is not understood."
@@ -163,7 +163,7 @@ def _long_enough(
     given: argparse.Namespace, model: HuggingFaceModel
 ) -> tuple[TransformerSpec, list[str]]:
     """Return the sizes with a context that holds the sequence: rotary positions have no end."""
-    spec = model.transformer
+    spec = model.spec
     notes = list(model.notes)
     if spec.experts:
         notes.append(MIXTURES)

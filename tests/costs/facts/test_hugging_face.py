@@ -7,10 +7,9 @@ import re
 import pytest
 from torch import nn
 
-from shardlab.attention import GroupedAttention
 from shardlab.costs.facts import hugging_face, mixtures, models
 from shardlab.costs.facts.hugging_face import fields
-from shardlab.costs.facts.mixtures import MixtureSpec
+from shardlab.spec import TransformerSpec
 
 # Fields that publishers write and on which no size depends.
 WRITTEN = {"model_type": "any", "bos_token_id": 1, "eos_token_id": 2, "use_cache": True, "initializer_range": 0.02}
@@ -125,7 +124,7 @@ def test_the_parameters_are_those_of_the_released_checkpoint(name, config, param
 @pytest.mark.parametrize(("name", "config", "parameters"), DENSE, ids=[name for name, *_ in DENSE])
 def test_a_dense_model_can_be_planned(name, config, parameters):
     model = hugging_face.read(config)
-    assert models.num_parameters(model.transformer) == parameters
+    assert models.num_parameters(model.spec) == parameters
     assert model.dropout == (model.architecture == "GPT2LMHeadModel")
 
 
@@ -155,25 +154,28 @@ def test_what_times_and_bytes_leave_out_is_noted():
 
 @pytest.mark.parametrize("config", [MIXTRAL, QWEN3_MOE, DEEPSEEK], ids=lambda config: config["architectures"][0])
 def test_a_mixture_is_planned_with_as_many_parameters(config):
-    """Those with which DeepSeek's routers balance the load are no parameters of a TransformerSpec."""
+    """The biases with which DeepSeek's routers balance the load are no states of a rank."""
     model = hugging_face.read(config)
-    assert isinstance(model.spec, MixtureSpec)
-    spec = model.transformer
+    spec = model.spec
     assert spec.context_length == config["max_position_embeddings"]
-    biases = (spec.num_layers - spec.num_dense) * model.spec.num_experts * model.spec.router_bias
+    biases = (spec.num_layers - spec.num_dense) * spec.experts.num_experts * (spec.experts.balance == "bias")
     assert models.num_parameters(spec) + biases == model.num_parameters
 
 
 def test_mixtral_is_the_published_one():
     assert hugging_face.read(MIXTRAL).spec == mixtures.published("Mixtral 8x7B").spec
+    assert hugging_face.read(QWEN3_MOE).num_parameters == sum(
+        mixtures.parameters(mixtures.published("Qwen3-30B-A3B").spec).values()
+    )
 
 
 def test_normed_attention_counts_what_torch_does():
-    h, a = 6, GroupedAttention(num_heads=4, num_kv_heads=2, head_size=5, head_norms=True)
-    matrices = [nn.Linear(h, 20), nn.Linear(h, 10), nn.Linear(h, 10), nn.Linear(20, h)]
-    layer = nn.ModuleList([*matrices, nn.RMSNorm(5), nn.RMSNorm(5)])
+    h, heads = 6, {"num_heads": 4, "num_kv_heads": 2, "head_dim": 10, "head_norms": True}
+    spec = TransformerSpec(vocab_size=1, context_length=1, hidden_size=h, num_layers=1, style="llama", **heads)
+    matrices = [nn.Linear(h, 40), nn.Linear(h, 20), nn.Linear(h, 20), nn.Linear(40, h)]
+    layer = nn.ModuleList([*matrices, nn.RMSNorm(10), nn.RMSNorm(10)])
     biases = sum(matrix.bias.numel() for matrix in matrices)
-    assert a.parameters(h) == sum(parameter.numel() for parameter in layer.parameters()) - biases
+    assert models.attention_parameters(spec) == sum(parameter.numel() for parameter in layer.parameters()) - biases
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,17 @@
 import pytest
 from torch import nn
 
-from shardlab.attention import GroupedAttention, LatentAttention
-from shardlab.costs.facts import mixtures
-from shardlab.costs.facts.mixtures import MixtureSpec
+from shardlab.attention import LatentAttention
+from shardlab.costs.facts import mixtures, models
+from shardlab.experts import Experts
+from shardlab.spec import TransformerSpec
 
 RELEASED = [one for one in mixtures.PUBLISHED.values() if one.parameters is not None]
-SMALL = MixtureSpec(
-    vocab_size=11,
-    hidden_size=6,
-    num_layers=5,
-    attention=LatentAttention(num_heads=2, query_rank=3, kv_rank=4, plain_size=5, rotary_size=2, value_size=7),
-    num_experts=4,
-    experts_per_token=2,
-    expert_size=8,
-    num_shared_experts=1,
-    num_dense_layers=2,
-    dense_size=9,
-    router_bias=True,
+RULES = Experts(num_experts=4, per_token=2, expert_size=8, num_shared=1, choose="sigmoid", balance="bias")
+LATENT = LatentAttention(num_heads=2, query_rank=3, kv_rank=4, plain_size=5, rotary_size=2, value_size=7)
+SMALL = TransformerSpec(
+    vocab_size=11, context_length=16, hidden_size=6, num_layers=5, num_heads=2, style="llama",
+    latent=LATENT, experts=RULES, num_dense=2, ffn_size=9,
 )
 
 
@@ -90,13 +84,13 @@ def test_predicted_equals_counted_on_torch_modules():
     spec, h = SMALL, SMALL.hidden_size
     layers = []
     for index in range(spec.num_layers):
-        layers += [nn.RMSNorm(h), nn.RMSNorm(h), *latent(h, spec.attention)]
-        if index < spec.num_dense_layers:
-            layers += dense(h, spec.dense_size)
+        layers += [nn.RMSNorm(h), nn.RMSNorm(h), *latent(h, LATENT)]
+        if index < spec.num_dense:
+            layers += dense(h, spec.ffn)
         else:
-            layers += [nn.Linear(h, spec.num_experts)]  # its bias stands for the numbers that balance the experts
-            for _ in range(spec.num_experts + spec.num_shared_experts):
-                layers += dense(h, spec.expert_size)
+            layers += [nn.Linear(h, RULES.num_experts)]  # its bias stands for the numbers that balance the experts
+            for _ in range(RULES.num_experts + RULES.num_shared):
+                layers += dense(h, RULES.expert_size)
     model = nn.ModuleList([nn.Embedding(11, h), *layers, nn.RMSNorm(h), linear(h, 11)])
     assert total(mixtures.parameters(spec)) == sum(parameter.numel() for parameter in model.parameters())
 
@@ -107,24 +101,15 @@ def test_a_token_uses_its_experts_and_everything_else():
     assert active == whole
 
 
-def test_grouped_attention_is_that_of_the_dense_model():
-    """Llama 3 8B has Mixtral's attention: 4096 wide, 32 heads, 8 for keys and values."""
-    grouped = GroupedAttention(num_heads=32, num_kv_heads=8, head_size=128)
-    assert grouped.parameters(4096) == 2 * 4096 * 4096 + 2 * 4096 * 1024
-
-
-def test_a_query_multiplies_a_key_and_a_value():
-    """Attention in all heads, as in FLOPs of the dense model; latent keys are longer than values."""
-    grouped = GroupedAttention(num_heads=32, num_kv_heads=8, head_size=128)
-    assert grouped.pair_size == 2 * 4096
-    assert SMALL.attention.pair_size == 2 * (5 + 2 + 7)
+@pytest.mark.parametrize("model", mixtures.PUBLISHED.values(), ids=lambda model: model.name)
+def test_parts_are_those_of_any_transformer_and_a_routers_bias(model):
+    spec = model.spec
+    biases = (spec.num_layers - spec.num_dense) * spec.experts.num_experts * (spec.experts.balance == "bias")
+    assert total(mixtures.parameters(spec)) == models.num_parameters(spec) + biases
 
 
 def test_bad_input_is_refused():
-    sizes = {**vars(SMALL)}
-    with pytest.raises(ValueError, match="use experts_per_token = 1 to 4"):
-        MixtureSpec(**{**sizes, "experts_per_token": 5})
-    with pytest.raises(ValueError, match="use 0 to 5"):
-        MixtureSpec(**{**sizes, "num_dense_layers": 6})
+    with pytest.raises(ValueError, match=r"no experts; count it with models\.parameters"):
+        mixtures.parameters(SMALL.dense)
     with pytest.raises(ValueError, match=r"Mixtral 9.*Mixtral 8x7B"):
         mixtures.published("Mixtral 9")

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardlab.costs import memory
-from shardlab.costs.facts import models, recipes
+from shardlab.costs.facts import mixtures, models, recipes
 from shardlab.costs.memory import activations, shards
+from shardlab.costs.published.mixtures import LAYOUTS
 from shardlab.costs.training import Training
 from shardlab.costs.units import GB, TiB
 from shardlab.layout import Layout, tensor_degrees
@@ -232,6 +233,33 @@ def test_messages_of_data_parallelism():
         name: nbytes for name, nbytes in buffers(layout=Layout(cp=2)).items() if name != "buckets"
     }
     assert "buckets" not in buffers(layout=Layout(zero=3), bucket_views=False)
+
+
+# ---- published mixtures of experts -----------------------------------------------------------------------------------
+
+
+def weights_and_gradients(model, layout, stage):
+    recipe = recipes.recipe("mixed, fp32 gradients")
+    held = memory.states(Training(spec=mixtures.published(model).spec, layout=layout, recipe=recipe), stage)
+    return held["parameters"] + held["gradients"]
+
+
+def test_kimi_k2_fills_its_gpus_as_its_report_says():
+    """Section 2.4.2: 6 TB for weights and fp32 gradients, and some 30 GB on each of 256 GPUs for all states.
+
+    On many GPUs the states of the optimizer are negligible.
+    """
+    layout = LAYOUTS["Kimi K2"]
+    assert 6 * models.num_parameters(mixtures.published("Kimi K2").spec) == pytest.approx(6e12, rel=0.03)
+    held = [weights_and_gradients("Kimi K2", layout, stage) for stage in range(layout.pp)]
+    assert sum(held) / len(held) == pytest.approx(30e9, rel=0.15)
+
+
+@pytest.mark.parametrize(("ep", "nbytes"), [(1, 250e9), (64, 10e9)])
+def test_without_expert_parallelism_nothing_of_deepseek_fits(ep, nbytes):
+    """16 stages alone leave 250 GB of weights and gradients; 64-way expert parallelism leaves 10."""
+    layout = Layout(dp=128, pp=16, ep=ep, zero=1)
+    assert weights_and_gradients("DeepSeek-V3", layout, stage=1) == pytest.approx(nbytes, rel=0.12)
 
 
 def test_bad_input_is_refused():

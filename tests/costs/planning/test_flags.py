@@ -96,7 +96,7 @@ PLANS = [
 
 @pytest.mark.parametrize("program", PUBLISHED)
 def test_every_name_is_published_and_every_published_name_is_used(program):
-    specs = [hugging_face.read(config).transformer for _, config, _ in DENSE]
+    specs = [hugging_face.read(config).spec for _, config, _ in DENSE]
     shrunk = [replace(spec, num_layers=8) for spec in specs]
     questions = [QUESTION, replace(QUESTION, recipe=recipes.recipe("mixed, fp32 gradients"), precision="fp8")]
     questions += [replace(QUESTION, spec=spec, sequence=256) for spec in shrunk]

@@ -23,7 +23,7 @@ def test_deepseeks_hours_and_its_step_are_the_same_training():
 def test_layouts_have_no_tensor_parallelism_and_divide_the_experts(model):
     layout = mixtures.LAYOUTS[model]
     assert layout.tp == 1
-    assert facts.published(model).spec.num_experts % layout.ep == 0
+    assert facts.published(model).spec.experts.num_experts % layout.ep == 0
     assert mixtures.LAYOUTS["DeepSeek-V3"].ranks == 2048
 
 

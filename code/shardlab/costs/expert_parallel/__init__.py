@@ -1,4 +1,4 @@
-"""Expert parallelism, predicted: bytes, load, memory and time of a mixture of experts.
+"""Expert parallelism, predicted: bytes, load and time of a mixture of experts.
 
 Read `exchange` first, what a token sends, and `routed`, the same to the byte; `with_tensor`, with
 ranks of tensor parallelism; then `load`, who waits for the fullest expert; `mixture`, whole models;
@@ -22,7 +22,7 @@ from .load import (
     imbalance,
     loads,
 )
-from .mixture import flops, gpu_hours, held, states
+from .mixture import flops, gpu_hours
 from .routed import landed, messages, rows
 from .timing import MACHINES, OVERLAPS, Machine, exchange, layer, machine, travelling
 from .with_tensor import tensor_ways
@@ -43,7 +43,6 @@ __all__ = [
     "favours",
     "flops",
     "gpu_hours",
-    "held",
     "hiding_width",
     "imbalance",
     "landed",
@@ -53,7 +52,6 @@ __all__ = [
     "messages",
     "rows",
     "sent_bytes",
-    "states",
     "tensor_ways",
     "travelling",
 ]

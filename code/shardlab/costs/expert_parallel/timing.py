@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from shardlab.arguments import Count, Positive, checked
 from shardlab.layout import divisors, listed
+from shardlab.spec import TransformerSpec
 
 from ..facts import hardware, nodes
 from ..facts.chips import Chip
 from ..facts.hardware import LINK_UTILISATION
-from ..facts.mixtures import MixtureSpec
 from . import mixture
 from .exchange import BF16, Exchange, sent_bytes
 
@@ -81,7 +81,7 @@ def machine(name: str) -> Machine:
 
 @checked
 def exchange(
-    spec: MixtureSpec,
+    spec: TransformerSpec,
     on: Machine,
     *,
     tokens: Count,
@@ -90,7 +90,12 @@ def exchange(
     dispatch: Positive = BF16,
     combine: Positive = BF16,
 ) -> Exchange:
-    """Spread the experts of a model over `ep` neighbours. tokens: of each rank."""
+    """Spread the experts of a model over `ep` neighbours. tokens: of each rank.
+
+    Errors: ValueError for a model without experts.
+    """
+    if spec.experts is None:
+        raise ValueError("the model has no experts to spread; use a spec with `experts`")
     return Exchange(
         experts=spec.experts,
         hidden_size=spec.hidden_size,
@@ -115,7 +120,7 @@ def travelling(each: Exchange, on: Machine, way: str) -> dict[str, float]:
 
 @checked
 def layer(
-    spec: MixtureSpec,
+    spec: TransformerSpec,
     each: Exchange,
     on: Machine,
     *,
@@ -135,7 +140,7 @@ def layer(
     if overlap not in OVERLAPS:
         raise ValueError(f"unknown overlap {overlap!r}; known: {listed(OVERLAPS)}")
     counted = mixture.flops(spec, sequence=sequence)
-    sparse = max(1, spec.num_layers - spec.num_dense_layers)
+    sparse = max(1, spec.num_layers - spec.num_dense)
     seconds = each.tokens / rate
     routed = rate if expert_rate is None else expert_rate
     parts = {

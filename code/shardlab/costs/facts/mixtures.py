@@ -6,53 +6,14 @@ DeepSeek-V3 (https://arxiv.org/abs/2412.19437): RMSNorm, SwiGLU, no biases, unti
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from shardlab.arguments import Count, checked
-from shardlab.attention import GroupedAttention, LatentAttention
+from shardlab.arguments import checked
+from shardlab.attention import LatentAttention
 from shardlab.experts import Experts
 from shardlab.spec import TransformerSpec
 
-SWIGLU = 3  # matrices of a feed-forward block: gate, up, down
-
-
-@dataclass(frozen=True, kw_only=True)
-@checked
-class MixtureSpec:
-    """One decoder-only mixture of experts, as plain numbers."""
-
-    vocab_size: Count
-    hidden_size: Count
-    num_layers: Count
-    attention: GroupedAttention | LatentAttention
-    num_experts: Count
-    experts_per_token: Count
-    expert_size: Count  # width of the hidden layer of one expert
-    num_shared_experts: int = 0  # every token uses them
-    num_dense_layers: int = 0  # with one block of dense_size and no router
-    dense_size: int = 0
-    router_bias: bool = False  # one number per expert, with which the router balances the load
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.experts_per_token <= self.num_experts:
-            raise ValueError(
-                f"a token cannot use {self.experts_per_token} of {self.num_experts} experts; "
-                f"use experts_per_token = 1 to {self.num_experts}"
-            )
-        if not 0 <= self.num_dense_layers <= self.num_layers:
-            raise ValueError(
-                f"{self.num_dense_layers} of {self.num_layers} layers cannot be dense; "
-                f"use 0 to {self.num_layers}"
-            )
-
-    @property
-    def experts(self) -> Experts:
-        """The mixture of one layer."""
-        return Experts(
-            num_experts=self.num_experts,
-            per_token=self.experts_per_token,
-            expert_size=self.expert_size,
-            num_shared=self.num_shared_experts,
-        )
+from . import models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +22,7 @@ class PublishedMixture:
     """A published mixture of experts."""
 
     name: str
-    spec: MixtureSpec
+    spec: TransformerSpec
     parameters: int | None  # of the released checkpoint
     printed: tuple[float, float]  # total and active, as its authors round them
     date: str  # of publication, year-month
@@ -69,18 +30,23 @@ class PublishedMixture:
 
 
 @checked
-def parameters(spec: MixtureSpec) -> dict[str, int]:
-    """Count the parameters of each part, exactly."""
-    return _parts(spec, spec.num_experts)
+def parameters(spec: TransformerSpec) -> dict[str, int]:
+    """Count the parameters of each part of a mixture, exactly, as a released checkpoint has them.
+
+    A bias that balances a router counts as part of the router. No gradient trains it, so
+    `models.parameters` and the states of a rank leave it out. Errors: ValueError without experts.
+    """
+    return _parts(spec, _rules(spec).num_experts)
 
 
 @checked
-def active_parameters(spec: MixtureSpec) -> dict[str, int]:
-    """Count the parameters of each part that one token uses.
+def active_parameters(spec: TransformerSpec) -> dict[str, int]:
+    """Count the parameters of each part of a mixture that one token uses.
 
-    A token uses one row of the token embedding, so some authors leave that part out.
+    A token uses one row of the token embedding, so some authors leave that part out. Errors:
+    ValueError without experts.
     """
-    return _parts(spec, spec.experts_per_token)
+    return _parts(spec, _rules(spec).per_token)
 
 
 @checked
@@ -91,147 +57,135 @@ def published(name: str) -> PublishedMixture:
     return PUBLISHED[name]
 
 
-@checked
-def transformer(spec: MixtureSpec, context_length: Count) -> TransformerSpec:
-    """Return the same model as a TransformerSpec, which is timed and planned.
-
-    What balances a router by a bias are no parameters there. Errors: ValueError for heads of an odd
-    size.
-    """
-    heads = spec.attention
-    return TransformerSpec(
-        vocab_size=spec.vocab_size,
-        context_length=context_length,
-        hidden_size=spec.hidden_size,
-        num_layers=spec.num_layers,
-        num_heads=heads.num_heads,
-        num_kv_heads=heads.num_kv_heads if isinstance(heads, GroupedAttention) else None,
-        head_dim=heads.head_size if isinstance(heads, GroupedAttention) else None,
-        head_norms=isinstance(heads, GroupedAttention) and heads.head_norms,
-        latent=None if isinstance(heads, GroupedAttention) else heads,
-        style="llama",
-        experts=_rules(spec),
-        num_dense=spec.num_dense_layers,
-        ffn_size=spec.dense_size if spec.num_dense_layers else None,
-    )
+def _rules(spec: TransformerSpec) -> Experts:
+    if spec.experts is None:
+        raise ValueError("the model has no experts; count it with models.parameters")
+    return spec.experts
 
 
-def _rules(spec: MixtureSpec) -> Experts:
-    """Return the mixture of one layer, chosen as DeepSeek-V3 does where a bias balances it."""
-    if not spec.router_bias:
-        return spec.experts
-    return replace(spec.experts, choose="sigmoid", balance="bias")
-
-
-def _parts(spec: MixtureSpec, experts: int) -> dict[str, int]:
-    h = spec.hidden_size
-    sparse = spec.num_layers - spec.num_dense_layers
-    expert = SWIGLU * h * spec.expert_size
+def _parts(spec: TransformerSpec, experts: int) -> dict[str, int]:
+    """Count the parts; of the routed experts, `experts` in each layer."""
+    rules, whole = _rules(spec), models.parameters(spec)
+    sparse = spec.num_layers - spec.num_dense
+    router = rules.num_experts * (spec.hidden_size + (rules.balance == "bias"))
     return {
-        "token embedding": spec.vocab_size * h,
-        "attention": spec.num_layers * spec.attention.parameters(h),
-        "dense feed-forward": spec.num_dense_layers * SWIGLU * h * spec.dense_size,
-        "routers": sparse * spec.num_experts * (h + spec.router_bias),
-        "shared experts": sparse * spec.num_shared_experts * expert,
-        "routed experts": sparse * experts * expert,
-        "norms": (2 * spec.num_layers + 1) * h,
-        "head": spec.vocab_size * h,
+        "token embedding": whole["token embedding"],
+        "attention": whole["attention"],
+        "dense feed-forward": spec.num_dense * models.feed_forward_parameters(spec.dense),
+        "routers": sparse * router,
+        "shared experts": sparse * rules.num_shared * models.expert_parameters(spec),
+        "routed experts": sparse * experts * models.expert_parameters(spec),
+        "norms": whole["norms"],
+        "head": whole["head"],
     }
 
 
-def _grouped(num_heads: int, num_kv_heads: int, head_size: int) -> GroupedAttention:
-    return GroupedAttention(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size)
+def _experts(count: int, per_token: int, size: int, shared: int = 0, **rules: Any) -> Experts:
+    return Experts(
+        num_experts=count, per_token=per_token, expert_size=size, num_shared=shared, **rules
+    )
 
 
-_MIXTRAL_7B = MixtureSpec(
+def _llama(**sizes: Any) -> TransformerSpec:
+    return TransformerSpec(style="llama", **sizes)
+
+
+_MIXTRAL_7B = _llama(
     vocab_size=32000,
+    context_length=32768,
     hidden_size=4096,
     num_layers=32,
-    attention=_grouped(32, 8, 128),
-    num_experts=8,
-    experts_per_token=2,
-    expert_size=14336,
+    num_heads=32,
+    num_kv_heads=8,
+    experts=_experts(8, 2, 14336),
 )
 _MIXTRAL_22B = replace(
     _MIXTRAL_7B,
     vocab_size=32768,
+    context_length=65536,
     hidden_size=6144,
     num_layers=56,
-    attention=_grouped(48, 8, 128),
-    expert_size=16384,
+    num_heads=48,
+    experts=_experts(8, 2, 16384),
 )
 _MLA = LatentAttention(
     num_heads=128, query_rank=1536, kv_rank=512, plain_size=128, rotary_size=64, value_size=128
 )
-_DEEPSEEK_V2 = MixtureSpec(
+_DEEPSEEK_V2 = _llama(
     vocab_size=102400,
+    context_length=131072,
     hidden_size=5120,
     num_layers=60,
-    attention=_MLA,
-    num_experts=160,
-    experts_per_token=6,
-    expert_size=1536,
-    num_shared_experts=2,
-    num_dense_layers=1,
-    dense_size=12288,
+    num_heads=128,
+    latent=_MLA,
+    experts=_experts(160, 6, 1536, shared=2),
+    num_dense=1,
+    ffn_size=12288,
 )
-_DEEPSEEK_V3 = MixtureSpec(
+_DEEPSEEK_V3 = _llama(
     vocab_size=129280,
+    context_length=131072,
     hidden_size=7168,
     num_layers=61,
-    attention=_MLA,
-    num_experts=256,
-    experts_per_token=8,
-    expert_size=2048,
-    num_shared_experts=1,
-    num_dense_layers=3,
-    dense_size=18432,
-    router_bias=True,
+    num_heads=128,
+    latent=_MLA,
+    experts=_experts(256, 8, 2048, shared=1, choose="sigmoid", balance="bias"),
+    num_dense=3,
+    ffn_size=18432,
 )
 _KIMI_K2 = replace(
     _DEEPSEEK_V3,
     vocab_size=163840,
-    attention=replace(_MLA, num_heads=64),
-    num_experts=384,
-    num_dense_layers=1,
+    num_heads=64,
+    latent=replace(_MLA, num_heads=64),
+    experts=_experts(384, 8, 2048, shared=1, choose="sigmoid", balance="bias"),
+    num_dense=1,
 )
-_QWEN3_235B = MixtureSpec(
+_QWEN3_235B = _llama(
     vocab_size=151936,
+    context_length=131072,
     hidden_size=4096,
     num_layers=94,
-    attention=_grouped(64, 4, 128),
-    num_experts=128,
-    experts_per_token=8,
-    expert_size=1536,
+    num_heads=64,
+    num_kv_heads=4,
+    head_dim=128,
+    head_norms=True,
+    experts=_experts(128, 8, 1536),
 )
 _QWEN3_30B = replace(
     _QWEN3_235B,
     hidden_size=2048,
     num_layers=48,
-    attention=_grouped(32, 4, 128),
-    expert_size=768,
+    num_heads=32,
+    experts=_experts(128, 8, 768),
 )
-_GPT_OSS_120B = MixtureSpec(
+_GPT_OSS_120B = _llama(
     vocab_size=201088,
+    context_length=131072,
     hidden_size=2880,
     num_layers=36,
-    attention=_grouped(64, 8, 64),
-    num_experts=128,
-    experts_per_token=4,
-    expert_size=2880,
+    num_heads=64,
+    num_kv_heads=8,
+    head_dim=64,
+    experts=_experts(128, 4, 2880),
 )
-_GPT_OSS_20B = replace(_GPT_OSS_120B, num_layers=24, num_experts=32)
-_SCOUT = MixtureSpec(
+_GPT_OSS_20B = replace(_GPT_OSS_120B, num_layers=24, experts=_experts(32, 4, 2880))
+_SCOUT = _llama(
     vocab_size=202048,
+    context_length=10_485_760,
     hidden_size=5120,
     num_layers=48,
-    attention=_grouped(40, 8, 128),
-    num_experts=16,
-    experts_per_token=1,
-    expert_size=8192,
-    num_shared_experts=1,
+    num_heads=40,
+    num_kv_heads=8,
+    experts=_experts(16, 1, 8192, shared=1),
 )
-_MAVERICK = replace(_SCOUT, num_experts=128, num_dense_layers=24, dense_size=16384)
+_MAVERICK = replace(
+    _SCOUT,
+    context_length=1_048_576,
+    experts=_experts(128, 1, 8192, shared=1),
+    num_dense=24,
+    ffn_size=16384,
+)
 
 _CONFIG = ", and the released config.json"
 _MIXTRAL = "https://mistral.ai/news/mixtral-of-experts; Jiang et al. 2024, Table 1 (https://arxiv.org/abs/2401.04088)"
@@ -243,8 +197,9 @@ _K2 = f"Kimi Team 2025, Table 2 (https://arxiv.org/abs/2507.20534){_CONFIG}"
 _GPT_OSS = f"OpenAI 2025, Table 1 (https://arxiv.org/abs/2508.10925){_CONFIG}"
 _LLAMA4 = f"https://ai.meta.com/blog/llama-4-multimodal-intelligence/{_CONFIG}"
 
-# Not counted: in DeepSeek-V3 the module that predicts a second token, in Qwen3 the norms of queries
-# and keys, in gpt-oss the biases, in Llama 4 the part that reads images.
+# Not counted: in DeepSeek-V3 the module that predicts a second token, in gpt-oss the biases, in
+# Llama 4 the part that reads images; there every second layer of Maverick is dense, not the first
+# ones.
 PUBLISHED: dict[str, PublishedMixture] = {
     name: PublishedMixture(
         name=name, spec=spec, parameters=counted, printed=printed, date=date, source=source

@@ -78,7 +78,7 @@ def _run(
     precision: str | None = "fp8",
 ) -> step.Run:
     training = Training(
-        spec=mixtures.transformer(mixtures.published(model).spec, SEQUENCE),
+        spec=replace(mixtures.published(model).spec, context_length=SEQUENCE),
         layout=layout,
         recipe=recipes.recipe("mixed, fp32 gradients"),
         microbatch=microbatch,

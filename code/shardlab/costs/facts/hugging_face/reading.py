@@ -4,20 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.arguments import Count, checked
+from shardlab.arguments import checked
 from shardlab.layout import listed
 from shardlab.spec import TransformerSpec
 
 from .. import mixtures, models
-from ..mixtures import MixtureSpec
 from .dense import DENSE
 from .fields import Fields
 from .mixtures import MIXTURES
 
-ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec | MixtureSpec]] = {
-    **DENSE,
-    **MIXTURES,
-}
+ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec]] = {**DENSE, **MIXTURES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,29 +22,20 @@ class HuggingFaceModel:
     """What a `config.json` says about a model's sizes."""
 
     architecture: str
-    spec: TransformerSpec | MixtureSpec
-    context_length: Count
+    spec: TransformerSpec
     dropout: bool = False
     notes: tuple[str, ...] = ()  # fields that the times and bytes of a plan leave out
 
     @property
     def parameters(self) -> dict[str, int]:
         """The number of parameters of each part."""
-        if isinstance(self.spec, MixtureSpec):
-            return mixtures.parameters(self.spec)
-        return models.parameters(self.spec)
+        count = mixtures.parameters if self.spec.experts else models.parameters
+        return count(self.spec)
 
     @property
     def num_parameters(self) -> int:
         """The number of all parameters."""
         return sum(self.parameters.values())
-
-    @property
-    def transformer(self) -> TransformerSpec:
-        """The sizes as they are timed and planned."""
-        if isinstance(self.spec, MixtureSpec):
-            return mixtures.transformer(self.spec, self.context_length)
-        return self.spec
 
 
 @checked
@@ -65,18 +52,12 @@ def read(config: Mapping[str, Any]) -> HuggingFaceModel:
             "write the sizes as a TransformerSpec"
         )
     spec = ARCHITECTURES[named[0]](fields)
-    context = (
-        spec.context_length
-        if isinstance(spec, TransformerSpec)
-        else fields.count("max_position_embeddings")
-    )
     dropout = fields.dropout()
     fields.note()
     fields.refuse_others(named[0])
     return HuggingFaceModel(
         architecture=named[0],
         spec=spec,
-        context_length=context,
         dropout=dropout,
         notes=tuple(fields.notes),
     )
