@@ -10,6 +10,7 @@ from shardlab.costs.facts import hardware, models, recipes
 from shardlab.costs.traces import replay
 from shardlab.costs.training import Training
 from shardlab.costs.zero import step as steps
+from shardlab.experts import Experts
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
@@ -181,3 +182,15 @@ def test_where_tensor_parallelism_sends_as_much():
     said = 3 * collectives.all_gather(2 * layer, 8).sent
     sums = 4 * collectives.ring_all_reduce(2 * tokens * GPT.hidden_size, 8).sent
     assert said == pytest.approx(sums)
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=2, ep=2, zero=1), Layout(dp=2, zero=1)])
+def test_layers_that_differ_and_experts_with_replicas_of_their_own_are_refused(layout):
+    experts = Experts(num_experts=4, per_token=2, expert_size=8)
+    sizes = {"vocab_size": 64, "context_length": 16, "hidden_size": 16, "num_layers": 4, "num_heads": 4}
+    mixture = TransformerSpec(**sizes, style="llama", experts=experts)
+    zero.sent_bytes(Training(spec=mixture, layout=replace(layout, ep=1)))
+    if layout.ep == 1:
+        mixture = replace(mixture, num_dense=1, ffn_size=64)
+    with pytest.raises(ValueError, match=r"use ep=1 and num_dense=0, or memory\.states"):
+        zero.sent_bytes(Training(spec=mixture, layout=layout))

@@ -23,11 +23,17 @@ WHOLE_AT_A_TIME = 2
 def buffers(training: Training, stage: int = 0) -> list[int]:
     """Count the numbers in each flat buffer of a rank of the pipeline stage, without padding.
 
-    Each layer has one buffer; what is outside the layers shares one more.
+    Each layer has one buffer; what is outside the layers shares one more. Errors: ValueError where
+    layers differ, and where experts are dealt to ranks, so that they have replicas of their own.
     """
     spec = training.spec
     layout = training.layout
     within("stage", stage, layout.pp)
+    if layout.ep > 1 or spec.num_dense:
+        raise ValueError(
+            f"ep={layout.ep} and num_dense={spec.num_dense}: buffers are counted for layers that "
+            "are alike and have the same replicas; use ep=1 and num_dense=0, or memory.states"
+        )
     layer = shards.layer_parameters(spec, layout)
     count = len(stages(spec.num_layers, layout.pp)[stage])
     rest = sum(shards.parameters(spec, layout, stage).values()) - count * layer
