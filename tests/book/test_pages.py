@@ -603,8 +603,6 @@ LONGER = {  # chapters that still have a longer one, and the longest: to be lowe
     "book/collectives": 5_000,
     "book/replay": 5_500,
     "book/data_parallel": 7_800,
-    "book/zero": 8_100,
-    "book/tensor_parallel": 10_000,
     "book/context_parallel": 8_100,
     "book/expert_parallel": 6_900,
     "book/pipeline": 9_400,
