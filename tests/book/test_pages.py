@@ -605,7 +605,6 @@ LONGER = {  # chapters that still have a longer one, and the longest: to be lowe
     "book/data_parallel": 7_800,
     "book/zero": 8_100,
     "book/tensor_parallel": 10_000,
-    "book/expert_parallel": 6_900,
     "book/pipeline": 9_400,
     "book/composition": 7_900,
     "book/planner": 10_400,
