@@ -602,7 +602,6 @@ LONGER = {  # chapters that still have a longer one, and the longest: to be lowe
     "book/compute": 4_800,
     "book/collectives": 5_000,
     "book/replay": 5_500,
-    "book/data_parallel": 7_800,
     "book/zero": 8_100,
     "book/tensor_parallel": 10_000,
     "book/pipeline": 9_400,
