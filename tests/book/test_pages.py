@@ -598,7 +598,6 @@ def test_at_least_one_page_has_an_explorer(site: Path) -> None:
 
 STRETCH = 4_000  # pixels on a screen that a chapter's text may go on without a picture
 LONGER = {  # chapters that still have a longer one, and the longest: to be lowered, never raised
-    "book/replay": 5_500,
     "book/data_parallel": 7_800,
     "book/zero": 8_100,
     "book/tensor_parallel": 10_000,
