@@ -607,7 +607,6 @@ LONGER = {  # chapters that still have a longer one, and the longest: to be lowe
     "book/tensor_parallel": 10_000,
     "book/context_parallel": 8_100,
     "book/expert_parallel": 6_900,
-    "book/planner": 10_400,
     "book/failures": 8_700,
 }
 LONGEST_STRETCH = """() => {
