@@ -597,11 +597,6 @@ def test_at_least_one_page_has_an_explorer(site: Path) -> None:
 
 
 STRETCH = 4_000  # pixels on a screen that a chapter's text may go on without a picture
-LONGER = {  # chapters that still have a longer one, and the longest: to be lowered, never raised
-    "book/pipeline": 9_400,
-    "book/composition": 7_900,
-    "book/planner": 10_400,
-}
 LONGEST_STRETCH = """() => {
     const page = document.querySelector("main article");
     const top = (element) => element.getBoundingClientRect().top;
@@ -621,5 +616,4 @@ LONGEST_STRETCH = """() => {
 def test_a_chapter_shows_before_it_tells_more(tab: Any, page_name: str) -> None:
     """Exercises, the journey and sources are lists to work through; everything above them needs pictures."""
     longest = tab.evaluate(LONGEST_STRETCH)
-    assert longest <= LONGER.get(page_name, STRETCH), f"{longest:.0f} px without a picture"
-    assert page_name not in LONGER or longest > STRETCH, "short enough: take it out of LONGER"
+    assert longest <= STRETCH, f"{longest:.0f} px without a picture"
