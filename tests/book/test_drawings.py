@@ -1,0 +1,90 @@
+"""The drawings can be read on light and dark pages, and their numbers are those that the code computes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import drawings
+import pytest
+
+from shardlab.costs import collectives, memory
+from shardlab.costs.facts import models, nodes
+from shardlab.costs.planning import planner
+from shardlab.costs.published import studies
+from shardlab.costs.step import kernels
+from shardlab.costs.training import Training
+from shardlab.costs.units import GB, MiB
+from shardlab.spec import TransformerSpec
+
+ALL = sorted(drawings.IMAGES.glob("*.svg"))
+LIGHT, DARK = "#FFFFFF", "#121212"  # the pages
+WORDS, WORDS_IN_THE_DARK = "#767676", "#A0A0A0"
+READABLE = 4.5  # to 1, WCAG 2.1, 1.4.3
+
+
+def contrast(one: str, other: str) -> float:
+    def luminance(color: str) -> float:
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def words(name: str) -> list[str]:
+    """All texts of a drawing, in its order."""
+    return re.findall(r"<text[^>]*>([^<]*)", (drawings.IMAGES / f"{name}.svg").read_text())
+
+
+@pytest.mark.parametrize("drawing", ALL, ids=lambda path: path.stem)
+def test_words_have_enough_contrast_on_both_pages_and_in_boxes(drawing: Path) -> None:
+    text = drawing.read_text()
+    assert f'[fill="{WORDS}"] {{ fill: {WORDS_IN_THE_DARK} }}' in text.split("\n")[1]
+    fills = set(re.findall(r'fill="([^"]+)"', text)) - {"none", "white"}
+    assert all(contrast(fill, LIGHT) >= READABLE for fill in fills), fills
+    assert contrast(WORDS_IN_THE_DARK, DARK) >= READABLE
+
+
+def test_the_search_for_a_trillion_parameters() -> None:
+    found = planner.search(studies.STUDIES["a trillion on 3,072 A100"].question)
+    lost = dict(found.reasons)
+    fitting, plans = len(found.fitting), found.count
+    shown = [int(number.replace(",", "")) for number in re.findall(r"[\d,]+", " ".join(words("planner_search")))]
+    assert fitting in shown
+    assert set(lost.values()) <= set(shown)
+    degrees = [count for count in lost.values() if count < 100]
+    assert shown[:3] == [shown[1] + sum(degrees), shown[1], plans - sum(degrees)]
+
+
+def test_the_wastes_of_the_plan_by_hand() -> None:
+    question = studies.STUDIES["a trillion on 3,072 A100"].question
+    spec, node = question.spec, nodes.node("DGX A100")
+    reached = kernels.share_of_peak(2048, spec.hidden_size, spec.ffn // 8, node.chip) * node.chip.peak_flops
+    seconds = 6 * models.num_parameters(spec) * question.batch * 2048 / (question.cluster.gpus * reached)
+    shown = [float(each.removesuffix(" s")) for each in words("planner_wastes") if each.endswith(" s")]
+    assert shown[:2] == pytest.approx([seconds, seconds * 4 / 3], abs=0.05)
+    assert shown[3] == pytest.approx(shown[2] * (1 + 63 / 1024), abs=0.1)  # 64 stages, 512 microbatches, 2 chunks
+
+
+def test_states_of_llama_3_8b_by_stage_of_zero() -> None:
+    count = models.num_parameters(models.published("Llama 3 8B").spec)
+    held = [sum(memory.model_states(count, dp=64, zero=stage).values()) / GB for stage in range(4)]
+    shown = [float(each.removesuffix(" GB")) for each in words("zero_minute") if each.endswith("GB")]
+    assert shown == [round(each) for each in held]
+
+
+def test_a_ring_for_each_card_and_one_ring() -> None:
+    whole = collectives.ring_all_reduce(256 * MiB, 32).sent / MiB
+    shown = re.findall(r"(\d+) MiB", " ".join(words("collectives_servers")))
+    assert shown == [f"{whole:.0f}", f"{whole / 8:.0f}"]
+
+
+def test_a_layer_of_gpt_keeps_34_h() -> None:
+    sizes = {"vocab_size": 8, "context_length": 64, "hidden_size": 4096, "num_layers": 1, "num_heads": 32}
+    layer = memory.activations.layer(Training(spec=TransformerSpec(**sizes), dropout=True))
+    kept = sum(layer.values()) / (64 * 4096)
+    blocks = [int(each) for each in re.findall(r"keeps (\d+)h", " ".join(words("memory_layer")))]
+    boxes = [int(each[:-1] or 1) for each in words("memory_layer") if re.fullmatch(r"\d*h", each)]
+    assert sum(blocks) == sum(boxes) == round(kept)
