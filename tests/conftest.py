@@ -19,10 +19,17 @@ hypothesis.settings.load_profile("patient")
 
 os.environ["SHARDLAB_FOLDER"] = ""  # a test is no learner: no record is kept, but where it asks for one
 
-LONG_FIXTURES = {"book", "browser", "chapter", "lab", "site"}  # of tests that take longest, and so begin first
+# of tests that take longest, and so begin first
+LONG_FIXTURES = {"book", "browser", "chapter", "installed", "lab", "site"}
 
 
 BY_PAGE = "test_pages.py", "test_access.py", "test_chapters.py"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report a deadlock after half a second, not two: where a test is about something else."""
+    monkeypatch.setattr("shardlab.ranks.launch.watch.TICK", 0.1)
 
 
 def pytest_configure() -> None:

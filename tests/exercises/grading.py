@@ -156,7 +156,7 @@ class Graded:
         assert sizes == sorted(sizes)
         assert exercise.pure or set(sizes) in ({1}, {1, 2, 4}, {1, 2, 3, 4})
 
-    def test_a_mistake_fails_for_its_own_reason(self, mistake, reported):
+    def test_a_mistake_fails_for_its_own_reason(self, mistake, reported, impatient):
         name, function, fails, at, says = mistake
         report = reported(function, name, function)
         assert {each for each, mark in report.marks.items() if mark == checker.FAILED} == fails

@@ -136,7 +136,7 @@ def test_an_exception_is_shown_with_its_line_and_in_its_case():
     assert "checker.py\", line" not in reason.replace("test_checker.py", "")
 
 
-def test_one_rank_that_leaves_is_a_deadlock():
+def test_one_rank_that_leaves_is_a_deadlock(impatient):
     def watched(function, group, case, rank):
         with ledger.Ledger():
             return function(case.given, group)

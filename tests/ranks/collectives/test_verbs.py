@@ -337,7 +337,7 @@ def test_bad_input_names_the_way_out():
         ]
 
 
-def test_a_rank_that_stays_away_is_reported_with_the_line_at_which_the_others_wait():
+def test_a_rank_that_stays_away_is_reported_with_the_line_at_which_the_others_wait(impatient):
     def stay_away(group):
         if group.rank() != 2:
             collectives.all_reduce(torch.ones(4), group)

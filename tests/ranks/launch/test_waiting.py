@@ -25,12 +25,6 @@ def unchecked(monkeypatch):
     monkeypatch.setenv(contracts.FOLDER, "")
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    """Report a deadlock after half a second, not two."""
-    monkeypatch.setattr(watch, "TICK", 0.1)
-
-
 # ---- ranks that wait ------------------------------------------------------------------------------------------------
 
 

@@ -163,7 +163,7 @@ def right(group, source):
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_version_is_noticed(what):
+def test_a_wrong_version_is_noticed(what, impatient):
     old, new, report = WRONG[what]
     found = lesson.verdict(right, lesson.changed(SOURCE, old, new))
     assert lesson.noticed(found, report), found
