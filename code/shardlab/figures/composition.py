@@ -30,7 +30,7 @@ LINKS = {
     "its group is in one node": trace.marker(style.GREEN, ""),
     "in several": trace.marker(style.ORANGE, "x"),
 }
-KEPT = trace.marker("rgba(0, 0, 0, 0.45)", "")  # the part of its piece that a rank updates
+KEPT = trace.marker("rgba(128, 128, 128, 0.6)", "")  # the part of its piece that a rank updates
 
 
 def mesh(

@@ -30,7 +30,7 @@ def gantt_and_memory(
     """Draw the actions of each stage with their microbatches; below, what each stage holds.
 
     Events as `costs.pipeline.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1,
-    which is paler; &B3 for an action that runs together with the one before it, drawn below it.
+    which is fainter; &B3 for an action that runs together with the one before it, drawn below it.
     held: for each stage (from when, how much), a step for each change; the most is shown as a
     number. unit: of the events' time, for the axis.
     """

@@ -79,7 +79,7 @@ def knee(
     return style.figure(
         traces,
         x=style.axis("between nodes (Tb/s of one node)", type="log", tickvals=ticks),
-        y=style.axis("time of a step, 1 = no network limit", range=[0.9, min(4.0, 1.05 * highest)]),
+        y=style.axis("step time (1 = no limit)", range=[0.9, min(4.0, 1.05 * highest)]),
         alt=alt or "Time of a training step against the bandwidth between nodes.",
         shapes=[] if have is None else [_upright(8 * have / 1e12)],
     )

@@ -166,8 +166,8 @@ EXERCISE = Exercise(
     name="pipeline.eager",
     prompt=(
         "Write 1F1B for slow messages, which take half as long as a forward and a backward "
-        "together: no stage waits except while the pipeline fills and drains, and a stage with a "
-        "stages after it keeps at most 1 + 2a microbatches."
+        "together: no stage waits except while the pipeline fills and drains, and a stage keeps "
+        "one microbatch at most, and two more for each stage after it."
     ),
     starter=STARTER,
     hint=(
