@@ -94,6 +94,7 @@ def test_a_guess_of_an_earlier_day_is_shown(browser: Any, page: Path) -> None:
         for name, given in (("memory", "1,000"), ("larger", "gone"), ("count", "no number")):
             tab.evaluate(store, [f"shardlab guess page.html {name}", given])
         tab.reload()
+        form_of(tab, MEMORY).locator("button", has_text=guess.AGAIN).wait_for()  # its script may come after the page
         shown = [form_of(tab, each).locator(".guess-result").text_content() for each in ONE_OF_EACH]
         assert shown == ["Your guess of 22 November 2025: 1,000 GB.", "", ""]
         buttons = [form_of(tab, each).locator("button").text_content() for each in ONE_OF_EACH]
