@@ -1,4 +1,4 @@
-"""Latent attention, as plain data: its sizes, its parameters, and what a pair of tokens costs."""
+"""Latent attention, as plain data: its sizes and its parameters."""
 
 from dataclasses import dataclass
 

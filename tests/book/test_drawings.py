@@ -15,6 +15,7 @@ from shardlab.costs.published import studies
 from shardlab.costs.step import kernels
 from shardlab.costs.training import Training
 from shardlab.costs.units import GB, MiB
+from shardlab.figures import style
 from shardlab.spec import TransformerSpec
 
 ALL = sorted(drawings.IMAGES.glob("*.svg"))
@@ -24,12 +25,7 @@ READABLE = 4.5  # to 1, WCAG 2.1, 1.4.3
 
 
 def contrast(one: str, other: str) -> float:
-    def luminance(color: str) -> float:
-        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((style.luminance(one), style.luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -50,10 +50,18 @@ BRIGHT = 0.1791  # luminance at which black and white have the same contrast
 
 def ink(fill: str) -> str:
     """Choose white or black for words on `fill`, "#rrggbb"."""
-    channels = [int(fill[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [((c + 0.055) / 1.055) ** 2.4 for c in channels]  # WCAG 2.1; almost black differs
-    light = sum(c * weight for c, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
-    return "black" if light > BRIGHT else "white"
+    return "black" if luminance(fill) > BRIGHT else "white"
+
+
+def luminance(color: str) -> float:
+    """Return the relative luminance of "#rrggbb", 0 to 1, as WCAG 2.1 defines it.
+
+    Colours darker than #0b0b0b, for which it has another formula, come out a little wrong.
+    """
+    channels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    weights = (0.2126, 0.7152, 0.0722)
+    return float(sum(c * weight for c, weight in zip(linear, weights, strict=True)))
 
 
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
