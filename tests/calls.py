@@ -136,7 +136,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.facts.topology_matrix.node": {"text": MATRIX, "chip": "A100 SXM 80 GB", "sockets": "sockets (AMD)"},
     "costs.facts.topology_matrix.read": {"text": MATRIX},
     "costs.memory.timeline.through_step": {"training": Training(spec=SPEC, num_microbatches=2)},
-    "costs.planning.footprint.layers_of": {"num_layers": 4, "pp": 2, "places": [0, 1]},
     "costs.planning.reasons.text": {"reason": "batch", "degrees": {"dp": 2}},
     "costs.step.experts.exchange": {"training": MIXED},
     "costs.step.products.expert_matrices": {"training": MIXED},

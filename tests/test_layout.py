@@ -40,6 +40,13 @@ def test_the_first_stages_take_one_layer_more(layers, pp, sizes):
     assert [len(stage) for stage in stages(layers, pp)] == sizes
 
 
+def test_embedding_and_head_take_the_place_of_a_layer_where_only_so_chunks_come_out_even():
+    assert [len(stage) for stage in stages(126, 16, 8)] == [7, *[8] * 14, 7]
+    assert [len(stage) for stage in stages(96, 8, 3)] == [12] * 8
+    dealt = [layer for part in stages(126, 16, 8) for layer in part]
+    assert dealt == list(range(126))
+
+
 @settings(deadline=None)
 @given(layers=st.integers(1, 130), data=st.data())
 def test_stages_hold_every_layer_once_and_in_order(layers, data):

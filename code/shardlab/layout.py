@@ -135,29 +135,29 @@ def _divides(kv_heads: int, tp: int) -> bool:
 
 
 @checked
-def stages(num_layers: Count, pp: Count) -> list[range]:
-    """Deal the layers to `pp` pipeline stages, in order; the first stages take one more.
+def stages(num_layers: Count, pp: Count, chunks: Count = 1) -> list[range]:
+    """Deal the layers to `pp` pipeline stages, as contiguous ranges; the first take one more.
 
-    Errors: ValueError where a stage would be empty.
+    Where several chunks come out even only if embedding and head each take the place of a layer,
+    they do, as in Llama 3 (https://arxiv.org/abs/2407.21783, section 3.3.2); a stage's layers are
+    counted as if they were contiguous. Errors: ValueError where a stage would be empty.
     """
     if not 1 <= pp <= num_layers:
         raise ValueError(
             f"{num_layers} layers do not fill pp={pp} stages; use pp = 1 to {num_layers}"
         )
-    return [_layers(num_layers, pp, stage) for stage in range(pp)]
+    return [layers_of_stage(num_layers, pp, stage, chunks) for stage in range(pp)]
 
 
 @checked
-def layers_of_stage(num_layers: Count, pp: Count, stage: int) -> range:
+def layers_of_stage(num_layers: Count, pp: Count, stage: int, chunks: Count = 1) -> range:
     """Return the layers of one of `stages`. Errors: ValueError for a stage that does not exist."""
     within("stage", stage, pp)
-    return _layers(num_layers, pp, stage)
-
-
-def _layers(num_layers: int, pp: int, stage: int) -> range:
-    share, more = divmod(num_layers, pp)
+    ends = chunks > 1 and num_layers % (pp * chunks) > 0  # embedding and head count as layers
+    share, more = divmod(num_layers + 2 * ends, pp)
     start = stage * share + min(stage, more)
-    return range(start, start + share + (stage < more))
+    stop = start + share + (stage < more)
+    return range(max(0, start - ends), min(num_layers, stop - ends))
 
 
 @checked

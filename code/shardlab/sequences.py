@@ -33,6 +33,11 @@ class Tile(NamedTuple):
         """How many scores are computed."""
         return len(self.queries) * len(self.keys)
 
+    @property
+    def seen(self) -> int:
+        """How many of them the mask leaves: on the diagonal, where queries and keys are the same tokens, half."""
+        return self.pairs - self.masked * len(self.queries) * (len(self.queries) - 1) // 2
+
 
 @checked
 def place(length: int, ranks: Count, placement: str = "zig-zag") -> list[Runs]:

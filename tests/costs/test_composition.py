@@ -44,7 +44,7 @@ def training(spec, layout, schedule):
     chunks = 2 if schedule == "interleaved" else 1
     return Training(
         spec=spec, layout=layout, recipe=DOUBLE, microbatch=2, num_microbatches=MICROBATCHES, schedule=schedule,
-        chunks=chunks,
+        chunks=chunks, keeps_gathered=True,
     )
 
 
@@ -82,6 +82,15 @@ def test_every_axis_carries_the_bytes_that_ranks_count(number, counted):
             if getattr(layout, axis) == layout.ranks:
                 predicted[axis] += predicted.pop(composition.ALL)
         assert {axis: found[axis] for axis in predicted} == pytest.approx(predicted)
+
+
+def test_inputs_that_are_gathered_again_are_two_more_halves_of_the_eight_of_a_layer():
+    kept, again = (
+        composition.sent(Training(spec=LLAMA, layout=Layout(tp=4, sequence_parallel=True), keeps_gathered=keeps))
+        for keeps in (True, False)
+    )
+    assert again["tp"]["layers"] == 10 / 8 * kept["tp"]["layers"]
+    assert again["tp"]["loss"] == kept["tp"]["loss"]
 
 
 # ---- leaving a node --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from shardlab import sequences
 from shardlab.costs import context_parallel as costs
 from shardlab.costs.facts import hardware
 from shardlab.explorers import context_parallel as explorers
@@ -33,7 +34,8 @@ def test_the_ring_counts_the_pairs_of_the_costs(state):
     assert all(sum(row[:-1]) == row[-1] for row in rows.values())
     if state["texts"] == "one document":
         length = explorers.PARTS * explorers.RING
-        assert together == costs.pairs(length, explorers.RING, state["placement"])
+        places = sequences.place(length, explorers.RING, state["placement"])
+        assert together == [sum(query + 1 for run in runs for query in run) for runs in places]
     idle = sum(row[state["turn"]] == 0 for row in rows.values())
     assert (f"{idle} of {explorers.RING} ranks have nothing" in view.sentence) == bool(idle)
     assert f"{max(together):,} pairs" in view.sentence

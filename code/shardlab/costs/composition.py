@@ -10,7 +10,7 @@ from math import prod
 
 from shardlab import cuts, trace
 from shardlab.arguments import Count, checked, within
-from shardlab.layout import AXES_3D, Layout, coordinates, groups, stages
+from shardlab.layout import AXES_3D, Layout, coordinates, groups
 from shardlab.trace import Event
 
 from . import zero
@@ -26,7 +26,8 @@ def sent(training: Training, stage: int = 0) -> Sent:
     """Count the bytes that a rank of `stage` sends in one step, as axis -> purpose -> bytes.
 
     Collectives go around rings; a rank receives as many bytes as it sends. For trainings with
-    recomputation="none". "all" holds the loss and the gradients' norm, which every rank receives.
+    recomputation="none"; `ranks.train` keeps gathered inputs (`keeps_gathered`). "all" holds the
+    loss and the gradients' norm, which every rank receives.
     """
     layout = training.layout
     within("stage", stage, layout.pp)
@@ -154,13 +155,15 @@ def _pipeline(training: Training, stage: int) -> dict[str, float]:
 
 
 def _tensor(training: Training, stage: int) -> dict[str, float]:
-    """Count all-reduces of activations, or their halves: 2 (t - 1)/t times the activations'
-    bytes.
+    """Count all-reduces of activations: 2 (t - 1)/t times the activations' bytes.
+
+    A layer has four, or eight halves. Where matrices keep only slices of their gathered inputs,
+    backward gathers both again: two more halves.
     """
     spec = training.spec
     layout = training.layout
     m = training.num_microbatches
-    count = len(stages(spec.num_layers, layout.pp)[stage])
+    count = training.layers_of(stage)
     share = 2 * (layout.tp - 1) / layout.tp
     first = stage == 0
     last = stage == layout.pp - 1
@@ -172,8 +175,9 @@ def _tensor(training: Training, stage: int) -> dict[str, float]:
         if (first if "embedding" in name else last)
     }
     block = _copies(training, cuts.block(spec, layout.tp))
+    regathered = layout.sequence_parallel and not training.keeps_gathered
     return {
-        "layers": 4 * count * once,
+        "layers": (5 if regathered else 4) * count * once,
         "embedding and head": (first + last) * once,
         "loss": last * m * share * PER_TOKEN * numbers,
         "gradients of copies": m * (count * block + _copies(training, held)),

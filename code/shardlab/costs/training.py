@@ -5,7 +5,7 @@ from functools import cache
 
 from shardlab import schedules
 from shardlab.arguments import Count, checked, within
-from shardlab.layout import ONE_RANK, Layout
+from shardlab.layout import ONE_RANK, Layout, layers_of_stage
 from shardlab.spec import TransformerSpec
 
 from .facts.recipes import MIXED, Recipe
@@ -121,6 +121,10 @@ class Training:
     def tokens_per_sequence(self) -> int:
         """Tokens of one sample, over all ranks of cp together."""
         return self.spec.context_length if self.sequence is None else self.sequence
+
+    def layers_of(self, stage: int) -> int:
+        """Count the layers of a pipeline stage. Errors: ValueError for one that does not exist."""
+        return len(layers_of_stage(self.spec.num_layers, self.layout.pp, stage, self.chunks))
 
     @property
     def averages_late(self) -> bool:

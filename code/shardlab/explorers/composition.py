@@ -1,11 +1,9 @@
 """The explorer of composition: one GPU's groups, what it sends along each axis, what it holds."""
 
-from shardlab.costs import composition, memory, units
-from shardlab.costs.compute import flops
+from shardlab.costs import composition, memory, step, units
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.facts.hardware import LINK_UTILISATION
-from shardlab.costs.facts.network import Node
-from shardlab.costs.traces.replay import UTILISATION
+from shardlab.costs.facts.network import Cluster
 from shardlab.costs.training import Training
 from shardlab.figures import composition as figures
 from shardlab.layout import AXES_3D, Layout, groups
@@ -86,7 +84,7 @@ def layout_view(*, tp: int, pp: int, zero: int, order: str) -> View:
     )
     left = composition.leaving(training, per_node, axes)
     fitting = _fitting(training, capacity)
-    network = _network(training, left, cluster.node)
+    network = _network(training, left, cluster)
     sentence = f"<b>{layout_name(layout)}</b> {fitting} {network}"
     rows = [["axis", "ranks in a group", "GPU 0 sends in a step", "leaves the busiest node"]]
     rows += [
@@ -137,15 +135,13 @@ def _fitting(training: Training, capacity: float) -> str:
     return f"{verdict}, and no single change makes it fit."
 
 
-def _network(training: Training, left: dict[str, float], node: Node) -> str:
+def _network(training: Training, left: dict[str, float], cluster: Cluster) -> str:
     """Say what crosses the network and how long that takes at least, beside the computing time."""
     total = sum(left.values())
-    layout = training.layout
     if not total:
         return "Nothing leaves a node."
-    seconds = total / (LINK_UTILISATION * node.network_bandwidth)
-    work = flops.model_flops(training.spec, batch=BATCH, sequence=SEQUENCE) / layout.ranks
-    computing = work / (UTILISATION * node.chip.peak_flops)
+    seconds = total / (LINK_UTILISATION * cluster.node.network_bandwidth)
+    computing = step.step(step.Run(training=training, cluster=cluster)).computing
     most = max(left, key=lambda axis: left[axis])
     text = (
         f"In a step, {units.text(total, 'B')} leave the busiest node, most of it for {most}. "

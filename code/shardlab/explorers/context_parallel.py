@@ -47,7 +47,7 @@ def ring_view(*, placement: str, texts: str, turn: int) -> View:
     """Show one state."""
     length = PARTS * RING
     work = costs.turns(length, RING, placement, TEXTS[texts])
-    pairs = [[sum(tile.pairs for tile in tiles) for tiles in turns] for turns in work]
+    pairs = [[sum(tile.seen for tile in tiles) for tiles in turns] for turns in work]
     alt = f"Turn {turn} of a ring of {RING} ranks, {placement}, {texts}: tiles and work."
     figure = figures.ring(work, length, turn, alt=alt)
     together = [sum(row) for row in pairs]

@@ -7,7 +7,7 @@ import pytest
 from shardlab.costs import context_parallel as costs
 from shardlab.costs import memory
 from shardlab.costs.compute import flops
-from shardlab.costs.facts import models
+from shardlab.costs.facts import mixtures, models
 from shardlab.costs.memory import overhead
 from shardlab.costs.training import Training
 from shardlab.costs.units import GiB
@@ -94,8 +94,7 @@ def test_all_ranks_together_compute_what_one_would(placement, ranks):
 def test_contiguous_ranks_wait_for_the_last_one_and_zig_zag_ranks_for_nobody(ranks):
     """Brandon et al. 2023 (https://arxiv.org/abs/2311.09431): a causal ring gains up to 2 from an even placement."""
     assert costs.balance(4096, ranks, "zig-zag") == 1
-    assert costs.balance(4096, ranks, "contiguous") == pytest.approx((ranks + 1) / (2 * ranks))
-    assert costs.balance(4096, ranks, "contiguous", largest=4) == pytest.approx(ranks / (2 * ranks - 1), rel=0.01)
+    assert costs.balance(4096, ranks, "contiguous") == pytest.approx(ranks / (2 * ranks - 1), rel=0.001)
 
 
 @pytest.mark.parametrize("placement", ["contiguous", "zig-zag"])
@@ -136,7 +135,7 @@ def test_the_ring_is_hidden_from_so_many_tokens():
     assert costs.hiding_tokens(SIZES, rate=rate, bandwidth=bandwidth, causal=True) == rate / bandwidth / 2
 
 
-@pytest.mark.parametrize("a", [MANY, SIZES, dataclasses.replace(SIZES, latent=576)], ids=["MHA", "GQA", "MLA"])
+@pytest.mark.parametrize("a", [MANY, SIZES], ids=["MHA", "GQA"])
 def test_at_the_limit_a_hop_takes_as_long_as_a_block(a):
     rate, bandwidth, ranks = 1e15, 1e10, 4
     tokens = costs.hiding_tokens(a, rate=rate, bandwidth=bandwidth)
@@ -146,9 +145,22 @@ def test_at_the_limit_a_hop_takes_as_long_as_a_block(a):
     assert hop == pytest.approx(block, rel=1e-3)
 
 
-def test_a_latent_vector_is_smaller_than_keys_of_many_heads():
-    """DeepSeek-V3 (https://arxiv.org/abs/2412.19437), section 4.2: 128 heads, 512 + 64 latent numbers."""
-    mla = costs.Attention(length=4096, ranks=4, heads=128, kv_heads=128, head_size=160, latent=576)
-    mha = dataclasses.replace(mla, latent=None)
-    limits = [costs.hiding_tokens(each, rate=1e15, bandwidth=1e11) for each in (mla, mha)]
-    assert limits[1] / limits[0] == pytest.approx(2 * 128 * 160 / 576)
+def test_latent_attention_sends_the_keys_and_values_of_all_heads():
+    """DeepSeek-V3 (https://arxiv.org/abs/2412.19437), section 4.2: 128 heads with keys of 192 and values of 128."""
+    spec = mixtures.published("DeepSeek-V3").spec
+    sent = costs.sent_bytes(costs.attention(spec, length=4096, ranks=4), "ring")
+    assert sent["forward"] == 3 * 1024 * 128 * (192 + 128) * 2
+
+
+def test_a_step_sends_less_by_heads_than_round_a_ring_from_two_thirds_of_one_and_the_heads_for_each_key():
+    """Ring 6 (n - 1) blocks of keys, exchange 4 (n - 1) / n of queries and keys: n > 2/3 (1 + H/K), here 3.3."""
+    a = dataclasses.replace(SIZES, heads=32, kv_heads=8)
+    for ranks in (2, 4, 8):
+        one = dataclasses.replace(a, ranks=ranks)
+        ring, heads = (sum(costs.sent_bytes(one, way).values()) for way in ("ring", "ulysses"))
+        assert (heads < ring) == (ranks > 2 / 3 * (1 + 32 / 8))
+
+
+def test_gathered_again_in_backward_sends_what_a_ring_sends():
+    again, ring = (costs.sent_bytes(SIZES, *way, again=True) for way in (["gathered"], ["ring"]))
+    assert again == ring

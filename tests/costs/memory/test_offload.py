@@ -22,10 +22,19 @@ def test_zero_offload_moves_four_bytes_for_each_parameter():
 
 def test_the_intensity_of_zero_infinity():
     """Rajbhandari et al. 2021, section 4.1: with recomputation, one FLOP/byte for each token (seq * batch)."""
-    swap = replace(GPT3, loads=3)
+    swap = replace(GPT3, loads=3, recomputes=True)
     work = 8 * swap.num_parameters * swap.tokens
     assert work / both_ways(swap) == swap.tokens
     assert swap.compute == pytest.approx(work / (0.4 * 125e12))
+
+
+def test_recomputing_a_layer_that_is_loaded_needs_no_third_load():
+    """As the engine loads: 8 PT / F >= 4 P / beta from half of F / beta on, where 6 PT / F needs two thirds."""
+    ratio = 0.4 * V100.peak_flops / (0.8 * GPT3.link.bandwidth)
+    again = replace(GPT3, recomputes=True)
+    assert again.to_chip == GPT3.to_chip
+    assert again.tokens_to_hide == pytest.approx(ratio / 2)
+    assert GPT3.tokens_to_hide == pytest.approx(2 / 3 * ratio)
 
 
 def test_an_update_on_the_chip_moves_all_states_twice():
@@ -57,7 +66,7 @@ def test_the_tokens_that_hide_the_transfers(chip):
     needed = 4 / 6 * 0.4 * fast.peak_flops / (0.8 * swap.link.bandwidth)
     assert swap.tokens_to_hide == pytest.approx(needed)
     assert replace(swap, num_parameters=1e9).tokens_to_hide == pytest.approx(needed)
-    assert replace(swap, loads=3).tokens_to_hide == pytest.approx(needed * (6 / 8) / (4 / 6))
+    assert replace(swap, loads=3, recomputes=True).tokens_to_hide == pytest.approx(needed * (6 / 8) / (4 / 6))
     assert replace(swap, tokens=needed).ratio == pytest.approx(1)
     assert replace(swap, tokens=needed / 4).ratio == pytest.approx(4)
     assert replace(swap, tokens=4 * needed).ratio == 1

@@ -1,5 +1,7 @@
 """The pieces are the whole model; and the best cut is the one that was published."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardlab.costs.compute import flops
@@ -24,6 +26,16 @@ def test_the_pieces_are_the_whole(name):
     layers = [activations.layer(training)] * spec.num_layers
     parts = [activations.embedding(training), *layers, activations.head(training)]
     assert sum(piece.activations for piece in found) == pytest.approx(sum(sum(part.values()) for part in parts))
+
+
+def test_what_is_recomputed_takes_its_time():
+    """A layer that runs forward twice takes four thirds as long; the head runs once (Narayanan et al. 2021, eq. 3)."""
+    training = Training(spec=models.published("GPT-3 175B").spec)
+    kept, again = (
+        stage_costs.pieces(replace(training, recomputation=way), 1e15) for way in ("none", "full")
+    )
+    assert again[1].seconds == pytest.approx(4 / 3 * kept[1].seconds)
+    assert (again[0].seconds, again[-1].seconds) == (kept[0].seconds, kept[-1].seconds)
 
 
 def test_the_best_cut_of_llama_3_405b_is_that_of_its_authors():

@@ -6,12 +6,13 @@ from fractions import Fraction
 import pytest
 
 from shardlab import schedules
-from shardlab.costs import step
+from shardlab.costs import memory, step
 from shardlab.costs import zero as zero_costs
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, models, nodes
 from shardlab.costs.facts.network import uniform
 from shardlab.costs.facts.recipes import RECIPES
+from shardlab.costs.memory import shards
 from shardlab.costs.pipeline import timeline
 from shardlab.costs.published import studies
 from shardlab.costs.step import axes, exposed, layer_time, products
@@ -20,7 +21,7 @@ from shardlab.costs.step.exposed import DataWait
 from shardlab.costs.step.layer_time import LayerTime, PassTime
 from shardlab.costs.traces import knee
 from shardlab.costs.training import Training
-from shardlab.layout import Layout
+from shardlab.layout import Layout, stages
 from shardlab.spec import TransformerSpec
 
 DGX = nodes.cluster("DGX A100", 8)
@@ -41,14 +42,14 @@ def micro(layer, first=0, last=0):
 @pytest.mark.parametrize("ends", [(0, 0), (1, 0), (0, 5), (2, 3)], ids=str)
 def test_the_pipeline_takes_as_long_as_its_schedule_played_on_a_clock(name, pp, m, ends):
     """Seven layers of three seconds, a third of them forward."""
-    counts = step.layers_of_stages(7, pp)
+    counts = [len(stage) for stage in stages(7, pp)]
     whole = [3 * count for count in counts]
     whole[0] += ends[0]
     whole[-1] += ends[1]
     durations = [{"F": Fraction(total, 3), "B": Fraction(2 * total, 3)} for total in whole]
     played = timeline.play(schedules.make(name, pp, m), durations).makespan
-    time, stages = micro(3, *ends), step.stages_of(7, pp)
-    ours = step.pipeline_seconds(time, DataWait(0, 0, 0), stages, num_microbatches=m, schedule=name)
+    time, cut = micro(3, *ends), step.stages_of(7, pp)
+    ours = step.pipeline_seconds(time, DataWait(0, 0, 0), cut, num_microbatches=m, schedule=name)
     if name == "1F1B" and max(whole) > whole[-1]:  # an early stage is the slowest: others wait less than at the end
         assert played <= ours <= 1.25 * played
     else:
@@ -64,9 +65,18 @@ def test_equal_chunks_shorten_the_bubble_as_the_schedule_does(pp, chunks, m):
     assert step.pipeline_seconds(time, DataWait(0, 0, 0), cut, schedule="interleaved", **size) == played
 
 
-def test_embedding_and_head_may_take_the_place_of_a_layer():
-    assert step.layers_of_stages(126, 16, 8) == [7, *[8] * 14, 7]
-    assert sum(step.layers_of_stages(126, 16)) == 126
+def test_time_and_memory_deal_the_same_layers_to_the_stages():
+    """Llama 3 405B: embedding and head take the place of a layer, so that 14 stages have eight and the ends seven."""
+    spec = models.published("Llama 3 405B").spec
+    layout = Layout(tp=8, pp=16, sequence_parallel=True)
+    training = Training(spec=spec, layout=layout, schedule="interleaved", chunks=8, num_microbatches=16)
+    timed = step.stages_of(126, 16, 8)
+    assert (timed.first, timed.most_between, timed.last) == (7, 8, 7)
+    held = [shards.parameters(spec, layout, stage, 8) for stage in range(16)]
+    layer = shards.parameters(spec, layout, 1, 8)["attention"] // 8
+    assert [parts["attention"] // layer for parts in held] == [7, *[8] * 14, 7]
+    per_stage = [sum(memory.per_rank(training, stage).values()) for stage in range(16)]
+    assert memory.total(training) == max(per_stage) == per_stage[1]
 
 
 def run(layout, *, model="GPT-2 XL", cluster=DGX, engine=NEMO_2024, **options):

@@ -55,6 +55,18 @@ def test_every_axis_carries_the_bytes_of_its_formula(layout):
     assert sent["dp"] == pytest.approx((layout.dp > 1) * 2 * held * layout.tp, rel=1e-3)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_gradients_leave_in_the_order_in_which_backward_completes_them(tied):
+    """The head's first and the embedding's last; a tied one is complete when the embedding has added its share."""
+    spec = replace(SPEC, tied_head=tied)
+    events = placement.step(spec, Layout(dp=2), sequence=32)
+    sent = [event.nbytes for event in events if event.rank == 0 and event.op == "all_reduce"]
+    table = 2 * spec.vocab_size * spec.hidden_size
+    assert sent[-1] == table + 2 * models.learned_positions(spec) * spec.hidden_size
+    assert (sent[0] == table) == (not tied)
+    assert len(sent) == spec.num_layers + 2 - tied
+
+
 SHARED = [Layout(cp=2), Layout(cp=4), Layout(cp=2, dp=2, tp=2, pp=2)]
 
 

@@ -34,9 +34,9 @@ def exposed_seconds(
         return 0.0
     forwards = 2 if again else 1
     if way == "gathered":
-        sent = sent_bytes(a, way)
+        sent = sent_bytes(a, way, again=True)
         num_messages = forwards + 2  # backward gathers, and scatters gradients
-        nbytes = (forwards + 1) * sent["forward"] + sent["backward"]
+        nbytes = forwards * sent["forward"] + sent["backward"]
         return num_messages * (a.ranks - 1) * link.latency + nbytes / link.bandwidth
     once = _in_a_round(a, link, forward, backward=False)
     return forwards * once + _in_a_round(a, link, backward, backward=True)

@@ -43,9 +43,6 @@ class Attention:
     head_size: Count  # where keys and values have different sizes, their mean
     batch: Count = 1  # sequences
     element: Count = 2  # bytes of one number
-    # MLA: numbers that travel for each token instead of keys and values, the rotary key included.
-    # DeepSeek-V2 (https://arxiv.org/abs/2405.04434), section 2.1
-    latent: Count | None = None
 
     def __post_init__(self) -> None:
         if self.length < self.ranks:
@@ -60,8 +57,8 @@ class Attention:
 
         Where the number of ranks does not divide the length, this is the mean over all ranks.
         """
-        numbers = self.kv_heads * self.head_size if self.latent is None else self.latent / 2
-        return self.batch * numbers * self.element * self.length / self.ranks
+        numbers = self.batch * self.kv_heads * self.head_size * self.length / self.ranks
+        return numbers * self.element
 
     @property
     def queries(self) -> float:
@@ -79,7 +76,11 @@ def attention(
     batch: Count = 1,
     element: Count = 2,
 ) -> Attention:
-    """Take the sizes from a model whose heads `tp` ranks share."""
+    """Take the sizes from a model whose heads `tp` ranks share.
+
+    Latent attention sends keys and values of all its heads, as Megatron-LM does. The latent vectors
+    are many times smaller, but each rank would have to expand every block that arrives.
+    """
     return Attention(
         length=length,
         ranks=ranks,
@@ -92,11 +93,13 @@ def attention(
 
 
 @checked
-def sent_bytes(a: Attention, way: str, *, ulysses: Count = 1) -> dict[str, float]:
+def sent_bytes(
+    a: Attention, way: str, *, ulysses: Count = 1, again: bool = False
+) -> dict[str, float]:
     """Count the bytes that a rank sends in forward and in backward.
 
     gathered  an all-gather of two blocks, then a reduce-scatter of their gradients: 2(n - 1) blocks
-              each
+              each. again: backward gathers once more, so that no layer keeps other ranks' keys
     ring      2(n - 1) blocks; in backward as many again, and as many of gradients
     ulysses   1/n of queries, keys, values and outputs to each other rank, in backward of their
               gradients. Keys and values are repeated first where the number of ranks does not
@@ -107,7 +110,7 @@ def sent_bytes(a: Attention, way: str, *, ulysses: Count = 1) -> dict[str, float
     """
     if way == "gathered":
         blocks = 2 * (a.ranks - 1) * a.block
-        return {"forward": blocks, "backward": blocks}
+        return {"forward": blocks, "backward": (1 + again) * blocks}
     width = _width(a, way, ulysses)
     block = sequences.copies(a.heads, a.kv_heads, width) * a.block
     exchanged = 2 * (a.queries + block) * (width - 1) / width
@@ -191,13 +194,16 @@ def flops(
 
 
 @checked
-def balance(length: Count, ranks: Count, placement: str, *, largest: Count | None = None) -> float:
+def balance(length: Count, ranks: Count, placement: str) -> float:
     """Divide the work of the mean rank by that of the busiest, for which others wait: 1 is even.
 
-    Contiguous ranks come close to (n + 1) / 2n; zig-zag ranks have the same work where 2n divides
-    the length.
+    Only pairs that a causal mask leaves are counted. Contiguous ranks come close to n / (2n - 1);
+    zig-zag ranks have the same work where 2n divides the length.
     """
-    work = pairs(length, ranks, placement, largest=largest)
+    work = [
+        sum(tile.seen for tiles in rank_turns for tile in tiles)
+        for rank_turns in turns(length, ranks, placement)
+    ]
     return sum(work) / ranks / max(work)
 
 

@@ -27,8 +27,10 @@ class Swap:
     chip: Chip
     link: Link  # to the host's memory, such as `hardware.host_link(chip)`
     num_microbatches: Count = 1
-    # Times the parameters are loaded for a microbatch; 3 where backward recomputes forward.
+    # Times the parameters are loaded for a microbatch: 2 as in `ranks.memory.offload`, also where
+    # a layer is recomputed, just before its backward; 3 in ZeRO-Infinity, which then loads again.
     loads: Count = 2
+    recomputes: bool = False  # backward computes forward a second time
     update: str = "host"  # where the parameters are updated, see UPDATES
     recipe: Recipe = MIXED
     utilisation: Share = 0.4  # of the chip's peak, while it computes
@@ -70,9 +72,8 @@ class Swap:
         """Seconds of a step's arithmetic: 6 FLOPs per parameter and token, 8 if forward runs
         twice.
         """
-        work = (
-            (6 + 2 * (self.loads - 2)) * self.num_parameters * self.tokens * self.num_microbatches
-        )
+        each = 8 if self.recomputes else 6
+        work = each * self.num_parameters * self.tokens * self.num_microbatches
         return work / (self.utilisation * self.chip.peak_flops)
 
     @property

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import ZERO_STAGES, listed, stages
+from shardlab.layout import ZERO_STAGES, listed
 
 from ..facts.recipes import MIXED, Recipe
 from ..training import Training, in_flight
@@ -49,8 +49,10 @@ class InFlight(NamedTuple):
 def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the bytes on a rank of the stage at its peak.
 
-    The peak is where backward begins, with the gradients of earlier microbatches present. A step of
-    one microbatch holds less, because its gradients appear while activations go: see `timeline`.
+    The peak is where backward begins, with all gradients present: those of earlier microbatches, or
+    the buckets of data parallelism, which exist from its start on (`ranks.data_parallel.buckets`,
+    and likewise in torch's DDP). A rank alone that computes one microbatch holds less, because its
+    gradients appear while activations go: see `timeline`.
     """
     held = {
         **states(training, stage),
@@ -77,11 +79,14 @@ def worst_stage(training: Training) -> int:
 def fullest_stages(training: Training) -> set[int]:
     """Return the stages that may be the fullest.
 
-    The first has the most layers and microbatches, the last has the head. The second has more
-    experts than the first where a mixture begins with dense layers.
+    The first has the most microbatches, the last has the head. The second has more experts than the
+    first where a mixture begins with dense layers, and one layer more where embedding and head
+    take the place of layers.
     """
     last = training.layout.pp - 1
-    return {0, last, min(1, last)} if training.spec.num_dense else {0, last}
+    second = min(1, last)
+    fuller = training.layers_of(second) > training.layers_of(0)
+    return {0, last, second} if training.spec.num_dense or fuller else {0, last}
 
 
 @checked
@@ -109,8 +114,9 @@ def states(training: Training, stage: int = 0) -> dict[str, float]:
     Routed experts have fewer replicas than the rest: only 1/ep of the ranks hold the same ones.
     """
     layout = training.layout
-    routed = shards.routed(training.spec, layout, stage)
-    rest = sum(shards.parameters(training.spec, layout, stage).values()) - routed
+    routed = shards.routed(training.spec, layout, stage, training.chunks)
+    every = shards.parameters(training.spec, layout, stage, training.chunks)
+    rest = sum(every.values()) - routed
     cut = partial(model_states, recipe=training.recipe, zero=layout.zero)
     experts = cut(routed, dp=layout.replicas // layout.ep)
     found = {part: n + experts[part] for part, n in cut(rest, dp=layout.replicas).items()}
@@ -166,7 +172,7 @@ def kept(training: Training, stage: int = 0) -> dict[str, float]:
     last = stage == pp - 1
     counts = in_flight(training, stage)
     flying = InFlight(sum(counts), counts[0], counts[-1])
-    layers = len(stages(training.spec.num_layers, pp)[stage]) / training.chunks
+    layers = training.layers_of(stage) / training.chunks
     one = microbatch_bytes(training)
     return {
         "activations": kept_bytes(one, flying, layers, first=stage == 0, last=last),
@@ -211,12 +217,12 @@ def messages(training: Training, stage: int = 0) -> dict[str, float]:
     recipe = training.recipe
     if layout.replicas == 1:
         return {}
-    parts = shards.parameters(training.spec, layout, stage)
+    parts = shards.parameters(training.spec, layout, stage, training.chunks)
     layer = shards.layer_parameters(training.spec, layout)
     held = sum(parts.values())
     if layout.zero < CUT_FROM["gradients"]:
         return {"buckets": 0.0 if training.bucket_views else recipe.parameters * held}
-    rest = held - layer * shards.sparse_layers(training.spec, layout, stage)
+    rest = held - layer * shards.sparse_layers(training.spec, layout, stage, training.chunks)
     head = 0
     if stage == layout.pp - 1:
         head = parts["head"] or parts["token embedding"]  # a tied head has no parameters

@@ -9,7 +9,7 @@ from functools import cache
 from math import ceil, prod
 
 from shardlab import cuts
-from shardlab.arguments import checked
+from shardlab.arguments import Count, checked
 from shardlab.layout import Layout, layers_of_stage
 from shardlab.spec import TransformerSpec
 
@@ -17,7 +17,9 @@ from ..facts import models
 
 
 @checked
-def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[str, int]:
+def parameters(
+    spec: TransformerSpec, layout: Layout, stage: int = 0, chunks: Count = 1
+) -> dict[str, int]:
     """Count the parameters of each part on a rank of the stage, padding of the vocabulary included.
 
     A tied head is a copy of the embedding on the last of several stages. Errors: ValueError for a
@@ -26,9 +28,9 @@ def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[st
     layout.check(spec)
     first = stage == 0
     last = stage == layout.pp - 1
-    layers = len(layers_of_stage(spec.num_layers, layout.pp, stage))
+    layers = len(layers_of_stage(spec.num_layers, layout.pp, stage, chunks))
     layer = _layer(spec, layout.tp)
-    sparse = sparse_layers(spec, layout, stage) if spec.num_dense else layers
+    sparse = sparse_layers(spec, layout, stage, chunks) if spec.num_dense else layers
     blocks = sparse * layer["feed-forward"]
     if sparse < layers:
         blocks += (layers - sparse) * _layer(spec.dense, layout.tp)["feed-forward"]
@@ -48,9 +50,9 @@ def parameters(spec: TransformerSpec, layout: Layout, stage: int = 0) -> dict[st
 
 
 @checked
-def routed(spec: TransformerSpec, layout: Layout, stage: int = 0) -> int:
+def routed(spec: TransformerSpec, layout: Layout, stage: int = 0, chunks: Count = 1) -> int:
     """Count the parameters of the routed experts on a rank of the stage: 1/ep of all."""
-    return sparse_layers(spec, layout, stage) * layer_routed(spec, layout)
+    return sparse_layers(spec, layout, stage, chunks) * layer_routed(spec, layout)
 
 
 @checked
@@ -66,9 +68,11 @@ def layer_routed(spec: TransformerSpec, layout: Layout) -> int:
 
 
 @checked
-def sparse_layers(spec: TransformerSpec, layout: Layout, stage: int = 0) -> int:
+def sparse_layers(
+    spec: TransformerSpec, layout: Layout, stage: int = 0, chunks: Count = 1
+) -> int:
     """Count the layers of a stage but for a mixture's dense ones, which come first."""
-    layers = layers_of_stage(spec.num_layers, layout.pp, stage)
+    layers = layers_of_stage(spec.num_layers, layout.pp, stage, chunks)
     return len(layers) - max(0, min(layers.stop, spec.num_dense) - layers.start)
 
 

@@ -24,17 +24,24 @@ def names(training: Training) -> list[str]:
 def pieces(training: Training, speed: Positive) -> list[Layer]:
     """List embedding, layers, and head with the last norm. speed: FLOP/s that a device reaches.
 
-    seconds and activations are of one microbatch: forward, and a backward of twice the FLOPs. The
-    head counts as a copy even if it is tied, because on its own stage it is a second copy of the
-    embedding.
+    seconds and activations are of one microbatch: forward, a backward of twice the FLOPs, and what
+    backward computes again. The head counts as a copy even if it is tied, because on its own stage
+    it is a second copy of the embedding.
     """
     spec = training.spec
     per_parameter = training.recipe.bytes_per_parameter
-    work = flops.forward(spec, batch=training.microbatch, sequence=training.tokens_per_sequence)
+    step = flops.training_step(
+        spec,
+        batch=training.microbatch,
+        sequence=training.tokens_per_sequence,
+        recomputation=training.recomputation,
+    )
+    work = step["forward"]
+    again = step["recomputed"]
     counts = models.parameters(spec)
     head = work.pop("head")
     layer = Layer(
-        seconds=3 * sum(work.values()) / spec.num_layers / speed,
+        seconds=(3 * sum(work.values()) + sum(again.values())) / spec.num_layers / speed,
         states=per_parameter * models.layer_parameters(spec),
         activations=sum(activations.layer(training).values()),
     )

@@ -4,12 +4,10 @@ A rank's bytes are resident (states, and what ZeRO gathers) or depend on the mic
 a test compares their sum with `memory.total`.
 """
 
-from collections.abc import Collection
 from dataclasses import fields
 from functools import cache
 
 from shardlab.arguments import Count, checked, unchecked, within
-from shardlab.layout import stages
 from shardlab.schedules import classic
 
 from .. import memory
@@ -81,12 +79,3 @@ def in_flight(
         if left <= 0:
             break
     return InFlight(most, of_first, of_last)
-
-
-@checked
-def layers_of(num_layers: Count, pp: Count, places: Collection[int]) -> list[int]:
-    """Count the layers of some stages, as `memory` cuts them."""
-    cut = stages(num_layers, pp)
-    for stage in places:
-        within("stage", stage, pp)
-    return [len(cut[stage]) for stage in places]

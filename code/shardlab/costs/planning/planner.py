@@ -5,16 +5,18 @@ plans that share it, so that a hundred thousand plans take about a second. A tes
 results with `step.step` and `memory.total`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import add
+from typing import Any
 
 from shardlab.arguments import checked, unchecked
-from shardlab.layout import Layout, divisors
+from shardlab.layout import divisors
 
 from .. import memory, step
 from ..step import axes, exposed
-from ..step.exposed import DataMessages, DataWait, Holdings
+from ..step.exposed import DataMessages, Holdings
+from ..training import Training
 from . import footprint
 from .plans import Plans, Question, TrainingPlan
 from .tables import Degrees, Microbatch, Tables, every_degree
@@ -38,6 +40,16 @@ class _Order:
     schedule: str
     chunks: int
     stages: step.StageLayers
+    cut: "_Cut"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Cut:
+    """What schedules share that deal the same layers to stages, with one chunk or with several."""
+
+    fullest: dict[int, int]  # stage that may be the fullest -> its layers
+    layers: int  # of the stage with the most parameters
+    zeros: list["_Zero"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,42 +125,45 @@ class _Search:
         self.tables = tables
         self.question = tables.question
         self.degrees = degrees
-        layout = degrees.layout
-        self.links = axes.links(self.question.cluster, layout)
-        training = tables.training(layout)
-        held = step.holdings(training)
-        fullest = sorted(memory.fullest_stages(training))
-        cut = footprint.layers_of(self.question.spec.num_layers, degrees.pp, fullest)
-        self.fullest = dict(zip(fullest, cut, strict=True))  # stage -> its layers
-        self.layers = held.layers  # of the stage with the most parameters
-        stages = self.question.zero if layout.replicas > 1 else (0,)
+        self.links = axes.links(self.question.cluster, degrees.layout)
         self.orders = list(self._orders())
-        # By whether a stage has several chunks, of whatever number.
-        self.zeros = {
-            order.chunks > 1: [self._zero(replace(layout, zero=n), held, order) for n in stages]
-            for order in {order.chunks > 1: order for order in self.orders}.values()
-        }
         self.sizes = divisors(self.question.batch // degrees.dp)
 
-    def _zero(self, layout: Layout, held: Holdings, order: _Order) -> _Zero:
+    def _cut(self, schedule: str, chunks: int) -> _Cut:
+        layout = self.degrees.layout
         training = self.tables.training(layout)
-        training = replace(training, schedule=order.schedule, chunks=order.chunks)
+        training = replace(training, schedule=schedule, chunks=chunks)
+        held = step.holdings(training)
+        fullest = {stage: training.layers_of(stage) for stage in memory.fullest_stages(training)}
+        stages = self.question.zero if layout.replicas > 1 else (0,)
+        zeros = [
+            self._zero(replace(training, layout=replace(layout, zero=stage)), held, fullest)
+            for stage in stages
+        ]
+        return _Cut(fullest=fullest, layers=held.layers, zeros=zeros)
+
+    def _zero(self, training: Training, held: Holdings, fullest: Iterable[int]) -> _Zero:
         engine = self.question.engine
         update = step.update_seconds(training, engine, held, self.tables.chip)
         return _Zero(
-            stage=layout.zero,
+            stage=training.layout.zero,
             messages=exposed.messages_of_replicas(training, engine, self.links, held),
             once=update + step.tied_seconds(training, self.links["pp"]),
-            resident=[footprint.resident_bytes(training, stage) for stage in self.fullest],
+            resident=[footprint.resident_bytes(training, stage) for stage in fullest],
         )
 
     def _orders(self) -> Iterator[_Order]:
         """Yield schedules with their chunks and stages; on a single stage all are the same."""
         pp = self.degrees.pp
+        num_layers = self.question.spec.num_layers
+        cuts: dict[tuple[bool, bool], _Cut] = {}
         for schedule in self.question.schedules if pp > 1 else ("1F1B",):
             for chunks in _chunks(self.question, schedule, pp):
-                stages = step.stages_of(self.question.spec.num_layers, pp, chunks)
-                yield _Order(schedule=schedule, chunks=chunks, stages=stages)
+                alike = chunks > 1, num_layers % (chunks * pp) > 0
+                if alike not in cuts:
+                    cuts[alike] = self._cut(schedule, chunks)
+                stages = step.stages_of(num_layers, pp, chunks)
+                yield _Order(schedule=schedule, chunks=chunks, stages=stages, cut=cuts[alike])
 
     def plans(self) -> list[TrainingPlan]:
         """List every plan, timed or rejected."""
@@ -172,46 +187,36 @@ class _Search:
         engine = self.question.engine
         num_microbatches = self.question.batch // (self.degrees.dp * one.size)
         send = send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
-        of_rank = engine, self.layers, one.time.forward, one.time.backward
+        of_layer = one.time.forward, one.time.backward
         again = one.recomputation == "full"
         waits = {
-            several: [data_wait(zero.messages, *of_rank, recomputed=again) for zero in zeros]
-            for several, zeros in self.zeros.items()
+            cut: [
+                data_wait(zero.messages, engine, cut.layers, *of_layer, recomputed=again)
+                for zero in cut.zeros
+            ]
+            for cut in {order.cut for order in self.orders}
         }
         for order in self.orders:
+            cut = order.cut
             if order.schedule == "interleaved" and num_microbatches < self.degrees.pp:
                 yield self._plan(one, order, reason="microbatches")
                 continue
             flying = self._bytes_in_flight(one, order, num_microbatches)
-            sending = sending_seconds(
-                send,
-                engine,
-                pp=self.degrees.pp,
-                num_microbatches=num_microbatches,
-                chunks=order.chunks,
-                schedule=order.schedule,
-                beside=one.time.forward * self.layers / order.chunks,
-            )
-            alike = self.zeros[order.chunks > 1], waits[order.chunks > 1]
-            for zero, wait in zip(*alike, strict=True):
+            played: dict[str, Any] = {
+                "num_microbatches": num_microbatches,
+                "chunks": order.chunks,
+                "schedule": order.schedule,
+            }
+            beside = one.time.forward * cut.layers / order.chunks
+            sending = sending_seconds(send, engine, pp=self.degrees.pp, beside=beside, **played)
+            for zero, wait in zip(cut.zeros, waits[cut], strict=True):
                 nbytes = max(map(add, zero.resident, flying))
                 if nbytes > self.question.capacity:
                     yield self._plan(one, order, zero.stage, nbytes=nbytes, reason="memory")
                     continue
-                busy = self._busy(one, order, wait, num_microbatches)
+                busy = pipeline_seconds(one.time, wait, order.stages, **played)
                 seconds = busy + sending + wait.end + zero.once
                 yield self._plan(one, order, zero.stage, seconds=seconds, nbytes=nbytes)
-
-    def _busy(self, one: Microbatch, order: _Order, wait: DataWait, num_microbatches: int) -> float:
-        """Time the pipeline from its first forward to its last backward, without messages."""
-        return pipeline_seconds(
-            one.time,
-            wait,
-            order.stages,
-            num_microbatches=num_microbatches,
-            chunks=order.chunks,
-            schedule=order.schedule,
-        )
 
     def _bytes_in_flight(
         self, one: Microbatch, order: _Order, num_microbatches: int
@@ -220,7 +225,7 @@ class _Search:
         pp = self.degrees.pp
         size = {"pp": pp, "num_microbatches": num_microbatches, "chunks": order.chunks}
         found = []
-        for stage, layers in self.fullest.items():
+        for stage, layers in order.cut.fullest.items():
             flying = in_flight(order.schedule, stage, **size)
             last = stage == pp - 1
             found.append(

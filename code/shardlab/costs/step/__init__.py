@@ -9,7 +9,6 @@ a rank waits for messages, given what the program (`engines`) overlaps.
 from .breakdown import COMMUNICATION, SUMMARY, Step, holdings, step, tied_seconds, update_seconds
 from .pipeline import (
     StageLayers,
-    layers_of_stages,
     message_bytes,
     pipeline_seconds,
     send_seconds,
@@ -26,7 +25,6 @@ __all__ = [
     "StageLayers",
     "Step",
     "holdings",
-    "layers_of_stages",
     "message_bytes",
     "microbatch",
     "pipeline_seconds",

@@ -104,6 +104,11 @@ class Step:
         return sum(self.parts[part] for part in COMMUNICATION) / self.seconds
 
     @property
+    def computing(self) -> float:
+        """Seconds for which a rank computes: without waiting for messages or for other stages."""
+        return self.seconds * (1 - self.communication - self.bubble)
+
+    @property
     def bubble(self) -> float:
         """The share of the step that a rank waits for other stages."""
         return self.parts["waiting for stages"] / self.seconds
@@ -206,8 +211,9 @@ def holdings(training: Training) -> Holdings:
     layer = shards.layer_parameters(spec, layout)
     ends = []
     for stage in memory.fullest_stages(training):
-        if layers := shards.sparse_layers(spec, layout, stage):
-            ends.append((sum(shards.parameters(spec, layout, stage).values()), layers))
+        if layers := shards.sparse_layers(spec, layout, stage, training.chunks):
+            parts = shards.parameters(spec, layout, stage, training.chunks)
+            ends.append((sum(parts.values()), layers))
     parameters, layers = max(ends)
     return Holdings(
         layer=layer,

@@ -32,8 +32,8 @@ class StageLayers:
 @checked
 @cache
 def stages_of(num_layers: Count, pp: Count, chunks: Count = 1) -> StageLayers:
-    """Summarize how `layers_of_stages` cuts the model."""
-    counts = layers_of_stages(num_layers, pp, chunks)
+    """Summarize how `layout.stages` cuts the model."""
+    counts = [len(stage) for stage in stages(num_layers, pp, chunks)]
     return StageLayers(
         total=num_layers,
         num_stages=pp,
@@ -41,19 +41,6 @@ def stages_of(num_layers: Count, pp: Count, chunks: Count = 1) -> StageLayers:
         last=counts[-1],
         most_between=max(counts[1:-1], default=0),
     )
-
-
-@checked
-def layers_of_stages(num_layers: Count, pp: Count, chunks: Count = 1) -> list[int]:
-    """Count the layers of each stage: as evenly as possible.
-
-    Where chunks come out even only if embedding and head each take the place of a layer, they do,
-    as in Llama 3.
-    """
-    if chunks > 1 and num_layers % (pp * chunks):
-        share = (num_layers + 2) // pp
-        return [share - 1, *[share] * (pp - 2), share - 1]
-    return [len(stage) for stage in stages(num_layers, pp)]
 
 
 @checked

@@ -83,7 +83,8 @@ def _parts(
 ) -> list[LayerGroup]:
     """List what a stage is made of, in order of forward.
 
-    work: FLOPs of one microbatch's forward.
+    A tied head has no parameters of its own beside the embedding, whose gradient is complete only
+    at the end of backward. work: FLOPs of one microbatch's forward.
     """
     held = shards.parameters(spec, layout, stage)
     num_layers = len(stages(spec.num_layers, layout.pp)[stage])
@@ -91,11 +92,13 @@ def _parts(
     ranks = layout.tp * layout.cp
     scores = work["scores"] / spec.num_layers / ranks
     per_layer = (sum(work.values()) - work["head"]) / spec.num_layers / ranks - scores
-    ends = held["token embedding"] + held["position embedding"] + held["head"]
-    parameters = (sum(held.values()) - ends) / num_layers
+    embedding = held["token embedding"] + held["position embedding"]
+    parameters = (sum(held.values()) - embedding - held["head"]) / num_layers
     counts = [min(together, num_layers - first) for first in range(0, num_layers, together)]
     layers = [LayerGroup(n, n * per_layer, n * scores, n * parameters) for n in counts]
-    return [*layers, LayerGroup(0, head / ranks, 0.0, ends)]
+    first = LayerGroup(0, 0.0, 0.0, embedding)
+    last = LayerGroup(0, head / ranks, 0.0, held["head"])
+    return [part for part in (first, *layers, last) if part.flops or part.parameters]
 
 
 class _Rank:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import ceil
 
 from shardlab.arguments import Count, Positive, checked, within
-from shardlab.layout import ZERO_STAGES, stages
+from shardlab.layout import ZERO_STAGES
 
 from .. import memory
 from ..memory import shards
@@ -35,8 +35,9 @@ def buffers(training: Training, stage: int = 0) -> list[int]:
             "are alike and have the same replicas; use ep=1 and num_dense=0, or memory.states"
         )
     layer = shards.layer_parameters(spec, layout)
-    count = len(stages(spec.num_layers, layout.pp)[stage])
-    rest = sum(shards.parameters(spec, layout, stage).values()) - count * layer
+    count = training.layers_of(stage)
+    held = shards.parameters(spec, layout, stage, training.chunks)
+    rest = sum(held.values()) - count * layer
     return [layer] * count + [rest] * (rest > 0)
 
 
@@ -109,7 +110,7 @@ def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dic
         gathered = share * recipe.parameters * total
         return {"cut gradients": cut, "gather after the step": gathered}
     layers = padded(shards.layer_parameters(training.spec, training.layout), n)
-    again = layers * len(stages(training.spec.num_layers, training.layout.pp)[stage])
+    again = layers * training.layers_of(stage)
     return {
         "gather in forward": count * share * recipe.parameters * total,
         "gather in backward": count * share * recipe.parameters * again,
@@ -138,7 +139,7 @@ def whole_for_a_moment(training: Training, stage: int = 0) -> dict[str, float]:
     recipe = training.recipe
     layout = training.layout
     every = [padded(numel, layout.replicas) for numel in buffers(training, stage)]
-    count = len(stages(training.spec.num_layers, layout.pp)[stage])
+    count = training.layers_of(stage)
     numbers = sum(every[:count][:WHOLE_AT_A_TIME]) + sum(every[count:])
     return {
         part: getattr(recipe, part) * numbers if layout.zero >= memory.CUT_FROM[part] else 0.0
