@@ -46,3 +46,12 @@ def test_every_python_that_the_package_names_is_tested_on_both_systems() -> None
         assert left_out["os"] == tests["everything"]["runs-on"]
         (setup,) = [step["with"] for step in tests["everything"]["steps"] if "setup-python" in step.get("uses", "")]
         assert left_out["python"] == setup["python-version"]
+
+
+def test_the_house_rules_are_tried_on_the_oldest_and_the_newest_python() -> None:
+    named = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    script = (ROOT / ".ci" / "run").read_text()
+    (pattern,) = re.findall(r"sed -n 's/(.*?)\.\*/", script)
+    found = re.findall(pattern.replace(r"\(", "(").replace(r"\)", ")"), (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert found == [(named[0], named[-1])]
+    assert all((ROOT / file).is_file() for file in re.findall(r"tests/[\w/]+\.py", script))
