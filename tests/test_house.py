@@ -269,6 +269,38 @@ def test_a_cell_is_short():
     assert faults(CHAPTERS, lambda chapter: [cell for cell in cells(chapter) if not is_short(cell)]) == {}
 
 
+SHOWN = ("shardlab.figures", "shardlab.explorers")  # what they return is there to be looked at
+
+
+def shows(node, names):
+    """Whether this is a call of one of these names, or of something in a module of that name."""
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return isinstance(function, ast.Name) and function.id in names
+
+
+def unseen(chapter):
+    """Statements whose value a reader should see, and that no notebook shows: not the last of their cell."""
+    parsed = [ast.parse(cell) for cell in cells(chapter)]
+    nodes = [node for cell in parsed for node in ast.walk(cell)]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module.startswith(SHOWN)]
+    names = {alias.asname or alias.name for node in imports for alias in node.names}
+    for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
+        if any(isinstance(node, ast.Return) and shows(node.value, names) for node in ast.walk(function)):
+            names.add(function.name)
+    last = [id(cell.body[-1]) for cell in parsed if cell.body]
+    statements = [node for node in nodes if isinstance(node, ast.Expr) and id(node) not in last]
+    return [ast.unparse(node) for node in statements if shows(node.value, names)]
+
+
+def test_what_a_cell_makes_to_be_seen_is_its_last_expression():
+    """Or is given to `display`: a notebook shows the value of a cell's last expression, and of no other."""
+    assert faults(CHAPTERS, unseen) == {}
+
+
 def test_chapters_are_text_without_outputs():
     tracked = subprocess.run(["git", "ls-files", "*.ipynb"], cwd=ROOT, capture_output=True, text=True).stdout
     assert tracked == "", "chapters are .md; a notebook is made from them"

@@ -1,12 +1,17 @@
 /* Marks the words that a reader has searched for, on the page and in the section that the search led to. */
 "use strict";
 
+function anyOf(words) { // a pattern that finds any of these words, with hyphens or without; search.js asks it, too
+  const letter = (one) => one.replace(/[\\^$.*+?()[\]{}|/]/, "\\$&"); // with the flag u no other letter may be escaped
+  const pattern = (word) => Array.from(word.replace(/(?<=.)[-_](?=.)/gu, ""), letter).join("[-_]?");
+  return new RegExp(`(${words.map(pattern).join("|")})`, "giu");
+}
+
 document.addEventListener("DOMContentLoaded", () => {
-  const query = new URLSearchParams(location.search).get("find");
+  const words = new URLSearchParams(location.search).get("find")?.split(/\s+/).filter(Boolean);
   const section = document.getElementById(location.hash.slice(1)) ?? document.querySelector("article");
-  if (!query || !section) return;
-  const plain = (word) => word.replace(/[-_]/g, "").split("").map((letter) => letter.replace(/[^\p{L}\p{N}]/u, "\\$&")).join("[-_]?");
-  const pattern = new RegExp(query.trim().split(/\s+/).map(plain).join("|"), "giu");
+  if (!words?.length || !section) return;
+  const pattern = anyOf(words);
   const walker = document.createTreeWalker(section, NodeFilter.SHOW_TEXT);
   const texts = [];
   while (walker.nextNode()) if (walker.currentNode.parentElement.closest("p, li, dt, dd, h1, h2, h3, td")) texts.push(walker.currentNode);

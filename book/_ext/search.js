@@ -6,7 +6,8 @@
   const joined = (text) => text.toLowerCase().replace(/(?<=\p{L})[-_](?=\p{L})/gu, "");
   const stem = (word) => (word.length > 6 ? word.replace(/(ations?|ate[ds]?|ating|ings?|e?[ds]|e)$/, "") : word); // accumul|ation
   const escaped = (text) => Object.assign(document.createElement("p"), { textContent: text }).innerHTML;
-  const marked = (text, pattern) => escaped(text).replace(pattern, "<mark>$&</mark>");
+  const mark = (piece, index) => (index % 2 ? `<mark>${escaped(piece)}</mark>` : escaped(piece)); // every other piece is a hit
+  const marked = (text, pattern) => text.split(pattern).map(mark).join("");
   const AROUND = 90; // letters before and after the first hit of an excerpt
 
   const pages = new Map(); // all words of each page, for a query that no single section answers
@@ -26,8 +27,6 @@
     return Math.min(often, 20) + 40 * title + (section.first ? 100 : 10) * name;
   }
 
-  const either = (word) => word.split("").map((letter) => letter.replace(/[^\p{L}\p{N}]/u, "\\$&")).join("[-_]?");
-
   function excerpt(text, pattern) {
     const at = Math.max(text.search(pattern), 0);
     const [from, to] = [Math.max(at - AROUND, 0), at + AROUND];
@@ -38,7 +37,7 @@
   Search._performSearch = (query) => {
     const words = joined(query).split(/\s+/).filter(Boolean).map(stem);
     if (!words.length) return [];
-    const pattern = new RegExp(words.map(either).join("|"), "giu");
+    const pattern = anyOf(words);
     const found = shardlabSections.map((section) => [score(section, words), section]).filter(([points]) => points);
     return found.sort(([one], [other]) => one - other).map(([points, { page, id, name, title, text, first }]) => {
       const place = marked(first ? name : `${name} › ${title}`, pattern);

@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -45,6 +46,12 @@ def write_page(book: Path, *parts: str) -> None:
 
 
 PROSE = ("All-reduce runs out of memory. " * 144).strip()
+SEARCHED = (  # with every mark that means something to a regular expression, or to HTML
+    *("tp=8", "RuntimeError: Expected all tensors", "NCCL_DEBUG=INFO", "gpt-2 xl", "Adam's", '"busbw"', "80 %"),
+    *("1,024", "loss = nan", "--tensor-model-parallel-size", "<pad>", "@checked", "a&b", "/", "#", "!", "~"),
+    *("-", "--", "_", "\\", "(", "[", "]", "{", "}", "^", "$", ".", "*", "+", "?", "|"),
+)
+TYPED = f"Readers type `{'`, `'.join(SEARCHED)}`."
 CELLS = (
     "_ = open('runs', 'a').write('x')",  # it notes that it ran
     "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['a'], y=[2.5]))",
@@ -65,7 +72,7 @@ def runs(book: Path) -> int:
 @pytest.fixture(scope="module")
 def page(book: Path) -> str:
     """The first build: figures and widgets, captions, what a page loads."""
-    write_page(book, PROSE, *CELLS, "Not a caption, but", "> a quotation.")
+    write_page(book, PROSE, TYPED, *CELLS, "Not a caption, but", "> a quotation.")
     build_book(book)
     assert runs(book) == 1
     return (book / "_build" / "html" / "book" / "page.html").read_text()
@@ -92,10 +99,29 @@ def test_a_full_stop_stays_with_its_formula(page: str) -> None:
 
 
 def test_the_search_knows_compounds_in_one_word_and_words_of_readers(book: Path, page: str) -> None:
-    assert '<meta content="allreduce, oom" lang="en" name="keywords"' in page
+    assert '<meta content="allreduce, nccldebug, oom, tensormodelparallelsize" lang="en" name="keywords"' in page
     index = (book / "_build" / "html" / "searchindex.js").read_text()
     assert '"allreduc"' in index
     assert '"oom"' in index
+
+
+def test_the_search_finds_whatever_stands_on_a_page(book: Path, page: str, browser: Any) -> None:
+    """And marks it there, and in the excerpt; no query is an error."""
+    tab = browser.new_page()
+    errors: list[str] = []
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    home = (book / "_build" / "html").as_uri()
+    for query in SEARCHED:
+        tab.goto(f"{home}/search.html?q={quote(query)}")
+        tab.locator("ul.search li a").click(timeout=5000)
+        tab.locator("article").wait_for()
+        assert {*query.split()} <= {*tab.locator("article mark").all_inner_texts()}, query
+    tab.goto(f"{home}/search.html?q={quote('All-reduce nowhere = [<pad>')}")
+    tab.get_by_text("did not match any documents").wait_for(timeout=5000)
+    tab.goto(f"{home}/search.html?q={quote('<pad>')}")
+    tab.get_by_role("mark").filter(has_text="<pad>").wait_for(timeout=5000)
+    assert errors == []
+    tab.close()
 
 
 @pytest.mark.parametrize("over", ["file", "http"])

@@ -13,8 +13,11 @@ from typing import Any
 import archive
 import drawings
 import pdf
+import picture
 import pytest
 from pypdf import PdfReader
+
+from shardlab.explorers import title
 
 TOC = {"root": "book/index", "parts": [{"caption": "Limits", "chapters": [{"file": "book/b"}, {"file": "book/a"}]}]}
 SETTINGS = {"title": "Many Sheets", "author": "Somebody"}
@@ -97,3 +100,15 @@ def test_every_drawing_has_its_pixels() -> None:
     """python tools/drawings.py makes them anew after a change."""
     for drawing in drawings.IMAGES.glob("*.svg"):
         assert drawings.source(drawing) in drawing.with_suffix(".png").read_bytes(), drawing.name
+
+
+def test_the_picture_of_the_readme_says_what_the_title_page_says() -> None:
+    """python tools/picture.py makes it anew after a change."""
+    assert picture.says(title.explorer()) in picture.TARGET.read_bytes()
+
+
+def test_a_picture_of_an_explorer_is_drawn_and_says_what_it_shows(browser: Any) -> None:
+    png = picture.pixels(browser, title.explorer())
+    width, height = struct.unpack(">II", png[16:24])
+    assert width == picture.WIDTH * picture.SCALE < 2 * height
+    assert picture.says(title.explorer()) in png

@@ -13,7 +13,7 @@ from IPython.core.formatters import DisplayFormatter
 
 from shardlab import exercises, schedules, trace
 from shardlab.exercises import attempts, checker, evidence, output, packing
-from shardlab.exercises.checker import FAILED, PASSED, RUNS, UNKNOWN, Case, Exercise, Finding
+from shardlab.exercises.checker import FAILED, PASSED, RUNS, UNKNOWN, Case, Dependent, Exercise, Finding
 from shardlab.ranks import comm
 from shardlab.ranks.launch import local
 from shardlab.ranks.observe import ledger
@@ -97,6 +97,42 @@ def test_a_judge_of_each_rank_tells_of_the_first_that_fails():
 def test_one_property_can_fail_alone():
     marks = attempts.check(toy(), lambda x: x + 1).marks
     assert marks == {RUNS: PASSED, "it is the number": FAILED, "it is small": PASSED}
+
+
+def test_what_an_answer_costs_passes_only_where_it_is_right():
+    """Nothing is cheaper than nothing: a budget that was kept is no merit of an answer that is wrong."""
+    exercise = toy({"it is the number": is_number, "it is small": Dependent(is_small)})
+    assert attempts.check(exercise, lambda x: x)
+    for wrong, small in ((1, UNKNOWN), (100, FAILED)):
+        marks = attempts.check(exercise, lambda x, wrong=wrong: x + wrong).marks
+        assert marks == {RUNS: PASSED, "it is the number": FAILED, "it is small": small}
+
+
+@pytest.mark.parametrize(("sent", "marks"), [(0, {FAILED}), (1, {PASSED}), (2, {FAILED})], ids=["none", "one", "two"])
+def test_budgets_of_bytes_and_messages_have_two_ends(sent, marks):
+    def attempt(function, group, case, rank):
+        with ledger.Ledger() as book:
+            for _ in range(sent):
+                comm.all_reduce(torch.ones(2), group)
+        return evidence.Seen(events=book.events)
+
+    budgets = {"bytes": evidence.sends_one_all_reduce(lambda case: 8), "messages": evidence.sends_messages(1)}
+    report = attempts.check(toy(budgets, [Case(2, "two numbers")], attempt), len)
+    assert {report.marks[name] for name in budgets} == marks
+
+
+def test_a_checker_that_fails_grades_nothing(monkeypatch, capsys):
+    """Its own failure is not the learner's: no rank can start, here."""
+
+    def run(fn, *arguments, **options):
+        raise OSError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(attempts.launch, "run", run)
+    report = exercises.check("data_parallel.shard", lambda n, r, w: range(r, n, w))
+    assert not report
+    assert repr(report) == "<data_parallel.shard: not graded>"
+    assert "no rank can start: Resource temporarily unavailable" in capsys.readouterr().out
+    assert "points" not in str(report)
 
 
 def test_a_notebook_shows_the_report_once(capsys):
@@ -309,6 +345,15 @@ def test_what_a_judge_cannot_handle_is_a_finding():
     report = attempts.check(toy({"it is small": is_small}), lambda x: "2")
     assert report.marks == {RUNS: PASSED, "it is small": FAILED}
     assert "got       something else, which cannot be compared (TypeError: " in report.reason
+
+
+def test_a_judge_that_cannot_work_grades_nothing():
+    def judge(case, seen):
+        raise ImportError("no module named safetensors")
+
+    report = checker.judge(toy({"it is the number": judge}), checker.Attempted(stopped="", replies=[["1"]]))
+    assert report.verdict == checker.UNGRADED
+    assert "no module named safetensors" in str(report)
 
 
 @pytest.mark.parametrize("replies", [[], [["1"]] * 3, [["11", "11"]], [["1"], ["}"]], [7], [[["11"]]]], ids=range(6))

@@ -109,7 +109,7 @@ def adds_norms(gradients, holders, mesh):
     return comm.all_reduce(torch.stack(squares).sum().sqrt(), mesh.model)
 
 
-@mistake("gradient_norm", NORM, at="2 ranks, pp=2", says="on rank 0")
+@mistake("gradient_norm", NORM, SENT, at="2 ranks, pp=2", says="on rank 0")
 def forgets_the_other_stages(gradients, holders, mesh):
     squares = [gradient.square().sum() / holders[name] for name, gradient in gradients.items()]
     return comm.all_reduce(torch.stack(squares).sum(), mesh.tp).sqrt()

@@ -309,7 +309,7 @@ def exchanges_one_by_one(q, k, v, attend, group):
     return Exchange.apply(y, group, 1, 0)
 
 
-@mistake("exchange_heads", GRADIENTS, at=SMALLEST, says="q.grad")
+@mistake("exchange_heads", GRADIENTS, SENT_BACK, MESSAGES_BACK, at=SMALLEST, says="q.grad")
 def exchanges_outside_of_autograd(q, k, v, attend, group):
     if group.size() == 1:
         return solutions.my_exchange_heads(q, k, v, attend, group)

@@ -27,7 +27,7 @@ TIES = "1 rank, equal scores"
 ROWS, SHARES = "every rank has the tokens of its experts", "every rank has the weights of its experts"
 SENT_GRADIENTS, UNCHANGED = "tokens and weights get their gradients", "tokens and weights stay what they were"
 SENT, TWO = "forward sends a token once to a rank", "forward sends two messages"
-SENT_BACK, ONE_BACK = "backward sends a gradient once", "backward sends one message"
+SENT_BACK, ONE_BACK = BACK = "backward sends a gradient once", "backward sends one message"
 SUM, Y_GRADIENT = "every token has its weighted sum", "results get their gradient"
 SHARE_GRADIENT, HOME = "weights get their gradient", "forward sends a row for each that came"
 ONE, HOME_BACK = "forward sends one message", "backward sends a row for each that was sent"
@@ -140,7 +140,7 @@ def dispatch_with(
     return dispatch
 
 
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, at="1 rank, two choices", says="of shape [4, 3]")
+@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK, at="1 rank, two choices", says="of shape [4, 3]")
 def sends_a_row_for_each_expert(*arguments):
     def pairs(dense):
         rank, token, _ = dense.transpose(0, 1).nonzero(as_tuple=True)
@@ -149,7 +149,7 @@ def sends_a_row_for_each_expert(*arguments):
     return dispatch_with(pairs=pairs)(*arguments)
 
 
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, at="2 ranks, one choice", says="instead of [3, 3]")
+@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK, at="2 ranks, one choice", says="instead of [3, 3]")
 def sends_all_tokens_to_all_ranks(*arguments):
     return dispatch_with(pairs=lambda dense: torch.ones(dense.shape[:2]).T.nonzero(as_tuple=True))(*arguments)
 
@@ -171,7 +171,7 @@ def sends_weights_apart(*arguments):
     return dispatch_with(rows)(*arguments)
 
 
-@mistake("dispatch", SENT_GRADIENTS, at="1 rank, one choice", says="x.grad")
+@mistake("dispatch", SENT_GRADIENTS, *BACK, at="1 rank, one choice", says="x.grad")
 def exchanges_outside_of_autograd(*arguments):
     with torch.no_grad():
         return solutions.my_dispatch(*arguments)
@@ -182,12 +182,12 @@ def says_only_which_experts_were_chosen(x, chosen, weights, *rest):
     return solutions.my_dispatch(x, chosen, torch.ones_like(weights), *rest)
 
 
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, at="2 ranks, a choice without a slot", says="[5, 3] instead")
+@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, *BACK, at="2 ranks, a choice without", says="[5, 3] instead")
 def sends_tokens_without_a_slot_to_the_last_expert(x, chosen, weights, num_experts, group):
     return solutions.my_dispatch(x, chosen.clamp(max=num_experts - 1), weights, num_experts, group)
 
 
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, at="2 ranks, two choices", says="rows = [")
+@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK, at="2 ranks, two choices", says="rows = [")
 def deals_experts_in_turn(x, chosen, weights, num_experts, group):
     here = num_experts // group.size()
     dealt = chosen % group.size() * here + chosen // group.size()
@@ -298,7 +298,7 @@ def averages_experts_over_neighbours(*arguments):
     average_with(comm.split)(*arguments)
 
 
-@mistake("average", EXPERTS, at="2 ranks, ep=1", says="expert 0 = [")
+@mistake("average", EXPERTS, REDUCED, at="2 ranks, ep=1", says="expert 0 = [")
 def leaves_experts_alone(*arguments):
     average_with(lambda group, ep: comm.split(group, 1))(*arguments)
 
@@ -358,13 +358,13 @@ def of_own_tokens(scores, chosen):
     return counts / many / chosen.shape[1], scores.softmax(-1).sum(0) / many
 
 
-@mistake("balance", LOSS, LOSS_GRADIENT, at="2 ranks, 2 tokens each", says="output = [")
+@mistake("balance", LOSS, LOSS_GRADIENT, NUMBERS, ONE_MESSAGE, at="2 ranks, 2 tokens each", says="output = [")
 def balances_each_rank(scores, chosen, group):
     f, p = of_own_tokens(scores, chosen)
     return scores.shape[1] * (f * p).sum()
 
 
-@mistake("balance", LOSS, LOSS_GRADIENT, at="2 ranks, 2 tokens each", says="output = [")
+@mistake("balance", LOSS, LOSS_GRADIENT, NUMBERS, at="2 ranks, 2 tokens each", says="output = [")
 def averages_the_losses_of_ranks(scores, chosen, group):
     loss = balances_each_rank(scores, chosen, group) / group.size()
     return loss + (comm.all_reduce(loss.detach(), group) - loss).detach()

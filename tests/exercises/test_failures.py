@@ -102,7 +102,7 @@ def looks_for_nan_alone_and_one_gradient_at_a_time(model, group):
     return first if first < group.size() else None
 
 
-@mistake("first_nan_rank", FIRST, at="2 ranks, a NaN on rank 1", says="None on rank 0")
+@mistake("first_nan_rank", FIRST, SMALL, at="2 ranks, a NaN on rank 1", says="None on rank 0")
 def keeps_it_to_itself(model, group):
     return group.rank() if diagnose.first_nonfinite(diagnose.gradients(model)) else None
 

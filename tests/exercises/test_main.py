@@ -1,4 +1,4 @@
-"""The command line: what it prints, and 0 or 1 at the end."""
+"""The command line: what it prints, and 0, 1 or 2 at the end."""
 
 import subprocess
 import sys
@@ -197,6 +197,26 @@ def my_shard(n, r, w):
     assert "The file has not replied after 3 s, which is the limit." in printed
     assert "data_parallel.average_gradients: " in printed
     assert "defines no my_average_gradients" in printed
+
+
+@pytest.mark.parametrize(
+    ("breaks", "says"),
+    [
+        ("raise ImportError('no safetensors'); ", "before the file was read"),
+        ("from shardlab.exercises import attempts as a; a._unready = lambda _: 'no rank'; ", "no rank"),
+    ],
+    ids=["the room cannot be opened", "ranks cannot start"],
+)
+def test_a_grader_that_fails_takes_nobodys_points(cli, file, monkeypatch, without_ranks, breaks, says):
+    """A shell gets 2: the answer, which is right, is neither passed nor failed."""
+    begin = "from shardlab.exercises import room"
+    monkeypatch.setattr(grader, "SERVE", grader.SERVE.replace(begin, breaks + begin))
+    code, printed = cli("check", SHARD, file(RIGHT))
+    assert code == 2
+    assert "not graded" in printed
+    assert says in printed
+    assert "failed, 0 of" not in printed
+    assert "0 of 1 points" not in printed
 
 
 def test_under_torchrun_the_command_says_why_it_cannot_run(cli, file, monkeypatch):

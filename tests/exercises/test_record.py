@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import linecache
 import os
 import sys
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardlab import exercises, learner
 from shardlab.exercises import __main__ as command
-from shardlab.exercises import gather, record
+from shardlab.exercises import checker, gather, record
 
 SHARD, AVERAGE = "data_parallel.shard", "data_parallel.average_gradients"
 KNOWN = exercises.every()
@@ -70,6 +71,34 @@ def test_a_check_is_remembered_when_it_is_the_first_and_when_it_passes(folder, c
     text = capsys.readouterr().out
     assert lines_of(text, f"{SHARD} ")[1:] == ["1", "of", "1", today]
     assert lines_of(text, f"{AVERAGE} ")[1:3] == ["0", "of"]
+
+
+def test_a_starter_as_it_stands_is_no_try(folder, capsys):
+    """Whoever runs all cells of a notebook, or checks a file of starters, has tried none."""
+    name, function = "tensor_parallel.gather_from_ranks", "my_gather_from_ranks"  # with a class beside it
+    starter = exercises.find(name).starter
+    changed = starter.replace("return ", "return None or ", 1)
+    for number, (source, tries) in enumerate([(starter, 0), (f"# mine\n{starter}", 0), (changed, 1)]):
+        cell, names = f"<cell {number}>", {}
+        linecache.cache[cell] = len(source), None, source.splitlines(True), cell
+        exec(compile(source, cell, "exec"), names)
+        exercises.check(name, names[function])
+        assert len(learner.read("progress")) == tries
+
+
+def test_a_file_of_starters_is_no_try(folder, cli):
+    file = folder / "mine.py"
+    file.write_text(exercises.find(SHARD).starter)
+    assert cli("check", SHARD, file)[0] == 1
+    assert learner.read("progress") == []
+    file.write_text("def my_shard(n, r, w):\n    return range(0)\n")
+    assert cli("check", SHARD, file)[0] == 1
+    assert len(learner.read("progress")) == 1
+
+
+def test_what_was_not_graded_is_not_recorded(folder):
+    record.keep(checker.Report(KNOWN[SHARD], {}, "no rank can start"))
+    assert learner.read("progress") == []
 
 
 def test_the_best_result_is_kept_with_the_day_it_was_first_reached():

@@ -104,7 +104,7 @@ def has_a_gate_for_each_layer(linears, group, x):
     return [columns_of([linear], CopyToRanks.apply(x, group))[0] for linear in linears]
 
 
-@mistake("columns", X, at="2 ranks, one vector")
+@mistake("columns", X, COLUMN_BYTES, at="2 ranks, one vector")
 def has_no_gate(linears, group, x):
     return columns_of(linears, x)
 

@@ -51,7 +51,9 @@ def observe(exercise: Exercise, function: Any) -> Attempted:
     trouble = _unfit(function)
     if trouble:
         return Attempted(stopped=trouble)
-    launch.run(_ready, world_size=1)  # the learner's time begins when the helper has started
+    broken = _unready(exercise)
+    if broken:
+        return Attempted(broken=broken)
     replies: list[list[str]] = []
     note = _note(function)
     for _, same_size in groupby(exercise.cases, lambda case: num_ranks(exercise, case)):
@@ -116,7 +118,19 @@ def _attempt_all(
     return replies
 
 
-def _ready(group: comm.Group) -> None:
+def _unready(exercise: Exercise) -> str:
+    """Say why no function could be tried; an empty string where nothing is in the way.
+
+    The learner's time begins when the helper has started and has imported the exercise.
+    """
+    try:
+        launch.run(_ready, exercise.attempt, world_size=1)
+    except Exception as error:
+        return f"  cause     no rank can start: {shorten(str(error)) or repr(error)}"
+    return ""
+
+
+def _ready(group: comm.Group, attempt: Attempt) -> None:
     """Do nothing, on one rank."""
 
 

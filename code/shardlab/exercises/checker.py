@@ -17,7 +17,9 @@ from . import packing
 MAX_SHOWN = 60  # letters of a value that should not have been returned
 MAX_TEXT = 1000  # letters of a line that a judge has written
 RUNS = "runs to its end on every rank"  # the property that all exercises share
+OURS = ImportError, NameError, OSError  # errors of a judge that no answer can cause
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
+UNGRADED = "not graded"  # the checker itself has failed, and not the answer
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,20 @@ Judge = Callable[[Case, list[Any]], Finding | None]  # a case, and what each ran
 Observed = list[tuple[Case, list[Any]]]  # for each case what the attempt returned on each rank
 
 
+@dataclass(frozen=True)
+class Dependent:
+    """A judge that presupposes the exercise's other properties, as one of an answer's costs does.
+
+    Where one of those fails, this one is not reached, unless it fails, too.
+    """
+
+    judge: Judge
+
+    def __call__(self, case: Case, observed: list[Any]) -> Finding | None:
+        """Judge as if the answer were right."""
+        return self.judge(case, observed)
+
+
 def on_each_rank(judge: Callable[[Case, int, Any], Finding | None]) -> Judge:
     """Make a judge of all ranks from a judge of one: the first finding counts."""
 
@@ -101,21 +117,32 @@ class Exercise:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The verdict, true when every property holds. `check` prints it, so a notebook does not."""
+    """The verdict, true when every property holds. `check` prints it, so a notebook does not.
+
+    Without marks nothing was graded, because the checker itself failed.
+    """
 
     exercise: Exercise
     marks: dict[str, str]  # property -> passed, failed or not reached
-    reason: str  # the smallest failing case of the first property that failed
+    reason: str  # the smallest failing case of the first property that failed; or what broke
+
+    @property
+    def verdict(self) -> str:
+        """Say passed, failed or not graded."""
+        return (PASSED if self else FAILED) if self.marks else UNGRADED
 
     def __bool__(self) -> bool:
         return set(self.marks.values()) == {PASSED}
 
     def __repr__(self) -> str:
-        return f"<{self.exercise.name}: {PASSED if self else FAILED}>"
+        return f"<{self.exercise.name}: {self.verdict}>"
 
     def __str__(self) -> str:
+        if not self.marks:
+            blame = "the checker itself failed, which says nothing about your answer"
+            return f"{self.exercise.name}: {self.verdict}, {blame}\n\n{self.reason}"
         score = f"{self.exercise.points if self else 0} of {self.exercise.points} points"
-        lines = [f"{self.exercise.name}: {PASSED if self else FAILED}, {score}"]
+        lines = [f"{self.exercise.name}: {self.verdict}, {score}"]
         lines += [f"  {mark:11}  {name}" for name, mark in self.marks.items()]
         if not self:
             lines += ["", self.reason, "", f'Stuck? hint("{self.exercise.name}")']
@@ -132,10 +159,20 @@ class Attempted:
     replies: Sequence[Sequence[str]] = ()  # packed, case by case from the first, and rank by rank
     stopped: str = ""  # why the function did not run to its end in every case
     note: str = ""  # what to try if it fails
+    broken: str = ""  # why it could not be run, whatever it does
 
 
 def judge(exercise: Exercise, attempted: Attempted) -> Report:
     """Judge what the ranks observed. No code of the learner runs here."""
+    if attempted.broken:
+        return Report(exercise, {}, attempted.broken)
+    try:
+        return _judge(exercise, attempted)
+    except OURS as error:
+        return Report(exercise, {}, f"  cause     {type(error).__name__}: {error}")
+
+
+def _judge(exercise: Exercise, attempted: Attempted) -> Report:
     observed, stopped = _opened(exercise, attempted)
     findings: dict[str, tuple[Case, Finding]] = {}
     for case, ranks in observed:
@@ -143,13 +180,19 @@ def judge(exercise: Exercise, attempted: Attempted) -> Report:
             finding = None if name in findings else _find(judge_one, case, ranks)
             if finding is not None:
                 findings[name] = case, finding
-    unfailed = UNKNOWN if stopped else PASSED
-    marks = {RUNS: FAILED if stopped else PASSED}
-    marks |= {name: FAILED if name in findings else unfailed for name in exercise.properties}
+    marks = {RUNS: FAILED if stopped else PASSED} | _marks(exercise, {*findings}, bool(stopped))
     reason = stopped or _reason(marks, findings)
     if reason and attempted.note:
         reason += f"\n  try       {attempted.note}"
     return Report(exercise, marks, reason)
+
+
+def _marks(exercise: Exercise, failed: set[str], stopped: bool) -> dict[str, str]:
+    """Mark each property; one passes only where all that it presupposes holds in every case."""
+    dependent = {name for name, one in exercise.properties.items() if isinstance(one, Dependent)}
+    unsure = {*exercise.properties} if stopped else dependent if failed - dependent else {*()}
+    marks = dict.fromkeys(exercise.properties, PASSED)
+    return marks | dict.fromkeys(unsure, UNKNOWN) | dict.fromkeys(failed, FAILED)
 
 
 def _opened(exercise: Exercise, attempted: Attempted) -> tuple[Observed, str]:
@@ -172,6 +215,8 @@ def _find(judge_one: Judge, case: Case, ranks: list[Any]) -> Finding | None:
     """Judge one property; what its judge cannot handle is not what the exercise asked for."""
     try:
         return judge_one(case, ranks)
+    except OURS:
+        raise
     except Exception as error:
         got = f"something else, which cannot be compared ({type(error).__name__}: {error})"
         return Finding(case.title, "what the exercise asks for", got)

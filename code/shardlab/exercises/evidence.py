@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from shardlab import trace
 from shardlab.costs import collectives
 
-from .checker import Case, Finding, Judge, describe, on_each_rank
+from .checker import Case, Dependent, Finding, describe, on_each_rank
 
 Named = dict[str, Tensor | None]
 SHOWN = 4  # numbers of a tensor that a report shows
@@ -107,31 +107,47 @@ def leaves_arguments(case: Case, rank: int, seen: Seen) -> Finding | None:
 # ---- communication -------------------------------------------------------------------------------
 
 
-def sends_at_most(budget: Callable[[Case], float], name: str = "events") -> Judge:
-    """Ask that no rank sends more than `budget` bytes; name: of the events in `Seen`."""
-    return each_sends_at_most(lambda case, _: budget(case), name)
+def sends_at_most(
+    budget: Callable[[Case], float],
+    name: str = "events",
+    needed: Callable[[Case], float] | None = None,
+) -> Dependent:
+    """Ask that no rank sends more than `budget` bytes, and none less than half of `needed`.
+
+    Half, because ranks may share the work unevenly. needed: by default the budget; name: of the
+    events in `Seen`.
+    """
+    least = needed or budget
+    return each_sends_at_most(lambda case, _: budget(case), name, lambda case, _: least(case))
 
 
-def each_sends_at_most(budget: Callable[[Case, int], float], name: str = "events") -> Judge:
+def each_sends_at_most(
+    budget: Callable[[Case, int], float],
+    name: str = "events",
+    needed: Callable[[Case, int], float] | None = None,
+) -> Dependent:
     """Ask the same, where each rank has a budget of its own."""
     when = "" if name == "events" else f" in {name}"
 
+    @Dependent
     @on_each_rank
     def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
         allowed = budget(case, rank)
+        least = (needed or budget)(case, rank) / 2
         events = getattr(seen, name)
         sent = sum(map(trace.wire_bytes, events))
-        if sent <= allowed + 0.5:
+        if least <= sent <= allowed + 0.5:
             return None
         given = f"{case.title}, {len(case.members(rank))} ranks in a group"
-        expected = f"at most {allowed:.0f} bytes sent by a rank{when}"
+        bound = f"at most {allowed:.0f}" if sent > allowed else f"at least {least:.0f}"
+        expected = f"{bound} bytes sent by a rank{when}"
         advice = "" if allowed else "send nothing here"
         return Finding(given, expected, show_sent(rank, events) + when, advice)
 
     return judge
 
 
-def sends_one_all_reduce(payload: Callable[[Case], int]) -> Judge:
+def sends_one_all_reduce(payload: Callable[[Case], int]) -> Dependent:
     """Ask that no rank sends more than an all-reduce of `payload` bytes on a ring needs."""
 
     def budget(case: Case) -> float:
@@ -140,17 +156,22 @@ def sends_one_all_reduce(payload: Callable[[Case], int]) -> Judge:
     return sends_at_most(budget)
 
 
-def sends_messages(count: int, name: str = "events") -> Judge:
-    """Ask that no rank sends more than `count` messages; name: of the events in `Seen`."""
+def sends_messages(count: int, name: str = "events") -> Dependent:
+    """Ask that no rank sends more than `count` messages, and that it sends one if it has peers.
+
+    name: of the events in `Seen`.
+    """
     when = "" if name == "events" else f" in {name}"
 
+    @Dependent
     @on_each_rank
     def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
         events = getattr(seen, name)
-        if len(events) <= count:
+        least = min(count, len(case.members(rank)) - 1, 1)
+        if least <= len(events) <= count:
             return None
         expected = ("one message" if count == 1 else f"{count} messages") + when
-        advice = "join what you send with torch.cat, and split what arrives"
+        advice = "join what you send with torch.cat, and split what arrives" if events else ""
         return Finding(case.title, expected, show_sent(rank, events) + when, advice)
 
     return judge
@@ -161,8 +182,8 @@ def show_sent(rank: int, events: Sequence[trace.Event]) -> str:
     sent = sum(map(trace.wire_bytes, events))
     counts = Counter(event.op for event in events)
     verbs = ", ".join(f"{count} x {verb}" for verb, count in counts.items())
-    messages = f"{len(events)} message{'s' * (len(events) != 1)}"
-    return f"{sent:.0f} bytes sent by rank {rank} in {messages} ({verbs})"
+    messages = f"{len(events)} message{'s' * (len(events) != 1)}" + f" ({verbs})" * bool(verbs)
+    return f"{sent:.0f} bytes sent by rank {rank} in {messages}"
 
 
 # ---- memory --------------------------------------------------------------------------------------

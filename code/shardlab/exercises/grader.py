@@ -21,8 +21,8 @@ from typing import Any
 from shardlab.ranks import launch
 from shardlab.ranks.launch import surroundings
 
-from . import record
-from .checker import Attempted, Exercise, judge
+from . import record, untouched
+from .checker import UNGRADED, Attempted, Exercise, judge
 from .output import Ends, quoted, shown, standard
 
 START, LOAD, EXERCISE = 120.0, 30.0, 90.0  # s, to import torch; to import the file; for an exercise
@@ -44,16 +44,24 @@ class Lost(Exception):
     """The room cannot reply any more; the text says why."""
 
 
+class Broken(Exception):
+    """The grader itself cannot work; the text says why."""
+
+
 class Unusable(Exception):
     """The file cannot be imported; the text says why."""
 
 
 def grade(exercises: list[Exercise], file: Path) -> int:
-    """Check the file's functions for these exercises; return 0 if all pass, else 1."""
+    """Check the file's functions for these exercises.
+
+    Return 0 if all pass, 1 if one fails, and 2 if the grader itself failed: then no points are
+    written, because a right answer may be among those that were not graded.
+    """
     if launch.already_a_rank():
         print("check starts its own ranks; call it without torchrun or mpiexec", file=sys.stderr)
         return 1
-    points = 0
+    points, ungraded = 0, False
     rooms = Rooms(file)
     try:
         for exercise in exercises:
@@ -63,13 +71,21 @@ def grade(exercises: list[Exercise], file: Path) -> int:
                 continue
             report = judge(exercise, attempted)
             print(f"{shown(str(report))}\n")
-            record.keep(report)
+            if report or not untouched.holds_starter(exercise, file):
+                record.keep(report)
             points += exercise.points if report else 0
+            ungraded |= report.verdict == UNGRADED
     except Unusable as error:
         print(f"{file} cannot be run:\n{shown(str(error))}", file=sys.stderr)
         return 1
+    except Broken as error:
+        print(f"{UNGRADED}: {shown(str(error))}", file=sys.stderr)
+        return 2
     finally:
         rooms.close()
+    if ungraded:
+        print(f"no points: some exercises are {UNGRADED}", file=sys.stderr)
+        return 2
     total = sum(exercise.points for exercise in exercises)
     print(f"{points} of {total} points")
     return 0 if points == total else 1
@@ -83,7 +99,7 @@ class Rooms:
         self.room: Room | None = None
 
     def attempt(self, exercise: Exercise) -> Attempted | None:
-        """Run the exercise's function; None if the file has none. Errors: Unusable."""
+        """Run the exercise's function; None if the file has none. Errors: Broken, Unusable."""
         self.room = self.room or Room(self.file)
         try:
             reply = self.room.ask(exercise.name, EXERCISE)
@@ -94,7 +110,8 @@ class Rooms:
             return None
         replies, note = reply.get("replies", ()), str(reply.get("note", ""))
         stopped = str(reply.get("stopped", "")) or str(reply.get("trouble", ""))
-        return Attempted(replies, stopped[:MAX_TEXT], note[:MAX_TEXT])
+        broken = str(reply.get("broken", ""))
+        return Attempted(replies, stopped[:MAX_TEXT], note[:MAX_TEXT], broken[:MAX_TEXT])
 
     def close(self) -> None:
         """End the room that is open."""
@@ -104,7 +121,7 @@ class Rooms:
 
 
 class Room:
-    """The processes in which a file's functions run, seen from outside."""
+    """The processes of a file's functions, seen from outside. Errors: Broken, Unusable."""
 
     def __init__(self, file: Path) -> None:
         self.printed = Ends(standard(), quoted)
@@ -116,20 +133,30 @@ class Room:
         self.output, printed = os.pipe()
         serve = SERVE.format(path=sys.path, descriptor=theirs.fileno())
         descriptors = leash, theirs.fileno()
-        self.keeper = subprocess.Popen(
-            [sys.executable, "-I", KEEPER, *map(str, descriptors), sys.executable, "-c", serve],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=printed,
-            env={**os.environ, "TMPDIR": folder},
-            start_new_session=True,
-        )
+        try:
+            self.keeper = subprocess.Popen(
+                [sys.executable, "-I", KEEPER, *map(str, descriptors), sys.executable, "-c", serve],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                env={**os.environ, "TMPDIR": folder},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Broken(f"no process can start: {error.strerror}") from error
         os.close(leash)
         os.close(printed)
         theirs.close()
         try:
             self._reply(START)
+        except Lost as lost:
+            self.close()
+            raise Broken(f"before the file was read: {lost}") from None
+        except BaseException:
+            self.close()
+            raise
+        try:
             trouble = self.ask(str(file), LOAD).get("trouble")
         except Lost as lost:
             trouble = str(lost)

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardlab import learner
 
-from .checker import Exercise, Report
+from .checker import UNGRADED, Exercise, Report
 
 KIND = "progress"  # the name of the file
 
@@ -29,7 +29,9 @@ UNTRIED = Result(False, "")
 
 
 def keep(report: Report) -> None:
-    """Record an attempt that is the first, or the first to pass."""
+    """Record an attempt that is the first, or the first to pass; nothing that was not graded."""
+    if report.verdict == UNGRADED:
+        return
     name = report.exercise.name
     before = best(learner.read(KIND))[0].get(name)
     if before is None or (report and not before.passed):

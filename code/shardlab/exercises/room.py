@@ -48,12 +48,15 @@ def _import(file: str) -> Reply:
 
 def _attempt(name: str) -> Reply:
     """Run the function of one exercise."""
-    exercise = find(name)
+    try:
+        exercise = find(name)
+    except ImportError as error:
+        return {"broken": f"  cause     the exercise cannot be imported: {error}"}
     function = getattr(sys.modules[ANSWERS], exercise.function, None)
     if function is None:
         return {"missing": True}
     attempted = attempts.observe(exercise, function)
-    return {"replies": attempted.replies, "stopped": attempted.stopped, "note": attempted.note}
+    return vars(attempted)
 
 
 def _caught(act: Callable[[str], Reply], request: str) -> Reply:

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, Judge, describe
+from ..checker import Case, Dependent, Exercise, Finding, Judge, describe
 
 Place = dict[str, int]
 AXES = ("tp", "dp", "pp")
@@ -155,9 +155,9 @@ EXERCISE = Exercise(
     ],
     attempt=attempt,
     properties={
-        "ranks of one model read the same samples": judge(same_samples),
+        "ranks of one model read the same samples": Dependent(judge(same_samples)),
         "replicas together read each sample once": judge(each_sample),
-        "shares are equal to within one": judge(equal_shares),
+        "shares are equal to within one": Dependent(judge(equal_shares)),
         "every piece is written by one rank": judge(written_once),
     },
 )

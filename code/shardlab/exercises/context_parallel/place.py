@@ -11,7 +11,7 @@ from typing import Any
 from shardlab import sequences
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, describe
+from ..checker import Case, Dependent, Exercise, Finding, describe
 
 SHOWN = 6  # positions of a rank that a report lists
 STARTER = '''\
@@ -70,6 +70,7 @@ def are_numbers(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(_given(case), "(positions, pairs), whole numbers", placed.trouble)
 
 
+@Dependent
 def are_on_one_rank(case: Case, observed: list[Any]) -> Finding | None:
     """Ask that every position is on exactly one rank."""
     (placed,) = observed
@@ -79,6 +80,7 @@ def are_on_one_rank(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(_given(case), "every position on one rank", _shown(placed.positions))
 
 
+@Dependent
 def are_placed(case: Case, observed: list[Any]) -> Finding | None:
     """Compare the positions of each rank."""
     (placed,) = observed
@@ -87,6 +89,7 @@ def are_placed(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(_given(case), _shown(right(case)), _shown(placed.positions))
 
 
+@Dependent
 def are_counted(case: Case, observed: list[Any]) -> Finding | None:
     """Compare the pairs with what the positions that were returned give, pair by pair."""
     (placed,) = observed

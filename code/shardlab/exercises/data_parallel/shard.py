@@ -8,7 +8,7 @@ from typing import Any
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, Judge, describe
+from ..checker import Case, Dependent, Exercise, Finding, describe
 
 SHOWN = 4  # samples of a shard that a report lists
 Shards = list[list[int]]
@@ -48,9 +48,10 @@ def are_samples(case: Case, observed: list[Any]) -> Finding | None:
     return None
 
 
-def judge(is_wrong: Callable[[Shards, int], bool], expected: str) -> Judge:
+def judge(is_wrong: Callable[[Shards, int], bool], expected: str) -> Dependent:
     """Judge the shards of all ranks together; what is no shard counts as an empty one."""
 
+    @Dependent
     def judge_shards(case: Case, observed: list[Any]) -> Finding | None:
         shards = [[] if isinstance(shard, str) else shard for shard in observed[0]]
         if not is_wrong(shards, case.given):

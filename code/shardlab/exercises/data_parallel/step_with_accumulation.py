@@ -15,7 +15,7 @@ from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 STARTER = '''\
 from shardlab.ranks.plain.data_parallel import average_gradients
@@ -157,6 +157,7 @@ def global_gradient(case: Case, rank: int) -> dict[str, Tensor]:
     return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
+@Dependent
 @on_each_rank
 def holds_one_microbatch(case: Case, rank: int, seen: Stepped) -> Finding | None:
     """Ask that a microbatch's backward runs before the next one's forward."""

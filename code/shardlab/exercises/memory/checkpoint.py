@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, Judge, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, Judge, on_each_rank
 
 SIZE = 64  # rows and columns of an input
 SLACK = 8 * 1024  # bytes, for the state of the random numbers
@@ -141,6 +141,7 @@ def same(part: Callable[[Checkpointed], evidence.Named]) -> Judge:
     return judge
 
 
+@Dependent
 @on_each_rank
 def holds_inputs_and_result(case: Case, rank: int, seen: Checkpointed) -> Finding | None:
     """Ask that forward leaves the inputs and the result, and no more."""

@@ -12,7 +12,7 @@ from typing import Any
 from shardlab.costs.pipeline import balance
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, describe
+from ..checker import Case, Dependent, Exercise, Finding, describe
 
 STARTER = '''\
 def my_cut(seconds, nbytes, num_stages, memory):
@@ -81,6 +81,7 @@ def cuts(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(_given(case), expected, str(answer))
 
 
+@Dependent
 def fits(case: Case, observed: list[Any]) -> Finding | None:
     """Ask that no stage exceeds the memory."""
     (answer,) = observed
@@ -101,6 +102,7 @@ def does_not_give_up(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(_given(case), f"a cut, such as {example}", "None")
 
 
+@Dependent
 def is_fastest(case: Case, observed: list[Any]) -> Finding | None:
     """Ask that no cut that fits has a faster slowest stage."""
     (answer,) = observed

@@ -17,7 +17,7 @@ from shardlab.costs.pipeline import timeline
 from shardlab.ranks import comm
 from shardlab.schedules import Action, Schedule
 
-from ..checker import Case, Exercise, Finding
+from ..checker import Case, Dependent, Exercise, Finding
 
 FORWARD = 2  # seconds
 BACKWARD = 4  # seconds
@@ -113,6 +113,7 @@ def can_run(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(_given(case), "an order that can run", "; ".join(found[:3])) if found else None
 
 
+@Dependent
 def is_fast(case: Case, observed: list[Any]) -> Finding | None:
     """Ask that no stage waits except while the pipeline fills and drains."""
     schedule = _schedule(case, observed)
@@ -128,6 +129,7 @@ def is_fast(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(given, f"done in {least} s", f"{taken} s; {_brief(schedule, 0)}")
 
 
+@Dependent
 def keeps_little(case: Case, observed: list[Any]) -> Finding | None:
     """Ask that a stage keeps no more microbatches than the messages cost."""
     schedule = _schedule(case, observed)

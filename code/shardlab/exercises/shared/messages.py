@@ -11,7 +11,7 @@ from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Finding, Judge, describe, on_each_rank
+from ..checker import Case, Dependent, Finding, Judge, describe, on_each_rank
 from ..evidence import Seen
 from .steps import RECEIVE, SEND, steps
 
@@ -54,6 +54,7 @@ def returns(expected: Callable[[list[Tensor], int], Tensor]) -> Judge:
     return judge
 
 
+@Dependent
 @on_each_rank
 def only_messages(case: Case, rank: int, seen: Seen) -> Finding | None:
     """Ask that no collective of a library does the work."""
@@ -66,9 +67,10 @@ def only_messages(case: Case, rank: int, seen: Seen) -> Finding | None:
     return Finding(case.title, expected, f"{others} on rank {rank}", advice)
 
 
-def moves_at_most(op: str, budget: Callable[[int, int], float], words: str) -> Judge:
+def moves_at_most(op: str, budget: Callable[[int, int], float], words: str) -> Dependent:
     """Ask that no rank sends (or receives) more than `budget(length of x, ranks)` numbers."""
 
+    @Dependent
     @on_each_rank
     def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
         length = prod(case.given)
@@ -85,9 +87,10 @@ def moves_at_most(op: str, budget: Callable[[int, int], float], words: str) -> J
     return judge
 
 
-def takes_at_most(budget: Callable[[int], int], words: str) -> Judge:
+def takes_at_most(budget: Callable[[int], int], words: str) -> Dependent:
     """Ask that at most `budget(ranks)` messages have to follow each other."""
 
+    @Dependent
     def judge(case: Case, observed: list[Seen]) -> Finding | None:
         for members in case.groups():
             allowed = budget(len(members))

@@ -18,7 +18,7 @@ from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Finding, Judge, on_each_rank
+from ..checker import Case, Dependent, Finding, Judge, on_each_rank
 
 INCOMING = "the gradient that came in"
 
@@ -133,7 +133,7 @@ def has(
     return judge
 
 
-def sends(forward: Callable[[Case], int], backward: Callable[[Case], int]) -> Judge:
+def sends(forward: Callable[[Case], int], backward: Callable[[Case], int]) -> Dependent:
     """Ask that each pass sends no more than an all-reduce of this many bytes, on a ring."""
 
     def judge(payload: Callable[[Case], int], name: str) -> Judge:
@@ -144,6 +144,7 @@ def sends(forward: Callable[[Case], int], backward: Callable[[Case], int]) -> Ju
 
     both_judges = [judge(forward, "forward"), judge(backward, "backward")]
 
+    @Dependent
     def judge_both(case: Case, observed: list[Any]) -> Finding | None:
         findings = [each(case, observed) for each in both_judges]
         return next((each for each in findings if each is not None), None)

@@ -15,7 +15,7 @@ from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Finding, Judge, describe, on_each_rank
+from ..checker import Case, Dependent, Finding, Judge, describe, on_each_rank
 from . import passes
 from .steps import SEND
 
@@ -128,9 +128,10 @@ def has(name: str) -> Judge:
     return judge
 
 
-def sends(blocks: Callable[[int], int], words: str) -> Judge:
+def sends(blocks: Callable[[int], int], words: str) -> Dependent:
     """Ask that no rank of n sends more than `blocks(n)` blocks of keys, values or gradients."""
 
+    @Dependent
     @on_each_rank
     def judge(case: Case, rank: int, seen: Turned) -> Finding | None:
         allowed = blocks(len(case.members(rank)))
@@ -144,6 +145,7 @@ def sends(blocks: Callable[[int], int], words: str) -> Judge:
     return judge
 
 
+@Dependent
 @on_each_rank
 def never_has_all_keys(case: Case, rank: int, seen: Turned) -> Finding | None:
     """Ask for no tensor as large as the keys of all ranks, or the scores of all keys."""

@@ -17,7 +17,7 @@ from torch.nn import functional
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 from ..shared import passes
 
 TOKENS = (2, 3)  # B, S
@@ -90,6 +90,7 @@ def reference(case: Case, rank: int) -> evidence.Named:
     return {"output": losses.detach(), "logits.grad": passes.piece(gradient, case, rank, -1)}
 
 
+@Dependent
 @on_each_rank
 def makes_no_larger_tensor(case: Case, rank: int, seen: passes.TwoPasses) -> Finding | None:
     """Ask that no tensor has more numbers than a rank's logits: all logits would."""

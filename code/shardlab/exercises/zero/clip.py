@@ -14,7 +14,7 @@ from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 MAX_NORM = 2.0
 NUMBER = 8  # bytes of a number in float64
@@ -115,11 +115,13 @@ def scales(case: Case, rank: int, seen: Clipped) -> Finding | None:
     return None
 
 
+@Dependent
 @on_each_rank
 def sends_one_number(case: Case, rank: int, seen: Clipped) -> Finding | None:
     """Ask for one message of one number."""
     payload = sum(event.nbytes for event in seen.events)
-    if payload <= NUMBER and len(seen.events) <= 1:
+    alone = len(case.members(rank)) == 1
+    if payload <= NUMBER and (len(seen.events) == 1 or (alone and not seen.events)):
         return None
     shown = f"{len(seen.events)} of {payload} bytes together on rank {rank}"
     return Finding(case.title, f"one message of {NUMBER} bytes", shown)

@@ -16,7 +16,7 @@ from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, Judge, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, Judge, on_each_rank
 from ..shared import passes
 
 SAMPLES = 2
@@ -124,6 +124,7 @@ def padded_bytes(case: Case) -> int:
     return NUMBER * row(weight(case), case, 0).numel() * len(case.members(0))
 
 
+@Dependent
 @on_each_rank
 def keeps_its_piece(case: Case, rank: int, seen: Gathered) -> Finding | None:
     """Ask that nothing as large as x is held between the passes; one rank has the weight anyway."""
@@ -140,6 +141,7 @@ def one_gather(case: Case) -> float:
     return collectives.all_gather(padded_bytes(case), len(case.members(0))).sent
 
 
+@Dependent
 def sends(case: Case, observed: list[Any]) -> Finding | None:
     """Ask for one all-gather in forward, and twice its bytes in backward."""
     forward = evidence.sends_at_most(one_gather, "forward")

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, Judge, describe
+from ..checker import Case, Dependent, Exercise, Finding, describe
 
 Piece = list[tuple[int, int, int]]  # parameter, begin, end
 SHOWN = 3  # entries of a piece that a report lists
@@ -84,9 +84,10 @@ def are_places(case: Case, observed: list[Any]) -> Finding | None:
     return None
 
 
-def judge(wrong: Callable[[Case, list[Piece]], bool], expected: str) -> Judge:
+def judge(wrong: Callable[[Case, list[Piece]], bool], expected: str) -> Dependent:
     """Judge the pieces of all ranks together."""
 
+    @Dependent
     def judge_pieces(case: Case, observed: list[Any]) -> Finding | None:
         (pieces,) = observed
         if pieces.trouble or not wrong(case, pieces.pieces):

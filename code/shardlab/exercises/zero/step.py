@@ -159,9 +159,11 @@ def _given(case: Case, number: int, rank: int) -> str:
 
 
 def budget(case: Case) -> float:
-    """Return the bytes of a reduce-scatter and an all-gather of all rows."""
+    """Return the bytes of a reduce-scatter and an all-gather of all rows that are not frozen."""
     ranks = len(case.members(0))
-    padded = [row(p, case, 0).numel() * ranks for p in parameters(case)]
+    numbered = enumerate(parameters(case))
+    trained = [p for number, p in numbered if number != case.given.frozen]
+    padded = [row(p, case, 0).numel() * ranks for p in trained]
     return collectives.ring_all_reduce(NUMBER * sum(padded), ranks).sent
 
 
