@@ -1,6 +1,7 @@
 """Join the ranks that torchrun or mpiexec started, and run on the first few of them."""
 
 import atexit
+import ctypes
 import os
 import socket
 from collections.abc import Callable
@@ -87,6 +88,7 @@ def _initialise(timeout: float) -> None:
         "gloo" if gpu is None else "nccl", timeout=timedelta(seconds=timeout), device_id=gpu
     )
     atexit.register(_leave)
+    _end_without_destructors()
 
 
 def _own_gpu() -> Any:
@@ -120,6 +122,20 @@ def _leave() -> None:
     _groups.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _end_without_destructors() -> None:
+    """Let the C library end this process as soon as Python has ended.
+
+    Destructors of torch 2.13 sometimes find one of its own threads still running and abort a
+    program that has ended well ("terminate called without an active exception"), which torchrun
+    then reports as failed; a script without this package does so, too. Python's exit handlers and
+    other threads have run by then, and glibc's `on_exit` hands the status on. Try later releases of
+    torch without this.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # glibc has it, macOS does not
+        libc.on_exit(libc._exit, None)
 
 
 def _meet_through_mpi() -> None:
