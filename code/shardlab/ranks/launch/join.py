@@ -1,13 +1,12 @@
 """Join the ranks that torchrun or mpiexec started, and run on the first few of them."""
 
-import atexit
 import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from . import travel
+from . import ending, travel
 from .rank import loopback
 
 
@@ -86,7 +85,7 @@ def _initialise(timeout: float) -> None:
     dist.init_process_group(
         "gloo" if gpu is None else "nccl", timeout=timedelta(seconds=timeout), device_id=gpu
     )
-    atexit.register(_leave)
+    ending.leave_at_the_end(_groups)
 
 
 def _own_gpu() -> Any:
@@ -111,15 +110,6 @@ def _own_gpu() -> Any:
             "(Slurm's --gpus-per-task hides them), or set CUDA_VISIBLE_DEVICES= to use the CPU"
         )
     return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else None
-
-
-def _leave() -> None:
-    """Release every group; one that still exists when the interpreter ends aborts the process."""
-    import torch.distributed as dist
-
-    _groups.clear()
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _meet_through_mpi() -> None:
