@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import logging as plain_logging
 import os
 import shutil
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nbclient
 from jupyter_cache import get_cache
+from jupyter_cache.executors import utils
 from jupyter_cache.executors.basic import ExecutionWorkerLocalSerial, ProcessData
+from jupyter_client.manager import AsyncKernelManager
+from myst_nb.core.execute import ExecutionError
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
@@ -23,6 +31,14 @@ ROOT = HERE.parents[1]
 SOURCES = ("code/shardlab/**/*.py", "book/_ext/*.py", "bench/results/*.json", "requirements.txt")
 READER = {"name": "myst_nb_md", "type": "plugin"}  # as myst-nb registers itself at jupyter-cache
 AT_A_TIME = 3  # on two cores: a chapter computes half of its time, and waits for its ranks in the other half
+
+
+class KernelManager(AsyncKernelManager):
+    """Speaks to a kernel through sockets in a folder of its own: nothing listens on TCP, and no kernel warns of it."""
+
+    def __init__(self, **options: Any) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="kernel")  # a socket's address has at most 100 characters
+        super().__init__(transport="ipc", connection_file=str(Path(self.folder.name, "kernel.json")), **options)
 
 
 def digest(root: Path) -> str:
@@ -38,6 +54,7 @@ def prepare(app: Sphinx, config: Config) -> None:
 
     jupyter-cache looks at the text of the cells alone: a changed module would leave stale output.
     """
+    utils.executenb = partial(nbclient.execute, kernel_manager_class=KernelManager)
     os.environ["SHARDLAB_STATIC"] = "1"
     os.environ["PYTHONSTARTUP"] = str(HERE / "kernel_start.py")
     if config.nb_execution_mode == "cache":
@@ -51,7 +68,8 @@ def prepare(app: Sphinx, config: Config) -> None:
 def execute(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
     """Execute the chapters of these pages that are not in the cache, where myst-nb finds them.
 
-    myst-nb would execute one after the other. It still executes, and reports, what fails here.
+    myst-nb would execute one after the other. It executes again what fails here, perhaps for a moment only, and
+    reports what fails twice; so a first failure is no warning.
     """
     if app.config.nb_execution_mode != "cache":
         return
@@ -59,14 +77,29 @@ def execute(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
     chapters = [str(path) for path in paths if path.suffix == ".md" and "```{code-cell}" in path.read_text()]
     for chapter in chapters:
         cache.add_nb_to_project(chapter, read_data=READER)
-    worker = ExecutionWorkerLocalSerial(logging.getLogger(__name__))
+    silent = plain_logging.Logger("first attempts")
+    silent.addHandler(plain_logging.NullHandler())
+    worker, logger = ExecutionWorkerLocalSerial(silent), logging.getLogger(__name__)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        for record in cache.list_unexecuted(chapters):
-            pool.submit(worker, ProcessData(record.pk, record.uri, cache, app.config.nb_execution_timeout, False))
+        jobs = [
+            ProcessData(record.pk, record.uri, cache, app.config.nb_execution_timeout, False)
+            for record in cache.list_unexecuted(chapters)
+        ]
+        for failed, chapter in pool.map(worker, jobs):
+            told = "did not run at first, and is tried again when it is read" if failed else "has run"
+            logger.info("%s %s", Path(chapter).relative_to(app.srcdir), told)
+
+
+def tell_at_the_end(app: Sphinx, error: Exception | None) -> None:
+    """Name page, cell and cause of what failed, below everything else that jupyter-book prints."""
+    if isinstance(error, ExecutionError):
+        page, cause = Path(str(error)).relative_to(app.srcdir), str(error.__cause__).strip()
+        atexit.register(print, f"\n{page} fails twice. {cause}", file=sys.stderr)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register both; the priority puts the first before myst-nb."""
+    """Register all three; the priority puts the first before myst-nb."""
     app.connect("config-inited", prepare, priority=100)
     app.connect("env-before-read-docs", execute)
+    app.connect("build-finished", tell_at_the_end)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

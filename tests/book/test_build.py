@@ -190,10 +190,27 @@ def test_binder_makes_the_notebooks_that_the_button_opens_with_the_same_torch_as
 
 
 def test_a_failed_cell_fails_every_build(book: Path) -> None:
+    """The log ends with its page, its code and its error."""
     write_page(book, "1 / 0")
     for _ in range(2):
-        with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        with pytest.raises(AssertionError, match="ZeroDivisionError") as failed:
             build_book(book)
+        end = re.sub(r"\x1b\[[\d;]*m", "", str(failed.value)).split("Look above for the cause")[1]
+        told = re.search(r"book/page\.md fails twice.*?\n *1 / 0\n.*?ZeroDivisionError: division by zero", end, re.S)
+        assert told, end
+
+
+def test_a_cell_that_fails_for_a_moment_fails_no_build_and_no_kernel_listens_on_tcp(book: Path) -> None:
+    """Its page is executed again when it is read; no kernel warns of those who could listen."""
+    fails_once = "import pathlib\nseen = pathlib.Path('seen').exists()\npathlib.Path('seen').touch()\nassert seen"
+    sockets = "import ipykernel\nprint(ipykernel.get_connection_info(unpack=True)['transport'], 'sockets')"
+    write_page(book, fails_once, sockets)
+    log = build_book(book)
+    assert "book/page.md did not run at first" in log
+    assert "eavesdropping" not in log
+    assert "Traceback" not in log
+    built = (book / "_build" / "html" / "book" / "page.html").read_text()
+    assert "ipc sockets" in built
 
 
 def test_the_cache_depends_on_code_results_and_pinned_versions(tmp_path: Path) -> None:

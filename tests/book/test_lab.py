@@ -11,6 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import nbformat
 import pytest
+from jupyter_client import BlockingKernelClient
 
 from .conftest import ROOT
 from .test_notebooks import BOOK, MYST, PAGES, lab
@@ -60,6 +62,8 @@ class Lab(NamedTuple):
     address: str
     token: str
     folder: Path
+    runtime: Path
+    log: Path
 
     def open(self, tab: Any, page: str) -> Path:
         """Show the notebook of a page in `tab`, with its kernel started; return its file."""
@@ -89,18 +93,19 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     (place / "config" / "labconfig").mkdir(parents=True)
     (place / "config" / "labconfig" / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
     places = {"JUPYTER_CONFIG_PATH": str(ROOT / "tools"), "SHARDLAB_STATIC": "", "JUPYTER_PREFER_ENV_PATH": "0"}
-    places |= {f"JUPYTER_{kind}_DIR": str(place / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    places |= {f"JUPYTER_{kind}_DIR": str(place / kind.lower()) for kind in ("CONFIG", "DATA")}
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--port=0", "--allow-root"]
     command += [f"--IdentityProvider.token={token}", f"--notebook-dir={place / 'notebooks'}"]
-    with (place / "log").open("w+") as log:
+    with (place / "log").open("w+") as log, tempfile.TemporaryDirectory() as runtime:  # sockets need a short path
         server = subprocess.Popen(
             [*command, "--LabApp.expose_app_in_browser=True"],
-            env={**os.environ, **places},
+            env={**os.environ, **places, "JUPYTER_RUNTIME_DIR": runtime},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
         try:
-            yield Lab(address(server, place / "runtime", place / "log"), token, place / "notebooks")
+            where = address(server, Path(runtime), place / "log")
+            yield Lab(where, token, place / "notebooks", Path(runtime), place / "log")
         finally:
             server.send_signal(signal.SIGTERM)  # shuts its kernels down too
             server.wait(60)
@@ -195,3 +200,15 @@ def move_a_slider(tab: Any) -> None:
     before = cell.evaluate(DRAWN)
     slider.press("ArrowLeft" if at_the_end else "ArrowRight")
     tab.wait_for_function(f"([cell, before]) => ({DRAWN})(cell) !== before", arg=[cell.element_handle(), before])
+
+
+def test_kernels_listen_on_no_tcp_port_and_warn_of_none(running: Lab) -> None:
+    kernel = json.loads(running.ask("POST", "api/kernels"))
+    client = BlockingKernelClient(connection_file=str(running.runtime / f"kernel-{kernel['id']}.json"))
+    client.load_connection_file()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    client.stop_channels()
+    running.end_kernels()
+    assert client.transport == "ipc"
+    assert "eavesdropping" not in running.log.read_text()

@@ -1,6 +1,5 @@
 """Runs that succeed: from a script, a thread, a notebook's kernel, torchrun and mpiexec."""
 
-import ctypes
 import io
 import multiprocessing
 import os
@@ -455,34 +454,6 @@ def test_the_same_line_under_mpiexec(script):
         pytest.skip("mpiexec is not installed beside this Python: pip install mpi4py mpich")
     told = finish([str(mpiexec), "-n", "3", sys.executable, script, "3"])
     assert told.count(expected(3)) == 3, told
-
-
-ENDING = """
-import atexit, ctypes, sys, threading
-import torch
-from shardlab.ranks import launch
-
-libc = ctypes.CDLL(None)
-libc.on_exit(libc.abort, None)  # in the place of a destructor of torch's libraries that aborts
-atexit.register(print, "handler")
-launch.run(lambda group: None, world_size=1)
-threading.Timer(0.2, print, ["thread"]).start()
-print("result", end=" ")
-exec(sys.argv[1])
-"""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "on_exit"), reason="the C library has no on_exit")
-@pytest.mark.parametrize(("ending", "status"), [("", 0), ("sys.exit(3)", 3), ("raise OSError", 1)])
-def test_a_rank_ends_with_its_own_status_whatever_torch_destroys(ending, status, tmp_path):
-    """Three of ten starts under torchrun failed after right results: torch 2.13 aborted the rank as it ended."""
-    path = tmp_path / "ending.py"
-    path.write_text(ENDING)
-    rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, str(path), ending]
-    ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | rank | meeting, timeout=240)
-    assert (ended.returncode, ended.stdout.split()) == (status, ["result", "thread", "handler"]), ended.stderr
 
 
 def free_port():

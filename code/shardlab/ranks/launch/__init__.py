@@ -16,7 +16,7 @@ To read on, in this order:
     a rank         rank (one job), travel (its call and result), meeting (finds its peers),
                    contracts (compares calls), peers (knows whom an error lost),
                    state (what it reports), waiting (whether it may go on by itself)
-    elsewhere      join (the ranks of torchrun and mpiexec)
+    elsewhere      join (the ranks of torchrun and mpiexec), ending (how they end)
 """
 
 import os

@@ -1,14 +1,12 @@
 """Join the ranks that torchrun or mpiexec started, and run on the first few of them."""
 
-import atexit
-import ctypes
 import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from . import travel
+from . import ending, travel
 from .rank import loopback
 
 
@@ -87,8 +85,7 @@ def _initialise(timeout: float) -> None:
     dist.init_process_group(
         "gloo" if gpu is None else "nccl", timeout=timedelta(seconds=timeout), device_id=gpu
     )
-    atexit.register(_leave)
-    _end_without_destructors()
+    ending.leave_at_the_end(_groups)
 
 
 def _own_gpu() -> Any:
@@ -113,29 +110,6 @@ def _own_gpu() -> Any:
             "(Slurm's --gpus-per-task hides them), or set CUDA_VISIBLE_DEVICES= to use the CPU"
         )
     return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else None
-
-
-def _leave() -> None:
-    """Release every group; one that still exists when the interpreter ends aborts the process."""
-    import torch.distributed as dist
-
-    _groups.clear()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def _end_without_destructors() -> None:
-    """Let the C library end this process as soon as Python has ended.
-
-    Destructors of torch 2.13 sometimes find one of its own threads still running and abort a
-    program that has ended well ("terminate called without an active exception"), which torchrun
-    then reports as failed; a script without this package does so, too. Python's exit handlers and
-    other threads have run by then, and glibc's `on_exit` hands the status on. Try later releases of
-    torch without this.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc has it, macOS does not
-        libc.on_exit(libc._exit, None)
 
 
 def _meet_through_mpi() -> None:

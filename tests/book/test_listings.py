@@ -1,0 +1,143 @@
+"""The book's listings of torch's own API, each run on two ranks: they train the model that one process trains."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from shardlab.ranks import comm, launch, transformer
+from shardlab.spec import TransformerSpec
+
+from .conftest import ROOT
+
+SPEC = TransformerSpec(vocab_size=32, context_length=8, hidden_size=16, num_layers=2, num_heads=2)
+TOKENS = torch.randint(32, (4, 9), generator=torch.Generator().manual_seed(1))
+PAGES = ("data_parallel", "memory", "pipeline", "zero", "context_parallel")
+
+
+def listings(page: str) -> list[str]:
+    """The listings of a page that are no cells."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "book" / f"{page}.md").read_text(), re.M | re.S)
+
+
+def fresh() -> transformer.Transformer:
+    torch.manual_seed(0)
+    return transformer.Transformer(SPEC)
+
+
+def whole(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All parameters as they are on this rank, with the shards of others."""
+    return {
+        name.removeprefix("module."): (x.full_tensor() if hasattr(x, "full_tensor") else x).detach().clone()
+        for name, x in model.named_parameters()
+    }
+
+
+def trained(model: nn.Module, tokens: torch.Tensor, steps: int = 3) -> dict[str, torch.Tensor]:
+    """The parameters after a few steps of gradient descent."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(tokens[:, :-1], tokens[:, 1:]).backward()
+        optimizer.step()
+    return whole(model)
+
+
+def on_rank(group: Any, pages: dict[str, list[str]], folder: str) -> dict[str, dict[str, torch.Tensor]]:
+    """What each listing has trained on this rank."""
+    mesh = DeviceMesh.from_group(group, comm.device(group).type)
+    mine = TOKENS[2 * group.rank() :][:2]
+    wrap, program = pages["data_parallel"]
+    (shard,) = pages["zero"]
+    results = {}
+    for name, listing in ("DDP", wrap), ("FSDP2", shard):
+        names = {"torch": torch, "group": group, "mesh": mesh, "model": fresh()}
+        exec(listing, names)
+        results[name] = trained(names["model"], mine)
+    for before, after in (
+        ('"model.pt"', f"{folder!r} + '/model.pt'"),
+        (r"distributed\.(init|destroy)_process_group\(.*\)", ""),  # the group is here already
+    ):
+        program = re.sub(before, after, program)
+    names = {}
+    exec(program, names)
+    results["a program"] = whole(names["model"].module)
+    stage_gradients(pages["pipeline"][0], group)
+    with pytest.raises(NotImplementedError, match="does not have a sharding strategy"):
+        context(pages["context_parallel"][0], mesh)
+    return results
+
+
+def stage_gradients(listing: str, group: Any) -> None:
+    """A stage has the gradients of one process."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    alone, inputs, loss = deepcopy(layers), torch.randn(8, 8), nn.functional.mse_loss
+    names = {"torch": torch, "part": layers[group.rank()], "rank": group.rank(), "num_stages": 2}
+    names |= {"device": comm.device(group), "num_microbatches": 4, "loss_fn": loss}
+    exec(listing, names | {"tokens": inputs, "targets": inputs})
+    loss(alone(inputs), inputs).backward()
+    for ours, theirs in zip(layers[group.rank()].parameters(), alone[group.rank()].parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def context(listing: str, mesh: DeviceMesh) -> None:
+    """Attention in the listing for GPUs; the page says that the kernel of CPUs fails."""
+
+    def model(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = tokens.float().view(2, 1, -1, 1).expand(-1, -1, -1, 8).contiguous().requires_grad_()
+        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True).sum()
+
+    names = {"torch": torch, "mesh": mesh, "model": model, "tokens": torch.ones(2, 8), "targets": torch.ones(2, 8)}
+    exec(listing, names)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
+    """What two ranks have trained, in one launch."""
+    pages = {page: listings(page) for page in PAGES}
+    return launch.run(on_rank, pages, str(tmp_path_factory.mktemp("listings")), world_size=2)
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("DDP", 1e-6), ("FSDP2", 5e-3)])  # FSDP2 computes in 16 bits
+def test_ranks_train_the_same_model_as_one_process(
+    ranks: list[dict[str, dict[str, torch.Tensor]]], name: str, tolerance: float
+) -> None:
+    for parameter, alone in trained(fresh(), TOKENS).items():
+        first, second = (rank[name][parameter] for rank in ranks)
+        assert torch.equal(first, second), parameter
+        torch.testing.assert_close(first, alone, atol=tolerance, rtol=0)
+
+
+def test_the_program_of_data_parallelism_keeps_its_ranks_equal(ranks: list[dict[str, dict[str, torch.Tensor]]]) -> None:
+    first, second = (rank["a program"] for rank in ranks)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_recomputation_and_loss_scaling_give_the_gradient_of_a_plain_step() -> None:
+    """On a machine without a GPU the scaler does nothing."""
+    torch.manual_seed(0)
+    block, x = nn.Linear(8, 8), torch.randn(4, 8)
+    alone = deepcopy(block)
+    optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
+    names = {"torch": torch, "block": block, "x": x, "optimizer": optimizer}
+    (listing,) = listings("memory")
+    recompute, scale = listing.split("\n", 1)
+    exec(recompute, names)
+    names["loss"] = names["x"].square().mean()
+    exec(scale, names)
+    alone(x).square().mean().backward()
+    torch.testing.assert_close(block.weight.grad, alone.weight.grad)
+    torch.testing.assert_close(block.weight, alone.weight - 0.1 * alone.weight.grad)
+
+
+def test_no_listing_is_left_out() -> None:
+    """A page with a new listing of torch's API belongs into PAGES."""
+    assert {path.stem for path in (ROOT / "book").glob("*.md") if listings(path.stem)} == set(PAGES)
