@@ -41,7 +41,7 @@ def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[Positive]) 
 
 @checked
 def found(rates: Sequence[Positive], seconds: Sequence[Positive], limit: Positive) -> float:
-    """Find the lowest rate from which on a step is nearly as fast as over an infinitely fast network.
+    """Find the lowest rate from which on a faster network makes a step at most 5 % faster.
 
     Between two points the curve is a line over the logarithm of the rate. Return the first rate if
     the step is fast enough at all of them. rates: bytes/s, rising. limit: seconds with an
@@ -56,8 +56,8 @@ def found(rates: Sequence[Positive], seconds: Sequence[Positive], limit: Positiv
     enough = (1 + NEARLY) * limit
     if seconds[-1] > enough:
         raise ValueError(
-            f"seconds={seconds[-1]:g} at the last of the rates, {rates[-1]:g} bytes/s, are more than "
-            f"{1 + NEARLY:g} times limit={limit:g}; add faster rates"
+            f"seconds={seconds[-1]:g} at the last of the rates, {rates[-1]:g} bytes/s, are more "
+            f"than {1 + NEARLY:g} times limit={limit:g}; add faster rates"
         )
     count = max((n for n, each in enumerate(seconds, 1) if each > enough), default=0)  # too slow
     if count == 0:
