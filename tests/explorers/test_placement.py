@@ -50,4 +50,19 @@ def test_the_knee_is_where_the_curve_says(state):
 def test_the_knee_between_two_points():
     assert knee.found([1.0, 4.0], [1.15, 0.95], 1.0) == pytest.approx(2.0)  # half way between the logarithms
     assert knee.found([1.0, 4.0], [1.0, 1.0], 1.0) == 1.0
-    assert knee.found([1.0, 4.0], [3.0, 2.0], 1.0) == float("inf")
+    assert knee.found([1.0, 4.0, 16.0, 64.0], [2.0, 1.0, 1.15, 0.95], 1.0) == pytest.approx(32.0)  # the last crossing
+    assert knee.found([1e-300, 1e300], [1.15, 0.95], 1.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("rates", "seconds", "message"),
+    [
+        ([1.0, 2.0, 4.0], [4.0, 2.0, 1.0], r"seconds=1 at the last .*, 4 bytes/s, .* 1.05 times limit=0.5; add faster"),
+        ([4.0, 1.0], [0.5, 0.4], r"rates=\[4.0, 1.0\] .* give rising rates"),
+        ([1.0, 2.0], [0.5], "and the seconds at each"),
+        ([], [], "must be points of a curve"),
+    ],
+)
+def test_a_curve_without_a_knee_is_refused(rates, seconds, message):
+    with pytest.raises(ValueError, match=message):
+        knee.found(rates, seconds, 0.5)

@@ -41,17 +41,30 @@ def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[Positive]) 
 
 @checked
 def found(rates: Sequence[Positive], seconds: Sequence[Positive], limit: Positive) -> float:
-    """Find the knee of a curve, between two points on a line over the logarithm of the rate.
+    """Find the lowest rate from which on a faster network makes a step at most 5 % faster.
 
-    Return the first rate if all are fast enough. rates: bytes/s, rising. limit: seconds with an
-    infinitely fast network.
+    Between two points the curve is a line over the logarithm of the rate. Return the first rate if
+    the step is fast enough at all of them. rates: bytes/s, rising. limit: seconds with an
+    infinitely fast network. Errors: ValueError where even the last rate is too slow.
     """
+    rising = all(slow < fast for slow, fast in pairwise(rates))
+    if len(rates) != len(seconds) or not rates or not rising:
+        raise ValueError(
+            f"rates={rates!r} and seconds={seconds!r} must be points of a curve; give rising "
+            "rates, and the seconds at each"
+        )
     enough = (1 + NEARLY) * limit
-    for (slow, longer), (fast, shorter) in pairwise(zip(rates, seconds, strict=True)):
-        if longer > enough >= shorter:
-            share = (longer - enough) / (longer - shorter)
-            return float(slow * (fast / slow) ** share)
-    return rates[0] if seconds[0] <= enough else float("inf")
+    if seconds[-1] > enough:
+        raise ValueError(
+            f"seconds={seconds[-1]:g} at the last of the rates, {rates[-1]:g} bytes/s, are more "
+            f"than {1 + NEARLY:g} times limit={limit:g}; add faster rates"
+        )
+    count = max((n for n, each in enumerate(seconds, 1) if each > enough), default=0)  # too slow
+    if count == 0:
+        return rates[0]
+    longer, shorter = seconds[count - 1 : count + 1]
+    share = (longer - enough) / (longer - shorter)
+    return float(rates[count - 1] ** (1 - share) * rates[count] ** share)
 
 
 @checked
