@@ -35,6 +35,7 @@ NOT_CALLED = {  # what is public and not tried -> why
     "costs.facts.hugging_face.fields": "the fields of a file, which are refused by their own names",
     "costs.facts.hugging_face.reading.read": "likewise",
     "costs.facts.machines.read": "likewise",
+    "costs.facts.limits.hold": "it is a check itself, of numbers that were read",
     "costs.traces.sharing": "the inner loop of replay, whose numbers come from a checked trace and cluster",
     "costs.planning.tables.Tables": "the inner loop of the planner, whose numbers come from a checked question",
 }

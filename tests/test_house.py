@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 CHAPTERS = sorted((ROOT / "book").glob("*.md"))
 BRIDGES = {
     *("arguments", "spec", "trace", "layout", "schedules", "cuts", "sequences", "exchanges"),
-    *("attention", "experts", "measured", "project", "learner"),
+    *("attention", "experts", "measured", "project", "learner", "given"),
 }
 MAY_IMPORT = {  # room -> rooms it may use, beside itself
     "__init__": set(),

@@ -12,6 +12,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from . import given
 from .arguments import checked
 
 # Bytes that a rank sends under a bandwidth-optimal algorithm, as a share of the message, for n
@@ -192,7 +193,7 @@ def save(events: Iterable[Event], path: str | Path) -> None:
 def load(path: str | Path) -> list[Event]:
     """Read what `save` wrote to `path`. Errors: ValueError that names the line at fault."""
     try:
-        rows = json.loads(Path(path).read_bytes())
+        rows = json.loads(given.read(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); pass a file of trace.save") from None
     if not isinstance(rows, list):

@@ -113,7 +113,7 @@ def my_average_gradients_fused(model, group, num_samples):
     answers.with_name("helper.py").write_text(own)
     code, printed = cli("check", "data_parallel", answers)
     assert code == 1
-    assert "\n  | [rank 0] 1 of 1 points\ufffd[2J\n" in f"\n{printed}"
+    assert "\n  | [rank 0] 1 of 1 points\\x1b[2J\n" in f"\n{printed}"
     assert "Smallest failing case: 1 rank, 1 sample\nrank 0 died: exit code 0" in printed
     assert "data_parallel.average_gradients: passed, 2 of 2 points" in printed
     assert "\nThe helper process " in printed, printed

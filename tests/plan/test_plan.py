@@ -1,9 +1,12 @@
 """The command answers for a reader's own model and cluster, and refuses bad input in one line with the way out."""
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -145,7 +148,7 @@ BAD = [  # what is given, and what the one line says
     ([*COMMAND, "--node", "DGX H900"], {}, "no facts about the node 'DGX H900'; known: DGX-1V"),
     ([*COMMAND, "--batch-tokens", "4 M"], {}, "'4 M' is not an amount; write a number such as 4M, with one of K, M"),
     ([*COMMAND, "--batch-tokens", "4000000"], {}, "is not a whole number of sequences .* use 3997696 or 4001792"),
-    ([*COMMAND, "--batch-tokens", "0"], {}, "'0' is not an amount; write a number of at least 1"),
+    ([*COMMAND, "--batch-tokens", "0"], {}, "'0' is not an amount; write a number from 1 to"),
     ([*COMMAND, "--sequence", "-1"], {}, "'-1' is not an amount"),
     ([*COMMAND, "--tokens", "15 trillion"], {}, "'15 trillion' is not an amount; .* K, M, B, T"),
     ([*COMMAND, "--recipe", "mixed"], {}, "unknown recipe 'mixed'; known: fp32 Adam"),
@@ -165,6 +168,20 @@ BAD = [  # what is given, and what the one line says
     (COMMAND, {"text": "{}"}, "the file has no architectures"),
     (COMMAND, {"text": json.dumps({**SMALL, "architectures": ["T5Model"]})}, "'T5Model'.* is not understood; use one"),
     (COMMAND, {"text": json.dumps({**SMALL, "num_experts": 8})}, "the field num_experts=8, which is not understood"),
+    ([*COMMAND, "--batch-tokens", "9" * 20], {}, "'9{20}' is not an amount; write a number from 1 to 10,000,000,000"),
+    ([*COMMAND, "--tokens", "9" * 400], {}, "is not an amount; write a number from 1 to 1,000,000,000,000,000,000"),
+    ([*COMMAND, "--gpus", "9" * 400], {}, "gpus of all nodes=9.* must be a number from 1 to 1,000,000"),
+    ([*COMMAND, "--price", "1e308"], {}, r"dollars_per_gpu_hour=1e\+308 must be a number from 1e-09 to 1,000,000,000"),
+    ([*COMMAND, "--precision", "\x1b[2J"], {}, r"has no \\x1b\[2J; use"),
+    (COMMAND, {"config": "a" * 4000}, "a ... a.* cannot be read: File name too long; give the config"),
+    (COMMAND, {"config": "\x1b[2J\n.json"}, r"\\x1b\[2J\\n.json cannot be read: No such file"),
+    (COMMAND, {"config": "pipe"}, "pipe cannot be read: it is no regular file; give the config"),
+    (COMMAND, {"text": " " * 10**7}, "own.json cannot be read: it has more than 1 MB; give the config"),
+    (COMMAND, {"text": json.dumps({**SMALL, "\x1b[2J": 1})}, r"the field \\x1b\[2J=1, which is not understood"),
+    (COMMAND, {"text": json.dumps({**SMALL, "architectures": [[]]})}, "architectures=.* is not understood; use one"),
+    (COMMAND, {"text": json.dumps({**SMALL, "layer_types": [[]]})}, r"layer_types has \[\]; known"),
+    (COMMAND, {"text": json.dumps({**SMALL, "num_hidden_layers": 10**9})}, "from 1 to 10,000"),
+    (COMMAND, {"text": json.dumps({**SMALL, "hidden_size": 10**400})}, "must be a number from 1 to 1,000,000,000"),
     (["--batch-tokens", "4M", "--cluster", "none.toml"], {}, "none.toml cannot be read: No such file.*--help` shows"),
 ]
 
@@ -201,6 +218,7 @@ def test_whole_experts_are_tried_where_one_asks(ask, folder):
 @pytest.mark.parametrize(("words", "where", "message"), BAD, ids=[message[:40] for *_, message in BAD])
 def test_bad_input_gets_one_line_with_the_way_out(ask, folder, words, where, message):
     where = dict(where)
+    os.mkfifo(folder / "pipe")
     if "text" in where:
         (folder / "own.json").write_text(where.pop("text"))
         where["config"] = "own.json"
@@ -208,14 +226,39 @@ def test_bad_input_gets_one_line_with_the_way_out(ask, folder, words, where, mes
     assert (status, out) == (2, "")
     assert errors.count("\n") == 1
     assert re.search(message, errors), errors
+    assert errors[:-1].isprintable()
+    assert len(errors) < 1500
     assert re.search(r"; |\buse\b|must be", errors)
 
 
-@pytest.mark.parametrize("text", ["chip = ", "gpus = 8", "chip = 3\ngpus = 8", 'node = "DGX H100"\ngpus = 4', "a = 1"])
+BAD_CLUSTERS = ["chip = ", "gpus = 8", "chip = 3\ngpus = 8", 'node = "DGX H100"\ngpus = 4', "a = 1"]
+BAD_CLUSTERS += [f"{OURS}watts_per_gpu = {'9' * 400}", OURS.replace("8", "1024"), f'{OURS}"\\u001b[2J" = 1']
+
+
+@pytest.mark.parametrize("text", BAD_CLUSTERS)
 def test_a_bad_cluster_gets_one_line(ask, folder, text):
     (folder / "bad.toml").write_text(text)
     status, out, errors = ask("--cluster", folder / "bad.toml", "--gpus", 16, "--batch-tokens", "512K")
     assert (status, out, errors.count("\n")) == (2, "", 1)
+    assert errors[:-1].isprintable()
+
+
+def test_the_largest_numbers_have_a_finite_answer_in_time(ask, folder):
+    """The largest node, with a name that would clear a terminal, and the largest price, power and training."""
+    large = OURS.replace("gpus = 8", "gpus = 72").replace("cards = 8", "cards = 72").replace("= 3", "= 1e9")
+    (folder / "large.toml").write_text(f'{large}name = "\\u001b[2J"\nwatts_per_gpu = 1e9\noverhead = 1e9')
+    words = ["--cluster", folder / "large.toml", "--batch-tokens", 144 * 4096, "--tokens", "1000000T"]
+    began = time.process_time()
+    status, out, _ = ask(*words)
+    assert time.process_time() - began < 10  # on a busy machine; it took minutes
+    assert status == 0
+    assert "inf" not in out
+    assert "2 x \\x1b[2J, H100" in out
+    assert all(each.isprintable() for each in out.splitlines())
+    _, out, _ = ask(*words, "--json")
+    json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    (folder / "config.json").write_text(json.dumps({**SMALL, "num_hidden_layers": 10_000}))
+    assert ask(*COMMAND)[0] == 1
 
 
 def test_amounts():
@@ -230,6 +273,20 @@ def test_from_a_shell(folder):
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert json.loads(ended.stdout)["plans"]
-    piped = subprocess.run(f"{sys.executable} -m shardlab.plan {folder} --node x | head -1", shell=True, text=True,
-                           capture_output=True)  # fmt: skip
-    assert "required" in piped.stderr
+
+
+@pytest.mark.parametrize(
+    ("places", "status", "errors"),
+    [
+        ("| true", 0, ""),  # which closes the pipe, as `head` does
+        ("> /dev/full", 2, "the answer cannot be written: No space left on device; give it another place\n"),
+        ("2>&-", 0, ""),
+        (">&-", 0, ""),
+    ],
+)
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_an_output_that_takes_no_answer_gets_no_traceback(folder, places, status, errors):
+    command = shlex.join([sys.executable, "-m", "shardlab.plan", str(folder), *COMMAND])
+    shell = ["bash", "-c", f"set -o pipefail; {command} {places}"]
+    ended = subprocess.run(shell, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (status, errors)

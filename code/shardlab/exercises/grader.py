@@ -18,12 +18,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from shardlab.given import shown
 from shardlab.ranks import launch
 from shardlab.ranks.launch import surroundings
 
 from . import record, untouched
 from .checker import UNGRADED, Attempted, Exercise, judge
-from .output import Ends, quoted, shown, standard
+from .output import Ends, quoted, standard
 
 START, LOAD, EXERCISE = 120.0, 30.0, 90.0  # s, to import torch; to import the file; for an exercise
 LINGER = 1.0  # s for an exit status, after the room has fallen silent

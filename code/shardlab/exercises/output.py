@@ -5,14 +5,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
+from shardlab.given import shown
+
 FIRST = LAST = 100  # lines that are shown
 WIDTH = 300  # characters of a line that are shown
 MEGA = 1e6
-
-
-def shown(text: str) -> str:
-    """Replace characters that would move a terminal's cursor or change its colours."""
-    return "".join(each if each.isprintable() or each in "\t\n" else "\ufffd" for each in text)
 
 
 def quoted(line: str) -> str:

@@ -4,11 +4,13 @@ import json
 import os
 import sys
 
+from shardlab.given import shown
+
 from .answer import ask
-from .arguments import parser, request
+from .arguments import complain, parser, request
 from .text import lines
 
-FITS, NOTHING_FITS, NOT_UNDERSTOOD = 0, 1, 2
+FITS, NOTHING_FITS, NOT_UNDERSTOOD, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(words: list[str] | None = None) -> int:
@@ -19,26 +21,39 @@ def main(words: list[str] | None = None) -> int:
         _progress(f"searching plans for {asked.question.cluster.gpus:,} GPUs ...")
         answer = ask(asked)
     except ValueError as error:
-        print(error, file=sys.stderr)
+        complain(str(error))
         return NOT_UNDERSTOOD
     _progress(f"tried {answer.found.count:,} plans")
     if asked.as_json:
-        print(json.dumps(answer.data, indent=2))
+        print(json.dumps(answer.data, indent=2, allow_nan=False))
     else:
-        print("\n".join(lines(answer)))
+        print(shown("\n".join(lines(answer))))
     return FITS if answer.rows else NOTHING_FITS
 
 
 def _progress(text: str) -> None:
     """Show progress at a terminal; files and pipes get the answer alone."""
-    if sys.stderr.isatty():
+    if sys.stderr and sys.stderr.isatty():
         print(text, file=sys.stderr)
 
 
-if __name__ == "__main__":
+def guarded() -> int:
+    """Answer the command line of this process; an output that closes early is no mistake."""
     try:
-        sys.exit(main())
-    except BrokenPipeError:  # such as: | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        try:
+            return main()
+        finally:
+            if sys.stdout:
+                sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.exit(130)
+        return INTERRUPTED
+    except OSError as error:  # of the output, such as: | head, > /dev/full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return FITS
+        complain(f"the answer cannot be written: {error.strerror}; give it another place")
+        return NOT_UNDERSTOOD
+
+
+if __name__ == "__main__":
+    sys.exit(guarded())

@@ -10,6 +10,7 @@ from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.step.engines import ENGINES, engine
+from shardlab.given import shown
 from shardlab.spec import TransformerSpec
 
 from . import amounts, files
@@ -29,6 +30,7 @@ MIXTURES = (
     "published steps of mixtures took 1.1 to 3.7 times as long as predicted, the longer the "
     "narrower their experts"
 )
+END = 600  # characters of a message
 CODES = "Exit status: 0 a plan fits, 1 nothing fits, 2 the input is not understood."
 
 
@@ -51,8 +53,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit with status 2."""
-        print(f"{message}; `{self.prog} --help` lists the options", file=sys.stderr)
+        complain(f"{message}; `{self.prog} --help` lists the options")
         sys.exit(2)
+
+
+def complain(message: str) -> None:
+    """Print one line on standard error, if there is one; leave out the middle of a long message."""
+    line = shown(message, keep="")
+    if len(line) > 2 * END:
+        line = f"{line[:END]} ... {line[-END:]}"
+    if sys.stderr:
+        print(line, file=sys.stderr)
 
 
 def parser() -> Parser:

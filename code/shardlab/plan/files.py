@@ -1,22 +1,27 @@
 """The files that a reader gives: a model's config.json, a cluster's TOML."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shardlab import given
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+MOST_BYTES = given.MEGA
+
 
 def read_json(path: str) -> dict[str, Any]:
     """Read a config.json, or the one in a folder. Errors: ValueError with the way out."""
     file = Path(path)
-    if file.is_dir():
-        file = file / "config.json"
+    with contextlib.suppress(OSError):  # which reading names
+        file = file / "config.json" if file.is_dir() else file
     return _table(file, json.loads, "JSON", "give the config.json of a model")
 
 
@@ -28,9 +33,11 @@ def read_toml(path: str) -> dict[str, Any]:
 
 def _table(file: Path, parse: Callable[[str], Any], form: str, way_out: str) -> dict[str, Any]:
     try:
-        found = parse(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}; {way_out}") from None
+        text = given.read(file, MOST_BYTES)
+    except ValueError as error:
+        raise ValueError(f"{error}; {way_out}") from None
+    try:
+        found = parse(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not valid {form}: {error}; {way_out}") from None
     if not isinstance(found, dict):

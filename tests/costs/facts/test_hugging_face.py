@@ -188,7 +188,7 @@ def test_normed_attention_counts_what_torch_does():
         ({**LLAMA, "vocab_size": None}, "the file has no vocab_size"),
         ({**LLAMA, "vocab_size": "32000"}, "vocab_size='32000' must be a whole number"),
         ({**LLAMA, "num_hidden_layers": True}, "num_hidden_layers=True must be a whole number"),
-        ({**LLAMA, "num_hidden_layers": 0}, "num_hidden_layers=0 must be a whole number from 1 to 1,000"),
+        ({**LLAMA, "num_hidden_layers": 0}, "num_hidden_layers=0 must be a number from 1 to 10,000"),
         ({**LLAMA, "tie_word_embeddings": 1}, "tie_word_embeddings=1 must be true or false"),
         ({**LLAMA, "num_key_value_heads": 5}, "5 key/value heads do not divide 32 heads"),
         ({**LLAMA, "num_experts": 8}, "LlamaForCausalLM has the field num_experts=8, which is not understood"),

@@ -57,7 +57,12 @@ def test_hours_become_dollars_and_joules():
     [
         ({}, "a cluster needs chip and gpus, or node with one of DGX-1V"),
         ({**OWN, "gpu": 8}, "a cluster has no field 'gpu'; use chip, gpus"),
-        ({**OWN, "gpus": 10**30}, "are more than a node has; use 1 to 1024"),
+        ({**OWN, "gpus": 10**30}, "gpus=10*1? must be a number from 1e-09 to 1,000,000,000"),
+        ({**OWN, "gpus": 73}, "gpus=73 must be a number from 1 to 72"),
+        ({**OWN, "nodes": 10**6}, "gpus of all nodes=8000000 must be a number from 1 to 1,000,000"),
+        ({**OWN, "dollars_per_gpu_hour": 1e308}, r"dollars_per_gpu_hour=1e\+308 must be a number from 1e-09"),
+        ({**OWN, "network": 10**400}, "network=10.*0 must be a number from"),
+        ({**OWN, "chip": {**CHIP, "memory_GB": 1e-300}}, "memory_GB=1e-300 must be a number from"),
         ({**OWN, "gpus": 0}, "gpus=0 must be a whole number of at least 1"),
         ({**OWN, "gpus": 8.0}, "gpus=8.0 must be a whole number of at least 1"),
         ({**OWN, "nodes": True}, "nodes=True must be a whole number of at least 1"),

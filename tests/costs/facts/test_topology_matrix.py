@@ -88,3 +88,8 @@ def test_what_the_matrix_does_not_tell_must_be_named():
         topology_matrix.node(HGX_H100, chip="H100 SXM 80 GB")
     with pytest.raises(ValueError, match="no facts about the chip 'H1000'"):
         topology_matrix.node(PAIRS, chip="H1000")
+
+
+def test_no_nvlink_is_no_wire():
+    bare = topology_matrix.node(PAIRS.replace("NV12", "NV0 "), chip="A100 PCIe 80 GB", sockets="sockets (AMD)")
+    assert {wire.link.kind for wire in bare.wires if "GPU" in wire.a} == {"PCIe"}

@@ -23,7 +23,7 @@ from shardlab.arguments import Count, Positive, checked
 from shardlab.layout import listed
 
 from ..units import GB, HOUR, TFLOP, Gbit
-from . import chips, hardware, nodes
+from . import chips, hardware, limits, nodes
 from .chips import Chip
 from .hardware import Link
 from .network import NETWORK, SWITCH, Cluster, Node, Wire
@@ -31,7 +31,6 @@ from .network import NETWORK, SWITCH, Cluster, Node, Wire
 # "Assuming the rental price of the H800 is $2 per GPU hour": DeepSeek-AI 2024, Table 1
 # (https://arxiv.org/abs/2412.19437)
 RENT = 2.0
-MOST_GPUS = 1024  # of a node: no maker joins more by one switch
 OWN = "your own description"
 PARTS = {"chip": (str, dict), "gpus": int, "nvlink": (str, float), "cards": int}
 PARTS["network"] = (str, float)
@@ -117,7 +116,9 @@ def read(table: Mapping[str, Any], gpus: Count | None = None) -> Machine:
         node = nodes.node(fields["node"])
     else:
         node = _own_node(fields)
-    cluster = with_gpus(node, gpus or fields.get("nodes", 1) * node.gpus)
+    gpus = gpus or fields.get("nodes", 1) * node.gpus
+    limits.hold("gpus of all nodes", gpus, limits.GPUS)
+    cluster = with_gpus(node, gpus)
     costs = ("dollars_per_gpu_hour", "watts_per_gpu", "overhead")
     return Machine(cluster=cluster, **{name: fields[name] for name in costs if name in fields})
 
@@ -130,6 +131,8 @@ def _checked_fields(
             raise ValueError(f"{what} has no field {name!r}; use {listed(known)}")
         if not _fits(value, known[name]):
             raise ValueError(f"{name}={value!r} must be {KINDS[known[name]]}")
+        if isinstance(value, int | float):
+            limits.hold(name, value, limits.NUMBER, 1 / limits.NUMBER)
     return dict(table)
 
 
@@ -149,8 +152,7 @@ def _own_node(fields: Mapping[str, Any]) -> Node:
         raise ValueError(
             f"a cluster needs {' and '.join(missing)}, or node with one of {listed(nodes.NODES)}"
         )
-    if fields["gpus"] > MOST_GPUS:
-        raise ValueError(f"gpus={fields['gpus']} are more than a node has; use 1 to {MOST_GPUS}")
+    limits.hold("gpus", fields["gpus"], limits.GPUS_OF_A_NODE)
     if ("cards" in fields) != ("network" in fields):
         raise ValueError("cards and network belong together: give both, or neither for one node")
     if fields.get("cards", 0) > fields["gpus"]:

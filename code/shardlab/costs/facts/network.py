@@ -10,7 +10,6 @@ each direction, with a bandwidth of its own. Contention is nothing but messages 
 Between nodes lies a full fat tree (Leiserson 1985, doi:10.1109/TC.1985.6312192), or a `Fabric`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -97,43 +96,36 @@ class Node:
         GPUs and cards do not forward messages, except the chips of a torus, where the shortest
         route is taken. Errors: ValueError where no route exists.
         """
-        if self.forwards and (start, goal) not in self._routes:
-            self._routes[start, goal] = self._shortest(start, goal)
         if (start, goal) not in self._routes:
-            ways = sorted(self._ways(start, goal, ()), key=lambda way: (-narrowest(way), len(way)))
-            if not ways:
+            way = self._ways(start, 0.0).get(goal) if self.forwards else self._widest(start, goal)
+            if way is None:
                 raise ValueError(f"no route leads from {start} to {goal} in {self.name}")
-            detour = self._forbidden(ways[0])
-            self._routes[start, goal] = self._detour(start, goal) if detour else ways[0]
+            detour = not self.forwards and self._forbidden(way)
+            self._routes[start, goal] = self._detour(start, goal) if detour else way
         return self._routes[start, goal]
 
     def _parts(self, kind: str) -> list[str]:
         parts = dict.fromkeys(part for wire in self.wires for part in (wire.a, wire.b))
         return [part for part in parts if part.startswith(kind)]
 
-    def _ways(self, part: str, goal: str, done: Route) -> Iterator[Route]:
-        """Yield every route that continues `done`, which ends at `part`, and repeats no part."""
-        if part == goal:
-            yield done
-        elif not done or not part.startswith(DEVICES):
-            visited = {each for each, _ in done} | {part}
-            for wire in self._wires_at.get(part, ()):
-                if other_end(part, wire) not in visited:
-                    yield from self._ways(other_end(part, wire), goal, (*done, (part, wire)))
+    def _widest(self, start: str, goal: str) -> Route | None:
+        """Find the shortest of the routes whose narrowest wire is the widest; None without one."""
+        ways = (self._ways(start, rate).get(goal) for rate in self._rates)
+        return next((way for way in ways if way is not None), None)
 
-    def _shortest(self, start: str, goal: str) -> Route:
-        """Find the route of fewest wires, through other chips."""
-        ways: dict[str, Route] = {start: ()}
-        reached = [start]
-        for part in reached:  # which grows
-            for wire in self._wires_at.get(part, ()):
-                end = other_end(part, wire)
-                if end not in ways:
-                    ways[end] = (*ways[part], (part, wire))
-                    reached.append(end)
-        if goal not in ways:
-            raise ValueError(f"no route leads from {start} to {goal} in {self.name}")
-        return ways[goal]
+    def _ways(self, start: str, least: float) -> dict[str, Route]:
+        """Find the route of fewest wires to every part, over wires of at least so many bytes/s."""
+        if (start, least) not in self._reached:
+            ways: dict[str, Route] = {start: ()}
+            for part in (reached := [start]):  # which grows
+                if part == start or self.forwards or not part.startswith(DEVICES):
+                    for wire in self._wires_at.get(part, ()):
+                        end = other_end(part, wire)
+                        if end not in ways and wire.bandwidth >= least:
+                            ways[end] = (*ways[part], (part, wire))
+                            reached.append(end)
+            self._reached[start, least] = ways
+        return self._reached[start, least]
 
     def _forbidden(self, way: Route) -> bool:
         """Tell whether a route needs peer-to-peer traffic over PCIe that is not possible."""
@@ -154,8 +146,8 @@ class Node:
         found = []
         for gpu in range(self.gpus):
             start = f"GPU {gpu}"
-            ways = {card: next(self._ways(start, card, ()), None) for card in self._parts("NIC ")}
-            reached = {card: len(self.route(start, card)) for card, way in ways.items() if way}
+            cards = [card for card in self._parts("NIC ") if card in self._ways(start, 0.0)]
+            reached = {card: len(self.route(start, card)) for card in cards}
             least = min(reached.values(), default=0)
             found.append([card for card, distance in reached.items() if distance == least])
         return found
@@ -170,6 +162,14 @@ class Node:
 
     @cached_property
     def _routes(self) -> dict[tuple[str, str], Route]:
+        return {}
+
+    @cached_property
+    def _rates(self) -> list[float]:
+        return sorted({wire.bandwidth for wire in self.wires}, reverse=True)
+
+    @cached_property
+    def _reached(self) -> dict[tuple[str, float], dict[str, Route]]:
         return {}
 
 

@@ -100,7 +100,8 @@ def _nvlinks(matrix: Matrix, named: Mapping[str, str], rate: float) -> Iterator[
     rate: NVLink bytes/s of the chip.
     """
     gpus = [device for device in matrix.devices if device.startswith("GPU")]
-    counts = {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV")}
+    found = {pair: re.fullmatch(r"NV([1-9]\d*)", cell) for pair, cell in matrix.cells.items()}
+    counts = {pair: int(number[1]) for pair, number in found.items() if number}
     if not counts:
         return
     link = next(

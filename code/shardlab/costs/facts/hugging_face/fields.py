@@ -9,6 +9,8 @@ from typing import Any
 
 from shardlab.layout import listed
 
+from .. import limits
+
 IGNORED = frozenset(
     (
         # the file itself, and the program that wrote it
@@ -38,7 +40,6 @@ DROPOUTS = (
     *("attention_dropout", "hidden_dropout"),
     *("attn_pdrop", "embd_pdrop", "resid_pdrop"),
 )
-MOST = 10**9  # of any size: more is a mistake
 ATTENTIONS = {"full_attention", "sliding_attention"}  # of a layer, in `layer_types`
 
 
@@ -64,10 +65,10 @@ class Fields:
         return value
 
     def count(self, name: str, *default: int | None) -> Any:
-        """Take a size: a whole number from 1 to MOST."""
+        """Take a size: a whole number from 1 to the limit of layers or of other sizes."""
         value = self.take(name, int, *default)
-        if value is not None and not 1 <= value <= MOST:
-            raise ValueError(f"{name}={value} must be a whole number from 1 to {MOST:,}")
+        if value is not None:
+            limits.hold(name, value, limits.LAYERS if "layer" in name else limits.SIZE)
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -102,7 +103,7 @@ class Fields:
         """Take fields that change no parameter, and note what the times and bytes leave out."""
         self.left.discard("use_sliding_window")
         layers = self.take("layer_types", list, [])
-        if unknown := [each for each in layers if each not in ATTENTIONS]:
+        if unknown := [each for each in layers if str(each) not in ATTENTIONS]:
             raise ValueError(f"layer_types has {unknown[0]!r}; known: {listed(sorted(ATTENTIONS))}")
         window = self.take("sliding_window", int, None)
         if window and self.flag("use_sliding_window", True):

@@ -7,6 +7,7 @@ from shardlab.attention import LatentAttention
 from shardlab.experts import Experts
 from shardlab.spec import TransformerSpec
 
+from .. import limits
 from .fields import Fields
 
 
@@ -63,6 +64,8 @@ def _deepseek(fields: Fields) -> TransformerSpec:
     fields.ignore("num_key_value_heads")  # all heads share what is kept of keys and values
     dense = fields.take("first_k_dense_replace", int)
     width = fields.count("intermediate_size")
+    shared = fields.take("n_shared_experts", int)
+    limits.hold("n_shared_experts", shared, limits.SIZE, least=0)
     return _mixture(
         fields,
         latent=LatentAttention(
@@ -77,7 +80,7 @@ def _deepseek(fields: Fields) -> TransformerSpec:
             fields,
             "n_routed_experts",
             "moe_intermediate_size",
-            num_shared=fields.take("n_shared_experts", int),
+            num_shared=shared,
             choose="sigmoid",
             balance="bias",
         ),

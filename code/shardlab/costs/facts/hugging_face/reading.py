@@ -46,7 +46,7 @@ def read(config: Mapping[str, Any]) -> HuggingFaceModel:
     """
     fields = Fields(config)
     named = fields.take("architectures", list)
-    if len(named) != 1 or named[0] not in ARCHITECTURES:
+    if len(named) != 1 or str(named[0]) not in ARCHITECTURES:
         raise ValueError(
             f"architectures={named} is not understood; use one of {listed(ARCHITECTURES)}, or "
             "write the sizes as a TransformerSpec"
