@@ -232,7 +232,7 @@ def test_bad_input_gets_one_line_with_the_way_out(ask, folder, words, where, mes
 
 
 BAD_CLUSTERS = ["chip = ", "gpus = 8", "chip = 3\ngpus = 8", 'node = "DGX H100"\ngpus = 4', "a = 1"]
-BAD_CLUSTERS += [f"{OURS}watts_per_gpu = {'9' * 400}", OURS.replace("8", "1024"), f'{OURS}"\\u001b[2J" = 1']
+BAD_CLUSTERS += [f"{OURS}watts_per_gpu = {'9' * 400}", OURS.replace("= 8", "= 1024"), f'{OURS}"\\u001b[2J" = 1']
 
 
 @pytest.mark.parametrize("text", BAD_CLUSTERS)
