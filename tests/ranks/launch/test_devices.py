@@ -193,7 +193,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(asked, "current", device))
         monkeypatch.setattr(dist, "init_process_group", lambda backend, **o: vars(asked).update(o, backend=backend))
-        monkeypatch.setattr(join.atexit, "register", lambda leave: None)
+        monkeypatch.setattr(join.ending, "leave_at_the_end", lambda groups: None)
         told = {"RANK": "1", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": str(ranks)} | environment
         monkeypatch.setattr(os, "environ", {name: value for name, value in told.items() if value})
         return asked
