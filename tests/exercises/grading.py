@@ -20,6 +20,9 @@ from shardlab import exercises
 from shardlab.exercises import checker, packing
 from shardlab.ranks import comm, launch, plain
 
+# What holds when nothing is done; None, with no layer on any stage, is an answer of pipeline.cut.
+LEAVES = "stays? what|gets? no gradient|every layer is on one stage"
+
 
 class Chapter:
     """The exercises of one chapter, their solutions, and the mistakes that its tests register."""
@@ -49,6 +52,7 @@ class Chapter:
     def reports(self):
         """What `check` says of all that run and fail, from one launch for each world size; or why one did not run."""
         functions = {("starter", name): self.starter(name) for name in self.names}
+        functions |= {("nothing", name): does_nothing for name in self.names}
         for mistake in self.mistakes:
             name, function, fails, _, _ = mistake.values[0]
             if checker.RUNS not in fails:
@@ -69,6 +73,10 @@ class Chapter:
             observed = checker.Attempted([mine[id(case)] for case in exercise.cases])
             reports[key] = checker.judge(exercise, observed)
         return reports, ""
+
+
+def does_nothing(*arguments):
+    """What a learner hands in who has written no line."""
 
 
 def attempt_together(group, attempts):
@@ -138,6 +146,11 @@ class Graded:
         report = reported("starter", name, self.chapter.starter(name))
         assert not report
         assert report.marks[checker.RUNS] == checker.PASSED
+
+    def test_what_does_nothing_passes_for_nothing_but_what_it_leaves_alone(self, name, reported):
+        marks = reported("nothing", name, does_nothing).marks
+        passed = {each for each, mark in marks.items() if mark == checker.PASSED}
+        assert {each for each in passed if not re.search(LEAVES, each)} == {checker.RUNS}
 
     def test_the_page_shows_the_starter_and_not_the_solution(self, name):
         if not self.chapter.page.exists():

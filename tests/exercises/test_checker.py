@@ -131,8 +131,23 @@ def test_a_checker_that_fails_grades_nothing(monkeypatch, capsys):
     report = exercises.check("data_parallel.shard", lambda n, r, w: range(r, n, w))
     assert not report
     assert repr(report) == "<data_parallel.shard: not graded>"
-    assert "no rank can start: Resource temporarily unavailable" in capsys.readouterr().out
+    assert "no ranks can start: Resource temporarily unavailable" in capsys.readouterr().out
     assert "points" not in str(report)
+
+
+def test_where_too_few_ranks_can_start_nothing_is_graded(monkeypatch):
+    """A right answer would otherwise fail in its first case of two ranks."""
+    run = attempts.launch.run
+
+    def run_few(*arguments, world_size, **options):
+        if world_size > 1:
+            raise attempts.launch.RankError("only 1 of 2 ranks could be started: Resource temporarily unavailable")
+        return run(*arguments, world_size=world_size, **options)
+
+    monkeypatch.setattr(attempts.launch, "run", run_few)
+    report = attempts.check(toy(), lambda x: x)
+    assert report.verdict == checker.UNGRADED
+    assert "only 1 of 2 ranks" in str(report)
 
 
 def test_a_notebook_shows_the_report_once(capsys):
@@ -342,18 +357,22 @@ def test_an_object_of_the_learners_is_not_rebuilt(tmp_path):
 
 
 def test_what_a_judge_cannot_handle_is_a_finding():
-    report = attempts.check(toy({"it is small": is_small}), lambda x: "2")
-    assert report.marks == {RUNS: PASSED, "it is small": FAILED}
+    report = attempts.check(toy({"it is small": is_small, "it is the number": is_number}), lambda x: "2")
+    assert report.marks == {RUNS: PASSED, "it is small": FAILED, "it is the number": FAILED}
     assert "got       something else, which cannot be compared (TypeError: " in report.reason
 
 
 def test_a_judge_that_cannot_work_grades_nothing():
-    def judge(case, seen):
-        raise ImportError("no module named safetensors")
+    """Whatever the error: a right answer fails for no bug of the checker, and a wrong one still does."""
 
-    report = checker.judge(toy({"it is the number": judge}), checker.Attempted(stopped="", replies=[["1"]]))
+    def judge(case, seen):
+        return {}["no such key"]
+
+    exercise = toy({"it is judged": judge, "it is the number": is_number})
+    report = attempts.check(exercise, lambda x: x)
     assert report.verdict == checker.UNGRADED
-    assert "no module named safetensors" in str(report)
+    assert "cause     KeyError: 'no such key'" in str(report)
+    assert attempts.check(exercise, lambda x: x + 1).verdict == FAILED
 
 
 @pytest.mark.parametrize("replies", [[], [["1"]] * 3, [["11", "11"]], [["1"], ["}"]], [7], [[["11"]]]], ids=range(6))

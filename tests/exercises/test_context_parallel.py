@@ -73,7 +73,7 @@ def adds_in_place(y_a, lse_a, y_b, lse_b):
     return y_a.copy_(y), lse
 
 
-@mistake("merge", MERGED_LSE, MERGED, at="1 rank, one query, a key in each part", says="y and lse, two tensors")
+@mistake("merge", FINITE, MERGED_LSE, MERGED, at="1 rank, one query, a key in each part", says="y and lse, two tensors")
 def returns_one_tensor(y_a, lse_a, y_b, lse_b):
     return solutions.my_merge(y_a, lse_a, y_b, lse_b)[0].sum().item()
 

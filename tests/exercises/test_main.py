@@ -219,6 +219,16 @@ def test_a_grader_that_fails_takes_nobodys_points(cli, file, monkeypatch, withou
     assert "0 of 1 points" not in printed
 
 
+def test_without_a_process_nothing_is_graded(cli, file, monkeypatch):
+    def refuse(*arguments, **options):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(grader.socket, "socketpair", refuse)
+    code, printed = cli("check", SHARD, file(RIGHT))
+    assert code == 2
+    assert "not graded: no process can start: [Errno 11] Resource temporarily unavailable" in printed
+
+
 def test_under_torchrun_the_command_says_why_it_cannot_run(cli, file, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")

@@ -37,6 +37,6 @@ def serves_the_first_first(capacities, paths):
     return rates
 
 
-@mistake("fair_rates", FAIR, at="1 rank, one message", says="None")
+@mistake("fair_rates", OVERFULL, FAIR, at="1 rank, one message", says="None")
 def returns_nothing(capacities, paths):
     solutions.my_fair_rates(capacities, paths)

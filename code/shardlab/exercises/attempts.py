@@ -121,17 +121,19 @@ def _attempt_all(
 def _unready(exercise: Exercise) -> str:
     """Say why no function could be tried; an empty string where nothing is in the way.
 
-    The learner's time begins when the helper has started and has imported the exercise.
+    As many ranks start as the largest case needs. The learner's time begins when the helper has
+    imported the exercise.
     """
+    most = max(num_ranks(exercise, case) for case in exercise.cases)
     try:
-        launch.run(_ready, exercise.attempt, world_size=1)
+        launch.run(_ready, exercise.attempt, world_size=most)
     except Exception as error:
-        return f"  cause     no rank can start: {shorten(str(error)) or repr(error)}"
+        return f"  cause     no ranks can start: {shorten(str(error)) or repr(error)}"
     return ""
 
 
 def _ready(group: comm.Group, attempt: Attempt) -> None:
-    """Do nothing, on one rank."""
+    """Do nothing, on a rank."""
 
 
 def limit_memory(spare: int) -> None:

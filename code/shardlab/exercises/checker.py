@@ -17,7 +17,6 @@ from . import packing
 MAX_SHOWN = 60  # letters of a value that should not have been returned
 MAX_TEXT = 1000  # letters of a line that a judge has written
 RUNS = "runs to its end on every rank"  # the property that all exercises share
-OURS = ImportError, NameError, OSError  # errors of a judge that no answer can cause
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not reached"
 UNGRADED = "not graded"  # the checker itself has failed, and not the answer
 
@@ -56,6 +55,13 @@ class Finding:
     expected: str
     got: str
     advice: str = ""  # what to do, where that does not give the solution away
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unjudged(Finding):
+    """What a judge could not handle: the checker's fault if no judge finds the answer wrong."""
+
+    error: str
 
 
 Attempt = Callable[[Callable[..., Any], comm.Group, Case, int], Any]  # function, group, case, rank
@@ -166,13 +172,6 @@ def judge(exercise: Exercise, attempted: Attempted) -> Report:
     """Judge what the ranks observed. No code of the learner runs here."""
     if attempted.broken:
         return Report(exercise, {}, attempted.broken)
-    try:
-        return _judge(exercise, attempted)
-    except OURS as error:
-        return Report(exercise, {}, f"  cause     {type(error).__name__}: {error}")
-
-
-def _judge(exercise: Exercise, attempted: Attempted) -> Report:
     observed, stopped = _opened(exercise, attempted)
     findings: dict[str, tuple[Case, Finding]] = {}
     for case, ranks in observed:
@@ -180,6 +179,9 @@ def _judge(exercise: Exercise, attempted: Attempted) -> Report:
             finding = None if name in findings else _find(judge_one, case, ranks)
             if finding is not None:
                 findings[name] = case, finding
+    errors = [each.error for _, each in findings.values() if isinstance(each, Unjudged)]
+    if errors and len(errors) == len(findings) and not stopped:
+        return Report(exercise, {}, f"  cause     {errors[0]:.{MAX_TEXT}}")
     marks = {RUNS: FAILED if stopped else PASSED} | _marks(exercise, {*findings}, bool(stopped))
     reason = stopped or _reason(marks, findings)
     if reason and attempted.note:
@@ -212,14 +214,13 @@ def _opened(exercise: Exercise, attempted: Attempted) -> tuple[Observed, str]:
 
 
 def _find(judge_one: Judge, case: Case, ranks: list[Any]) -> Finding | None:
-    """Judge one property; what its judge cannot handle is not what the exercise asked for."""
+    """Judge one property; an error of its judge is a finding, too."""
     try:
         return judge_one(case, ranks)
-    except OURS:
-        raise
-    except Exception as error:
-        got = f"something else, which cannot be compared ({type(error).__name__}: {error})"
-        return Finding(case.title, "what the exercise asks for", got)
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+        got = f"something else, which cannot be compared ({error})"
+        return Unjudged(case.title, "what the exercise asks for", got, error=error)
 
 
 def num_ranks(exercise: Exercise, case: Case) -> int:

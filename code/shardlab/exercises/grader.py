@@ -101,7 +101,10 @@ class Rooms:
 
     def attempt(self, exercise: Exercise) -> Attempted | None:
         """Run the exercise's function; None if the file has none. Errors: Broken, Unusable."""
-        self.room = self.room or Room(self.file)
+        try:
+            self.room = self.room or Room(self.file)
+        except OSError as error:
+            raise Broken(f"no process can start: {error}") from error
         try:
             reply = self.room.ask(exercise.name, EXERCISE)
         except Lost as lost:
@@ -134,18 +137,15 @@ class Room:
         self.output, printed = os.pipe()
         serve = SERVE.format(path=sys.path, descriptor=theirs.fileno())
         descriptors = leash, theirs.fileno()
-        try:
-            self.keeper = subprocess.Popen(
-                [sys.executable, "-I", KEEPER, *map(str, descriptors), sys.executable, "-c", serve],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=printed,
-                env={**os.environ, "TMPDIR": folder},
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise Broken(f"no process can start: {error.strerror}") from error
+        self.keeper = subprocess.Popen(
+            [sys.executable, "-I", KEEPER, *map(str, descriptors), sys.executable, "-c", serve],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
+            env={**os.environ, "TMPDIR": folder},
+            start_new_session=True,
+        )
         os.close(leash)
         os.close(printed)
         theirs.close()

@@ -17,6 +17,7 @@ from .. import evidence
 from ..checker import Case, Exercise, Finding, Judge, describe
 
 WIDTH = 2  # E
+PAIR = "y and lse, two tensors"
 NAMES = ("y_a", "lse_a", "y_b", "lse_b")
 STARTER = '''\
 import torch
@@ -93,7 +94,7 @@ def returns(place: int, name: str) -> Judge:
     def judge(case: Case, observed: list[Any]) -> Finding | None:
         (seen,) = observed
         if isinstance(seen.got, str):
-            return Finding(_given(case), "y and lse, two tensors", seen.got)
+            return Finding(_given(case), PAIR, seen.got)
         right, got = attention(*whole(case))[place], seen.got[place]
         at = evidence.first_difference(right, got)
         if at is None:
@@ -107,7 +108,9 @@ def returns(place: int, name: str) -> Judge:
 def is_finite(case: Case, observed: list[Any]) -> Finding | None:
     """Ask that no number is infinite, or not a number."""
     (seen,) = observed
-    if isinstance(seen.got, str) or all(x.isfinite().all() for x in seen.got):
+    if isinstance(seen.got, str):
+        return Finding(_given(case), PAIR, seen.got)
+    if all(x.isfinite().all() for x in seen.got):
         return None
     shown = ", ".join(evidence.show(x) for x in seen.got)
     advice = "subtract a log-sum-exp before you take exp, and let exp(-inf) be 0"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from shardlab.ranks import comm
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, Judge, describe, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
 STARTER = '''\
 import torch
@@ -119,6 +119,7 @@ def is_pair(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(_given(case), f"experts and weights, of shape {shape}", seen.result)
 
 
+@Dependent
 @on_each_rank
 def are_highest(case: Case, rank: int, seen: Routed) -> Finding | None:
     """Compare the experts with the highest-scoring ones, except where a token found no slot."""
@@ -130,6 +131,7 @@ def are_highest(case: Case, rank: int, seen: Routed) -> Finding | None:
     return Finding(_given(case), f"choices {wanted.tolist()}", f"{seen.chosen.tolist()}")
 
 
+@Dependent
 @on_each_rank
 def have_slots(case: Case, rank: int, seen: Routed) -> Finding | None:
     """Compare which choices have found a slot."""
@@ -141,9 +143,10 @@ def have_slots(case: Case, rank: int, seen: Routed) -> Finding | None:
     return Finding(_given(case), f"experts {expected.tolist()}", f"{seen.chosen.tolist()}")
 
 
-def returns(name: str, place: int) -> Judge:
+def returns(name: str, place: int) -> Dependent:
     """Compare weights, or the gradient of the scores."""
 
+    @Dependent
     @on_each_rank
     def judge(case: Case, rank: int, seen: Routed) -> Finding | None:
         if seen.result is not None:

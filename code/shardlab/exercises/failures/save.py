@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 STARTER = '''\
 def my_save(data, path):
@@ -156,6 +156,7 @@ def writes_the_new(case: Case, rank: int, seen: Saved) -> Finding | None:
     return Finding("a save without a kill", "the new file", _describe(case, seen.unkilled))
 
 
+@Dependent
 @on_each_rank
 def survives(case: Case, rank: int, seen: Saved) -> Finding | None:
     """Ask that a kill leaves the old file or the new one."""
@@ -167,6 +168,7 @@ def survives(case: Case, rank: int, seen: Saved) -> Finding | None:
     return None
 
 
+@Dependent
 @on_each_rank
 def saves_again(case: Case, rank: int, seen: Saved) -> Finding | None:
     """Ask that the save after a kill writes the new file."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardlab.ranks import comm
 
-from ..checker import Case, Exercise, Finding, Judge, describe, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
 STARTER = '''\
 def my_layouts(gpus, gpus_per_node, heads, layers, batch):
@@ -79,10 +79,11 @@ def are_triples(case: Case, rank: int, seen: Any) -> Finding | None:
     return Finding(_given(case), "a list of (tp, pp, dp)", seen)
 
 
-def obeys(name: str) -> Judge:
+def obeys(name: str) -> Dependent:
     """Ask that no layout breaks the rule of this name."""
     rule = RULES[name]
 
+    @Dependent
     @on_each_rank
     def judge(case: Case, rank: int, seen: Any) -> Finding | None:
         given = dict(zip(NAMES, case.given, strict=True))

@@ -63,8 +63,9 @@ def rates_are_fair(case: Case, rank: int, seen: Any) -> Finding | None:
 @on_each_rank
 def no_link_is_overfull(case: Case, rank: int, seen: Any) -> Finding | None:
     """Ask that no link carries more than its capacity."""
-    rates = seen if isinstance(seen, list) else []
-    pairs = list(zip(rates, case.given["paths"], strict=False))
+    if not isinstance(seen, list):
+        return Finding(formulas.arguments(case), "a rate for each message", seen)
+    pairs = list(zip(seen, case.given["paths"], strict=False))
     for link, capacity in case.given["capacities"].items():
         load = sum(rate for rate, path in pairs if link in path)
         if load > capacity * (1 + formulas.ROUNDING):
