@@ -164,3 +164,4 @@ def test_a_step_sends_less_by_heads_than_round_a_ring_from_two_thirds_of_one_and
 def test_gathered_again_in_backward_sends_what_a_ring_sends():
     again, ring = (costs.sent_bytes(SIZES, *way, again=True) for way in (["gathered"], ["ring"]))
     assert again == ring
+    assert costs.messages(SIZES, "gathered", again=True) == {"forward": 1, "backward": 2}

@@ -163,6 +163,12 @@ def test_fewer_all_reduces_need_a_slower_network():
     assert knee.knee(placement.step(MODEL, Layout(tp=8), batch=1, sequence=512), cluster) == 0
 
 
+def test_a_node_without_cards_has_no_network_to_replace():
+    alone = network.Cluster(node=nodes.node("Two RTX 4090"))
+    with pytest.raises(ValueError, match="Two RTX 4090 has no network card"):
+        knee.at_rate(alone, 1e9)
+
+
 def test_a_network_at_another_rate():
     node = knee.at_rate(CLUSTER, 100e9).node
     assert node.network_bandwidth == pytest.approx(100e9)

@@ -15,7 +15,7 @@ from shardlab.layout import listed
 
 from ..facts.hardware import Link
 from ..training import Training
-from .ways import Attention, attention, hiding_tokens, resident, sent_bytes
+from .ways import Attention, attention, hiding_tokens, messages, resident, sent_bytes
 
 PROGRAMS = ("ring", "gathered")  # of WAYS, those that a step can be predicted for
 
@@ -35,7 +35,8 @@ def exposed_seconds(
     forwards = 2 if again else 1
     if way == "gathered":
         sent = sent_bytes(a, way, again=True)
-        num_messages = forwards + 2  # backward gathers, and scatters gradients
+        started = messages(a, way, again=True)
+        num_messages = forwards * started["forward"] + started["backward"]
         nbytes = forwards * sent["forward"] + sent["backward"]
         return num_messages * (a.ranks - 1) * link.latency + nbytes / link.bandwidth
     once = _in_a_round(a, link, forward, backward=False)

@@ -78,8 +78,8 @@ def attention(
 ) -> Attention:
     """Take the sizes from a model whose heads `tp` ranks share.
 
-    Latent attention sends keys and values of all its heads, as Megatron-LM does. The latent vectors
-    are many times smaller, but each rank would have to expand every block that arrives.
+    Latent attention sends keys and values of all its heads, as Megatron-LM does: otherwise each
+    rank would have to expand every block that arrives.
     """
     return Attention(
         length=length,
@@ -119,13 +119,15 @@ def sent_bytes(
 
 
 @checked
-def messages(a: Attention, way: str, *, ulysses: Count = 1) -> dict[str, int]:
-    """Count the communications that a rank starts: collectives, or messages round the ring.
+def messages(
+    a: Attention, way: str, *, ulysses: Count = 1, again: bool = False
+) -> dict[str, int]:
+    """Count the communications of `sent_bytes`: collectives, or messages round the ring.
 
     Keys and values travel in one message. Ulysses exchanges queries, keys with values, and outputs.
     """
     if way == "gathered":
-        return {"forward": int(a.ranks > 1), "backward": int(a.ranks > 1)}
+        return {"forward": int(a.ranks > 1), "backward": (1 + again) * (a.ranks > 1)}
     width = _width(a, way, ulysses)
     exchanges, hops = 3 * (width > 1), a.ranks // width - 1
     return {"forward": exchanges + hops, "backward": exchanges + 2 * hops}
@@ -200,10 +202,8 @@ def balance(length: Count, ranks: Count, placement: str) -> float:
     Only pairs that a causal mask leaves are counted. Contiguous ranks come close to n / (2n - 1);
     zig-zag ranks have the same work where 2n divides the length.
     """
-    work = [
-        sum(tile.seen for tiles in rank_turns for tile in tiles)
-        for rank_turns in turns(length, ranks, placement)
-    ]
+    found = turns(length, ranks, placement)
+    work = [sum(tile.seen for turn in each for tile in turn) for each in found]
     return sum(work) / ranks / max(work)
 
 

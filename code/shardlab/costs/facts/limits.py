@@ -2,7 +2,7 @@
 
 SIZE = 10**9  # of a model, such as its vocabulary
 LAYERS = 10_000
-GPUS_OF_A_NODE = 72  # no maker sells more that switches join as one: GB200 NVL72
+GPUS_OF_A_NODE = 72  # as in NVL72 racks; routes between more take seconds to find
 GPUS = 10**6  # of all nodes together
 BATCH = 10**10  # tokens of a step
 TRAINING = 10**18  # tokens

@@ -114,7 +114,7 @@ class Node:
         return next((way for way in ways if way is not None), None)
 
     def _ways(self, start: str, least: float) -> dict[str, Route]:
-        """Find the route of fewest wires to every part, over wires of at least so many bytes/s."""
+        """Find the route of fewest wires to every part, over wires of at least `least` bytes/s."""
         if (start, least) not in self._reached:
             ways: dict[str, Route] = {start: ()}
             for part in (reached := [start]):  # which grows

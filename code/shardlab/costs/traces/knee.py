@@ -20,7 +20,12 @@ RANGE = (1e6, 1e15)  # bytes/s of a node: slower and faster than any real networ
 
 @checked
 def at_rate(cluster: Cluster, rate: Positive) -> Cluster:
-    """Replace the network: `rate` bytes/s in one direction for every node, over the same cards."""
+    """Replace the network: `rate` bytes/s in one direction for every node, over the same cards.
+
+    Errors: ValueError for a node without network cards.
+    """
+    if not cluster.node.network_bandwidth:
+        raise ValueError(f"{cluster.node.name} has no network card to speed up; use another node")
     factor = rate / cluster.node.network_bandwidth
     wires = tuple(
         _faster(wire, factor) if NETWORK in (wire.a, wire.b) else wire
