@@ -18,10 +18,10 @@ import record
 from shardlab.costs import step
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
+from shardlab.costs.program import FLASH, ORDINARY_KERNELS
 from shardlab.costs.published import a100, fits, fsdp, products, steps, studies
 from shardlab.costs.published.sweeps import SWEEPS
 from shardlab.costs.step import kernels
-from shardlab.costs.step.kernels import FLASH, ORDINARY_KERNELS
 
 ROUNDS = 5
 Change = Callable[[step.Run], step.Run]
@@ -38,14 +38,14 @@ class Cause:
     constants: Mapping[str, Any] | None = None  # of `kernels`: values that it has without the mechanism
 
 
-def engine(**changes: Any) -> Change:
+def program(**changes: Any) -> Change:
     """Change a program."""
-    return lambda run: replace(run, engine=replace(run.engine, **changes))
+    return lambda run: run.by(replace(run.training.program, **changes))
 
 
 def single_kernels(**changes: Any) -> Change:
     """Change the kernels of a program."""
-    return lambda run: engine(kernels=replace(run.engine.kernels, **changes))(run)
+    return lambda run: program(kernels=replace(run.training.program.kernels, **changes))(run)
 
 
 def training(**changes: Any) -> Change:
@@ -101,15 +101,15 @@ CAUSES = (
     Cause(name="a chip at its power limit", concerns="FSDP2, H100 and H200", rows=HOPPER, constants={"BEST": COOL}),
     Cause(name="gradients of biases", concerns="Megatron-LM, A100", rows=MEGATRON, off=without_biases),
     Cause(name="passes of the optimizer over gradients", concerns="Megatron-LM, A100", rows=MEGATRON,
-          off=engine(update_passes=0)),
+          off=program(update_passes=0)),
     Cause(name="the rate between nodes in 2021", concerns="Megatron-LM, A100", rows=MEGATRON,
-          off=engine(between_nodes=0.8)),
-    Cause(name="the rate between nodes in 2021", concerns="ZeRO-3, A100", rows=ZERO_3, off=engine(between_nodes=0.8)),
-    Cause(name="messages of single tensors", concerns="ZeRO-3, A100", rows=ZERO_3, off=engine(layer_messages=1)),
+          off=program(between_nodes=0.8)),
+    Cause(name="the rate between nodes in 2021", concerns="ZeRO-3, A100", rows=ZERO_3, off=program(between_nodes=0.8)),
+    Cause(name="messages of single tensors", concerns="ZeRO-3, A100", rows=ZERO_3, off=program(layer_messages=1)),
     Cause(name="a third gather for recomputed layers", concerns="ZeRO-3, A100", rows=ZERO_3,
-          off=engine(regathers=False)),
-    Cause(name="operations one by one", concerns="FSDP2, eager", off=single_kernels(eager=False),
-          rows=[row for row in FSDP if row.run.engine.kernels.eager]),
+          off=program(regathers=False)),
+    Cause(name="operations one by one", concerns="FSDP2, eager", off=program(unfused=()),
+          rows=[row for row in FSDP if row.run.training.program.unfused]),
     Cause(name="recomputation by operation", concerns="FSDP2", rows=FSDP, off=single_kernels(repeated=0.0)),
     Cause(name="a limit of 500 W", concerns="FSDP2, H100", rows=table(fsdp.H100), constants={"BEST": UNLIMITED}),
     Cause(name="FlashAttention-2 on Hopper", concerns="FSDP2, H100 and H200", rows=HOPPER,
@@ -119,14 +119,14 @@ CAUSES = (
     Cause(name="scales that follow from the tensor", concerns="FSDP2, 8 bits", rows=EIGHT_BITS,
           off=single_kernels(scales_anew=False)),
     Cause(name="the first FlashAttention", concerns="llm-foundry", rows=timed_attempts(fits.FOUNDRY),
-          off=engine(kernels=ORDINARY_KERNELS)),
-    Cause(name="operations one by one", concerns=BEST_OF_2023, rows=HAGEMANN, off=training(unfused=())),
+          off=program(kernels=ORDINARY_KERNELS)),
+    Cause(name="operations one by one", concerns=BEST_OF_2023, rows=HAGEMANN, off=program(unfused=())),
     Cause(name="waiting for tensor parallelism", concerns=BEST_OF_2023, rows=HAGEMANN,
-          off=engine(tensor_overlap="backward")),
+          off=program(tensor_overlap="backward")),
     Cause(name="a loss of all words on every rank", concerns=BEST_OF_2023, rows=HAGEMANN,
-          off=training(loss="parallel")),
+          off=program(loss="parallel")),
     Cause(name="inputs that are kept gathered", concerns="The Playbook", rows=PLAYBOOK,
-          off=training(keeps_gathered=False)),
+          off=program(keeps_gathered=False)),
 )  # fmt: skip
 
 

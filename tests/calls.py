@@ -101,7 +101,7 @@ NAMES = {  # module -> what its functions find by `name`
     "costs.pipeline.bubble": "1F1B",
     "costs.published.mixtures": "DeepSeek-V3, hours",
     "costs.published.runs": "Megatron 1.7B",
-    "costs.step.engines": "NeMo, 2024",
+    "costs.programs": "NeMo, 2024",
     "schedules.kinds": "1F1B",
 }
 BY_STARS = ("choices", "options")  # what functions take by **; CALLS names some

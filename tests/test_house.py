@@ -61,6 +61,8 @@ ACROSS = {  # (who, whom) -> why
 LEVELS = [
     {"units"},
     {"facts"},
+    {"program"},
+    {"programs"},
     {"training"},
     {"compute", "memory", "collectives"},
     {"context_parallel"},

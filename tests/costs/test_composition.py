@@ -1,5 +1,6 @@
 """What goes along each axis is what ranks count; what leaves a node is what a transfer by transfer account says."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -9,6 +10,7 @@ from shardlab import schedules
 from shardlab.costs import composition
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.facts.recipes import Recipe
+from shardlab.costs.programs import BOOK
 from shardlab.costs.traces import crossings, placement
 from shardlab.costs.training import Training
 from shardlab.layout import AXES_3D, Layout, groups
@@ -44,7 +46,7 @@ def training(spec, layout, schedule):
     chunks = 2 if schedule == "interleaved" else 1
     return Training(
         spec=spec, layout=layout, recipe=DOUBLE, microbatch=2, num_microbatches=MICROBATCHES, schedule=schedule,
-        chunks=chunks, keeps_gathered=True,
+        chunks=chunks, program=BOOK,
     )
 
 
@@ -85,8 +87,9 @@ def test_every_axis_carries_the_bytes_that_ranks_count(number, counted):
 
 
 def test_inputs_that_are_gathered_again_are_two_more_halves_of_the_eight_of_a_layer():
+    cut = Layout(tp=4, sequence_parallel=True)
     kept, again = (
-        composition.sent(Training(spec=LLAMA, layout=Layout(tp=4, sequence_parallel=True), keeps_gathered=keeps))
+        composition.sent(Training(spec=LLAMA, layout=cut, program=replace(BOOK, keeps_gathered=keeps)))
         for keeps in (True, False)
     )
     assert again["tp"]["layers"] == 10 / 8 * kept["tp"]["layers"]

@@ -152,7 +152,7 @@ BAD = [  # what is given, and what the one line says
     ([*COMMAND, "--sequence", "-1"], {}, "'-1' is not an amount"),
     ([*COMMAND, "--tokens", "15 trillion"], {}, "'15 trillion' is not an amount; .* K, M, B, T"),
     ([*COMMAND, "--recipe", "mixed"], {}, "unknown recipe 'mixed'; known: fp32 Adam"),
-    ([*COMMAND, "--engine", "mine"], {}, "no engine is called 'mine'; use one of Megatron-LM, 2021"),
+    ([*COMMAND, "--program", "mine"], {}, "no program is called 'mine'; use one of the Trainer of this book; "),
     ([*COMMAND, "--precision", "fp4"], {}, "H100 SXM 80 GB has no fp4; use"),
     ([*COMMAND, "--zero", "4"], {}, r"zero=\(4,\) must be some of 0, 1, 2, 3"),
     ([*COMMAND, "--zero", "all"], {}, "--zero 'all' must be numbers such as 0,1"),

@@ -175,7 +175,7 @@ def _tensor(training: Training, stage: int) -> dict[str, float]:
         if (first if "embedding" in name else last)
     }
     block = _copies(training, cuts.block(spec, layout.tp))
-    regathered = layout.sequence_parallel and not training.keeps_gathered
+    regathered = layout.sequence_parallel and not training.program.keeps_gathered
     return {
         "layers": (5 if regathered else 4) * count * once,
         "embedding and head": (first + last) * once,

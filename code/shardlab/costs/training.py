@@ -9,6 +9,8 @@ from shardlab.layout import ONE_RANK, Layout, layers_of_stage
 from shardlab.spec import TransformerSpec
 
 from .facts.recipes import MIXED, Recipe
+from .program import Program
+from .programs import NEMO_2024
 
 ATTENTIONS = {
     "flash": "the scores are never stored",
@@ -18,20 +20,6 @@ RECOMPUTATIONS = {
     "none": "backward's inputs are all kept",
     "selective": "attention's scores are recomputed",
     "full": "each layer keeps only its input and is recomputed",
-}
-# What torch's allocator reserves beyond the tensors, as a share of them: the median over 13 runs of
-# the Ultra-Scale Playbook that print a peak (`published.fits`). It was chosen on these peaks alone,
-# not on whether runs fit.
-MARGIN = 0.05
-# What one kernel may do, or torch's single operations: RMSNorm, the rotation of queries and keys,
-# SiLU and its product with up, the softmax, repeated keys and rearranged outputs of attention, and
-# how tokens reach experts and their outputs are added up.
-KERNELS = ("norms", "rotary", "SwiGLU", "attention", "experts")
-LOSSES = {  # what head and loss hold for each token and word: until backward, and during its start
-    "parallel": "fp32 logits, and two gradients as large; all are cut by tp",
-    "whole": "the same and 16-bit logits, of all words on every rank of tp",
-    "in place": "fp32 logits, which their own gradient overwrites; cut by tp",
-    "fused": "16-bit logits, and their gradient from one kernel; cut by tp",
 }
 SCHEDULES = (
     "1F1B",
@@ -58,18 +46,9 @@ class Training:
     chunks: Count = 1  # pieces of the model on each rank; above 1 for the interleaved schedule only
     # As in GPT-2 and GPT-3: on the scores, after each half of a layer, on the embedding.
     dropout: bool = False
-    # Which of KERNELS run as torch's single operations, which keep more tensors; all of them
-    # do in `ranks.transformer` on a CPU.
-    unfused: tuple[str, ...] = ()
-    loss: str = "parallel"  # see LOSSES
-    # With sequence parallelism: whether matrices keep their gathered inputs, or gather them again.
-    keeps_gathered: bool = False
-    margin: float = MARGIN  # bytes beyond the tensors, as a share of them; see `memory.overhead`
-    # Gradients are views of the buckets that are sent. False: buckets are copies, as in torch's
-    # DDP.
-    bucket_views: bool = True
     # Of a mixture: the load of the fullest rank of ep over the mean, see `expert_parallel.load`.
     imbalance: float = 1.0
+    program: Program = NEMO_2024  # what sends, keeps and computes all this
 
     def __post_init__(self) -> None:
         self.layout.check(self.spec)
@@ -77,14 +56,11 @@ class Training:
             ("attention", ATTENTIONS),
             ("recomputation", RECOMPUTATIONS),
             ("schedule", SCHEDULES),
-            ("loss", LOSSES),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}"
                 )
-        if not set(self.unfused) <= set(KERNELS):
-            raise ValueError(f"unfused={self.unfused} must be some of {', '.join(KERNELS)}")
         if self.imbalance < 1:
             raise ValueError(
                 f"imbalance={self.imbalance}: the fullest rank has at least the mean load; use 1 "

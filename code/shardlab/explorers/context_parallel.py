@@ -8,7 +8,7 @@ from shardlab.costs import context_parallel as costs
 from shardlab.costs import units
 from shardlab.costs.facts import hardware, models
 from shardlab.costs.facts.hardware import LINK_UTILISATION
-from shardlab.costs.step.kernels import FLASH
+from shardlab.costs.program import FLASH
 from shardlab.costs.training import Training
 from shardlab.figures import context_parallel as figures
 from shardlab.figures import memory

@@ -8,6 +8,7 @@ from shardlab.costs import memory as held_bytes
 from shardlab.costs import units
 from shardlab.costs.expert_parallel import Exchange, Machine
 from shardlab.costs.facts import mixtures
+from shardlab.costs.program import EXPERT_OVERLAPS
 from shardlab.costs.step import kernels
 from shardlab.costs.training import Training
 from shardlab.experts import Experts
@@ -108,7 +109,7 @@ def machine_explorer() -> Explorer:
             "ep": [8, 16, 64],
             "tokens": [1024, 8192],
             "machine": list(PLACES),
-            "overlap": list(costs.OVERLAPS),
+            "overlap": list(EXPERT_OVERLAPS),
         },
         title="Where expert parallelism fits",
         labels={

@@ -8,7 +8,7 @@ from shardlab.costs.planning import flags, planner, plans, robust
 from shardlab.costs.planning.flags import Flags
 from shardlab.costs.planning.plans import Plans, TrainingPlan
 from shardlab.costs.planning.robust import Candidate
-from shardlab.costs.training import MARGIN
+from shardlab.costs.program import MARGIN
 from shardlab.costs.units import MWh
 
 from .arguments import Request
@@ -59,7 +59,7 @@ class Answer:
             "sequence": question.length,
             "batch_sequences": question.batch,
             "recipe": question.recipe.name,
-            "engine": question.engine.name,
+            "program": question.program.name,
             "tokens": request.tokens,
             "dollars_per_gpu_hour": request.machine.dollars_per_gpu_hour,
             "watts_per_gpu": request.machine.watts,

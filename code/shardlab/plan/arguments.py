@@ -9,7 +9,7 @@ from shardlab.costs.facts import hugging_face, machines, nodes, recipes
 from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.planning.plans import Question
-from shardlab.costs.step.engines import ENGINES, engine
+from shardlab.costs.programs import PROGRAMS, program
 from shardlab.given import shown
 from shardlab.spec import TransformerSpec
 
@@ -81,7 +81,7 @@ def parser() -> Parser:
     text = f"of the training; default: {TOKENS_PER_PARAMETER} for each parameter"
     made.add_argument("--tokens", metavar="15T", help=text)
     made.add_argument("--recipe", default=RECIPE, help=f"one of: {'; '.join(recipes.RECIPES)}")
-    made.add_argument("--engine", default="NeMo, 2024", help=f"one of: {'; '.join(ENGINES)}")
+    made.add_argument("--program", default="NeMo, 2024", help=f"one of: {'; '.join(PROGRAMS)}")
     made.add_argument("--precision", help="fp8: of the layers' matrices")
     made.add_argument("--zero", default="0,1,2,3", metavar="0,1", help="stages of ZeRO to try")
     text = "degrees of context parallelism to try"
@@ -154,7 +154,7 @@ def _question(
         cluster=machine.cluster,
         batch=batch // length,
         sequence=length,
-        engine=engine(given.engine),
+        program=program(given.program),
         recipe=recipes.recipe(given.recipe),
         precision=given.precision,
         dropout=model.dropout,

@@ -5,7 +5,7 @@ from textwrap import indent
 
 from shardlab.costs import units
 from shardlab.costs.planning.plans import REASONS
-from shardlab.costs.training import MARGIN
+from shardlab.costs.program import MARGIN
 
 from .answer import Answer, Row
 from .arguments import TOKENS_PER_PARAMETER
@@ -37,7 +37,7 @@ def _question(answer: Answer) -> Iterator[str]:
     chip = question.cluster.node.chip.name
     yield f"{question.cluster.gpus:,} GPUs: {question.cluster.name}, {chip}"
     yield f"{question.batch:,} sequences of {question.length:,} tokens in a step: {batch:,} tokens"
-    yield f"{question.recipe.name}; a program like {question.engine.name}"
+    yield f"{question.recipe.name}; a program like {question.program.name}"
     for note in request.notes:
         yield f"Note: {note}"
 

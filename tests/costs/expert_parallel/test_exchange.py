@@ -7,12 +7,13 @@ from statistics import fmean
 import pytest
 
 from shardlab.costs import expert_parallel as costs
+from shardlab.costs.program import BF16, EXPERT_WAYS, FP8
 from shardlab.experts import Experts
 
 V3 = Experts(num_experts=256, per_token=8, expert_size=2048, num_shared=1)
 # DeepSeek-V3 in training: section 3.2.2 of https://arxiv.org/abs/2412.19437.
 TRAINED = costs.Exchange(
-    experts=V3, hidden_size=7168, tokens=4096, ep=64, per_node=8, most_nodes=4, dispatch=costs.FP8
+    experts=V3, hidden_size=7168, tokens=4096, ep=64, per_node=8, most_nodes=4, dispatch=FP8
 )
 SMALL = Experts(num_experts=8, per_token=3, expert_size=4)
 
@@ -37,7 +38,7 @@ def counted(exchange, way):
     return {"inside": fmean(inside), "across": fmean(across)}
 
 
-@pytest.mark.parametrize("way", costs.WAYS)
+@pytest.mark.parametrize("way", EXPERT_WAYS)
 @pytest.mark.parametrize(("ep", "per_node"), [(1, 1), (4, 1), (4, 2), (4, 4), (8, 2)])
 def test_copies_are_those_of_every_choice_counted(way, ep, per_node):
     exchange = costs.Exchange(experts=SMALL, hidden_size=4, tokens=1, ep=ep, per_node=per_node)
@@ -46,7 +47,7 @@ def test_copies_are_those_of_every_choice_counted(way, ep, per_node):
 
 def test_one_rank_sends_nothing():
     alone = costs.Exchange(experts=V3, hidden_size=8, tokens=5, ep=1)
-    for way in costs.WAYS:
+    for way in EXPERT_WAYS:
         assert costs.sent_bytes(alone, way)["dispatch"] == {"inside": 0, "across": 0}
 
 
@@ -69,10 +70,10 @@ def test_up_to_13_experts_cost_no_more_over_the_network():
 
 
 def test_fp8_on_the_way_there_saves_almost_a_quarter():
-    sixteen = costs.sent_bytes(replace(TRAINED, dispatch=costs.BF16), "nodes")
+    sixteen = costs.sent_bytes(replace(TRAINED, dispatch=BF16), "nodes")
     eight = costs.sent_bytes(TRAINED, "nodes")
     assert eight["combine"] == sixteen["combine"]
-    assert eight["dispatch"]["across"] / sixteen["dispatch"]["across"] == costs.FP8 / 2
+    assert eight["dispatch"]["across"] / sixteen["dispatch"]["across"] == FP8 / 2
     token = 7168 * costs.copies(TRAINED, "nodes")["across"]
     assert eight["dispatch"]["across"] == pytest.approx(4096 * token * 1.03125)
 
@@ -80,7 +81,7 @@ def test_fp8_on_the_way_there_saves_almost_a_quarter():
 # ---- the inequality --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", costs.WAYS)
+@pytest.mark.parametrize("way", EXPERT_WAYS)
 def test_at_the_limit_experts_compute_as_long_as_tokens_travel(way):
     rate, bandwidth = 4e14, 4e10
     width = costs.hiding_width(TRAINED, way, rate=rate, bandwidth=bandwidth)
@@ -91,7 +92,7 @@ def test_at_the_limit_experts_compute_as_long_as_tokens_travel(way):
 
 def test_flat_in_16_bits_it_is_the_knee_of_the_chapter_on_placing_ranks():
     """2/3 s F / (f beta), with the share s that leaves the node."""
-    flat = replace(TRAINED, most_nodes=None, dispatch=costs.BF16)
+    flat = replace(TRAINED, most_nodes=None, dispatch=BF16)
     assert costs.hiding_width(flat, "flat", rate=4e14, bandwidth=4e10) == pytest.approx(2 / 3 * 7 / 8 * 1e4)
 
 

@@ -4,11 +4,12 @@ import pytest
 
 from shardlab.costs import expert_parallel as costs
 from shardlab.costs.facts import mixtures
+from shardlab.costs.program import EXPERT_OVERLAPS, FP8
 from shardlab.costs.step import kernels
 
 V3 = mixtures.published("DeepSeek-V3").spec
 H800 = costs.machine("8 x H800")
-TRAINED = costs.exchange(V3, H800, tokens=4096, ep=64, most_nodes=4, dispatch=costs.FP8)
+TRAINED = costs.exchange(V3, H800, tokens=4096, ep=64, most_nodes=4, dispatch=FP8)
 RATE = kernels.ordinary_flops(H800.chip, "fp8")
 
 
@@ -34,19 +35,19 @@ def test_deepseek_computes_about_as_long_as_it_communicates():
 def test_the_slower_level_decides():
     levels = costs.travelling(TRAINED, H800, "nodes")
     assert levels["across"] > levels["inside"]
-    two = costs.exchange(V3, H800, tokens=4096, ep=16, dispatch=costs.FP8)
+    two = costs.exchange(V3, H800, tokens=4096, ep=16, dispatch=FP8)
     assert costs.travelling(two, H800, "nodes")["inside"] > costs.travelling(two, H800, "nodes")["across"]
     rack = costs.machine("NVL72 rack")
     inside = costs.exchange(V3, rack, tokens=4096, ep=64)
     assert costs.travelling(inside, rack, "nodes")["across"] == 0
 
 
-@pytest.mark.parametrize("overlap", costs.OVERLAPS)
+@pytest.mark.parametrize("overlap", EXPERT_OVERLAPS)
 def test_what_is_hidden_and_exposed_adds_up_to_what_travels(overlap):
     parts = costs.layer(V3, TRAINED, H800, rate=RATE, overlap=overlap)
     sending = max(costs.travelling(TRAINED, H800, "nodes").values())
     assert parts["all-to-all, hidden"] + parts["all-to-all, exposed"] == pytest.approx(sending)
-    behind = sum(parts[part] for part in costs.OVERLAPS[overlap])
+    behind = sum(parts[part] for part in EXPERT_OVERLAPS[overlap])
     assert parts["all-to-all, hidden"] == pytest.approx(min(behind, sending))
 
 

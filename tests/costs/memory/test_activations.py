@@ -7,7 +7,9 @@ import pytest
 
 from shardlab.costs.facts import models, recipes
 from shardlab.costs.memory import activations
-from shardlab.costs.training import KERNELS, Training
+from shardlab.costs.program import KERNELS
+from shardlab.costs.programs import NEMO_2024
+from shardlab.costs.training import Training
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
@@ -157,16 +159,17 @@ def test_single_operations_keep_more():
     fused = Training(spec=spec, sequence=1)
     more = {"norms": 2 * 2 * 5120, "rotary": 2 * 2 * 128, "SwiGLU": 2 * 13824, "attention": 2 * 5120}
     for kernel, nbytes in more.items():
-        changed = replace(fused, unfused=(kernel,))
+        changed = replace(fused, program=replace(NEMO_2024, unfused=(kernel,)))
         assert sum(activations.layer(changed).values()) - sum(activations.layer(fused).values()) == nbytes
     stored = replace(fused, attention="stored")
-    scores = [activations.layer(each)["attention: scores"] for each in (stored, replace(stored, unfused=KERNELS))]
+    apart = replace(stored, program=replace(NEMO_2024, unfused=KERNELS))
+    scores = [activations.layer(each)["attention: scores"] for each in (stored, apart)]
     assert scores == [2 * 40, (4 + 2) * 40]  # the softmax in fp32, and its 16-bit copy
 
 
 def test_gathered_inputs_are_kept_whole():
     slices = training(tp=4, sequence_parallel=True, attention="flash")
-    whole = activations.layer(replace(slices, keeps_gathered=True))
+    whole = activations.layer(replace(slices, program=replace(NEMO_2024, keeps_gathered=True)))
     for name in ("attention: input", "feed-forward: input"):
         assert whole.pop(name) == 4 * activations.layer(slices)[name] == 2 * 2048 * 12288
     assert whole.items() <= activations.layer(slices).items()
@@ -177,7 +180,7 @@ def test_gathered_inputs_are_kept_whole():
 )
 def test_bytes_of_logits_and_loss_for_each_token_and_word(loss, kept, beside):
     """On one of two ranks of tp, which hold half of the words unless they hold them whole."""
-    run = training(tp=2, loss=loss)
+    run = training(tp=2, program=replace(NEMO_2024, loss=loss))
     each = 2048 * 51200 / 2
     assert (activations.logits(run), activations.loss(run)) == (kept * each, beside * each)
 

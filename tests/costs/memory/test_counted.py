@@ -14,7 +14,8 @@ from shardlab.costs import memory
 from shardlab.costs.facts import models, recipes
 from shardlab.costs.memory import activations
 from shardlab.costs.memory import timeline as memory_timeline
-from shardlab.costs.training import KERNELS, Training
+from shardlab.costs.programs import BOOK_ON_CPU
+from shardlab.costs.training import Training
 from shardlab.experts import Experts
 from shardlab.layout import ZERO_STAGES, Layout
 from shardlab.ranks import expert_parallel, launch, tensor_parallel, train, transformer
@@ -51,7 +52,7 @@ def reference(spec, microbatch, sequence, **options):
         microbatch=microbatch,
         sequence=sequence,
         recipe=recipes.recipe("fp32 Adam"),
-        unfused=KERNELS,
+        program=BOOK_ON_CPU,
         **options,
     )
     return model, tokens.clone(), targets.clone(), training
@@ -253,8 +254,9 @@ def test_saved_activations_of_tensor_parallel_ranks(ranks):
     for i, (name, way) in enumerate(CUT):
         spec, layout = cut_spec(name), Layout(tp=tp, sequence_parallel=way == "tp and sp")
         training = Training(
-            spec=spec, layout=layout, microbatch=2, sequence=12, recipe=recipes.recipe("fp32 Adam"), unfused=KERNELS
-        )
+            spec=spec, layout=layout, microbatch=2, sequence=12, recipe=recipes.recipe("fp32 Adam"),
+            program=replace(BOOK_ON_CPU, keeps_gathered=False),
+        )  # fmt: skip
         predicted = spec.num_layers * sum(activations.layer(training).values())
         assert [counts[i] for counts in counted] == [predicted] * tp, (name, way)
 
@@ -284,7 +286,7 @@ def mixture_training(rules, layout):
     spec = TransformerSpec(**sizes, style="llama", experts=SOME[rules])
     recipe = recipes.recipe("fp32 Adam")
     return Training(
-        spec=spec, layout=layout, microbatch=2, sequence=12, recipe=recipe, unfused=KERNELS, keeps_gathered=True
+        spec=spec, layout=layout, microbatch=2, sequence=12, recipe=recipe, program=BOOK_ON_CPU
     )
 
 

@@ -7,7 +7,9 @@ import pytest
 from shardlab.costs import memory
 from shardlab.costs.facts import models
 from shardlab.costs.memory import overhead
-from shardlab.costs.training import MARGIN, Training
+from shardlab.costs.program import MARGIN
+from shardlab.costs.programs import NEMO_2024
+from shardlab.costs.training import Training
 from shardlab.costs.units import MiB
 from shardlab.experts import Experts
 from shardlab.layout import Layout
@@ -56,7 +58,7 @@ def test_experts_have_two_communicators_of_their_own(layout, ranks):
 
 @pytest.mark.parametrize("margin", [0, MARGIN, 0.3])
 def test_the_margin_is_a_share_of_the_tensors(margin):
-    training = replace(XL, margin=margin)
+    training = replace(XL, program=replace(NEMO_2024, margin=float(margin)))
     held = memory.per_rank(training)
     tensors = sum(held.values()) - held["overhead"]
     assert held["overhead"] == pytest.approx(sum(overhead.fixed(training).values()) + margin * tensors)
@@ -65,4 +67,4 @@ def test_the_margin_is_a_share_of_the_tensors(margin):
 
 def test_a_margin_is_a_number_of_at_least_0():
     with pytest.raises(ValueError, match=r"margin=-0\.1 must be a finite number of at least 0"):
-        replace(XL, margin=-0.1)
+        replace(NEMO_2024, margin=-0.1)

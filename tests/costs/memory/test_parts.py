@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shardlab.costs import memory
 from shardlab.costs.facts import mixtures, models, recipes
 from shardlab.costs.memory import activations, shards
+from shardlab.costs.programs import NEMO_2024
 from shardlab.costs.published.mixtures import LAYOUTS
 from shardlab.costs.training import Training
 from shardlab.costs.units import GB, TiB
@@ -217,7 +218,7 @@ def test_messages_of_data_parallelism():
 
     layer = 2 * models.layer_parameters(LLAMA)
     ends = 2 * (2 * 128256 * 4096 + 4096)
-    copies = buffers(layout=Layout(dp=2), bucket_views=False)
+    copies = buffers(layout=Layout(dp=2), program=replace(NEMO_2024, bucket_views=False))
     assert copies["buckets"] == 2 * models.num_parameters(LLAMA)  # torch's DDP: the size of all gradients
     assert buffers(layout=Layout(dp=2))["buckets"] == 0
 
@@ -232,7 +233,7 @@ def test_messages_of_data_parallelism():
     assert buffers(layout=Layout(cp=2, zero=3)) == buffers(layout=Layout(dp=2, zero=3)) | {
         name: nbytes for name, nbytes in buffers(layout=Layout(cp=2)).items() if name != "buckets"
     }
-    assert "buckets" not in buffers(layout=Layout(zero=3), bucket_views=False)
+    assert "buckets" not in buffers(layout=Layout(zero=3), program=replace(NEMO_2024, bucket_views=False))
 
 
 # ---- published mixtures of experts -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.planning import context, planner
 from shardlab.costs.planning.plans import Question
-from shardlab.costs.step.engines import LLAMA_2024
+from shardlab.costs.programs import LLAMA_2024
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def test_a_long_text_is_shared_and_the_plan_without_is_named():
 
 
 def test_gathered_keys_are_said_to_be_waited_for():
-    words = context.why(planner.search(question(engine=LLAMA_2024)))
+    words = context.why(planner.search(question(program=LLAMA_2024)))
     assert "nothing hides the gathering, and the step waits for keys and values 9 % of the time" in words
 
 

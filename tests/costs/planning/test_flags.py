@@ -9,7 +9,7 @@ from shardlab.attention import LatentAttention
 from shardlab.costs.facts import hugging_face, nodes, recipes
 from shardlab.costs.planning import flags
 from shardlab.costs.planning.plans import Question, TrainingPlan
-from shardlab.costs.step.engines import ENGINES, NEMO_2024
+from shardlab.costs.programs import DEEPSEEK_2024, NEMO_2024
 from shardlab.experts import Experts
 from shardlab.spec import TransformerSpec
 from tests.costs.facts.test_hugging_face import DENSE
@@ -100,8 +100,8 @@ def test_every_name_is_published_and_every_published_name_is_used(program):
     shrunk = [replace(spec, num_layers=8) for spec in specs]
     questions = [QUESTION, replace(QUESTION, recipe=recipes.recipe("mixed, fp32 gradients"), precision="fp8")]
     questions += [replace(QUESTION, spec=spec, sequence=256) for spec in shrunk]
-    questions += [replace(QUESTION, spec=MIXTURE, engine=ENGINES["DeepSeek-V3, 2024"]), replace(QUESTION, spec=SWITCH)]
-    questions += [replace(QUESTION, spec=MIXTURE, engine=replace(NEMO_2024, expert_overlap="shared experts"))]
+    questions += [replace(QUESTION, spec=MIXTURE, program=DEEPSEEK_2024), replace(QUESTION, spec=SWITCH)]
+    questions += [replace(QUESTION, spec=MIXTURE, program=replace(NEMO_2024, expert_overlap="shared experts"))]
     used = {name for plan in PLANS for name in made(**plan)[program].values}
     spread = [PLAN._replace(ep=8 if question.spec.experts else 1, zero=1) for question in questions]
     asked = zip(spread, questions, strict=True)

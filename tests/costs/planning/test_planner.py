@@ -14,10 +14,10 @@ from shardlab.costs import context_parallel, memory, step, training
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.planning import footprint, planner, plans
 from shardlab.costs.planning.plans import Question, TrainingPlan
+from shardlab.costs.programs import DEEPSEEK_2024, LLAMA_2024, MEGATRON_2021
 from shardlab.costs.published import studies
 from shardlab.costs.published.sweeps import SWEEPS
 from shardlab.costs.step import axes
-from shardlab.costs.step.engines import ENGINES, MEGATRON_2021
 from shardlab.costs.training import Training
 from shardlab.experts import Experts
 from shardlab.layout import Layout, divisors
@@ -44,13 +44,13 @@ def small(spec=SMALL, *, num_nodes=2, batch=48, room=8e9, node="DGX A100", **opt
 
 QUESTIONS = {
     "GPT, one node": small(num_nodes=1, batch=24),
-    "GPT, two nodes, scores stored": small(attention="stored", dropout=True, engine=MEGATRON_2021),
+    "GPT, two nodes, scores stored": small(attention="stored", dropout=True, program=MEGATRON_2021),
     "Llama, two nodes, contexts": small(GROUPED, context=(1, 2, 3), batch=16),
     "Llama, three nodes, PCIe": small(GROUPED, num_nodes=3, batch=24, node="PCIe box, InfiniBand NDR", room=6e9),
     "mixture, imbalance": small(MIXTURE, num_nodes=1, batch=8, room=4e9, imbalance=1.25),
     "mixture, whole experts": small(MIXTURE, batch=16, room=5e9, whole_experts=(False, True)),
-    "latent attention, dense layers": small(LATENT, batch=16, room=4e9, engine=ENGINES["DeepSeek-V3, 2024"]),
-    "fp8": small(GROUPED, node="DGX H100", batch=32, precision="fp8", engine=ENGINES["Llama 3, 2024"]),
+    "latent attention, dense layers": small(LATENT, batch=16, room=4e9, program=DEEPSEEK_2024),
+    "fp8": small(GROUPED, node="DGX H100", batch=32, precision="fp8", program=LLAMA_2024),
 }
 
 
@@ -60,7 +60,7 @@ def answered(name):
 
 
 def bytes_of(run):
-    return memory.total(run.training) + context_parallel.at_work(run.training, run.engine.context_way)
+    return memory.total(run.training) + context_parallel.at_work(run.training, run.training.program.context_way)
 
 
 def brute(question):

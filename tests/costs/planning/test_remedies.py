@@ -7,6 +7,7 @@ import pytest
 from shardlab.costs import memory
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
+from shardlab.costs.programs import NEMO_2024
 from shardlab.costs.training import Training
 from shardlab.experts import Experts
 from shardlab.layout import Layout
@@ -28,8 +29,8 @@ def test_what_fits_needs_no_change():
 
 
 def test_a_verdict_follows_the_margin():
-    safer = replace(XL, margin=0.2)
-    assert memory.total(safer) - memory.total(XL) == pytest.approx(0.15 * memory.total(replace(XL, margin=0)), rel=0.02)
+    bare, safer = (replace(XL, program=replace(NEMO_2024, margin=margin)) for margin in (0.0, 0.2))
+    assert memory.total(safer) - memory.total(XL) == pytest.approx(0.15 * memory.total(bare), rel=0.02)
     assert "with a margin of 20% included" in remedies.verdict(safer, 1000 * GB)
     assert "of overhead with a margin of 20% in 24 GB" in remedies.verdict(safer, 24 * GB)
 

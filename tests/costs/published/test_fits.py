@@ -6,8 +6,8 @@ from statistics import fmean, median
 import pytest
 
 from shardlab.costs.facts import models
+from shardlab.costs.program import MARGIN
 from shardlab.costs.published import fits
-from shardlab.costs.training import MARGIN
 
 PEAKS = [each for each in fits.PLAYBOOK if each.peak]
 

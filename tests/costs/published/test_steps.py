@@ -33,7 +33,7 @@ def test_predictions_meet_published_steps(table):
 def test_no_row_is_off_by_more_than_a_fifth():
     errors = [abs(row.error) for row in published.steps.STEPS]
     assert max(errors) < 0.145
-    assert sum(error > 0.1 for error in errors) == 6
+    assert sum(error > 0.1 for error in errors) == 5
 
 
 def test_zero_without_model_parallelism_stops_scaling_as_published():

@@ -14,11 +14,11 @@ from shardlab.costs.facts.network import uniform
 from shardlab.costs.facts.recipes import RECIPES
 from shardlab.costs.memory import shards
 from shardlab.costs.pipeline import timeline
+from shardlab.costs.programs import DEEPSPEED_2021, MEGATRON_2021, MEGATRON_2022, NEMO_2024, PROGRAMS
 from shardlab.costs.published import studies
-from shardlab.costs.step import axes, exposed, layer_time, products
-from shardlab.costs.step.engines import DEEPSPEED_2021, ENGINES, MEGATRON_2021, MEGATRON_2022, NEMO_2024
-from shardlab.costs.step.exposed import DataWait
+from shardlab.costs.step import axes, exposed, layer_time, products, replicas
 from shardlab.costs.step.layer_time import LayerTime, PassTime
+from shardlab.costs.step.replicas import DataWait
 from shardlab.costs.traces import knee
 from shardlab.costs.training import Training
 from shardlab.layout import Layout, stages
@@ -32,7 +32,7 @@ def micro(layer, first=0, last=0):
     time = LayerTime(forward=idle, backward=idle, recomputed=0, entering=(0, 0), leaving=(0, 0))
     waiting = {"tensor": 0, "context": 0}
     return step.MicrobatchTime(
-        time=time, first=first, last=last, layer=layer, forward=0, backward=0, **waiting
+        time=time, first=first, last=last, layer=layer, forward=0, backward=0, head=0, **waiting
     )
 
 
@@ -79,9 +79,9 @@ def test_time_and_memory_deal_the_same_layers_to_the_stages():
     assert memory.total(training) == max(per_stage) == per_stage[1]
 
 
-def run(layout, *, model="GPT-2 XL", cluster=DGX, engine=NEMO_2024, **options):
-    training = Training(spec=models.published(model).spec, layout=layout, **options)
-    return step.Run(training=training, cluster=cluster, engine=engine)
+def run(layout, *, model="GPT-2 XL", cluster=DGX, program=NEMO_2024, **options):
+    training = Training(spec=models.published(model).spec, layout=layout, program=program, **options)
+    return step.Run(training=training, cluster=cluster)
 
 
 LAYOUTS = [
@@ -98,9 +98,9 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
-def test_parts_are_not_negative_and_what_is_not_there_takes_no_time(layout, engine):
-    found = step.step(run(layout, engine=engine, num_microbatches=4))
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.name)
+def test_parts_are_not_negative_and_what_is_not_there_takes_no_time(layout, program):
+    found = step.step(run(layout, program=program, num_microbatches=4))
     assert min(found.parts.values()) >= 0
     assert found.seconds == sum(found.parts.values())
     silent = {
@@ -108,7 +108,7 @@ def test_parts_are_not_negative_and_what_is_not_there_takes_no_time(layout, engi
         "context parallel": layout.cp == 1,
         "pipeline messages": layout.pp == 1,
         "ZeRO": layout.zero < 2,
-        "recomputation": engine.kernels.repeated == 0,
+        "recomputation": program.kernels.repeated == 0,
     }
     assert all(found.parts[part] == 0 for part, none in silent.items() if none)
     assert found.parts["waiting for stages"] == pytest.approx(0, abs=1e-12) or layout.pp > 1
@@ -117,7 +117,7 @@ def test_parts_are_not_negative_and_what_is_not_there_takes_no_time(layout, engi
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_hiding_messages_or_a_faster_network_never_slows_down(layout):
-    slow = step.step(run(layout, engine=studies.WITHOUT, num_microbatches=4)).seconds
+    slow = step.step(run(layout, program=studies.WITHOUT, num_microbatches=4)).seconds
     assert step.step(run(layout, num_microbatches=4)).seconds <= slow
     rates = [10.0**exponent for exponent in range(6, 14)]
     seconds = studies.over_networks(run(layout, num_microbatches=4), rates)
@@ -158,7 +158,7 @@ def rate(layers, width, layout, batch, microbatch=1):
         dropout=True,
         recomputation="full",
     )
-    found = step.step(step.Run(training=training, cluster=DGX, engine=MEGATRON_2021))
+    found = step.step(step.Run(training=replace(training, program=MEGATRON_2021), cluster=DGX))
     return flops.hardware_flops(spec, batch=batch, sequence=2048) / found.seconds / layout.ranks
 
 
@@ -197,15 +197,15 @@ def test_messages_between_replicas_carry_the_bytes_of_zero(zero, model):
     training = Training(spec=models.published(model).spec, layout=layout, num_microbatches=5, sequence=1024)
     link = replace(hardware.link("NVLink 4"), latency=0.0)
     held = step.holdings(training)
-    sent = exposed.data_messages(layout, training.recipe, NEMO_2024, link, held)
+    sent = replicas.data_messages(layout, training.recipe, NEMO_2024, link, held)
     every_microbatch = held.layers * (sent.scatter + 2 * sent.gather) + sent.rest
-    seconds = sent.gradients + sent.parameters + 5 * every_microbatch
+    seconds = sent.average + sent.cut_average + sent.update + 5 * every_microbatch
     assert seconds * link.bandwidth == pytest.approx(sum(zero_costs.sent_bytes(training).values()), rel=1e-4)  # padding
-    late = exposed.data_messages(layout, training.recipe, NEMO_2024, link, held, late=True)
+    late = replicas.data_messages(layout, training.recipe, NEMO_2024, link, held, late=True)
     assert late.scatter == 0
     assert late.gather == sent.gather
-    once = exposed.data_messages(Layout(dp=8, zero=1), training.recipe, NEMO_2024, link, held).gradients
-    assert late.gradients == (once if zero > 1 else sent.gradients)
+    once = replicas.data_messages(Layout(dp=8, zero=1), training.recipe, NEMO_2024, link, held).cut_average
+    assert late.cut_average == (once if zero > 1 else sent.cut_average)
 
 
 def test_gradients_between_nodes_reach_the_share_that_was_measured():
@@ -218,9 +218,10 @@ def test_gradients_between_nodes_reach_the_share_that_was_measured():
         for dp in (1, 8):
             layout = Layout(dp=dp, tp=8, pp=35, sequence_parallel=True)
             spec = models.published("Megatron 529.6B").spec
-            training = Training(spec=spec, layout=layout, recipe=RECIPES[name], sequence=2048, **options)
+            sizes = {"recipe": RECIPES[name], "sequence": 2048, "program": MEGATRON_2022}
+            training = Training(spec=spec, layout=layout, **sizes, **options)
             cluster = nodes.cluster("DGX A100", 35 * dp)
-            times.append(step.step(step.Run(training=training, cluster=cluster, engine=MEGATRON_2022)).seconds)
+            times.append(step.step(step.Run(training=training, cluster=cluster)).seconds)
         added[name] = times[1] - times[0]
     assert added["mixed, 16-bit gradients"] < 1.32 < added["mixed, fp32 gradients"]
     assert added["mixed, fp32 gradients"] < 1.75
@@ -233,9 +234,9 @@ def test_inputs_that_were_kept_are_not_gathered_again():
     link = axes.links(DGX, layout)["tp"]
     time = layer_time.layer(again, DGX.node.chip)
     saved, chunked = (
-        exposed.tensor_seconds(again, engine, link, time)
-        - exposed.tensor_seconds(replace(again, keeps_gathered=True), engine, link, time)
-        for engine in (MEGATRON_2021, NEMO_2024)
+        exposed.tensor_seconds(replace(again, program=program), link, time)
+        - exposed.tensor_seconds(replace(again, program=replace(program, keeps_gathered=True)), link, time)
+        for program in (MEGATRON_2021, NEMO_2024)
     )
     assert saved == pytest.approx(2 * exposed.half_seconds(again, link))
     assert 0 < chunked < saved
@@ -248,7 +249,8 @@ def test_a_loss_of_all_words_waits_for_their_logits():
     assert exposed.logits_seconds(cut, link) == 0
     nbytes = 2 * cut.tokens * cut.spec.vocab_size
     expected = 3 / 4 * nbytes / link.bandwidth + 3 * link.latency
-    assert exposed.logits_seconds(replace(cut, loss="whole"), link) == pytest.approx(expected)
+    whole = replace(cut, program=replace(NEMO_2024, loss="whole"))
+    assert exposed.logits_seconds(whole, link) == pytest.approx(expected)
 
 
 def test_gathering_tensor_by_tensor_pays_for_every_message():
@@ -258,19 +260,20 @@ def test_gathering_tensor_by_tensor_pays_for_every_message():
     held = step.holdings(training)
     together = replace(DEEPSPEED_2021, layer_messages=1)
     one, many = (
-        exposed.data_messages(layout, training.recipe, engine, link, held) for engine in (together, DEEPSPEED_2021)
+        replicas.data_messages(layout, training.recipe, program, link, held) for program in (together, DEEPSPEED_2021)
     )
     assert many.gather - one.gather == pytest.approx(11 * 63 * link.latency)
     assert many.rest == one.rest
 
 
 def test_recomputed_layers_are_gathered_a_third_time_where_the_program_does():
-    messages = exposed.DataMessages(gather=1.0, scatter=0.5)
+    messages = replicas.DataMessages(gather=1.0, scatter=0.5)
+    held = replicas.Holdings(layer=10, layers=4, rest=5)
     kept, again = (
-        exposed.data_wait(messages, DEEPSPEED_2021, 4, 1.0, 2.0, recomputed=each).layer for each in (False, True)
+        replicas.data_wait(messages, DEEPSPEED_2021, held, 1.0, 2.0, recomputed=each).layer for each in (False, True)
     )
     assert again - kept == messages.gather
-    assert exposed.data_wait(messages, MEGATRON_2021, 4, 1.0, 2.0, recomputed=True).layer == kept
+    assert replicas.data_wait(messages, MEGATRON_2021, held, 1.0, 2.0, recomputed=True).layer == kept
 
 
 def test_more_chunks_cost_messages():

@@ -8,8 +8,8 @@ from shardlab.costs import expert_parallel, step
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import nodes
 from shardlab.costs.facts.recipes import RECIPES
-from shardlab.costs.step import axes, experts, exposed, layer_time, products
-from shardlab.costs.step.engines import ENGINES, NEMO_2024
+from shardlab.costs.programs import NEMO_2024, PROGRAMS
+from shardlab.costs.step import axes, experts, exposed, layer_time, products, replicas
 from shardlab.costs.training import Training
 from shardlab.experts import Experts
 from shardlab.layout import Layout
@@ -20,7 +20,7 @@ SPEC = TransformerSpec(
     vocab_size=32_000, context_length=4096, hidden_size=2048, num_layers=16, num_heads=16, style="llama", experts=RULES
 )
 CLUSTER = nodes.cluster("DGX H100", 8)
-WAITS = replace(NEMO_2024, data_overlap=False)
+WAITS = replace(NEMO_2024, data_overlap=())
 BESIDE = replace(WAITS, expert_overlap="shared experts")
 BEHIND = replace(WAITS, expert_overlap="another microbatch")
 
@@ -30,13 +30,14 @@ SLICED = {"sequence_parallel": True}
 WHOLE = {**SLICED, "whole_experts": True}
 
 
-def run(layout, engine=WAITS, **options):
-    training = Training(spec=options.pop("spec", SPEC), layout=layout, **{"num_microbatches": 4, **options})
-    return step.Run(training=training, cluster=CLUSTER, engine=engine)
+def run(layout, program=WAITS, **options):
+    choices = {"spec": SPEC, "num_microbatches": 4, "program": program, **options}
+    training = Training(layout=layout, **choices)
+    return step.Run(training=training, cluster=CLUSTER)
 
 
-def parts(layout, engine=WAITS, **options):
-    return step.step(run(layout, engine, **options)).parts
+def parts(layout, program=WAITS, **options):
+    return step.step(run(layout, program, **options)).parts
 
 
 def test_dispatch_and_combine_take_their_bytes_over_the_rates_of_their_links():
@@ -47,7 +48,7 @@ def test_dispatch_and_combine_take_their_bytes_over_the_rates_of_their_links():
     assert links["ep across"].bandwidth == pytest.approx(0.8 * 50e9)
     assert links["ep inside"].bandwidth == pytest.approx(0.8 * 450e9)
     trip = 4096 * 2048 * 2 * 4 * 8 / 16 / (0.8 * 50e9)  # tokens, width, bytes, copies, the share that leaves
-    found = experts.trip_seconds(whole.training, WAITS, CLUSTER, links)
+    found = experts.trip_seconds(whole.training, CLUSTER, links)
     assert found == pytest.approx(2 * (trip + links["ep across"].latency))
     assert parts(Layout(dp=16, ep=16))["expert parallel"] == pytest.approx(4 * 16 * 2 * found)
     again = parts(Layout(dp=16, ep=16), recomputation="full")["expert parallel"]
@@ -71,7 +72,7 @@ def test_two_levels_send_less_across_nodes_than_copies_for_each_expert():
 @pytest.mark.parametrize("ep", [1, 2, 8, 16, 64])
 def test_what_computes_meanwhile_hides_messages(ep):
     layout = Layout(dp=64, ep=ep)
-    waits, beside, behind = (parts(layout, engine)["expert parallel"] for engine in (WAITS, BESIDE, BEHIND))
+    waits, beside, behind = (parts(layout, program)["expert parallel"] for program in (WAITS, BESIDE, BEHIND))
     assert waits >= beside >= behind >= 0
     assert (waits > 0) == (ep > 1)
     time = layer_time.layer(run(layout).training, CLUSTER.node.chip)
@@ -119,31 +120,31 @@ def test_experts_are_averaged_by_those_that_hold_the_same(zero):
     held = step.holdings(training)
     links = axes.links(CLUSTER, training.layout)
     rest = held._replace(layer=held.layer - held.experts, experts=0)
-    alone = exposed.data_messages(training.layout, training.recipe, WAITS, links["replicas"], rest)
-    assert exposed.messages_of_replicas(training, WAITS, links, held) == alone
+    alone = replicas.data_messages(training.layout, training.recipe, WAITS, links["replicas"], rest)
+    assert replicas.messages_of_replicas(training, links, held) == alone
     updated = held.experts * held.layers + rest.parameters / (64 if zero else 1)
     everything = replace(training, layout=Layout())
-    per_parameter = step.update_seconds(everything, WAITS, held, CLUSTER.node.chip) / held.parameters
-    assert step.update_seconds(training, WAITS, held, CLUSTER.node.chip) == pytest.approx(per_parameter * updated)
+    per_parameter = step.update_seconds(everything, held, CLUSTER.node.chip) / held.parameters
+    assert step.update_seconds(training, held, CLUSTER.node.chip) == pytest.approx(per_parameter * updated)
 
 
 def test_half_as_many_replicas_for_experts_take_half_the_ranks_of_their_ring():
     training = run(Layout(dp=64, ep=8, zero=1)).training
     held = step.holdings(training)
     links = axes.links(CLUSTER, training.layout)
-    found = exposed.messages_of_replicas(training, WAITS, links, held)
+    found = replicas.messages_of_replicas(training, links, held)
     routed = held._replace(layer=held.experts, rest=0)
-    few = exposed.data_messages(Layout(dp=8, zero=1), training.recipe, WAITS, links["expert replicas"], routed)
-    more = exposed.data_messages(
+    few = replicas.data_messages(Layout(dp=8, zero=1), training.recipe, WAITS, links["expert replicas"], routed)
+    more = replicas.data_messages(
         training.layout, training.recipe, WAITS, links["replicas"], held._replace(layer=held.layer - held.experts)
     )
-    assert found.gradients == pytest.approx(few.gradients + more.gradients)
-    assert min(few.gradients, more.gradients) > 0
+    assert found.cut_average == pytest.approx(few.cut_average + more.cut_average)
+    assert min(few.cut_average, more.cut_average) > 0
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
-def test_no_part_is_negative_and_memory_counts_copies(engine):
-    found = step.step(run(Layout(dp=16, ep=8, zero=1), engine, imbalance=1.2))
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.name)
+def test_no_part_is_negative_and_memory_counts_copies(program):
+    found = step.step(run(Layout(dp=16, ep=8, zero=1), program, imbalance=1.2))
     assert min(found.parts.values()) >= 0
     assert found.seconds == sum(found.parts.values())
     fuller = replace(found.run, training=replace(found.run.training, imbalance=2.0))
@@ -157,8 +158,8 @@ def test_no_part_is_negative_and_memory_counts_copies(engine):
         (lambda: replace(WAITS, expert_way="straight"), "unknown expert_way 'straight'; known: flat, ranks, nodes"),
         (lambda: replace(WAITS, expert_overlap="all"), "unknown expert_overlap 'all'; known: nothing, shared experts"),
         (lambda: run(Layout(), imbalance=0.5), "imbalance=0.5: the fullest rank has at least the mean load"),
-        (lambda: experts.trip_seconds(run(Layout(dp=2, ep=2)).training, WAITS, CLUSTER, {}), "no ep across and ep"),
-        (lambda: experts.exchange(dense(), WAITS, CLUSTER), "spec has no experts"),
+        (lambda: experts.trip_seconds(run(Layout(dp=2, ep=2)).training, CLUSTER, {}), "no ep across and ep"),
+        (lambda: experts.exchange(dense(), CLUSTER), "spec has no experts"),
         (lambda: products.expert_matrices(dense()), "spec has no experts"),
     ],
 )
@@ -174,7 +175,7 @@ def dense():
 def test_the_bytes_are_those_of_expert_parallelism():
     """One formula: of the chapter, and of the step."""
     training = run(Layout(dp=16, ep=16)).training
-    each = experts.exchange(training, WAITS, CLUSTER)
+    each = experts.exchange(training, CLUSTER)
     sent = expert_parallel.sent_bytes(each, "flat")["dispatch"]
     assert sum(sent.values()) == 4096 * 2048 * 2 * 4 * 15 / 16
 
@@ -187,19 +188,19 @@ BOTH = {"cut": Layout(dp=4, ep=2, tp=8, **SLICED), "whole": Layout(dp=4, ep=2, t
 @pytest.mark.parametrize("way", BOTH)
 @pytest.mark.parametrize("spec", [SPEC, ROUTED], ids=["shared", "routed only"])
 def test_a_step_sends_what_the_engine_does_with_cut_and_with_whole_experts(way, spec):
-    """`tensor_ways` is held to the ledger; the scores, which every rank of the engine needs, are not timed."""
-    engine = replace(WAITS, expert_way="ranks", tensor_overlap="none")
-    training, links = run(BOTH[way], spec=spec).training, axes.links(CLUSTER, BOTH[way])
+    """`tensor_ways` is held to the ledger; the scores, which every rank of the program needs, are not timed."""
+    program = replace(WAITS, expert_way="ranks", tensor_overlap="none")
+    training, links = run(BOTH[way], program, spec=spec).training, axes.links(CLUSTER, BOTH[way])
     between_dp = expert_parallel.Exchange(experts=spec.experts, hidden_size=2048, tokens=4096, ep=2)
     formula = expert_parallel.tensor_ways(between_dp, 8)[way]
-    each = experts.exchange(training, engine, CLUSTER)
+    each = experts.exchange(training, CLUSTER)
     sent = expert_parallel.sent_bytes(each, "ranks")
     for trip in ("dispatch", "combine"):
         assert sum(sent[trip].values()) == pytest.approx(formula[trip])
     time = layer_time.layer(training, CLUSTER.node.chip)
-    kept = replace(training, keeps_gathered=True)
+    kept = replace(training, program=replace(program, keeps_gathered=True))
     attention = 2 * exposed.half_seconds(training, links["tp"])
-    around = exposed.tensor_seconds(kept, engine, links["tp"], time) / 2 - attention
+    around = exposed.tensor_seconds(kept, links["tp"], time) / 2 - attention
     latency = 7 * links["tp"].latency * (2 if formula["gather"] else 0)
     assert around == pytest.approx((formula["gather"] + formula["scatter"]) / links["tp"].bandwidth + latency)
 
@@ -222,7 +223,7 @@ def test_whole_experts_travel_between_all_ranks_of_tp_and_ep():
         (Layout(tp=16, dp=2, ep=2, **WHOLE), 8, 4),
     ]:
         assert axes.per_node(CLUSTER, layout) == inside
-        each = experts.exchange(run(layout).training, WAITS, CLUSTER)
+        each = experts.exchange(run(layout).training, CLUSTER)
         assert (each.tokens, each.nodes) == (4096 // layout.cp // layout.tp, filled)
         links = axes.links(CLUSTER, layout)
         assert links["ep inside"].bandwidth == pytest.approx(0.8 * 450e9)
@@ -235,7 +236,7 @@ def test_without_shared_experts_only_attention_waits_for_slices():
     waits = {way: parts(layout, alone, spec=ROUTED)["tensor parallel"] for way, layout in BOTH.items()}
     assert waits["whole"] == pytest.approx(waits["cut"] / 2)
     for overlap in ("backward", "chunks"):
-        engine = replace(WAITS, tensor_overlap=overlap)
-        assert 0 < parts(BOTH["whole"], engine, spec=ROUTED)["tensor parallel"] < waits["whole"]
-        shared = parts(BOTH["whole"], engine)["tensor parallel"]
-        assert shared == pytest.approx(parts(BOTH["cut"], engine)["tensor parallel"])
+        program = replace(WAITS, tensor_overlap=overlap)
+        assert 0 < parts(BOTH["whole"], program, spec=ROUTED)["tensor parallel"] < waits["whole"]
+        shared = parts(BOTH["whole"], program)["tensor parallel"]
+        assert shared == pytest.approx(parts(BOTH["cut"], program)["tensor parallel"])

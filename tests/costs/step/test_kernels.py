@@ -6,13 +6,18 @@ import pytest
 
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, models, nodes
+from shardlab.costs.program import KERNELS, Kernels, Program
+from shardlab.costs.programs import FLASH_1, MEGATRON_2022, NEMO_2024, program
 from shardlab.costs.step import axes, exposed, kernels, layer_time, products
-from shardlab.costs.step.engines import MEGATRON_2022, NEMO_2024, Engine, engine
-from shardlab.costs.step.kernels import FLASH_1, Kernels
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 
 A100, H100 = hardware.chip("A100 SXM 80 GB"), hardware.chip("H100 SXM 80 GB")
+
+
+def timed(spec, chip=A100, precision=None, **changes):
+    """One layer of a program that differs from NeMo's."""
+    return layer_time.layer(Training(spec=spec, program=replace(NEMO_2024, **changes)), chip, precision)
 
 
 def filled(m, n, count=1):
@@ -98,10 +103,11 @@ def layer_of_22b(shared: bool):
         microbatch=4,
         attention="stored",
         dropout=True,
+        program=MEGATRON_2022,
     )
     link = axes.links(cluster, training.layout)["tp"]
     time = layer_time.layer(training, cluster.node.chip)
-    waited = exposed.tensor_seconds(training, MEGATRON_2022, link, time)
+    waited = exposed.tensor_seconds(training, link, time)
     forward = 4 * exposed.half_seconds(training, link) if shared else 2 * exposed.all_reduce_seconds(training, link)
     return time.forward.seconds + forward, time.backward_seconds + waited - forward
 
@@ -137,17 +143,15 @@ def test_a_bias_costs_backward_one_more_pass():
 
 def test_what_runs_unfused_moves_what_eager_operations_move():
     spec = models.published("Llama 3 8B").spec
-    eager = layer_time.layer(Training(spec=spec), A100, program=Kernels(eager=True))
-    unfused = layer_time.layer(Training(spec=spec, unfused=("norms", "rotary", "SwiGLU")), A100)
-    gate = layer_time.layer(Training(spec=spec, unfused=("SwiGLU",)), A100)
-    assert unfused == eager
-    assert gate.forward.between < unfused.forward.between
+    fused, gate, every = (timed(spec, unfused=each) for each in ((), ("SwiGLU",), ("norms", "rotary", "SwiGLU")))
+    assert fused.forward.between < gate.forward.between < every.forward.between
 
 
 def test_a_loss_of_all_words_does_not_become_shorter_with_tp():
     spec = models.published("Llama 3 8B").spec
     by_eight = Training(spec=spec, layout=Layout(tp=8))
-    cut, whole = (layer_time.head_seconds(replace(by_eight, loss=loss), A100) for loss in ("parallel", "whole"))
+    all_words = replace(by_eight, program=replace(NEMO_2024, loss="whole"))
+    cut, whole = (layer_time.head_seconds(each, A100) for each in (by_eight, all_words))
     rest = spec.context_length * spec.vocab_size * 7 / 8
     assert whole[0] - cut[0] == pytest.approx(kernels.moved_seconds(10 * rest, A100))
     assert whole[1] - cut[1] == pytest.approx(kernels.moved_seconds(6 * rest, A100))
@@ -156,15 +160,15 @@ def test_a_loss_of_all_words_does_not_become_shorter_with_tp():
 def test_scales_that_follow_from_a_tensor_read_it_once_more():
     spec = models.published("Llama 3 8B").spec
     delayed, dynamic = (
-        layer_time.layer(Training(spec=spec), H100, "fp8", Kernels(scales_anew=each)).forward for each in (False, True)
+        timed(spec, H100, "fp8", kernels=Kernels(scales_anew=each)).forward for each in (False, True)
     )
     read = 2 * sum(m * k for m, k, _ in layer_time.matrices(Training(spec=spec)))
     assert dynamic.between - delayed.between == pytest.approx(kernels.moved_seconds(read, H100))
 
 
 def test_attention_takes_as_long_as_its_kernel_says():
-    training = Training(spec=models.published("Llama 3 8B").spec)
-    modern, first = (layer_time.layer(training, A100, program=each) for each in (Kernels(), FLASH_1))
+    spec = models.published("Llama 3 8B").spec
+    modern, first = (timed(spec, kernels=each) for each in (Kernels(), FLASH_1))
     assert first.forward.attention / modern.forward.attention == pytest.approx(0.5 / 0.4)
     assert first.backward.attention / modern.backward.attention == pytest.approx(0.5 / 0.3)
     assert first.forward.matrices == modern.forward.matrices
@@ -173,22 +177,19 @@ def test_attention_takes_as_long_as_its_kernel_says():
 def test_eager_operations_move_more_bytes_between_products():
     """A norm of one number moves 36 bytes instead of 4, a rotation 20 instead of 4, a gate 10 instead of 6."""
     spec = models.published("Llama 3 8B").spec
-    fused, eager = (
-        layer_time.layer(Training(spec=spec), A100, program=Kernels(eager=each)).forward for each in (False, True)
-    )
+    fused, eager = (timed(spec, unfused=each).forward for each in ((), KERNELS))
     width = spec.hidden_size
     keys = spec.kv_heads * spec.head_size
     moved = spec.context_length * (2 * 32 * width + 16 * (width + keys) + 4 * spec.ffn)
     assert eager.between - fused.between == pytest.approx(kernels.moved_seconds(moved, A100))
     assert eager.matrices == fused.matrices
-    gpt = Training(spec=models.published("GPT-2 small").spec)
-    assert layer_time.layer(gpt, A100, program=Kernels(eager=True)) == layer_time.layer(gpt, A100)
+    gpt = models.published("GPT-2 small").spec
+    assert timed(gpt, unfused=KERNELS) == timed(gpt)
 
 
 def test_a_program_may_repeat_some_products_in_backward():
-    training = Training(spec=models.published("Llama 3 8B").spec)
-    kept = layer_time.layer(training, A100)
-    repeated = layer_time.layer(training, A100, program=Kernels(repeated=0.5))
+    spec = models.published("Llama 3 8B").spec
+    kept, repeated = (timed(spec, kernels=Kernels(repeated=each)) for each in (0.0, 0.5))
     assert kept.recomputed == 0
     assert repeated.recomputed == pytest.approx(kept.forward.matrices / 2 + kept.forward.between)
 
@@ -212,9 +213,9 @@ def test_eight_bits_speed_up_products_and_cast_between_them():
     assert eighth.forward.attention == half.forward.attention
 
 
-def test_engines_are_known_by_name():
-    assert engine("NeMo, 2024") is NEMO_2024
+def test_programs_are_known_by_name():
+    assert program("NeMo, 2024") is NEMO_2024
     with pytest.raises(ValueError, match="NeMo, 2024"):
-        engine("none")
+        program("none")
     with pytest.raises(ValueError, match="chunks"):
-        Engine(name="", tensor_overlap="much", source="")
+        Program(name="", tensor_overlap="much", source="")

@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from shardlab.costs import memory
 from shardlab.costs.compute import flops as predict
 from shardlab.costs.facts import recipes
-from shardlab.costs.training import KERNELS, Training
+from shardlab.costs.programs import BOOK_ON_CPU
+from shardlab.costs.training import Training
 from shardlab.ranks import transformer
 from shardlab.ranks.data_parallel import DataParallel
 from shardlab.ranks.launch import run
@@ -151,7 +152,7 @@ def test_bytes_and_flops_are_those_predicted(style, recomputation, policy):
     sizes = {"recomputation": recomputation, "sequence": LENGTH}
     fp32 = recipes.recipe("fp32 Adam")
     training = Training(
-        spec=net.spec, microbatch=BATCH, attention="stored", recipe=fp32, unfused=KERNELS, **sizes
+        spec=net.spec, microbatch=BATCH, attention="stored", recipe=fp32, program=BOOK_ON_CPU, **sizes
     )
     assert left == sum(memory.kept(training).values())
     assert work.get_total_flops() == predict.hardware_flops(net.spec, batch=BATCH, **sizes)

@@ -9,7 +9,8 @@ from torch import nn
 
 from shardlab.costs.facts.recipes import recipe
 from shardlab.costs.memory import activations
-from shardlab.costs.training import KERNELS, Training
+from shardlab.costs.programs import BOOK_ON_CPU
+from shardlab.costs.training import Training
 from shardlab.layout import Layout
 from shardlab.ranks import tensor_parallel, transformer
 from shardlab.ranks.launch import run
@@ -86,8 +87,8 @@ def test_a_layer_keeps_what_is_predicted(name, way, size):
         "recipe": recipe("fp32 Adam"),
         "microbatch": BATCH,
         "sequence": LENGTH,
-        "unfused": KERNELS,
-        "keeps_gathered": way == "sequence",  # what the matrices read, at both entrances
+        # What the matrices read, at both entrances.
+        "program": dataclasses.replace(BOOK_ON_CPU, keeps_gathered=way == "sequence"),
     }
     predicted = sum(
         activations.layer(Training(spec=SPECS[name], layout=layout, **settings)).values()

@@ -6,9 +6,6 @@ and `timing`, one layer on a machine.
 """
 
 from .exchange import (
-    BF16,
-    FP8,
-    WAYS,
     Exchange,
     copies,
     hiding_width,
@@ -24,15 +21,11 @@ from .load import (
 )
 from .mixture import flops, gpu_hours
 from .routed import landed, messages, rows
-from .timing import MACHINES, OVERLAPS, Machine, exchange, layer, machine, travelling
+from .timing import MACHINES, Machine, exchange, layer, machine, travelling
 from .with_tensor import tensor_ways
 
 __all__ = [
-    "BF16",
-    "FP8",
     "MACHINES",
-    "OVERLAPS",
-    "WAYS",
     "Exchange",
     "Machine",
     "arrivals",

@@ -18,10 +18,7 @@ from shardlab.arguments import Count, Positive, checked
 from shardlab.experts import Experts, distinct
 from shardlab.layout import divisors, listed
 
-WAYS = ("flat", "ranks", "nodes")
-BF16 = 2.0  # bytes of one number
-# With one scale of 4 bytes for each 128 numbers: DeepSeek-V3, section 3.3.2.
-FP8 = 1 + 4 / 128
+from ..program import BF16, EXPERT_WAYS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +76,8 @@ def copies(exchange: Exchange, way: str) -> dict[str, float]:
 
     A copy for the token's own rank does not travel. Errors: ValueError for an unknown way.
     """
-    if way not in WAYS:
-        raise ValueError(f"unknown way {way!r}; known: {listed(WAYS)}")
+    if way not in EXPERT_WAYS:
+        raise ValueError(f"unknown way {way!r}; known: {listed(EXPERT_WAYS)}")
     e = exchange
     chosen = e.experts.per_token
     ranks = distinct(e.reach * e.per_node, e.experts_per_node // e.per_node, chosen)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from shardlab.arguments import Count, Positive, checked
 from shardlab.layout import listed
 
-from .exchange import BF16
+from ..program import BF16
 
 CHOICE = 4  # bytes of the number of an expert
 NUMBER = 8  # and of the number of rows that follow

@@ -1,7 +1,7 @@
 """The time of one layer with expert parallelism: who computes, who sends, and what is hidden.
 
 Tokens inside a node and tokens across nodes travel at the same time, on different wires. What the
-all-to-alls hide behind depends on the engine, see OVERLAPS.
+all-to-alls hide behind depends on the program, see `program.EXPERT_OVERLAPS`.
 """
 
 from dataclasses import dataclass
@@ -13,15 +13,9 @@ from shardlab.spec import TransformerSpec
 from ..facts import hardware, nodes
 from ..facts.chips import Chip
 from ..facts.hardware import LINK_UTILISATION
+from ..program import BF16, EXPERT_OVERLAPS
 from . import mixture
-from .exchange import BF16, Exchange, sent_bytes
-
-OVERLAPS = {
-    "nothing": (),
-    "shared experts": ("shared experts",),  # of the same tokens: they need no router
-    # DualPipe: while one microbatch travels, all parts of another one compute.
-    "another microbatch": ("attention", "shared experts", "routed experts"),
-}
+from .exchange import Exchange, sent_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +128,11 @@ def layer(
     """Time the forward of one layer on its slowest rank, by part.
 
     rate: FLOP/s of all products; expert_rate: of the routed experts, if theirs differs. imbalance:
-    fullest load over mean, a factor on the experts and on what travels. overlap: see OVERLAPS.
+    fullest load over mean, a factor on experts and on what travels. overlap: of EXPERT_OVERLAPS.
     Errors: ValueError for an unknown overlap.
     """
-    if overlap not in OVERLAPS:
-        raise ValueError(f"unknown overlap {overlap!r}; known: {listed(OVERLAPS)}")
+    if overlap not in EXPERT_OVERLAPS:
+        raise ValueError(f"unknown overlap {overlap!r}; known: {listed(EXPERT_OVERLAPS)}")
     counted = mixture.flops(spec, sequence=sequence)
     sparse = max(1, spec.num_layers - spec.num_dense)
     seconds = each.tokens / rate
@@ -149,5 +143,5 @@ def layer(
         "routed experts": counted["routed experts"] / sparse * each.tokens * imbalance / routed,
     }
     sending = max(travelling(each, on, way).values()) * imbalance
-    hidden = min(sending, sum(parts[part] for part in OVERLAPS[overlap]))
+    hidden = min(sending, sum(parts[part] for part in EXPERT_OVERLAPS[overlap]))
     return {**parts, "all-to-all, hidden": hidden, "all-to-all, exposed": sending - hidden}

@@ -58,7 +58,7 @@ def whole_layer(training: Training) -> dict[str, float]:
     block = _hidden(training, dense_width(spec), training.layout.tp)
     wide = tokens * spec.hidden_size * element
     gathered = wide
-    if training.keeps_gathered:
+    if training.program.keeps_gathered:
         gathered = training.tokens * spec.hidden_size * element
     return {
         "norms: input": spec.num_norms * wide,
@@ -126,7 +126,7 @@ def _routed(training: Training) -> dict[str, float]:
     chosen = experts.num_experts if apart else experts.per_token  # torch keeps a view of all
     weights = {"softmax before": 0, "softmax after": experts.per_token}
     numbers = experts.num_experts + weights.get(experts.choose, experts.per_token + 1)
-    sliced = training.keeps_gathered and _between(training) < training.tokens
+    sliced = training.program.keeps_gathered and _between(training) < training.tokens
     copied = element < FP32 or (sliced and experts.num_shared > 0)
     width = _hidden(training, experts.expert_size, training.layout.expert_tp)
     sums = apart * _sums(training)
@@ -176,9 +176,10 @@ def head(training: Training) -> dict[str, float]:
 def logits(training: Training) -> float:
     """Count the bytes of the logits: one for each token and word, see `training.LOSSES`."""
     words = ceil(training.spec.vocab_size / training.layout.tp)
-    if training.loss == "whole":
+    if training.program.loss == "whole":
         words = training.spec.vocab_size
-    return training.tokens * words * (training.recipe.element if training.loss == "fused" else FP32)
+    element = training.recipe.element if training.program.loss == "fused" else FP32
+    return training.tokens * words * element
 
 
 @checked
@@ -191,7 +192,7 @@ def loss(training: Training) -> float:
         "in place": kept * training.recipe.element / FP32,  # the gradient, cast for the head
         "fused": kept,
     }
-    return beside[training.loss]
+    return beside[training.program.loss]
 
 
 def _attention(training: Training) -> dict[str, float]:
@@ -204,7 +205,7 @@ def _attention(training: Training) -> dict[str, float]:
     heads = spec.num_heads / tp
     stored = training.attention == "stored"
     keys = training.layout.kv_heads(spec) * spec.head_size
-    if stored and "attention" in training.unfused:
+    if stored and "attention" in training.program.unfused:
         keys = round(width)  # torch repeats shared heads before it multiplies
     rotary = 2 * (tokens / training.microbatch) * spec.head_size  # sin and cos, for q and k
     scores = tokens * heads * training.tokens_per_sequence
@@ -240,7 +241,7 @@ def _bytes_per_score(training: Training) -> int:
     Unfused, the softmax runs in fp32 and is cast, as under torch.autocast.
     """
     element = training.recipe.element
-    softmax = FP32 if "attention" in training.unfused and element < FP32 else 0
+    softmax = FP32 if "attention" in training.program.unfused and element < FP32 else 0
     return softmax + (2 * element + 1 if training.dropout else element)
 
 
@@ -250,7 +251,7 @@ def _hidden(training: Training, width: int, ranks: int) -> float:
     Before and after GELU; or gate, up and their product, and without a fused kernel SiLU(gate).
     """
     gated = training.spec.style != "gpt2" or training.spec.experts is not None
-    copies = 3 + ("SwiGLU" in training.unfused) if gated else 2
+    copies = 3 + ("SwiGLU" in training.program.unfused) if gated else 2
     return copies * width / ranks
 
 
@@ -260,4 +261,5 @@ def _between(training: Training) -> float:
 
 
 def _unfused(training: Training, kernel: str) -> bool:
-    return kernel in training.unfused and (training.spec.style == "llama" or kernel == "experts")
+    has_it = training.spec.style == "llama" or kernel == "experts"
+    return has_it and kernel in training.program.unfused

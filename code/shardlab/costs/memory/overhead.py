@@ -55,4 +55,4 @@ def communicators(training: Training) -> list[int]:
 @checked
 def overhead(training: Training, tensors: float) -> dict[str, float]:
     """Count the bytes beside `tensors` bytes of tensors, by purpose; the margin is the last."""
-    return {**fixed(training), "margin": training.margin * tensors}
+    return {**fixed(training), "margin": training.program.margin * tensors}

@@ -221,7 +221,7 @@ def messages(training: Training, stage: int = 0) -> dict[str, float]:
     layer = shards.layer_parameters(training.spec, layout)
     held = sum(parts.values())
     if layout.zero < CUT_FROM["gradients"]:
-        return {"buckets": 0.0 if training.bucket_views else recipe.parameters * held}
+        return {"buckets": 0.0 if training.program.bucket_views else recipe.parameters * held}
     rest = held - layer * shards.sparse_layers(training.spec, layout, stage, training.chunks)
     head = 0
     if stage == layout.pp - 1:

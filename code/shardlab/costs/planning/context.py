@@ -3,7 +3,8 @@
 from shardlab.arguments import checked
 
 from .. import context_parallel, step, units
-from ..step import axes, kernels
+from ..program import FLASH
+from ..step import axes
 from . import plans
 from .plans import Plans, Question, TrainingPlan
 
@@ -51,11 +52,11 @@ def _messages(question: Question, plan: TrainingPlan) -> str:
     predicted = step.step(run)
     share = predicted.parts["context parallel"] / predicted.seconds
     waits = f"the step waits for keys and values {units.percent(share)} of the time"
-    if question.engine.context_way == "gathered":
+    if question.program.context_way == "gathered":
         return f"nothing hides the gathering, and {waits}"
     chip = question.cluster.node.chip
     link = axes.links(question.cluster, training.layout)["cp"]
-    rate = kernels.FLASH * chip.peak_flops
+    rate = FLASH * chip.peak_flops
     needed = context_parallel.hidden_from(training, link, rate=rate)
     tokens = training.tokens_per_sequence // plan.cp
     return (

@@ -21,7 +21,8 @@ kept_bytes = unchecked(memory.kept_bytes)  # called for each plan, see `planner`
 def of_a_microbatch(training: Training) -> MicrobatchBytes:
     """Count what one microbatch needs on a rank, with its share of the margin."""
     one = memory.microbatch_bytes(training)
-    grown = {field.name: (1 + training.margin) * getattr(one, field.name) for field in fields(one)}
+    factor = 1 + training.program.margin
+    grown = {field.name: factor * getattr(one, field.name) for field in fields(one)}
     return MicrobatchBytes(**grown)
 
 

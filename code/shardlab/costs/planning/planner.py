@@ -14,8 +14,8 @@ from shardlab.arguments import checked, unchecked
 from shardlab.layout import divisors
 
 from .. import memory, step
-from ..step import axes, exposed
-from ..step.exposed import DataMessages, Holdings
+from ..step import axes, replicas
+from ..step.replicas import DataMessages, Holdings
 from ..training import Training
 from . import footprint
 from .plans import Plans, Question, TrainingPlan
@@ -27,7 +27,7 @@ MOST_PARTS = 10**9  # sequences, or GPUs: to find their divisors takes time, too
 # A question is checked once. These are called for each of its plans.
 in_flight = unchecked(footprint.in_flight)
 microbatch_bytes = unchecked(footprint.microbatch_bytes)
-data_wait = unchecked(exposed.data_wait)
+data_wait = unchecked(replicas.data_wait)
 sending_seconds = unchecked(step.sending_seconds)
 pipeline_seconds = unchecked(step.pipeline_seconds)
 send_seconds = unchecked(step.send_seconds)
@@ -48,7 +48,7 @@ class _Cut:
     """What schedules share that deal the same layers to stages, with one chunk or with several."""
 
     fullest: dict[int, int]  # stage that may be the fullest -> its layers
-    layers: int  # of the stage with the most parameters
+    held: Holdings  # of the stage with the most parameters
     zeros: list["_Zero"]
 
 
@@ -131,8 +131,7 @@ class _Search:
 
     def _cut(self, schedule: str, chunks: int) -> _Cut:
         layout = self.degrees.layout
-        training = self.tables.training(layout)
-        training = replace(training, schedule=schedule, chunks=chunks)
+        training = self.question.training(layout, schedule=schedule, chunks=chunks)
         held = step.holdings(training)
         fullest = {stage: training.layers_of(stage) for stage in memory.fullest_stages(training)}
         stages = self.question.zero if layout.replicas > 1 else (0,)
@@ -140,14 +139,13 @@ class _Search:
             self._zero(replace(training, layout=replace(layout, zero=stage)), held, fullest)
             for stage in stages
         ]
-        return _Cut(fullest=fullest, layers=held.layers, zeros=zeros)
+        return _Cut(fullest=fullest, held=held, zeros=zeros)
 
     def _zero(self, training: Training, held: Holdings, fullest: Iterable[int]) -> _Zero:
-        engine = self.question.engine
-        update = step.update_seconds(training, engine, held, self.tables.chip)
+        update = step.update_seconds(training, held, self.tables.chip)
         return _Zero(
             stage=training.layout.zero,
-            messages=exposed.messages_of_replicas(training, engine, self.links, held),
+            messages=replicas.messages_of_replicas(training, self.links, held),
             once=update + step.tied_seconds(training, self.links["pp"]),
             resident=[footprint.resident_bytes(training, stage) for stage in fullest],
         )
@@ -184,14 +182,17 @@ class _Search:
 
     def _plans_of(self, one: Microbatch) -> Iterator[TrainingPlan]:
         """Yield the plans of all schedules and all stages of ZeRO for one kind of microbatch."""
-        engine = self.question.engine
+        program = self.question.program
         num_microbatches = self.question.batch // (self.degrees.dp * one.size)
         send = send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
         of_layer = one.time.forward, one.time.backward
+        head = one.time.head if self.degrees.pp == 1 else 0.0
         again = one.recomputation == "full"
         waits = {
             cut: [
-                data_wait(zero.messages, engine, cut.layers, *of_layer, recomputed=again)
+                data_wait(
+                    zero.messages, program, cut.held, *of_layer, head=head, recomputed=again
+                )
                 for zero in cut.zeros
             ]
             for cut in {order.cut for order in self.orders}
@@ -207,8 +208,8 @@ class _Search:
                 "chunks": order.chunks,
                 "schedule": order.schedule,
             }
-            beside = one.time.forward * cut.layers / order.chunks
-            sending = sending_seconds(send, engine, pp=self.degrees.pp, beside=beside, **played)
+            beside = one.time.forward * cut.held.layers / order.chunks
+            sending = sending_seconds(send, program, pp=self.degrees.pp, beside=beside, **played)
             for zero, wait in zip(cut.zeros, waits[cut], strict=True):
                 nbytes = max(map(add, zero.resident, flying))
                 if nbytes > self.question.capacity:

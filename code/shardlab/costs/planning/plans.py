@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardlab.arguments import Count, checked
 from shardlab.layout import ZERO_STAGES, Layout, divisors, listed
@@ -17,7 +17,8 @@ from shardlab.spec import TransformerSpec
 from .. import step, units
 from ..facts.network import Cluster
 from ..facts.recipes import MIXED, Recipe
-from ..step.engines import NEMO_2024, Engine
+from ..program import Program
+from ..programs import NEMO_2024
 from ..training import RECOMPUTATIONS, SCHEDULES, Training
 from . import reasons
 
@@ -37,6 +38,8 @@ CHOICES: dict[str, Collection[object]] = {
     "schedules": SCHEDULES,
     "whole_experts": (False, True),
 }
+# What a question says about every training.
+FIXED = ("spec", "recipe", "sequence", "attention", "dropout", "imbalance", "program")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,7 @@ class Question:
     cluster: Cluster
     batch: Count  # sequences of one step, on all GPUs together
     sequence: Count | None = None  # tokens; None: the model's context length
-    engine: Engine = NEMO_2024
+    program: Program = NEMO_2024
     recipe: Recipe = MIXED
     precision: str | None = None  # of the layers' matrices, see `step.Run`
     attention: str = "flash"
@@ -101,14 +104,14 @@ class Question:
         """Tokens of one sequence."""
         return self.spec.context_length if self.sequence is None else self.sequence
 
+    def training(self, layout: Layout, **choices: Any) -> Training:
+        """Make a training of the model with a layout. choices: further fields of `Training`."""
+        fixed = {name: getattr(self, name) for name in FIXED}
+        return Training(layout=layout, **fixed, **choices)
+
     def run(self, training: Training) -> step.Run:
-        """Make a run of the training on this cluster, with this engine."""
-        return step.Run(
-            training=training,
-            cluster=self.cluster,
-            engine=self.engine,
-            precision=self.precision,
-        )
+        """Make a run of the training on this cluster."""
+        return step.Run(training=training, cluster=self.cluster, precision=self.precision)
 
 
 AXES = ("tp", "cp", "pp", "dp", "ep")  # in the order in which a plan names them
@@ -233,19 +236,13 @@ def training_of(question: Question, plan: TrainingPlan) -> Training:
     """Turn a plan into a training. Errors: ValueError for a plan without a microbatch size."""
     if not plan.microbatch:
         raise ValueError(f"{plan.name} does not split: {why(question, plan)}")
-    return Training(
-        spec=question.spec,
-        layout=Layout(**{field.name: getattr(plan, field.name) for field in fields(Layout)}),
-        recipe=question.recipe,
+    return question.training(
+        Layout(**{field.name: getattr(plan, field.name) for field in fields(Layout)}),
         microbatch=plan.microbatch,
         num_microbatches=question.batch // (plan.dp * plan.microbatch),
-        sequence=question.sequence,
-        attention=question.attention,
         recomputation=plan.recomputation,
         schedule=plan.schedule,
         chunks=plan.chunks,
-        dropout=question.dropout,
-        imbalance=question.imbalance,
     )
 
 

@@ -9,7 +9,6 @@ from shardlab.layout import Layout, divisors, tensor_degrees
 
 from .. import context_parallel, memory, step
 from ..step import axes
-from ..training import Training
 from . import footprint
 from .plans import Question, TrainingPlan
 
@@ -111,23 +110,6 @@ class Tables:
         ]
         self.microbatches: dict[tuple[object, ...], Microbatch] = {}
 
-    def training(
-        self, layout: Layout, microbatch: Count = 1, recomputation: str = "none"
-    ) -> Training:
-        """Make a training of one microbatch."""
-        question = self.question
-        return Training(
-            spec=question.spec,
-            layout=layout,
-            recipe=question.recipe,
-            microbatch=microbatch,
-            sequence=question.sequence,
-            attention=question.attention,
-            recomputation=recomputation,
-            dropout=question.dropout,
-            imbalance=question.imbalance,
-        )
-
     def microbatch(
         self, degrees: Degrees, size: Count, *, sequence_parallel: bool, recomputation: str
     ) -> Microbatch:
@@ -138,10 +120,12 @@ class Tables:
             layout = replace(
                 degrees.layout, dp=degrees.ep, pp=1, sequence_parallel=sequence_parallel
             )
-            training = self.training(layout, size, recomputation)
+            training = self.question.training(
+                layout, microbatch=size, recomputation=recomputation
+            )
             links = axes.links(self.question.cluster, layout)
             held = footprint.of_a_microbatch(training)
-            blocks = context_parallel.at_work(training, self.question.engine.context_way)
+            blocks = context_parallel.at_work(training, training.program.context_way)
             self.microbatches[key] = Microbatch(
                 size=size,
                 sequence_parallel=sequence_parallel,

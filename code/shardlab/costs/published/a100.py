@@ -9,7 +9,7 @@ from shardlab.layout import Layout
 
 from ..compute import flops
 from ..facts import models
-from ..step.engines import DEEPSPEED_2021, MEGATRON_2021, MEGATRON_2022
+from ..programs import DEEPSPEED_2021, MEGATRON_2021, MEGATRON_2022
 from ..units import TFLOP
 from .layouts import PublishedStep, Setting, row
 
@@ -83,8 +83,8 @@ def megatron_2021() -> Iterator[PublishedStep]:
         spec = models.published(name).spec
         counted = flops.hardware_flops(spec, batch=config.batch, sequence=2048)
         seconds = counted / (config.gpus * rate * TFLOP)
-        engine = DEEPSPEED_2021 if table == ZERO else MEGATRON_2021
-        setting = Setting(table=table, node="DGX A100", engine=engine)
+        program = DEEPSPEED_2021 if table == ZERO else MEGATRON_2021
+        setting = Setting(table=table, node="DGX A100", program=program)
         zero = 3 if table == ZERO else 0
         yield _row(setting, name, config, seconds, recomputation="full", zero=zero)
 
@@ -92,9 +92,9 @@ def megatron_2021() -> Iterator[PublishedStep]:
 def korthikanti_2022() -> Iterator[PublishedStep]:
     """Yield four sizes, each with full and with selective recomputation."""
     for name, (config, full, selective) in TWO_WAYS.items():
-        setting = Setting(table=FULL, node="DGX A100", engine=MEGATRON_2022)
+        setting = Setting(table=FULL, node="DGX A100", program=MEGATRON_2022)
         yield _row(setting, name, config, full, recomputation="full")
-        setting = Setting(table=SELECTIVE, node="DGX A100", engine=MEGATRON_2022)
+        setting = Setting(table=SELECTIVE, node="DGX A100", program=MEGATRON_2022)
         options = {"recomputation": "selective", "sequence_parallel": True}
         yield _row(setting, name, config, selective, **options)
 

@@ -12,6 +12,7 @@ from shardlab.arguments import Count, Positive, checked
 from .. import expert_parallel as costs
 from ..expert_parallel import Exchange
 from ..facts import mixtures
+from ..program import FP8
 from ..units import GB
 
 _LEGACY = "https://github.com/deepseek-ai/DeepEP/blob/main/docs/legacy.md#performance"
@@ -46,7 +47,7 @@ class Dispatched:
             tokens=self.tokens,
             ep=self.ep,
             most_nodes=4,
-            dispatch=costs.FP8,
+            dispatch=FP8,
         )
 
     @property

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
-from typing import Any
 
 from shardlab.arguments import Positive, checked
 from shardlab.layout import Layout
@@ -19,14 +18,13 @@ from ..facts import models, nodes, recipes
 from ..facts.chips import chip
 from ..facts.network import Cluster, Node
 from ..memory import overhead
-from ..step.engines import (
+from ..programs import (
     FOUNDRY_2023,
     MEGATRON_DEEPSPEED_2022,
     NANOTRON_2025,
     SCALING_2023,
     SCALING_FLASH_1,
     TITAN_COMPILED,
-    Engine,
 )
 from ..training import Training
 from ..units import GB, GiB
@@ -44,7 +42,6 @@ class Attempt:
     sweep: str  # attempts of one sweep differ in their layout alone
     training: Training
     node: Node
-    engine: Engine
     ran: bool
     seconds: float = 0.0  # of one step; 0: not printed, or it did not run
     peak: float = 0.0  # bytes that torch's allocator reserved; 0: not printed
@@ -62,10 +59,10 @@ class Attempt:
 
     @property
     def run(self) -> step.Run:
-        """What was tried, with its machine and its program."""
+        """What was tried, with its machine."""
         num_nodes = -(-self.training.layout.ranks // self.node.gpus)
         cluster = Cluster(node=self.node, num_nodes=num_nodes)
-        return step.Run(training=self.training, cluster=cluster, engine=self.engine)
+        return step.Run(training=self.training, cluster=cluster)
 
     @cached_property
     def predicted(self) -> step.Step:
@@ -88,23 +85,6 @@ class Attempt:
         return self.nbytes - sum(overhead.fixed(self.training).values())
 
 
-# github.com/Aleph-Alpha/scaling: core/optimizer/parameter_group.py keeps all 16-bit gradients;
-# core/nn/mlp.py and rotary.py run operation by operation; core/nn/norm/rms_norm.py gathers for the
-# matrices; transformer/model/losses/cross_entropy.py gets the logits of all words.
-_SCALING: dict[str, Any] = {
-    "recipe": recipes.recipe("mixed, 16-bit gradients"),
-    "loss": "whole",
-    "keeps_gathered": True,
-}
-# github.com/huggingface/nanotron: optim/gradient_accumulator.py adds up in fp32 beside torch's DDP;
-# parallel/tensor_parallel/functional.py overwrites the softmax.
-_NANOTRON: dict[str, Any] = {
-    "recipe": recipes.recipe("mixed, fp32 gradients"),
-    "loss": "in place",
-    "keeps_gathered": True,
-    "bucket_views": False,
-    "unfused": ("SwiGLU",),
-}
 # github.com/mosaicml/llm-foundry: loss_fn "fused_crossentropy" and FSDP with amp_bf16.
 _FSDP = recipes.recipe("autocast, fp32 Adam")
 
@@ -145,6 +125,7 @@ def _unfused(kernels: str, size: int) -> tuple[str, ...]:
 def _hagemann(sweep: str, text: str, spec: TransformerSpec) -> Iterator[Attempt]:
     for (kernels, tp, pp, again, shared), results in _lines(text, 5):
         dp = 64 // (int(tp) * int(pp))
+        program = SCALING_FLASH_1 if kernels == "flash1" else SCALING_2023
         parallel = shared == "1" and tp != "1"
         layout = Layout(tp=int(tp), pp=int(pp), dp=dp, zero=1, sequence_parallel=parallel)
         for size, result in zip((1, 2, 4, 8), results, strict=False):
@@ -156,15 +137,14 @@ def _hagemann(sweep: str, text: str, spec: TransformerSpec) -> Iterator[Attempt]
                 microbatch=size,
                 num_microbatches=2048 // (dp * size),
                 recomputation=again,
-                unfused=_unfused(kernels, size),
                 attention="flash" if "flash" in kernels else "stored",
-                **_SCALING,
+                recipe=recipes.recipe("mixed, 16-bit gradients"),
+                program=replace(program, unfused=_unfused(kernels, size)),
             )
             yield Attempt(
                 sweep=f"{sweep}, {kernels}, sequence parallel {shared}",
                 training=training,
                 node=A100S,
-                engine=SCALING_FLASH_1 if kernels == "flash1" else SCALING_2023,
                 ran=result != OOM,
                 seconds=0 if result == OOM else float(result),
             )
@@ -187,13 +167,13 @@ def _playbook() -> Iterator[Attempt]:
                 layout=layout,
                 microbatch=int(size),
                 num_microbatches=256 // (dp * int(size)),
-                **_NANOTRON,
+                recipe=recipes.recipe("mixed, fp32 gradients"),
+                program=NANOTRON_2025,
             )
             yield Attempt(
                 sweep="8B, one node",
                 training=training,
                 node=H100S,
-                engine=NANOTRON_2025,
                 ran=ran,
                 seconds=float(seconds),
                 peak=float(peak) * GiB if ran else 0,
@@ -210,11 +190,11 @@ def _foundry() -> Iterator[Attempt]:
             )  # fmt: skip
             layout = Layout(dp=int(gpus), zero=3)
             training = Training(
-                spec=spec, layout=layout, microbatch=size, num_microbatches=count, loss="fused",
-                recomputation=again, recipe=_FSDP,
+                spec=spec, layout=layout, microbatch=size, num_microbatches=count,
+                recomputation=again, recipe=_FSDP, program=FOUNDRY_2023,
             )  # fmt: skip
             yield Attempt(
-                sweep="MPT", training=training, node=A100S, engine=FOUNDRY_2023, ran=True,
+                sweep="MPT", training=training, node=A100S, ran=True,
                 seconds=size * count * length / rate,
             )  # fmt: skip
 
@@ -225,10 +205,11 @@ def _titan() -> Iterator[Attempt]:
             spec = replace(models.published(name).spec, context_length=length)
             layout = Layout(dp=dp, cp=cp, tp=tp, zero=3, sequence_parallel=tp > 1)
             training = Training(
-                spec=spec, layout=layout, microbatch=size, recomputation="full", recipe=_FSDP
+                spec=spec, layout=layout, microbatch=size, recomputation="full", recipe=_FSDP,
+                program=TITAN_COMPILED,
             )
             yield Attempt(
-                sweep=name, training=training, node=H100S, engine=TITAN_COMPILED, ran=True,
+                sweep=name, training=training, node=H100S, ran=True,
                 peak=peak * GiB, capacity=96 * GB,
             )  # fmt: skip
 
@@ -247,11 +228,10 @@ def _jean_zay() -> Iterator[Attempt]:
             training = Training(
                 spec=spec, layout=Layout(tp=tp, pp=pp, dp=dp, zero=1), microbatch=int(size),
                 num_microbatches=batch // (dp * int(size)), recomputation="full",
-                attention="stored",
+                attention="stored", program=MEGATRON_DEEPSPEED_2022,
             )  # fmt: skip
             yield Attempt(
-                sweep="181B, 384 GPUs", training=training, node=node,
-                engine=MEGATRON_DEEPSPEED_2022, ran=result != OOM,
+                sweep="181B, 384 GPUs", training=training, node=node, ran=result != OOM,
                 seconds=0 if result == OOM else float(result),
             )  # fmt: skip
 

@@ -10,7 +10,8 @@ from .. import step
 from ..facts import hardware, models, nodes
 from ..facts.network import Cluster, Node
 from ..facts.recipes import RECIPES
-from ..step.engines import TITAN_COMPILED, TITAN_EAGER, TITAN_KEEPING, TITAN_ON_AMPERE, Engine
+from ..program import Program
+from ..programs import TITAN_COMPILED, TITAN_EAGER, TITAN_KEEPING, TITAN_ON_AMPERE
 from ..training import Training
 from ..units import GB
 from .layouts import PublishedStep
@@ -30,10 +31,10 @@ class Run:
     node: Node
     sequence: Count = 8192
     gpus: Count
-    engine: Engine
+    program: Program
     precision: str | None = None
     model: str = "Llama 3 8B"
-    recomputation: str = "none"  # beside what the engine repeats
+    recomputation: str = "none"  # beside what the program repeats
     per_gpu: Count = 2  # sequences
     rate: Positive  # tokens/s of one GPU
 
@@ -72,22 +73,22 @@ WAYS = (
 
 def _runs() -> Iterator[Run]:
     for gpus, rates in LIMITED.items():
-        for (name, engine, precision), rate in zip(WAYS, rates, strict=True):
+        for (name, program, precision), rate in zip(WAYS, rates, strict=True):
             yield Run(
                 table=H100, name=name, node=_grand_teton(), gpus=gpus,
-                engine=engine, precision=precision, rate=rate,
+                program=program, precision=precision, rate=rate,
             )  # fmt: skip
     for model, sequence, per_gpu, again, rate in AMPERE:
-        engine = TITAN_KEEPING if again == "none" else TITAN_ON_AMPERE
+        program = TITAN_KEEPING if again == "none" else TITAN_ON_AMPERE
         yield Run(
             table=A100, name=f"{model}, recomputed: {again}", node=nodes.node("DGX A100"), gpus=64,
-            engine=engine, model=model, sequence=sequence, per_gpu=per_gpu, rate=rate,
+            program=program, model=model, sequence=sequence, per_gpu=per_gpu, rate=rate,
             recomputation="full" if again == "full" else "none",
         )  # fmt: skip
     for gpus, rate in HOPPER.items():
         yield Run(
             table=H200, name="compiled, fp8", node=nodes.node("AWS p5en.48xlarge"), gpus=gpus,
-            engine=TITAN_COMPILED, precision="fp8", rate=rate,
+            program=TITAN_COMPILED, precision="fp8", rate=rate,
         )  # fmt: skip
 
 
@@ -101,6 +102,7 @@ def torchtitan() -> Iterator[PublishedStep]:
             microbatch=each.per_gpu,
             sequence=each.sequence,
             recomputation=each.recomputation,
+            program=each.program,
         )
         yield PublishedStep(
             table=each.table,
@@ -108,7 +110,6 @@ def torchtitan() -> Iterator[PublishedStep]:
             run=step.Run(
                 training=training,
                 cluster=Cluster(node=each.node, num_nodes=each.gpus // each.node.gpus),
-                engine=each.engine,
                 precision=each.precision,
             ),
             seconds=each.per_gpu * each.sequence / each.rate,

@@ -10,7 +10,7 @@ from shardlab.spec import TransformerSpec
 from ..compute import flops
 from ..facts import models
 from ..facts.recipes import RECIPES
-from ..step.engines import LLAMA_2024, NEMO_2024
+from ..programs import LLAMA_2024, NEMO_2024
 from ..units import TFLOP
 from .layouts import PublishedStep, Setting, row
 
@@ -195,8 +195,8 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
 def nvidia_2024() -> Iterator[PublishedStep]:
     """Yield the weak scaling of four models, in 16 bits and in 8."""
     settings = (
-        Setting(table=BF16, node="DGX H100", engine=NEMO_2024),
-        Setting(table=FP8, node="DGX H100", engine=NEMO_2024, precision="fp8"),
+        Setting(table=BF16, node="DGX H100", program=NEMO_2024),
+        Setting(table=FP8, node="DGX H100", program=NEMO_2024, precision="fp8"),
     )
     for name, ((degrees, sequence, per_gpu), timed) in RECIPES_OF_NVIDIA.items():
         for gpus, both in timed.items():
@@ -215,7 +215,7 @@ def nvidia_2024() -> Iterator[PublishedStep]:
 
 def nemo_2024() -> Iterator[PublishedStep]:
     """Yield the dense models of NeMo's table."""
-    setting = Setting(table=NEMO, node="DGX H100", engine=NEMO_2024, precision="fp8")
+    setting = Setting(table=NEMO, node="DGX H100", program=NEMO_2024, precision="fp8")
     for each in TABLE_OF_NEMO:
         yield row(
             setting,
@@ -233,7 +233,7 @@ def nemo_2024() -> Iterator[PublishedStep]:
 def llama_3() -> Iterator[PublishedStep]:
     """Yield three stages of its training: GPUs, cp, tokens, sequences, 10^12 FLOP/s of one GPU."""
     spec = models.published("Llama 3 405B").spec
-    setting = Setting(table=LLAMA, node="DGX H100", engine=LLAMA_2024)
+    setting = Setting(table=LLAMA, node="DGX H100", program=LLAMA_2024)
     stages = (
         (8192, 1, 8192, 2048, 430),
         (16384, 1, 8192, 2048, 400),
@@ -259,7 +259,7 @@ def megatron_h100() -> Iterator[PublishedStep]:
     spec = replace(_gpt(84, 8192, 64, vocabulary=131_072, context=4096), tied_head=False)
     counted = flops.model_flops(spec, batch=384, sequence=4096)
     yield row(
-        Setting(table=MEGATRON, node="DGX H100", engine=NEMO_2024),
+        Setting(table=MEGATRON, node="DGX H100", program=NEMO_2024),
         "70B, 768 GPUs",
         spec,
         Degrees(tp=8, pp=2, chunks=6).layout(768),

@@ -10,7 +10,7 @@ from shardlab.spec import TransformerSpec
 
 from .. import step
 from ..facts import nodes
-from ..step.engines import Engine
+from ..program import Program
 from ..training import Training
 
 
@@ -42,7 +42,7 @@ class Setting:
 
     table: str
     node: str
-    engine: Engine
+    program: Program
     precision: str | None = None
 
 
@@ -68,10 +68,9 @@ def row(
         microbatch=microbatch,
         num_microbatches=batch // (layout.dp * microbatch),
         schedule="interleaved" if options.get("chunks", 1) > 1 else "1F1B",
+        program=setting.program,
         **options,
     )
     cluster = nodes.cluster(setting.node, -(-layout.ranks // nodes.node(setting.node).gpus))
-    run = step.Run(
-        training=training, cluster=cluster, engine=setting.engine, precision=setting.precision
-    )
+    run = step.Run(training=training, cluster=cluster, precision=setting.precision)
     return PublishedStep(table=setting.table, name=name, run=run, seconds=seconds)

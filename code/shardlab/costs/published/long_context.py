@@ -15,15 +15,15 @@ from shardlab.arguments import Count, Positive, checked
 from shardlab.layout import Layout
 
 from ..facts import models
-from ..step.engines import Engine
+from ..program import EVERYTHING, Program
 from ..units import GB, TB, GiB
 from .layouts import PublishedStep, Setting, row
 
 TABLE = "torchtitan, 8 H100, long sequences"
 GPUS = 8
-TORCHTITAN = Engine(
+TORCHTITAN = Program(
     name="torchtitan, 2024",
-    data_overlap=True,
+    data_overlap=EVERYTHING,
     source="https://arxiv.org/abs/2410.06511 (FSDP2; keys are gathered, torch's default)",
 )
 # cp, tokens of a sequence, tokens/s of one GPU, GiB of the fullest one
@@ -52,7 +52,7 @@ class LongStep:
 
 def _torchtitan() -> Iterator[LongStep]:
     """Yield the rows: one sequence for each replica, every layer recomputed, products in 8 bits."""
-    setting = Setting(table=TABLE, node="DGX H100", engine=TORCHTITAN, precision="fp8")
+    setting = Setting(table=TABLE, node="DGX H100", program=TORCHTITAN, precision="fp8")
     spec = models.published("Llama 3 8B").spec
     for cp, length, rate, gib in ROWS:
         layout = Layout(dp=GPUS // cp, cp=cp, zero=3)

@@ -14,7 +14,7 @@ from .. import step
 from ..compute import flops
 from ..facts import hardware, mixtures, nodes, recipes
 from ..facts.network import Cluster, Node
-from ..step.engines import ENGINES, NEMO_2024
+from ..programs import DEEPSEEK_2024, NEMO_2024
 from ..training import Training
 from ..units import TFLOP
 from .mixtures import LAYOUTS, SEQUENCE
@@ -85,9 +85,9 @@ def _run(
         num_microbatches=batch // (layout.dp * microbatch),
         schedule="interleaved" if chunks > 1 else "1F1B",
         chunks=chunks,
+        program=DEEPSEEK_2024 if cluster.node.name == "8 x H800" else NEMO_2024,
     )
-    engine = ENGINES["DeepSeek-V3, 2024"] if cluster.node.name == "8 x H800" else NEMO_2024
-    return step.Run(training=training, cluster=cluster, engine=engine, precision=precision)
+    return step.Run(training=training, cluster=cluster, precision=precision)
 
 
 def _rate_of_mixtral(run: step.Run) -> float:

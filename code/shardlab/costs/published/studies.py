@@ -10,7 +10,7 @@ from .. import step
 from ..facts import models, nodes
 from ..facts.recipes import RECIPES
 from ..planning.plans import Plans, Question, TrainingPlan
-from ..step.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
+from ..programs import LLAMA_2024, MEGATRON_2021, NEMO_2024
 from ..traces import knee
 from ..training import Training
 
@@ -18,7 +18,7 @@ WITHOUT = replace(  # a rank waits for every message
     NEMO_2024,
     name="nothing hidden",
     tensor_overlap="none",
-    data_overlap=False,
+    data_overlap=(),
     context_overlap=False,
     send_overlap=False,
 )
@@ -47,7 +47,7 @@ def _question(model: str, node: str, gpus: int, batch: int, **options: object) -
 # What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored; all layers computed
 # again, or none.
 _IN_2021 = {
-    "engine": MEGATRON_2021,
+    "program": MEGATRON_2021,
     "attention": "stored",
     "dropout": True,
     "zero": (0,),
@@ -73,7 +73,7 @@ STUDIES: dict[str, Study] = {
             16_384,
             2048,
             sequence=8192,
-            engine=LLAMA_2024,
+            program=LLAMA_2024,
             recipe=RECIPES["mixed, fp32 gradients"],
         ),
         published={"tp": 8, "pp": 16},
@@ -156,10 +156,9 @@ def runs() -> dict[str, step.Run]:
 @checked
 def shares(run: step.Run) -> dict[str, float]:
     """Return the share of a step for which a rank waits for messages, without and with overlap."""
-    engines = {"without overlap": WITHOUT, "with overlap": NEMO_2024}
+    programs = {"without overlap": WITHOUT, "with overlap": NEMO_2024}
     return {
-        name: step.step(replace(run, engine=engine)).communication
-        for name, engine in engines.items()
+        name: step.step(run.by(program)).communication for name, program in programs.items()
     }
 
 

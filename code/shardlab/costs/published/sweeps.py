@@ -13,7 +13,7 @@ from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
 from ..compute import flops
-from ..step.engines import MEGATRON_2021
+from ..programs import MEGATRON_2021
 from ..units import TFLOP
 from .layouts import PublishedStep, Setting, row
 
@@ -111,7 +111,7 @@ def _rows(
     rates: Sequence[float],
 ) -> Iterator[PublishedStep]:
     counted = flops.hardware_flops(spec, batch=batch, sequence=LENGTH, recomputation="full")
-    setting = Setting(table=figure, node="DGX A100", engine=MEGATRON_2021)
+    setting = Setting(table=figure, node="DGX A100", program=MEGATRON_2021)
     for (tp, pp, size), rate in zip(choices, rates, strict=True):
         layout = Layout(tp=tp, pp=pp, dp=GPUS // (tp * pp))
         yield row(

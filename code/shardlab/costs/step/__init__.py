@@ -3,7 +3,7 @@
 Read `run` first, which defines what is predicted, then `breakdown`, which adds up a step, and
 `pipeline`, how stages wait for each other. Below them, `kernels` times single operations and
 `layer_time` one layer of them, `axes` finds the link of each axis, and `exposed` computes how long
-a rank waits for messages, given what the program (`engines`) overlaps.
+a rank waits for messages, given what its program (`costs.program`) overlaps.
 """
 
 from .breakdown import COMMUNICATION, SUMMARY, Step, holdings, step, tied_seconds, update_seconds

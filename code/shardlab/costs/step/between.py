@@ -8,7 +8,6 @@ from shardlab.arguments import checked
 from ..memory import activations
 from ..tensor_parallel import BETWEEN_BACKWARD, BETWEEN_FORWARD
 from ..training import Training
-from .kernels import Kernels
 from .products import expert_matrices, matrices
 
 # Numbers read and written for each number of the feed-forward block's hidden layer, in forward and
@@ -35,7 +34,7 @@ EAGER_GATE = 10 - 6, 18 - 10
 
 
 @checked
-def forward_bytes(training: Training, precision: str | None, program: Kernels) -> float:
+def forward_bytes(training: Training, precision: str | None) -> float:
     """Count the bytes that forward reads and writes between the matrices of a layer."""
     per_hidden, _ = _activation(training)
     moved = BETWEEN_FORWARD * _stream(training) + per_hidden * _hidden(training)
@@ -43,12 +42,12 @@ def forward_bytes(training: Training, precision: str | None, program: Kernels) -
     nbytes = training.recipe.element * moved + MASK * _dropped(training) + _rotated_bytes(training)
     if precision == "fp8":  # a cast reads two bytes of every input, and writes two casts of it
         cast = sum(m * k for m, k, _ in matrices(training)) + _cast(training, 1)
-        nbytes += (4 + 2 * program.scales_anew) * cast
+        nbytes += (4 + 2 * training.program.kernels.scales_anew) * cast
     return nbytes
 
 
 @checked
-def backward_bytes(training: Training, precision: str | None, program: Kernels) -> float:
+def backward_bytes(training: Training, precision: str | None) -> float:
     """Count the bytes that backward reads and writes between the matrices of a layer."""
     element = training.recipe.element
     _, per_hidden = _activation(training)
@@ -59,7 +58,7 @@ def backward_bytes(training: Training, precision: str | None, program: Kernels) 
     nbytes = element * moved + dropout + _rotated_bytes(training)
     if precision == "fp8":  # likewise, for the gradients of the outputs
         cast = sum(m * n for m, _, n in matrices(training)) + _cast(training, 2)
-        nbytes += (4 + 2 * program.scales_anew) * cast
+        nbytes += (4 + 2 * training.program.kernels.scales_anew) * cast
     return nbytes
 
 
@@ -69,19 +68,19 @@ def _activation(training: Training) -> tuple[int, int]:
 
 
 @checked
-def eager_bytes(training: Training, program: Kernels) -> tuple[float, float]:
+def eager_bytes(training: Training) -> tuple[float, float]:
     """Count what eager operations move beyond fused ones, in forward and in backward.
 
     GPT's layer norm and GELU are one operation each in torch already.
     """
-    if training.spec.style != "llama" or not (program.eager or training.unfused):
+    if training.spec.style != "llama":
         return 0.0, 0.0
     moved = (
         ("norms", 2 * _stream(training), EAGER_NORM),
         ("rotary", _rotated_bytes(training) / (2 * training.recipe.element), EAGER_ROTATION),
         ("SwiGLU", _hidden(training), EAGER_GATE),
     )
-    each = [row for row in moved if program.eager or row[0] in training.unfused]
+    each = [row for row in moved if row[0] in training.program.unfused]
     return sum(n * way[0] for _, n, way in each), sum(n * way[1] for _, n, way in each)
 
 

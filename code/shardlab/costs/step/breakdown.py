@@ -1,7 +1,7 @@
 """One training step of any layout on any cluster: what it computes, sends and waits for, by part.
 
 `layer_time` and `kernels` time the arithmetic operation by operation, `axes` finds the links that
-messages travel over, and `engines` and `exposed` decide how much of each message a rank waits for.
+messages travel over, and `exposed` decides how much of each message a rank waits for.
 Stages wait for each other as in Narayanan et al. 2021, section 2.2
 (https://arxiv.org/abs/2104.04473), with unequal stages. Left out: stragglers, kernel launches that
 the GPU waits for, reading data, writing checkpoints.
@@ -18,9 +18,7 @@ from ..facts.hardware import Chip, Link
 from ..memory import shards
 from ..training import Training
 from ..units import DAY
-from . import axes, exposed
-from .engines import Engine
-from .exposed import DataWait, Holdings
+from . import axes, replicas
 from .kernels import moved_seconds
 from .pipeline import (
     StageLayers,
@@ -30,6 +28,7 @@ from .pipeline import (
     sending_seconds,
     stages_of,
 )
+from .replicas import DataWait, Holdings
 from .run import MicrobatchTime, Run, microbatch
 
 COMMUNICATION = (
@@ -121,7 +120,7 @@ class Step:
     def memory(self) -> float:
         """Bytes on a rank of the fullest stage, the blocks of other ranks of cp included."""
         training = self.run.training
-        blocks = context_parallel.at_work(training, self.run.engine.context_way)
+        blocks = context_parallel.at_work(training, training.program.context_way)
         return memory.total(training) + blocks
 
     @property
@@ -139,13 +138,14 @@ def step(run: Run, links: dict[str, Link] | None = None) -> Step:
     micro = microbatch(run, links)
     cut = stages_of(training.spec.num_layers, layout.pp, training.chunks)
     held = holdings(training)
-    messages = exposed.messages_of_replicas(training, run.engine, links, held)
-    wait = exposed.data_wait(
+    messages = replicas.messages_of_replicas(training, links, held)
+    wait = replicas.data_wait(
         messages,
-        run.engine,
-        held.layers,
+        training.program,
+        held,
         micro.forward,
         micro.backward,
+        head=micro.head if layout.pp == 1 else 0.0,
         recomputed=training.recomputation == "full",
     )
     busy = pipeline_seconds(
@@ -158,7 +158,7 @@ def step(run: Run, links: dict[str, Link] | None = None) -> Step:
     )
     sending = sending_seconds(
         send_seconds(message_bytes(training), layout.pp, links["pp"]),
-        run.engine,
+        training.program,
         pp=layout.pp,
         num_microbatches=training.num_microbatches,
         chunks=training.chunks,
@@ -173,7 +173,7 @@ def step(run: Run, links: dict[str, Link] | None = None) -> Step:
             "waiting for stages": max(0.0, busy - sum(working.values())),
             "pipeline messages": sending,
             "data parallel": wait.end + tied_seconds(training, links["pp"]),
-            "update": update_seconds(training, run.engine, held, run.cluster.node.chip),
+            "update": update_seconds(training, held, run.cluster.node.chip),
         },
     )
 
@@ -213,21 +213,25 @@ def holdings(training: Training) -> Holdings:
     for stage in memory.fullest_stages(training):
         if layers := shards.sparse_layers(spec, layout, stage, training.chunks):
             parts = shards.parameters(spec, layout, stage, training.chunks)
-            ends.append((sum(parts.values()), layers))
-    parameters, layers = max(ends)
+            embedding = parts["token embedding"] + parts["position embedding"]
+            ends.append((sum(parts.values()), layers, embedding))
+    parameters, layers, first = max(ends)
+    bucket = training.program.bucket_bytes
     return Holdings(
         layer=layer,
         layers=layers,
         rest=parameters - layers * layer,
         experts=shards.layer_routed(spec, layout),
+        first=first,
+        unit=min(1.0, bucket / (training.recipe.gradients * layer)) if bucket else 1.0,
     )
 
 
 @checked
-def update_seconds(training: Training, engine: Engine, held: Holdings, chip: Chip) -> float:
+def update_seconds(training: Training, held: Holdings, chip: Chip) -> float:
     """Time the optimizer, which reads and writes its states; ZeRO cuts them over the replicas."""
     layout = training.layout
-    moved = training.recipe.update_traffic + engine.update_passes
+    moved = training.recipe.update_traffic + training.program.update_passes
     updated = float(held.parameters)
     if layout.zero:  # each expert has ep times fewer replicas than the rest
         routed = held.experts * held.layers

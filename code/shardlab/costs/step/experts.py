@@ -1,22 +1,22 @@
 """How long a rank waits for tokens that travel to experts and back, and for the fullest rank.
 
-`expert_parallel` counts what travels and times it; the program (`engines`) decides which way tokens
+`expert_parallel` counts what travels and times it; `Program` decides which way tokens
 take and what computes meanwhile. All ranks wait for the one whose experts have the most
 tokens, `Training.imbalance` times the mean: in the products of its experts and in its messages.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shardlab.arguments import Positive, checked
 
 from .. import expert_parallel
-from ..expert_parallel import OVERLAPS, Exchange, Machine
+from ..expert_parallel import Exchange, Machine
 from ..facts.hardware import Link
 from ..facts.network import Cluster
+from ..program import EXPERT_OVERLAPS
 from ..training import Training
 from . import axes
-from .engines import Engine
 from .layer_time import LayerTime
 
 
@@ -29,17 +29,18 @@ class ExpertWait(NamedTuple):
 
 @checked
 def waiting(
-    training: Training, engine: Engine, cluster: Cluster, links: Mapping[str, Link], time: LayerTime
+    training: Training, cluster: Cluster, links: Mapping[str, Link], time: LayerTime
 ) -> ExpertWait:
     """Time one layer's waiting. Full recomputation dispatches and combines a second time."""
     if training.spec.experts is None:
         return ExpertWait(0.0, 0.0)
-    travels = trip_seconds(training, engine, cluster, links)
+    travels = trip_seconds(training, cluster, links)
     again = training.recomputation == "full"
+    hiding = EXPERT_OVERLAPS[training.program.expert_overlap]
     even = uneven = 0.0
     for beside in _passes(time):
-        even += _exposed(travels, beside, engine, 1.0)
-        uneven += _exposed(travels, beside, engine, training.imbalance)
+        even += _exposed(travels, beside, hiding, 1.0)
+        uneven += _exposed(travels, beside, hiding, training.imbalance)
     if again:
         even += travels
         uneven += training.imbalance * travels
@@ -48,9 +49,7 @@ def waiting(
 
 
 @checked
-def trip_seconds(
-    training: Training, engine: Engine, cluster: Cluster, links: Mapping[str, Link]
-) -> float:
+def trip_seconds(training: Training, cluster: Cluster, links: Mapping[str, Link]) -> float:
     """Time a dispatch and a combine of one microbatch, hidden or not; 0 where no token travels."""
     if training.layout.expert_ranks == 1:
         return 0.0
@@ -59,7 +58,7 @@ def trip_seconds(
             f"links have no {' and '.join(sorted(missing))}; use those of `axes.links`"
         )
     inside, across = links["ep inside"], links["ep across"]
-    each = exchange(training, engine, cluster)
+    each = exchange(training, cluster)
     on = Machine(
         name=cluster.name,
         chip=cluster.node.chip,
@@ -68,12 +67,12 @@ def trip_seconds(
         across=across.bandwidth,
     )
     farthest = across if each.nodes > 1 else inside
-    travels = expert_parallel.travelling(each, on, engine.expert_way)
+    travels = expert_parallel.travelling(each, on, training.program.expert_way)
     return max(travels.values()) + 2 * farthest.latency
 
 
 @checked
-def exchange(training: Training, engine: Engine, cluster: Cluster) -> Exchange:
+def exchange(training: Training, cluster: Cluster) -> Exchange:
     """Return what travels among the ranks that hold different experts.
 
     Ranks of tp all send the same tokens, each to its part of an expert. Where experts stay whole,
@@ -89,12 +88,12 @@ def exchange(training: Training, engine: Engine, cluster: Cluster) -> Exchange:
         tokens=training.dispatched_tokens,
         ep=training.layout.expert_ranks,
         per_node=axes.per_node(cluster, training.layout),
-        dispatch=engine.expert_bytes,
+        dispatch=training.program.expert_bytes,
     )
 
 
 def _passes(time: LayerTime) -> list[dict[str, float]]:
-    """Return what forward and backward compute, each by the parts of OVERLAPS."""
+    """Return what forward and backward compute, each by the parts of EXPERT_OVERLAPS."""
     whole = time.forward.seconds, time.backward.seconds
     return [
         {
@@ -107,9 +106,9 @@ def _passes(time: LayerTime) -> list[dict[str, float]]:
 
 
 def _exposed(
-    travels: float, beside: Mapping[str, float], engine: Engine, imbalance: Positive
+    travels: float, beside: Mapping[str, float], hiding: Sequence[str], imbalance: Positive
 ) -> float:
     """Time what nothing hides of one dispatch and one combine on the fullest rank."""
     fuller = {**beside, "routed experts": imbalance * beside["routed experts"]}
-    hides = sum(fuller[part] for part in OVERLAPS[engine.expert_overlap])
+    hides = sum(fuller[part] for part in hiding)
     return max(0.0, imbalance * travels - hides)

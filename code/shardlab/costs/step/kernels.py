@@ -15,9 +15,9 @@ There are few constants, the same for every model and layout:
     ORDINARY    calibrated once, on the single layer timed by Korthikanti et al. 2022 (Table 4)
     AT_ITS_LIMIT  calibrated once, on one published step of an H100
     MOVED       chosen among three round numbers with whole steps in view
-    FLASH       a round number inside published measurements
+    FLASH       a round number inside published measurements, in `program`
 
-What differs from program to program, such as its attention, is in `Kernels`.
+What differs from program to program, such as its attention, is in `program.Kernels`.
 """
 
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from shardlab.arguments import Count, Positive, Share, checked, unchecked
 
 from ..compute.roofline import ELEMENT
 from ..facts.hardware import Chip
+from ..program import ORDINARY_KERNELS, Kernels
 from ..units import TFLOP, us
 
 # Rows and columns of the result, upright or across -> rate beside that of the largest tile, on an
@@ -49,36 +50,8 @@ AT_ITS_LIMIT = 0.77
 # The share of the memory's rate that kernels reach: chosen among 0.7, 0.8 and 0.9 with whole
 # published steps in view.
 MOVED = 0.8
-# The share of the peak that FlashAttention reaches, counting the pairs of tokens that a causal mask
-# leaves. Assumed for all chips: Shah et al. 2024, Figure 5 (https://arxiv.org/abs/2407.08608) print
-# 0.32 to 0.54 for cuDNN's forward on the H100 with heads of 128, sequences of 512 to 16k; Dao 2023
-# (https://arxiv.org/abs/2307.08691) gives 0.50 to 0.73 of the A100's.
-FLASH = 0.5
-
 FLASH_BACKWARD = 2.5  # FlashAttention's backward has five products, its forward has two
 
-
-@dataclass(frozen=True, kw_only=True)
-@checked
-class Kernels:
-    """How well a program's own kernels do, beside the library's matrix products."""
-
-    flash: Share = FLASH  # the share of the peak that FlashAttention's forward reaches
-    flash_backward: Share = FLASH
-    # Norms, rotations and gates run one torch operation after the other, each through memory.
-    eager: bool = False
-    # The share of forward's products that backward repeats, and everything between them with it,
-    # where `Training.recomputation` names none: recomputation by operation.
-    repeated: float = 0.0
-    # In 8 bits, a tensor's scale follows from itself: one more kernel reads it whole.
-    scales_anew: bool = False
-
-
-ORDINARY_KERNELS = Kernels()
-# Dao 2023 (https://arxiv.org/abs/2307.08691) on the first FlashAttention, on an A100: 30 to 50 % of
-# the peak in forward, 25 to 35 in backward. Triton's is as fast (Figures 4 to 7). The middles.
-FLASH_1 = Kernels(flash=0.40, flash_backward=0.30)
-FLASH_2_ON_HOPPER = 0.35  # Shah et al. 2024, abstract (https://arxiv.org/abs/2407.08608)
 
 _BOOK = "https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md"
 _SEARCHED = f"a search over shapes: {_BOOK} (Maximum Achievable Matmul FLOPS)"

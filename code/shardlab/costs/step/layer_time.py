@@ -15,7 +15,7 @@ from ..memory import activations
 from ..training import Training
 from . import between, kernels
 from .between import MASK
-from .kernels import ORDINARY_KERNELS, Kernels, flash_seconds
+from .kernels import flash_seconds
 from .products import expert_matrices, matrices
 
 matmul_seconds = unchecked(kernels.matmul_seconds)  # called twenty times for one layer
@@ -62,12 +62,7 @@ class LayerTime:
 
 
 @checked
-def layer(
-    training: Training,
-    chip: Chip,
-    precision: str | None = None,
-    program: Kernels = ORDINARY_KERNELS,
-) -> LayerTime:
+def layer(training: Training, chip: Chip, precision: str | None = None) -> LayerTime:
     """Time what a rank computes for one layer.
 
     precision: of its matrices; None: the chip's training precision. A mixture's experts are timed
@@ -82,14 +77,15 @@ def layer(
     out = 3 if training.spec.latent else 1  # the place of attention's output among the products
     last = slice(-2, None) if mixed and activations.dense_width(training.spec) else slice(0)
     shared = sum(products[last]), sum(gradients[last])
-    attention, attention_backward = _attention(training, chip, program)
-    eager, eager_backward = between.eager_bytes(training, program)
-    eager += between.forward_bytes(training, precision, program)
-    eager_backward += between.backward_bytes(training, precision, program)
+    attention, attention_backward = _attention(training, chip)
+    eager, eager_backward = between.eager_bytes(training)
+    eager += between.forward_bytes(training, precision)
+    eager_backward += between.backward_bytes(training, precision)
     rest, rest_backward = moved_seconds(eager, chip), moved_seconds(eager_backward, chip)
     forward = PassTime(sum(products) + routed[0], attention, rest)
+    repeated = training.program.kernels.repeated
     recomputed = {
-        "none": program.repeated * forward.matrices + (program.repeated > 0) * rest,
+        "none": repeated * forward.matrices + (repeated > 0) * rest,
         "selective": attention if training.attention == "stored" else 0.0,
         "full": forward.seconds,
     }
@@ -106,9 +102,7 @@ def layer(
 
 
 @checked
-def head_seconds(
-    training: Training, chip: Chip, program: Kernels = ORDINARY_KERNELS
-) -> tuple[float, float]:
+def head_seconds(training: Training, chip: Chip) -> tuple[float, float]:
     """Time forward and backward of the last norm, the head and the loss."""
     tokens = training.tokens
     hidden = training.spec.hidden_size
@@ -119,8 +113,8 @@ def head_seconds(
     backward += matmul_seconds(hidden, tokens, words, chip, written=2 * FP32)
     # The loss reads the logits, and writes and reads them in fp32; its backward reads those and
     # writes gradients.
-    eager, eager_backward = EAGER_LOSS if program.eager else (0, 0)
-    words = training.spec.vocab_size if training.loss == "whole" else words
+    eager, eager_backward = EAGER_LOSS if "loss" in training.program.unfused else (0, 0)
+    words = training.spec.vocab_size if training.program.loss == "whole" else words
     loss = moved_seconds(tokens * words * (element + 2 * FP32 + eager), chip)
     loss_backward = moved_seconds(tokens * words * (FP32 + element + eager_backward), chip)
     return forward + loss, backward + loss_backward
@@ -162,14 +156,14 @@ def _gradient_seconds(
     )
 
 
-def _attention(training: Training, chip: Chip, program: Kernels) -> tuple[float, float]:
+def _attention(training: Training, chip: Chip) -> tuple[float, float]:
     """Time forward and backward of attention, from queries by keys to scores by values."""
     spec = training.spec
     layout = training.layout
     sequence = training.tokens_per_sequence
     if training.attention == "flash":
         pairs = training.microbatch * sequence * (sequence + 1) / 2 / layout.cp
-        return flash_seconds(pairs, spec.attention_size / layout.tp, chip, program)
+        return flash_seconds(pairs, spec.attention_size / layout.tp, chip, training.program.kernels)
     heads = training.microbatch * spec.num_heads // layout.tp
     rows = sequence // layout.cp
     products = matmul_seconds(rows, spec.head_size, sequence, chip, count=heads)

@@ -11,9 +11,9 @@ from shardlab.arguments import Count, checked
 from shardlab.layout import stages
 
 from ..facts.hardware import LAUNCH, Link
+from ..program import Program
 from ..training import Training
-from .engines import Engine
-from .exposed import DataWait
+from .replicas import DataWait
 from .run import MicrobatchTime
 
 
@@ -97,7 +97,7 @@ def send_seconds(nbytes: float, pp: Count, link: Link) -> float:
 @checked
 def sending_seconds(
     send: float,
-    engine: Engine,
+    program: Program,
     *,
     pp: Count,
     num_microbatches: Count,
@@ -107,7 +107,7 @@ def sending_seconds(
 ) -> float:
     """Time what the messages between stages add to a step, `send` seconds each.
 
-    One message after the other goes once through the pipeline and back. An engine that does not
+    One message after the other goes once through the pipeline and back. A program that does not
     overlap them also waits for every message that one stage sends and receives. One that does still
     launches two kernels for each, and waits for what takes longer than the forward of a chunk,
     `beside` seconds; and with chunks, nothing is hidden until every chunk of the first stage has
@@ -120,7 +120,7 @@ def sending_seconds(
     if schedule == "naive":
         return num_microbatches * hops * send
     waited = send
-    if engine.send_overlap:
+    if program.send_overlap:
         waited = 2 * LAUNCH + max(0.0, send - beside)
         hops += 2 * (pp * (chunks - 1) + (pp - 1) * (chunks > 1))
     return hops * send + 2 * num_microbatches * chunks * waited

@@ -1,25 +1,24 @@
 """What a step is predicted for: a run, and one microbatch of it on one rank."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardlab.arguments import checked
 
 from ..facts.hardware import Link
 from ..facts.network import Cluster
+from ..program import Program
 from ..training import Training
 from . import experts, exposed, layer_time
-from .engines import NEMO_2024, Engine
 from .layer_time import LayerTime
 
 
 @dataclass(frozen=True, kw_only=True)
 @checked
 class Run:
-    """A training, the machine it runs on, and the kind of program that runs it."""
+    """A training and the machine it runs on."""
 
     training: Training
     cluster: Cluster
-    engine: Engine = NEMO_2024
     # Of the layers' matrices: "fp8"; None: the chip's training precision.
     precision: str | None = None
 
@@ -29,6 +28,10 @@ class Run:
                 f"a layout of {self.training.layout.ranks} ranks does not fit on "
                 f"{self.cluster.name} with {self.cluster.gpus} GPUs; use fewer ranks or more nodes"
             )
+
+    def by(self, program: Program) -> "Run":
+        """Return the same run by another program."""
+        return replace(self, training=replace(self.training, program=program))
 
     @property
     def batch(self) -> int:
@@ -55,6 +58,7 @@ class MicrobatchTime:
     layer: float  # one layer, forward and backward, with its waiting
     forward: float  # what one layer computes in forward
     backward: float  # what one layer computes in backward, recomputation included
+    head: float  # what the head computes in backward
     experts: float = 0.0  # how long one layer waits for tokens to travel to experts and back
     fullest: float = 0.0  # and for the rank whose experts have the most
 
@@ -71,13 +75,13 @@ def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
         )
     training = run.training
     chip = run.cluster.node.chip
-    program = run.engine.kernels
-    time = layer_time.layer(training, chip, run.precision, program)
-    tensor = exposed.tensor_seconds(training, run.engine, links["tp"], time)
-    context = exposed.context_seconds(training, run.engine, links["cp"], time)
-    routed = experts.waiting(training, run.engine, run.cluster, links, time)
+    time = layer_time.layer(training, chip, run.precision)
+    tensor = exposed.tensor_seconds(training, links["tp"], time)
+    context = exposed.context_seconds(training, links["cp"], time)
+    routed = experts.waiting(training, run.cluster, links, time)
     forward = time.forward.seconds
     backward = time.backward_seconds
+    head = layer_time.head_seconds(training, chip)
     logits = exposed.logits_seconds(training, links["tp"])
     message = 0.0
     if training.layout.tp > 1:
@@ -87,10 +91,11 @@ def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
         tensor=tensor,
         context=context,
         first=sum(layer_time.embedding_seconds(training, chip)) + message,
-        last=sum(layer_time.head_seconds(training, chip, program)) + message + logits,
+        last=sum(head) + message + logits,
         layer=forward + backward + tensor + context + sum(routed),
         forward=forward,
         backward=backward,
+        head=head[1],
         experts=routed.messages,
         fullest=routed.fullest,
     )

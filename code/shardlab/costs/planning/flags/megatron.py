@@ -108,7 +108,7 @@ def _experts(question: Question, training: Training) -> Options:
     if experts is None:
         return {}
     layout = training.layout
-    overlap = question.engine.expert_overlap
+    overlap = question.program.expert_overlap
     sparse = spec.num_layers - spec.num_dense
     options: Options = {
         "--num-experts": experts.num_experts,
@@ -162,7 +162,7 @@ def _computing(question: Question, training: Training) -> Options:
     options: Options = {}
     if training.layout.sequence_parallel:
         options["--sequence-parallel"] = True
-        if question.engine.tensor_overlap == "chunks":
+        if question.program.tensor_overlap == "chunks":
             options["--tp-comm-overlap"] = True
     if training.attention == "flash":
         options["--use-flash-attn"] = True
@@ -185,7 +185,7 @@ def _states(question: Question, training: Training) -> Options:
         options["--use-megatron-fsdp"] = True
         options["--data-parallel-sharding-strategy"] = STRATEGIES[zero]
         options["--ckpt-format"] = "fsdp_dtensor"
-    if question.engine.data_overlap and training.layout.replicas > 1:
+    if question.program.data_overlap and training.layout.replicas > 1:
         options["--overlap-grad-reduce"] = True
         if zero:
             options["--overlap-param-gather"] = True

@@ -1,12 +1,11 @@
-"""Engines: which messages a training program overlaps with arithmetic, each with its source."""
+"""Programs by name, each with its source: "as the Trainer of this book", NeMo, torchtitan ..."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from shardlab.arguments import Count, Positive, Share, checked
+from shardlab.arguments import checked
 
-from ..expert_parallel import BF16, FP8, OVERLAPS, WAYS
-from ..facts.hardware import LINK_UTILISATION
-from .kernels import FLASH_1, FLASH_2_ON_HOPPER, ORDINARY_KERNELS, Kernels
+from .program import EVERYTHING, FP8, KERNELS, ORDINARY_KERNELS, Kernels, Program
+from .units import MiB
 
 # Narayanan et al. 2021, section 5.9: with a trillion parameters on 384 servers, all-reduces among
 # replicas carried 12.9 TB/s through the cut between two halves, whose 192 servers have eight cards
@@ -19,82 +18,53 @@ SELENE_2021 = 12.9e12 / (192 * 8 * 25e9)
 # its limit it also scales them (8), which is not counted: that depends on the run.
 # https://github.com/NVIDIA/Megatron-LM/blob/v2.5/megatron/optimizer/optimizer.py
 MEGATRON_PASSES = 6 + 8 + 4 + 2 + 4 + 2
+# Dao 2023 (https://arxiv.org/abs/2307.08691) on the first FlashAttention, on an A100: 30 to 50 % of
+# the peak in forward, 25 to 35 in backward. Triton's is as fast (Figures 4 to 7). The middles.
+FLASH_1 = Kernels(flash=0.40, flash_backward=0.30)
+FLASH_2_ON_HOPPER = 0.35  # Shah et al. 2024, abstract (https://arxiv.org/abs/2407.08608)
 
-TENSOR_OVERLAPS = {
-    "none": "a rank waits for every message of tensor parallelism",
-    "backward": "the messages of an entrance overlap the gradients of its weights",
-    "chunks": "messages are cut into tp chunks that overlap the product before or after them",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-@checked
-class Engine:
-    """How a program arranges one step."""
-
-    name: str
-    # See TENSOR_OVERLAPS. "chunks" holds where GPUs reach each other's memory, else "backward".
-    tensor_overlap: str = "none"
-    data_overlap: bool = False  # gradients and parameters travel while other layers compute
-    context_overlap: bool = False  # keys and values travel while attention uses earlier ones
-    send_overlap: bool = False  # a stage computes while its messages to other stages travel
-    kernels: Kernels = ORDINARY_KERNELS
-    # The share of the cards' rate that collectives among replicas reach between nodes.
-    between_nodes: Share = LINK_UTILISATION
-    # ZeRO-3: collectives for one layer's parameters, or its gradients; 1: all tensors in one.
-    layer_messages: Count = 1
-    # Bytes for each parameter that an update moves beyond `Recipe.update_traffic`.
-    update_passes: int = 0
-    regathers: bool = False  # ZeRO-3: a layer that is recomputed is gathered a third time
-    expert_way: str = "flat"  # how tokens travel to experts, one of `expert_parallel.WAYS`
-    expert_overlap: str = "nothing"  # what computes meanwhile, one of `expert_parallel.OVERLAPS`
-    expert_bytes: Positive = BF16  # of one number on the way to an expert; BF16 on the way back
-    source: str
-
-    def __post_init__(self) -> None:
-        if self.tensor_overlap not in TENSOR_OVERLAPS:
-            known = ", ".join(TENSOR_OVERLAPS)
-            raise ValueError(f"unknown tensor_overlap {self.tensor_overlap!r}; known: {known}")
-        for field, known_ones in (("expert_way", WAYS), ("expert_overlap", OVERLAPS)):
-            if getattr(self, field) not in known_ones:
-                raise ValueError(
-                    f"unknown {field} {getattr(self, field)!r}; known: {', '.join(known_ones)}"
-                )
-
-    @property
-    def context_way(self) -> str:
-        """How ranks of cp share keys: round a ring, which overlaps, or all gathered."""
-        return "ring" if self.context_overlap else "gathered"
-
-
-MEGATRON_2021 = Engine(
+BOOK = Program(  # with kernels as fast as those of the others
+    name="the Trainer of this book",
+    data_overlap=("average", "layers"),
+    bucket_bytes=25 * MiB,
+    layer_by_layer=True,
+    context_overlap=True,
+    send_overlap=True,
+    expert_overlap="shared experts",
+    keeps_gathered=True,
+    source="`shardlab.ranks.train`, and the engines that it composes",
+)
+BOOK_ON_CPU = replace(  # one operation of torch after the other
+    BOOK, name="the Trainer of this book, on a CPU", unfused=KERNELS
+)
+MEGATRON_2021 = Program(
     name="Megatron-LM, 2021",
     between_nodes=SELENE_2021,
     update_passes=MEGATRON_PASSES,
     source="Narayanan et al. 2021 (https://arxiv.org/abs/2104.04473) and https://github.com/NVIDIA/Megatron-LM/tree/v2.5",
 )
-MEGATRON_2022 = Engine(
+MEGATRON_2022 = Program(
     name="Megatron-LM, 2022",
     tensor_overlap="backward",
     between_nodes=SELENE_2021,
     update_passes=MEGATRON_PASSES,
     source="Korthikanti et al. 2022, sections 4.2.2 and 6 (https://arxiv.org/abs/2205.05198) and https://github.com/NVIDIA/Megatron-LM/tree/v3.0",
 )
-NEMO_2024 = Engine(
+NEMO_2024 = Program(
     name="NeMo, 2024",
     tensor_overlap="chunks",
-    data_overlap=True,
+    data_overlap=EVERYTHING,
     context_overlap=True,
     send_overlap=True,
     source="https://docs.nvidia.com/nemo-framework/user-guide/24.09/nemotoolkit/features/optimizations/communication_overlap.html",
 )
-LLAMA_2024 = Engine(  # as in its report, which says nothing about overlapping tensor parallelism
+LLAMA_2024 = Program(  # as in its report, which says nothing about overlapping tensor parallelism
     name="Llama 3, 2024",
-    data_overlap=True,
+    data_overlap=EVERYTHING,
     send_overlap=True,
     source="Llama Team 2024, section 3.3.2 (https://arxiv.org/abs/2407.21783)",
 )
-DEEPSPEED_2021 = Engine(  # nothing is hidden: our assumption
+DEEPSPEED_2021 = Program(  # nothing is hidden: our assumption
     name="DeepSpeed ZeRO-3, 2021",
     between_nodes=SELENE_2021,
     layer_messages=12,
@@ -112,66 +82,75 @@ _TITAN = "https://github.com/pytorch/torchtitan/blob/9dec370ad26b5f8e9a7333a0e36
 # or not, is FlashAttention-2. Its 8 bits are scaled anew
 # (docs/float8.md: tensorwise, dynamic).
 _REPEATED = 0.365
-TITAN_EAGER = Engine(
+_EAGER = ("norms", "rotary", "SwiGLU", "loss")
+TITAN_EAGER = Program(
     name="torchtitan FSDP2, eager",
-    data_overlap=True,
+    data_overlap=EVERYTHING,
     kernels=Kernels(
         flash=FLASH_2_ON_HOPPER,
         flash_backward=FLASH_2_ON_HOPPER,
-        eager=True,
         repeated=_REPEATED,
         scales_anew=True,
     ),
+    unfused=_EAGER,
     source=_TITAN,
 )
 TITAN_COMPILED = replace(
     TITAN_EAGER,
     name="torchtitan FSDP2, compiled",
-    kernels=replace(TITAN_EAGER.kernels, eager=False),
+    unfused=(),
 )
 TITAN_ON_AMPERE = replace(  # where FlashAttention-2 reaches half of the peak
     TITAN_EAGER,
     name="torchtitan FSDP2, eager, A100",
-    kernels=Kernels(eager=True, repeated=_REPEATED),
+    kernels=Kernels(repeated=_REPEATED),
 )
 TITAN_KEEPING = replace(
     TITAN_ON_AMPERE,
     name="torchtitan FSDP2, eager, A100, nothing repeated",
-    kernels=Kernels(eager=True),
+    kernels=ORDINARY_KERNELS,
 )
-FOUNDRY_2023 = Engine(
+FOUNDRY_2023 = Program(
     name="llm-foundry FSDP, 2023",
-    data_overlap=True,
+    data_overlap=EVERYTHING,
     kernels=FLASH_1,
+    loss="fused",
     source="https://github.com/mosaicml/llm-foundry/tree/8c8dd48f/scripts/train/benchmarking (attention in Triton)",
 )
 # Programs of `published.fits`. They wait for every message inside a layer and between stages.
-SCALING_2023 = Engine(
+SCALING_2023 = Program(  # keeps all 16-bit gradients; gathers for the matrices in its norms
     name="Aleph Alpha scaling, 2023",
+    loss="whole",
+    keeps_gathered=True,
     source=(
-        "https://github.com/Aleph-Alpha/scaling: core/nn/linear/utils.py and "
-        "core/nn/parallel_module/communicator.py"
+        "https://github.com/Aleph-Alpha/scaling: core/nn/linear/utils.py, "
+        "core/nn/parallel_module/communicator.py, core/optimizer/parameter_group.py, "
+        "core/nn/norm/rms_norm.py, transformer/model/losses/cross_entropy.py"
     ),
 )
 SCALING_FLASH_1 = replace(
     SCALING_2023, name="Aleph Alpha scaling, 2023, first FlashAttention", kernels=FLASH_1
 )
-NANOTRON_2025 = Engine(
+NANOTRON_2025 = Program(  # adds up in fp32 beside torch's DDP; overwrites the softmax
     name="nanotron, 2025",
-    data_overlap=True,
+    data_overlap=EVERYTHING,
     kernels=Kernels(flash=FLASH_2_ON_HOPPER, flash_backward=FLASH_2_ON_HOPPER),
+    unfused=("SwiGLU",),
+    loss="in place",
+    keeps_gathered=True,
+    bucket_views=False,
     source=(
-        "https://github.com/huggingface/nanotron: parallel/tensor_parallel/functional.py; "
-        "FlashAttention-2"
+        "https://github.com/huggingface/nanotron: parallel/tensor_parallel/functional.py, "
+        "optim/gradient_accumulator.py; FlashAttention-2"
     ),
 )
-MEGATRON_DEEPSPEED_2022 = Engine(
+MEGATRON_DEEPSPEED_2022 = Program(
     name="Megatron-DeepSpeed, 2022",
     source="https://github.com/bigscience-workshop/Megatron-DeepSpeed (of Megatron-LM in 2021)",
 )
-DEEPSEEK_2024 = Engine(  # two microbatches at a time, and tokens that travel in 8 bits
+DEEPSEEK_2024 = Program(  # two microbatches at a time, and tokens that travel in 8 bits
     name="DeepSeek-V3, 2024",
-    data_overlap=True,
+    data_overlap=EVERYTHING,
     send_overlap=True,
     expert_way="nodes",
     expert_overlap="another microbatch",
@@ -179,6 +158,8 @@ DEEPSEEK_2024 = Engine(  # two microbatches at a time, and tokens that travel in
     source="DeepSeek-AI 2024, sections 3.2 and 3.3 (https://arxiv.org/abs/2412.19437)",
 )
 _ALL = (
+    BOOK,
+    BOOK_ON_CPU,
     MEGATRON_2021,
     MEGATRON_2022,
     NEMO_2024,
@@ -195,12 +176,12 @@ _ALL = (
     MEGATRON_DEEPSPEED_2022,
     DEEPSEEK_2024,
 )
-ENGINES = {each.name: each for each in _ALL}
+PROGRAMS = {each.name: each for each in _ALL}
 
 
 @checked
-def engine(name: str) -> Engine:
-    """Return the engine called `name`. Errors: ValueError that lists the known names."""
-    if name not in ENGINES:
-        raise ValueError(f"no engine is called {name!r}; use one of {', '.join(ENGINES)}")
-    return ENGINES[name]
+def program(name: str) -> Program:
+    """Return the program called `name`. Errors: ValueError that lists the known names."""
+    if name not in PROGRAMS:
+        raise ValueError(f"no program is called {name!r}; use one of {'; '.join(PROGRAMS)}")
+    return PROGRAMS[name]

@@ -1,0 +1,126 @@
+"""Program: how the software that trains arranges a step, beside what it trains."""
+
+from dataclasses import dataclass
+
+from shardlab.arguments import Count, Positive, Share, checked
+from shardlab.layout import listed
+
+from .facts.hardware import LINK_UTILISATION
+
+# The share of the peak that FlashAttention reaches, counting the pairs of tokens that a causal mask
+# leaves. Assumed for all chips: Shah et al. 2024, Figure 5 (https://arxiv.org/abs/2407.08608) print
+# 0.32 to 0.54 for cuDNN's forward on the H100 with heads of 128, sequences of 512 to 16k; Dao 2023
+# (https://arxiv.org/abs/2307.08691) gives 0.50 to 0.73 of the A100's.
+FLASH = 0.5
+# What torch's allocator reserves beyond the tensors, as a share of them: the median over 13 runs of
+# the Ultra-Scale Playbook that print a peak (`published.fits`). It was chosen on these peaks alone,
+# not on whether runs fit.
+MARGIN = 0.05
+# What one kernel may do, or torch's single operations: RMSNorm, the rotation of queries and keys,
+# SiLU and its product with up, the softmax, repeated keys and rearranged outputs of attention, how
+# tokens reach experts and their outputs are added up, and the loss.
+KERNELS = ("norms", "rotary", "SwiGLU", "attention", "experts", "loss")
+LOSSES = {  # what head and loss hold for each token and word: until backward, and during its start
+    "parallel": "fp32 logits, and two gradients as large; all are cut by tp",
+    "whole": "the same and 16-bit logits, of all words on every rank of tp",
+    "in place": "fp32 logits, which their own gradient overwrites; cut by tp",
+    "fused": "16-bit logits, and their gradient from one kernel; cut by tp",
+}
+TENSOR_OVERLAPS = {
+    "none": "a rank waits for every message of tensor parallelism",
+    "backward": "the messages of an entrance overlap the gradients of its weights",
+    "chunks": "messages are cut into tp chunks that overlap the product before or after them",
+}
+EXPERT_WAYS = ("flat", "ranks", "nodes")  # how copies of a token travel: `expert_parallel.copies`
+EXPERT_OVERLAPS = {  # what computes while tokens travel to experts and back
+    "nothing": (),
+    "shared experts": ("shared experts",),  # of the same tokens: they need no router
+    # DualPipe: while one microbatch travels, all parts of another one compute.
+    "another microbatch": ("attention", "shared experts", "routed experts"),
+}
+BF16 = 2.0  # bytes of one number
+# With one scale of 4 bytes for each 128 numbers: DeepSeek-V3, section 3.3.2.
+FP8 = 1 + 4 / 128
+DATA_OVERLAPS = {  # which messages of data parallelism travel while a rank computes
+    "average": "all gradients to every rank, beside the last backward (ZeRO-0)",
+    "cut average": "each rank's part of all gradients, likewise (ZeRO-1)",
+    "layers": "parameters and gradients of a layer, beside the next layer (ZeRO-2 and -3)",
+    "update": "updated parameters, beside the next forward (ZeRO-1 and -2)",
+}
+EVERYTHING = tuple(DATA_OVERLAPS)
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Kernels:
+    """How well a program's own kernels do, beside the library's matrix products."""
+
+    flash: Share = FLASH  # the share of the peak that FlashAttention's forward reaches
+    flash_backward: Share = FLASH
+    # The share of forward's products that backward repeats, and everything between them with it,
+    # where `Training.recomputation` names none: recomputation by operation.
+    repeated: float = 0.0
+    # In 8 bits, a tensor's scale follows from itself: one more kernel reads it whole.
+    scales_anew: bool = False
+
+
+ORDINARY_KERNELS = Kernels()
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Program:
+    """How a program arranges one step: what it hides, how it computes, and what it keeps."""
+
+    name: str
+    # See TENSOR_OVERLAPS. "chunks" holds where GPUs reach each other's memory, else "backward".
+    tensor_overlap: str = "none"
+    data_overlap: tuple[str, ...] = ()  # some of DATA_OVERLAPS
+    context_overlap: bool = False  # keys and values travel while attention uses earlier ones
+    send_overlap: bool = False  # a stage computes while its messages to other stages travel
+    expert_overlap: str = "nothing"  # beside tokens on their way, one of EXPERT_OVERLAPS
+    expert_way: str = "flat"  # how tokens travel to experts, one of EXPERT_WAYS
+    expert_bytes: Positive = BF16  # of one number on the way to an expert; BF16 on the way back
+    # The share of the cards' rate that collectives among replicas reach between nodes.
+    between_nodes: Share = LINK_UTILISATION
+    # Bytes of gradients that ranks average at a time (ZeRO-0); None: as many as make latency small.
+    bucket_bytes: float | None = None
+    # ZeRO-1 and -2: whether what travels once in a step does so a layer at a time, or all at once.
+    layer_by_layer: bool = False
+    # ZeRO-3: collectives for one layer's parameters, or its gradients; 1: all tensors in one.
+    layer_messages: Count = 1
+    regathers: bool = False  # ZeRO-3: a layer that is recomputed is gathered a third time
+    kernels: Kernels = ORDINARY_KERNELS
+    # Which of KERNELS run as torch's single operations, which keep more tensors; all of them
+    # do in `ranks.transformer` on a CPU.
+    unfused: tuple[str, ...] = ()
+    # Bytes for each parameter that an update moves beyond `Recipe.update_traffic`.
+    update_passes: int = 0
+    loss: str = "parallel"  # see LOSSES
+    # With sequence parallelism: whether matrices keep their gathered inputs, or gather them again.
+    keeps_gathered: bool = False
+    # Gradients are views of the buckets that are sent. False: buckets are copies, as in torch's
+    # DDP.
+    bucket_views: bool = True
+    margin: float = MARGIN  # bytes beyond the tensors, as a share of them; see `memory.overhead`
+    source: str
+
+    def __post_init__(self) -> None:
+        for field, known in (
+            ("tensor_overlap", TENSOR_OVERLAPS),
+            ("expert_way", EXPERT_WAYS),
+            ("expert_overlap", EXPERT_OVERLAPS),
+            ("loss", LOSSES),
+        ):
+            if getattr(self, field) not in known:
+                raise ValueError(
+                    f"unknown {field} {getattr(self, field)!r}; known: {', '.join(known)}"
+                )
+        for field, every in (("data_overlap", EVERYTHING), ("unfused", KERNELS)):
+            if not set(getattr(self, field)) <= set(every):
+                raise ValueError(f"{field}={getattr(self, field)} must be some of {listed(every)}")
+
+    @property
+    def context_way(self) -> str:
+        """How ranks of cp share keys: round a ring, which overlaps, or all gathered."""
+        return "ring" if self.context_overlap else "gathered"

@@ -1,0 +1,185 @@
+"""How long a rank waits for the ranks that hold the same parameters: data parallelism and ZeRO."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import NamedTuple
+
+from shardlab.arguments import Count, checked
+from shardlab.layout import Layout
+
+from .. import collectives
+from ..facts.hardware import LINK_UTILISATION, Link
+from ..facts.network import NETWORK
+from ..facts.recipes import Recipe
+from ..memory import CUT_FROM
+from ..program import Program
+from ..training import Training
+
+
+class Holdings(NamedTuple):
+    """How many parameters one rank holds."""
+
+    layer: int  # parameters of one layer
+    layers: Count  # number of layers
+    rest: int  # parameters outside the layers: embedding, last norm, head
+    experts: int = 0  # routed experts among the parameters of one layer
+    first: int = 0  # of the rest: the embedding, needed first, its gradient complete last
+    unit: float = 1.0  # layers that travel at a time where a message overlaps arithmetic
+
+    @property
+    def parameters(self) -> int:
+        """All parameters on the rank."""
+        return self.layer * self.layers + self.rest
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class DataMessages:
+    """Seconds that the messages of data parallelism and ZeRO take, hidden or not."""
+
+    average: float = 0.0  # all gradients, to every rank, once in a step
+    cut_average: float = 0.0  # likewise, to each rank its part
+    update: float = 0.0  # all parameters, once in a step
+    scatter: float = 0.0  # one layer's gradients, for every microbatch
+    gather: float = 0.0  # one layer's parameters, in every forward and every backward
+    rest: float = 0.0  # what is outside the layers, for every microbatch
+
+    def __add__(self, other: "DataMessages") -> "DataMessages":
+        """Add up two kinds of messages that share their network cards."""
+        sums = {name: own + getattr(other, name) for name, own in vars(self).items()}
+        return DataMessages(**sums)
+
+
+class DataWait(NamedTuple):
+    """Seconds that data parallelism and ZeRO make a rank wait."""
+
+    layer: float  # in every layer of every microbatch
+    rest: float  # in every microbatch, for what is outside the layers
+    end: float  # once, after the last microbatch and before the first
+
+
+@checked
+def messages_of_replicas(
+    training: Training, links: Mapping[str, Link], held: Holdings
+) -> DataMessages:
+    """Time every message of data parallelism and ZeRO for a training.
+
+    Routed experts travel by themselves where ranks of ep hold different ones: only dp / ep ranks
+    (times cp) hold the same. Errors: ValueError for links that lack an axis.
+    """
+    needed = {"replicas"} | ({"expert replicas"} if training.layout.ep > 1 else set())
+    if missing := needed - links.keys():
+        raise ValueError(
+            f"links have no {' and '.join(sorted(missing))}; use those of `axes.links`"
+        )
+    layout = training.layout
+    late = training.averages_late
+    how = training.recipe, training.program
+    if layout.ep == 1:
+        return data_messages(layout, *how, links["replicas"], held, late=late)
+    rest = held._replace(layer=held.layer - held.experts, experts=0)
+    routed = Holdings(layer=held.experts, layers=held.layers, rest=0)
+    few = replace(layout, dp=layout.dp // layout.ep, ep=1)
+    return data_messages(layout, *how, links["replicas"], rest, late=late) + data_messages(
+        few, *how, links["expert replicas"], routed, late=late
+    )
+
+
+@checked
+def data_messages(
+    layout: Layout,
+    recipe: Recipe,
+    program: Program,
+    link: Link,
+    held: Holdings,
+    *,
+    late: bool = False,
+) -> DataMessages:
+    """Time every message of data parallelism and ZeRO, for a rank that holds `held`.
+
+    link: among the replicas, at LINK_UTILISATION of its rate. late: whether gradients stay whole
+    until the step, see `Training.averages_late`.
+    """
+    if layout.replicas == 1:
+        return DataMessages()
+    zero = layout.zero
+    if link.kind == NETWORK:
+        reached = program.between_nodes / LINK_UTILISATION
+        link = replace(link, bandwidth=reached * link.bandwidth)
+
+    def seconds(bytes_each: float, parameters: float, messages: int = 1) -> float:
+        # A reduce-scatter takes as long as an all-gather.
+        cost = collectives.all_gather(bytes_each * parameters, layout.replicas)
+        return cost.seconds(link) + (messages - 1) * cost.steps * link.latency
+
+    if zero == 0:
+        nbytes = recipe.gradients * held.parameters
+        buckets = ceil(nbytes / program.bucket_bytes) if program.bucket_bytes else 1
+        bucket = collectives.all_reduce_seconds(nbytes / buckets, layout.replicas, link)
+        return DataMessages(average=buckets * bucket)
+    once = held.layers + 1 if program.layer_by_layer else 1
+    cut_average = update = scatter = gather = rest = 0.0
+    if zero >= CUT_FROM["gradients"] and not late:
+        scatter = seconds(recipe.gradients, held.layer, program.layer_messages)
+        rest = seconds(recipe.gradients, held.rest)
+    else:
+        cut_average = seconds(recipe.gradients, held.parameters, once)
+    if zero >= CUT_FROM["parameters"]:
+        gather = seconds(recipe.parameters, held.layer, program.layer_messages)
+        rest += seconds(recipe.parameters, held.rest)
+    else:
+        update = seconds(recipe.parameters, held.parameters, once)
+    return DataMessages(
+        cut_average=cut_average, update=update, scatter=scatter, gather=gather, rest=rest
+    )
+
+
+@checked
+def data_wait(
+    messages: DataMessages,
+    program: Program,
+    held: Holdings,
+    forward: float,
+    backward: float,
+    *,
+    head: float = 0.0,
+    recomputed: bool = False,
+) -> DataWait:
+    """Time the part of `messages` that nothing hides.
+
+    forward, backward: seconds that one layer computes; head: those of the head's backward. ZeRO-2
+    scatters the gradients of every microbatch, for it has no room to add them up; ZeRO-3 also
+    gathers every layer, twice, and a third time where `recomputed` layers need it. What is outside
+    the layers has nothing to hide behind, nor do the first layer of forward and the last of
+    backward.
+    """
+    gather = messages.gather
+    scatter = messages.scatter
+    hides = program.data_overlap
+    again = 2 if recomputed and program.regathers else 1  # gathers in backward
+    layer = scatter + (1 + again) * gather
+    rest = messages.rest
+    if "layers" in hides:
+        layer = max(0.0, gather - forward) + max(0.0, again * gather + scatter - backward)
+        layer *= (held.layers - 1) / held.layers
+        rest += gather + scatter
+    end = 0.0
+    for name, beside, more in (
+        ("average", backward, head),
+        ("cut average", backward, head),
+        ("update", forward, 0.0),
+    ):
+        seconds = getattr(messages, name.replace(" ", "_"))
+        end += _exposed(seconds, held, beside, more) if name in hides else seconds
+    return DataWait(layer, rest, end)
+
+
+def _exposed(seconds: float, held: Holdings, beside: float, more: float) -> float:
+    """Time what nothing hides of messages of all parameters that take `seconds`.
+
+    They travel while each layer computes for `beside` seconds, and the head for `more`. The
+    embedding and one unit have nothing to travel beside.
+    """
+    alone = (held.first + held.unit * held.layer) / held.parameters
+    return max(alone * seconds, seconds - (held.layers - held.unit) * beside - more)
