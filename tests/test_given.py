@@ -32,6 +32,12 @@ def test_what_is_no_such_file_is_named(tmp_path):
             trace.load(tmp_path / name)
 
 
+def test_a_long_number_is_shown_by_its_ends():
+    assert given.shortened(f"x={'1' * 8 + '2' * 400 + '3' * 8} of 12345678901234567890") == (
+        "x=11111111...33333333 of 12345678901234567890"
+    )
+
+
 def test_control_characters_are_escaped():
     assert given.shown("\x1b[2J\r\u202eä\t1\n") == "\\x1b[2J\\r\\u202eä\t1\n"
     assert given.shown("a\nb\udc80", keep="") == "a\\nb\\udc80"

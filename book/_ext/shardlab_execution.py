@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from jupyter_cache.executors import utils
 from jupyter_cache.executors.basic import ExecutionWorkerLocalSerial, ProcessData
 from jupyter_client.manager import AsyncKernelManager
 from myst_nb.core.execute import ExecutionError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
@@ -49,12 +50,23 @@ def digest(root: Path) -> str:
     return state.hexdigest()[:16]
 
 
+def execute_cells(notebook: NotebookNode, **options: Any) -> None:
+    """Execute a chapter. A kernel that dies is an error of the cell that it ran: jupyter-cache knows no other."""
+    begun: list[NotebookNode] = []
+    options["on_cell_start"] = lambda cell, cell_index: begun.append(cell)
+    try:
+        nbclient.execute(notebook, kernel_manager_class=KernelManager, **options)
+    except DeadKernelError as error:
+        told = {"traceback": [f"{type(error).__name__}: {error}"]}
+        raise CellExecutionError.from_cell_and_msg(begun[-1], told) from error
+
+
 def prepare(app: Sphinx, config: Config) -> None:
     """Tell the kernels that they build pages, and keep results of other sources out of the cache.
 
     jupyter-cache looks at the text of the cells alone: a changed module would leave stale output.
     """
-    utils.executenb = partial(nbclient.execute, kernel_manager_class=KernelManager)
+    utils.executenb = execute_cells
     os.environ["SHARDLAB_STATIC"] = "1"
     os.environ["PYTHONSTARTUP"] = str(HERE / "kernel_start.py")
     if config.nb_execution_mode == "cache":

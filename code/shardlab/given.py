@@ -1,10 +1,12 @@
 """What a reader gives: a file that is read, and text that a terminal shows."""
 
+import re
 import stat
 from pathlib import Path
 
 MEGA = 10**6
 MOST_BYTES = 100 * MEGA  # of a file: more is a mistake
+LONG_NUMBER = re.compile(r"(\d{8})\d{9,}(\d{8})")
 
 
 def read(path: str | Path, most: int = MOST_BYTES) -> str:
@@ -27,6 +29,11 @@ def read(path: str | Path, most: int = MOST_BYTES) -> str:
 def shown(text: str, keep: str = "\t\n") -> str:
     """Escape characters that would move a terminal's cursor or change its colours."""
     return "".join(each if each.isprintable() or each in keep else _escaped(each) for each in text)
+
+
+def shortened(text: str) -> str:
+    """Leave out the middle of whole numbers that are too long to read."""
+    return LONG_NUMBER.sub(r"\1...\2", text)
 
 
 def _escaped(character: str) -> str:

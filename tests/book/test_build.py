@@ -189,14 +189,18 @@ def test_binder_makes_the_notebooks_that_the_button_opens_with_the_same_torch_as
     assert os.access(ROOT / "binder" / "postBuild", os.X_OK)
 
 
-def test_a_failed_cell_fails_every_build(book: Path) -> None:
-    """The log ends with its page, its code and its error."""
-    write_page(book, "1 / 0")
+@pytest.mark.parametrize(
+    ("cell", "cause"),
+    [("1 / 0", "ZeroDivisionError: division by zero"), ("import os; os._exit(1)", "DeadKernelError: Kernel died")],
+)
+def test_a_failed_cell_fails_every_build(book: Path, cell: str, cause: str) -> None:
+    """The log ends with its page, its code and its error, or the death of its kernel."""
+    write_page(book, cell)
     for _ in range(2):
-        with pytest.raises(AssertionError, match="ZeroDivisionError") as failed:
+        with pytest.raises(AssertionError, match="does not build") as failed:
             build_book(book)
         end = re.sub(r"\x1b\[[\d;]*m", "", str(failed.value)).split("Look above for the cause")[1]
-        told = re.search(r"book/page\.md fails twice.*?\n *1 / 0\n.*?ZeroDivisionError: division by zero", end, re.S)
+        told = re.search(rf"book/page\.md fails twice.*?\n *{re.escape(cell)}\n.*?{cause}", end, re.S)
         assert told, end
 
 

@@ -58,6 +58,7 @@ LOG, DOUBLING = "it takes ceil(log2(n)) steps", "it takes log2(n) steps"
 SAME, MESSAGES = "the input stays what it was", "ranks send messages to one rank at a time"
 ROWS, SHARE = "every rank has the sum of its own rows", "no rank sends more than (n-1)/n of its tensor"
 SUM, PIECES = "every rank has the sum", "no rank sends more than 2(n-1) pieces of 1/n"
+TURNS = "it takes 2(n-1) steps"
 
 
 @mistake("broadcast", LOG, at="4 ranks, 2 numbers", says="at most 2 steps (ceil(log2(n)))")
@@ -77,7 +78,7 @@ def passes_on_in_a_chain(x, group):
     return y
 
 
-@mistake("broadcast", MESSAGES, at="1 rank, 2 numbers", says="broadcast on rank 0")
+@mistake("broadcast", MESSAGES, LOG, ONCE, at="1 rank, 2 numbers", says="broadcast on rank 0")
 def asks_the_library(x, group):
     return comm.broadcast(x, group)
 
@@ -146,7 +147,7 @@ def needs_equal_pieces(x, group):
     return solutions.my_ring_all_reduce(x, group)
 
 
-@mistake("ring_all_reduce", SUM, at="2 ranks, 3 numbers", says="on rank 0")
+@mistake("ring_all_reduce", SUM, PIECES, at="2 ranks, 3 numbers", says="on rank 0")
 def drops_the_tail(x, group):
     n = group.size()
     rest = x.flatten()[: x.numel() // n * n]
@@ -176,7 +177,7 @@ def asks_a_server(x, group):
     return server.mean_through_server(x, group) * group.size()
 
 
-@mistake("ring_all_reduce", MESSAGES, at="1 rank, 3 numbers", says="all_reduce on rank 0")
+@mistake("ring_all_reduce", MESSAGES, PIECES, TURNS, at="1 rank, 3 numbers", says="all_reduce on rank 0")
 def lets_gloo_do_it(x, group):
     return comm.all_reduce(x, group)
 

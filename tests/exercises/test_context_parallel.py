@@ -186,7 +186,7 @@ def sends_blocks_home(q, k, v, mask, group):
     return turn_with(right_step, home=True)(q, k, v, mask, group)
 
 
-@mistake("ring_forward", ALONE, SMALL, at="1 rank, contiguous, causal", says="all_gather on rank 0")
+@mistake("ring_forward", ALONE, SMALL, HOPS, at="1 rank, contiguous, causal", says="all_gather on rank 0")
 def gathers_all_keys(q, k, v, mask, group):
     k, v = (torch.cat([*comm.all_gather(x[None], group)], dim=1) for x in (k, v))
     scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)

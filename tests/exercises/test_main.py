@@ -81,17 +81,36 @@ def test_starter_and_hint_are_printed(cli):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("def my_shard(:\n", "line 1"),
-        ("x = 1\nx / 0\n", "line 2"),
-        ("raise SystemExit(0)\n", "line 1"),
-        ("def shard():\n    pass\n", "defines no my_shard"),
+        ("def my_shard(:\n", "SyntaxError: invalid syntax (my_file.py, line 1)"),
+        ("x = 1\nx / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("import json\n\njson.loads('{')\n", "line 3: JSONDecodeError: Expecting property name"),
+        ("import no_such_module\n", "line 1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise ValueError('two\\nlines')\n", "line 1: ValueError: two lines"),
+        ("raise SystemExit(0)\n", "line 1: SystemExit: 0"),
     ],
-    ids=["syntax", "exception", "exit", "no function"],
+    ids=["syntax", "exception", "in a library", "import", "two lines", "exit"],
 )
-def test_a_file_that_is_no_answer_is_told_why(cli, file, without_ranks, text, says):
-    code, printed = cli("check", SHARD, file(text))
+def test_a_file_that_cannot_be_imported_fails_in_one_line(cli, file, without_ranks, text, says):
+    answers = file(text)
+    code, printed = cli("check", SHARD, answers)
     assert code == 1
-    assert says in printed
+    assert printed.startswith(f"{SHARD}: failed, {answers} cannot be run: {says}")
+    assert printed.count("\n") == 1
+
+
+def test_a_file_without_the_function_is_told_its_name(cli, file, without_ranks):
+    code, printed = cli("check", SHARD, file("def shard():\n    pass\n"))
+    assert code == 1
+    assert "defines no my_shard" in printed
+
+
+def test_an_exercise_that_cannot_be_imported_is_a_fault_of_the_grader(cli, file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shardlab.exercises.zero", None)
+    code, printed = cli("check", SHARD, file(RIGHT))
+    assert code == 2
+    assert printed.startswith("not graded: an exercise cannot be imported: ModuleNotFoundError(")
+    assert "shardlab.exercises.zero" in printed
+    assert printed.count("\n") == 1
 
 
 def test_functions_of_a_file_are_all_checked_with_its_own_helpers_whatever_the_others_do(cli, file):
@@ -136,7 +155,7 @@ HOSTILE = {  # what the file does while it is imported -> a part of the report
     "while True: print('1 of 1 points')": "The file has not replied after 1 s, which is the limit.",
 }
 if sys.platform == "linux":  # only Linux limits what a process allocates
-    HOSTILE["b = bytearray(20 << 30)"] = "line 1, in <module>\n    b = bytearray(20 << 30)"
+    HOSTILE["b = bytearray(20 << 30)"] = "line 1: MemoryError"
 
 
 @pytest.mark.parametrize(("text", "says"), HOSTILE.items(), ids=range(len(HOSTILE)))
@@ -144,7 +163,7 @@ def test_a_file_cannot_end_or_flood_the_grader(cli, file, monkeypatch, without_r
     monkeypatch.setattr(grader, "LOAD", 1.0 if "while" in text else 30.0)
     code, printed = cli("check", SHARD, file(f"{text}\n{RIGHT}"))
     assert code == 1
-    assert "my_file.py cannot be run:\n" in printed
+    assert "my_file.py cannot be run: " in printed
     assert says in printed
     assert len(printed) < 20_000
 

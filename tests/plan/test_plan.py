@@ -170,7 +170,13 @@ BAD = [  # what is given, and what the one line says
     (COMMAND, {"text": json.dumps({**SMALL, "num_experts": 8})}, "the field num_experts=8, which is not understood"),
     ([*COMMAND, "--batch-tokens", "9" * 20], {}, "'9{20}' is not an amount; write a number from 1 to 10,000,000,000"),
     ([*COMMAND, "--tokens", "9" * 400], {}, "is not an amount; write a number from 1 to 1,000,000,000,000,000,000"),
-    ([*COMMAND, "--gpus", "9" * 400], {}, "gpus of all nodes=9.* must be a number from 1 to 1,000,000"),
+    ([*COMMAND, "--gpus", "9" * 400], {}, r"gpus of all nodes=9{8}\.\.\.9{8} must be a number from 1 to 1,000,000"),
+    ([*COMMAND, "--imbalance", "1e308"], {}, r"--imbalance=1e\+308 must be a number from 1 to 1,000,000"),
+    ([*COMMAND, "--imbalance", "nan"], {}, "--imbalance=nan must be a number from 1 to 1,000,000"),
+    ([*COMMAND, "--show", "101"], {}, "--show=101 must be a number from 1 to 100"),
+    ([*COMMAND, "--show", "0"], {}, "--show=0 must be a number from 1 to 100"),
+    ([*COMMAND, "--context", "1," + "9" * 400], {}, r"--context=9{8}\.\.\.9{8} must be a number from 1 to 1,000,000"),
+    ([*COMMAND, "--expert", "0"], {}, "--expert=0 must be a number from 1 to 1,000,000"),
     ([*COMMAND, "--price", "1e308"], {}, r"dollars_per_gpu_hour=1e\+308 must be a number from 1e-09 to 1,000,000,000"),
     ([*COMMAND, "--precision", "\x1b[2J"], {}, r"has no \\x1b\[2J; use"),
     (COMMAND, {"config": "a" * 4000}, "a ... a.* cannot be read: File name too long; give the config"),
@@ -281,7 +287,7 @@ def test_from_a_shell(folder):
         ("| true", 0, ""),  # which closes the pipe, as `head` does
         ("> /dev/full", 2, "the answer cannot be written: No space left on device; give it another place\n"),
         ("2>&-", 0, ""),
-        (">&-", 0, ""),
+        (">&-", 2, "the answer cannot be written: the output is closed; give it another place\n"),
     ],
 )
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")

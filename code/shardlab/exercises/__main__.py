@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from . import CHAPTERS, every, gather, hint, of_chapter, progress, starter
-from .checker import Exercise
+from .checker import UNGRADED, Exercise
 from .grader import grade
 
 
@@ -28,6 +28,9 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
+    except Exception as error:  # whatever an exercise of ours raises while it is imported
+        print(f"{UNGRADED}: an exercise cannot be imported: {error!r}", file=sys.stderr)
+        return 2
     if arguments.command == "check":
         return grade(exercises, Path(arguments.file))
     if arguments.command == "gather":

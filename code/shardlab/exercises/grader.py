@@ -23,7 +23,7 @@ from shardlab.ranks import launch
 from shardlab.ranks.launch import surroundings
 
 from . import record, untouched
-from .checker import UNGRADED, Attempted, Exercise, judge
+from .checker import FAILED, UNGRADED, Attempted, Exercise, judge
 from .output import Ends, quoted, standard
 
 START, LOAD, EXERCISE = 120.0, 30.0, 90.0  # s, to import torch; to import the file; for an exercise
@@ -77,7 +77,9 @@ def grade(exercises: list[Exercise], file: Path) -> int:
             points += exercise.points if report else 0
             ungraded |= report.verdict == UNGRADED
     except Unusable as error:
-        print(f"{file} cannot be run:\n{shown(str(error))}", file=sys.stderr)
+        names = ", ".join(exercise.name for exercise in exercises)
+        trouble = f"{names}: {FAILED}, {file} cannot be run: {error}"
+        print(shown(trouble), file=sys.stderr)
         return 1
     except Broken as error:
         print(f"{UNGRADED}: {shown(str(error))}", file=sys.stderr)

@@ -42,7 +42,14 @@ def serve(descriptor: int) -> NoReturn:
 
 
 def _import(file: str) -> Reply:
-    load(Path(file))
+    """Import the file; tell an error in one line, with the last line of the file that it passed."""
+    try:
+        load(Path(file))
+    except BaseException as error:
+        path, frames = os.path.abspath(file), traceback.walk_tb(error.__traceback__)
+        passed = [line for frame, line in frames if frame.f_code.co_filename == path]
+        where = f"line {passed[-1]}: " if passed else ""
+        return {"trouble": " ".join(f"{where}{type(error).__name__}: {error}".split())}
     return {}
 
 
@@ -50,7 +57,7 @@ def _attempt(name: str) -> Reply:
     """Run the function of one exercise."""
     try:
         exercise = find(name)
-    except ImportError as error:
+    except Exception as error:
         return {"broken": f"  cause     the exercise cannot be imported: {error}"}
     function = getattr(sys.modules[ANSWERS], exercise.function, None)
     if function is None:

@@ -39,12 +39,14 @@ def _progress(text: str) -> None:
 
 def guarded() -> int:
     """Answer the command line of this process; an output that closes early is no mistake."""
+    if not sys.stdout:
+        complain("the answer cannot be written: the output is closed; give it another place")
+        return NOT_UNDERSTOOD
     try:
         try:
             return main()
         finally:
-            if sys.stdout:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:  # of the output, such as: | head, > /dev/full

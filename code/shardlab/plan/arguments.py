@@ -5,12 +5,12 @@ import sys
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from shardlab.costs.facts import hugging_face, machines, nodes, recipes
+from shardlab.costs.facts import hugging_face, limits, machines, nodes, recipes
 from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.programs import PROGRAMS, program
-from shardlab.given import shown
+from shardlab.given import shortened, shown
 from shardlab.spec import TransformerSpec
 
 from . import amounts, files
@@ -58,8 +58,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def complain(message: str) -> None:
-    """Print one line on standard error, if there is one; leave out the middle of a long message."""
-    line = shown(message, keep="")
+    """Print one line on standard error, if there is one; leave out the middle of what is long."""
+    line = shown(shortened(message), keep="")
     if len(line) > 2 * END:
         line = f"{line[:END]} ... {line[-END:]}"
     if sys.stderr:
@@ -105,7 +105,9 @@ def parser() -> Parser:
 
 def request(given: argparse.Namespace) -> Request:
     """Turn the command line into a question. Errors: ValueError with the way out."""
-    if given.show < 1 or not 1 <= given.plan <= given.show:
+    limits.hold("--show", given.show, limits.PLANS)
+    limits.hold("--imbalance", given.imbalance, limits.GPUS)
+    if not 1 <= given.plan <= given.show:
         raise ValueError(f"--plan {given.plan} must be one of the 1 to {given.show} plans to print")
     model = hugging_face.read(files.read_json(given.config))
     machine = _machine(given)
@@ -158,7 +160,7 @@ def _question(
         recipe=recipes.recipe(given.recipe),
         precision=given.precision,
         dropout=model.dropout,
-        zero=_numbers("zero", given.zero),
+        zero=_numbers("zero", given.zero, 0),
         context=_numbers("context", given.context),
         expert=_numbers("expert", given.expert) if given.expert else None,
         whole_experts=(False, True) if given.whole_experts else (False,),
@@ -185,8 +187,11 @@ def _long_enough(
     return spec, notes
 
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
+def _numbers(name: str, text: str, least: int = 1) -> tuple[int, ...]:
     try:
-        return tuple(int(each) for each in text.split(","))
+        numbers = tuple(int(each) for each in text.split(","))
     except ValueError:
         raise ValueError(f"--{name} {text!r} must be numbers such as 0,1") from None
+    for each in numbers:
+        limits.hold(f"--{name}", each, limits.GPUS, least)
+    return numbers

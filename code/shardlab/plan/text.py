@@ -1,5 +1,6 @@
 """The answer as text: a table of plans, the failures, and the options of the chosen plan."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from textwrap import indent
 
@@ -18,7 +19,7 @@ def lines(answer: Answer) -> Iterator[str]:
     yield from _question(answer)
     yield ""
     if answer.rows:
-        yield from _table([HEADER, *map(_cells, range(1, 99), answer.rows)])
+        yield from _table([HEADER, *map(_cells, itertools.count(1), answer.rows)])
         yield ""
         yield from _costs(answer)
     else:

@@ -31,6 +31,15 @@ def test_rings_between_nodes_use_all_cards_and_are_limited_by_them_or_by_what_is
     assert len(cards) == 2 * node.cards
 
 
+def test_the_path_of_a_message_that_many_rings_share_is_found_once(monkeypatch):
+    """A plan for racks of 72 GPUs with 72 cards would otherwise take seconds."""
+    asked = []
+    path = network.Cluster.path
+    monkeypatch.setattr(network.Cluster, "path", lambda self, *ends: asked.append(ends) or path(self, *ends))
+    traffic.rings(nodes.cluster("DGX H100", 2), range(16))
+    assert len(asked) == len(set(asked))
+
+
 def test_a_ring_between_nodes_has_the_average_latency_of_its_hops():
     """7 hops of 8 stay inside: as in NCCL's tuning model."""
     load = traffic.rings(nodes.cluster("DGX H100", 4), range(32))

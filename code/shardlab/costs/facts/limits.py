@@ -6,6 +6,7 @@ GPUS_OF_A_NODE = 72  # as in NVL72 racks; routes between more take seconds to fi
 GPUS = 10**6  # of all nodes together
 BATCH = 10**10  # tokens of a step
 TRAINING = 10**18  # tokens
+PLANS = 100  # that are printed; each is timed under many rates
 NUMBER = 10**9  # dollars, watts, GB/s, TFLOPs; its inverse is the smallest
 
 

@@ -10,6 +10,7 @@ each direction, with a bandwidth of its own. Contention is nothing but messages 
 Between nodes lies a full fat tree (Leiserson 1985, doi:10.1109/TC.1985.6312192), or a `Fabric`.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -86,9 +87,7 @@ class Node:
         if not self.cards:
             raise ValueError(f"{self.name} has no network card; use num_nodes=1")
         within("gpu", gpu, self.gpus)
-        mine = self._nearest_cards[gpu]
-        rivals = [each for each, nearest in enumerate(self._nearest_cards) if nearest == mine]
-        return mine[rivals.index(gpu) % len(mine)]
+        return self._card_of[gpu]
 
     def route(self, start: str, goal: str) -> Route:
         """Find the widest, then shortest route between two parts, as (part, wire) pairs.
@@ -119,8 +118,7 @@ class Node:
             ways: dict[str, Route] = {start: ()}
             for part in (reached := [start]):  # which grows
                 if part == start or self.forwards or not part.startswith(DEVICES):
-                    for wire in self._wires_at.get(part, ()):
-                        end = other_end(part, wire)
+                    for end, wire in self._wires_at.get(part, ()):
                         if end not in ways and wire.bandwidth >= least:
                             ways[end] = (*ways[part], (part, wire))
                             reached.append(end)
@@ -141,23 +139,26 @@ class Node:
         return self.route(start, nearest) + self.route(nearest, goal)
 
     @cached_property
-    def _nearest_cards(self) -> list[list[str]]:
-        """For each GPU, the cards that are the fewest wires away."""
+    def _card_of(self) -> list[str]:
+        """For each GPU, its turn among the cards that are the fewest wires away."""
         found = []
-        for gpu in range(self.gpus):
-            start = f"GPU {gpu}"
-            cards = [card for card in self._parts("NIC ") if card in self._ways(start, 0.0)]
-            reached = {card: len(self.route(start, card)) for card in cards}
+        turns: Counter[tuple[str, ...]] = Counter()
+        every = tuple(self._parts("NIC "))
+        for start in map("GPU {}".format, range(self.gpus)):
+            ways = self._ways(start, 0.0)
+            reached = {card: len(self.route(start, card)) for card in every if card in ways}
             least = min(reached.values(), default=0)
-            found.append([card for card, distance in reached.items() if distance == least])
+            nearest = tuple(card for card in every if reached.get(card) == least) or every
+            found.append(nearest[turns[nearest] % len(nearest)])
+            turns[nearest] += 1
         return found
 
     @cached_property
-    def _wires_at(self) -> dict[str, list[Wire]]:
-        found: dict[str, list[Wire]] = {}
+    def _wires_at(self) -> dict[str, list[tuple[str, Wire]]]:
+        found: dict[str, list[tuple[str, Wire]]] = {}  # part -> the parts beside it, by which wire
         for wire in self.wires:
-            found.setdefault(wire.a, []).append(wire)
-            found.setdefault(wire.b, []).append(wire)
+            found.setdefault(wire.a, []).append((wire.b, wire))
+            found.setdefault(wire.b, []).append((wire.a, wire))
         return found
 
     @cached_property

@@ -13,10 +13,10 @@ from shardlab.arguments import Count, Positive, checked
 
 from .. import step
 from ..facts.hardware import Link
-from ..facts.network import NETWORK
+from ..facts.network import NETWORK, Cluster
 from ..step import axes
 from . import plans
-from .plans import Plans, Question, TrainingPlan
+from .plans import Plans, TrainingPlan
 
 # The relative rates that a data sheet leaves open: from how much of what `step` assumes, to how
 # much. All are drawn evenly, and independently of each other.
@@ -67,11 +67,15 @@ def rank(
                 f"rates={name}: {low} to {high} must be a range of one of {', '.join(RATES)}"
             )
     best = [found.best, *found.different[1:count]]
+    runs = [plans.run_of(found.question, plan) for plan in best]
+    links = [axes.links(run.cluster, run.training.layout) for run in runs]
     luck = random.Random(seed)
     timed: list[list[float]] = []
     for _ in range(rounds):
         drawn = {name: luck.uniform(*rates.get(name, (1.0, 1.0))) for name in RATES}
-        seconds = [_seconds(found.question, plan, drawn) for plan in best]
+        cluster = _drawn_cluster(found.question.cluster, drawn)
+        varied = [replace(run, cluster=cluster) for run in runs]
+        seconds = [_seconds(*each, drawn) for each in zip(varied, links, strict=True)]
         timed.append([each / min(seconds) - 1 for each in seconds])
     candidates = [
         Candidate(
@@ -85,19 +89,22 @@ def rank(
     return sorted(candidates, key=lambda each: each.behind)
 
 
-def _seconds(question: Question, plan: TrainingPlan, drawn: Mapping[str, float]) -> float:
-    """Time a plan. Slower arithmetic is a slower clock, on which other rates are higher."""
-    run = plans.run_of(question, plan)
+def _drawn_cluster(cluster: Cluster, drawn: Mapping[str, float]) -> Cluster:
+    """Return the cluster with the memory's rate, which is higher on a slower clock."""
+    chip = cluster.node.chip
+    memory = 1 / drawn["arithmetic"] * drawn["memory"] * chip.memory_bandwidth
+    node = replace(cluster.node, chip=replace(chip, memory_bandwidth=memory))
+    return replace(cluster, node=node)
+
+
+def _seconds(run: step.Run, links: Mapping[str, Link], drawn: Mapping[str, float]) -> float:
+    """Time a run. Slower arithmetic is a slower clock, on which other rates are higher."""
     slower = 1 / drawn["arithmetic"]
-    node = run.cluster.node
-    memory = slower * drawn["memory"] * node.chip.memory_bandwidth
-    chip = replace(node.chip, memory_bandwidth=memory)
-    links = {
+    scaled = {
         axis: _scaled(link, slower * drawn["network" if link.kind == NETWORK else "inside"])
-        for axis, link in axes.links(run.cluster, run.training.layout).items()
+        for axis, link in links.items()
     }
-    cluster = replace(run.cluster, node=replace(node, chip=chip))
-    return slower * step.step(replace(run, cluster=cluster), links).seconds
+    return slower * step.step(run, scaled).seconds
 
 
 def _scaled(link: Link, factor: float) -> Link:

@@ -110,7 +110,7 @@ def _rings(cluster: Cluster, num_nodes: int, stride: int, inside: int) -> Link:
     inside: GPUs of a group in each node. Two nodes stand for any number of nodes.
     """
     gpus = cluster.node.gpus
-    few = replace(cluster, num_nodes=num_nodes, fabric=None)
+    few = _few(cluster, num_nodes)
     groups = _groups(gpus, num_nodes, stride, inside)
     shares: dict[Hop, float] = {}
     for group in groups:
@@ -122,6 +122,12 @@ def _rings(cluster: Cluster, num_nodes: int, stride: int, inside: int) -> Link:
     rate = min(rates, default=alone.bandwidth)
     name = f"{len(groups)} groups in {few.name}"
     return replace(alone, name=name, bandwidth=LINK_UTILISATION * rate)
+
+
+@cache
+def _few(cluster: Cluster, num_nodes: int) -> Cluster:
+    """Return the same nodes without a fabric: one cluster, which knows its paths, for all rings."""
+    return replace(cluster, num_nodes=num_nodes, fabric=None)
 
 
 def _groups(gpus: int, num_nodes: int, stride: int, inside: int) -> list[Sequence[int]]:

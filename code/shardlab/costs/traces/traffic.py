@@ -6,6 +6,7 @@ together. Every ring carries an equal part.
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_CROSS_NIC, NCCL_ALGO)
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from shardlab.arguments import Positive, checked
 from ..facts import hops
 from ..facts.hardware import Link
 from ..facts.hops import Hop
-from ..facts.network import Cluster
+from ..facts.network import NETWORK, Cluster, Node
 from ..units import us
 
 # The shortest all-reduce inside a switch that adds:
@@ -54,7 +55,7 @@ def rings(cluster: Cluster, gpus: Sequence[int]) -> Load:
     """
     laid = orders(cluster, gpus)
     edges = [edge for ring in laid for edge in zip(ring, [*ring[1:], ring[0]], strict=True)]
-    return _sum_of([cluster.path(a, b) for a, b in edges], len(laid))
+    return _sum_of(cluster, edges, len(laid))
 
 
 @checked
@@ -63,7 +64,7 @@ def pairs(cluster: Cluster, gpus: Sequence[int]) -> Load:
     for gpu in gpus:
         cluster.node_of(gpu)
     others = len(gpus) - 1
-    return _sum_of([cluster.path(a, b) for a in gpus for b in gpus if a != b], max(others, 1))
+    return _sum_of(cluster, [(a, b) for a in gpus for b in gpus if a != b], max(others, 1))
 
 
 @checked
@@ -91,7 +92,7 @@ def uneven_pairs(cluster: Cluster, gpus: Sequence[int], pieces: Sequence[Sequenc
 def star(cluster: Cluster, center: int, gpus: Sequence[int], *, inward: bool) -> Load:
     """Load messages from all other GPUs to `center` (inward), or from `center` to them."""
     ends = [(gpu, center) if inward else (center, gpu) for gpu in gpus if gpu != center]
-    return _sum_of([cluster.path(a, b) for a, b in ends], 1)
+    return _sum_of(cluster, ends, 1)
 
 
 @checked
@@ -147,13 +148,16 @@ def as_link(cluster: Cluster, gpus: Sequence[int]) -> Link:
     )
 
 
-def _sum_of(paths: Sequence[Sequence[Hop]], parts: int) -> Load:
-    """Add up paths that run at the same time, each with 1/parts of what a rank passes on."""
+def _sum_of(cluster: Cluster, ends: Sequence[tuple[int, int]], parts: int) -> Load:
+    """Add up messages that run at the same time, each with 1/parts of what a rank passes on."""
     counts: dict[Hop, int] = {}
-    for path in paths:
+    slowest: dict[tuple[int, int], float] = {}
+    for pair, count in Counter(ends).items():  # many rings share most of their messages
+        path = cluster.path(*pair)
+        slowest[pair] = hops.latency(path)
         for hop in path:
-            counts[hop] = counts.get(hop, 0) + 1
-    latencies = [hops.latency(path) for path in paths] or [0.0]
+            counts[hop] = counts.get(hop, 0) + count
+    latencies = [slowest[pair] for pair in ends] or [0.0]
     return Load(
         shares={hop: count / parts for hop, count in counts.items()},
         latency=sum(latencies) / len(latencies),
@@ -174,7 +178,7 @@ def _by_card(cluster: Cluster, members: set[int]) -> list[list[int]]:
         cards.setdefault(cluster.node.card(gpu), []).append(gpu)
     laid = _inside(cluster, members)
     return [
-        min(_begun(laid, near), key=lambda order: _detour(cluster, order))
+        min(_begun(laid, near), key=lambda order: _detour(cluster.node, order))
         for near in cards.values()
     ]
 
@@ -186,14 +190,15 @@ def _begun(rings: list[list[int]], near: list[int]) -> Iterator[list[int]]:
             yield ring[ring.index(gpu) :] + ring[: ring.index(gpu)]
 
 
-def _detour(cluster: Cluster, order: list[int]) -> tuple[bool, int]:
+def _detour(node: Node, order: list[int]) -> tuple[bool, int]:
     """Measure how far a ring with these ends is from using one card, over short paths."""
     first = order[0]
     last = order[-1]
-    different_cards = cluster.node.card(first) != cluster.node.card(last)
-    return different_cards, _way_out(cluster, first) + _way_out(cluster, last)
+    different_cards = node.card(first) != node.card(last)
+    return different_cards, _way_out(node, first) + _way_out(node, last)
 
 
-def _way_out(cluster: Cluster, gpu: int) -> int:
+def _way_out(node: Node, gpu: int) -> int:
     """Count the wires between a GPU of a node and the network."""
-    return len(cluster.to_network(gpu))
+    card = node.card(gpu)
+    return len(node.route(f"GPU {gpu}", card)) + len(node.route(card, NETWORK))

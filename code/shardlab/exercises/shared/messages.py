@@ -70,35 +70,70 @@ def only_messages(case: Case, rank: int, seen: Seen) -> Finding | None:
 def moves_at_most(op: str, budget: Callable[[int, int], float], words: str) -> Dependent:
     """Ask that no rank sends (or receives) more than `budget(length of x, ranks)` numbers."""
 
+    def most(case: Case) -> float:
+        return budget(prod(case.given), len(case.members(0))) * ELEMENT
+
+    def given(case: Case) -> str:
+        return f"{prod(case.given) * ELEMENT} bytes on each of {len(case.members(0))} ranks"
+
+    return moves(op, most, words, given)
+
+
+def moves(
+    op: str,
+    budget: Callable[[Case], float],
+    words: str,
+    given: Callable[[Case], str],
+    unit: tuple[str, int] = ("bytes", 1),
+) -> Dependent:
+    """Ask that no rank sends (or receives) more than `budget` bytes, nor the group far less.
+
+    Half of what all ranks but one may send is the least: one may have nothing to send, and others
+    need not send what a mask hides. words: what the budget is. unit: its name and its bytes.
+    """
+    name, size = unit
+
     @Dependent
-    @on_each_rank
-    def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
-        length = prod(case.given)
-        ranks = len(case.members(rank))
-        allowed = budget(length, ranks) * ELEMENT
-        events = trace.communication(seen.events)
-        moved = sum(event.nbytes for event in events if event.op == op)
-        if moved <= allowed + 0.5:
-            return None
-        given = f"{length * ELEMENT} bytes on each of {ranks} ranks"
-        expected = f"at most {allowed:.0f} bytes {PAST[op]} by a rank ({words})"
-        return Finding(given, expected, f"{moved} bytes {PAST[op]} by rank {rank}")
+    def judge(case: Case, observed: list[Any]) -> Finding | None:
+        for members in case.groups():
+            moved = [moved_bytes(observed[rank], op) for rank in members]
+            most, least = budget(case), budget(case) * (len(members) - 1) / 2
+            if max(moved) > most + 0.5:
+                expected = f"at most {most / size:g} {name} {PAST[op]} by a rank ({words})"
+                rank = members[moved.index(max(moved))]
+                got = f"{max(moved) / size:g} {name} {PAST[op]} by rank {rank}"
+                return Finding(given(case), expected, got)
+            if sum(moved) < least:
+                expected = f"at least {least / size:g} {name} {PAST[op]} by all ranks together"
+                return Finding(given(case), expected, f"{sum(moved) / size:g} {name}")
+        return None
 
     return judge
 
 
+def moved_bytes(seen: Seen, op: str) -> int:
+    """Add up the bytes of a rank's messages that are sent, or of those that are received."""
+    return sum(event.nbytes for event in trace.communication(seen.events) if event.op == op)
+
+
 def takes_at_most(budget: Callable[[int], int], words: str) -> Dependent:
-    """Ask that at most `budget(ranks)` messages have to follow each other."""
+    """Ask that at most `budget(ranks)` messages have to follow each other, and log2(ranks) do.
+
+    In fewer steps no number can come from one rank to all, nor from all to one.
+    """
 
     @Dependent
     def judge(case: Case, observed: list[Seen]) -> Finding | None:
         for members in case.groups():
             allowed = budget(len(members))
             taken = steps([observed[rank].events for rank in members])
+            least = log2(len(members))
+            given, got = f"{len(members)} ranks", f"{taken} steps"
             if taken > allowed:
                 expected = f"at most {allowed} steps ({words})"
-                advice = "let several ranks send in the same step"
-                return Finding(f"{len(members)} ranks", expected, f"{taken} steps", advice)
+                return Finding(given, expected, got, "let several ranks send in the same step")
+            if taken < least:
+                return Finding(given, f"at least {least} steps", got)
         return None
 
     return judge

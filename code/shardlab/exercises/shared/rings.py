@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardlab import sequences, trace
+from shardlab import sequences
 from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
 from ..checker import Case, Dependent, Finding, Judge, describe, on_each_rank
 from . import passes
+from .messages import moves
 from .steps import SEND
 
 HEADS, TOKENS, WIDTH = 2, 6, 4  # H, s, E
@@ -130,19 +131,12 @@ def has(name: str) -> Judge:
 
 def sends(blocks: Callable[[int], int], words: str) -> Dependent:
     """Ask that no rank of n sends more than `blocks(n)` blocks of keys, values or gradients."""
+    size = BLOCK * NUMBER
 
-    @Dependent
-    @on_each_rank
-    def judge(case: Case, rank: int, seen: Turned) -> Finding | None:
-        allowed = blocks(len(case.members(rank)))
-        events = trace.communication(seen.events)
-        sent = sum(event.nbytes for event in events if event.op == SEND) / NUMBER / BLOCK
-        if sent <= allowed:
-            return None
-        shown = f"{sent:g} blocks sent by rank {rank}"
-        return Finding(given(case), f"at most {allowed} blocks sent by a rank: {words}", shown)
+    def budget(case: Case) -> float:
+        return blocks(len(case.members(0))) * size
 
-    return judge
+    return moves(SEND, budget, words, given, ("blocks", size))
 
 
 @Dependent
