@@ -1,7 +1,6 @@
 """Plans, followed on paper: after the last step every rank holds what it should, whatever the number of ranks."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -136,21 +135,11 @@ def test_a_copy_that_could_land_too_early_is_seen():
 # ---- small things ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("length", "pieces"), [(0, 3), (1, 3), (2, 3), (7, 3), (9, 3), (5, 1), (10, 4)])
-def test_pieces_are_equal_to_within_one_and_leave_nothing_out(length, pieces):
-    ends = exchanges.cuts(length, pieces)
-    sizes = [end - begin for begin, end in pairwise(ends)]
-    assert (ends[0], ends[-1], len(sizes)) == (0, length, pieces)
-    assert sizes == sorted(sizes, reverse=True)
-    assert max(sizes) - min(sizes) <= 1
-
-
 def test_the_examples_in_the_docstrings():
     plan = Plan(name="any", num_ranks=2, num_pieces=3, steps=[])
     assert exchanges.everyones(plan) == [[(0,), (0,), (0,)], [(1,), (1,), (1,)]]
     assert exchanges.only(plan) == [[(0,), (0,), (0,)], [(), (), ()]]
     assert exchanges.one_piece_each(replace(plan, num_pieces=2)) == [[(0,), ()], [(), (1,)]]
-    assert exchanges.cuts(7, 3) == [0, 3, 5, 7]
     assert Move(0, 2, range(2, 3), COPY, shift=1).landing == range(3, 4)
 
 

@@ -4,7 +4,7 @@ import re
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlab.experts import Experts
@@ -13,6 +13,7 @@ from shardlab.layout import (
     AXES_3D,
     Layout,
     coordinates,
+    deal,
     expert_degrees,
     groups,
     holdings,
@@ -33,11 +34,18 @@ def test_ranks_are_the_product_of_the_axes_without_the_experts():
     assert Layout().ranks == 1
 
 
-@pytest.mark.parametrize(("layers", "pp", "sizes"), [
-    (7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (4, 4, [1] * 4), (5, 1, [5]), (126, 16, [8] * 14 + [7] * 2),
-])  # fmt: skip
-def test_the_first_stages_take_one_layer_more(layers, pp, sizes):
-    assert [len(stage) for stage in stages(layers, pp)] == sizes
+@given(n=st.integers(0, 130), k=st.integers(1, 140))
+def test_all_things_are_dealt_in_order_and_the_first_holders_have_at_most_one_more(n, k):
+    assert list(deal(7, 3)) == [range(3), range(3, 5), range(5, 7)]
+    sizes = [len(part) for part in deal(n, k)]
+    assert len(sizes) == k
+    assert [thing for part in deal(n, k) for thing in part] == list(range(n))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+
+
+def test_the_first_stages_take_one_layer_more():
+    assert [len(stage) for stage in stages(126, 16)] == [8] * 14 + [7] * 2
 
 
 def test_embedding_and_head_take_the_place_of_a_layer_where_only_so_chunks_come_out_even():
@@ -45,14 +53,6 @@ def test_embedding_and_head_take_the_place_of_a_layer_where_only_so_chunks_come_
     assert [len(stage) for stage in stages(96, 8, 3)] == [12] * 8
     dealt = [layer for part in stages(126, 16, 8) for layer in part]
     assert dealt == list(range(126))
-
-
-@settings(deadline=None)
-@given(layers=st.integers(1, 130), data=st.data())
-def test_stages_hold_every_layer_once_and_in_order(layers, data):
-    parts = stages(layers, data.draw(st.integers(1, layers)))
-    assert [layer for part in parts for layer in part] == list(range(layers))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 3, 4, 6, 12])

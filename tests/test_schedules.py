@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlab import schedules
+from shardlab.layout import deal
 from shardlab.schedules import Action, Schedule, check, deadlock, loop, make, parse, plan, problems, times, vee
 from shardlab.schedules.classic import groups_of
 from shardlab.schedules.instructions import instructions, stuck
@@ -162,12 +163,8 @@ def test_a_draft_refuses_a_w_that_is_not_due():
 def test_groups_are_whole_and_as_equal_as_possible(number, least):
     assert groups_of(7, 3) == [range(4), range(4, 7)]
     groups = groups_of(number, least)
-    sizes = [len(group) for group in groups]
-    assert [i for group in groups for i in group] == list(range(number))
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] - sizes[-1] <= 1
-    assert sizes[-1] >= min(least, number)
-    assert sizes[-1] < 2 * least
+    assert groups == list(deal(number, len(groups)))
+    assert min(least, number) <= len(groups[-1]) < 2 * least
 
 
 @pytest.mark.parametrize(

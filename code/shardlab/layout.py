@@ -5,7 +5,7 @@ The axes are those of Megatron-LM (Narayanan et al. 2021, https://arxiv.org/abs/
 Llama 3 (https://arxiv.org/abs/2407.21783) and GShard (https://arxiv.org/abs/2006.16668).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd, isqrt, prod
 
@@ -119,7 +119,10 @@ def tensor_degrees(spec: TransformerSpec) -> list[int]:
     """
     width = spec.experts.expert_size if spec.experts else spec.ffn
     return [
-        tp for tp in divisors(spec.num_heads) if width % tp == 0 and _divides(spec.kv_heads, tp)
+        tp
+        for tp in divisors(spec.num_heads)
+        # equally many key/value heads for each rank, or equally many ranks for each head
+        if width % tp == 0 and 0 in (spec.kv_heads % tp, tp % spec.kv_heads)
     ]
 
 
@@ -129,14 +132,18 @@ def expert_degrees(spec: TransformerSpec, dp: Count) -> list[int]:
     return divisors(gcd(spec.experts.num_experts, dp)) if spec.experts else [1]
 
 
-def _divides(kv_heads: int, tp: int) -> bool:
-    """Whether each rank gets equally many key/value heads, or equally many ranks share each."""
-    return kv_heads % tp == 0 or tp % kv_heads == 0
+@checked
+def deal(n: int, k: Count) -> Iterator[range]:
+    """Deal range(n) to `k` holders, one after another; the first ones take one more."""
+    share, more = divmod(n, k)
+    for holder in range(k):
+        start = holder * share + min(holder, more)
+        yield range(start, start + share + (holder < more))
 
 
 @checked
 def stages(num_layers: Count, pp: Count, chunks: Count = 1) -> list[range]:
-    """Deal the layers to `pp` pipeline stages, as contiguous ranges; the first take one more.
+    """Deal the layers to `pp` pipeline stages.
 
     Where several chunks come out even only if embedding and head each take the place of a layer,
     they do, as in Llama 3 (https://arxiv.org/abs/2407.21783, section 3.3.2); a stage's layers are
@@ -154,10 +161,8 @@ def layers_of_stage(num_layers: Count, pp: Count, stage: int, chunks: Count = 1)
     """Return the layers of one of `stages`. Errors: ValueError for a stage that does not exist."""
     within("stage", stage, pp)
     ends = chunks > 1 and num_layers % (pp * chunks) > 0  # embedding and head count as layers
-    share, more = divmod(num_layers + 2 * ends, pp)
-    start = stage * share + min(stage, more)
-    stop = start + share + (stage < more)
-    return range(max(0, start - ends), min(num_layers, stop - ends))
+    dealt = list(deal(num_layers + 2 * ends, pp))[stage]
+    return range(max(0, dealt.start - ends), min(num_layers, dealt.stop - ends))
 
 
 @checked
@@ -185,9 +190,8 @@ def strides(layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
 def coordinates(rank: int, layout: Layout, order: Sequence[str] = AXES) -> dict[str, int]:
     """Return the place of `rank` along each axis, those of `order` first; see `strides`."""
     within("rank", rank, layout.ranks)
-    place = {}
-    for axis, stride in strides(layout, order).items():
-        place[axis] = rank // stride % getattr(layout, axis)
+    far = strides(layout, order).items()
+    place = {axis: rank // stride % getattr(layout, axis) for axis, stride in far}
     return place | {axis: 0 for axis in AXES if axis not in place}
 
 
@@ -232,15 +236,11 @@ class Holding:
 
 @checked
 def holdings(layout: Layout, num_layers: Count, order: Sequence[str] = AXES) -> list[Holding]:
-    """Return what each rank holds, in order of the ranks.
-
-    The ranks of cp hold the same states, as the ranks of dp do.
-    """
+    """List what each rank holds. The ranks of cp hold the same states, as those of dp do."""
     found = []
-    layers = stages(num_layers, layout.pp)
     for rank in range(layout.ranks):
         place = coordinates(rank, layout, order)
-        held = layers[place["pp"]]
+        held = stages(num_layers, layout.pp)[place["pp"]]
         replica = place["dp"] * layout.cp + place["cp"]
         holding = Holding(
             replica=replica,

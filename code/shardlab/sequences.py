@@ -8,12 +8,12 @@ all ranks have the same work: Llama 3 (https://arxiv.org/abs/2407.21783), sectio
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
 
-from .layout import divisors, listed
+from .layout import deal, divisors, listed
 
 PLACEMENTS = ("contiguous", "zig-zag")
 Runs = tuple[range, ...]  # tokens that are neighbours in the sequence, run after run
@@ -41,7 +41,7 @@ class Tile(NamedTuple):
 
 @checked
 def place(length: int, ranks: Count, placement: str = "zig-zag") -> list[Runs]:
-    """Deal the tokens of a sequence to ranks. Parts differ by at most one token; the first ones are the longer.
+    """Deal the tokens of a sequence to ranks. See `layout.deal` for a length that does not divide.
 
     Errors: ValueError for a length shorter than the ranks, and for an unknown placement.
     """
@@ -50,15 +50,9 @@ def place(length: int, ranks: Count, placement: str = "zig-zag") -> list[Runs]:
     if ranks > length:
         raise ValueError(f"{length} tokens leave some of cp={ranks} ranks without any; use cp = 1 to {length}")
     if placement == "contiguous":
-        return [(part,) for part in _parts(length, ranks)]
-    parts = _parts(length, 2 * ranks)
+        return [(part,) for part in deal(length, ranks)]
+    parts = list(deal(length, 2 * ranks))
     return [tuple(filter(None, (parts[rank], parts[-1 - rank]))) for rank in range(ranks)]
-
-
-def _parts(length: int, count: int) -> list[range]:
-    share, more = divmod(length, count)
-    starts = [part * share + min(part, more) for part in range(count + 1)]
-    return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 @checked

@@ -5,6 +5,7 @@ from itertools import pairwise
 from shardlab import exercises
 from shardlab.costs.pipeline import balance
 from shardlab.exercises import checker
+from shardlab.layout import deal
 from shardlab.ranks.plain import pipeline
 
 from .grading import Chapter, Graded
@@ -139,8 +140,7 @@ def mixes_targets_up(stage, microbatches, samples):
 
 @mistake("cut", FITS, FASTEST, at="1 rank, one stage, too small", says="None: no cut fits")
 def looks_at_numbers_of_layers(seconds, nbytes, num_stages, memory):
-    share, more = divmod(len(seconds), num_stages)
-    return [share + (stage < more) for stage in range(num_stages)]
+    return [len(part) for part in deal(len(seconds), num_stages)]
 
 
 @mistake("cut", FITS, at="1 rank, one stage, too small", says="[2]: [2] bytes")

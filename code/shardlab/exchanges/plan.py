@@ -57,17 +57,6 @@ class Plan:
                 raise ValueError(f"{move} does not fit {last} pieces on {ranks} ranks")
 
 
-@checked
-def cuts(length: int, num_pieces: Count) -> list[int]:
-    """Return where the pieces of a buffer begin, and where the last one ends.
-
-    Where `length` does not divide, the first pieces are longer by one: 7 in 3 pieces give
-    [0, 3, 5, 7].
-    """
-    size, longer = divmod(length, num_pieces)
-    return [piece * size + min(piece, longer) for piece in range(num_pieces + 1)]
-
-
 # ---- what every rank holds -----------------------------------------------------------------------
 
 

@@ -4,9 +4,9 @@ Every function returns what one stage does. In the pictures a backward takes as 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
 
 from shardlab.arguments import Count, checked, within
+from shardlab.layout import deal
 
 from .action import Action
 
@@ -96,17 +96,13 @@ def groups_of(number: int, least: Count) -> list[range]:
     The groups are as equal as possible, the larger ones first: 7 in groups of at least 3 are
     [range(0, 4), range(4, 7)]. Fewer than `least` form one group.
     """
-    edges = accumulate(group_sizes(number, least), initial=0)
-    return [range(start, end) for start, end in pairwise(edges)]
+    return list(deal(number, max(1, number // least)))
 
 
 @checked
 def group_sizes(number: int, least: Count) -> Iterator[int]:
     """Yield the size of each of these groups; only as many as are asked for are computed."""
-    count = max(1, number // least)
-    size, longer = divmod(number, count)
-    for group in range(count):
-        yield size + (group < longer)
+    return map(len, deal(number, max(1, number // least)))
 
 
 @checked

@@ -2,6 +2,7 @@
 
 import torch
 
+from shardlab.layout import deal
 from shardlab.ranks import comm
 
 
@@ -16,10 +17,7 @@ def my_groups(rank, degrees, order):
 
 
 def my_duties(place, degrees, num_samples, zero):
-    replica, replicas = place["dp"], degrees["dp"]
-    share, more = divmod(num_samples, replicas)
-    start = replica * share + min(replica, more)
-    return range(start, start + share + (replica < more)), zero or replica == 0
+    return list(deal(num_samples, degrees["dp"]))[place["dp"]], zero or place["dp"] == 0
 
 
 def my_gradient_norm(gradients, holders, mesh):

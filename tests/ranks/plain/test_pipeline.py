@@ -7,9 +7,10 @@ import cloudpickle
 import pytest
 import torch
 
-from shardlab import schedules, trace
+from shardlab import layout, schedules, trace
 from shardlab.costs.pipeline import timeline
 from shardlab.ranks import pipeline as engine
+from shardlab.ranks.data_parallel import sampler
 from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.pipeline import partition
@@ -181,6 +182,24 @@ def test_another_warm_up_is_as_right_and_keeps_more_or_less(warm_up, peaks):
         return right(group, source), watched(group, "1F1B", 1, "gpt2", source)[1]
 
     assert run(call, world_size=3) == [(True, peak) for peak in peaks]
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_every_door_deals_layers_and_samples_alike(stages):
+    """The first stages, and the first ranks, have one more: in the plain file, the engine, torch and the package."""
+
+    def layers(group):
+        models = [lesson.build("gpt2", False, count, seed=0) for count in (5, 7, 8)]
+        held = [list(pipeline.Stage(model, group).layers) for model in models]
+        return [[block in mine for block in model.blocks] for model, mine in zip(models, held, strict=True)]
+
+    found = run(layers, world_size=stages)
+    for place, count in enumerate((5, 7, 8)):
+        dealt = list(layout.deal(count, stages))
+        assert [[layer for layer, here in enumerate(rank[place]) if here] for rank in found] == list(map(list, dealt))
+        assert layout.stages(count, stages) == dealt
+        assert [sampler.shard(count, rank, stages) for rank in range(stages)] == dealt
+        assert [part.tolist() for part in torch.arange(count).tensor_split(stages)] == list(map(list, dealt))
 
 
 def test_more_stages_than_layers_are_refused():

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 
 from shardlab.arguments import Count, checked
-from shardlab.exchanges import Move, Plan, cuts
+from shardlab.exchanges import Move, Plan
+from shardlab.layout import deal
 
 from .algorithms import Cost
 
@@ -31,8 +31,7 @@ def _move_bytes(move: Move, sizes: Sequence[float]) -> float:
 @checked
 def piece_bytes(plan: Plan, length: int, element: Count) -> list[int]:
     """Count the bytes of every piece, unpadded: the first pieces may have one element more."""
-    edges = cuts(length, plan.num_pieces)
-    return [element * (end - begin) for begin, end in pairwise(edges)]
+    return [element * len(piece) for piece in deal(length, plan.num_pieces)]
 
 
 @checked

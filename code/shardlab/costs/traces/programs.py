@@ -5,12 +5,13 @@ them with `ranks.observe.ledger`.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from shardlab.arguments import Count, checked
-from shardlab.exchanges import Move, Plan, cuts
+from shardlab.exchanges import Move, Plan
 from shardlab.trace import Event
+
+from ..collectives.exchanges import piece_bytes
 
 
 @checked
@@ -61,8 +62,7 @@ def of_plan(plan: Plan, nbytes: int, *, element: Count = 4) -> list[Event]:
         raise ValueError(
             f"{nbytes} bytes are not a whole number of elements of {element} bytes; use a multiple"
         )
-    edges = cuts(nbytes // element, plan.num_pieces)
-    sizes = [element * (end - begin) for begin, end in pairwise(edges)]
+    sizes = piece_bytes(plan, nbytes // element, element)
     writers = [Writer(rank) for rank in range(plan.num_ranks)]
     everyone = range(plan.num_ranks)
     for step in plan.steps:

@@ -21,9 +21,9 @@ def my_cut(seconds, nbytes, num_stages, memory):
     seconds, nbytes: of each layer. Stages take at least one layer each, in order, and
     `memory` bytes at most. The slowest stage should be as fast as possible.
     """
-    edges = [len(seconds) * n // num_stages for n in range(num_stages + 1)]
+    share, more = divmod(len(seconds), num_stages)
     # as plain.pipeline.Stage cuts, into equal numbers of layers: fix it
-    return [end - start for start, end in zip(edges, edges[1:])]
+    return [share + (stage < more) for stage in range(num_stages)]
 '''
 
 

@@ -11,12 +11,13 @@ Shapes: every buffer and message is flat, [n].
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
 
-from ...exchanges import ADD, Move, Plan, cuts
+from ...exchanges import ADD, Move, Plan
+from ...layout import deal
 from .. import comm
 
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
@@ -103,7 +104,7 @@ def _check(plan: Plan, y: Tensor, group: comm.Group, op: str) -> None:
 
 def role_of(plan: Plan, rank: int, x: Tensor, y: Tensor) -> Role:
     """Return what this rank sends and receives in every step; x and y as in `execute`."""
-    ends = cuts(y.numel(), plan.num_pieces)
+    cut = list(deal(y.numel(), plan.num_pieces))
     newest = [x] * plan.num_pieces  # the tensor that has this rank's latest version of each piece
     sent: list[tuple[Tensor, slice]] = []  # all messages so far: the tensor, and where in it
     sends: list[list[comm.Send]] = []
@@ -112,16 +113,16 @@ def role_of(plan: Plan, rank: int, x: Tensor, y: Tensor) -> Role:
         sends.append([])
         for move in (move for move in step if move.source == rank):
             buffer = newest[move.pieces[0]]
-            for place in _places(move.pieces, ends, y):
+            for place in _places(move.pieces, cut, y):
                 sends[-1].append((buffer[place], move.to))
                 sent.append((buffer, place))
         receives.append([])
         for move in (move for move in step if move.to == rank):
             mine = newest[move.landing[0]] if move.action == ADD else None
-            for place in _places(move.landing, ends, y):
+            for place in _places(move.landing, cut, y):
                 receives[-1].append(_arrival(move, place, mine, y, sent))
             newest[move.landing.start : move.landing.stop] = [y] * len(move.landing)
-    places = [slice(*place) for place in pairwise(ends)]
+    places = [slice(piece.start, piece.stop) for piece in cut]
     kept = [place for place, version in zip(places, newest, strict=True) if version is not y]
     return Role(sends, receives, kept)
 
@@ -139,14 +140,14 @@ def _arrival(
     )
 
 
-def _places(pieces: range, ends: list[int], y: Tensor) -> list[slice]:
+def _places(pieces: range, cut: list[range], y: Tensor) -> list[slice]:
     """Return where a message is in the buffer, part by part.
 
     Both sides know how long it is: an empty message is not sent. Under NCCL a message is one part:
     see `_Transport`.
     """
-    begin = ends[pieces.start]
-    end = ends[pieces.stop]
+    begin = cut[pieces[0]].start
+    end = cut[pieces[-1]].stop
     size = PART_BYTES // y.element_size() if y.device.type == "cpu" else end - begin
     return [slice(at, min(at + size, end)) for at in range(begin, end, max(1, size))]
 

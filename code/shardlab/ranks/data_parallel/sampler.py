@@ -8,6 +8,8 @@ its loss by n/N times the number of ranks.
 import torch
 from torch import Tensor
 
+from ...layout import deal
+
 
 def shard(num_samples: int, rank: int, world_size: int) -> range:
     """Return the numbers of this rank's samples.
@@ -30,9 +32,7 @@ def shard(num_samples: int, rank: int, world_size: int) -> range:
             f"{num_samples} samples leave some of {world_size} ranks without any; "
             f"use at most {num_samples} ranks, or at least {world_size} samples"
         )
-    size, num_longer = divmod(num_samples, world_size)
-    start = rank * size + min(rank, num_longer)
-    return range(start, start + size + (rank < num_longer))
+    return list(deal(num_samples, world_size))[rank]
 
 
 def weight(num_local: int, num_total: int, world_size: int) -> float:

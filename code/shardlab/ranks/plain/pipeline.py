@@ -18,7 +18,7 @@ size, V = vocabulary. Every tensor is whole: the ranks hold different layers.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, arange, nn
 
 from .. import comm
 
@@ -33,8 +33,8 @@ class Stage:
         self.before, self.after = group.rank(), size - 1 - group.rank()  # stages
         if len(model.blocks) < size - 1:
             raise ValueError(f"{size} stages for {len(model.blocks)} blocks; use fewer")
-        start, end = (len(model.blocks) * n // size for n in (self.before, self.before + 1))
-        layers = [*([] if self.before else [model.embedding]), *model.blocks[start:end]]
+        mine = arange(len(model.blocks)).tensor_split(size)[self.before]  # first ones: one more
+        layers = [*([] if self.before else [model.embedding]), *(model.blocks[n] for n in mine)]
         self.layers = nn.Sequential(*layers, *([] if self.after else [model.norm, model.head]))
         self.tied = model.spec.tied and (not self.before) != (not self.after)
         self.back = comm.split(group, size)  # gradients never queue behind outputs
