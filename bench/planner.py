@@ -16,12 +16,12 @@ from typing import Any
 import record
 
 from shardlab.costs import step
+from shardlab.costs.compute import kernels
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.program import FLASH, ORDINARY_KERNELS
 from shardlab.costs.published import a100, fits, fsdp, products, steps, studies
 from shardlab.costs.published.sweeps import SWEEPS
-from shardlab.costs.step import kernels
 
 ROUNDS = 5
 Change = Callable[[step.Run], step.Run]

@@ -47,8 +47,8 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         f"costs/step/{each}.py": ("costs/step/test_breakdown.py", "a term of the sum")
         for each in ("axes", "between", "exposed", "layer_time", "pipeline", "products", "replicas", "run")
     },
-    "costs/program.py": ("costs/step/test_kernels.py", "a step is timed for each"),
-    "costs/programs.py": ("costs/step/test_kernels.py", "a step is timed for each"),
+    "costs/program.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
+    "costs/programs.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
     "costs/traces/crossings.py": ("costs/traces/test_placement.py", "it counts what a placement makes"),
     "costs/traces/knee.py": ("explorers/test_placement.py", "its curves are those of the explorer"),
     "costs/traces/transfers.py": ("costs/traces/test_replay.py", "half of replay"),

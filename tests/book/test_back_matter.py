@@ -11,12 +11,12 @@ import IPython.display
 import jupytext
 import pytest
 
+from shardlab.costs.compute import kernels
 from shardlab.costs.compute.time_to_train import TimeToTrain
 from shardlab.costs.data_parallel import DataParallelRun
 from shardlab.costs.facts import fabrics, hardware, nodes, recipes
 from shardlab.costs.memory.offload import Swap
 from shardlab.costs.program import FLASH
-from shardlab.costs.step import kernels
 from shardlab.costs.tensor_parallel import TensorParallelRun
 from shardlab.costs.traces import replay
 from shardlab.costs.units import GB, GiB, us

@@ -9,10 +9,10 @@ import drawings
 import pytest
 
 from shardlab.costs import collectives, memory
+from shardlab.costs.compute import kernels
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.planning import planner
 from shardlab.costs.published import studies
-from shardlab.costs.step import kernels
 from shardlab.costs.training import Training
 from shardlab.costs.units import GB, MiB
 from shardlab.figures import style

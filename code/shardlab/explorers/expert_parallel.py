@@ -6,10 +6,10 @@ from functools import cache
 from shardlab.costs import expert_parallel as costs
 from shardlab.costs import memory as held_bytes
 from shardlab.costs import units
+from shardlab.costs.compute import kernels
 from shardlab.costs.expert_parallel import Exchange, Machine
 from shardlab.costs.facts import mixtures
 from shardlab.costs.program import EXPERT_OVERLAPS
-from shardlab.costs.step import kernels
 from shardlab.costs.training import Training
 from shardlab.experts import Experts
 from shardlab.figures import expert_parallel as figures

@@ -3,9 +3,9 @@
 import pytest
 
 from shardlab.costs import expert_parallel as costs
+from shardlab.costs.compute import kernels
 from shardlab.costs.facts import mixtures
 from shardlab.costs.program import EXPERT_OVERLAPS, FP8
-from shardlab.costs.step import kernels
 
 V3 = mixtures.published("DeepSeek-V3").spec
 H800 = costs.machine("8 x H800")

@@ -26,7 +26,7 @@ RATES: dict[str, tuple[float, float]] = {
     "network": (0.5, 1.2),
     # Inside a node: NCCL's own model has 0.76 to 0.82 of NVLink's rate, see `LINK_UTILISATION`.
     "inside": (0.95, 1.03),
-    # `step.kernels.MOVED` was chosen among 0.7, 0.8 and 0.9.
+    # `compute.kernels.MOVED` was chosen among 0.7, 0.8 and 0.9.
     "memory": (0.875, 1.125),
     # Products and attention: a tenth more or less is our assumption.
     "arithmetic": (0.9, 1.1),

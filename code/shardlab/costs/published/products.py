@@ -1,4 +1,4 @@
-"""Published products of matrices, by shape: what `step.kernels` says of tiles, and is held to.
+"""Published products of matrices, by shape: what `compute.kernels` says of tiles, and is held to.
 
 None of them is a step. On the H100, for the constants TILES and START of `kernels`: the table with
 which the XLA compiler estimates products in 16 bits, xla/service/gpu/model/
@@ -14,8 +14,8 @@ from statistics import fmean
 
 from shardlab.arguments import Count, Positive, checked
 
+from ..compute import kernels
 from ..facts.chips import Chip, chip
-from ..step import kernels
 from ..units import TFLOP
 
 

@@ -1,9 +1,9 @@
 """One training step of any layout on any cluster, predicted part by part.
 
 Read `run` first, which defines what is predicted, then `breakdown`, which adds up a step, and
-`pipeline`, how stages wait for each other. Below them, `kernels` times single operations and
-`layer_time` one layer of them, `axes` finds the link of each axis, and `exposed` computes how long
-a rank waits for messages, given what its program (`costs.program`) overlaps.
+`pipeline`, how stages wait for each other. Below them, `layer_time` adds up one layer of operations
+(`compute.kernels`), `axes` finds the link of each axis, and `exposed` and `replicas` compute how
+long a rank waits for messages, given what its program (`costs.program`) overlaps.
 """
 
 from .breakdown import COMMUNICATION, SUMMARY, Step, holdings, step, tied_seconds, update_seconds

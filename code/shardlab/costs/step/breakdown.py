@@ -1,6 +1,6 @@
 """One training step of any layout on any cluster: what it computes, sends and waits for, by part.
 
-`layer_time` and `kernels` time the arithmetic operation by operation, `axes` finds the links that
+`layer_time` and `compute.kernels` time the arithmetic operation by operation, `axes` finds the links that
 messages travel over, and `exposed` decides how much of each message a rank waits for.
 Stages wait for each other as in Narayanan et al. 2021, section 2.2
 (https://arxiv.org/abs/2104.04473), with unequal stages. Left out: stragglers, kernel launches that
@@ -14,12 +14,12 @@ from shardlab.arguments import checked
 
 from .. import context_parallel, memory
 from ..compute import flops
+from ..compute.kernels import moved_seconds
 from ..facts.hardware import Chip, Link
 from ..memory import shards
 from ..training import Training
 from ..units import DAY
 from . import axes, replicas
-from .kernels import moved_seconds
 from .pipeline import (
     StageLayers,
     message_bytes,
@@ -106,6 +106,11 @@ class Step:
     def computing(self) -> float:
         """Seconds for which a rank computes: without waiting for messages or for other stages."""
         return self.seconds * (1 - self.communication - self.bubble)
+
+    @property
+    def rate(self) -> float:
+        """Model FLOP/s while a rank computes: the F of formulas. The update is not counted."""
+        return self.flops_per_gpu * self.seconds / (self.computing - self.parts["update"])
 
     @property
     def bubble(self) -> float:

@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from shardlab.arguments import checked, unchecked
 
+from ..compute import kernels
+from ..compute.kernels import flash_seconds
 from ..facts.hardware import Chip
 from ..memory import activations
 from ..training import Training
-from . import between, kernels
+from . import between
 from .between import MASK
-from .kernels import flash_seconds
 from .products import expert_matrices, matrices
 
 matmul_seconds = unchecked(kernels.matmul_seconds)  # called twenty times for one layer

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs.compute import flops
+from shardlab.costs.compute import flops, kernels
 from shardlab.costs.facts import hardware, models, nodes
 from shardlab.costs.program import KERNELS, Kernels, Program
 from shardlab.costs.programs import FLASH_1, MEGATRON_2022, NEMO_2024, program
-from shardlab.costs.step import axes, exposed, kernels, layer_time, products
+from shardlab.costs.step import axes, exposed, layer_time, products
 from shardlab.costs.training import Training
 from shardlab.layout import Layout
 

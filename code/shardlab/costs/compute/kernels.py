@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 from shardlab.arguments import Count, Positive, Share, checked, unchecked
 
-from ..compute.roofline import ELEMENT
 from ..facts.hardware import Chip
 from ..program import ORDINARY_KERNELS, Kernels
 from ..units import TFLOP, us
+from .roofline import ELEMENT
 
 # Rows and columns of the result, upright or across -> rate beside that of the largest tile, on an
 # H100. Each follows from the seconds that 2,048 more inputs add to a product of one wave.
