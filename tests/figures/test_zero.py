@@ -8,7 +8,7 @@ from tests.figures.drawn import data, lacks
 
 PIECES = [{"parameters": (0, 1), "gradients": (0, 1), "optimizer": (rank / 2, (rank + 1) / 2)} for rank in range(2)]
 HELD = {f"stage {stage}": {"parameters": 2e9, "gradients": 2e9 / (stage + 1)} for stage in range(4)}
-TIMES = {stage: {"forward": 1.0, "backward": 2.0, "waiting": 0.5, "update": 0.1} for stage in HELD}
+TIMES = {stage: {"computing": 3.0, "waiting": 0.5, "update": 0.1} for stage in HELD}
 SENT = {"stage 0": {"average gradients": 4e9}, "stage 1": {"cut gradients": 2e9, "gather after the step": 2e9}}
 
 

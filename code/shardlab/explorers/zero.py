@@ -2,21 +2,23 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
-from shardlab.costs import memory, units, zero
+from shardlab.costs import memory, step, units, zero
 from shardlab.costs.data_parallel import machines
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
-from shardlab.costs.zero import step as zero_step
-from shardlab.costs.zero.step import ZeroRun, ZeroStep
+from shardlab.costs.programs import BOOK, NEMO_2024, PROGRAMS
+from shardlab.costs.step import Run, Step
+from shardlab.costs.training import Training
 from shardlab.figures import zero as figures
-from shardlab.layout import ZERO_STAGES
+from shardlab.layout import ZERO_STAGES, Layout
 
 from .explorer import Explorer
 from .view import View
 
 SEQUENCE = 2048  # tokens of one sample; GPT-2 reads half as many
-NETWORKS = ["NVLink, 8 InfiniBand cards", "PCIe, 1 InfiniBand card", "PCIe, 100 GbE"]
+NETWORKS = ["NVLink, 8 InfiniBand cards", "PCIe, 1 InfiniBand card"]
 LITTLE, HALF = 0.05, 0.5  # shares of a step that a rank waits: how it is called
 MORE = 1.01  # times as many bytes: what is less is padding
 
@@ -31,6 +33,7 @@ def explorer() -> Explorer:
             "ranks": [8, 64, 512],
             "batch": [1, 4],
             "network": NETWORKS,
+            "program": [BOOK.name, NEMO_2024.name],
         },
         title="ZeRO on H100 GPUs: memory against messages",
         labels={
@@ -38,104 +41,113 @@ def explorer() -> Explorer:
             "ranks": "Ranks (GPUs, 8 in a server)",
             "batch": f"Sequences of {SEQUENCE:,} tokens (GPT-2: half)",
             "network": "Network (PCIe: a slower H100)",
+            "program": "Program",
         },
         units={"batch": "sequences"},
         default={
             "model": "Llama 3 8B",
-            "stage": 3,
+            "stage": 1,
             "ranks": 64,
             "batch": 1,
             "network": NETWORKS[0],
+            "program": BOOK.name,
         },
     )
 
 
-def stage_view(*, model: str, stage: int, ranks: int, batch: int, network: str) -> View:
+def stage_view(*, stage: int, **choices: Any) -> View:
     """Show one state."""
-    steps = {every: step_at(model, every, ranks, batch, network) for every in ZERO_STAGES}
-    held = {every: memory.per_rank(step.run.training) for every, step in steps.items()}
-    capacity = steps[stage].run.chip.memory
+    steps = {every: step.step(run_at(stage=every, **choices)) for every in ZERO_STAGES}
+    held = {every: memory.per_rank(each.run.training) for every, each in steps.items()}
+    capacity = steps[stage].run.cluster.node.chip.memory
     figure = figures.memory_and_time(
         {_name(every): parts for every, parts in held.items()},
-        {_name(every): step.parts for every, step in steps.items()},
+        {_name(every): _parts(each) for every, each in steps.items()},
         _name(stage),
         capacity,
-        alt=f"Memory of a rank and time of a step of {model} on {ranks} GPUs, by stage of ZeRO.",
+        alt="Memory of a rank and time of a step of {model} on {ranks} GPUs, by stage of ZeRO.".format(
+            **choices
+        ),
     )
     fits = {every: sum(parts.values()) <= capacity for every, parts in held.items()}
-    sentence = f"{_name(stage).capitalize()} {_fitting(steps[stage], fits)} {_time(steps, stage)}"
+    sentence = f"{_name(stage).capitalize()} {_fitting(steps[stage].run, fits)} {_time(steps, stage)}"
     return View(figure, sentence, _table(held, steps))
 
 
 @cache
-def step_at(model: str, stage: int, ranks: int, batch: int, network: str) -> ZeroStep:
-    """Predict the step of one state."""
-    return zero_step.step(
-        ZeroRun(
-            spec=models.published(model).spec,
-            chip=machines.chip(network),
-            link=machines.network(network, ranks),
-            ranks=ranks,
-            batch_per_rank=batch,
-            sequence=SEQUENCE if model != "GPT-2 XL" else SEQUENCE // 2,
-            zero=stage,
-        )
+def run_at(
+    *, model: str, stage: int, ranks: int, batch: int, network: str, program: str
+) -> Run:
+    """Return the run of one state."""
+    training = Training(
+        spec=models.published(model).spec,
+        layout=Layout(dp=ranks, zero=stage),
+        microbatch=batch,
+        sequence=SEQUENCE if model != "GPT-2 XL" else SEQUENCE // 2,
+        program=PROGRAMS[program],
     )
+    return Run(training=training, cluster=machines.cluster(network, ranks))
+
+
+def _parts(each: Step) -> dict[str, float]:
+    update = each.parts["update"]
+    return {"computing": each.computing - update, "update": update, "waiting": each.waiting}
 
 
 def _name(stage: int) -> str:
     return f"stage {stage}"
 
 
-def _fitting(step: ZeroStep, fits: dict[int, bool]) -> str:
-    run = step.run
-    words = remedies.verdict(run.training, run.chip.memory)
+def _fitting(run: Run, fits: dict[int, bool]) -> str:
+    words = remedies.verdict(run.training, run.cluster.node.chip.memory)
     words = words.replace("does not fit", "<b>does not fit</b>").replace("fits:", "<b>fits</b>:")
     enough = next((stage for stage, works in fits.items() if works), None)
-    if enough is not None and enough < run.zero:
+    if enough is not None and enough < run.training.layout.zero:
         words += f", and stage {enough} would be enough"
     return f"{words}."
 
 
-def _time(steps: dict[int, ZeroStep], stage: int) -> str:
-    step = steps[stage]
-    sent = sum(zero.sent_bytes(steps[stage].run.training).values())
-    ratio = zero.ratio(step.run.training)
-    share = step.waiting / step.seconds
+def _time(steps: dict[int, Step], stage: int) -> str:
+    each = steps[stage]
+    sent = sum(zero.sent_bytes(each.run.training).values())
+    ratio = zero.ratio(each.run.training)
+    share = each.waiting / each.seconds
     text = f"Each rank sends {units.text(sent, 'B')}"
     if stage > 0:
         text += (
             f", {'as much as' if ratio < MORE else f'{ratio:.3g} times what'} data parallelism does"
         )
     how = "hardly waits" if share < LITTLE else "<b>mostly waits</b>" if share > HALF else "waits"
-    times = f"{units.text(step.waiting, 's')} of {units.text(step.seconds, 's')}"
+    times = f"{units.text(each.waiting, 's')} of {units.text(each.seconds, 's')}"
     waits = f"and {how}: {times} ({units.percent(share)})"
-    return f"{text}, {waits}.{_advice(step)}"
+    return f"{text}, {waits}.{_advice(each)}"
 
 
-def _advice(step: ZeroStep) -> str:
+def _advice(each: Step) -> str:
     """Say how much larger the batch must be until a rank waits less than half of the time."""
-    run = step.run
-    if step.waiting < HALF * step.seconds:
+    if each.waiting < HALF * each.seconds:
         return ""
+    training = each.run.training
     times = 2
     while times <= 2**10:
-        larger = zero_step.step(replace(run, batch_per_rank=times * run.batch_per_rank))
+        more = replace(training, microbatch=times * training.microbatch)
+        larger = step.step(replace(each.run, training=more))
         if larger.waiting < HALF * larger.seconds:
             return f" With {times} times the batch it would wait less than half of the time."
         times *= 2
     return " No larger batch makes it wait less than half of the time."
 
 
-def _table(held: dict[int, dict[str, float]], steps: dict[int, ZeroStep]) -> list[list[str]]:
+def _table(held: dict[int, dict[str, float]], steps: dict[int, Step]) -> list[list[str]]:
     parts = dict.fromkeys(part for each in held.values() for part in each)
     rows = [
         [part, *(units.text(each.get(part, 0.0), "B") for each in held.values())] for part in parts
     ]
     rows.append(["memory", *(units.text(sum(each.values()), "B") for each in held.values())])
-    sent = [sum(zero.sent_bytes(step.run.training).values()) for step in steps.values()]
+    sent = [sum(zero.sent_bytes(each.run.training).values()) for each in steps.values()]
     rows.append(["sent by each rank", *(units.text(nbytes, "B") for nbytes in sent)])
-    rows.append(["step", *(units.text(step.seconds, "s") for step in steps.values())])
-    rows.append(["waiting", *(units.text(step.waiting, "s") for step in steps.values())])
-    rows.append(["efficiency", *(f"{100 * step.efficiency:.1f} %" for step in steps.values())])
+    rows.append(["step", *(units.text(each.seconds, "s") for each in steps.values())])
+    rows.append(["waiting", *(units.text(each.waiting, "s") for each in steps.values())])
+    busy = [each.computing / each.seconds for each in steps.values()]
+    rows.append(["efficiency", *(f"{100 * share:.1f} %" for share in busy)])
     return [["one rank", *map(_name, held)], *rows]

@@ -11,8 +11,7 @@ from .boxes import Box, outline
 
 STATES = ("parameters", "gradients", "optimizer")
 TIMES = {  # parts of a step
-    "forward": trace.marker(style.COLOR["compute"], ""),
-    "backward": trace.marker(style.COLOR["compute"], "/"),
+    "computing": trace.marker(style.COLOR["compute"], ""),
     "update": trace.marker(style.COLOR["compute"], "x"),
     "waiting": trace.marker(style.COLOR["idle"], "."),
 }
