@@ -1,19 +1,27 @@
 """The explorer of data parallelism: one step on a machine of your choice, and its memory."""
 
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
-from shardlab.costs import data_parallel, units
-from shardlab.costs.data_parallel import DataParallelRun, DataParallelStep, machines
+from shardlab.costs import memory, step, units
+from shardlab.costs.data_parallel import machines, overlap, scaling
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
+from shardlab.costs.program import Program
+from shardlab.costs.programs import BOOK
+from shardlab.costs.step import Run, Step
+from shardlab.costs.training import Training
 from shardlab.figures import data_parallel as figures
+from shardlab.layout import Layout
+from shardlab.spec import TransformerSpec
 
 from .explorer import Explorer
 from .view import View
 
 SEQUENCE = 1024  # tokens of one sample, for every model
 BUCKETS = 24  # at most, so that a timeline can be read; fewer where buckets of 25 MiB suffice
-NEARLY_ALL, HALF = 0.95, 0.5  # shares of a step spent computing: what decides how long it takes
+HARDLY, HALF = 0.05, 0.5  # shares of a step spent waiting: what decides how long it takes
 
 
 def explorer() -> Explorer:
@@ -23,90 +31,105 @@ def explorer() -> Explorer:
         {
             "model": ["GPT-2 small", "GPT-2 XL", "Llama 3.2 1B", "Llama 3 8B"],
             "ranks": [1, 2, 4, 8, 16, 32, 64],
-            "batch_per_rank": [1, 4, 16, 64],
+            "batch": [1, 4, 16, 64],
             "network": list(machines.NETWORKS),
-            "overlap": [True, False],
+            "overlapping": [True, False],
         },
         title="One data-parallel step on H100 GPUs",
         labels={
             "ranks": "Ranks (GPUs, 8 in a server)",
-            "batch_per_rank": f"Batch per rank ({SEQUENCE:,} tokens each)",
+            "batch": f"Batch per rank ({SEQUENCE:,} tokens each)",
             "network": "Network (PCIe: a slower H100)",
-            "overlap": "Overlap with backward",
+            "overlapping": "Overlap with backward",
         },
-        units={"batch_per_rank": "sequences"},
-        default={"model": "GPT-2 XL", "ranks": 16, "batch_per_rank": 4, "network": "PCIe, 100 GbE"},
+        units={"batch": "sequences"},
+        default={"model": "GPT-2 XL", "ranks": 16, "batch": 4, "network": "PCIe, 100 GbE"},
     )
 
 
-def step_view(*, model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool) -> View:
+def step_view(*, overlapping: bool, **choices: Any) -> View:
     """Show one state."""
-    step = step_at(model, ranks, batch_per_rank, network, overlap)
-    sentence = _sentence(step)
-    events = data_parallel.events(step)
+    run = run_at(**choices)
+    run = run if overlapping else scaling.without_overlap(run)
+    taken = step.step(run)
+    held = memory.per_rank(run.training)
     alt = "The step as a timeline, and the memory it needs beside the chip's capacity."
-    figure = figures.timeline_and_memory(events, step.memory, step.run.chip.memory, alt=alt)
-    return View(figure, sentence, _table(step))
+    capacity = run.cluster.node.chip.memory
+    figure = figures.timeline_and_memory(overlap.events(run), held, capacity, alt=alt)
+    return View(figure, _sentence(taken), _table(taken))
 
 
-def step_at(
-    model: str, ranks: int, batch_per_rank: int, network: str, overlap: bool
-) -> DataParallelStep:
-    """Predict the step of one state."""
+@cache
+def run_at(*, model: str, ranks: int, batch: int, network: str) -> Run:
+    """Return the run of one state, with overlap."""
     spec = models.published(model).spec
-    gradients = models.num_parameters(spec) * 2
-    return data_parallel.step(
-        DataParallelRun(
-            spec=spec,
-            chip=machines.chip(network),
-            link=machines.network(network, ranks),
-            ranks=ranks,
-            batch_per_rank=batch_per_rank,
-            sequence=SEQUENCE,
-            bucket_bytes=max(25 * units.MiB, gradients / BUCKETS),
-            overlap=overlap,
-        )
+    training = Training(
+        spec=spec,
+        layout=Layout(dp=ranks),
+        microbatch=batch,
+        sequence=SEQUENCE,
+        program=in_few_buckets(spec),
     )
+    return Run(training=training, cluster=machines.cluster(network, ranks))
 
 
-def _sentence(step: DataParallelStep) -> str:
-    verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
-    if step.fits:
-        return f"{_bottleneck(step)} What a rank must hold {verdict}."
+def in_few_buckets(spec: TransformerSpec) -> Program:
+    """Return the book's program with at most BUCKETS buckets for the gradients of a model."""
+    gradients = 2 * models.num_parameters(spec)
+    return replace(BOOK, bucket_bytes=max(BOOK.bucket_bytes or 0.0, gradients / BUCKETS))
+
+
+def _sentence(taken: Step) -> str:
+    verdict = remedies.verdict(taken.run.training, taken.run.cluster.node.chip.memory)
+    if taken.fits:
+        return f"{_bottleneck(taken)} What a rank must hold {verdict}."
     verdict = verdict.replace("does not fit", "<b>does not fit</b>")
-    return f"What a rank must hold {verdict}. If it did fit: {_bottleneck(step)}"
+    return f"What a rank must hold {verdict}. If it did fit: {_bottleneck(taken)}"
 
 
-def _bottleneck(step: DataParallelStep) -> str:
+def _busy(run: Run) -> float:
+    """Add up the seconds for which the network is busy."""
+    return sum(message.end - message.start for message in overlap.messages(run))
+
+
+def _bottleneck(taken: Step) -> str:
     """Say what a step waits for."""
-    whole = units.text(step.seconds, "s")
-    waiting = units.text(step.exposed, "s")
-    share = units.percent(step.exposed / step.seconds)
-    if step.run.ranks == 1:
+    run = taken.run
+    whole = units.text(taken.seconds, "s")
+    waiting = units.text(taken.waiting, "s")
+    share = taken.waiting / taken.seconds
+    if run.training.layout.dp == 1:
         return f"A single rank does not communicate: a step takes {whole}."
-    if step.efficiency > NEARLY_ALL:
-        busy = units.text(step.communication, "s")
-        start = f"<b>Computing decides</b>: the network is busy for {busy} of {whole}"
-        return f"{start}, but every rank waits only {waiting} ({share})."
-    verb = "decides" if step.efficiency < HALF else "slows it down"
-    start = f"<b>The network {verb}</b>: of {whole}, every rank waits {waiting} ({share})"
-    if not step.run.overlap:
-        hidden = data_parallel.step(replace(step.run, overlap=True))
-        return f"{start}. With overlap it would wait {units.text(hidden.exposed, 's')}."
-    ratio = step.communication / step.backward
+    busy = _busy(run)
+    if share < HARDLY:
+        start = (
+            f"<b>Computing decides</b>: the network is busy for {units.text(busy, 's')} of {whole}"
+        )
+        return f"{start}, but every rank waits only {waiting} ({units.percent(share)})."
+    verb = "decides" if share > HALF else "slows it down"
+    start = f"<b>The network {verb}</b>: of {whole}, every rank waits {waiting}"
+    start += f" ({units.percent(share)})"
+    if not run.training.program.data_overlap:
+        hidden = step.step(run.by(in_few_buckets(run.training.spec)))
+        return f"{start}. With overlap it would wait {units.text(hidden.waiting, 's')}."
+    ratio = busy / sum(part.seconds for part in overlap.backward_parts(run))
     if ratio < 1:
         return f"{start}. Nothing is left to hide the gradients that backward computes last."
     return f"{start}. Backward cannot hide all-reduces that take {ratio:.3g} times as long."
 
 
-def _table(step: DataParallelStep) -> list[list[str]]:
-    rows = [["chip", step.run.chip.name]]
-    rows += [[part, units.text(seconds, "s")] for part, seconds in step.parts.items()]
-    rows += [
-        ["step", units.text(step.seconds, "s")],
-        ["network busy", units.text(step.communication, "s")],
-        ["efficiency", f"{100 * step.efficiency:.1f} %"],
-        ["tokens per second", units.text(step.tokens_per_second, "")],
+def _table(taken: Step) -> list[list[str]]:
+    held = memory.per_rank(taken.run.training)
+    update = taken.parts["update"]
+    rows = [
+        ["chip", taken.run.cluster.node.chip.name],
+        ["forward and backward", units.text(taken.computing - update, "s")],
+        ["waiting", units.text(taken.waiting, "s")],
+        ["update", units.text(update, "s")],
+        ["step", units.text(taken.seconds, "s")],
+        ["network busy", units.text(_busy(taken.run), "s")],
+        ["efficiency", f"{100 * taken.computing / taken.seconds:.1f} %"],
+        ["tokens per second", units.text(taken.tokens_per_second, "")],
+        *([part, units.text(nbytes, "B")] for part, nbytes in held.items()),
     ]
-    rows += [[part, units.text(nbytes, "B")] for part, nbytes in step.memory.items()]
-    return [["one step", "value"], *rows, ["memory", units.text(sum(step.memory.values()), "B")]]
+    return [["one step", "value"], *rows, ["memory", units.text(taken.memory, "B")]]

@@ -2,12 +2,16 @@
 
 from functools import cache
 
-from shardlab.costs import data_parallel, units
-from shardlab.costs.data_parallel import DataParallelRun, DataParallelStep, machines, scaling
+from shardlab.costs import memory, step, units
+from shardlab.costs.data_parallel import machines, scaling
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
+from shardlab.costs.step import Run, Step
+from shardlab.costs.training import Training
 from shardlab.figures import title as figures
+from shardlab.layout import Layout
 
+from .data_parallel import in_few_buckets
 from .explorer import Explorer
 from .view import View
 
@@ -16,7 +20,6 @@ from .view import View
 GLOBAL_BATCH = 512  # sequences
 SEQUENCE = 1024  # tokens
 GPUS = tuple(2**n for n in range(10))
-BUCKETS = 24  # or fewer, of 25 MiB: on many GPUs the latency of small ones would add up
 
 
 def explorer() -> Explorer:
@@ -40,71 +43,68 @@ def explorer() -> Explorer:
 def view(*, model: str, gpus: int, network: str) -> View:
     """Show one state."""
     steps = _steps(model, network)
-    step = steps[GPUS.index(gpus)]
+    chosen = steps[GPUS.index(gpus)]
     figure = figures.time_and_memory(
         GPUS,
-        [one.efficiency for one in steps],
+        [each.computing / each.seconds for each in steps],
         gpus,
-        step.memory,
-        step.run.chip.memory,
+        memory.per_rank(chosen.run.training),
+        chosen.run.cluster.node.chip.memory,
         alt=(
             "Share of a step spent computing and waiting, by number of GPUs, "
             "and the memory of each GPU."
         ),
     )
-    return View(figure, _sentence(step, steps[0]), _table(steps))
+    return View(figure, _sentence(chosen, steps[0]), _table(steps))
 
 
 @cache
-def _steps(model: str, network: str) -> list[DataParallelStep]:
+def _steps(model: str, network: str) -> list[Step]:
     spec = models.published(model).spec
-    gradients = 2 * models.num_parameters(spec)
-    return [
-        data_parallel.step(
-            DataParallelRun(
-                spec=spec,
-                chip=machines.chip(network),
-                link=machines.network(network, count),
-                ranks=count,
-                batch_per_rank=GLOBAL_BATCH // count,
-                num_microbatches=GLOBAL_BATCH // count,
-                sequence=SEQUENCE,
-                bucket_bytes=max(25 * units.MiB, gradients / BUCKETS),
-            )
+    steps = []
+    for count in GPUS:
+        training = Training(
+            spec=spec,
+            layout=Layout(dp=count),
+            num_microbatches=GLOBAL_BATCH // count,
+            sequence=SEQUENCE,
+            program=in_few_buckets(spec),
         )
-        for count in GPUS
-    ]
+        run = Run(training=training, cluster=machines.cluster(network, count))
+        steps.append(step.step(run))
+    return steps
 
 
-def _sentence(step: DataParallelStep, alone: DataParallelStep) -> str:
-    verdict = remedies.verdict(data_parallel.training(step.run), step.run.chip.memory)
-    time = _time(step, alone)
-    if step.fits:
+def _sentence(chosen: Step, alone: Step) -> str:
+    verdict = remedies.verdict(chosen.run.training, chosen.run.cluster.node.chip.memory)
+    time = _time(chosen, alone)
+    if chosen.fits:
         return f"{time} What a GPU must hold {verdict}."
     verdict = verdict.replace("does not fit", "<b>does not fit</b>")
     return f"What a GPU must hold {verdict}. If it did fit: {time}"
 
 
-def _time(step: DataParallelStep, alone: DataParallelStep) -> str:
+def _time(chosen: Step, alone: Step) -> str:
     one = units.text(alone.seconds, "s")
-    if step.run.ranks == 1:
+    gpus = chosen.run.training.layout.dp
+    if gpus == 1:
         return f"One GPU computes a step in <b>{one}</b>."
-    gain = scaling.speedups([alone, step])[1]
-    waiting = units.percent(step.exposed / step.seconds)
+    gain = scaling.speedups([alone, chosen])[1]
+    waiting = units.percent(chosen.waiting / chosen.seconds)
     return (
-        f"{step.run.ranks} GPUs take <b>{units.text(step.seconds, 's')}</b> for a step "
+        f"{gpus} GPUs take <b>{units.text(chosen.seconds, 's')}</b> for a step "
         f"that takes one GPU {one}. That is {gain:.3g} times as fast; "
         f"they wait {waiting} of the time."
     )
 
 
-def _table(steps: list[DataParallelStep]) -> list[list[str]]:
+def _table(steps: list[Step]) -> list[list[str]]:
     rows = [
         [
-            str(one.run.ranks),
-            units.text(one.seconds, "s"),
-            f"{100 * one.exposed / one.seconds:.1f} %",
+            str(each.run.training.layout.dp),
+            units.text(each.seconds, "s"),
+            f"{100 * each.waiting / each.seconds:.1f} %",
         ]
-        for one in steps
+        for each in steps
     ]
     return [["GPUs", "one step", "waiting"], *rows]

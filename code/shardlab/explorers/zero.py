@@ -65,13 +65,14 @@ def stage_view(*, stage: int, **choices: Any) -> View:
         {_name(every): _parts(each) for every, each in steps.items()},
         _name(stage),
         capacity,
-        alt="Memory of a rank and time of a step of {model} on {ranks} GPUs, by stage of ZeRO.".format(
-            **choices
+        alt=(
+            f"Memory of a rank and time of a step of {choices['model']} on {choices['ranks']} "
+            "GPUs, by stage of ZeRO."
         ),
     )
     fits = {every: sum(parts.values()) <= capacity for every, parts in held.items()}
-    sentence = f"{_name(stage).capitalize()} {_fitting(steps[stage].run, fits)} {_time(steps, stage)}"
-    return View(figure, sentence, _table(held, steps))
+    words = _name(stage).capitalize(), _fitting(steps[stage].run, fits), _time(steps, stage)
+    return View(figure, " ".join(words), _table(held, steps))
 
 
 @cache

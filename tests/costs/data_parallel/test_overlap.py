@@ -1,89 +1,148 @@
-"""Buckets and messages are those counted by hand, lose no byte, and overlap never costs time."""
+"""Buckets and messages are those counted by hand, lose no byte, and end when the step says so."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardlab.costs.data_parallel import overlap
+from shardlab import trace
+from shardlab.costs import collectives, step
+from shardlab.costs.data_parallel import overlap, scaling
 from shardlab.costs.data_parallel.overlap import ModelPart
-from shardlab.costs.facts import models
-from shardlab.spec import TransformerSpec
+from shardlab.costs.facts import hardware, models, network, recipes
+from shardlab.costs.programs import BOOK
+from shardlab.costs.step import Run
+from shardlab.costs.training import Training
+from shardlab.costs.units import MiB
+from shardlab.layout import Layout
 
-PARTS = [ModelPart(parameters=10, work=20), ModelPart(parameters=30, work=60), ModelPart(parameters=20, work=0)]
+PARTS = [
+    ModelPart(parameters=10, seconds=1),
+    ModelPart(parameters=30, seconds=3),
+    ModelPart(parameters=20, seconds=0),
+]
 NAMES = ["GPT-2 small", "Llama 3 8B", "Llama 3.2 1B"]
 
 
+def run(model="GPT-2 XL", link="PCIe 5.0 x16", ranks=8, bucket_bytes=25 * MiB, recipe=recipes.MIXED.name, **more):
+    training = Training(
+        spec=models.published(model).spec,
+        layout=Layout(dp=ranks),
+        recipe=recipes.recipe(recipe),
+        sequence=512,
+        program=replace(BOOK, bucket_bytes=bucket_bytes),
+        **more,
+    )
+    cluster = network.uniform(max(2, ranks), hardware.link(link), hardware.chip("H100 SXM 80 GB"))
+    return Run(training=training, cluster=cluster)
+
+
+runs = st.builds(
+    run,
+    model=st.sampled_from(NAMES),
+    link=st.sampled_from(list(hardware.LINKS)),
+    ranks=st.integers(1, 20),
+    bucket_bytes=st.sampled_from([25e6, 1e9, 1e12]),
+    recipe=st.sampled_from(list(recipes.RECIPES)),
+    microbatch=st.integers(1, 8),
+    num_microbatches=st.integers(1, 3),
+)
+
+
 def test_buckets_by_hand():
-    """60 gradients of 2 bytes in buckets of 50: 25 of them, 25 more, the last 10."""
-    buckets = overlap.cut(PARTS, bucket_bytes=50, bytes_per_parameter=2)
-    assert buckets == [(50, (20 + 60 / 2) / 80), (50, 1.0), (20, 1.0)]
+    """60 gradients in three buckets: 20, 20 more, and the last 20 with the end of backward."""
+    assert overlap.cut(PARTS, 3) == [1 + 3 * 10 / 30, 4, 4]
 
 
 def test_messages_by_hand():
-    """An all-reduce takes a tenth of a second a byte; backward 8 s: it ends while the first bucket travels."""
-    buckets = overlap.cut(PARTS, bucket_bytes=50, bytes_per_parameter=2)
-    sent = overlap.send(buckets, lambda nbytes: nbytes / 10, backward=8.0)
-    assert [(m.ready, m.start, m.end) for m in sent] == [(5, 5, 10), (8, 10, 15), (8, 15, 17)]
-    late = overlap.send(buckets, lambda nbytes: nbytes / 10, backward=8.0, overlap=False)
-    assert [(m.ready, m.start, m.end) for m in late] == [(8, 8, 13), (8, 13, 18), (8, 18, 20)]
-    fast = overlap.send(buckets, lambda nbytes: nbytes / 100, backward=8.0)
-    assert [(m.start, m.end) for m in fast] == [(5, 5.5), (8, 8.5), (8.5, 8.7)]
+    """An all-reduce takes a second a byte; backward ends while the second bucket travels."""
+    sent = overlap.send([2, 4, 4], 2.5, lambda nbytes: nbytes)
+    assert [(m.ready, m.start, m.end) for m in sent] == [(2, 2, 4.5), (4, 4.5, 7), (4, 7, 9.5)]
 
 
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9)), min_size=1, max_size=6).filter(
-        lambda parts: any(work for _, work in parts)
+        lambda parts: any(seconds for _, seconds in parts)
     ),
-    st.integers(1, 120),
+    st.integers(1, 40),
 )
-def test_cutting_loses_nothing_and_is_ready_when_a_count_says_so(shapes, bucket):
-    """The reference: hand out each gradient's share of the work one by one."""
-    parts = [ModelPart(parameters=size, work=work) for size, work in shapes]
-    buckets = overlap.cut(parts, bucket_bytes=bucket, bytes_per_parameter=1)
-    flat = [work / size for size, work in shapes for _ in range(size)]
-    total = sum(flat)
-    assert sum(nbytes for nbytes, _ in buckets) == len(flat)
-    assert all(nbytes == bucket for nbytes, _ in buckets[:-1])
-    for i, (_, share) in enumerate(buckets):
-        assert share == pytest.approx(sum(flat[: (i + 1) * bucket]) / total)
+def test_a_bucket_is_ready_when_a_count_says_so(shapes, buckets):
+    """The reference: hand out each gradient's share of the seconds one by one."""
+    parts = [ModelPart(parameters=buckets * size, seconds=seconds) for size, seconds in shapes]
+    flat = [part.seconds / part.parameters for part in parts for _ in range(part.parameters)]
+    size = len(flat) // buckets
+    counted = [sum(flat[: (i + 1) * size]) for i in range(buckets)]
+    assert overlap.cut(parts, buckets) == pytest.approx(counted)
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1)), min_size=1, max_size=8),
-    st.floats(0.01, 10),
-)
-def test_overlap_never_loses_and_one_message_at_a_time(buckets, backward):
-    buckets = sorted(buckets, key=lambda bucket: bucket[1])
-    sent = overlap.send(buckets, lambda nbytes: nbytes, backward=backward)
-    late = overlap.send(buckets, lambda nbytes: nbytes, backward=backward, overlap=False)
-    assert sent[-1].end <= late[-1].end + 1e-9
+@given(runs)
+def test_the_last_message_ends_when_the_step_says_so(one):
+    """The step's closed form looks at a handful of messages; here are all of them."""
+    sent, taken = overlap.messages(one), step.step(one)
+    backward = sum(part.seconds for part in overlap.backward_parts(one))
+    waited = max(0.0, sent[-1].end - backward) if sent else 0.0
+    assert taken.waiting == pytest.approx(waited, abs=1e-12)
     assert all(m.start >= m.ready for m in sent)
-    assert all(one.end <= two.start for one, two in pairwise(sent))
+    assert all(first.end <= second.start for first, second in pairwise(sent))
+    held = models.num_parameters(one.training.spec) * one.training.recipe.gradients
+    assert sum(m.nbytes for m in sent) == pytest.approx(held if sent else 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_parts_are_the_whole_model(name):
-    spec = models.published(name).spec
-    parts = overlap.backward_parts(spec, batch=2, sequence=128)
-    assert sum(part.parameters for part in parts) == models.num_parameters(spec)
-    assert len(parts) == spec.num_layers + 2
+@given(runs)
+def test_overlap_is_never_slower(one):
+    late = scaling.without_overlap(one)
+    busy = sum(m.end - m.start for m in overlap.messages(late))
+    assert step.step(late).waiting == pytest.approx(busy)
+    assert step.step(one).seconds <= step.step(late).seconds * (1 + 1e-9)
 
 
-def test_a_tied_head_is_ready_last():
+def test_accumulated_gradients_travel_once_and_hide_behind_the_last_microbatch():
+    whole, pieces = (run(microbatch=8 // m, num_microbatches=m, link="100 GbE") for m in (1, 8))
+    assert step.step(pieces).waiting > step.step(whole).waiting
+    events = overlap.events(pieces)
+    assert [event.op for event in events[:5]] == ["forward", "backward"] * 2 + ["forward"]
+    first = next(event for event in events if event.kind == "communicate")
+    assert first.start >= [event for event in events if event.op == "backward"][-1].start
+
+
+def test_smaller_buckets_hide_more_until_latency_counts():
+    waits = [step.step(run(bucket_bytes=nbytes, microbatch=16)).waiting for nbytes in (1e12, 400e6, 25e6)]
+    assert waits == sorted(waits, reverse=True)
+    assert step.step(run(bucket_bytes=1e5, microbatch=16)).waiting > 3 * waits[-1]
+
+
+def test_the_timeline_is_the_step():
+    one = run()
+    events, taken = overlap.events(one, rank=3), step.step(one)
+    computed = [event for event in events if event.kind == "compute"]
+    assert computed[0].start == 0
+    assert [event.op for event in computed] == ["forward", "backward", "update"]
+    assert sum(event.seconds for event in computed) == pytest.approx(taken.computing)
+    assert computed[-1].end == pytest.approx(taken.seconds)
+    assert {event.rank for event in events} == {3}
+    sent = trace.totals(events)["all_reduce"]
+    ring = collectives.ring_all_reduce(2 * models.num_parameters(one.training.spec), 8)
+    assert sent["wire_bytes"] == pytest.approx(ring.sent, rel=1e-6)
+    last = max(event.end for event in events if event.kind == "communicate")
+    assert last == pytest.approx(computed[-1].start)
+
+
+@pytest.mark.parametrize(("tied", "name"), [(True, "Llama 3.2 1B"), (False, "Llama 3 8B")])
+def test_a_tied_head_is_ready_last(tied, name):
     """Its gradient is complete when the embedding's is; an untied head's comes first."""
-    shape = {
-        "vocab_size": 1000, "context_length": 64, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "style": "llama",
-    }  # fmt: skip
-    tied, untied = (TransformerSpec(**shape, tied_head=choice) for choice in (True, False))
-    first, *_, last = overlap.backward_parts(tied, batch=1, sequence=64)
-    assert (first.parameters, last.parameters, last.work) == (16, 16_000, 0)
-    first, *_, last = overlap.backward_parts(untied, batch=1, sequence=64)
-    assert (first.parameters, last.parameters) == (16_016, 16_000)
-    assert first.work > 0
+    spec = models.published(name).spec
+    head, *layers, last = overlap.backward_parts(run(name))
+    words = spec.vocab_size * spec.hidden_size
+    assert head.parameters == spec.hidden_size + (not tied) * words
+    assert (last.parameters, last.seconds) == (words, 0)
+    assert head.seconds > 0
+    assert len(layers) == spec.num_layers
 
 
-def test_a_bucket_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="bucket_bytes=0 must be a finite number above 0"):
-        overlap.cut(PARTS, bucket_bytes=0, bytes_per_parameter=2)
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="buckets=0 must be a whole number of at least 1"):
+        overlap.cut(PARTS, 0)
+    with pytest.raises(ValueError, match="must have parameters, and seconds in backward"):
+        overlap.cut([ModelPart(parameters=3, seconds=0.0)], 1)

@@ -1,9 +1,5 @@
-"""Data parallelism, predicted: one step, and what more ranks gain.
+"""Data parallelism, predicted: its messages behind backward, and what more ranks gain.
 
-Read `overlap` first, which hides messages behind backward, then `run`, a whole step, and `scaling`,
+Read `overlap` first, which hides messages behind backward as `step` counts them, then `scaling`,
 many steps. `machines` has networks and examples to try.
 """
-
-from .run import DataParallelRun, DataParallelStep, events, step, training
-
-__all__ = ["DataParallelRun", "DataParallelStep", "events", "step", "training"]

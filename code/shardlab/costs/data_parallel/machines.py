@@ -4,12 +4,16 @@ from functools import cache
 from math import ceil
 
 from shardlab.arguments import Count, checked
+from shardlab.layout import Layout
 
 from ..facts import hardware, models, nodes
 from ..facts.hardware import Chip, Link
-from ..facts.network import Cluster
+from ..facts.network import Cluster, uniform
+from ..programs import BOOK
+from ..step import Run
 from ..traces import traffic
-from .run import DataParallelRun
+from ..training import Training
+from . import scaling
 
 NETWORKS: dict[str, str] = {  # description -> the server, in `nodes`
     "NVLink, 8 InfiniBand cards": "DGX H100",
@@ -54,7 +58,7 @@ def network(name: str, ranks: Count) -> Link:
     return traffic.as_link(servers, range(ranks))
 
 
-def examples() -> dict[str, DataParallelRun]:
+def examples() -> dict[str, Run]:
     """Run the same model and tokens per rank on machines from fast to slow communication.
 
     The first hardly notices the all-reduce, the last mostly waits for it. PCIe and NVLink join the
@@ -63,36 +67,38 @@ def examples() -> dict[str, DataParallelRun]:
     machine
     (https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813).
     """
-    infiniband = network("NVLink, 8 InfiniBand cards", 64)
     return {
-        "8 B200, NVLink": _run("B200 SXM 180 GB", hardware.link("NVLink 5"), 8),
-        "8 H100, NVLink": _run(_SXM, hardware.link("NVLink 4"), 8),
-        "64 H100, InfiniBand": _run(_SXM, infiniband, 64),
-        "4 A100, PCIe": _run("A100 PCIe 80 GB", hardware.link("PCIe 4.0 x16"), 4),
-        "8 H100, PCIe": _run(_PCIE, hardware.link("PCIe 5.0 x16"), 8),
-        "8 A100, 100 GbE": _run("A100 PCIe 80 GB", hardware.link("100 GbE"), 8),
-        "4 RTX 4090, 10 GbE": _run("RTX 4090 24 GB", hardware.link("10 GbE"), 4),
+        "8 B200, NVLink": _run("B200 SXM 180 GB", "NVLink 5", 8),
+        "8 H100, NVLink": _run(_SXM, "NVLink 4", 8),
+        "64 H100, InfiniBand": _in(cluster("NVLink, 8 InfiniBand cards", 64), 64),
+        "4 A100, PCIe": _run("A100 PCIe 80 GB", "PCIe 4.0 x16", 4),
+        "8 H100, PCIe": _run(_PCIE, "PCIe 5.0 x16", 8),
+        "8 A100, 100 GbE": _run("A100 PCIe 80 GB", "100 GbE", 8),
+        "4 RTX 4090, 10 GbE": _run("RTX 4090 24 GB", "10 GbE", 4),
     }
 
 
 @checked
-def facts(run: DataParallelRun) -> tuple[str, int, float]:
+def facts(run: Run) -> tuple[str, int, float]:
     """Return what decides whether the all-reduce hides: model, tokens per rank, tokens needed.
 
     Errors: ValueError for a model that is not in `models.PUBLISHED`.
     """
-    names = [name for name, model in models.PUBLISHED.items() if model.spec == run.spec]
+    spec = run.training.spec
+    names = [name for name, model in models.PUBLISHED.items() if model.spec == spec]
     if not names:
         known = ", ".join(models.PUBLISHED)
-        raise ValueError(f"no published model has the sizes {run.spec}; known: {known}")
-    return names[0], run.tokens_per_rank, run.tokens_needed
+        raise ValueError(f"no published model has the sizes {spec}; known: {known}")
+    return names[0], run.training.tokens, scaling.tokens_needed(run)
 
 
-def _run(chip: str, link: Link, ranks: int) -> DataParallelRun:
-    spec = models.published(
-        "GPT-2 medium"
-    ).spec  # with this batch it fits in 24 GB; GPT-2 large does not
-    gpu = hardware.chip(chip)
-    return DataParallelRun(
-        spec=spec, chip=gpu, link=link, ranks=ranks, batch_per_rank=8, sequence=1024
-    )
+def _run(chip: str, link: str, ranks: int) -> Run:
+    """Put the GPUs on one switch, each with a link of its own."""
+    return _in(uniform(ranks, hardware.link(link), hardware.chip(chip)), ranks)
+
+
+def _in(cluster: Cluster, ranks: int) -> Run:
+    # With this batch it fits in 24 GB; GPT-2 large does not.
+    spec = models.published("GPT-2 medium").spec
+    training = Training(spec=spec, layout=Layout(dp=ranks), microbatch=8, program=BOOK)
+    return Run(training=training, cluster=cluster)

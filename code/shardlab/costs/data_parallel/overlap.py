@@ -13,15 +13,12 @@ backward. That is left out; on a real GPU the overlapped part of backward is sli
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 
-from shardlab.arguments import Count, Positive, checked
-from shardlab.spec import TransformerSpec
+from shardlab.arguments import Count, checked
+from shardlab.trace import Event
 
-from ..compute import flops
-from ..facts import models
-
-MOST_BUCKETS = 1_000_000  # to compute the times of more takes long
+from .. import collectives, step
+from ..step import Run, axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +27,7 @@ class ModelPart:
     """A piece of the model, in the order of backward."""
 
     parameters: int
-    work: float  # FLOPs of its backward
+    seconds: float  # of its backward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,81 +49,102 @@ class Message:
 
 
 @checked
-def backward_parts(spec: TransformerSpec, *, batch: Count, sequence: Count) -> list[ModelPart]:
+def backward_parts(run: Run) -> list[ModelPart]:
     """List head and last norm, the layers from last to first, the embeddings.
 
     The gradient of a tied head is complete only when the embedding has added its share: at the very
     end.
     """
-    counts = models.parameters(spec)
-    work = flops.backward(spec, batch=batch, sequence=sequence)
-    layer_work = (sum(work.values()) - work["head"]) / spec.num_layers
-    layer = ModelPart(parameters=models.layer_parameters(spec), work=layer_work)
-    last = counts["head"] + models.norm_parameters(spec)
-    head = ModelPart(parameters=last, work=work["head"])
-    tables = counts["token embedding"] + counts["position embedding"]
-    embeddings = ModelPart(parameters=tables, work=0)
-    return [head, *[layer] * spec.num_layers, embeddings]
+    micro = step.microbatch(run, axes.links(run.cluster, run.training.layout))
+    held = step.holdings(run.training)
+    head = ModelPart(parameters=held.rest - held.first, seconds=micro.head)
+    layer = ModelPart(parameters=held.layer, seconds=micro.backward)
+    return [head, *[layer] * held.layers, ModelPart(parameters=held.first, seconds=0.0)]
 
 
 @checked
-def cut(
-    parts: list[ModelPart], *, bucket_bytes: Positive, bytes_per_parameter: Positive
-) -> list[tuple[float, float]]:
-    """Cut gradients into buckets, as (bytes, share of backward after which they all exist).
+def cut(parts: list[ModelPart], buckets: Count) -> list[float]:
+    """Cut gradients into equal buckets; return the seconds after which each exists.
 
     Inside a part, gradients appear evenly. Buckets are cut exactly; torch's DDP keeps parameters
-    whole. Errors: ValueError where there are more than MOST_BUCKETS.
+    whole.
     """
-    if not all(sum(getattr(part, name) for part in parts) for name in ("parameters", "work")):
-        raise ValueError(f"parts={parts} must have parameters, and work in backward")
-    total = sum(part.parameters for part in parts) * bytes_per_parameter
-    if total > MOST_BUCKETS * bucket_bytes:
-        raise ValueError(
-            f"bucket_bytes={bucket_bytes} cuts {total:.3g} bytes into more than {MOST_BUCKETS:,} "
-            f"buckets; use at least {total / MOST_BUCKETS:.3g}"
-        )
-    edges = [min((i + 1) * bucket_bytes, total) for i in range(ceil(total / bucket_bytes))]
-    shares = _work_done(parts, [edge / bytes_per_parameter for edge in edges])
-    starts = [0.0, *edges[:-1]]
-    return [(edge - start, share) for start, edge, share in zip(starts, edges, shares, strict=True)]
+    if not all(sum(getattr(part, name) for part in parts) for name in ("parameters", "seconds")):
+        raise ValueError(f"parts={parts} must have parameters, and seconds in backward")
+    size = sum(part.parameters for part in parts) / buckets
+    ready = []
+    number = 0
+    before = 0.0  # parameters of the parts before
+    clock = 0.0
+    for bucket in range(1, buckets + 1):
+        while number < len(parts) - 1 and before + parts[number].parameters < bucket * size:
+            before += parts[number].parameters
+            clock += parts[number].seconds
+            number += 1
+        part = parts[number]
+        inside = min(1.0, (bucket * size - before) / part.parameters) if part.parameters else 1.0
+        ready.append(clock + inside * part.seconds)
+    return ready
 
 
 @checked
 def send(
-    buckets: list[tuple[float, float]],
-    seconds: Callable[[float], float],
-    *,
-    backward: float,
-    overlap: bool = True,
+    ready: list[float], nbytes: float, seconds: Callable[[float], float]
 ) -> list[Message]:
     """All-reduce one bucket after the other, each as soon as it is ready and the network is free.
 
-    seconds: bytes -> duration of an all-reduce. backward: its duration in seconds. Without overlap
-    all buckets wait for the end of backward.
+    ready: seconds after which each bucket exists. nbytes: of each. seconds: bytes -> duration of an
+    all-reduce.
     """
     messages: list[Message] = []
     free = 0.0
-    for nbytes, share in buckets:
-        ready = share * backward if overlap else backward
-        start = max(ready, free)
+    for exists in ready:
+        start = max(exists, free)
         free = start + seconds(nbytes)
-        messages.append(Message(nbytes=nbytes, ready=ready, start=start, end=free))
+        messages.append(Message(nbytes=nbytes, ready=exists, start=start, end=free))
     return messages
 
 
-def _work_done(parts: list[ModelPart], positions: list[float]) -> list[float]:
-    """Return the share of all work done when the gradients up to each rising position exist."""
-    total = sum(part.work for part in parts)
-    shares = []
-    index = 0
-    before = 0.0  # parameters of the parts before
-    done = 0.0  # their work
-    for position in positions:
-        while index < len(parts) - 1 and before + parts[index].parameters < position:
-            before += parts[index].parameters
-            done += parts[index].work
-            index += 1
-        inside = min(1.0, (position - before) / parts[index].parameters)
-        shares.append((done + inside * parts[index].work) / total)
-    return shares
+@checked
+def messages(run: Run) -> list[Message]:
+    """List the all-reduces of one step; none for one rank.
+
+    What they end after backward is what `step.step` waits for. A program that does not overlap them
+    sends all when backward is over.
+    """
+    training = run.training
+    ranks = training.layout.replicas
+    if ranks == 1:
+        return []
+    link = axes.links(run.cluster, training.layout)["replicas"]
+    parts = backward_parts(run)
+    held = step.holdings(training)
+    ready = cut(parts, held.buckets)
+    if "average" not in training.program.data_overlap:
+        ready = [sum(part.seconds for part in parts)] * held.buckets
+    nbytes = training.recipe.gradients * held.parameters / held.buckets
+    return send(ready, nbytes, lambda size: collectives.all_reduce_seconds(size, ranks, link))
+
+
+@checked
+def events(run: Run, rank: Count = 0) -> list[Event]:
+    """List a step's events as a rank would record them, from the first forward's start."""
+    training = run.training
+    taken = step.step(run)
+    sent = messages(run)
+    backward = sum(part.seconds for part in backward_parts(run))
+    m = training.num_microbatches
+    forward = (taken.computing - taken.parts["update"]) / m - backward
+    timeline = []
+    clock = 0.0
+    for op, seconds in m * (("forward", forward), ("backward", backward)):
+        timeline.append(Event(rank, "compute", op, (rank,), 0, clock, clock + seconds))
+        clock += seconds
+    start = clock - backward
+    group = tuple(range(training.layout.dp))
+    for each in sent:
+        span = (round(each.nbytes), start + each.start, start + each.end)
+        timeline.append(Event(rank, "communicate", "all_reduce", group, *span))
+    end = taken.seconds
+    update = taken.parts["update"]
+    return [*timeline, Event(rank, "compute", "update", (rank,), 0, end - update, end)]

@@ -10,63 +10,83 @@ from dataclasses import replace
 
 from shardlab.arguments import Count, checked
 
-from ..facts.hardware import Link
-from .run import DataParallelRun, DataParallelStep, step
+from .. import step
+from ..facts.network import Cluster
+from ..step import Run, Step, axes
+from . import overlap
 
 
 @checked
 def strong(
-    run: DataParallelRun,
-    global_batch: Count,
-    ranks: Iterable[Count],
-    links: Callable[[int], Link] | None = None,
-) -> list[DataParallelStep]:
-    """Predict a step for each number of ranks at a fixed global batch, shared equally.
+    run: Run, ranks: Iterable[Count], clusters: Callable[[int], Cluster] | None = None
+) -> list[Step]:
+    """Predict a step for each number of ranks at the run's batch, shared equally.
 
-    links: number of ranks -> the link that joins them, such as `lambda n: machines.network(name,
-    n)`; None: run.link. Errors: ValueError for a number of ranks that does not divide the global
-    batch.
+    Each rank computes its share at once. clusters: number of ranks -> the cluster that they fill,
+    such as `lambda n: machines.cluster(name, n)`; None: run.cluster. Errors: ValueError for a
+    number of ranks that does not divide the batch.
     """
     steps = []
+    batch = run.batch
     for count in ranks:
-        if global_batch % count:
-            fitting = [n for n in range(1, global_batch + 1) if global_batch % n == 0]
+        if batch % count:
+            fitting = [n for n in range(1, batch + 1) if batch % n == 0]
             raise ValueError(
-                f"a global batch of {global_batch} does not split over {count} ranks; "
-                f"use one of {fitting}"
+                f"a batch of {batch} does not split over {count} ranks; use one of {fitting}"
             )
-        link = run.link if links is None else links(count)
-        one = replace(run, ranks=count, batch_per_rank=global_batch // count, link=link)
-        steps.append(step(one))
+        layout = replace(run.training.layout, dp=count)
+        training = replace(
+            run.training, layout=layout, microbatch=batch // count, num_microbatches=1
+        )
+        cluster = run.cluster if clusters is None else clusters(count)
+        steps.append(step.step(replace(run, training=training, cluster=cluster)))
     return steps
 
 
 @checked
-def speedups(steps: list[DataParallelStep]) -> list[float]:
+def speedups(steps: list[Step]) -> list[float]:
     """Compare tokens per second with those of the first step, on one rank.
 
     Strong scaling: T(1) / T(n).
 
     Errors: ValueError where the first step is not of one rank.
     """
-    if not steps or steps[0].run.ranks != 1:
+    if not steps or steps[0].run.training.layout.ranks != 1:
         raise ValueError(
             "a speed-up compares with one rank; let the list of steps begin with ranks=1"
         )
-    return [step.tokens_per_second / steps[0].tokens_per_second for step in steps]
+    return [each.tokens_per_second / steps[0].tokens_per_second for each in steps]
 
 
 @checked
-def communication_share(run: DataParallelRun) -> dict[str, float]:
+def without_overlap(run: Run) -> Run:
+    """Return the run by a program that sends gradients when backward is over."""
+    return run.by(replace(run.training.program, data_overlap=()))
+
+
+@checked
+def communication_share(run: Run) -> dict[str, float]:
     """Return the share of a step for which a rank waits for gradients, without and with overlap.
 
     "busy" is the time for which the network is busy, as a share of the step with overlap: it may be
     large and cost nothing.
     """
-    without = step(replace(run, overlap=False))
-    hidden = step(replace(run, overlap=True))
+    hidden, late = (step.step(each) for each in (run, without_overlap(run)))
+    busy = sum(message.end - message.start for message in overlap.messages(run))
     return {
-        "without overlap": without.exposed / without.seconds,
-        "with overlap": hidden.exposed / hidden.seconds,
-        "busy": hidden.communication / hidden.seconds,
+        "without overlap": late.waiting / late.seconds,
+        "with overlap": hidden.waiting / hidden.seconds,
+        "busy": busy / hidden.seconds,
     }
+
+
+@checked
+def tokens_needed(run: Run) -> float:
+    """Return the tokens per rank above which backward can hide the all-reduce, on many ranks.
+
+    4 P T / F seconds of backward must cover the all-reduce's 2 g P / beta, for g bytes a gradient;
+    with 16-bit gradients that is T = F / beta. Gradients that add up over microbatches have only
+    the last microbatch's backward to hide behind. Without latency.
+    """
+    link = axes.links(run.cluster, run.training.layout)["replicas"]
+    return run.training.recipe.gradients / 2 * step.step(run).rate / link.bandwidth

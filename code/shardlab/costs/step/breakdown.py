@@ -9,6 +9,7 @@ the GPU waits for, reading data, writing checkpoints.
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 from shardlab.arguments import checked
 
@@ -226,14 +227,14 @@ def holdings(training: Training) -> Holdings:
             embedding = parts["token embedding"] + parts["position embedding"]
             ends.append((sum(parts.values()), layers, embedding))
     parameters, layers, first = max(ends)
-    bucket = training.program.bucket_bytes
+    bucket = training.program.bucket_bytes or training.recipe.gradients * layer
     return Holdings(
         layer=layer,
         layers=layers,
         rest=parameters - layers * layer,
         experts=shards.layer_routed(spec, layout),
         first=first,
-        unit=min(1.0, bucket / (training.recipe.gradients * layer)) if bucket else 1.0,
+        buckets=ceil(training.recipe.gradients * parameters / bucket),
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
@@ -25,7 +24,7 @@ class Holdings(NamedTuple):
     rest: int  # parameters outside the layers: embedding, last norm, head
     experts: int = 0  # routed experts among the parameters of one layer
     first: int = 0  # of the rest: the embedding, needed first, its gradient complete last
-    unit: float = 1.0  # layers that travel at a time where a message overlaps arithmetic
+    buckets: Count = 1  # equal messages in which all gradients travel where they are hidden
 
     @property
     def parameters(self) -> int:
@@ -115,7 +114,7 @@ def data_messages(
 
     if zero == 0:
         nbytes = recipe.gradients * held.parameters
-        buckets = ceil(nbytes / program.bucket_bytes) if program.bucket_bytes else 1
+        buckets = held.buckets if program.bucket_bytes else 1
         bucket = collectives.all_reduce_seconds(nbytes / buckets, layout.replicas, link)
         return DataMessages(average=buckets * bucket)
     once = held.layers + 1 if program.layer_by_layer else 1
@@ -175,11 +174,25 @@ def data_wait(
     return DataWait(layer, rest, end)
 
 
-def _exposed(seconds: float, held: Holdings, beside: float, more: float) -> float:
-    """Time what nothing hides of messages of all parameters that take `seconds`.
+def _exposed(seconds: float, held: Holdings, beside: float, head: float) -> float:
+    """Time what nothing hides of equal messages of all gradients that take `seconds` together.
 
-    They travel while each layer computes for `beside` seconds, and the head for `more`. The
-    embedding and one unit have nothing to travel beside.
+    Backward computes the head for `head` seconds, then each layer for `beside`; the embedding's
+    gradient is complete at its end. One message travels after the other, each when its gradients
+    exist. The last one to wait for its gradients decides: the first message, the last, or one at
+    the edge of head, layers or embedding. Parameters before a forward are the same, in reverse.
     """
-    alone = (held.first + held.unit * held.layer) / held.parameters
-    return max(alone * seconds, seconds - (held.layers - held.unit) * beside - more)
+    size = held.parameters / held.buckets
+    before, after = held.rest - held.first, held.parameters - held.first
+    layers = held.layers * beside
+
+    def ready(count: int) -> float:
+        reached = count * size
+        done = min(1.0, reached / before) if before else 1.0
+        return done * head + layers * min(1.0, max(0.0, reached - before) / (after - before))
+
+    edges = {int(edge / size) + more for edge in (before, after) for more in (0, 1)}
+    some = [count for count in edges | {1, held.buckets} if 1 <= count <= held.buckets]
+    each = seconds / held.buckets
+    ends = max(ready(count) + (held.buckets - count + 1) * each for count in some)
+    return ends - head - layers
