@@ -1,7 +1,7 @@
 """One training step of any layout on any cluster: what it computes, sends and waits for, by part.
 
-`layer_time` and `compute.kernels` time the arithmetic operation by operation, `axes` finds the links that
-messages travel over, and `exposed` decides how much of each message a rank waits for.
+`layer_time` and `compute.kernels` time the arithmetic operation by operation, `axes` finds the
+links that messages travel over, and `exposed` decides how much of each message a rank waits for.
 Stages wait for each other as in Narayanan et al. 2021, section 2.2
 (https://arxiv.org/abs/2104.04473), with unequal stages. Left out: stragglers, kernel launches that
 the GPU waits for, reading data, writing checkpoints.
@@ -150,7 +150,6 @@ def step(run: Run, links: dict[str, Link] | None = None) -> Step:
         held,
         micro.forward,
         micro.backward,
-        head=micro.head if layout.pp == 1 else 0.0,
         recomputed=training.recomputation == "full",
     )
     busy = pipeline_seconds(

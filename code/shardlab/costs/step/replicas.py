@@ -143,16 +143,14 @@ def data_wait(
     forward: float,
     backward: float,
     *,
-    head: float = 0.0,
     recomputed: bool = False,
 ) -> DataWait:
     """Time the part of `messages` that nothing hides.
 
-    forward, backward: seconds that one layer computes; head: those of the head's backward. ZeRO-2
-    scatters the gradients of every microbatch, for it has no room to add them up; ZeRO-3 also
-    gathers every layer, twice, and a third time where `recomputed` layers need it. What is outside
-    the layers has nothing to hide behind, nor do the first layer of forward and the last of
-    backward.
+    forward, backward: seconds that one layer computes. ZeRO-2 scatters the gradients of every
+    microbatch, for it has no room to add them up; ZeRO-3 also gathers every layer, twice, and a
+    third time where `recomputed` layers need it. What is outside the layers has nothing to hide
+    behind, nor do the first layer of forward and the last of backward.
     """
     gather = messages.gather
     scatter = messages.scatter
@@ -165,21 +163,19 @@ def data_wait(
         layer *= (held.layers - 1) / held.layers
         rest += gather + scatter
     end = 0.0
-    for name, beside, more in (
-        ("average", backward, head),
-        ("cut average", backward, head),
-        ("update", forward, 0.0),
-    ):
+    for name, beside in (("average", backward), ("cut average", backward), ("update", forward)):
         seconds = getattr(messages, name.replace(" ", "_"))
-        end += _exposed(seconds, held, beside, more) if name in hides else seconds
+        end += _exposed(seconds, held, beside) if name in hides else seconds
     return DataWait(layer, rest, end)
 
 
-def _exposed(seconds: float, held: Holdings, beside: float, more: float) -> float:
+def _exposed(seconds: float, held: Holdings, beside: float) -> float:
     """Time what nothing hides of messages of all parameters that take `seconds`.
 
-    They travel while each layer computes for `beside` seconds, and the head for `more`. The
-    embedding and one unit have nothing to travel beside.
+    They travel while each layer computes for `beside` seconds. The embedding and one unit have
+    nothing to travel beside. A head with parameters of its own travels beside the layer next to it;
+    else that layer's first unit must be complete before anything is sent.
     """
     alone = (held.first + held.unit * held.layer) / held.parameters
-    return max(alone * seconds, seconds - (held.layers - held.unit) * beside - more)
+    layers = held.layers - held.unit * (held.rest < 2 * held.first)
+    return max(alone * seconds, seconds - layers * beside)
