@@ -21,6 +21,7 @@ from shardlab.costs.pipeline import timeline
 from shardlab.costs.pipeline.balance import Layer
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
+from shardlab.costs.programs import BOOK
 from shardlab.costs.published import history, steps
 from shardlab.costs.step import Run, axes
 from shardlab.costs.traces import programs, replay, transfers
@@ -139,6 +140,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.planning.reasons.text": {"reason": "batch", "degrees": {"dp": 2}},
     "costs.step.experts.exchange": {"training": MIXED},
     "costs.step.products.expert_matrices": {"training": MIXED},
+    "costs.step.program.program": {
+        "run": Run(training=Training(spec=SPEC, layout=Layout(tp=2), program=BOOK), cluster=CLUSTER)
+    },
     "costs.pipeline.balance.measure": {"layers": [EXAMPLES[Layer]] * 2},
     "costs.pipeline.timeline.recorded": {"events": TIMELINE.events()},
     "costs.planning.plans.Plans.rejected_where": {"tp": 2},
@@ -153,7 +157,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.published.sweeps.Sweep": {"rows": [steps.STEPS[0], steps.STEPS[1]]},
     "costs.traces.replay.Usage": {"rates": [(0.0, 2.0), (1.0, 0.0)]},
     "costs.traces.crossings.busiest": {"groups": {"tp": [(0, 1, 2, 3)]}},
-    "costs.traces.knee.found": {"rates": [1.0, 2.0, 4.0], "seconds": [4.0, 2.0, 1.0], "limit": 1.0},
     "costs.traces.programs.of_plan": {"nbytes": 64},
     "costs.traces.traffic.uneven_pairs": {"pieces": [[0, 2], [1, 0]]},
     "costs.traces.transfers.TransferPlan": {"programs": {0: [(0, 0, 0)]}},

@@ -18,7 +18,6 @@ from shardlab.costs.facts import fabrics, hardware, nodes, recipes
 from shardlab.costs.memory.offload import Swap
 from shardlab.costs.program import FLASH
 from shardlab.costs.tensor_parallel import TensorParallelRun
-from shardlab.costs.traces import replay
 from shardlab.costs.units import GB, GiB, us
 
 from .conftest import ROOT
@@ -75,7 +74,7 @@ def assumption(name: str) -> str:
 
 def test_the_shares_of_the_peak_are_those_of_the_package() -> None:
     text = assumption("The share of the peak.")
-    whole_steps = {TimeToTrain.utilisation, DataParallelRun.utilisation, Swap.utilisation, replay.UTILISATION}
+    whole_steps = {TimeToTrain.utilisation, DataParallelRun.utilisation, Swap.utilisation}
     products = {
         name: kernels.ordinary_flops(chip) / chip.peak_flops
         for name in ("H100", "A100")

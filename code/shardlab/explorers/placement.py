@@ -1,11 +1,16 @@
 """The explorers of placement: the order of the axes, and the knee of the network."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import permutations
+from typing import Any
 
-from shardlab.costs import units
+from shardlab.costs import step, units
 from shardlab.costs.facts import models, nodes
-from shardlab.costs.traces import crossings, knee, placement, replay
+from shardlab.costs.programs import BOOK
+from shardlab.costs.traces import crossings, knee, replay
+from shardlab.costs.training import Training
+from shardlab.costs.units import MiB
 from shardlab.figures import placement as figures
 from shardlab.layout import AXES_3D, Layout, groups
 from shardlab.trace import Event
@@ -23,8 +28,10 @@ LAYOUTS = {
     "tp=4, dp=4, pp=2": Layout(tp=4, dp=4, pp=2),
     "tp=2, dp=4, pp=4": Layout(tp=2, dp=4, pp=4),
 }
-ORDERS = {" · ".join(order): order for order in permutations(AXES_3D)}  # the first axis: neighbours
+ORDERS = {" · ".join(each): each for each in permutations(AXES_3D)}  # the first axis: neighbours
 NUM_NODES = 4
+# Long buckets: latencies of a ring through 32 GPUs weigh little.
+PROGRAM = replace(BOOK, bucket_bytes=100 * MiB)
 GLOBAL_BATCH = 32  # sequences
 TOGETHER = 7  # layers replayed as one, so that a page is computed in seconds
 RATES = [1e9 * 2.0**exponent for exponent in range(11)]  # bytes/s of a node: 8 Gb/s to 8 Tb/s
@@ -55,7 +62,7 @@ def order_view(*, layout: str, order: str, machine: str) -> View:
     """Show one state: bytes through the busiest links, and the step's time in each order."""
     cluster = nodes.cluster(machine, NUM_NODES)
     carried = crossings.busiest(
-        _ordered(layout, order), cluster, groups(LAYOUTS[layout], ORDERS[order])
+        _ordered(layout, order, machine), cluster, groups(LAYOUTS[layout], ORDERS[order])
     )
     seconds = {each: _seconds(layout, each, machine) for each in ORDERS}
     best = min(seconds, key=lambda each: seconds[each])
@@ -83,21 +90,25 @@ def order_view(*, layout: str, order: str, machine: str) -> View:
 
 @cache
 def _seconds(layout: str, order: str, machine: str) -> float:
-    return replay.replay(_ordered(layout, order), nodes.cluster(machine, NUM_NODES)).seconds
+    events = _ordered(layout, order, machine)
+    return replay.replay(events, nodes.cluster(machine, NUM_NODES)).seconds
 
 
 @cache
-def _ordered(layout: str, order: str) -> list[Event]:
+def _ordered(layout: str, order: str, machine: str) -> list[Event]:
     chosen = LAYOUTS[layout]
-    return placement.step(
-        models.published(LARGE).spec,
-        chosen,
-        order=ORDERS[order],
-        batch=GLOBAL_BATCH // chosen.dp,
-        num_microbatches=4 if chosen.pp > 1 else 1,
-        sequence=SEQUENCE,
-        layers_at_a_time=TOGETHER,
-    )
+    pieces = 4 if chosen.pp > 1 else 1
+    size = GLOBAL_BATCH // chosen.dp // pieces
+    return _program(LARGE, chosen, machine, ORDERS[order], microbatch=size, num_microbatches=pieces)
+
+
+def _program(
+    model: str, layout: Layout, machine: str, order: tuple[str, ...] = AXES_3D, **sizes: Any
+) -> list[Event]:
+    spec = models.published(model).spec
+    training = Training(spec=spec, layout=layout, sequence=SEQUENCE, program=PROGRAM, **sizes)
+    run = step.Run(training=training, cluster=nodes.cluster(machine, NUM_NODES))
+    return step.program(run, order, layers_at_a_time=TOGETHER)
 
 
 # ---- the knee ------------------------------------------------------------------------------------
@@ -123,7 +134,7 @@ def knee_view(*, layout: str, sequences_per_gpu: int, machine: str) -> View:
     cluster = nodes.cluster(machine, NUM_NODES)
     *seconds, limit = curve(layout, sequences_per_gpu, machine)
     have = cluster.node.network_bandwidth
-    at = knee.found(RATES, seconds, limit)
+    at = knee.knee(_data_program(layout, sequences_per_gpu, machine), cluster)
     relative = [each / limit for each in seconds]
     figure = figures.knee(RATES, {layout: relative}, have=have)
     share = at / have
@@ -146,16 +157,15 @@ def knee_view(*, layout: str, sequences_per_gpu: int, machine: str) -> View:
 @cache
 def curve(layout: str, sequences_per_gpu: int, machine: str) -> list[float]:
     """Replay a step at each of RATES, and without a limit: seconds."""
-    chosen = WAYS[layout]
-    events = placement.step(
-        models.published(SMALL).spec,
-        chosen,
-        batch=sequences_per_gpu * chosen.tp * chosen.pp,
-        num_microbatches=sequences_per_gpu * chosen.pp,
-        sequence=SEQUENCE,
-        layers_at_a_time=TOGETHER,
-    )
+    events = _data_program(layout, sequences_per_gpu, machine)
     return knee.curve(events, nodes.cluster(machine, NUM_NODES), [*RATES, 1e15])
+
+
+@cache
+def _data_program(layout: str, sequences_per_gpu: int, machine: str) -> list[Event]:
+    chosen = WAYS[layout]
+    pieces = sequences_per_gpu * chosen.pp
+    return _program(SMALL, chosen, machine, microbatch=chosen.tp, num_microbatches=pieces)
 
 
 def _bits(rate: float) -> str:

@@ -32,7 +32,7 @@ def micro(layer, first=0, last=0):
     time = LayerTime(forward=idle, backward=idle, recomputed=0, entering=(0, 0), leaving=(0, 0))
     waiting = {"tensor": 0, "context": 0}
     return step.MicrobatchTime(
-        time=time, first=first, last=last, layer=layer, forward=0, backward=0, head=0, **waiting
+        time=time, first=first, last=last, layer=layer, forward=0, backward=0, **waiting
     )
 
 

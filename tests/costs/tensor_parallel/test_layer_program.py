@@ -30,8 +30,8 @@ def test_a_replay_takes_what_the_closed_form_says(per_node, overlap, way):
     one = replace(GPT3, link=costs.spread(NODE, 8, per_node), overlap=overlap, **way)
     placement = costs.placement(NODE, 8, per_node)
     cluster = Cluster(node=NODE, num_nodes=8 // per_node)
-    shares = {"utilisation": one.utilisation, "link_utilisation": one.link_utilisation}
-    played = replay(program(one, 2), cluster, placement=placement, **shares)
+    speeds = {"rate": one.utilisation * one.chip.peak_flops, "link_utilisation": one.link_utilisation}
+    played = replay(program(one, 2), cluster, placement=placement, **speeds)
     predicted = layer(one)
     expected = 2 * (sum(predicted.matrices.values()) + predicted.waiting)
     assert played.seconds == pytest.approx(expected, rel=0.005)

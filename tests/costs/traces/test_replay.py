@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardlab import exchanges, trace
+from shardlab.costs.compute import kernels
 from shardlab.costs.facts import hardware, network, nodes
 from shardlab.costs.traces import programs
 from shardlab.costs.traces.programs import Writer
@@ -26,7 +27,7 @@ def uniform(ranks):
 def play(*writers, on=None, **options):
     cluster = uniform(len(writers)) if on is None else on
     events = [event for writer in writers for event in writer.events]
-    return replay(events, cluster, **{"link_utilisation": 1.0, "utilisation": 1.0, **options})
+    return replay(events, cluster, **{"link_utilisation": 1.0, "rate": CHIP.peak_flops, **options})
 
 
 def ranks(count):
@@ -136,13 +137,16 @@ def test_pieces_are_one_for_each_pair():
 # ---- the rules, one by one -------------------------------------------------------------------------------------------
 
 
-def test_computing_takes_its_flops_at_the_stated_share_of_the_peak():
+def test_computing_takes_its_flops_or_the_seconds_of_a_program():
     (writer,), _ = ranks(1)
     writer.compute(1e12, "forward")
+    writer.work(0.5, "backward")
     writer.compute(0, "nothing")
-    played = play(writer, utilisation=0.4)
-    assert played.seconds == pytest.approx(1e12 / (0.4 * CHIP.peak_flops))
-    assert [(event.op, event.flops) for event in played.events] == [("forward", 10**12)]
+    played = play(writer, rate=4e12)
+    assert played.seconds == 0.25 + 0.5
+    assert [(event.op, event.flops) for event in played.events] == [("forward", 10**12), ("backward", 0)]
+    ordinary = replay(writer.events, uniform(1)).seconds - 0.5
+    assert ordinary == pytest.approx(1e12 / kernels.ordinary_flops(CHIP))
 
 
 def test_a_message_hides_behind_computing_and_a_waiting_shows_what_does_not():
@@ -373,8 +377,8 @@ def test_other_nonsense_is_refused():
         play(*writers)
     with pytest.raises(ValueError, match="no all-reduce is called 'star'; use one of ring, switch"):
         play(*ranks(1)[0], algorithm="star")
-    with pytest.raises(ValueError, match="utilisation=40 must be a share of the peak"):
-        play(*ranks(1)[0], utilisation=40)
+    with pytest.raises(ValueError, match="rate=0 must be"):
+        play(*ranks(1)[0], rate=0)
 
 
 def test_ranks_that_wait_for_each_other_are_told():

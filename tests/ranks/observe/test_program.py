@@ -253,8 +253,8 @@ def test_a_replayed_step_hides_what_the_formula_hides(four, name):
     """With a slow chip and a fast link, only what is sent after the last computing takes extra time."""
     program = merged(four, name)
     cluster = network.uniform(4, LINK, hardware.chip("V100 SXM2 32 GB"))
-    played = replay(program, cluster, utilisation=1e-6, link_utilisation=1.0)
     speed = 1e-6 * cluster.node.chip.peak_flops
+    played = replay(program, cluster, rate=speed, link_utilisation=1.0)
     computing = sum(event.flops for event in program if event.rank == 0) / speed
     mine = [event for event in program if event.rank == 0]
     end = max(index for index, event in enumerate(mine) if event.flops)

@@ -18,7 +18,7 @@ from shardlab.arguments import Count, checked
 from shardlab.trace import Event
 
 from .. import collectives, step
-from ..step import Run, axes
+from ..step import Run, axes, layer_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class ModelPart:
 
     parameters: int
     seconds: float  # of its backward
+    at_once: bool = False  # its gradients exist at the end of its backward; else evenly during it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,9 @@ def backward_parts(run: Run) -> list[ModelPart]:
     """
     micro = step.microbatch(run, axes.links(run.cluster, run.training.layout))
     held = step.holdings(run.training)
-    head = ModelPart(parameters=held.rest - held.first, seconds=micro.head)
+    chip = run.cluster.node.chip
+    _, seconds = layer_time.head_seconds(run.training, chip)
+    head = ModelPart(parameters=held.rest - held.first, seconds=seconds, at_once=True)
     layer = ModelPart(parameters=held.layer, seconds=micro.backward)
     return [head, *[layer] * held.layers, ModelPart(parameters=held.first, seconds=0.0)]
 
@@ -66,8 +69,8 @@ def backward_parts(run: Run) -> list[ModelPart]:
 def cut(parts: list[ModelPart], buckets: Count) -> list[float]:
     """Cut gradients into equal buckets; return the seconds after which each exists.
 
-    Inside a part, gradients appear evenly. Buckets are cut exactly; torch's DDP keeps parameters
-    whole.
+    Buckets are cut exactly; torch's DDP keeps parameters whole. Errors: ValueError for parts without
+    parameters, or without seconds.
     """
     if not all(sum(getattr(part, name) for part in parts) for name in ("parameters", "seconds")):
         raise ValueError(f"parts={parts} must have parameters, and seconds in backward")
@@ -82,7 +85,9 @@ def cut(parts: list[ModelPart], buckets: Count) -> list[float]:
             clock += parts[number].seconds
             number += 1
         part = parts[number]
-        inside = min(1.0, (bucket * size - before) / part.parameters) if part.parameters else 1.0
+        inside = 1.0
+        if part.parameters and not part.at_once:
+            inside = min(1.0, (bucket * size - before) / part.parameters)
         ready.append(clock + inside * part.seconds)
     return ready
 

@@ -186,12 +186,11 @@ class _Search:
         num_microbatches = self.question.batch // (self.degrees.dp * one.size)
         send = send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
         of_layer = one.time.forward, one.time.backward
-        head = one.time.head if self.degrees.pp == 1 else 0.0
         again = one.recomputation == "full"
         waits = {
             cut: [
                 data_wait(
-                    zero.messages, program, cut.held, *of_layer, head=head, recomputed=again
+                    zero.messages, program, cut.held, *of_layer, recomputed=again
                 )
                 for zero in cut.zeros
             ]

@@ -3,7 +3,8 @@
 Read `run` first, which defines what is predicted, then `breakdown`, which adds up a step, and
 `pipeline`, how stages wait for each other. Below them, `layer_time` adds up one layer of operations
 (`compute.kernels`), `axes` finds the link of each axis, and `exposed` and `replicas` compute how
-long a rank waits for messages, given what its program (`costs.program`) overlaps.
+long a rank waits for messages, given what its program (`costs.program`) overlaps. `program` writes
+a step event by event, for `traces.replay` to play.
 """
 
 from .breakdown import COMMUNICATION, SUMMARY, Step, holdings, step, tied_seconds, update_seconds
@@ -15,6 +16,7 @@ from .pipeline import (
     sending_seconds,
     stages_of,
 )
+from .program import program
 from .run import MicrobatchTime, Run, microbatch
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "message_bytes",
     "microbatch",
     "pipeline_seconds",
+    "program",
     "send_seconds",
     "sending_seconds",
     "stages_of",

@@ -156,7 +156,6 @@ def step(run: Run, links: dict[str, Link] | None = None) -> Step:
         held,
         micro.forward,
         micro.backward,
-        head=micro.head if layout.pp == 1 else 0.0,
         recomputed=training.recomputation == "full",
     )
     busy = pipeline_seconds(

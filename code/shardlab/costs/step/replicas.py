@@ -142,16 +142,14 @@ def data_wait(
     forward: float,
     backward: float,
     *,
-    head: float = 0.0,
     recomputed: bool = False,
 ) -> DataWait:
     """Time the part of `messages` that nothing hides.
 
-    forward, backward: seconds that one layer computes; head: those of the head's backward. ZeRO-2
-    scatters the gradients of every microbatch, for it has no room to add them up; ZeRO-3 also
-    gathers every layer, twice, and a third time where `recomputed` layers need it. What is outside
-    the layers has nothing to hide behind, nor do the first layer of forward and the last of
-    backward.
+    forward, backward: seconds that one layer computes. ZeRO-2 scatters the gradients of every
+    microbatch, for it has no room to add them up; ZeRO-3 also gathers every layer, twice, and a
+    third time where `recomputed` layers need it. What is outside the layers has nothing to hide
+    behind, nor do the first layer of forward and the last of backward.
     """
     gather = messages.gather
     scatter = messages.scatter
@@ -164,35 +162,29 @@ def data_wait(
         layer *= (held.layers - 1) / held.layers
         rest += gather + scatter
     end = 0.0
-    for name, beside, more in (
-        ("average", backward, head),
-        ("cut average", backward, head),
-        ("update", forward, 0.0),
-    ):
+    for name, beside in (("average", backward), ("cut average", backward), ("update", forward)):
         seconds = getattr(messages, name.replace(" ", "_"))
-        end += _exposed(seconds, held, beside, more) if name in hides else seconds
+        end += _exposed(seconds, held, beside) if name in hides else seconds
     return DataWait(layer, rest, end)
 
 
-def _exposed(seconds: float, held: Holdings, beside: float, head: float) -> float:
+def _exposed(seconds: float, held: Holdings, beside: float) -> float:
     """Time what nothing hides of equal messages of all gradients that take `seconds` together.
 
-    Backward computes the head for `head` seconds, then each layer for `beside`; the embedding's
-    gradient is complete at its end. One message travels after the other, each when its gradients
-    exist. The last one to wait for its gradients decides: the first message, the last, or one at
-    the edge of head, layers or embedding. Parameters before a forward are the same, in reverse.
+    The head's gradient exists before backward of the layers begins, each of which computes for
+    `beside` seconds; the embedding's is complete at its end. One message travels after the other,
+    each when its gradients exist. What decides is the first message, the last, or one at the edge
+    of head, layers or embedding. Parameters before a forward are the same, in reverse.
     """
     size = held.parameters / held.buckets
     before, after = held.rest - held.first, held.parameters - held.first
-    layers = held.layers * beside
 
     def ready(count: int) -> float:
-        reached = count * size
-        done = min(1.0, reached / before) if before else 1.0
-        return done * head + layers * min(1.0, max(0.0, reached - before) / (after - before))
+        return min(1.0, max(0.0, count * size - before) / (after - before))
 
     edges = {int(edge / size) + more for edge in (before, after) for more in (0, 1)}
     some = [count for count in edges | {1, held.buckets} if 1 <= count <= held.buckets]
     each = seconds / held.buckets
-    ends = max(ready(count) + (held.buckets - count + 1) * each for count in some)
-    return ends - head - layers
+    layers = held.layers * beside
+    ends = max(layers * ready(count) + (held.buckets - count + 1) * each for count in some)
+    return ends - layers

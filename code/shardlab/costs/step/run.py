@@ -58,7 +58,6 @@ class MicrobatchTime:
     layer: float  # one layer, forward and backward, with its waiting
     forward: float  # what one layer computes in forward
     backward: float  # what one layer computes in backward, recomputation included
-    head: float  # what the head computes in backward
     experts: float = 0.0  # how long one layer waits for tokens to travel to experts and back
     fullest: float = 0.0  # and for the rank whose experts have the most
 
@@ -95,7 +94,6 @@ def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
         layer=forward + backward + tensor + context + sum(routed),
         forward=forward,
         backward=backward,
-        head=head[1],
         experts=routed.messages,
         fullest=routed.fullest,
     )

@@ -2,6 +2,6 @@
 
 Read `programs` first, which writes programs that nobody ran, then `replay`, which plays them, with
 `matching` (sends with receives), `transfers` (what each one puts on the wires) and `sharing` (how
-transfers share a hop). `traffic`, `crossings`, `placement`, `knee` and `waiting` answer questions
-with them.
+transfers share a hop). `traffic`, `crossings`, `knee` and `waiting` answer questions with them;
+`costs.step.program` writes whole steps.
 """

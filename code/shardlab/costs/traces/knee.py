@@ -6,7 +6,6 @@ of it the network is the bound, right of it the chips are.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from shardlab.arguments import Positive, checked
 from shardlab.trace import Event
@@ -42,34 +41,6 @@ def _faster(wire: Wire, factor: float) -> Wire:
 def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[Positive]) -> list[float]:
     """Return the seconds of the program for each bandwidth of a node, bytes/s."""
     return [replay(events, at_rate(cluster, rate)).seconds for rate in rates]
-
-
-@checked
-def found(rates: Sequence[Positive], seconds: Sequence[Positive], limit: Positive) -> float:
-    """Find the lowest rate from which on a faster network makes a step at most 5 % faster.
-
-    Between two points the curve is a line over the logarithm of the rate. Return the first rate if
-    the step is fast enough at all of them. rates: bytes/s, rising. limit: seconds with an
-    infinitely fast network. Errors: ValueError where even the last rate is too slow.
-    """
-    rising = all(slow < fast for slow, fast in pairwise(rates))
-    if len(rates) != len(seconds) or not rates or not rising:
-        raise ValueError(
-            f"rates={rates!r} and seconds={seconds!r} must be points of a curve; give rising "
-            "rates, and the seconds at each"
-        )
-    enough = (1 + NEARLY) * limit
-    if seconds[-1] > enough:
-        raise ValueError(
-            f"seconds={seconds[-1]:g} at the last of the rates, {rates[-1]:g} bytes/s, are more "
-            f"than {1 + NEARLY:g} times limit={limit:g}; add faster rates"
-        )
-    count = max((n for n, each in enumerate(seconds, 1) if each > enough), default=0)  # too slow
-    if count == 0:
-        return rates[0]
-    longer, shorter = seconds[count - 1 : count + 1]
-    share = (longer - enough) / (longer - shorter)
-    return float(rates[count - 1] ** (1 - share) * rates[count] ** share)
 
 
 @checked

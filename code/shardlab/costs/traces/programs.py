@@ -16,7 +16,7 @@ from ..collectives.exchanges import piece_bytes
 
 @checked
 class Writer:
-    """The program of one rank, written event by event, without timestamps."""
+    """The program of one rank, written event by event."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -25,6 +25,10 @@ class Writer:
     def compute(self, flops: float, op: str = "compute") -> None:
         """Add arithmetic of `flops` FLOPs."""
         self._add("compute", op, (self.rank,), flops=round(flops))
+
+    def work(self, seconds: float, op: str = "compute") -> None:
+        """Add computing that takes so many seconds."""
+        self._add("compute", op, (self.rank,), end=seconds)
 
     def send(self, nbytes: int, to: int, group: Sequence[int], tag: int = 0) -> int:
         """Send a message; return its number, to wait for."""
@@ -47,7 +51,8 @@ class Writer:
         number = len(self.events)
         if kind == "communicate":
             more["number"] = number
-        self.events.append(Event(self.rank, kind, op, group, nbytes, 0.0, 0.0, **more))
+        times = {"start": 0.0, "end": more.pop("end", 0.0)}
+        self.events.append(Event(self.rank, kind, op, group, nbytes, **times, **more))
         return number
 
 

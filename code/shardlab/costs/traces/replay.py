@@ -1,8 +1,7 @@
 """Play a recorded trace on a cluster: what the same program would have done on other machines.
 
 All rules:
-- arithmetic takes its FLOPs at a stated share of the chip's peak; what is not counted in FLOPs
-  takes no time;
+- arithmetic takes its FLOPs at a stated rate; without FLOPs, the seconds written into its event;
 - a transfer begins when all its ranks have issued it; a receive that has not been issued yet holds
   up its sender, as with NCCL and gloo. It waits for its latency, then its bytes move at the max-min
   fair share of every hop (`sharing`), of whose rate a stated share is reached;
@@ -23,16 +22,16 @@ from heapq import heappop, heappush
 from typing import Any
 
 from shardlab import trace
-from shardlab.arguments import Share, checked, within
+from shardlab.arguments import Positive, Share, checked, within
 from shardlab.trace import Event
 
+from ..compute import kernels
 from ..facts.hardware import LINK_UTILISATION
 from ..facts.hops import Hop
 from ..facts.network import Cluster
 from .sharing import Flow, Wires
 from .transfers import COMPUTE, ISSUE, TransferPlan, lay_out
 
-UTILISATION = 0.4  # of the chip's peak while computing: see `data_parallel.DataParallelRun`
 TOGETHER = 1e-12  # events closer than this share of the time happen at the same time
 RESUME, START, END = range(3)
 
@@ -120,17 +119,20 @@ def replay(
     *,
     placement: Sequence[int] | None = None,
     algorithm: str = "ring",
-    utilisation: Share = UTILISATION,
+    rate: Positive | None = None,
     link_utilisation: Share = LINK_UTILISATION,
 ) -> Replay:
     """Play the trace, rank r on GPU placement[r], or on GPU r without a placement.
 
-    algorithm: of all-reduces: "ring", or "switch" to add in the NVSwitch where it can. Errors:
-    ValueError for a trace that does not match or comes to a stop, and for ranks without a GPU.
+    algorithm: of all-reduces: "ring", or "switch" to add in the NVSwitch where it can. rate: FLOP/s
+    of computing; None: `kernels.ordinary_flops`. Errors: ValueError for a trace that does not match
+    or comes to a stop, and for ranks without a GPU.
     """
     recorded = list(events)
     laid_out = lay_out(recorded, cluster, placement, algorithm)
-    player = _Player(laid_out, utilisation * cluster.node.chip.peak_flops, link_utilisation)
+    rate = rate or kernels.ordinary_flops(cluster.node.chip)
+    seconds = [event.flops / rate if event.flops else event.seconds for event in recorded]
+    player = _Player(laid_out, seconds, link_utilisation)
     player.play()
     player.check(recorded)
     used = zip(laid_out.hops, player.wires.rates, strict=True)
@@ -148,11 +150,11 @@ def replay(
 class _Player:
     """Simulated time. All pending events are on one heap, in order of time, then of creation."""
 
-    def __init__(self, laid_out: TransferPlan, speed: float, link_utilisation: float) -> None:
+    def __init__(self, laid_out: TransferPlan, seconds: list[float], share: float) -> None:
         self.programs = laid_out.programs
         self.transfers = laid_out.transfers
-        self.speed = speed
-        self.wires = Wires([hop.bandwidth * link_utilisation for hop in laid_out.hops])
+        self.seconds = seconds  # of each event, if it computes
+        self.wires = Wires([share * hop.bandwidth for hop in laid_out.hops])
         self.at = dict.fromkeys(self.programs, 0)  # rank -> its next instruction
         # transfer -> how many ranks have not issued it yet
         self.missing = [len(transfer.events) for transfer in self.transfers]
@@ -201,8 +203,8 @@ class _Player:
             if what == ISSUE:
                 self.issue(subject, now)
             elif what == COMPUTE:
-                if subject:
-                    self.ended[event] = now + subject / self.speed
+                if self.seconds[event]:
+                    self.ended[event] = now + self.seconds[event]
                     self.at[rank] = at + 1
                     return self.later(self.ended[event], RESUME, rank)
             elif not self.done[subject]:

@@ -21,7 +21,7 @@ from .traffic import Load
 
 ALGORITHMS = ("ring", "switch")  # for all-reduce: on rings, or added in a switch where one can
 COMPUTE, ISSUE, WAIT = range(3)
-# (COMPUTE, FLOPs, position of the event), or (ISSUE or WAIT, transfer, position of the event)
+# (ISSUE or WAIT, transfer, position of the event), or (COMPUTE, 0, position of the event)
 Instruction = tuple[int, int, int]
 Uses = tuple[tuple[int, float], ...]  # (hop, bytes through it for each byte that a rank passes on)
 
@@ -88,7 +88,7 @@ def lay_out(
         elif index in waited:
             programs[event.rank].append((WAIT, of[waited[index]], index))
         else:
-            programs[event.rank].append((COMPUTE, event.flops, index))
+            programs[event.rank].append((COMPUTE, 0, index))
     return TransferPlan(programs, transfers, list(layer.hops))
 
 

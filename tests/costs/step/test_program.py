@@ -1,16 +1,19 @@
-"""A placed step does the work of the model and sends the bytes of each axis where the layout puts them."""
+"""A step's program computes as long as the step does and sends the bytes of each axis where the layout puts them."""
 
 from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import context_parallel
-from shardlab.costs.compute import flops
-from shardlab.costs.facts import hardware, models, network, nodes
+from shardlab.costs import composition, context_parallel
+from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.facts.hardware import LINK_UTILISATION
 from shardlab.costs.memory import shards
-from shardlab.costs.traces import crossings, knee, matching, placement
-from shardlab.costs.traces.replay import UTILISATION, replay
+from shardlab.costs.programs import BOOK, MEGATRON_2022
+from shardlab.costs.step import Run, layer_time, program
+from shardlab.costs.step import step as predicted
+from shardlab.costs.traces import crossings, knee
+from shardlab.costs.traces.replay import replay
+from shardlab.costs.training import Training
 from shardlab.layout import AXES, AXES_3D, Layout, groups, together
 from shardlab.spec import TransformerSpec
 
@@ -25,56 +28,68 @@ SPEC = TransformerSpec(
     style="llama",
 )
 LAYOUTS = [Layout(), Layout(dp=4), Layout(tp=4), Layout(pp=4), Layout(dp=2, tp=2, pp=2), Layout(dp=2, tp=4, pp=3)]
+SLICED = Layout(dp=2, tp=2, pp=2, sequence_parallel=True)
+
+
+def run_of(layout, spec=SPEC, cluster=None, **options):
+    sizes = {"microbatch": 2, "num_microbatches": 3, "sequence": 32, "program": BOOK, **options}
+    return Run(training=Training(spec=spec, layout=layout, **sizes), cluster=cluster or nodes.cluster("DGX H100", 3))
 
 
 @pytest.mark.parametrize("together", [1, 3])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_all_ranks_together_do_the_work_of_the_model(layout, together):
-    """FLOPs over all ranks are those of the whole batch; nothing is computed twice, nothing is left out."""
-    events = placement.step(
-        SPEC, layout, batch=6, num_microbatches=3, sequence=32, layers_at_a_time=together
-    )
-    work = flops.model_flops(SPEC, batch=6 * layout.dp, sequence=32)
-    assert sum(event.flops for event in events) == pytest.approx(work, rel=1e-4)  # rounded to whole FLOPs
+@pytest.mark.parametrize("recomputation", ["none", "full"])
+@pytest.mark.parametrize("layout", [*LAYOUTS, SLICED, Layout(cp=4)], ids=str)
+def test_all_ranks_together_compute_as_long_as_the_step_does(layout, recomputation, together):
+    """The seconds of a replica's stages are those of all its parts; nothing is computed twice, nothing is left out."""
+    run = run_of(layout, recomputation=recomputation)
+    events = program(run, AXES, layers_at_a_time=together)
+    parts = predicted(run).parts
+    micro = layer_time.embedding_seconds(run.training, run.cluster.node.chip)
+    ends = 3 * sum((*micro, *layer_time.head_seconds(run.training, run.cluster.node.chip)))
+    names = ("matrices", "attention", "norms and residuals", "recomputation")
+    each = layout.pp * sum(parts[name] for name in (*names, "update")) + ends
+    computed = sum(event.seconds for event in events if event.kind == "compute")
+    assert computed == pytest.approx(each * layout.ranks / layout.pp)
     assert {event.rank for event in events} == set(range(layout.ranks))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_every_axis_carries_the_bytes_of_its_formula(layout):
-    events = placement.step(SPEC, layout, batch=6, num_microbatches=3, sequence=32)
-    by_axis, meetings = groups(layout), matching.meetings(events)
-    activations = 2 * 6 * 32 * SPEC.hidden_size  # bytes of all microbatches
-    sent = {axis: 0 for axis in AXES_3D}
-    for meeting in meetings:
-        group = events[meeting.events[0]].group
-        sent[next(axis for axis, every in by_axis.items() if group in every and len(group) > 1)] += meeting.nbytes
-    others = {axis: layout.ranks // getattr(layout, axis) for axis in AXES_3D}
-    assert sent["tp"] == (layout.tp > 1) * 4 * SPEC.num_layers * activations * others["tp"] // layout.pp
-    assert sent["pp"] == 2 * (layout.pp - 1) * activations * others["pp"]
-    held = sum(sum(shards.parameters(SPEC, layout, stage).values()) for stage in range(layout.pp))
-    assert sent["dp"] == pytest.approx((layout.dp > 1) * 2 * held * layout.tp, rel=1e-3)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("layout", [*LAYOUTS, SLICED], ids=str)
+def test_every_rank_sends_the_bytes_of_the_formulas(layout, tied):
+    run = run_of(layout, replace(SPEC, tied_head=tied))
+    events = program(run)
+    for stage in range(layout.pp):
+        rank = groups(layout)["pp"][0][stage]
+        mine = composition.by_axis([event for event in events if event.rank == rank], layout)
+        sent = composition.sent(run.training, stage)
+        del sent["all"], sent["tp"]["loss"], sent["tp"]["gradients of copies"]  # too short to be written
+        for axis, parts in sent.items():
+            assert mine[axis] == pytest.approx(sum(parts.values()), rel=1e-4), axis
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_gradients_leave_in_the_order_in_which_backward_completes_them(tied):
     """The head's first and the embedding's last; a tied one is complete when the embedding has added its share."""
     spec = replace(SPEC, tied_head=tied)
-    events = placement.step(spec, Layout(dp=2), sequence=32)
+    whole = replace(BOOK, bucket_bytes=None)
+    events = program(run_of(Layout(dp=2), spec, program=whole))
     sent = [event.nbytes for event in events if event.rank == 0 and event.op == "all_reduce"]
     table = 2 * spec.vocab_size * spec.hidden_size
     assert sent[-1] == table + 2 * models.learned_positions(spec) * spec.hidden_size
     assert (sent[0] == table) == (not tied)
-    assert len(sent) == spec.num_layers + 2 - tied
+    assert len(sent) == 2 * spec.num_layers + 2 - tied
+    small = program(run_of(Layout(dp=2), spec, program=replace(BOOK, bucket_bytes=1000)))
+    pieces = [event.nbytes for event in small if event.rank == 0 and event.op == "all_reduce"]
+    assert max(pieces) <= 1000
+    assert sum(pieces) == pytest.approx(sum(sent), rel=0.01)
 
 
 SHARED = [Layout(cp=2), Layout(cp=4), Layout(cp=2, dp=2, tp=2, pp=2)]
 
 
 @pytest.mark.parametrize("layout", SHARED, ids=str)
-def test_ranks_that_share_sequences_do_the_same_work_and_pass_the_bytes_of_a_ring(layout):
-    events = placement.step(SPEC, layout, order=AXES, batch=6, num_microbatches=3, sequence=32)
-    work = flops.model_flops(SPEC, batch=6 * layout.dp, sequence=32)
-    assert sum(event.flops for event in events) == pytest.approx(work, rel=1e-4)
+def test_ranks_that_share_sequences_pass_the_bytes_of_a_ring(layout):
+    events = program(run_of(layout), AXES)
     layer = context_parallel.attention(SPEC, length=32, ranks=layout.cp, tp=layout.tp, batch=6)
     in_a_ring = sum(context_parallel.sent_bytes(layer, "ring").values()) * SPEC.num_layers // layout.pp
     rings = set(groups(layout, AXES)["cp"])
@@ -96,20 +111,30 @@ def test_a_replayed_ring_waits_as_long_as_the_formula_has_it(length):
     spec = replace(MODEL, context_length=length, num_layers=2)
     link = hardware.link("NVLink 4")
     cluster = network.uniform(4, link, hardware.chip("H100 SXM 80 GB"))
-    events = without(placement.step(spec, Layout(cp=4), order=AXES, sequence=length), {"all_reduce"})
+    sizes = {"microbatch": 1, "num_microbatches": 1, "sequence": length}
+    run = run_of(Layout(cp=4), spec, cluster, **sizes)
+    events = without(program(run, AXES), {"all_reduce"})
     waiting = replay(events, cluster).seconds - replay(without(events, {"send", "receive"}), cluster).seconds
     layer = context_parallel.attention(spec, length=length, ranks=4)
-    scores = flops.forward(spec, batch=1, sequence=length)["scores"] / spec.num_layers / 4
-    forward = scores / (UTILISATION * cluster.node.chip.peak_flops)
+    time = layer_time.layer(run.training, cluster.node.chip)
+    turns = {"forward": time.forward.attention, "backward": time.backward.attention}
     reached = replace(link, bandwidth=LINK_UTILISATION * link.bandwidth)
-    waits = context_parallel.exposed_seconds(layer, "ring", reached, forward=forward, backward=2 * forward)
+    waits = context_parallel.exposed_seconds(layer, "ring", reached, **turns)
     assert waiting == pytest.approx(spec.num_layers * waits, rel=1e-6)
 
 
-def test_bad_batches_are_refused():
-    for options in ({"batch": 3, "num_microbatches": 2}, {"layout": Layout(cp=3)}):
-        with pytest.raises(ValueError, match="split evenly"):
-            placement.step(SPEC, **{"layout": Layout(), "sequence": 32, **options})
+def test_what_is_not_written_is_refused():
+    mixture = mixtures.published("Mixtral 8x7B").spec
+    for options, message in (
+        ({"layout": Layout(dp=2, zero=1)}, "without ZeRO"),
+        ({"layout": Layout(), "spec": mixture}, "a model without experts"),
+        ({"layout": Layout(pp=2), "schedule": "interleaved", "chunks": 2, "num_microbatches": 2}, "chunks=1"),
+        ({"layout": Layout(), "program": MEGATRON_2022}, "Megatron-LM, 2022 overlaps other messages .*; use BOOK"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            program(run_of(**options))
+    with pytest.raises(ValueError, match="must name every axis; add pp"):
+        program(run_of(Layout()), ("tp", "dp"))
 
 
 # ---- on a cluster ----------------------------------------------------------------------------------------------------
@@ -118,8 +143,9 @@ MODEL, LAYOUT = models.published("Llama 3 8B").spec, Layout(dp=4, tp=8)
 CLUSTER = nodes.cluster("DGX H100", 4)
 
 
-def step(order=AXES_3D, layout=LAYOUT):
-    return placement.step(MODEL, layout, order=order, batch=2, sequence=4096, layers_at_a_time=8)
+def step(order=AXES_3D, layout=LAYOUT, cluster=CLUSTER, microbatch=2, sequence=4096):
+    run = run_of(layout, MODEL, cluster, microbatch=microbatch, num_microbatches=1, sequence=sequence)
+    return program(run, order, layers_at_a_time=8)
 
 
 def test_tensor_parallelism_first_keeps_its_traffic_inside_the_nodes():
@@ -141,7 +167,7 @@ def test_the_bytes_through_a_card_are_those_of_the_ring():
     carried = crossings.busiest(step(), CLUSTER, groups(LAYOUT))
     assert carried["network"]["dp"] == pytest.approx(2 * 3 / 4 * gradients)
     activations = 2 * 2 * 4096 * MODEL.hidden_size
-    assert carried["NVLink"]["tp"] == pytest.approx(4 * MODEL.num_layers * 2 * 7 / 8 * activations)
+    assert carried["NVLink"]["tp"] == pytest.approx((4 * MODEL.num_layers + 2) * 2 * 7 / 8 * activations)
 
 
 def test_a_slower_network_never_helps_and_beyond_the_knee_a_faster_one_hardly_does():
@@ -157,10 +183,9 @@ def test_a_slower_network_never_helps_and_beyond_the_knee_a_faster_one_hardly_do
 def test_fewer_all_reduces_need_a_slower_network():
     """Four times the tokens in a step, and still one all-reduce of the gradients: more to hide behind."""
     layout, cluster = Layout(dp=16), nodes.cluster("DGX H100", 2)
-    steps = [placement.step(MODEL, layout, batch=n, sequence=4096, layers_at_a_time=8) for n in (1, 4)]
-    knees = [knee.knee(events, cluster) for events in steps]
+    knees = [knee.knee(step(layout=layout, cluster=cluster, microbatch=n), cluster) for n in (1, 4)]
     assert knees[0] > 2.5 * knees[1]
-    assert knee.knee(placement.step(MODEL, Layout(tp=8), batch=1, sequence=512), cluster) == 0
+    assert knee.knee(step(layout=Layout(tp=8), cluster=cluster, microbatch=1, sequence=512), cluster) == 0
 
 
 def test_a_node_without_cards_has_no_network_to_replace():
