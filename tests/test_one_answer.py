@@ -30,6 +30,10 @@ def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():
         seconds, nbytes = answers(training)
         assert cut.seconds == pytest.approx(seconds, rel=1e-12)
         assert cut.nbytes == pytest.approx(nbytes, rel=1e-12)
+    cluster = network.uniform(48, hardware.link("100 GbE"), explorers.CHIP)
+    run = step.Run(training=Training(spec=gpt3, layout=Layout(pp=48), program=programs.BOOK), cluster=cluster)
+    beta = hardware.LINK_UTILISATION * hardware.link("100 GbE").bandwidth
+    assert step.step(run).rate / beta / 12 < gpt3.hidden_size  # "enough even for 100 GbE"
 
     seconds, nbytes = answers(explorers.TRAINING)
     rows = explorers.cut_view(first=8, second=8, third=8).table[1:]
