@@ -66,11 +66,11 @@ LEVELS = [
     {"training"},
     {"compute", "memory", "collectives"},
     {"context_parallel"},
-    {"pipeline", "traces"},
+    {"traces"},
     {"data_parallel", "tensor_parallel", "expert_parallel"},
     {"zero"},
     {"composition", "step"},
-    {"planning"},
+    {"pipeline", "planning"},
     {"published"},
 ]
 

@@ -1,13 +1,24 @@
-"""One question has one answer, wherever in the package it is asked."""
+"""One question has one answer, wherever the book or the package asks it."""
+
+from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import step
-from shardlab.costs.facts import hardware, models, network, nodes
-from shardlab.costs.programs import BOOK
+from shardlab import project
+from shardlab.costs import memory, step
+from shardlab.costs.compute import kernels
+from shardlab.costs.expert_parallel import hiding_width
+from shardlab.costs.facts import hardware, mixtures, models, network, nodes
+from shardlab.costs.pipeline import stage_costs
+from shardlab.costs.program import BF16, EXPERT_OVERLAPS
+from shardlab.costs.programs import BOOK, DEEPSEEK_2024, NEMO_2024
+from shardlab.costs.step import axes, experts
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
+from shardlab.explorers import expert_parallel as explorers
+from shardlab.explorers import pipeline as pipelines
 from shardlab.layout import Layout
+from tests.explorers.views import number, table
 
 APART = network.uniform(4, hardware.link("InfiniBand NDR"), hardware.chip("H100 SXM 80 GB"))
 
@@ -38,3 +49,76 @@ def test_the_replay_of_a_program_takes_as_long_as_its_step(model, layout, cluste
     run = step.Run(training=Training(spec=models.published(model).spec, layout=layout, **sizes), cluster=cluster)
     played = replay(step.program(run), cluster)
     assert played.seconds == pytest.approx(step.step(run).seconds, rel=0.01)
+
+
+def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():
+    """Of the chapter's 48 stages of GPT-3, and of the explorer's four of Llama 3 8B, for any program."""
+    def answers(training):
+        cluster = network.uniform(training.layout.pp, hardware.link("InfiniBand NDR"), pipelines.CHIP)
+        micro = step.microbatch(step.Run(training=training, cluster=cluster), axes.links(cluster, training.layout))
+        layers = training.spec.num_layers // training.layout.pp
+        ends = [micro.first, *[0.0] * (training.layout.pp - 2), micro.last]
+        stages = range(training.layout.pp)
+        nbytes = [sum(memory.per_rank(training, stage).values()) for stage in stages]
+        return [layers * micro.layer + end for end in ends], nbytes
+
+    gpt3 = models.published("GPT-3 175B").spec
+    for program in (BOOK, NEMO_2024):
+        kind = {"spec": gpt3, "layout": Layout(pp=48), "recomputation": "full", "program": program}
+        training = Training(**kind, num_microbatches=48)
+        cut = stage_costs.cut(training, pipelines.CHIP)
+        assert [len(stage) for stage in cut.stages] == [3, *[2] * 46, 3]  # equally many layers
+        seconds, nbytes = answers(training)
+        assert cut.seconds == pytest.approx(seconds, rel=1e-12)
+        assert cut.nbytes == pytest.approx(nbytes, rel=1e-12)
+    cluster = network.uniform(48, hardware.link("100 GbE"), pipelines.CHIP)
+    run = step.Run(training=Training(spec=gpt3, layout=Layout(pp=48), program=BOOK), cluster=cluster)
+    beta = hardware.LINK_UTILISATION * hardware.link("100 GbE").bandwidth
+    assert step.step(run).rate / beta / 12 < gpt3.hidden_size  # "enough even for 100 GbE"
+
+    seconds, nbytes = answers(pipelines.TRAINING)
+    rows = pipelines.cut_view(first=8, second=8, third=8).table[1:]
+    assert [float(row[2].split()[0]) for row in rows] == pytest.approx([1e3 * each for each in seconds], rel=3e-3)
+    assert [float(row[4].split()[0]) for row in rows] == pytest.approx([each / 1e9 for each in nbytes], rel=2e-3)
+
+
+@pytest.mark.parametrize("overlap", EXPERT_OVERLAPS)
+def test_experts_of_deepseek_v3_take_as_long_in_the_explorer_on_the_page_and_in_a_step(overlap):
+    """One layer on 8 servers with ep = 64. `experts.forward` is the page's; a step has 61 layers, there and back."""
+    state = {"experts": 256, "per_token": 8, "ep": 64, "tokens": 8192, "overlap": overlap}
+    training, servers = explorers.training(**state), explorers.cluster("DGX H100")
+    page = experts.forward(training, servers)
+    shown = table(explorers.machine_view(**state, machine="DGX H100"))
+    assert {part: number(shown[part][0]) for part in page} == pytest.approx(page, rel=0.01, abs=1e-9)
+    alone = replace(training, layout=replace(training.layout, pp=1), imbalance=1.0)
+    even = experts.forward(alone, servers)
+    run = step.Run(training=alone, cluster=servers)
+    travels = even["all-to-all, hidden"] + even["all-to-all, exposed"]
+    waits = step.step(run).parts["expert parallel"] / 61
+    assert even["all-to-all, exposed"] <= waits <= even["all-to-all, exposed"] + travels
+    if overlap == "nothing":
+        assert waits == pytest.approx(2 * travels)
+    computes = step.microbatch(run, axes.links(servers, alone.layout)).forward
+    assert sum(even[part] for part in EXPERT_OVERLAPS["another microbatch"]) == pytest.approx(computes)
+
+
+def test_experts_of_published_models_are_as_wide_as_the_page_says_at_the_rate_of_products():
+    """Behind another microbatch's experts: where a server suits all but one, and a network two."""
+    page = (project.BOOK / "expert_parallel.md").read_text()
+    assert "0.4 *" not in page
+    assert "kernels.ordinary_flops(cluster.node.chip, precision)" in page
+    widths = {name: each.spec.experts.expert_size for name, each in mixtures.PUBLISHED.items()}
+
+    def narrow(cluster, ep, level, program):
+        training = Training(spec=mixtures.published("DeepSeek-V3").spec, layout=Layout(dp=ep, ep=ep), program=program)
+        rate, link = kernels.ordinary_flops(cluster.node.chip), axes.links(cluster, training.layout)[f"ep {level}"]
+        needed = hiding_width(
+            experts.exchange(training, cluster), program.expert_way, rate=rate, bandwidth=link.bandwidth, level=level
+        )
+        return {name for name, width in widths.items() if width < needed}
+
+    servers, rack = nodes.cluster("DGX H100", 8), nodes.cluster("NVL72 rack")
+    flat = replace(DEEPSEEK_2024, expert_way="flat", expert_nodes=None, expert_bytes=BF16)
+    assert narrow(servers, 8, "inside", flat) == narrow(rack, 64, "inside", flat) == {"Qwen3-30B-A3B"}
+    assert widths.keys() - narrow(servers, 64, "across", flat) == {"Mixtral 8x7B", "Mixtral 8x22B"}
+    assert "DeepSeek-V3" in narrow(servers, 64, "across", DEEPSEEK_2024)

@@ -4,14 +4,14 @@ from functools import cache
 from itertools import pairwise
 
 from shardlab import schedules
-from shardlab.costs import units
+from shardlab.costs import memory, programs, units
 from shardlab.costs.facts import chips, models
-from shardlab.costs.facts.recipes import MIXED
 from shardlab.costs.pipeline import balance, bubble, stage_costs, timeline
 from shardlab.costs.pipeline.balance import Layer, Partition
 from shardlab.costs.pipeline.timeline import Timeline
 from shardlab.costs.training import Training
 from shardlab.figures import pipeline as figures
+from shardlab.layout import Layout
 
 from .explorer import Explorer
 from .view import View
@@ -150,10 +150,15 @@ def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[
 # ---- where to cut --------------------------------------------------------------------------------
 
 MODEL = "Llama 3 8B"
-SEQUENCE = 8192  # tokens
-CHIP = "H100 SXM 80 GB"
-UTILISATION = 0.4  # of its peak
+CHIP = chips.chip("H100 SXM 80 GB")
 STAGES = 4
+TRAINING = Training(
+    spec=models.published(MODEL).spec,
+    layout=Layout(pp=STAGES),
+    num_microbatches=STAGES,  # as many as 1F1B ever holds
+    sequence=8192,
+    program=programs.BOOK,
+)
 
 
 def balancer() -> Explorer:
@@ -174,16 +179,15 @@ def balancer() -> Explorer:
 
 def cut_view(*, first: int, second: int, third: int) -> View:
     """Show one state."""
-    layers, names = _pieces()
-    edges = [0, first + 1, first + second + 1, first + second + third + 1, len(layers)]
-    cut = balance.measure(layers, [range(a, b) for a, b in pairwise(edges)], _in_flight())
+    names = stage_costs.names(TRAINING)
+    edges = [0, first + 1, first + second + 1, first + second + third + 1, len(names)]
+    stages = [range(a, b) for a, b in pairwise(edges)]
+    held, beside = stage_costs.held(TRAINING), stage_costs.beside(TRAINING)
+    cut = balance.measure(_pieces(), stages, held, beside)
     figure = figures.cut(
         cut.seconds,
-        [
-            _parts(layers, stage, count)
-            for stage, count in zip(cut.stages, _in_flight(), strict=True)
-        ],
-        capacity=chips.chip(CHIP).memory,
+        [_parts(cut, stage) for stage in range(STAGES)],
+        capacity=CHIP.memory,
         alt=(
             f"{', '.join(_counts(cut))} layers on the stages: "
             "how long each takes, and the memory that it needs."
@@ -193,29 +197,27 @@ def cut_view(*, first: int, second: int, third: int) -> View:
 
 
 @cache
-def _pieces() -> tuple[list[Layer], list[str]]:
-    training = Training(spec=models.published(MODEL).spec, sequence=SEQUENCE)
-    return stage_costs.pieces(
-        training, UTILISATION * chips.chip(CHIP).peak_flops
-    ), stage_costs.names(training)
-
-
-@cache
-def _in_flight() -> list[int]:
-    """Return the microbatches that each stage holds under 1F1B, in a full pipeline."""
-    return timeline.play(schedules.make("1F1B", STAGES, STAGES)).peaks()
+def _pieces() -> list[Layer]:
+    return stage_costs.pieces(TRAINING, CHIP)
 
 
 @cache
 def _best() -> Partition:
-    return balance.cut(_pieces()[0], _in_flight(), chips.chip(CHIP).memory)
+    return stage_costs.cut(TRAINING, CHIP)
 
 
-def _parts(layers: list[Layer], stage: range, count: int) -> dict[str, float]:
-    states = sum(layers[i].states for i in stage)
-    parts = ("parameters", "gradients", "optimizer")
-    held = {part: states * getattr(MIXED, part) / MIXED.bytes_per_parameter for part in parts}
-    return {**held, "activations": count * sum(layers[i].activations for i in stage)}
+def _parts(cut: Partition, stage: int) -> dict[str, float]:
+    """Split what a stage holds; the logits are among the activations."""
+    layers = [_pieces()[i] for i in cut.stages[stage]]
+    margin = 1 + TRAINING.program.margin
+    states = sum(layer.states for layer in layers) / margin
+    kept = sum(layer.activations for layer in layers) / margin
+    recipe = TRAINING.recipe
+    shares = {part: getattr(recipe, part) / recipe.bytes_per_parameter for part in memory.CUT_FROM}
+    held = {part: share * states for part, share in shares.items()}
+    held["activations"] = stage_costs.held(TRAINING)[stage] * kept
+    held["buffers"] = sum(memory.buffers(TRAINING, stage).values())
+    return {**held, "overhead": cut.nbytes[stage] - sum(held.values())}
 
 
 def _counts(cut: Partition) -> list[str]:
@@ -225,7 +227,6 @@ def _counts(cut: Partition) -> list[str]:
 
 
 def _cut_sentence(cut: Partition) -> str:
-    memory = chips.chip(CHIP).memory
     best = _best()
     slowest = max(cut.seconds)
     text = f"Stage {cut.slowest} is the slowest, with {units.text(slowest, 's')} for a microbatch; "
@@ -233,13 +234,12 @@ def _cut_sentence(cut: Partition) -> str:
     full = [
         f"stage {stage} ({units.text(nbytes, 'B')})"
         for stage, nbytes in enumerate(cut.nbytes)
-        if nbytes > memory
+        if nbytes > CHIP.memory
     ]
     if full:
         needed = " and ".join(full)
-        text = (
-            f"<b>It does not fit</b>: {needed} in {units.text(memory, 'B')}. If it did fit: {text}"
-        )
+        limit = units.text(CHIP.memory, "B")
+        text = f"<b>It does not fit</b>: {needed} in {limit}. If it did fit: {text}"
     if full or slowest > max(best.seconds):
         layers = ", ".join(_counts(best))
         faster = units.text(max(best.seconds), "s")
@@ -249,7 +249,8 @@ def _cut_sentence(cut: Partition) -> str:
 
 def _cut_table(cut: Partition, names: list[str]) -> list[list[str]]:
     rows = [["stage", "holds", "time of a microbatch", "microbatches held", "memory"]]
-    for number, (stage, count) in enumerate(zip(cut.stages, _in_flight(), strict=True)):
+    held = stage_costs.held(TRAINING)
+    for number, (stage, count) in enumerate(zip(cut.stages, held, strict=True)):
         holds = f"{names[stage.start]} to {names[stage.stop - 1]}"
         nbytes = units.text(cut.nbytes[number], "B")
         rows.append([str(number), holds, units.text(cut.seconds[number], "s"), str(count), nbytes])

@@ -20,24 +20,26 @@ LAYERS = st.lists(
 )
 
 
-def every_cut(layers, in_flight):
+def every_cut(layers, in_flight, beside):
     n, p = len(layers), len(in_flight)
     for edges in combinations(range(1, n), p - 1):
-        yield balance.measure(layers, [range(a, b) for a, b in pairwise([0, *edges, n])], in_flight)
+        yield balance.measure(layers, [range(a, b) for a, b in pairwise([0, *edges, n])], in_flight, beside)
 
 
 @given(LAYERS, st.integers(1, 5), st.one_of(st.none(), st.integers(0, 40)), st.booleans())
 def test_the_cut_is_the_best_of_all_that_fit(layers, num_stages, memory, alike):
     in_flight = [3 if alike else num_stages - stage for stage in range(num_stages)]
+    beside = None if alike else [stage % 3 for stage in range(num_stages)]
     if num_stages > len(layers):
         with pytest.raises(ValueError, match=f"do not fill {num_stages} stages; use 1 to {len(layers)} stages"):
-            balance.cut(layers, in_flight, memory)
+            balance.cut(layers, in_flight, memory, beside)
         return
-    fitting = [each for each in every_cut(layers, in_flight) if max(each.nbytes) <= (inf if memory is None else memory)]
-    least = min(max(each.nbytes) for each in every_cut(layers, in_flight))
-    assert balance.least_memory(layers, in_flight) == least
+    cuts = [*every_cut(layers, in_flight, beside)]
+    fitting = [each for each in cuts if max(each.nbytes) <= (inf if memory is None else memory)]
+    least = min(max(each.nbytes) for each in cuts)
+    assert balance.least_memory(layers, in_flight, beside) == least
     if fitting:
-        found = balance.cut(layers, in_flight, memory)
+        found = balance.cut(layers, in_flight, memory, beside)
         assert found in fitting
         slowest = min(max(each.seconds) for each in fitting)
         fastest = [each for each in fitting if max(each.seconds) == slowest]
@@ -45,7 +47,7 @@ def test_the_cut_is_the_best_of_all_that_fit(layers, num_stages, memory, alike):
         assert max(found.nbytes) == min(max(each.nbytes) for each in fastest)
     else:
         with pytest.raises(ValueError, match=f"devices of {units.text(least, 'B')}$") as caught:
-            balance.cut(layers, in_flight, memory)
+            balance.cut(layers, in_flight, memory, beside)
         assert "stage" in str(caught.value)
 
 

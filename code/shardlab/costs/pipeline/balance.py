@@ -51,39 +51,48 @@ class Partition:
 
 @checked
 def measure(
-    layers: Sequence[Layer], stages: Sequence[range], in_flight: Sequence[int]
+    layers: Sequence[Layer],
+    stages: Sequence[range],
+    in_flight: Sequence[int],
+    beside: Sequence[float] | None = None,
 ) -> Partition:
     """Add up what each stage of a given cut takes.
 
     in_flight: the microbatches that each stage holds at its peak, as `Timeline.peaks` counts them.
+    beside: bytes that each stage takes beside its layers; None: none.
     """
     for stage in stages:
         within("stages", max(stage, default=0), len(layers))
+    beside = beside or [0.0] * len(stages)
     return Partition(
         stages=list(stages),
         seconds=[sum(layers[i].seconds for i in stage) for stage in stages],
         nbytes=[
-            sum(layers[i].states + count * layers[i].activations for i in stage)
-            for stage, count in zip(stages, in_flight, strict=True)
+            more + sum(layers[i].states + count * layers[i].activations for i in stage)
+            for stage, count, more in zip(stages, in_flight, beside, strict=True)
         ],
     )
 
 
 @checked
 def cut(
-    layers: Sequence[Layer], in_flight: Sequence[int], memory: float | None = None
+    layers: Sequence[Layer],
+    in_flight: Sequence[int],
+    memory: float | None = None,
+    beside: Sequence[float] | None = None,
 ) -> Partition:
     """Find the cut whose slowest stage is fastest, and of those the one with the least memory.
 
     in_flight: the microbatches that each stage holds at its peak, such as p, p - 1, ... 1 for 1F1B.
-    memory: bytes of a device; None: any number. Errors: ValueError where there are fewer layers
-    than stages, and where no cut fits: which stage, and how much memory would do.
+    memory: bytes of a device; None: any number. beside: bytes that each stage takes beside its
+    layers; None: none. Errors: ValueError where there are fewer layers than stages, and where no
+    cut fits: which stage, and how much memory would do.
     """
     num_layers = len(layers)
     num_stages = len(in_flight)
     _check_lengths(num_layers, num_stages)
     time = _Sums([layer.seconds for layer in layers])
-    space = _spaces(layers, in_flight)
+    space = _spaces(layers, in_flight, beside)
     memory = inf if memory is None else memory
     limit = memory * ROUNDING
 
@@ -93,7 +102,7 @@ def cut(
     rows = _rows(num_layers, num_stages, seconds)
     slowest = rows[-1][num_layers].cost * ROUNDING
     if slowest == inf:
-        enough = units.text(least_memory(layers, in_flight), "B")
+        enough = units.text(least_memory(layers, in_flight, beside), "B")
         raise ValueError(f"{_why(rows, space, memory)}; use more stages, or devices of {enough}")
 
     def nbytes(stage: int, start: int, end: int) -> float:
@@ -103,17 +112,19 @@ def cut(
     edges = [num_layers]
     for row in reversed(rows[1:]):
         edges.append(row[edges[-1]].start)
-    return measure(layers, [range(a, b) for a, b in pairwise(reversed(edges))], in_flight)
+    return measure(layers, [range(a, b) for a, b in pairwise(reversed(edges))], in_flight, beside)
 
 
 @checked
-def least_memory(layers: Sequence[Layer], in_flight: Sequence[int]) -> float:
+def least_memory(
+    layers: Sequence[Layer], in_flight: Sequence[int], beside: Sequence[float] | None = None
+) -> float:
     """Count the bytes that a device needs for some cut to fit.
 
     Errors: ValueError where there are fewer layers than stages.
     """
     _check_lengths(len(layers), len(in_flight))
-    space = _spaces(layers, in_flight)
+    space = _spaces(layers, in_flight, beside)
     rows = _rows(len(layers), len(in_flight), lambda stage, *ends: space[stage](*ends))
     return rows[-1][-1].cost
 
@@ -126,19 +137,23 @@ def _check_lengths(num_layers: int, num_stages: int) -> None:
 
 
 class _Sums:
-    """The sum over any range of numbers, in constant time."""
+    """The sum over any range of numbers and what stands beside it, in constant time."""
 
-    def __init__(self, numbers: Sequence[float]) -> None:
+    def __init__(self, numbers: Sequence[float], beside: float = 0.0) -> None:
         self.before = list(accumulate(numbers, initial=0.0))
+        self.beside = beside
 
     def __call__(self, start: int, end: int) -> float:
-        return self.before[end] - self.before[start]
+        return self.before[end] - self.before[start] + self.beside
 
 
-def _spaces(layers: Sequence[Layer], in_flight: Sequence[int]) -> list[_Sums]:
+def _spaces(
+    layers: Sequence[Layer], in_flight: Sequence[int], beside: Sequence[float] | None
+) -> list[_Sums]:
     """Prepare the bytes of any range of layers, for each stage."""
     return [
-        _Sums([layer.states + count * layer.activations for layer in layers]) for count in in_flight
+        _Sums([layer.states + count * layer.activations for layer in layers], more)
+        for count, more in zip(in_flight, beside or [0.0] * len(in_flight), strict=True)
     ]
 
 

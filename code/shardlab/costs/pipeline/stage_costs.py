@@ -5,12 +5,15 @@ For such reasons Llama 3 takes one layer from the first stage and one from the l
 2024, section 3.3.2, https://arxiv.org/abs/2407.21783).
 """
 
-from shardlab.arguments import Positive, checked
+from shardlab.arguments import checked
 
-from ..compute import flops
+from .. import memory
 from ..facts import models
-from ..memory import activations
-from ..training import Training
+from ..facts.hardware import Chip
+from ..memory import overhead, shards
+from ..step import layer_time
+from ..training import Training, in_flight
+from . import balance
 from .balance import Layer
 
 
@@ -21,38 +24,52 @@ def names(training: Training) -> list[str]:
 
 
 @checked
-def pieces(training: Training, speed: Positive) -> list[Layer]:
-    """List embedding, layers, and head with the last norm. speed: FLOP/s that a device reaches.
+def pieces(training: Training, chip: Chip) -> list[Layer]:
+    """List embedding, layers, and head with the last norm and the loss; dp must be 1.
 
-    seconds and activations are of one microbatch: forward, a backward of twice the FLOPs, and what
-    backward computes again. The head counts as a copy even if it is tied, because on its own stage
-    it is a second copy of the embedding.
+    seconds: as `costs.step` times them for one microbatch, without messages. Bytes include the
+    program's margin.
     """
-    spec = training.spec
-    per_parameter = training.recipe.bytes_per_parameter
-    step = flops.training_step(
-        spec,
-        batch=training.microbatch,
-        sequence=training.tokens_per_sequence,
-        recomputation=training.recomputation,
+    one = memory.microbatch_bytes(training)
+    first, last = (
+        shards.parameters(training.spec, training.layout, stage)
+        for stage in (0, training.layout.pp - 1)
     )
-    work = step["forward"]
-    again = step["recomputed"]
-    counts = models.parameters(spec)
-    head = work.pop("head")
-    layer = Layer(
-        seconds=(3 * sum(work.values()) + sum(again.values())) / spec.num_layers / speed,
-        states=per_parameter * models.layer_parameters(spec),
-        activations=sum(activations.layer(training).values()),
-    )
-    embedding = Layer(
-        seconds=0.0,  # it looks up
-        states=per_parameter * (counts["token embedding"] + counts["position embedding"]),
-        activations=sum(activations.embedding(training).values()),
-    )
-    last = Layer(
-        seconds=3 * head / speed,
-        states=per_parameter * (spec.vocab_size * spec.hidden_size + models.norm_parameters(spec)),
-        activations=sum(activations.head(training).values()),
-    )
-    return [embedding, *[layer] * spec.num_layers, last]
+    embedding = first["token embedding"] + first["position embedding"]
+    inner = shards.layer_parameters(training.spec, training.layout)
+    head = last["head"] + models.norm_parameters(training.spec)
+    time = layer_time.layer(training, chip)
+    margin = 1 + training.program.margin
+
+    def piece(seconds: float, parameters: int, activations: float) -> Layer:
+        states = margin * training.recipe.bytes_per_parameter * parameters
+        return Layer(seconds=seconds, states=states, activations=margin * activations)
+
+    layer = piece(time.forward.seconds + time.backward_seconds, inner, one.layer)
+    return [
+        piece(sum(layer_time.embedding_seconds(training, chip)), embedding, one.embedding),
+        *[layer] * training.spec.num_layers,
+        piece(sum(layer_time.head_seconds(training, chip)), head, one.head + one.logits),
+    ]
+
+
+@checked
+def held(training: Training) -> list[int]:
+    """Count the microbatches that each stage holds at its peak."""
+    return [sum(in_flight(training, stage)) for stage in range(training.layout.pp)]
+
+
+@checked
+def beside(training: Training) -> list[float]:
+    """Count the bytes of each stage beside its units: buffers with their margin, and the rest."""
+    fixed = sum(overhead.fixed(training).values())
+    margin = 1 + training.program.margin
+    buffers = [memory.buffers(training, stage) for stage in range(training.layout.pp)]
+    return [fixed + margin * sum(each.values()) for each in buffers]
+
+
+@checked
+def cut(training: Training, chip: Chip) -> balance.Partition:
+    """Find the fastest cut that fits. Errors: those of `balance.cut`."""
+    found = pieces(training, chip), held(training), chip.memory, beside(training)
+    return balance.cut(*found)
