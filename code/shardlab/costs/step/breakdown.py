@@ -1,7 +1,7 @@
 """One training step of any layout on any cluster: what it computes, sends and waits for, by part.
 
-`layer_time` and `compute.kernels` time the arithmetic operation by operation, `axes` finds the links that
-messages travel over, and `exposed` decides how much of each message a rank waits for.
+`layer_time` times the arithmetic operation by operation, `axes` finds the links that messages
+travel over, and `exposed` and `replicas` compute how much of each message a rank waits for.
 Stages wait for each other as in Narayanan et al. 2021, section 2.2
 (https://arxiv.org/abs/2104.04473), with unequal stages. Left out: stragglers, kernel launches that
 the GPU waits for, reading data, writing checkpoints.
