@@ -92,7 +92,6 @@ NAMED = {  # name of an argument -> a value
 }
 NAMES = {  # module -> what its functions find by `name`
     "costs.data_parallel.machines": "PCIe, 25 GbE",
-    "costs.expert_parallel.timing": "DGX H100",
     "costs.facts.chips": "H100 SXM 80 GB",
     "costs.facts.hardware": "NVLink 4",
     "costs.facts.mixtures": "Mixtral 8x7B",
@@ -118,12 +117,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.expert_parallel.mixture.gpu_hours": {
         "spec": MIXED.spec, "attention": "causal", "utilisation": 0.5, "sequence": 8
     },
-    "costs.expert_parallel.timing.exchange": {"spec": MIXED.spec},
     "costs.facts.mixtures.parameters": {"spec": MIXED.spec},
     "costs.facts.mixtures.active_parameters": {"spec": MIXED.spec},
     "costs.expert_parallel.routed.messages": {"sent": [[0, 2], [1, 0]]},
-    "costs.expert_parallel.timing.layer": {"spec": MIXED.spec, "sequence": 8, "way": "nodes", "overlap": "nothing"},
-    "costs.expert_parallel.timing.travelling": {"way": "nodes"},
+    "costs.expert_parallel.exchange.travelling": {"way": "nodes"},
     "costs.published.all_to_all.Dispatched": {"machine": "8 x H800", "ep": 16},
     "costs.compute.time_to_train.rule_of_thumb_days": {"utilisation": 0.5},
     "costs.context_parallel.ways.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},

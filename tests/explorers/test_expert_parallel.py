@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from shardlab.costs import expert_parallel as costs
-from shardlab.costs.facts import mixtures
+from shardlab.costs.facts import mixtures, nodes
+from shardlab.costs.step import experts
 from shardlab.explorers import expert_parallel as explorers
 from tests.explorers.views import idle, number, sentence_and_table, table
 
@@ -61,19 +61,22 @@ def test_the_sentence_the_table_and_the_figure_agree(state):
     rows = table(view)
     states = sum(number(rows[part][0]) for part in ("parameters", "gradients", "optimizer"))
     assert number(rows["states"][0]) == pytest.approx(states, rel=0.01)
-    capacity = costs.machine(state["machine"]).chip.memory
+    capacity = nodes.node(state["machine"]).chip.memory
     assert ("do not fit" in view.sentence) == (number(rows["states"][0]) > capacity)
     assert ("exposed" in view.sentence) == (number(rows["all-to-all, exposed"][0]) > 0)
     bars = {bar.name: bar for bar in view.figure.data}
-    for part in costs.layer(*_layer(state), rate=1e14):
-        assert bars[part].x[0] == pytest.approx(1e3 * number(rows[part][0]), rel=0.006)
+    servers = explorers.cluster(state["machine"])
+    seconds = experts.forward(_training(**state), servers)
+    for part, value in seconds.items():
+        assert 1e3 * number(rows[part][0]) == pytest.approx(bars[part].x[0], rel=0.006)
+        assert bars[part].x[0] == pytest.approx(1e3 * value)
     inside = number(rows["dispatch and combine, across"][0]) == 0
     assert ("on one NVSwitch" in view.sentence) == inside
+    assert " fit" not in view.sentence.replace("do not fit", "")  # states alone never tell that all fits
 
 
-def _layer(state):
-    spec, on = explorers.mixture(state["experts"], state["per_token"]), costs.machine(state["machine"])
-    return spec, costs.exchange(spec, on, tokens=state["tokens"], ep=state["ep"]), on
+def _training(machine, **state):
+    return explorers.training(**state)
 
 
 def test_the_mixtures_have_the_same_active_experts_and_one_of_them_is_deepseek_v3():
@@ -84,14 +87,6 @@ def test_the_mixtures_have_the_same_active_experts_and_one_of_them_is_deepseek_v
     }
     assert len(active) == 1
     assert explorers.mixture(256, 8) == mixtures.published(explorers.MODEL).spec
-
-
-def test_experts_with_few_tokens_are_slow():
-    spec, on = explorers.mixture(256, 8), costs.machine("DGX H100")
-    few, many = (
-        explorers.expert_rate(costs.exchange(spec, on, tokens=tokens, ep=8), on) for tokens in (64, 8192)
-    )
-    assert few < many / 2
 
 
 def test_a_rack_hides_what_servers_expose():

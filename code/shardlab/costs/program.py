@@ -80,6 +80,7 @@ class Program:
     send_overlap: bool = False  # a stage computes while its messages to other stages travel
     expert_overlap: str = "nothing"  # beside tokens on their way, one of EXPERT_OVERLAPS
     expert_way: str = "flat"  # how tokens travel to experts, one of EXPERT_WAYS
+    expert_nodes: Count | None = None  # nodes that a token may reach, or as few as hold k experts
     expert_bytes: Positive = BF16  # of one number on the way to an expert; BF16 on the way back
     # The share of the cards' rate that collectives among replicas reach between nodes.
     between_nodes: Share = LINK_UTILISATION

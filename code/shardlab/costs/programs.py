@@ -30,6 +30,7 @@ BOOK = Program(  # with kernels as fast as those of the others
     layer_by_layer=True,
     context_overlap=True,
     send_overlap=True,
+    expert_way="ranks",
     expert_overlap="shared experts",
     keeps_gathered=True,
     source="`shardlab.ranks.train`, and the engines that it composes",
@@ -154,6 +155,7 @@ DEEPSEEK_2024 = Program(  # two microbatches at a time, and tokens that travel i
     send_overlap=True,
     expert_way="nodes",
     expert_overlap="another microbatch",
+    expert_nodes=4,
     expert_bytes=FP8,
     source="DeepSeek-AI 2024, sections 3.2 and 3.3 (https://arxiv.org/abs/2412.19437)",
 )

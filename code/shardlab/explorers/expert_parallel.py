@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from functools import cache
+from math import ceil
 
 from shardlab.costs import expert_parallel as costs
 from shardlab.costs import memory as held_bytes
 from shardlab.costs import units
-from shardlab.costs.compute import kernels
-from shardlab.costs.expert_parallel import Exchange, Machine
-from shardlab.costs.facts import mixtures
+from shardlab.costs.facts import mixtures, nodes
+from shardlab.costs.facts.network import Cluster
 from shardlab.costs.program import EXPERT_OVERLAPS
+from shardlab.costs.programs import BOOK
+from shardlab.costs.step import experts as step_experts
 from shardlab.costs.training import Training
 from shardlab.experts import Experts
 from shardlab.figures import expert_parallel as figures
@@ -29,6 +31,7 @@ STEPS, STEP = 20, 0.15  # of learning the bias
 MODEL = "DeepSeek-V3"  # the width, attention and depth of the second explorer's mixtures
 CHOSEN = 8 * 2048  # width of all experts of a token together, however many they are
 STAGES, GROUPS = 16, 64  # pipeline stages, and ranks of dp
+SEQUENCE = 4096  # tokens of one sequence, or fewer if a rank has fewer
 PLACES = ("DGX H100", "HGX B200", "NVL72 rack")
 
 
@@ -140,42 +143,49 @@ def mixture(experts: int, per_token: int) -> TransformerSpec:
     return replace(base, experts=rules)
 
 
-def expert_rate(each: Exchange, on: Machine) -> float:
-    """Return the FLOP/s that a rank's experts reach in one grouped product for gate and up."""
-    rules, hidden = each.experts, each.hidden_size
-    rows = max(1, each.tokens * each.ep * rules.per_token // rules.num_experts)
-    count, width = rules.num_experts // each.ep, 2 * rules.expert_size
-    seconds = kernels.matmul_seconds(rows, hidden, width, on.chip, count=count)
-    return 2 * count * rows * hidden * width / seconds
+def training(*, experts: int, per_token: int, ep: int, tokens: int, overlap: str) -> Training:
+    """Return what one state trains: as the book's Trainer, with a copy of a token to each node."""
+    spec = mixture(experts, per_token)
+    assert spec.experts is not None
+    sequence = min(tokens, SEQUENCE)
+    return Training(
+        spec=spec,
+        layout=Layout(dp=GROUPS, pp=STAGES, ep=ep, zero=1),
+        microbatch=tokens // sequence,
+        sequence=sequence,
+        imbalance=costs.expected_imbalance(spec.experts, tokens * ep, ep),
+        program=replace(BOOK, expert_way="nodes", expert_overlap=overlap),
+    )
+
+
+@cache
+def cluster(machine: str) -> Cluster:
+    """Return as many nodes as hold the ranks of one pipeline stage."""
+    return nodes.cluster(machine, ceil(GROUPS / nodes.node(machine).gpus))
 
 
 def machine_view(
     *, experts: int, per_token: int, ep: int, tokens: int, machine: str, overlap: str
 ) -> View:
     """Show one state."""
-    spec, on = mixture(experts, per_token), costs.machine(machine)
-    layout = Layout(dp=GROUPS, pp=STAGES, ep=ep, zero=1)
-    held = held_bytes.states(Training(spec=spec, layout=layout), stage=1)
-    each = costs.exchange(spec, on, tokens=tokens, ep=ep)
-    sent = costs.sent_bytes(each, "nodes")
-    factor = costs.expected_imbalance(each.experts, tokens * ep, ep)
-    seconds = costs.layer(
-        spec,
-        each,
-        on,
-        rate=kernels.ordinary_flops(on.chip),
-        expert_rate=expert_rate(each, on),
-        overlap=overlap,
-        imbalance=factor,
+    run = training(
+        experts=experts, per_token=per_token, ep=ep, tokens=tokens, overlap=overlap
     )
+    servers = cluster(machine)
+    held = held_bytes.states(run, stage=1)
+    each = step_experts.exchange(run, servers)
+    sent = costs.sent_bytes(each, "nodes")
+    seconds = step_experts.forward(run, servers)
     name = f"ep = {ep}"
     alt = f"Memory of a rank and time of one layer, {experts} experts over {ep} ranks of {machine}."
-    total, capacity = sum(held.values()), on.chip.memory
+    total, capacity = sum(held.values()), servers.node.chip.memory
     title = "one layer's forward, slowest rank (ms)"
     figure = memory.above_time(
         {name: held}, {name: seconds}, figures.TIMES, capacity, title=title, alt=alt
     )
-    verdict = "<b>fit</b>" if total <= capacity else "<b>do not fit</b>"
+    verdict = "<b>do not fit</b>"
+    if total <= capacity:
+        verdict = f"leave {units.text(capacity - total, 'B')} for all else"
     exposed = seconds["all-to-all, exposed"]
     whole = sum(seconds.values()) - seconds["all-to-all, hidden"]
     late = "All of the all-to-alls are hidden."
@@ -184,10 +194,10 @@ def machine_view(
     where = "one NVSwitch" if each.nodes == 1 else f"{each.nodes} nodes"
     sentence = (
         f"{ep} ranks on {where} share {experts} experts of width {each.experts.expert_size:,}; "
-        f"{units.text(total, 'B')} of states {verdict}. {late}"
+        f"{units.text(total, 'B')} of states alone {verdict}. {late}"
     )
     rows = [["one rank", name], *([part, units.text(n, "B")] for part, n in held.items())]
-    rows += [["states", units.text(total, "B")], ["fullest rank / mean", f"{factor:.3f}"]]
+    rows += [["states", units.text(total, "B")], ["fullest rank / mean", f"{run.imbalance:.3f}"]]
     for level in ("inside", "across"):
         nbytes = sum(trip[level] for trip in sent.values())
         rows += [[f"dispatch and combine, {level}", units.text(nbytes, "B")]]

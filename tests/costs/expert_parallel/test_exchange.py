@@ -78,6 +78,17 @@ def test_fp8_on_the_way_there_saves_almost_a_quarter():
     assert eight["dispatch"]["across"] == pytest.approx(4096 * token * 1.03125)
 
 
+def test_the_slower_level_decides():
+    """An H800's NVLink reaches 160 GB/s and its card 40; two nodes hand most tokens on inside."""
+    rates = {"inside": 160e9, "across": 40e9}
+    levels = costs.travelling(TRAINED, "nodes", **rates)
+    assert levels["across"] > levels["inside"]
+    two = costs.travelling(replace(TRAINED, ep=16), "nodes", **rates)
+    assert two["inside"] > two["across"]
+    rack = replace(TRAINED, per_node=64, most_nodes=None)
+    assert costs.travelling(rack, "nodes", **rates)["across"] == 0
+
+
 # ---- the inequality --------------------------------------------------------------------------------------------------
 
 

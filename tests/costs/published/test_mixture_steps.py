@@ -8,7 +8,7 @@ from shardlab.plan import arguments
 
 ERRORS = {  # as found: every prediction is too fast, and more so the narrower the experts are
     "Mixtral 8x7B, 64 H100": -0.06,
-    "DeepSeek-V3, 2048 H800": -0.20,
+    "DeepSeek-V3, 2048 H800": -0.25,
     "DeepSeek-V3, 256 B200": -0.44,
     "Qwen3-235B-A22B, 64 B200": -0.52,
     "Qwen3-30B-A3B, 16 H100": -0.65,
@@ -42,7 +42,8 @@ def test_every_row_fills_its_machine_and_has_no_tensor_parallelism(row):
     layout = row.run.training.layout
     assert layout.ranks == row.run.cluster.gpus
     assert layout.tp == 1
-    assert row.predicted.parts["expert parallel"] > 0
+    waits = row.predicted.parts["expert parallel"] > 0
+    assert waits == (row.run.training.program.expert_overlap == "nothing")  # DeepSeek hid them all
 
 
 def test_the_shell_says_how_much_longer_steps_took():

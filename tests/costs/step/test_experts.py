@@ -6,9 +6,10 @@ import pytest
 
 from shardlab.costs import expert_parallel, step
 from shardlab.costs.compute import flops
-from shardlab.costs.facts import nodes
+from shardlab.costs.facts import mixtures, nodes
 from shardlab.costs.facts.recipes import RECIPES
-from shardlab.costs.programs import NEMO_2024, PROGRAMS
+from shardlab.costs.program import EXPERT_OVERLAPS
+from shardlab.costs.programs import DEEPSEEK_2024, NEMO_2024, PROGRAMS
 from shardlab.costs.step import axes, experts, exposed, layer_time, products, replicas
 from shardlab.costs.training import Training
 from shardlab.experts import Experts
@@ -78,6 +79,52 @@ def test_what_computes_meanwhile_hides_messages(ep):
     time = layer_time.layer(run(layout).training, CLUSTER.node.chip)
     hidden = sum(min(waits / 2, 4 * 16 * seconds) for seconds in time.shared)  # in forward, and in backward
     assert waits - beside == pytest.approx(hidden)
+
+
+V3 = Training(
+    spec=mixtures.published("DeepSeek-V3").spec, layout=Layout(dp=64, ep=64), sequence=4096, program=DEEPSEEK_2024
+)
+
+
+def test_deepseek_computes_longer_than_it_communicates_but_not_twice_as_long():
+    """Section 3.2.1 says approximately 1:1, of its own kernels; ours are those of no program in particular."""
+    time = layer_time.layer(V3, CLUSTER.node.chip, "fp8")
+    sending = 2 * experts.trip_seconds(V3, CLUSTER, axes.links(CLUSTER, V3.layout))
+    assert (time.forward.seconds + time.backward.seconds) / sending == pytest.approx(1.66, abs=0.01)
+
+
+def test_a_token_reaches_few_nodes_and_more_only_where_its_experts_need_more():
+    free = replace(V3, program=replace(DEEPSEEK_2024, expert_nodes=None))
+    assert [experts.exchange(training, CLUSTER).reach for training in (V3, free)] == [4, 8]
+    spread = replace(V3, layout=Layout(dp=256, ep=256, tp=8))
+    assert experts.exchange(spread, CLUSTER).reach == 8  # one expert on a node
+
+
+@pytest.mark.parametrize("overlap", EXPERT_OVERLAPS)
+def test_a_forward_is_the_first_half_of_what_a_step_waits_for(overlap):
+    training = replace(V3, program=replace(WAITS, expert_overlap=overlap))
+    time, links = layer_time.layer(training, CLUSTER.node.chip), axes.links(CLUSTER, training.layout)
+    found = experts.forward(training, CLUSTER)
+    hidden, exposed = found.pop("all-to-all, hidden"), found.pop("all-to-all, exposed")
+    assert sum(found.values()) == pytest.approx(time.forward.seconds)
+    assert hidden + exposed == pytest.approx(experts.trip_seconds(training, CLUSTER, links))
+    assert hidden == pytest.approx(min(hidden + exposed, sum(found[part] for part in EXPERT_OVERLAPS[overlap])))
+    backward = max(0, hidden + exposed - _backward(time, overlap))
+    assert exposed + backward == pytest.approx(experts.waiting(training, CLUSTER, links, time).messages)
+
+
+def _backward(time, overlap):
+    return {"nothing": 0, "shared experts": time.shared[1], "another microbatch": time.backward.seconds}[overlap]
+
+
+def test_the_fullest_rank_takes_longer_for_experts_and_for_what_travels():
+    program = replace(WAITS, expert_overlap="nothing")
+    even, uneven = (
+        experts.forward(replace(V3, program=program, imbalance=factor), CLUSTER) for factor in (1.0, 1.5)
+    )
+    for part in ("routed experts", "all-to-all, exposed"):
+        assert uneven[part] == pytest.approx(1.5 * even[part])
+    assert uneven["attention"] == even["attention"]
 
 
 def test_the_fullest_rank_is_waited_for():

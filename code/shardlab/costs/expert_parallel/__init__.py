@@ -1,8 +1,8 @@
-"""Expert parallelism, predicted: bytes, load and time of a mixture of experts.
+"""Expert parallelism, predicted: bytes and load of a mixture of experts.
 
 Read `exchange` first, what a token sends, and `routed`, the same to the byte; `with_tensor`, with
-ranks of tensor parallelism; then `load`, who waits for the fullest expert; `mixture`, whole models;
-and `timing`, one layer on a machine.
+ranks of tensor parallelism; then `load`, who waits for the fullest expert; and `mixture`, whole
+models. The time of a layer is in `step.experts`.
 """
 
 from .exchange import (
@@ -10,6 +10,7 @@ from .exchange import (
     copies,
     hiding_width,
     sent_bytes,
+    travelling,
 )
 from .load import (
     arrivals,
@@ -21,17 +22,13 @@ from .load import (
 )
 from .mixture import flops, gpu_hours
 from .routed import landed, messages, rows
-from .timing import MACHINES, Machine, exchange, layer, machine, travelling
 from .with_tensor import tensor_ways
 
 __all__ = [
-    "MACHINES",
     "Exchange",
-    "Machine",
     "arrivals",
     "chosen",
     "copies",
-    "exchange",
     "expected_imbalance",
     "favours",
     "flops",
@@ -39,9 +36,7 @@ __all__ = [
     "hiding_width",
     "imbalance",
     "landed",
-    "layer",
     "loads",
-    "machine",
     "messages",
     "rows",
     "sent_bytes",

@@ -99,10 +99,25 @@ def sent_bytes(exchange: Exchange, way: str) -> dict[str, dict[str, float]]:
     A rank receives as many. On two levels it also passes on what came for others in its node.
     """
     numbers = exchange.tokens * exchange.hidden_size
-    travelling = copies(exchange, way)
+    counted = copies(exchange, way)
     return {
-        trip: {level: numbers * element * count for level, count in travelling.items()}
+        trip: {level: numbers * element * count for level, count in counted.items()}
         for trip, element in (("dispatch", exchange.dispatch), ("combine", exchange.combine))
+    }
+
+
+@checked
+def travelling(
+    exchange: Exchange, way: str, *, inside: Positive, across: Positive
+) -> dict[str, float]:
+    """Time a dispatch and a combine, by level; both levels send at once, on different wires.
+
+    inside, across: bytes/s that a rank sends on the level.
+    """
+    sent = sent_bytes(exchange, way).values()
+    return {
+        level: sum(trip[level] for trip in sent) / rate
+        for level, rate in (("inside", inside), ("across", across))
     }
 
 
@@ -112,14 +127,16 @@ def hiding_width(
 ) -> float:
     """Return the width of an expert from which experts compute longer than tokens travel.
 
-    In forward an expert of width f takes 6 h f FLOPs for a token, and c copies of it move
+    Experts start when their tokens have come, so those of another microbatch must compute. In
+    forward an expert of width f takes 6 h f FLOPs for a token, and c copies of it move
     (dispatch + combine) c h bytes. So f >= (dispatch + combine) / 6 * c / k * rate / bandwidth;
     neither the tokens nor h appear. Backward moves as much in twice the FLOPs.
 
-    rate: FLOP/s of the experts; bandwidth: bytes/s that a rank sends on the level.
+    rate: FLOP/s of the experts, see `kernels.ordinary_flops`; bandwidth: bytes/s that a rank sends
+    on the level.
     """
-    travelling = copies(exchange, way)
-    if level not in travelling:
-        raise ValueError(f"unknown level {level!r}; known: {listed(travelling)}")
-    share = travelling[level] / exchange.experts.per_token
+    counted = copies(exchange, way)
+    if level not in counted:
+        raise ValueError(f"unknown level {level!r}; known: {listed(counted)}")
+    share = counted[level] / exchange.experts.per_token
     return (exchange.dispatch + exchange.combine) / 6 * share * rate / bandwidth

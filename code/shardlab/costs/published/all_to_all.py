@@ -11,7 +11,8 @@ from shardlab.arguments import Count, Positive, checked
 
 from .. import expert_parallel as costs
 from ..expert_parallel import Exchange
-from ..facts import mixtures
+from ..facts import hardware, mixtures, nodes
+from ..facts.hardware import LINK_UTILISATION
 from ..program import FP8
 from ..units import GB
 
@@ -20,13 +21,21 @@ _README = "https://github.com/deepseek-ai/DeepEP#performance"
 PER_NODE = 8
 
 
+def _rates(machine: str) -> tuple[float, float]:
+    """Return the bytes/s of a GPU's NVLink and of its card; an H800 is an H100 with fewer links."""
+    if machine == "8 x H800":
+        return hardware.link("NVLink 4 (H800)").bandwidth, hardware.link("InfiniBand NDR").bandwidth
+    rates = nodes.rates_of_a_gpu(nodes.node(machine))
+    return rates["NVLink"], rates["network"]
+
+
 @dataclass(frozen=True, kw_only=True)
 @checked
 class Dispatched:
     """One row of a table of DeepEP: tokens of DeepSeek-V3, fp8 there and bf16 back."""
 
     library: str
-    machine: str  # name in `costs.MACHINES`; of "SM90" we assume an H100, of "SM100" a B200
+    machine: str  # "8 x H800" or a node; of "SM90" we assume an H100, of "SM100" a B200
     ep: Count
     tokens: Count  # of each rank
     dispatch: Positive  # bytes/s, logical
@@ -41,11 +50,14 @@ class Dispatched:
     @property
     def exchange(self) -> Exchange:
         """The tokens of the row, and the ranks between which they travel."""
-        return costs.exchange(
-            mixtures.published("DeepSeek-V3").spec,
-            costs.machine(self.machine),
+        spec = mixtures.published("DeepSeek-V3").spec
+        assert spec.experts is not None
+        return Exchange(
+            experts=spec.experts,
+            hidden_size=spec.hidden_size,
             tokens=self.tokens,
             ep=self.ep,
+            per_node=PER_NODE,
             most_nodes=4,
             dispatch=FP8,
         )
@@ -62,11 +74,11 @@ class Dispatched:
 
     @property
     def predicted(self) -> float:
-        """Logical bytes/s by the rates of `costs.MACHINES`: the slower level decides."""
+        """Logical bytes/s at LINK_UTILISATION of each link's rate: the slower level decides."""
         e = self.exchange
-        on = costs.machine(self.machine)
+        inside, across = (LINK_UTILISATION * rate for rate in _rates(self.machine))
         travelling = costs.copies(e, "nodes")
-        seconds = max(travelling["inside"] / on.inside, travelling["across"] / on.across)
+        seconds = max(travelling["inside"] / inside, travelling["across"] / across)
         level = "across" if e.nodes > 1 else "inside"
         return travelling[level] / (1 - self.own) / seconds
 

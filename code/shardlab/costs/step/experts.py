@@ -1,22 +1,24 @@
 """How long a rank waits for tokens that travel to experts and back, and for the fullest rank.
 
-`expert_parallel` counts what travels and times it; `Program` decides which way tokens
+`expert_parallel` counts what travels; `Program` decides which way tokens
 take and what computes meanwhile. All ranks wait for the one whose experts have the most
 tokens, `Training.imbalance` times the mean: in the products of its experts and in its messages.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil
 from typing import NamedTuple
 
 from shardlab.arguments import Positive, checked
 
 from .. import expert_parallel
-from ..expert_parallel import Exchange, Machine
+from ..expert_parallel import Exchange
 from ..facts.hardware import Link
 from ..facts.network import Cluster
 from ..program import EXPERT_OVERLAPS
 from ..training import Training
-from . import axes
+from . import axes, layer_time
 from .layer_time import LayerTime
 
 
@@ -49,6 +51,23 @@ def waiting(
 
 
 @checked
+def forward(
+    training: Training, cluster: Cluster, precision: str | None = None
+) -> dict[str, float]:
+    """Time the forward of one layer on its fullest rank, by part: as in a step, without tp and cp.
+
+    "attention" has everything that no expert computes, norms and the router, too.
+    """
+    even, _ = _passes(layer_time.layer(training, cluster.node.chip, precision))
+    parts = {**even, "routed experts": training.imbalance * even["routed experts"]}
+    travels = trip_seconds(training, cluster, axes.links(cluster, training.layout))
+    hiding = EXPERT_OVERLAPS[training.program.expert_overlap]
+    exposed = _exposed(travels, even, hiding, training.imbalance)
+    hidden = training.imbalance * travels - exposed
+    return {**parts, "all-to-all, hidden": hidden, "all-to-all, exposed": exposed}
+
+
+@checked
 def trip_seconds(training: Training, cluster: Cluster, links: Mapping[str, Link]) -> float:
     """Time a dispatch and a combine of one microbatch, hidden or not; 0 where no token travels."""
     if training.layout.expert_ranks == 1:
@@ -59,15 +78,9 @@ def trip_seconds(training: Training, cluster: Cluster, links: Mapping[str, Link]
         )
     inside, across = links["ep inside"], links["ep across"]
     each = exchange(training, cluster)
-    on = Machine(
-        name=cluster.name,
-        chip=cluster.node.chip,
-        gpus=cluster.node.gpus,
-        inside=inside.bandwidth,
-        across=across.bandwidth,
-    )
+    rates = {"inside": inside.bandwidth, "across": across.bandwidth}
     farthest = across if each.nodes > 1 else inside
-    travels = expert_parallel.travelling(each, on, training.program.expert_way)
+    travels = expert_parallel.travelling(each, training.program.expert_way, **rates)
     return max(travels.values()) + 2 * farthest.latency
 
 
@@ -82,7 +95,7 @@ def exchange(training: Training, cluster: Cluster) -> Exchange:
     spec = training.spec
     if spec.experts is None:
         raise ValueError("spec has no experts; use one with experts=Experts(...)")
-    return Exchange(
+    free = Exchange(
         experts=spec.experts,
         hidden_size=spec.hidden_size,
         tokens=training.dispatched_tokens,
@@ -90,6 +103,10 @@ def exchange(training: Training, cluster: Cluster) -> Exchange:
         per_node=axes.per_node(cluster, training.layout),
         dispatch=training.program.expert_bytes,
     )
+    most = training.program.expert_nodes
+    if most is None:
+        return free
+    return replace(free, most_nodes=max(most, ceil(spec.experts.per_token / free.experts_per_node)))
 
 
 def _passes(time: LayerTime) -> list[dict[str, float]]:
