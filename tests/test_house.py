@@ -67,10 +67,10 @@ LEVELS = [
     {"compute", "memory", "collectives"},
     {"context_parallel"},
     {"traces"},
-    {"data_parallel", "tensor_parallel", "expert_parallel"},
+    {"tensor_parallel", "expert_parallel"},
     {"zero"},
     {"composition", "step"},
-    {"pipeline", "planning"},
+    {"data_parallel", "pipeline", "planning"},
     {"published"},
 ]
 

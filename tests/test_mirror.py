@@ -52,7 +52,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "costs/traces/crossings.py": ("costs/step/test_program.py", "it counts what a program sends"),
     "costs/traces/knee.py": ("explorers/test_placement.py", "its curves are those of the explorer"),
     "costs/traces/transfers.py": ("costs/traces/test_replay.py", "half of replay"),
-    "costs/zero/step.py": ("costs/zero/test_sharding.py", "one setting for both"),
     **{
         f"figures/{each}.py": ("figures/test_compute.py", "what all figures are made with")
         for each in ("bars", "lines", "style")

@@ -13,7 +13,6 @@ import pytest
 
 from shardlab.costs.compute import kernels
 from shardlab.costs.compute.time_to_train import TimeToTrain
-from shardlab.costs.data_parallel import DataParallelRun
 from shardlab.costs.facts import fabrics, hardware, nodes, recipes
 from shardlab.costs.memory.offload import Swap
 from shardlab.costs.program import FLASH
@@ -74,7 +73,7 @@ def assumption(name: str) -> str:
 
 def test_the_shares_of_the_peak_are_those_of_the_package() -> None:
     text = assumption("The share of the peak.")
-    whole_steps = {TimeToTrain.utilisation, DataParallelRun.utilisation, Swap.utilisation}
+    whole_steps = {TimeToTrain.utilisation, Swap.utilisation}
     products = {
         name: kernels.ordinary_flops(chip) / chip.peak_flops
         for name in ("H100", "A100")

@@ -1,32 +1,22 @@
-"""ZeRO's bytes and seconds against the paper, against closed forms, and against the replay of all ranks."""
+"""ZeRO's bytes against the paper and against closed forms."""
 
 from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import collectives, data_parallel, memory, zero
-from shardlab.costs.data_parallel import machines
-from shardlab.costs.facts import hardware, models, recipes
-from shardlab.costs.traces import replay
+from shardlab.costs import collectives, memory, zero
+from shardlab.costs.facts import models, recipes
 from shardlab.costs.training import Training
-from shardlab.costs.zero import step as steps
 from shardlab.experts import Experts
 from shardlab.layout import Layout
 from shardlab.spec import TransformerSpec
 
 GPT, LLAMA = models.published("GPT-2 XL").spec, models.published("Llama 3 8B").spec
-NETWORK = "NVLink, 8 InfiniBand cards"
-OPTIONS = [{}, {"num_microbatches": 4}, {"num_microbatches": 4, "hold": True}]
 
 
 def training(stage, ranks=64, spec=LLAMA, recipe="mixed, 16-bit gradients", **options):
     layout = Layout(dp=ranks, zero=stage, **{k: options.pop(k) for k in ("tp", "pp") if k in options})
     return Training(spec=spec, layout=layout, recipe=recipes.recipe(recipe), sequence=1024, **options)
-
-
-def run(stage, **options):
-    defaults = {"spec": GPT, "chip": machines.chip(NETWORK), "link": hardware.link("NVLink 4"), "ranks": 8}
-    return steps.ZeroRun(**{**defaults, "batch_per_rank": 4, "sequence": 1024, "zero": stage, **options})
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
@@ -102,75 +92,6 @@ def test_pieces_of_tensor_and_pipeline_parallelism_are_cut_in_turn():
     parts = [zero.states(training(3, 4, tp=2, pp=4), stage) for stage in range(4)]
     whole = 2 * 4 * sum(sum(part.values()) for part in parts)
     assert 16 * models.num_parameters(LLAMA) < whole < 1.001 * 16 * models.num_parameters(LLAMA)
-
-
-# ---- seconds -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("options", [*OPTIONS, {"overlap": False}])
-def test_a_step_is_what_the_replay_of_all_ranks_takes(stage, options):
-    """Inside a node of NVSwitch, where a rank's link is its own, the one rank that is played stands for all."""
-    one = run(stage, spec=replace(GPT, num_layers=3), **options)
-    events = [event for rank in range(8) for event in steps.program(one, rank)]
-    played = replay.replay(events, machines.cluster(NETWORK, 8))
-    step = steps.step(one)
-    assert step.seconds - step.update == pytest.approx(played.seconds, rel=1e-9)
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("options", OPTIONS)
-def test_the_program_sends_what_is_predicted(stage, options):
-    one = run(stage, **options)
-    said = [event for event in steps.program(one) if event.kind == "communicate"]
-    share = {"all_reduce": 2 * 7 / 8}
-    sent = sum(share.get(event.op, 7 / 8) * event.nbytes for event in said)
-    assert sent == pytest.approx(sum(zero.sent_bytes(one.training, hold=one.hold).values()))
-
-
-def test_without_overlap_the_rank_waits_for_all_that_is_said():
-    for stage in range(4):
-        step = steps.step(run(stage, overlap=False))
-        assert step.waiting == pytest.approx(step.communication)
-        assert sum(step.parts.values()) == pytest.approx(step.seconds)
-
-
-def test_without_overlap_stage_3_takes_the_closed_form():
-    step, link = steps.step(run(3, overlap=False)), replace(hardware.link("NVLink 4"), bandwidth=0.8 * 450e9)
-    sizes = [2 * numel for numel in zero.buffers(step.run.training)]
-    often = [3] * (len(sizes) - 1) + [2]
-    each = [collectives.all_gather(size, 8).seconds(link) for size in sizes]
-    closed = sum(count * seconds for count, seconds in zip(often, each, strict=True))
-    assert step.waiting == pytest.approx(closed)
-
-
-def test_stage_0_is_about_data_parallelism_in_larger_buckets():
-    options = {"chip": machines.chip(NETWORK), "link": hardware.link("NVLink 4"), "ranks": 8, "batch_per_rank": 4}
-    plain = data_parallel.step(data_parallel.DataParallelRun(spec=GPT, sequence=1024, **options))
-    assert steps.step(run(0)).seconds == pytest.approx(plain.seconds, rel=0.03)
-
-
-def test_one_rank_waits_for_nobody():
-    for stage in range(4):
-        assert steps.step(run(stage, ranks=1)).waiting == 0
-
-
-def test_stage_3_hides_its_messages_from_so_many_tokens_of_a_microbatch():
-    """On many ranks: beyond the edge a longer model waits no longer, for only its first and last messages show."""
-    spec = TransformerSpec(vocab_size=8, context_length=2**16, hidden_size=8192, num_layers=4, num_heads=64)
-    link = replace(hardware.link("NVLink 4"), bandwidth=30e9, latency=0.0)
-    base = run(3, spec=spec, link=link, ranks=512, batch_per_rank=1)
-    per_byte = base.utilisation * base.chip.peak_flops / (base.link_utilisation * link.bandwidth)
-    edge = zero.tokens_to_hide(base.training, per_byte)
-    assert edge == pytest.approx(base.tokens_needed)  # as many as plain data parallelism, but of every microbatch
-
-    def waiting(tokens, layers):
-        """Without the scores, which the rule does not count: many short sequences."""
-        batch = replace(base, spec=replace(spec, num_layers=layers), batch_per_rank=round(tokens / 128), sequence=128)
-        return steps.step(batch).waiting
-
-    assert waiting(1.1 * edge, 12) == pytest.approx(waiting(1.1 * edge, 4))
-    assert waiting(0.8 * edge, 12) > 1.3 * waiting(0.8 * edge, 4)
 
 
 def test_where_tensor_parallelism_sends_as_much():

@@ -69,8 +69,8 @@ def backward_parts(run: Run) -> list[ModelPart]:
 def cut(parts: list[ModelPart], buckets: Count) -> list[float]:
     """Cut gradients into equal buckets; return the seconds after which each exists.
 
-    Buckets are cut exactly; torch's DDP keeps parameters whole. Errors: ValueError for parts without
-    parameters, or without seconds.
+    Buckets are cut exactly; torch's DDP keeps parameters whole. Errors: ValueError for parts
+    without parameters, or without seconds.
     """
     if not all(sum(getattr(part, name) for part in parts) for name in ("parameters", "seconds")):
         raise ValueError(f"parts={parts} must have parameters, and seconds in backward")

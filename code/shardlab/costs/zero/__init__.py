@@ -1,4 +1,4 @@
-"""ZeRO, predicted: `sharding` counts what each stage sends and holds, `step` times a step."""
+"""ZeRO, predicted: `sharding` counts what each stage sends and holds; `costs.step` times it."""
 
 from .sharding import (
     WHOLE_AT_A_TIME,
