@@ -8,7 +8,7 @@ from shardlab.layout import Layout
 
 from .. import step
 from ..facts import models, nodes
-from ..facts.recipes import RECIPES
+from ..facts.recipes import MIXED
 from ..planning.plans import Plans, Question, TrainingPlan
 from ..step.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
 from ..traces import knee
@@ -44,10 +44,11 @@ def _question(model: str, node: str, gpus: int, batch: int, **options: object) -
     return Question(spec=spec, cluster=cluster, batch=batch, **options)  # type: ignore[arg-type]
 
 
-# What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored; all layers computed
-# again, or none.
+# What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored, 16-bit gradients;
+# all layers computed again, or none.
 _IN_2021 = {
     "engine": MEGATRON_2021,
+    "recipe": MIXED,
     "attention": "stored",
     "dropout": True,
     "zero": (0,),
@@ -74,7 +75,6 @@ STUDIES: dict[str, Study] = {
             2048,
             sequence=8192,
             engine=LLAMA_2024,
-            recipe=RECIPES["mixed, fp32 gradients"],
         ),
         published={"tp": 8, "pp": 16},
         source="Llama Team 2024, Table 4 (https://arxiv.org/abs/2407.21783)",
