@@ -10,7 +10,7 @@ from .. import step
 from ..facts import models, nodes
 from ..facts.recipes import MIXED
 from ..planning.plans import Plans, Question, TrainingPlan
-from ..step.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024
+from ..step.engines import LLAMA_2024, MEGATRON_2021, NEMO_2024, Engine
 from ..traces import knee
 from ..training import Training
 
@@ -89,6 +89,7 @@ def _run(
     *,
     num_microbatches: int = 1,
     sequence: int | None = None,
+    engine: Engine = NEMO_2024,
     **options: object,
 ) -> step.Run:
     training = Training(
@@ -100,7 +101,7 @@ def _run(
         **options,  # type: ignore[arg-type]
     )
     cluster = nodes.cluster(node, -(-layout.ranks // nodes.node(node).gpus))
-    return step.Run(training=training, cluster=cluster)
+    return step.Run(training=training, cluster=cluster, engine=engine)
 
 
 def runs() -> dict[str, step.Run]:
@@ -121,6 +122,7 @@ def runs() -> dict[str, step.Run]:
             "DGX A100",
             deep,
             num_microbatches=512,
+            engine=MEGATRON_2021,
             attention="stored",
             dropout=True,
         ),
@@ -131,6 +133,7 @@ def runs() -> dict[str, step.Run]:
             wide,
             num_microbatches=16,
             sequence=8192,
+            engine=LLAMA_2024,
             schedule="interleaved",
             chunks=8,
         ),
