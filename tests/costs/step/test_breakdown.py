@@ -365,6 +365,20 @@ def test_chunks_hide_nothing_behind_the_network():
     assert across["with overlap"] > 0.8 * across["without overlap"]
 
 
+def test_behind_one_card_a_pipeline_waits_least():
+    """On the same 64 GPUs the plan without stages fits with ZeRO-3 alone, and waits nearly always."""
+    deep = RUNS["70B, 64 A100 (one 100 Gb/s card), tp 8, pp 2, dp 4"]
+    flat = RUNS["70B, 64 A100 (one 100 Gb/s card), tp 8, ZeRO-3"]
+    assert deep.cluster == flat.cluster
+    assert deep.batch == flat.batch
+    waits = [studies.shares(each)["with overlap"] for each in (deep, flat)]
+    assert waits == pytest.approx([0.27, 0.92], abs=0.005)
+    layout = replace(flat.training.layout, zero=2)
+    less = step.step(replace(flat, training=replace(flat.training, layout=layout)))
+    assert less.memory == pytest.approx(41.3e9, abs=0.05e9)
+    assert not less.fits
+
+
 def test_at_the_knee_the_step_is_a_twentieth_longer_than_without_a_network():
     each = RUNS["70B, 64 H100, tp 8, dp 8"]
     rate_at = studies.knee_of(each)

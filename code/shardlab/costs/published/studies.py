@@ -150,8 +150,8 @@ def runs() -> dict[str, step.Run]:
         "70B, 64 H100, tp 16 across nodes": _run(
             large, "DGX H100", replace(shared, tp=16, dp=4), num_microbatches=16
         ),
-        "70B, 128 A100 (one 100 Gb/s card), tp 8, ZeRO-2": _run(
-            large, card, replace(shared, dp=16, zero=2), num_microbatches=8
+        "70B, 64 A100 (one 100 Gb/s card), tp 8, ZeRO-3": _run(
+            large, card, replace(shared, zero=3), num_microbatches=8
         ),
     }
 
