@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from shardlab.costs import step
+from shardlab.costs import step, units
 from shardlab.costs.facts import machines
 from shardlab.costs.planning import planner, plans, robust
+from shardlab.explorers.planner import best_view
 from shardlab.plan import amounts, files
 from shardlab.plan.__main__ import main
 from shardlab.plan.arguments import parser, request
@@ -72,6 +73,15 @@ def test_the_answer_is_the_planners(ask, folder):
     assert answer["options"].keys() == {"torchtitan", "Megatron-LM", "DeepSpeed"}
 
 
+def test_the_command_and_the_explorer_give_one_answer(ask, folder):
+    """Both read the recipe and the headroom of `Question`."""
+    words = ["--gpus", "512", "--node", "DGX H100", "--batch-tokens", "4M", "--sequence", "8K"]
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    found = planner.search(request(parser().parse_args([str(folder), *words])).question)
+    view = best_view(model="Llama 3 8B", machine="DGX H100", gpus=512, batch="4 million", sequence=8192)
+    assert view.sentence.startswith(f"<b>{found.best.name}</b>: a step takes {units.text(found.best.seconds, 's')}")
+
+
 def test_the_text_has_what_the_data_has(ask):
     _, out, _ = ask(*COMMAND, "--json", "--plan", "2", "--show", "3")
     answer = json.loads(out)
@@ -126,7 +136,8 @@ def test_where_nothing_fits_the_nearest_plan_is_named(ask, folder):
 
 
 def test_a_plan_that_is_not_there_has_no_options(ask):
-    status, out, errors = ask("--gpus", 2, "--node", "Two RTX 4090", "--batch-tokens", "64K", "--plan", 5)
+    gpus = "--gpus", 2, "--node", "Two RTX 4090", "--headroom", 0
+    status, out, errors = ask(*gpus, "--batch-tokens", "64K", "--plan", 5)
     assert (status, out) == (2, "")
     assert re.fullmatch(r"--plan 5 is not there: [1-4] plans of different degrees fit; use 1 to [1-4]\n", errors)
 

@@ -16,7 +16,6 @@ from shardlab.spec import TransformerSpec
 from . import amounts, files
 
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022 (https://arxiv.org/abs/2203.15556)
-RECIPE = "mixed, fp32 gradients"  # what Megatron-LM and FSDP keep with their usual settings
 HELP = """plan the training of a model on a cluster
 
   python -m shardlab.plan config.json --gpus 64 --node "DGX H100" --batch-tokens 4M --sequence 8192
@@ -80,8 +79,9 @@ def parser() -> Parser:
     made.add_argument("--sequence", metavar="8192", help="tokens; default: the model's context")
     text = f"of the training; default: {TOKENS_PER_PARAMETER} for each parameter"
     made.add_argument("--tokens", metavar="15T", help=text)
-    made.add_argument("--recipe", default=RECIPE, help=f"one of: {'; '.join(recipes.RECIPES)}")
-    made.add_argument("--program", default="NeMo, 2024", help=f"one of: {'; '.join(PROGRAMS)}")
+    text = f"one of: {'; '.join(recipes.RECIPES)}"
+    made.add_argument("--recipe", default=Question.recipe.name, help=text)
+    made.add_argument("--program", default=Question.program.name, help=f"one of: {'; '.join(PROGRAMS)}")
     made.add_argument("--precision", help="fp8: of the layers' matrices")
     made.add_argument("--zero", default="0,1,2,3", metavar="0,1", help="stages of ZeRO to try")
     text = "degrees of context parallelism to try"
@@ -92,8 +92,9 @@ def parser() -> Parser:
     made.add_argument("--whole-experts", action="store_true", help=text)
     text = "load of the rank whose experts have the most tokens, over the mean"
     made.add_argument("--imbalance", type=float, default=1.0, metavar="1.2", help=text)
-    text = "share of each GPU's memory to leave free, beside overhead and margin"
-    made.add_argument("--headroom", type=float, default=0.0, metavar="0.05", help=text)
+    text = "share of each GPU's memory to leave free, beside overhead and margin; default: "
+    text += f"{Question.headroom:g}"
+    made.add_argument("--headroom", type=float, default=Question.headroom, metavar="0", help=text)
     made.add_argument("--price", type=float, metavar="2.5", help="dollars for a GPU and an hour")
     made.add_argument("--watts", type=float, metavar="1275", help="of a GPU with its share of all")
     made.add_argument("--overhead", type=float, metavar="1.2", help="of the building (PUE)")

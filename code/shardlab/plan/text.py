@@ -75,8 +75,8 @@ def _costs(answer: Answer) -> Iterator[str]:
     machine = request.machine
     usual = request.tokens == TOKENS_PER_PARAMETER * request.model.num_parameters
     why = f", {TOKENS_PER_PARAMETER} for each parameter (--tokens)" if usual else ""
-    margin = units.percent(MARGIN)
-    yield f"Memory counts overhead and a margin of {margin}; --headroom leaves more free."
+    margin, free = units.percent(MARGIN), units.percent(request.question.headroom)
+    yield f"Memory counts overhead and a margin of {margin}; {free} more stays free (--headroom)."
     yield "The first plan is least behind the fastest, on average, if links and GPUs vary."
     yield f"Days, dollars and MWh are for {request.tokens:,} tokens{why}, without a pause,"
     yield f"at {machine.dollars_per_gpu_hour:g} dollars for a GPU and an hour (--price)"

@@ -75,7 +75,7 @@ MIXTURE = replace(
     experts=Experts(num_experts=8, per_token=2, expert_size=32, num_shared=1, choose="sigmoid", balance="bias"),
 )
 SWITCH = replace(SPEC, experts=Experts(num_experts=8, per_token=1, expert_size=64, choose="softmax before"))
-QUESTION = Question(spec=SPEC, cluster=nodes.cluster("DGX H100", 2), batch=64)
+QUESTION = Question(spec=SPEC, cluster=nodes.cluster("DGX H100", 2), batch=64, recipe=recipes.MIXED)
 PLAN = TrainingPlan(dp=16, microbatch=1, recomputation="none", schedule="1F1B", chunks=1)
 
 

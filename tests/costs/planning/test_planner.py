@@ -34,12 +34,12 @@ LATENT = replace(
 )
 
 
-def small(spec=SMALL, *, num_nodes=2, batch=48, room=8e9, node="DGX A100", **options):
+def small(spec=SMALL, *, num_nodes=2, batch=48, room=8e9, node="DGX A100", headroom=0.0, **options):
     """On GPUs with little memory, so that some plans fit and some do not."""
     there = nodes.node(node)
     there = replace(there, chip=replace(there.chip, memory=room))
     cluster = replace(nodes.cluster(node, num_nodes), node=there)
-    return Question(spec=spec, cluster=cluster, batch=batch, **options)
+    return Question(spec=spec, cluster=cluster, batch=batch, headroom=headroom, **options)
 
 
 QUESTIONS = {
@@ -296,18 +296,18 @@ def test_a_trillion_parameters_are_cut_as_megatron_cut_them():
 
 
 def test_gpt_3_as_megatron_cut_it_is_near_the_best():
-    """Theirs computes all layers again; the best keeps everything in 99 % of the memory, with twelve stages more."""
+    """Theirs computes all layers again; the best keeps everything on 36 stages more."""
     study, answer = studies.STUDIES["GPT-3 on 1,536 A100"], studied("GPT-3 on 1,536 A100")
     theirs = study.theirs(answer)
-    assert (answer.best.tp, answer.best.recomputation) == (8, "none")
-    assert answer.best.nbytes > 0.98 * 80e9
+    assert (answer.best.tp, answer.best.pp, answer.best.recomputation) == (8, 12 + 36, "none")
+    assert answer.best.seconds == pytest.approx(17.4, abs=0.05)
     assert theirs.seconds < 1.21 * answer.best.seconds
     again = answer.where(recomputation="full")
     assert theirs.seconds < 1.1 * again[0].seconds
 
 
 def test_llama_3_as_its_team_cut_it_is_near_the_best():
-    """Theirs recomputed nothing and freed early what it no longer needed; here it lacks 4.4 GB.
+    """Theirs recomputed nothing and freed early what it no longer needed; here it lacks 8.4 GB.
 
     What is faster here has tp = 16.
     """
@@ -316,8 +316,7 @@ def test_llama_3_as_its_team_cut_it_is_near_the_best():
     assert (theirs.dp, theirs.schedule, theirs.microbatch, theirs.recomputation) == (128, "interleaved", 1, "full")
     assert theirs.seconds < 1.21 * answer.best.seconds
     assert answer.best.tp == 16
-    kept = {plan.zero: plan for plan in answer.where(tp=8, pp=16, recomputation="none")}
-    assert kept.keys() == {3}
+    assert not answer.where(tp=8, pp=16, recomputation="none")
     short = answer.rejected_where(tp=8, pp=16, recomputation="none", zero=2, sequence_parallel=True)
     assert short[0].nbytes == pytest.approx(84.4e9, abs=0.05e9)
 

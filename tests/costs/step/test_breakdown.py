@@ -368,12 +368,33 @@ def test_chunks_hide_nothing_behind_the_network():
     assert across["with overlap"] > 0.8 * across["without overlap"]
 
 
+def test_behind_one_card_a_pipeline_waits_least():
+    """On the same 64 GPUs the plan without stages fits with ZeRO-3 alone, and waits nearly always."""
+    deep = RUNS["70B, 64 A100 (one 100 Gb/s card), tp 8, pp 2, dp 4"]
+    flat = RUNS["70B, 64 A100 (one 100 Gb/s card), tp 8, ZeRO-3"]
+    assert deep.cluster == flat.cluster
+    assert deep.batch == flat.batch
+    waits = [studies.shares(each)["with overlap"] for each in (deep, flat)]
+    assert waits == pytest.approx([0.27, 0.92], abs=0.005)
+    layout = replace(flat.training.layout, zero=2)
+    less = step.step(replace(flat, training=replace(flat.training, layout=layout)))
+    assert less.memory == pytest.approx(41.3e9, abs=0.05e9)
+    assert not less.fits
+
+
 def test_at_the_knee_the_step_is_a_twentieth_longer_than_without_a_network():
     each = RUNS["70B, 64 H100, tp 8, dp 8"]
     rate_at = studies.knee_of(each)
     here, free = studies.over_networks(each, [rate_at, knee.RANGE[1]])
     assert here / free == pytest.approx(1 + knee.NEARLY, rel=0.005)
     assert 100e9 < rate_at < each.cluster.node.network_bandwidth  # of the 400 GB/s it has
+
+
+def test_a_published_run_has_the_knee_of_its_own_program():
+    """NeMo's hides more: with it, the trillion of 2021 would be content with a third of that."""
+    trillion = RUNS["1T, 3,072 A100, tp 8, pp 64, dp 6"]
+    assert 8 * studies.knee_of(trillion) / 1e12 == pytest.approx(0.43, abs=0.005)
+    assert step.step(trillion).seconds == pytest.approx(104.9, abs=0.05)
 
 
 def test_without_a_network_there_is_no_knee():

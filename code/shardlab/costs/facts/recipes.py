@@ -117,6 +117,7 @@ RECIPES: dict[str, Recipe] = {
     )
 }
 MIXED = RECIPES["mixed, 16-bit gradients"]
+FP32_GRADIENTS = RECIPES["mixed, fp32 gradients"]  # Megatron-LM's and FSDP2's with bf16
 
 
 @checked

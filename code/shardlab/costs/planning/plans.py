@@ -16,7 +16,7 @@ from shardlab.spec import TransformerSpec
 
 from .. import step, units
 from ..facts.network import Cluster
-from ..facts.recipes import MIXED, Recipe
+from ..facts.recipes import FP32_GRADIENTS, Recipe
 from ..program import Program
 from ..programs import NEMO_2024
 from ..training import RECOMPUTATIONS, SCHEDULES, Training
@@ -52,7 +52,7 @@ class Question:
     batch: Count  # sequences of one step, on all GPUs together
     sequence: Count | None = None  # tokens; None: the model's context length
     program: Program = NEMO_2024
-    recipe: Recipe = MIXED
+    recipe: Recipe = FP32_GRADIENTS
     precision: str | None = None  # of the layers' matrices, see `step.Run`
     attention: str = "flash"
     dropout: bool = False
@@ -66,7 +66,7 @@ class Question:
     recomputations: tuple[str, ...] = ("none", "selective", "full")
     schedules: tuple[str, ...] = ("1F1B", "GPipe", "interleaved")
     # Share of a GPU's memory to leave free beside the overhead and the margin of `memory.total`.
-    headroom: float = 0.0
+    headroom: float = 0.05
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():

@@ -8,7 +8,7 @@ from shardlab.layout import Layout
 
 from .. import step
 from ..facts import models, nodes
-from ..facts.recipes import RECIPES
+from ..facts.recipes import MIXED
 from ..planning.plans import Plans, Question, TrainingPlan
 from ..programs import LLAMA_2024, MEGATRON_2021, NEMO_2024
 from ..traces import knee
@@ -44,10 +44,11 @@ def _question(model: str, node: str, gpus: int, batch: int, **options: object) -
     return Question(spec=spec, cluster=cluster, batch=batch, **options)  # type: ignore[arg-type]
 
 
-# What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored; all layers computed
-# again, or none.
+# What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored, 16-bit gradients;
+# all layers computed again, or none.
 _IN_2021 = {
     "program": MEGATRON_2021,
+    "recipe": MIXED,
     "attention": "stored",
     "dropout": True,
     "zero": (0,),
@@ -74,7 +75,6 @@ STUDIES: dict[str, Study] = {
             2048,
             sequence=8192,
             program=LLAMA_2024,
-            recipe=RECIPES["mixed, fp32 gradients"],
         ),
         published={"tp": 8, "pp": 16},
         source="Llama Team 2024, Table 4 (https://arxiv.org/abs/2407.21783)",
@@ -121,6 +121,7 @@ def runs() -> dict[str, step.Run]:
             "DGX A100",
             deep,
             num_microbatches=512,
+            program=MEGATRON_2021,
             attention="stored",
             dropout=True,
         ),
@@ -131,6 +132,7 @@ def runs() -> dict[str, step.Run]:
             wide,
             num_microbatches=16,
             sequence=8192,
+            program=LLAMA_2024,
             schedule="interleaved",
             chunks=8,
         ),
@@ -147,8 +149,8 @@ def runs() -> dict[str, step.Run]:
         "70B, 64 H100, tp 16 across nodes": _run(
             large, "DGX H100", replace(shared, tp=16, dp=4), num_microbatches=16
         ),
-        "70B, 128 A100 (one 100 Gb/s card), tp 8, ZeRO-2": _run(
-            large, card, replace(shared, dp=16, zero=2), num_microbatches=8
+        "70B, 64 A100 (one 100 Gb/s card), tp 8, ZeRO-3": _run(
+            large, card, replace(shared, zero=3), num_microbatches=8
         ),
     }
 
