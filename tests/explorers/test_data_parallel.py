@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardlab.costs import data_parallel
+from shardlab.costs import memory, step
+from shardlab.costs.data_parallel import overlap, scaling
 from shardlab.explorers import data_parallel as explorers
 from tests.explorers.views import number
 
@@ -20,43 +21,47 @@ def test_some_states_try_every_value():
         assert {state[control.name] for state in SOME} == set(control.values)
 
 
-def test_every_state_has_a_prediction_whose_parts_are_the_whole():
+def timed(overlapping=True, **state):
+    run = explorers.run_at(**state)
+    return step.step(run if overlapping else scaling.without_overlap(run))
+
+
+def test_every_state_has_a_timeline_that_ends_with_the_step():
     for state in STATES:
-        step = explorers.step_at(**state)
-        assert sum(step.parts.values()) == pytest.approx(step.seconds)
-        assert data_parallel.events(step)[-1].end == pytest.approx(step.seconds)
-        assert len(step.messages) <= explorers.BUCKETS + 1
+        taken = timed(**state)
+        assert overlap.events(taken.run)[-1].end == pytest.approx(taken.seconds)
+        assert len(overlap.messages(taken.run)) <= explorers.BUCKETS
 
 
 @pytest.mark.parametrize("state", SOME, ids=str)
 def test_the_sentence_the_table_and_the_figure_agree(state):
-    view, step = EXPLORER.view(**state), explorers.step_at(**state)
-    rows = table(view)
-    parts = [number(rows[part]) for part in ("forward", "backward", "waiting", "update")]
+    view, taken = EXPLORER.view(**state), timed(**state)
+    rows, held = table(view), memory.per_rank(taken.run.training)
+    parts = [number(rows[part]) for part in ("forward and backward", "waiting", "update")]
     assert sum(parts) == pytest.approx(number(rows["step"]), rel=0.02)
-    assert number(rows["memory"]) == pytest.approx(sum(step.memory.values()), rel=0.006)
+    assert number(rows["memory"]) == pytest.approx(sum(held.values()), rel=0.006)
     assert rows["step"] in view.sentence
-    assert ("does not fit" in view.sentence) == (sum(step.memory.values()) > 80e9)
-    if step.run.ranks > 1:
+    assert ("does not fit" in view.sentence) == (sum(held.values()) > 80e9)
+    if state["ranks"] > 1:
         assert rows["waiting"] in view.sentence
-        share = step.exposed / step.seconds
+        share = taken.waiting / taken.seconds
         assert ("Computing decides" in view.sentence) == (share < 0.05)
         assert ("The network decides" in view.sentence) == (share > 0.5)
     bars = {bar.name: bar for bar in view.figure.data}
     drawn = sum(sum(bars[name].x) for name in ("forward", "backward", "update"))
-    assert drawn / 1e3 == pytest.approx(step.compute)
-    assert sum(bars[part].x[0] for part in step.memory) == pytest.approx(sum(step.memory.values()) / 1e9)
+    assert drawn / 1e3 == pytest.approx(taken.computing)
+    assert sum(bars[part].x[0] for part in held) == pytest.approx(sum(held.values()) / 1e9)
 
 
 def test_what_overlap_would_leave_is_what_it_leaves():
-    state = {"model": "GPT-2 XL", "ranks": 16, "batch_per_rank": 16, "network": "PCIe, 1 InfiniBand card"}
-    without = EXPLORER.view(**state, overlap=False)
-    hidden = table(EXPLORER.view(**state, overlap=True))["waiting"]
+    state = {"model": "GPT-2 XL", "ranks": 16, "batch": 16, "network": "PCIe, 1 InfiniBand card"}
+    without = EXPLORER.view(**state, overlapping=False)
+    hidden = table(EXPLORER.view(**state, overlapping=True))["waiting"]
     assert f"With overlap it would wait {hidden}" in without.sentence
 
 
 def test_a_model_too_large_is_told_what_would_fit():
-    state = {"model": "Llama 3 8B", "ranks": 8, "batch_per_rank": 1, "network": "PCIe, 25 GbE", "overlap": True}
+    state = {"model": "Llama 3 8B", "ranks": 8, "batch": 1, "network": "PCIe, 25 GbE", "overlapping": True}
     sentence = EXPLORER.view(**state).sentence
     assert "128 GB of states" in sentence
     assert "ZeRO-1" in sentence

@@ -207,7 +207,7 @@ MIXED = {**MIXTRAL, "num_hidden_layers": 4}
 MORE = [
     (MIXED, 1, "--expert-model-parallel-size 8"),
     ({**QWEN3_MOE, "num_hidden_layers": 4}, 1, "--moe-router-topk 8"),
-    ({**DEEPSEEK, "num_hidden_layers": 5}, 2, "--moe-layer-freq '([0]*3+[1]*2)'"),
+    ({**DEEPSEEK, "num_hidden_layers": 5}, 1, "--moe-layer-freq '([0]*3+[1]*2)'"),
 ]
 
 

@@ -81,7 +81,8 @@ def parser() -> Parser:
     made.add_argument("--tokens", metavar="15T", help=text)
     text = f"one of: {'; '.join(recipes.RECIPES)}"
     made.add_argument("--recipe", default=Question.recipe.name, help=text)
-    made.add_argument("--program", default=Question.program.name, help=f"one of: {'; '.join(PROGRAMS)}")
+    text = f"one of: {'; '.join(PROGRAMS)}"
+    made.add_argument("--program", default=Question.program.name, help=text)
     made.add_argument("--precision", help="fp8: of the layers' matrices")
     made.add_argument("--zero", default="0,1,2,3", metavar="0,1", help="stages of ZeRO to try")
     text = "degrees of context parallelism to try"

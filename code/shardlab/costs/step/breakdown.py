@@ -104,14 +104,14 @@ class Step:
         return sum(self.parts[part] for part in COMMUNICATION) / self.seconds
 
     @property
-    def computing(self) -> float:
-        """Seconds for which a rank computes: without waiting for messages or for other stages."""
-        return self.seconds * (1 - self.communication - self.bubble)
-
-    @property
     def waiting(self) -> float:
         """Seconds for which a rank waits for messages and for other stages."""
-        return self.seconds - self.computing
+        return sum(self.parts[part] for part in (*COMMUNICATION, "waiting for stages"))
+
+    @property
+    def computing(self) -> float:
+        """Seconds for which a rank computes."""
+        return self.seconds - self.waiting
 
     @property
     def rate(self) -> float:
