@@ -1,5 +1,6 @@
 """One question has one answer, wherever the book or the package asks it."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,9 @@ from shardlab.explorers import pipeline as pipelines
 from shardlab.layout import Layout
 from tests.explorers.views import number, table
 
+CELL = re.compile(r"```\{code-cell\} python\n(.*?)```", re.DOTALL)
+MFU = {"compute", "cheatsheet", "disagreements"}  # of whole steps
+KERNELS_OF_2022 = {"tensor_parallel"}  # its share is calibrated on one published layer, and says so
 APART = network.uniform(4, hardware.link("InfiniBand NDR"), hardware.chip("H100 SXM 80 GB"))
 
 
@@ -122,3 +126,11 @@ def test_experts_of_published_models_are_as_wide_as_the_page_says_at_the_rate_of
     assert narrow(servers, 8, "inside", flat) == narrow(rack, 64, "inside", flat) == {"Qwen3-30B-A3B"}
     assert widths.keys() - narrow(servers, 64, "across", flat) == {"Mixtral 8x7B", "Mixtral 8x22B"}
     assert "DeepSeek-V3" in narrow(servers, 64, "across", DEEPSEEK_2024)
+
+
+def test_no_page_sets_the_share_of_the_peak_at_which_ranks_compute():
+    """F is `Step.rate`, or the rate of products: pages take it from there."""
+    pages = {page.stem: page.read_text() for page in project.BOOK.glob("*.md")}
+    shares = r"(?<!link_)utilisation|0\.\d+ \* \w+\.peak"
+    setting = {name for name, text in pages.items() for cell in CELL.findall(text) if re.search(shares, cell)}
+    assert setting == MFU | KERNELS_OF_2022
