@@ -125,6 +125,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.compute.time_to_train.rule_of_thumb_days": {"utilisation": 0.5},
     "costs.context_parallel.ways.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},
     "costs.context_parallel.ways.turns": {"length": 8},
+    "costs.data_parallel.scaling.speedups": {"steps": [step.step(Run(training=Training(spec=SPEC), cluster=CLUSTER))]},
+    "costs.step.zero_program.zero_program": {
+        "run": Run(training=Training(spec=SPEC, layout=Layout(dp=2, zero=2)), cluster=CLUSTER)
+    },
     "costs.data_parallel.machines.facts": {"run": machines.examples()["8 H100, NVLink"]},
     "costs.facts.assembly.mesh": {"pairs": {(0, 1): 1}},
     "costs.facts.assembly.pcie": {"generation": 4, "gpus": 2},

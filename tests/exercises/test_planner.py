@@ -5,8 +5,8 @@ from shardlab.costs.facts.hardware import chip, link
 from shardlab.costs.facts.network import uniform
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
-from shardlab.costs.step.exposed import DataWait
 from shardlab.costs.step.layer_time import LayerTime, PassTime
+from shardlab.costs.step.replicas import DataWait
 from shardlab.exercises import checker
 from shardlab.spec import TransformerSpec
 

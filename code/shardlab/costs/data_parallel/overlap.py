@@ -14,7 +14,7 @@ backward. That is left out; on a real GPU the overlapped part of backward is sli
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, checked
+from shardlab.arguments import Count, checked, within
 from shardlab.trace import Event
 
 from .. import collectives, step
@@ -132,9 +132,10 @@ def messages(run: Run) -> list[Message]:
 
 
 @checked
-def events(run: Run, rank: Count = 0) -> list[Event]:
+def events(run: Run, rank: int = 0) -> list[Event]:
     """List a step's events as a rank would record them, from the first forward's start."""
     training = run.training
+    within("rank", rank, training.layout.ranks)
     taken = step.step(run)
     sent = messages(run)
     backward = sum(part.seconds for part in backward_parts(run))

@@ -180,7 +180,7 @@ def step(run: Run, links: dict[str, Link] | None = None) -> Step:
         run=run,
         parts={
             **working,
-            "waiting for stages": max(0.0, busy - sum(working.values())),
+            "waiting for stages": max(0.0, busy - sum(working.values())) if layout.pp > 1 else 0.0,
             "pipeline messages": sending,
             "data parallel": wait.end + tied_seconds(training, links["pp"]),
             "update": update_seconds(training, held, run.cluster.node.chip),

@@ -164,7 +164,7 @@ def data_wait(
     end = 0.0
     for name, beside in (("average", backward), ("cut average", backward), ("update", forward)):
         seconds = getattr(messages, name.replace(" ", "_"))
-        end += _exposed(seconds, held, beside) if name in hides else seconds
+        end += _exposed(seconds, held, beside) if seconds and name in hides else seconds
     return DataWait(layer, rest, end)
 
 
