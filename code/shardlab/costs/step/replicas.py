@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
@@ -162,8 +163,11 @@ def data_wait(
         layer *= (held.layers - 1) / held.layers
         rest += gather + scatter
     end = 0.0
-    for name, beside in (("average", backward), ("cut average", backward), ("update", forward)):
-        seconds = getattr(messages, name.replace(" ", "_"))
+    for name, seconds, beside in (
+        ("average", messages.average, backward),
+        ("cut average", messages.cut_average, backward),
+        ("update", messages.update, forward),
+    ):
         end += _exposed(seconds, held, beside) if seconds and name in hides else seconds
     return DataWait(layer, rest, end)
 
@@ -176,15 +180,17 @@ def _exposed(seconds: float, held: Holdings, beside: float) -> float:
     each when its gradients exist. What decides is the first message, the last, or one at the edge
     of head, layers or embedding. Parameters before a forward are the same, in reverse.
     """
-    size = held.parameters / held.buckets
-    before, after = held.rest - held.first, held.parameters - held.first
-
-    def ready(count: int) -> float:
-        return min(1.0, max(0.0, count * size - before) / (after - before))
-
-    edges = {int(edge / size) + more for edge in (before, after) for more in (0, 1)}
-    some = [count for count in edges | {1, held.buckets} if 1 <= count <= held.buckets]
     each = seconds / held.buckets
     layers = held.layers * beside
-    ends = max(layers * ready(count) + (held.buckets - count + 1) * each for count in some)
-    return ends - layers
+    return max(layers * share + left * each for share, left in _deciding(held)) - layers
+
+
+@cache
+def _deciding(held: Holdings) -> list[tuple[float, int]]:
+    """List the messages that may decide: the layers' share before each, and how many are left."""
+    size = held.parameters / held.buckets
+    before, after = held.rest - held.first, held.parameters - held.first
+    edges = {int(edge / size) + more for edge in (before, after) for more in (0, 1)}
+    some = [count for count in edges | {1, held.buckets} if 1 <= count <= held.buckets]
+    shares = [min(1.0, max(0.0, count * size - before) / (after - before)) for count in some]
+    return [(share, held.buckets - count + 1) for share, count in zip(shares, some, strict=True)]
