@@ -133,10 +133,10 @@ def expert_degrees(spec: TransformerSpec, dp: Count) -> list[int]:
 
 
 @checked
-def deal(n: int, k: Count) -> Iterator[range]:
-    """Deal range(n) to `k` holders, one after another; the first ones take one more."""
+def deal(n: int, k: Count, first: int = 0) -> Iterator[range]:
+    """Deal range(n) to `k` holders, the first ones get one more; yield those from holder `first`."""
     share, more = divmod(n, k)
-    for holder in range(k):
+    for holder in range(first, k):
         start = holder * share + min(holder, more)
         yield range(start, start + share + (holder < more))
 
@@ -161,7 +161,7 @@ def layers_of_stage(num_layers: Count, pp: Count, stage: int, chunks: Count = 1)
     """Return the layers of one of `stages`. Errors: ValueError for a stage that does not exist."""
     within("stage", stage, pp)
     ends = chunks > 1 and num_layers % (pp * chunks) > 0  # embedding and head count as layers
-    dealt = list(deal(num_layers + 2 * ends, pp))[stage]
+    dealt = next(deal(num_layers + 2 * ends, pp, stage))
     return range(max(0, dealt.start - ends), min(num_layers, dealt.stop - ends))
 
 
