@@ -121,6 +121,12 @@ class Program:
             if not set(getattr(self, field)) <= set(every):
                 raise ValueError(f"{field}={getattr(self, field)} must be some of {listed(every)}")
 
+    def hides(self, zero: int) -> tuple[bool, bool]:
+        """Tell whether gradients, and parameters, travel while a rank computes at a ZeRO stage."""
+        gradients = {0: "average", 1: "cut average"}.get(zero, "layers")
+        parameters = {1: "update", 2: "update", 3: "layers"}.get(zero)
+        return gradients in self.data_overlap, parameters in self.data_overlap
+
     @property
     def context_way(self) -> str:
         """How ranks of cp share keys: round a ring, which overlaps, or all gathered."""

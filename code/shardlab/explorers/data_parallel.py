@@ -87,11 +87,6 @@ def _sentence(taken: Step) -> str:
     return f"What a rank must hold {verdict}. If it did fit: {_bottleneck(taken)}"
 
 
-def _busy(run: Run) -> float:
-    """Add up the seconds for which the network is busy."""
-    return sum(message.end - message.start for message in overlap.messages(run))
-
-
 def _bottleneck(taken: Step) -> str:
     """Say what a step waits for."""
     run = taken.run
@@ -100,7 +95,7 @@ def _bottleneck(taken: Step) -> str:
     share = taken.waiting / taken.seconds
     if run.training.layout.dp == 1:
         return f"A single rank does not communicate: a step takes {whole}."
-    busy = _busy(run)
+    busy = overlap.busy_seconds(run)
     if share < HARDLY:
         start = (
             f"<b>Computing decides</b>: the network is busy for {units.text(busy, 's')} of {whole}"
@@ -112,7 +107,7 @@ def _bottleneck(taken: Step) -> str:
     if not run.training.program.data_overlap:
         hidden = step.step(run.by(in_few_buckets(run.training.spec)))
         return f"{start}. With overlap it would wait {units.text(hidden.waiting, 's')}."
-    ratio = busy / sum(part.seconds for part in overlap.backward_parts(run))
+    ratio = busy / overlap.backward_seconds(run)
     if ratio < 1:
         return f"{start}. Nothing is left to hide the gradients that backward computes last."
     return f"{start}. Backward cannot hide all-reduces that take {ratio:.3g} times as long."
@@ -127,7 +122,7 @@ def _table(taken: Step) -> list[list[str]]:
         ["waiting", units.text(taken.waiting, "s")],
         ["update", units.text(update, "s")],
         ["step", units.text(taken.seconds, "s")],
-        ["network busy", units.text(_busy(taken.run), "s")],
+        ["network busy", units.text(overlap.busy_seconds(taken.run), "s")],
         ["efficiency", f"{100 * taken.computing / taken.seconds:.1f} %"],
         ["tokens per second", units.text(taken.tokens_per_second, "")],
         *([part, units.text(nbytes, "B")] for part, nbytes in held.items()),

@@ -81,7 +81,7 @@ def test_a_bucket_is_ready_when_a_count_says_so(shapes, buckets):
 def test_the_last_message_ends_when_the_step_says_so(one):
     """The step's closed form looks at a handful of messages; here are all of them."""
     sent, taken = overlap.messages(one), step.step(one)
-    backward = sum(part.seconds for part in overlap.backward_parts(one))
+    backward = overlap.backward_seconds(one)
     waited = max(0.0, sent[-1].end - backward) if sent else 0.0
     assert taken.waiting == pytest.approx(waited, abs=1e-12)
     assert all(m.start >= m.ready for m in sent)
@@ -93,8 +93,7 @@ def test_the_last_message_ends_when_the_step_says_so(one):
 @given(runs)
 def test_overlap_is_never_slower(one):
     late = scaling.without_overlap(one)
-    busy = sum(m.end - m.start for m in overlap.messages(late))
-    assert step.step(late).waiting == pytest.approx(busy)
+    assert step.step(late).waiting == pytest.approx(overlap.busy_seconds(late))
     assert step.step(one).seconds <= step.step(late).seconds * (1 + 1e-9)
 
 

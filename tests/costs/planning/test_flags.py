@@ -9,7 +9,7 @@ from shardlab.attention import LatentAttention
 from shardlab.costs.facts import hugging_face, nodes, recipes
 from shardlab.costs.planning import flags
 from shardlab.costs.planning.plans import Question, TrainingPlan
-from shardlab.costs.programs import DEEPSEEK_2024, NEMO_2024
+from shardlab.costs.programs import DEEPSEEK_2024, NEMO_2024, PROGRAMS
 from shardlab.experts import Experts
 from shardlab.spec import TransformerSpec
 from tests.costs.facts.test_hugging_face import DENSE
@@ -221,3 +221,23 @@ def test_what_a_program_does_otherwise_is_remarked():
 def test_a_plan_that_does_not_split_has_no_flags():
     with pytest.raises(ValueError, match="does not split"):
         made(microbatch=0, reason="batch")
+
+
+@pytest.mark.parametrize(
+    ("name", "zero", "hidden"),
+    [
+        ("NeMo, 2024", 0, (True, False)),
+        ("NeMo, 2024", 1, (True, True)),
+        ("NeMo, 2024", 3, (True, True)),
+        ("the Trainer of this book", 0, (True, False)),
+        ("the Trainer of this book", 1, (False, False)),
+        ("the Trainer of this book", 2, (True, False)),
+        ("the Trainer of this book", 3, (True, True)),
+        ("Megatron-LM, 2021", 1, (False, False)),
+    ],
+)
+def test_only_messages_that_the_program_hides_get_a_flag(name, zero, hidden):
+    question = replace(QUESTION, program=PROGRAMS[name])
+    assert question.program.hides(zero) == hidden
+    options = made(question=question, zero=zero)["Megatron-LM"].values
+    assert ("--overlap-grad-reduce" in options, "--overlap-param-gather" in options) == hidden

@@ -1,17 +1,14 @@
 """Machines by name: networks that grow with the number of GPUs, and examples to try."""
 
-from functools import cache
 from math import ceil
 
 from shardlab.arguments import Count, checked
 from shardlab.layout import Layout
 
 from ..facts import hardware, models, nodes
-from ..facts.hardware import Chip, Link
 from ..facts.network import Cluster, uniform
 from ..programs import BOOK
 from ..step import Run
-from ..traces import traffic
 from ..training import Training
 from . import scaling
 
@@ -36,26 +33,6 @@ def cluster(name: str, ranks: Count) -> Cluster:
         raise ValueError(f"no network is named {name!r}; known: {', '.join(NETWORKS)}")
     node = nodes.node(NETWORKS[name])
     return Cluster(node=node, num_nodes=ceil(ranks / node.gpus))
-
-
-@checked
-def chip(name: str) -> Chip:
-    """Return the GPU in the servers of that network."""
-    return cluster(name, 1).node.chip
-
-
-@checked
-@cache  # rings through hundreds of GPUs take a while to lay, and explorers ask for them repeatedly
-def network(name: str, ranks: Count) -> Link:
-    """Return the link of a ring of `ranks` GPUs.
-
-    Inside one server it is the GPU's own link, otherwise that of rings through all servers.
-    """
-    servers = cluster(name, ranks)
-    if servers.num_nodes == 1:
-        (_, own), *_ = servers.node.route("GPU 0", "GPU 1")
-        return own.link
-    return traffic.as_link(servers, range(ranks))
 
 
 def examples() -> dict[str, Run]:

@@ -122,13 +122,24 @@ def messages(run: Run) -> list[Message]:
     if ranks == 1:
         return []
     link = axes.links(run.cluster, training.layout)["replicas"]
-    parts = backward_parts(run)
     held = step.holdings(training)
-    ready = cut(parts, held.buckets)
-    if "average" not in training.program.data_overlap:
-        ready = [sum(part.seconds for part in parts)] * held.buckets
+    ready = [backward_seconds(run)] * held.buckets
+    if "average" in training.program.data_overlap:
+        ready = cut(backward_parts(run), held.buckets)
     nbytes = training.recipe.gradients * held.parameters / held.buckets
     return send(ready, nbytes, lambda size: collectives.all_reduce_seconds(size, ranks, link))
+
+
+@checked
+def backward_seconds(run: Run) -> float:
+    """Return the seconds of one backward."""
+    return sum(part.seconds for part in backward_parts(run))
+
+
+@checked
+def busy_seconds(run: Run) -> float:
+    """Return the seconds of a step for which the network carries gradients."""
+    return sum(message.end - message.start for message in messages(run))
 
 
 @checked
@@ -138,7 +149,7 @@ def events(run: Run, rank: int = 0) -> list[Event]:
     within("rank", rank, training.layout.ranks)
     taken = step.step(run)
     sent = messages(run)
-    backward = sum(part.seconds for part in backward_parts(run))
+    backward = backward_seconds(run)
     m = training.num_microbatches
     forward = (taken.computing - taken.parts["update"]) / m - backward
     timeline = []

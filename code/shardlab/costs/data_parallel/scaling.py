@@ -72,11 +72,10 @@ def communication_share(run: Run) -> dict[str, float]:
     large and cost nothing.
     """
     hidden, late = (step.step(each) for each in (run, without_overlap(run)))
-    busy = sum(message.end - message.start for message in overlap.messages(run))
     return {
         "without overlap": late.waiting / late.seconds,
         "with overlap": hidden.waiting / hidden.seconds,
-        "busy": busy / hidden.seconds,
+        "busy": overlap.busy_seconds(run) / hidden.seconds,
     }
 
 

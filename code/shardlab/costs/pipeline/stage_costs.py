@@ -71,5 +71,5 @@ def beside(training: Training) -> list[float]:
 @checked
 def cut(training: Training, chip: Chip) -> balance.Partition:
     """Find the fastest cut that fits. Errors: those of `balance.cut`."""
-    found = pieces(training, chip), held(training), chip.memory, beside(training)
-    return balance.cut(*found)
+    units = pieces(training, chip)
+    return balance.cut(units, held(training), memory=chip.memory, beside=beside(training))

@@ -80,7 +80,6 @@ def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
     routed = experts.waiting(training, run.cluster, links, time)
     forward = time.forward.seconds
     backward = time.backward_seconds
-    head = layer_time.head_seconds(training, chip)
     logits = exposed.logits_seconds(training, links["tp"])
     message = 0.0
     if training.layout.tp > 1:
@@ -90,7 +89,7 @@ def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
         tensor=tensor,
         context=context,
         first=sum(layer_time.embedding_seconds(training, chip)) + message,
-        last=sum(head) + message + logits,
+        last=sum(layer_time.head_seconds(training, chip)) + message + logits,
         layer=forward + backward + tensor + context + sum(routed),
         forward=forward,
         backward=backward,

@@ -27,7 +27,7 @@ class Writer:
         self._add("compute", op, (self.rank,), flops=round(flops))
 
     def work(self, seconds: float, op: str = "compute") -> None:
-        """Add computing that takes so many seconds."""
+        """Add computing that takes `seconds`."""
         self._add("compute", op, (self.rank,), end=seconds)
 
     def send(self, nbytes: int, to: int, group: Sequence[int], tag: int = 0) -> int:

@@ -26,7 +26,7 @@ def deepspeed(question: Question, training: Training, steps: Count) -> Flags:
         "zero_optimization.stage": layout.zero,
     }
     remarks = [f"your script sets the {steps:,} steps, the model and what it recomputes"]
-    if question.program.data_overlap and layout.zero:
+    if layout.zero and all(question.program.hides(layout.zero)):
         options["zero_optimization.overlap_comm"] = True
     if question.recipe.gradients == FP32:
         options["data_types.grad_accum_dtype"] = "fp32"

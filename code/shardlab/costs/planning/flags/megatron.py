@@ -185,8 +185,10 @@ def _states(question: Question, training: Training) -> Options:
         options["--use-megatron-fsdp"] = True
         options["--data-parallel-sharding-strategy"] = STRATEGIES[zero]
         options["--ckpt-format"] = "fsdp_dtensor"
-    if question.program.data_overlap and training.layout.replicas > 1:
-        options["--overlap-grad-reduce"] = True
-        if zero:
+    if training.layout.replicas > 1:
+        gradients, parameters = question.program.hides(zero)
+        if gradients:
+            options["--overlap-grad-reduce"] = True
+        if parameters:
             options["--overlap-param-gather"] = True
     return options
