@@ -13,6 +13,7 @@ from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.pipeline import stage_costs
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
 from shardlab.costs.programs import BOOK, DEEPSEEK_2024, NEMO_2024
+from shardlab.costs.published import studies
 from shardlab.costs.step import axes, experts
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
@@ -134,3 +135,10 @@ def test_no_page_sets_the_share_of_the_peak_at_which_ranks_compute():
     shares = r"(?<!link_)utilisation|0\.\d+ \* \w+\.peak"
     setting = {name for name, text in pages.items() for cell in CELL.findall(text) if re.search(shares, cell)}
     assert setting == MFU | KERNELS_OF_2022
+
+
+def test_the_planners_page_has_the_knees_of_its_table_in_its_prose():
+    inside = ("8B, 64 H100, ZeRO-3", "70B, 64 H100, tp 8, dp 8", "405B, 16,384 H100, tp 8, pp 16, dp 128")
+    first, second, third = (8e-12 * studies.knee_of(studies.runs()[name]) for name in inside)
+    said = f"have knees at {first:.1f}, {second:.1f} and {third:.1f} of the 3.2 Tb/s"
+    assert said in (project.BOOK / "planner.md").read_text()
