@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-CARRIED = (  # `shardlab.project` finds them
+CARRIED = (  # `shardlab.files.project` finds them
     "book/*.md",
     "book/reference/*.md",
     "book/*.py",

@@ -26,8 +26,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardlab import exchanges
-from shardlab.ranks import collectives, comm, launch
+from shardlab import comm, exchanges, launch
+from shardlab.ranks import collectives
 from shardlab.ranks.collectives import fusion
 from shardlab.ranks.collectives.exchanges import execute
 

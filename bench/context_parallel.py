@@ -14,12 +14,13 @@ import record
 import torch
 from torch import Tensor, nn
 
-from shardlab.ranks import comm, context_parallel, transformer
+from shardlab import comm
+from shardlab.model.spec import TransformerSpec
+from shardlab.plain import context_parallel as plain_context_parallel
+from shardlab.plain import ring_attention
+from shardlab.plain.data_parallel import average_gradients
+from shardlab.ranks import context_parallel, transformer
 from shardlab.ranks.context_parallel import Way
-from shardlab.ranks.plain import context_parallel as plain_context_parallel
-from shardlab.ranks.plain import ring_attention
-from shardlab.ranks.plain.data_parallel import average_gradients
-from shardlab.spec import TransformerSpec
 
 WAYS = ("ring", "gathered", "ulysses")
 PLAIN = {way: f"{way}, plain" for way in WAYS}

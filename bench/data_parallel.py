@@ -11,11 +11,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from shardlab.ranks import comm, transformer
+from shardlab import comm
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
+from shardlab.plain import data_parallel as plain
+from shardlab.ranks import transformer
 from shardlab.ranks.data_parallel import DataParallel
-from shardlab.ranks.launch import run
-from shardlab.ranks.plain import data_parallel as plain
-from shardlab.spec import TransformerSpec
 
 MIB = 2**20
 CONTENDERS: dict[str, Callable[[nn.Module, comm.Group], nn.Module]] = {

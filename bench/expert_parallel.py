@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single
 from torch.nn import functional as F
 
-from shardlab.experts import Experts
-from shardlab.ranks import comm, expert_parallel, text, transformer
+from shardlab import comm
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.plain import expert_parallel as plain_expert_parallel
+from shardlab.ranks import expert_parallel, text, transformer
 from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.expert_parallel import dense_twin, learn
 from shardlab.ranks.mixture import Bank, Mixture, mixtures
-from shardlab.ranks.plain import expert_parallel as plain_expert_parallel
-from shardlab.spec import TransformerSpec
 
 STEPS, SAMPLES, EVERY = 300, 16, 20  # losses are means over `EVERY` steps
 RULES = Experts(num_experts=16, per_token=2, expert_size=64)

@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from shardlab.ranks import comm
-from shardlab.ranks.launch import contracts, run
-from shardlab.ranks.launch.local import Helper
+from shardlab import comm
+from shardlab.launch import contracts, run
+from shardlab.launch.local import Helper
 from shardlab.ranks.observe import ledger
 
 RANKS = (2, 4, 8)

@@ -18,9 +18,9 @@ import race
 import record
 import torch
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.memory.offload import Offload
-from shardlab.spec import TransformerSpec
 
 SPEC = TransformerSpec(vocab_size=256, context_length=512, hidden_size=512, num_layers=6, num_heads=8)
 ROUNDS = {8: 16, 32: 12, 128: 8, 512: 5}  # by tokens in a step

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import pipelining
 
-from shardlab import schedules
+from shardlab import comm, schedules
 from shardlab.costs.pipeline import timeline
-from shardlab.ranks import comm, transformer
+from shardlab.model.spec import TransformerSpec
+from shardlab.plain import pipeline as plain
+from shardlab.ranks import transformer
 from shardlab.ranks.pipeline import Pipeline, partition
-from shardlab.ranks.plain import pipeline as plain
 from shardlab.schedules import Schedule
-from shardlab.spec import TransformerSpec
 
 ENGINES: dict[str, Any] = {  # our name of the schedule -> torch's
     "GPipe": pipelining.ScheduleGPipe,

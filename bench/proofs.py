@@ -19,7 +19,7 @@ import record
 import torch
 from _pytest.assertion import util
 
-from shardlab.ranks import launch
+from shardlab import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("parity", "counted")

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardlab.experts import Experts
-from shardlab.ranks import comm, transformer
-from shardlab.ranks.launch import contracts, run
-from shardlab.spec import TransformerSpec
+from shardlab import comm
+from shardlab.launch import contracts, run
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import transformer
 
 WARM_UP = 3  # rounds that do not count: torch's DDP rebuilds its buckets after the first step
 Sizes = Mapping[str, tuple[int, int, int, int, int]]  # hidden size, layers, samples, tokens per sample, rounds
@@ -66,7 +67,7 @@ def training_step(
 
 
 def quartiles(values: Sequence[float], digits: int = 3) -> dict[str, float]:
-    """As results have them, and `shardlab.measured.spread` shows them."""
+    """As results have them, and `shardlab.files.measured.spread` shows them."""
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return {"median": round(median, digits), "quartile 1": round(low, digits), "quartile 3": round(high, digits)}
 

@@ -21,10 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint as torchs
 from torch.utils.flop_counter import FlopCounterMode
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe.saved_tensors import SavedTensors
-from shardlab.spec import TransformerSpec
 
 # 5 * heads * sequence / hidden is 80, as in GPT-3 (Korthikanti et al. 2022, section 5): scores weigh as much there
 SPEC = TransformerSpec(vocab_size=256, context_length=512, hidden_size=256, num_layers=6, num_heads=8)

@@ -19,16 +19,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from two_hosts import TwoHosts, unavailable
 
-from shardlab import exchanges, trace
+from shardlab import comm, exchanges, trace
 from shardlab.costs.facts import hardware, network, nodes
 from shardlab.costs.facts.hardware import Link
 from shardlab.costs.facts.network import NETWORK, Cluster, Node, Wire
 from shardlab.costs.traces import programs
 from shardlab.costs.traces.replay import replay as play_again
-from shardlab.ranks import collectives, comm, transformer
-from shardlab.ranks.launch import run
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import collectives, transformer
 from shardlab.ranks.observe import ledger
-from shardlab.spec import TransformerSpec
 
 RATES = {"50 Mb/s": 50e6, "200 Mb/s": 200e6}  # of the cable, in each direction
 NBYTES, ROUNDS, RANKS = 1_000_000, 5, 4

@@ -23,9 +23,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from shardlab.ranks import comm, tensor_parallel, transformer
-from shardlab.ranks.plain import tensor_parallel as plain_tensor_parallel
-from shardlab.spec import TransformerSpec
+from shardlab import comm
+from shardlab.model.spec import TransformerSpec
+from shardlab.plain import tensor_parallel as plain_tensor_parallel
+from shardlab.ranks import tensor_parallel, transformer
 
 OURS = {
     "ours": {},

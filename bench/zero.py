@@ -19,9 +19,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from shardlab.ranks import comm, transformer, zero
-from shardlab.ranks.plain import zero as plain_zero
-from shardlab.spec import TransformerSpec
+from shardlab import comm
+from shardlab.model.spec import TransformerSpec
+from shardlab.plain import zero as plain_zero
+from shardlab.ranks import transformer, zero
 
 Contender = tuple[nn.Module, Any]  # a model, and what steps it
 RATE = 1e-3

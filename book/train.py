@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from shardlab import schedules
-from shardlab.layout import Layout
-from shardlab.ranks import checkpoint, launch, text, transformer
+from shardlab import launch, schedules
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import checkpoint, text, transformer
 from shardlab.ranks.data_parallel import sampler
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.train import Trainer
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 SPEC = TransformerSpec(vocab_size=text.VOCAB_SIZE, context_length=64, hidden_size=64, num_layers=4, num_heads=8)
 BATCH, MICROBATCHES, SAVE_EVERY = 16, 2, 10  # samples of all replicas; of each replica; steps

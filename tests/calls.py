@@ -27,9 +27,9 @@ from shardlab.costs.step import Run, axes
 from shardlab.costs.traces import programs, replay, transfers
 from shardlab.costs.training import Training
 from shardlab.exchanges import everyones, ring_all_reduce
-from shardlab.experts import Experts
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 ROOTS = ("attention", "experts", "spec", "layout", "cuts", "sequences", "schedules", "exchanges", "costs")
 

@@ -29,7 +29,7 @@ BY_PAGE = "test_pages.py", "test_access.py", "test_chapters.py"
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report a deadlock after half a second, not two: where a test is about something else."""
-    monkeypatch.setattr("shardlab.ranks.launch.watch.TICK", 0.1)
+    monkeypatch.setattr("shardlab.launch.watch.TICK", 0.1)
 
 
 def pytest_configure() -> None:

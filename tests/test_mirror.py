@@ -6,9 +6,11 @@ import functools
 from .test_house import PACKAGE, ROOT, faults, imports, name, of_room, tree
 
 TESTS = ROOT / "tests"
-MIRRORED = ("costs", "ranks", "figures", "explorers")
+MIRRORED = ("comm", "launch", "plain", "model", "sharding", "files", "costs", "ranks", "figures", "explorers")
 TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
-    "ranks/launch": ("ranks/launch/test_run.py", "its processes only live together"),
+    "launch": ("launch/test_run.py", "its processes only live together"),
+    "files/project.py": ("files/test_measured.py", "the files of the benches are found by it"),
+    "model/attention.py": ("model/test_spec.py", "a size of the model"),
     "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
     "ranks/expert_parallel": ("ranks/expert_parallel/test_engine.py", "a hop needs ranks that hold experts"),
     "ranks/zero": ("ranks/zero/test_sharding.py", "its parts only work together"),

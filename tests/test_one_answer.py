@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab import project
 from shardlab.costs import memory, step
 from shardlab.costs.compute import kernels
 from shardlab.costs.expert_parallel import hiding_width
@@ -19,7 +18,8 @@ from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
 from shardlab.explorers import expert_parallel as explorers
 from shardlab.explorers import pipeline as pipelines
-from shardlab.layout import Layout
+from shardlab.files import project
+from shardlab.sharding.layout import Layout
 from tests.explorers.views import number, table
 
 CELL = re.compile(r"```\{code-cell\} python\n(.*?)```", re.DOTALL)

@@ -156,7 +156,7 @@ def test_text_and_results_are_found_in_an_empty_folder(installed: Path, tmp_path
     told = run_in_empty_folder(
         installed,
         tmp_path,
-        "import hashlib; from shardlab import measured; from shardlab.ranks import text\n"
+        "import hashlib; from shardlab.files import measured; from shardlab.ranks import text\n"
         "print(hashlib.sha256(bytes(text.read().tolist())).hexdigest(), *measured.stems())",
     )
     digest, *stems = told.split()

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlab import schedules
-from shardlab.layout import deal
 from shardlab.schedules import Action, Schedule, check, deadlock, loop, make, parse, plan, problems, times, vee
 from shardlab.schedules.classic import groups_of
 from shardlab.schedules.instructions import instructions, stuck
 from shardlab.schedules.v_shaped import Draft
+from shardlab.sharding.deal import deal
 
 SMALL = [(p, m) for p in range(1, 6) for m in (1, 2, 3, 4, 5, 7, 8, 11)]
 NAMES = list(schedules.SCHEDULES)

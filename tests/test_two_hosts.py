@@ -20,8 +20,8 @@ SLOWEST = next(iter(bench.RATES))
 
 SCRIPT = """
 import json, time, torch
-from shardlab.ranks import comm
-from shardlab.ranks.launch import run
+from shardlab import comm
+from shardlab.launch import run
 
 def crossing(group):
     comm.barrier(group)

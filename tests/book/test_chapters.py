@@ -9,7 +9,7 @@ from typing import Any
 import jupytext
 import pytest
 
-from shardlab.ranks import launch
+from shardlab import launch
 from shardlab.ranks.data_parallel import sampler
 
 from ..ranks.second_device import as_on_gpus

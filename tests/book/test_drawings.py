@@ -16,7 +16,7 @@ from shardlab.costs.published import studies
 from shardlab.costs.training import Training
 from shardlab.costs.units import GB, MiB
 from shardlab.figures import style
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 ALL = sorted(drawings.IMAGES.glob("*.svg"))
 LIGHT, DARK = "#FFFFFF", "#121212"  # the pages

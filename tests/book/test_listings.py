@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from shardlab.ranks import comm, launch, transformer
-from shardlab.spec import TransformerSpec
+from shardlab import comm, launch
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import transformer
 
 from .conftest import ROOT
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardlab import measured
+from shardlab.files import measured
 
 from .conftest import ROOT
 from .test_back_matter import tables

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from shardlab.layout import Layout
+from shardlab.launch import run
 from shardlab.ranks import checkpoint
-from shardlab.ranks.launch import run
+from shardlab.sharding.layout import Layout
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "book" / "train.py"

@@ -6,19 +6,19 @@ from itertools import permutations
 import pytest
 import torch
 
-from shardlab import schedules
+from shardlab import launch, schedules
 from shardlab.costs import composition, step
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.facts.recipes import Recipe
 from shardlab.costs.programs import BOOK
 from shardlab.costs.traces import crossings
 from shardlab.costs.training import Training
-from shardlab.layout import AXES_3D, Layout, groups
-from shardlab.ranks import launch, transformer
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import transformer
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.train import Trainer
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import AXES_3D, Layout, groups
 
 DOUBLE = Recipe(
     name="float64 Adam", parameters=8, gradients=8, optimizer=16, update_traffic=0, element=8, source="this test"

@@ -6,9 +6,9 @@ from fractions import Fraction
 import pytest
 
 from shardlab.costs.training import Training, in_flight
-from shardlab.experts import Experts
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 SIZES = {"vocab_size": 40, "context_length": 32, "hidden_size": 16, "num_layers": 48, "num_heads": 4}
 SPEC = TransformerSpec(**SIZES)

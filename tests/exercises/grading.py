@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shardlab import exercises
+from shardlab import comm, exercises, launch, plain
 from shardlab.exercises import checker, packing
-from shardlab.ranks import comm, launch, plain
 
 # What holds when nothing is done; None, with no layer on any stage, is an answer of pipeline.cut.
 LEAVES = "stays? what|gets? no gradient|every layer is on one stage"

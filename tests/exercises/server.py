@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 
 def mean_through_server(x: Tensor, group: comm.Group, server: int = 0) -> Tensor:

@@ -11,11 +11,10 @@ import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
 
-from shardlab import exercises, schedules, trace
+from shardlab import comm, exercises, schedules, trace
 from shardlab.exercises import attempts, checker, evidence, output, packing
 from shardlab.exercises.checker import FAILED, PASSED, RUNS, UNKNOWN, Case, Dependent, Exercise, Finding
-from shardlab.ranks import comm
-from shardlab.ranks.launch import local
+from shardlab.launch import local
 from shardlab.ranks.observe import ledger
 
 PROMPTLY = 60.0  # s: far above what two busy cores need, far below the launcher's own time-out
@@ -408,7 +407,7 @@ def test_anything_else_cannot_be_packed(odd):
     "forged",
     [
         '{"record": ["os", "_exit", {}]}',
-        '{"record": ["shardlab.learner", "read", {"kind": "x"}]}',
+        '{"record": ["shardlab.files.learner", "read", {"kind": "x"}]}',
         '{"tensor": ["float64", [3], ""]}',
         '{"dict": [[[], 1]]}',
         '{"code": "1"}',

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from shardlab import exchanges, exercises
+from shardlab import comm, exchanges, exercises, launch
 from shardlab.exercises import checker
 from shardlab.exercises.shared.steps import steps
-from shardlab.ranks import collectives, comm, launch
+from shardlab.ranks import collectives
 from shardlab.ranks.observe import ledger
 
 from . import server

@@ -2,9 +2,9 @@
 
 import torch
 
+from shardlab import comm
 from shardlab.exercises import checker
-from shardlab.layout import Layout, groups
-from shardlab.ranks import comm
+from shardlab.sharding.layout import Layout, groups
 
 from .grading import Chapter, Graded
 from .solutions import composition as solutions

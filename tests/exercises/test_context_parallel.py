@@ -2,8 +2,8 @@
 
 import torch
 
-from shardlab.ranks import comm
-from shardlab.ranks.plain.context_parallel import Exchange, Gather
+from shardlab import comm
+from shardlab.plain.context_parallel import Exchange, Gather
 
 from .grading import Chapter, Graded
 from .solutions import context_parallel as solutions

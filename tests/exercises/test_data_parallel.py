@@ -6,12 +6,11 @@ import itertools
 import torch
 import torch.distributed as dist
 
-from shardlab import exercises
+from shardlab import comm, exercises
 from shardlab.exercises import checker
 from shardlab.exercises.data_parallel.average_gradients import mean
-from shardlab.ranks import comm
+from shardlab.plain import data_parallel as plain
 from shardlab.ranks.data_parallel import averaging, sampler
-from shardlab.ranks.plain import data_parallel as plain
 
 from . import server
 from .grading import Chapter, Graded

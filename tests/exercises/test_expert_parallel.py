@@ -3,9 +3,9 @@
 import torch
 from torch.nn.functional import one_hot
 
+from shardlab import comm
 from shardlab.exercises import checker
-from shardlab.ranks import comm
-from shardlab.ranks.plain.expert_parallel import Exchange
+from shardlab.plain.expert_parallel import Exchange
 
 from .grading import Chapter, Graded
 from .solutions import expert_parallel as solutions

@@ -5,10 +5,9 @@ import shutil
 
 import torch
 
-from shardlab import exercises
+from shardlab import comm, exercises
 from shardlab.exercises import checker
 from shardlab.exercises.failures import straggler
-from shardlab.ranks import comm
 from shardlab.ranks.observe import diagnose
 
 from .grading import Chapter, Graded

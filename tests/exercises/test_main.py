@@ -10,7 +10,7 @@ from shardlab import exercises
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import grader
 
-from ..ranks.launch.failing import LIGHT
+from ..launch.failing import LIGHT
 from .solutions import data_parallel as solutions
 
 SHARD, STEP = "data_parallel.shard", "data_parallel.step_with_accumulation"

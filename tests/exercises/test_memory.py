@@ -10,9 +10,9 @@ from shardlab.costs.memory import activations
 from shardlab.costs.training import Training
 from shardlab.costs.units import GB
 from shardlab.exercises import checker, evidence
-from shardlab.layout import Layout
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks.memory import recompute
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 from .grading import Chapter, Graded
 from .solutions import memory as solutions

@@ -5,8 +5,8 @@ from itertools import pairwise
 from shardlab import exercises
 from shardlab.costs.pipeline import balance
 from shardlab.exercises import checker
-from shardlab.layout import deal
-from shardlab.ranks.plain import pipeline
+from shardlab.plain import pipeline
+from shardlab.sharding.deal import deal
 
 from .grading import Chapter, Graded
 from .solutions import pipeline as solutions

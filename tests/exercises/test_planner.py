@@ -8,7 +8,7 @@ from shardlab.costs.planning.plans import Question
 from shardlab.costs.step.layer_time import LayerTime, PassTime
 from shardlab.costs.step.replicas import DataWait
 from shardlab.exercises import checker
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from .grading import Chapter, Graded
 from .solutions import planner as solutions

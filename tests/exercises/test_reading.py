@@ -58,7 +58,7 @@ def test_a_listing_is_as_long_as_what_it_prints(tmp_path: Path) -> None:
     for options, lines in (":pyobject: A.f", 2), (":pyobject: A", 3), (':start-at: "B ="', 2), ("", 5):
         found = page(tmp_path, f"```{{literalinclude}} code.py\n{options}\n```")
         assert 60 * found.all == pytest.approx(lines * reading.SECONDS["listing_line"]), options
-    assert page(tmp_path, "```{literalinclude} ../code/shardlab/project.py\n```").all > 0
+    assert page(tmp_path, "```{literalinclude} ../code/shardlab/files/project.py\n```").all > 0
 
 
 @pytest.mark.parametrize(

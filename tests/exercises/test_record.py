@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardlab import exercises, learner
+from shardlab import exercises
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import checker, gather, record
+from shardlab.files import learner
 
 SHARD, AVERAGE = "data_parallel.shard", "data_parallel.average_gradients"
 KNOWN = exercises.every()

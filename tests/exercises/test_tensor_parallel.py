@@ -3,11 +3,10 @@
 import torch
 from torch.nn import functional
 
+from shardlab import comm
 from shardlab.exercises import checker
-from shardlab.ranks import comm
-from shardlab.ranks.plain.tensor_parallel import find
+from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks, find
 from shardlab.ranks.tensor_parallel import conjugates
-from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
 
 from .grading import Chapter, Graded
 from .solutions import tensor_parallel as solutions

@@ -5,7 +5,7 @@ import pytest
 from shardlab.costs import composition, memory, step
 from shardlab.costs.facts import nodes
 from shardlab.explorers import composition as explorers
-from shardlab.layout import groups
+from shardlab.sharding.layout import groups
 from tests.explorers.views import number
 
 EXPLORER = explorers.explorer()

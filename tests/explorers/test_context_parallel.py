@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from shardlab import sequences
 from shardlab.costs import context_parallel as costs
 from shardlab.costs.facts import hardware
 from shardlab.explorers import context_parallel as explorers
+from shardlab.sharding import sequences
 from tests.explorers.views import idle, number, sentence_and_table, table
 
 RING, LENGTH = explorers.ring_explorer(), explorers.length_explorer()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from shardlab import learner
 from shardlab.explorers import guess, kept, questions
+from shardlab.files import learner
 
 from .guesses import BAD, CASES, COUNT, LARGER, MEMORY
 

@@ -9,7 +9,7 @@ from shardlab.costs.facts import nodes
 from shardlab.costs.traces import knee
 from shardlab.costs.traces.replay import replay
 from shardlab.explorers import placement as explorers
-from shardlab.layout import AXES_3D, Layout
+from shardlab.sharding.layout import AXES_3D, Layout
 from tests.explorers.views import number
 
 ROOT = Path(__file__).parents[2]

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from shardlab import cuts
 from shardlab.costs import memory
 from shardlab.costs import tensor_parallel as costs
 from shardlab.costs.facts import models
 from shardlab.explorers import tensor_parallel as explorers
-from shardlab.layout import tensor_degrees
+from shardlab.sharding import cuts
+from shardlab.sharding.layout import tensor_degrees
 from tests.explorers.views import idle, number, table
 
 PIECES, LAYERS = explorers.pieces(), explorers.layers()

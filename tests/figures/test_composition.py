@@ -7,7 +7,7 @@ import pytest
 
 from shardlab.figures import composition as figures
 from shardlab.figures import style
-from shardlab.layout import AXES_3D, Layout, groups, holdings
+from shardlab.sharding.layout import AXES_3D, Layout, groups, holdings
 from tests.figures.drawn import data
 
 LAYOUT = Layout(dp=2, tp=2, pp=2, zero=1)

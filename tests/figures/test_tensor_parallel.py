@@ -2,10 +2,10 @@
 
 import pytest
 
-from shardlab import cuts
 from shardlab.costs.facts.models import PUBLISHED
 from shardlab.figures import style
 from shardlab.figures import tensor_parallel as figures
+from shardlab.sharding import cuts
 from tests.figures.drawn import data
 
 PARTS = {"matrices": 3e-3, "norms and residuals": 1e-3, "waiting": 4e-3}

@@ -5,7 +5,7 @@ On 4 ranks that share a core gloo's all-reduce of a few numbers takes 1.9 ms of 
 a method computes, which leave open how a sum gets about; `test_comm.py` tests the verbs themselves.
 """
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 
 def quickly(fn):

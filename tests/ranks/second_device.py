@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
-from shardlab.ranks import comm, launch
+from shardlab import comm, launch
 
 DEVICE = torch.device("lazy", 0)
 DESUGARED = (AsyncCollectiveTensor, DTensor)

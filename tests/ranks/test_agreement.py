@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from shardlab.launch import RankError, run
 from shardlab.ranks import agreement
-from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.observe import ledger
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -5,10 +5,10 @@ from itertools import permutations
 import pytest
 import torch
 
-from shardlab.layout import AXES, Layout, coordinates, groups, together
-from shardlab.ranks import comm
-from shardlab.ranks.launch import RankError, run
+from shardlab import comm
+from shardlab.launch import RankError, run
 from shardlab.ranks.mesh import Mesh
+from shardlab.sharding.layout import AXES, Layout, coordinates, groups, together
 
 LAYOUTS = [Layout(dp=4, ep=2), Layout(tp=2, pp=2), Layout(dp=2, tp=2), Layout(dp=2, pp=2), Layout(cp=2, dp=2, ep=2)]
 LAYOUTS += [Layout(dp=2, ep=2, tp=2, sequence_parallel=True, whole_experts=True)]

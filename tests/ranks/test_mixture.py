@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from shardlab.experts import BALANCES, CHOICES, Experts
+from shardlab.model.experts import BALANCES, CHOICES, Experts
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import mixture, transformer
 from shardlab.ranks.memory.recompute import checkpoint
-from shardlab.spec import TransformerSpec
 
 RULES = Experts(num_experts=5, per_token=2, expert_size=6)
 HIDDEN, SHAPE = 8, (3, 7, 8)

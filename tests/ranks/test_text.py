@@ -6,8 +6,8 @@ import inspect
 import pytest
 import torch
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import text, transformer
-from shardlab.spec import TransformerSpec
 
 
 @pytest.fixture

@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab.layout import AXES_3D, ZERO_STAGES, Layout, divisors, tensor_degrees
-from shardlab.ranks import comm, pipeline, tensor_parallel, train
+from shardlab import comm
+from shardlab.launch import run
+from shardlab.ranks import pipeline, tensor_parallel, train
 from shardlab.ranks.context_parallel import Way
 from shardlab.ranks.data_parallel import averaging, sampler
-from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.pipeline import split_backward
 from shardlab.schedules import SCHEDULES, make
+from shardlab.sharding.layout import AXES_3D, ZERO_STAGES, Layout, divisors, tensor_degrees
 from tests.ranks.quick import quickly
 from tests.ranks.training import (
     MAX_NORM,

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
-from shardlab.spec import TransformerSpec
 from tests.ranks.tolerance import EXACT
 
 SIZES = {"vocab_size": 17, "context_length": 12, "hidden_size": 24, "num_layers": 2, "num_heads": 6}

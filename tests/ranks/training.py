@@ -2,11 +2,11 @@
 
 import torch
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import train, transformer
 from shardlab.ranks.data_parallel import sampler
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
-from shardlab.spec import TransformerSpec
 
 MICROBATCHES, LENGTH, MAX_NORM = 2, 24, 0.1  # 24 tokens split over every tp
 STYLES = ("gpt2", "llama")

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
-from shardlab import cuts, trace
+from shardlab import trace
 from shardlab.arguments import Count, checked, within
-from shardlab.layout import AXES_3D, Layout, coordinates, groups
+from shardlab.sharding import cuts
+from shardlab.sharding.layout import AXES_3D, Layout, coordinates, groups
 from shardlab.trace import Event
 
 from . import zero

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardlab.arguments import Count, Positive, Share, checked
-from shardlab.layout import listed
+from shardlab.sharding.layout import listed
 
 from .facts.hardware import LINK_UTILISATION
 

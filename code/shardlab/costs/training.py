@@ -5,8 +5,8 @@ from functools import cache
 
 from shardlab import schedules
 from shardlab.arguments import Count, checked, within
-from shardlab.layout import ONE_RANK, Layout, layers_of_stage
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import ONE_RANK, Layout, layers_of_stage
 
 from .facts.recipes import MIXED, Recipe
 from .program import Program

@@ -7,7 +7,7 @@
 import importlib
 from typing import Any
 
-from shardlab import learner
+from shardlab.files import learner
 
 from . import attempts, record, untouched
 from .checker import Exercise, Report

@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
-from shardlab.ranks import comm, launch
-from shardlab.ranks.launch import travel
+from shardlab import comm, launch
+from shardlab.launch import travel
 
 from . import packing
 from .checker import Attempt, Attempted, Case, Exercise, Report, describe, judge, num_ranks

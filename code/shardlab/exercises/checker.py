@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from . import packing
 

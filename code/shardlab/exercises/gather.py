@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from shardlab import learner
+from shardlab.files import learner
 
 from . import record
 from .checker import Exercise

@@ -18,9 +18,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from shardlab.given import shown
-from shardlab.ranks import launch
-from shardlab.ranks.launch import surroundings
+from shardlab import launch
+from shardlab.files.given import shown
+from shardlab.launch import surroundings
 
 from . import record, untouched
 from .checker import FAILED, UNGRADED, Attempted, Exercise, judge
@@ -36,7 +36,7 @@ MAX_TEXT = 5000  # characters of a text from the room
 SIGNALLED = 128  # exit status of a process that a signal has ended, less the signal
 KEEPER = Path(__file__).with_name("keeper.py")
 SERVE = (
-    "import sys; sys.path[:] = {path!r}; from shardlab.ranks import launch; launch.warm(); "
+    "import sys; sys.path[:] = {path!r}; from shardlab import launch; launch.warm(); "
     "from shardlab.exercises import room; room.serve({descriptor})"
 )
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
-from shardlab.given import shown
+from shardlab.files.given import shown
 
 FIRST = LAST = 100  # lines that are shown
 WIDTH = 300  # characters of a line that are shown

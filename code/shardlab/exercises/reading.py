@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..project import PACKAGE
+from shardlab.files.project import PACKAGE
+
 from .myst import Block, blocks
 
 SECONDS = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from shardlab import learner
+from shardlab.files import learner
 
 from .checker import UNGRADED, Exercise, Report
 

@@ -6,7 +6,7 @@ from shardlab.costs.facts.hardware import LINK_UTILISATION
 from shardlab.costs.facts.network import Cluster
 from shardlab.costs.training import Training
 from shardlab.figures import composition as figures
-from shardlab.layout import AXES_3D, Layout, groups
+from shardlab.sharding.layout import AXES_3D, Layout, groups
 
 from .explorer import Explorer
 from .view import View

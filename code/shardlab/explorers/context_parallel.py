@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import cache
 
-from shardlab import sequences
 from shardlab.costs import context_parallel as costs
 from shardlab.costs import units
 from shardlab.costs.facts import hardware, models
@@ -12,7 +11,8 @@ from shardlab.costs.program import FLASH
 from shardlab.costs.training import Training
 from shardlab.figures import context_parallel as figures
 from shardlab.figures import memory
-from shardlab.layout import Layout
+from shardlab.sharding import sequences
+from shardlab.sharding.layout import Layout
 
 from .explorer import Explorer
 from .view import View

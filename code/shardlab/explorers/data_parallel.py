@@ -13,8 +13,8 @@ from shardlab.costs.programs import BOOK
 from shardlab.costs.step import Run, Step
 from shardlab.costs.training import Training
 from shardlab.figures import data_parallel as figures
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 from .explorer import Explorer
 from .view import View

@@ -13,11 +13,11 @@ from shardlab.costs.program import EXPERT_OVERLAPS
 from shardlab.costs.programs import BOOK
 from shardlab.costs.step import experts as step_experts
 from shardlab.costs.training import Training
-from shardlab.experts import Experts
 from shardlab.figures import expert_parallel as figures
 from shardlab.figures import memory
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 from .explorer import Explorer
 from .view import View

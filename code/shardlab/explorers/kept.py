@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
-from shardlab import learner
+from shardlab.files import learner
 
 KIND = "guesses"
 

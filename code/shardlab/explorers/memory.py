@@ -5,7 +5,7 @@ from shardlab.costs.facts import hardware, models, recipes
 from shardlab.costs.planning import remedies
 from shardlab.costs.training import Training
 from shardlab.figures import memory as figures
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from .explorer import Explorer
 from .view import View

@@ -11,7 +11,7 @@ from shardlab.costs.pipeline.balance import Layer, Partition
 from shardlab.costs.pipeline.timeline import Timeline
 from shardlab.costs.training import Training
 from shardlab.figures import pipeline as figures
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from .explorer import Explorer
 from .view import View

@@ -12,7 +12,7 @@ from shardlab.costs.traces import crossings, knee, replay
 from shardlab.costs.training import Training
 from shardlab.costs.units import MiB
 from shardlab.figures import placement as figures
-from shardlab.layout import AXES_3D, Layout, groups
+from shardlab.sharding.layout import AXES_3D, Layout, groups
 from shardlab.trace import Event
 
 from .explorer import Explorer

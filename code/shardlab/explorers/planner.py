@@ -11,7 +11,7 @@ from shardlab.costs.planning.plans import Plans, Question, TrainingPlan
 from shardlab.costs.published import studies
 from shardlab.costs.units import DAY, MWh
 from shardlab.figures import planner as figures
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from .explorer import Explorer
 from .view import View

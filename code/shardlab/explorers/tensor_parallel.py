@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-from shardlab import cuts
 from shardlab.costs import memory, units
 from shardlab.costs import tensor_parallel as costs
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.facts.recipes import MIXED
 from shardlab.costs.tensor_parallel import TensorParallelLayer, TensorParallelRun
 from shardlab.figures import tensor_parallel as figures
-from shardlab.layout import Layout, listed, tensor_degrees
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding import cuts
+from shardlab.sharding.layout import Layout, listed, tensor_degrees
 
 from .explorer import Explorer
 from .view import View

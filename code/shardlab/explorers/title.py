@@ -9,7 +9,7 @@ from shardlab.costs.planning import remedies
 from shardlab.costs.step import Run, Step
 from shardlab.costs.training import Training
 from shardlab.figures import title as figures
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from .data_parallel import in_few_buckets
 from .explorer import Explorer

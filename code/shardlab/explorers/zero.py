@@ -12,7 +12,7 @@ from shardlab.costs.programs import BOOK, NEMO_2024, PROGRAMS
 from shardlab.costs.step import Run, Step
 from shardlab.costs.training import Training
 from shardlab.figures import zero as figures
-from shardlab.layout import ZERO_STAGES, Layout
+from shardlab.sharding.layout import ZERO_STAGES, Layout
 
 from .explorer import Explorer
 from .view import View

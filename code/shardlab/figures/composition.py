@@ -5,7 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from shardlab.layout import Holding
+from shardlab.sharding.layout import Holding
 
 from . import memory, placement, style, trace
 from .bars import bar_rows

@@ -5,7 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from shardlab.sequences import Tile
+from shardlab.sharding.sequences import Tile
 
 from . import style, trace
 from .boxes import Box, outline

@@ -10,7 +10,7 @@ from .table import breakable, table
 
 
 def claims(chapter: str, rows: Sequence[Sequence[Any]]) -> HTML:
-    """Show rows of `shardlab.measured.proofs`, with the test below its claim."""
+    """Show rows of `shardlab.files.measured.proofs`, with the test below its claim."""
     (first, *names, _), *body = rows
     shown = [[_claim(claim, test), *values] for claim, *values, test in body]
     caption = "Claims, each with the test that proves it"

@@ -5,7 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from shardlab.cuts import Cut
+from shardlab.sharding.cuts import Cut
 
 from . import lines, style, trace
 from . import memory as memory_figures

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from shardlab.given import shown
+from shardlab.files.given import shown
 
 from .answer import ask
 from .arguments import complain, parser, request

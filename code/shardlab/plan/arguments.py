@@ -10,8 +10,8 @@ from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.programs import PROGRAMS, program
-from shardlab.given import shortened, shown
-from shardlab.spec import TransformerSpec
+from shardlab.files.given import shortened, shown
+from shardlab.model.spec import TransformerSpec
 
 from . import amounts, files
 

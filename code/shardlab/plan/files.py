@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shardlab import given
+from shardlab.files import given
 
 if sys.version_info >= (3, 11):
     import tomllib

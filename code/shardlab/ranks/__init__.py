@@ -2,10 +2,8 @@
 
 Read in this order:
 
-1. `comm`: the verbs with which ranks communicate. All other files are given a group and call these.
-2. `plain/`: each method in one short file, to be read from its first line to its last:
-   `data_parallel`, `zero`, `tensor_parallel`, `context_parallel`, `ring_attention`,
-   `expert_parallel`, `pipeline`.
+1. `shardlab.comm`: the verbs with which ranks communicate. All files here call these.
+2. `shardlab.plain`: each method in one short file.
 3. `data_parallel/`, `zero/`, `tensor_parallel/`, `context_parallel/`, `expert_parallel/`,
    `pipeline/`: the engines, which compute the same; `bench/` holds all but context and expert
    parallelism to the speed of torch's own. Each `__init__` gives the order in which to read its
@@ -13,6 +11,6 @@ Read in this order:
 4. `train`: all methods in one step, each in its own group of a `mesh`.
 
 Beside them stand what methods share (`agreement`, `backward`), the model and its data
-(`transformer`, `mixture`, `text`), and the folders `launch/`, `collectives/`, `memory/`,
+(`transformer`, `mixture`, `text`), and the folders `collectives/`, `memory/`,
 `checkpoint/` and `observe/`.
 """

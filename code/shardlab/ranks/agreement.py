@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from . import comm
+from shardlab import comm
 
 MESSAGE_BYTES = 64 * 2**20  # the most that is packed into one message, and so copied at a time
 

@@ -9,8 +9,8 @@ Narayanan et al. 2021 (https://arxiv.org/abs/2104.04473). A mesh is an object: t
 
 from collections.abc import Sequence
 
-from ..layout import AXES, Layout, coordinates, together
-from . import comm
+from shardlab import comm
+from shardlab.sharding.layout import AXES, Layout, coordinates, together
 
 Groups = dict[tuple[int, ...], comm.Group]
 # the groups of a mesh, and the axes along which the ranks of each differ

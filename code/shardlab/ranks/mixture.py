@@ -3,7 +3,7 @@
     x -> router -> scores -> choose -> experts and weights of each token
     x -> each token's experts, weighted and added up; plus the shared ones -> y
 
-`shardlab.experts` lists its rules with their sources. What looks at the load, such as the
+`shardlab.model.experts` lists its rules with their sources. What looks at the load, such as the
 balance loss, a bias or a capacity, looks at the tokens of all ranks of `Mixture.group` at once.
 
 Shapes: B sequences of S tokens, T = B*S tokens, D = hidden size, F = width of one expert, E
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shardlab.experts import Experts
-from shardlab.spec import TransformerSpec
+from shardlab import comm
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
 
-from . import backward, comm
+from . import backward
 
 # x [T, D], chosen [T, k], weights [T, k] -> [T, D]
 Compute = Callable[["Mixture", Tensor, Tensor, Tensor], Tensor]

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from shardlab import project
+from shardlab.files import project
 
 VOCAB_SIZE = 256  # every byte is a token
 

@@ -22,17 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import cuts
+from shardlab import comm
+from shardlab.sharding import cuts
+
 from ..schedules import Schedule
-from . import (
-    agreement,
-    checkpoint,
-    comm,
-    context_parallel,
-    expert_parallel,
-    tensor_parallel,
-    zero,
-)
+from . import agreement, checkpoint, context_parallel, expert_parallel, tensor_parallel, zero
 from .checkpoint import extras
 from .checkpoint.boxes import Box, Span, spans, whole
 from .context_parallel import RING, Way

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from .mixture import GatedMLP, Mixture, Router, balance_loss
 

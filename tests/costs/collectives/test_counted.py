@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
+from shardlab import comm, launch
 from shardlab.costs import collectives
-from shardlab.ranks import comm, launch
 from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.observe import ledger
 

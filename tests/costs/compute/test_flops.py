@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import models
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
-from shardlab.spec import TransformerSpec
 
 GPT_MODELS = ["GPT-2 small", "GPT-2 XL", "GPT-3 175B"]
 SIZES = {"vocab_size": 40, "context_length": 24, "hidden_size": 16, "num_layers": 3, "num_heads": 4}

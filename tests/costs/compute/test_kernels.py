@@ -10,7 +10,7 @@ from shardlab.costs.program import KERNELS, Kernels, Program
 from shardlab.costs.programs import FLASH_1, MEGATRON_2022, NEMO_2024, program
 from shardlab.costs.step import axes, exposed, layer_time, products
 from shardlab.costs.training import Training
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 A100, H100 = hardware.chip("A100 SXM 80 GB"), hardware.chip("H100 SXM 80 GB")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardlab.costs.compute import flops, roofline
 from shardlab.costs.facts import hardware, models, recipes
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 H100 = hardware.chip("H100 SXM 80 GB")
 SIZE = st.integers(1, 10_000)

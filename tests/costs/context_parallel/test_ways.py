@@ -11,8 +11,8 @@ from shardlab.costs.facts import mixtures, models
 from shardlab.costs.memory import overhead
 from shardlab.costs.training import Training
 from shardlab.costs.units import GiB
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 SIZES = costs.Attention(length=4096, ranks=4, heads=32, kv_heads=8, head_size=128)
 MANY = dataclasses.replace(SIZES, kv_heads=32)

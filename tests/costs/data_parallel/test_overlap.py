@@ -16,7 +16,7 @@ from shardlab.costs.programs import BOOK
 from shardlab.costs.step import Run
 from shardlab.costs.training import Training
 from shardlab.costs.units import MiB
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 PARTS = [
     ModelPart(parameters=10, seconds=1),

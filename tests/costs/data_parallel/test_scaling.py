@@ -10,7 +10,7 @@ from shardlab.costs.facts import hardware, models, network
 from shardlab.costs.programs import BOOK
 from shardlab.costs.step import Run
 from shardlab.costs.training import Training
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 NETWORK = "PCIe, 1 InfiniBand card"
 TRAINING = Training(spec=models.published("GPT-2 XL").spec, microbatch=64, program=BOOK)

@@ -8,7 +8,7 @@ import pytest
 
 from shardlab.costs import expert_parallel as costs
 from shardlab.costs.program import BF16, EXPERT_WAYS, FP8
-from shardlab.experts import Experts
+from shardlab.model.experts import Experts
 
 V3 = Experts(num_experts=256, per_token=8, expert_size=2048, num_shared=1)
 # DeepSeek-V3 in training: section 3.2.2 of https://arxiv.org/abs/2412.19437.

@@ -8,7 +8,7 @@ import pytest
 
 from shardlab.costs import expert_parallel as costs
 from shardlab.costs.expert_parallel import load
-from shardlab.experts import Experts
+from shardlab.model.experts import Experts
 
 
 def experts(count, chosen, capacity=None):

@@ -5,8 +5,8 @@ import pytest
 from shardlab.costs import expert_parallel as costs
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import chips, mixtures
-from shardlab.experts import Experts
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
 
 V3 = mixtures.published("DeepSeek-V3").spec
 PEAK = chips.chip("H100 SXM 80 GB").peak_flops  # an H800's is the same

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from shardlab.costs import expert_parallel as costs
-from shardlab.experts import Experts
+from shardlab.model.experts import Experts
 
 SMALL = Experts(num_experts=8, per_token=3, expert_size=4)
 EVERY = [list(token) for token in combinations(range(8), 3)]

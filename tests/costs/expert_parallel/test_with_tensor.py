@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardlab.costs import expert_parallel as costs
-from shardlab.experts import Experts
+from shardlab.model.experts import Experts
 
 FINE = Experts(num_experts=64, per_token=4, expert_size=16)
 

@@ -11,7 +11,7 @@ from shardlab.costs.step import axes
 from shardlab.costs.traces import replay, traffic
 from shardlab.costs.traces.programs import Writer
 from shardlab.costs.units import GB
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 POINT = nodes.cluster("DGX H100", 8)
 FABRIC = Fabric(name="", pod=4, oversubscription=4, source="")

@@ -9,7 +9,7 @@ from torch import nn
 
 from shardlab.costs.facts import hugging_face, mixtures, models
 from shardlab.costs.facts.hugging_face import fields
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 # Fields that publishers write and on which no size depends.
 WRITTEN = {"model_type": "any", "bos_token_id": 1, "eos_token_id": 2, "use_cache": True, "initializer_range": 0.02}

@@ -9,7 +9,7 @@ import pytest
 from shardlab.costs.facts import machines, nodes
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.step import axes
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 OWN = {"chip": "H100 SXM 80 GB", "gpus": 8, "nvlink": "NVLink 4", "cards": 8, "network": "InfiniBand NDR", "nodes": 4}
 CHIP = {"name": "mine", "memory_GB": 96, "memory_GB_per_s": 4000, "TFLOPs": 500}

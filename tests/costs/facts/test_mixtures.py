@@ -3,10 +3,10 @@
 import pytest
 from torch import nn
 
-from shardlab.attention import LatentAttention
 from shardlab.costs.facts import mixtures, models
-from shardlab.experts import Experts
-from shardlab.spec import TransformerSpec
+from shardlab.model.attention import LatentAttention
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
 
 RELEASED = [one for one in mixtures.PUBLISHED.values() if one.parameters is not None]
 RULES = Experts(num_experts=4, per_token=2, expert_size=8, num_shared=1, choose="sigmoid", balance="bias")

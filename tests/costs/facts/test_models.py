@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from shardlab.costs.facts import models
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
-from shardlab.spec import TransformerSpec
 
 RELEASED = [model for model in models.PUBLISHED.values() if model.parameters is not None]
 SIZES = {"vocab_size": 40, "context_length": 24, "hidden_size": 16, "num_layers": 3, "num_heads": 4}

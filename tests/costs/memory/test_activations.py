@@ -10,8 +10,8 @@ from shardlab.costs.memory import activations
 from shardlab.costs.program import KERNELS
 from shardlab.costs.programs import NEMO_2024
 from shardlab.costs.training import Training
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 LEFT_OUT = ("norms: statistics", "attention: statistics")  # "small" in the paper: a few bytes for each token
 # Korthikanti et al. 2022, Table 3: attention heads, hidden size.

@@ -10,19 +10,20 @@ from torch.distributed._tools import mem_tracker
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from shardlab import launch
 from shardlab.costs import memory
 from shardlab.costs.facts import models, recipes
 from shardlab.costs.memory import activations
 from shardlab.costs.memory import timeline as memory_timeline
 from shardlab.costs.programs import BOOK_ON_CPU
 from shardlab.costs.training import Training
-from shardlab.experts import Experts
-from shardlab.layout import ZERO_STAGES, Layout
-from shardlab.ranks import expert_parallel, launch, tensor_parallel, train, transformer
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import expert_parallel, tensor_parallel, train, transformer
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.observe.saved_tensors import SavedTensors, without_memory
 from shardlab.schedules import make
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import ZERO_STAGES, Layout
 
 SIZES = {"vocab_size": 41, "context_length": 24, "hidden_size": 24, "num_layers": 3, "num_heads": 6}
 SPECS = {

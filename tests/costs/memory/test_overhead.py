@@ -11,9 +11,9 @@ from shardlab.costs.program import MARGIN
 from shardlab.costs.programs import NEMO_2024
 from shardlab.costs.training import Training
 from shardlab.costs.units import MiB
-from shardlab.experts import Experts
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 XL = Training(spec=models.published("GPT-2 XL").spec)
 

@@ -13,7 +13,7 @@ from shardlab.costs.programs import NEMO_2024
 from shardlab.costs.published.mixtures import LAYOUTS
 from shardlab.costs.training import Training
 from shardlab.costs.units import GB, TiB
-from shardlab.layout import Layout, tensor_degrees
+from shardlab.sharding.layout import Layout, tensor_degrees
 
 # Rajbhandari et al. 2020, Table 1: GB on one rank for ZeRO stages 1, 2, 3, by billions of parameters and ranks.
 ZERO_TABLE_1 = {

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardlab import cuts
 from shardlab.costs import memory
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import models
 from shardlab.costs.memory import shards
 from shardlab.costs.training import Training
-from shardlab.experts import Experts
-from shardlab.layout import Layout, tensor_degrees
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding import cuts
+from shardlab.sharding.layout import Layout, tensor_degrees
 
 PUBLISHED = [each.spec for each in models.PUBLISHED.values()]
 SMALL = TransformerSpec(

@@ -9,7 +9,7 @@ from shardlab.costs.facts import models
 from shardlab.costs.memory import activations, shards
 from shardlab.costs.memory import timeline as memory_timeline
 from shardlab.costs.training import Training
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 GPT = Training(spec=models.published("GPT-2 small").spec, microbatch=2)
 LLAMA = Training(spec=models.published("Llama 3 8B").spec, sequence=512)

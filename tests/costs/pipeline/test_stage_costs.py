@@ -9,7 +9,7 @@ from shardlab.costs.facts import hardware, models, network
 from shardlab.costs.pipeline import balance, stage_costs
 from shardlab.costs.step import layer_time
 from shardlab.costs.training import Training
-from shardlab.layout import Layout, stages
+from shardlab.sharding.layout import Layout, stages
 
 H100 = hardware.chip("H100 SXM 80 GB")
 LAYOUTS = [

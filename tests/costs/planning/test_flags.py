@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.attention import LatentAttention
 from shardlab.costs.facts import hugging_face, nodes, recipes
 from shardlab.costs.planning import flags
 from shardlab.costs.planning.plans import Question, TrainingPlan
 from shardlab.costs.programs import DEEPSEEK_2024, NEMO_2024, PROGRAMS
-from shardlab.experts import Experts
-from shardlab.spec import TransformerSpec
+from shardlab.model.attention import LatentAttention
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
 from tests.costs.facts.test_hugging_face import DENSE
 
 # What each program publishes, as far as plans need it: names, and where they stand.

@@ -8,8 +8,6 @@ from itertools import product
 
 import pytest
 
-from shardlab import measured
-from shardlab.attention import LatentAttention
 from shardlab.costs import context_parallel, memory, step, training
 from shardlab.costs.facts import models, nodes, recipes
 from shardlab.costs.planning import footprint, planner, plans
@@ -19,9 +17,11 @@ from shardlab.costs.published import studies
 from shardlab.costs.published.sweeps import SWEEPS
 from shardlab.costs.step import axes
 from shardlab.costs.training import Training
-from shardlab.experts import Experts
-from shardlab.layout import Layout, divisors
-from shardlab.spec import TransformerSpec
+from shardlab.files import measured
+from shardlab.model.attention import LatentAttention
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout, divisors
 
 SMALL = TransformerSpec(vocab_size=50_257, context_length=1024, hidden_size=3072, num_layers=6, num_heads=24)
 GROUPED = replace(SMALL, style="llama", num_kv_heads=4, num_layers=8)

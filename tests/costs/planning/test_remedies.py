@@ -9,8 +9,8 @@ from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
 from shardlab.costs.programs import NEMO_2024
 from shardlab.costs.training import Training
-from shardlab.experts import Experts
-from shardlab.layout import Layout
+from shardlab.model.experts import Experts
+from shardlab.sharding.layout import Layout
 
 GB = 1e9
 XL = Training(spec=models.published("GPT-2 XL").spec, microbatch=8, attention="stored")

@@ -21,8 +21,8 @@ from shardlab.costs.step.layer_time import LayerTime, PassTime
 from shardlab.costs.step.replicas import DataWait
 from shardlab.costs.traces import knee
 from shardlab.costs.training import Training
-from shardlab.layout import Layout, stages
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout, stages
 
 DGX = nodes.cluster("DGX A100", 8)
 

@@ -12,9 +12,9 @@ from shardlab.costs.program import EXPERT_OVERLAPS
 from shardlab.costs.programs import DEEPSEEK_2024, NEMO_2024, PROGRAMS
 from shardlab.costs.step import axes, experts, exposed, layer_time, products, replicas
 from shardlab.costs.training import Training
-from shardlab.experts import Experts
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 RULES = Experts(num_experts=64, per_token=4, expert_size=1024, num_shared=1)
 SPEC = TransformerSpec(

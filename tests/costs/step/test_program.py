@@ -14,8 +14,8 @@ from shardlab.costs.step import step as predicted
 from shardlab.costs.traces import crossings, knee
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
-from shardlab.layout import AXES, AXES_3D, Layout, groups, together
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import AXES, AXES_3D, Layout, groups, together
 
 SPEC = TransformerSpec(
     vocab_size=1000,

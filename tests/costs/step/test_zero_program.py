@@ -9,7 +9,7 @@ from shardlab.costs.programs import BOOK
 from shardlab.costs.step.zero_program import zero_program
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 DGX = nodes.cluster("DGX H100", 1)
 

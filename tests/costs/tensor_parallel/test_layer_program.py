@@ -13,10 +13,10 @@ from shardlab.costs.facts.recipes import recipe
 from shardlab.costs.tensor_parallel import TensorParallelRun, layer
 from shardlab.costs.tensor_parallel.layer_program import program
 from shardlab.costs.traces.replay import replay
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import tensor_parallel, transformer
-from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
-from shardlab.spec import TransformerSpec
 
 NODE = nodes.node("DGX H100")
 GPT3 = TensorParallelRun(spec=models.published("GPT-3 175B").spec, chip=NODE.chip, link=costs.spread(NODE, 8), tp=8)

@@ -14,11 +14,11 @@ from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, models, nodes
 from shardlab.costs.facts.recipes import recipe
 from shardlab.costs.tensor_parallel import TensorParallelRun, layer
-from shardlab.layout import tensor_degrees
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import tensor_parallel, transformer
-from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import tensor_degrees
 
 A100, H100, V100 = (hardware.chip(name) for name in ("A100 SXM 80 GB", "H100 SXM 80 GB", "V100 SXM2 32 GB"))
 NVLINK = hardware.link("NVLink 4")

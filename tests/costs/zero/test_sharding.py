@@ -7,9 +7,9 @@ import pytest
 from shardlab.costs import collectives, memory, zero
 from shardlab.costs.facts import models, recipes
 from shardlab.costs.training import Training
-from shardlab.experts import Experts
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 GPT, LLAMA = models.published("GPT-2 XL").spec, models.published("Llama 3 8B").spec
 

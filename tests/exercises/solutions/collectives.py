@@ -2,7 +2,7 @@
 
 from torch.nn import functional as F
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 
 def my_broadcast(x, group):

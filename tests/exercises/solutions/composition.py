@@ -2,8 +2,8 @@
 
 import torch
 
-from shardlab.layout import deal
-from shardlab.ranks import comm
+from shardlab import comm
+from shardlab.sharding.deal import deal
 
 
 def my_groups(rank, degrees, order):

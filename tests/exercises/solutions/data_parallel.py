@@ -2,8 +2,8 @@
 
 import torch
 
-from shardlab.ranks import comm
-from shardlab.ranks.plain.data_parallel import average_gradients
+from shardlab import comm
+from shardlab.plain.data_parallel import average_gradients
 
 
 def my_shard(num_samples, rank, world_size):

@@ -3,8 +3,8 @@
 import torch
 from torch.nn.functional import one_hot
 
-from shardlab.ranks import comm
-from shardlab.ranks.plain.expert_parallel import Exchange
+from shardlab import comm
+from shardlab.plain.expert_parallel import Exchange
 
 
 def my_route(scores, per_token, before, slots):

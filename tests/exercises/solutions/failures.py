@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 
 def my_straggler(events):

@@ -3,9 +3,8 @@
 import torch
 from torch.nn import functional
 
-from shardlab.ranks import comm
-from shardlab.ranks.plain.tensor_parallel import find
-from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
+from shardlab import comm
+from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks, find
 
 
 class Joined(torch.autograd.Function):

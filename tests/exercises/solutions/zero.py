@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional
 
-from shardlab.ranks import comm
-from shardlab.ranks.plain.zero import rows
+from shardlab import comm
+from shardlab.plain.zero import rows
 
 
 def my_pieces(sizes, rank, world_size):

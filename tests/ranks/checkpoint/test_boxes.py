@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardlab.layout import Layout
+from shardlab.launch import run
 from shardlab.ranks.checkpoint import boxes
-from shardlab.ranks.launch import run
+from shardlab.sharding.layout import Layout
 from tests.ranks import training
 
 

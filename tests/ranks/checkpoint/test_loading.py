@@ -13,14 +13,14 @@ from contextlib import suppress
 import pytest
 import torch
 
-from shardlab.layout import Layout
+from shardlab.launch import RankError, run
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, train, transformer
 from shardlab.ranks.checkpoint import index, loading
 from shardlab.ranks.checkpoint.boxes import Box, whole
-from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 SIZES = {"vocab_size": 13, "context_length": 8, "hidden_size": 8, "num_layers": 2, "num_heads": 2}
 

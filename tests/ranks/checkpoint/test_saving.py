@@ -13,14 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardlab.layout import Layout
-from shardlab.ranks import checkpoint, comm, train, transformer
+from shardlab import comm
+from shardlab.launch import RankError, run
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import checkpoint, train, transformer
 from shardlab.ranks.checkpoint import index, saving, tensors
 from shardlab.ranks.checkpoint.boxes import Box
-from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 from tests.ranks import training
 from tests.ranks.second_device import as_on_gpus
 

@@ -5,10 +5,10 @@ import torch
 
 from shardlab import exchanges
 from shardlab.costs.collectives import exchanges as costs
+from shardlab.launch import run
 from shardlab.ranks import collectives
 from shardlab.ranks.collectives import exchanges as executed
 from shardlab.ranks.collectives import verbs
-from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
 
 LENGTHS = [0, 1, 5, 8, 100]

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from shardlab import exchanges
+from shardlab.launch import run
 from shardlab.ranks.collectives import fusion
-from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
 
 SHAPES = [(3,), (2, 5), (), (0,), (4, 1), (7,)]

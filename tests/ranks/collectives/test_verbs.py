@@ -11,10 +11,10 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from shardlab import exchanges
-from shardlab.ranks import collectives, comm
+from shardlab import comm, exchanges
+from shardlab.launch import RankError, run
+from shardlab.ranks import collectives
 from shardlab.ranks.collectives import exchanges as executed
-from shardlab.ranks.launch import RankError, run
 
 WORLD_SIZES = range(1, 10)
 EXAMPLES = 32  # for each number of ranks

@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
-from shardlab.layout import ZERO_STAGES, Layout, divisors, tensor_degrees
+from shardlab.launch import run
 from shardlab.ranks.context_parallel import Way
-from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.train import Trainer
 from shardlab.schedules import make
+from shardlab.sharding.layout import ZERO_STAGES, Layout, divisors, tensor_degrees
 from tests.ranks.quick import quickly
 from tests.ranks.test_train import STEPS, off, pieces
 from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, alone, batch, plain, spec

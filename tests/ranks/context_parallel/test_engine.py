@@ -11,18 +11,19 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from shardlab import sequences, trace
+from shardlab import comm, trace
 from shardlab.costs import context_parallel as costs
-from shardlab.ranks import comm, context_parallel, transformer
+from shardlab.launch import RankError, run
+from shardlab.model.spec import TransformerSpec
+from shardlab.plain import context_parallel as plain_context
+from shardlab.plain import ring_attention
+from shardlab.ranks import context_parallel, transformer
 from shardlab.ranks.context_parallel import Way, engine, exchange, ring, tiles
 from shardlab.ranks.data_parallel.averaging import mean
-from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
-from shardlab.ranks.plain import context_parallel as plain_context
-from shardlab.ranks.plain import ring_attention
 from shardlab.ranks.tensor_parallel import dropout
-from shardlab.spec import TransformerSpec
+from shardlab.sharding import sequences
 from tests.ranks.quick import quickly
 from tests.ranks.second_device import as_on_gpus
 

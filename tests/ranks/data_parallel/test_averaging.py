@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from shardlab.launch import run
 from shardlab.ranks.data_parallel import averaging
-from shardlab.ranks.launch import run
 from tests.ranks.tolerance import EXACT
 
 

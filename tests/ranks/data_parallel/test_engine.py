@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from shardlab.launch import run
 from shardlab.ranks import agreement
 from shardlab.ranks.data_parallel import DataParallel
-from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
 from tests.ranks.data_parallel.training import (
     STEPS,

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab.ranks import comm
+from shardlab import comm
+from shardlab.launch import RankError, run
 from shardlab.ranks.data_parallel import DataParallel
-from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.observe import ledger
 from tests.ranks.data_parallel.training import Net, assert_same, data, error, net, part, state
 

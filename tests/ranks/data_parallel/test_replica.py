@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab.ranks import comm
+from shardlab import comm
+from shardlab.launch import run
 from shardlab.ranks.data_parallel.replica import Replica
-from shardlab.ranks.launch import run
 
 SHARES = {"0.weight": 1.0, "0.bias": 0.5, "2.weight": 0.0, "2.bias": 1.0}
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from shardlab.launch import RankError, run
 from shardlab.ranks.data_parallel import DataParallel
-from shardlab.ranks.launch import RankError, run
 from tests.ranks.data_parallel.training import alone, assert_same, data, error, net, part, state, together
 from tests.ranks.tolerance import EXACT
 

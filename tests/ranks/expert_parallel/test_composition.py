@@ -8,14 +8,14 @@ import cloudpickle
 import pytest
 import torch
 
-from shardlab.layout import ZERO_STAGES, Layout, divisors
+from shardlab.launch import run
 from shardlab.ranks import context_parallel, expert_parallel, tensor_parallel, train
 from shardlab.ranks.checkpoint import weights
-from shardlab.ranks.launch import run
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.mixture import mixtures
 from shardlab.ranks.pipeline import stage
 from shardlab.schedules import make
+from shardlab.sharding.layout import ZERO_STAGES, Layout, divisors
 
 from ..quick import quickly
 from . import training

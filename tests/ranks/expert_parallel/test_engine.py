@@ -6,16 +6,17 @@ import cloudpickle
 import pytest
 import torch
 
+from shardlab import comm
 from shardlab.costs import expert_parallel as costs
-from shardlab.layout import Layout
-from shardlab.ranks import comm, expert_parallel, tensor_parallel
+from shardlab.launch import RankError, run
+from shardlab.plain import expert_parallel as plain_file
+from shardlab.ranks import expert_parallel, tensor_parallel
 from shardlab.ranks.data_parallel import averaging
 from shardlab.ranks.expert_parallel import hop
-from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.mixture import mixtures, rebalance
 from shardlab.ranks.observe import ledger
-from shardlab.ranks.plain import expert_parallel as plain_file
+from shardlab.sharding.layout import Layout
 from shardlab.trace import wire_bytes
 from tests.ranks.quick import quickly
 from tests.ranks.second_device import as_on_gpus

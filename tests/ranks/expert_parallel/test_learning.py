@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from shardlab.costs.compute import flops
-from shardlab.experts import Experts
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import text
 from shardlab.ranks.expert_parallel import dense_twin, learn
-from shardlab.spec import TransformerSpec
 
 RULES = Experts(num_experts=8, per_token=2, expert_size=16, num_shared=1)
 SPEC = TransformerSpec(

@@ -4,11 +4,11 @@ import functools
 
 import torch
 
-from shardlab.experts import Experts
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks.data_parallel import sampler
 from shardlab.ranks.mixture import rebalance
 from shardlab.ranks.transformer import Transformer
-from shardlab.spec import TransformerSpec
 
 LENGTH, VOCABULARY, MAX_NORM, STEPS, MICROBATCHES = 8, 11, 0.1, 2, 2
 SIZES = {"vocab_size": VOCABULARY, "context_length": LENGTH, "hidden_size": 16, "num_heads": 4}

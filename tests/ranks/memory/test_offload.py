@@ -11,10 +11,10 @@ from torch.utils import checkpoint as torchs
 
 from shardlab.costs.facts import hardware, recipes
 from shardlab.costs.memory import offload as predict
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.memory import hosted, offload, recompute
 from shardlab.ranks.memory.offload import Offload
-from shardlab.spec import TransformerSpec
 
 LAYERS, STEPS = 4, 2
 WAYS = ["plain", "prefetch", "files"]

@@ -8,12 +8,12 @@ from torch import nn
 
 from shardlab.costs import memory
 from shardlab.costs.facts import recipes
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.data_parallel import DataParallel
-from shardlab.ranks.launch import run
 from shardlab.ranks.memory import precision
 from shardlab.ranks.memory.precision import LossScale, MasterWeights
-from shardlab.spec import TransformerSpec
 
 SIZES = {"vocab_size": 32, "context_length": 16, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
 OPTIMIZERS = {

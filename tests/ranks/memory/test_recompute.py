@@ -19,13 +19,13 @@ from shardlab.costs.compute import flops as predict
 from shardlab.costs.facts import recipes
 from shardlab.costs.programs import BOOK_ON_CPU
 from shardlab.costs.training import Training
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.data_parallel import DataParallel
-from shardlab.ranks.launch import run
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.memory.recompute import checkpoint
 from shardlab.ranks.observe.saved_tensors import SavedTensors
-from shardlab.spec import TransformerSpec
 
 BATCH, LENGTH, HIDDEN, LAYERS, HEADS = 2, 24, 16, 4, 2
 ATTENTIONS = {"flash": nullcontext, "stored": functools.partial(sdpa_kernel, SDPBackend.MATH)}

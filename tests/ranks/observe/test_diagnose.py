@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab import trace
-from shardlab.ranks import comm
-from shardlab.ranks.launch import run
+from shardlab import comm, trace
+from shardlab.launch import run
 from shardlab.ranks.observe import diagnose, ledger
 
 NAN, INF = float("nan"), float("inf")

@@ -11,9 +11,8 @@ from unittest import mock
 import pytest
 import torch
 
-from shardlab import trace
-from shardlab.ranks import comm
-from shardlab.ranks.launch import run
+from shardlab import comm, trace
+from shardlab.launch import run
 from shardlab.ranks.observe import ledger
 
 NUM = 120_000  # elements; splits over 1 to 4 ranks

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab import exchanges
+from shardlab import comm, exchanges, launch
 from shardlab.costs import collectives
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, network
 from shardlab.costs.traces import matching, programs
 from shardlab.costs.traces.replay import replay
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import collectives as ours
-from shardlab.ranks import comm, data_parallel, launch, transformer
+from shardlab.ranks import data_parallel, transformer
 from shardlab.ranks.observe import ledger
-from shardlab.spec import TransformerSpec
 
 SPEC = TransformerSpec(vocab_size=64, context_length=16, hidden_size=32, num_layers=2, num_heads=2)
 LINK, CHIP = hardware.link("NVLink 4"), hardware.chip("H100 SXM 80 GB")

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from shardlab import schedules, trace
+from shardlab import comm, schedules, trace
 from shardlab.costs.pipeline import timeline
-from shardlab.ranks import comm, pipeline, transformer
-from shardlab.ranks.launch import RankError, run
+from shardlab.launch import RankError, run
+from shardlab.model.spec import TransformerSpec
+from shardlab.plain import data_parallel
+from shardlab.ranks import pipeline, transformer
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.pipeline import partition
-from shardlab.ranks.plain import data_parallel
 from shardlab.schedules import make
-from shardlab.spec import TransformerSpec
 from tests.ranks.tolerance import EXACT
 
 SAMPLES, LENGTH, VOCABULARY, WIDTH = 7, 5, 11, 8

@@ -5,10 +5,10 @@ import re
 import pytest
 import torch
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.pipeline import partition
 from shardlab.schedules import make
-from shardlab.spec import TransformerSpec
 
 
 def model(style="gpt2"):

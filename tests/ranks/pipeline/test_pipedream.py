@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 
+from shardlab.launch import RankError, run
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import pipeline, transformer
-from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.pipeline import partition, pipedream
 from shardlab.schedules import make
-from shardlab.spec import TransformerSpec
 
 STAGES, BATCHES, RATE = 3, 7, 0.5
 

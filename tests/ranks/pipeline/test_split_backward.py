@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.pipeline.split_backward import SplitBackward
-from shardlab.spec import TransformerSpec
 from tests.ranks.tolerance import EXACT
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from shardlab.ranks.launch import RankError, run
+from shardlab.launch import RankError, run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.tensor_parallel import by_hand
 

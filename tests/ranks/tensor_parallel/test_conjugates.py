@@ -6,15 +6,11 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from shardlab.ranks import comm
-from shardlab.ranks.launch import RankError, run
+from shardlab import comm
+from shardlab.launch import RankError, run
+from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
 from shardlab.ranks.tensor_parallel import conjugates, sequence
-from shardlab.ranks.tensor_parallel.conjugates import (
-    CopyToRanks,
-    GatherFromRanks,
-    ScatterToRanks,
-    SumOverRanks,
-)
+from shardlab.ranks.tensor_parallel.conjugates import GatherFromRanks, ScatterToRanks
 from shardlab.ranks.tensor_parallel.sequence import GatherSequence, ScatterSequence
 from tests.ranks.tolerance import EXACT
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from shardlab.ranks.launch import run
+from shardlab.launch import run
 from shardlab.ranks.tensor_parallel import conjugates, dropout
 
 SHAPE, PROBABILITY, KEY = (4, 12, 24), 0.3, 17

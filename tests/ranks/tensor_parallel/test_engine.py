@@ -14,13 +14,14 @@ from torch import nn
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils.checkpoint import checkpoint
 
-from shardlab import cuts, trace
-from shardlab.ranks import comm, tensor_parallel, transformer
+from shardlab import comm, trace
+from shardlab.launch import RankError, run
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import tensor_parallel, transformer
 from shardlab.ranks.data_parallel import DataParallel
-from shardlab.ranks.launch import RankError, run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.tensor_parallel import vocabulary
-from shardlab.spec import TransformerSpec
+from shardlab.sharding import cuts
 from tests.ranks.quick import quickly
 from tests.ranks.tolerance import EXACT
 

@@ -11,14 +11,14 @@ from shardlab.costs.facts.recipes import recipe
 from shardlab.costs.memory import activations
 from shardlab.costs.programs import BOOK_ON_CPU
 from shardlab.costs.training import Training
-from shardlab.layout import Layout
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import tensor_parallel, transformer
-from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.observe.saved_tensors import SavedTensors
 from shardlab.ranks.tensor_parallel import regather
 from shardlab.ranks.tensor_parallel.sequence import SlicedPositions
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 from tests.ranks.tolerance import EXACT
 
 BATCH, LENGTH, WIDTH = 2, 24, 48

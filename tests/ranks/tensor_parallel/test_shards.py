@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from shardlab.cuts import Cut
-from shardlab.ranks.launch import run
+from shardlab.launch import run
 from shardlab.ranks.tensor_parallel import shards
+from shardlab.sharding.cuts import Cut
 
 CUTS = {
     "rows": ((12, 3), 0, None),

@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from shardlab import trace
-from shardlab.ranks.launch import RankError, run
+from shardlab.launch import RankError, run
+from shardlab.plain.tensor_parallel import SumOverRanks
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.observe.saved_tensors import SavedTensors
 from shardlab.ranks.tensor_parallel import vocabulary
-from shardlab.ranks.tensor_parallel.conjugates import SumOverRanks
 from tests.ranks.tolerance import EXACT
 
 VOCABULARIES = [

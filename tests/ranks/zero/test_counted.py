@@ -12,12 +12,12 @@ from shardlab.costs import memory
 from shardlab.costs import zero as costs
 from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
-from shardlab.layout import Layout
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer, zero
 from shardlab.ranks.data_parallel import DataParallel
-from shardlab.ranks.launch import run
 from shardlab.ranks.observe import ledger
-from shardlab.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 SIZES = {"vocab_size": 331, "context_length": 9, "hidden_size": 26, "num_layers": 4, "num_heads": 1}
 SPECS = {style: TransformerSpec(**SIZES, style=style) for style in ("gpt2", "llama")}

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from shardlab.launch import RankError, run
 from shardlab.ranks import zero
-from shardlab.ranks.launch import RankError, run
 from tests.ranks.tolerance import EXACT
 from tests.ranks.zero.training import (
     OPTIMIZERS,

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from shardlab.launch import run
 from shardlab.ranks import zero
-from shardlab.ranks.launch import run
 from shardlab.ranks.memory import recompute
 from tests.ranks.tolerance import EXACT
 from tests.ranks.zero.training import (

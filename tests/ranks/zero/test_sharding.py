@@ -10,13 +10,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from shardlab import cuts, schedules
-from shardlab.ranks import comm, pipeline, tensor_parallel, transformer, zero
-from shardlab.ranks.launch import run
+from shardlab import comm, schedules
+from shardlab.launch import run
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import pipeline, tensor_parallel, transformer, zero
 from shardlab.ranks.memory.precision import LossScale, MasterWeights
 from shardlab.ranks.pipeline import partition
 from shardlab.ranks.tensor_parallel import shards
-from shardlab.spec import TransformerSpec
+from shardlab.sharding import cuts
 from tests.ranks.quick import quickly
 from tests.ranks.tolerance import EXACT
 from tests.ranks.zero.training import (

@@ -6,8 +6,8 @@ import functools
 import torch
 from torch import nn
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer, zero
-from shardlab.spec import TransformerSpec
 
 SIZES = {
     "vocab_size": 37,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from shardlab.arguments import Count, checked
 from shardlab.exchanges import Move, Plan
-from shardlab.layout import deal
+from shardlab.sharding.deal import deal
 
 from .algorithms import Cost
 

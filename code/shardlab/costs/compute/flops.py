@@ -10,7 +10,7 @@ et al. 2022, section 4.1, https://arxiv.org/abs/2204.02311).
 """
 
 from shardlab.arguments import Count, checked
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from ..facts import models
 

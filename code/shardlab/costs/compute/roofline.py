@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from ..facts.hardware import Chip
 from . import flops

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardlab.arguments import Count, Positive, Share, checked
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from ..facts.hardware import Chip
 from ..units import DAY, HOUR

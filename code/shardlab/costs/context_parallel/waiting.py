@@ -11,7 +11,7 @@ Two ways that programs use beside tensor and pipeline parallelism, both with a z
 from collections.abc import Iterator
 
 from shardlab.arguments import Positive, checked
-from shardlab.layout import listed
+from shardlab.sharding.layout import listed
 
 from ..facts.hardware import Link
 from ..training import Training

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from shardlab import sequences
 from shardlab.arguments import Count, Positive, checked
-from shardlab.layout import divisors, listed
-from shardlab.sequences import Tile
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding import sequences
+from shardlab.sharding.layout import divisors, listed
+from shardlab.sharding.sequences import Tile
 
 from .. import memory
 from ..memory import overhead

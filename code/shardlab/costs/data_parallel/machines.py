@@ -3,7 +3,7 @@
 from math import ceil
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from ..facts import hardware, models, nodes
 from ..facts.network import Cluster, uniform

@@ -15,8 +15,8 @@ All quantities are for one layer's forward, as a mean over ranks.
 from dataclasses import dataclass
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.experts import Experts, distinct
-from shardlab.layout import divisors, listed
+from shardlab.model.experts import Experts, distinct
+from shardlab.sharding.layout import divisors, listed
 
 from ..program import BF16, EXPERT_WAYS
 

@@ -13,8 +13,8 @@ from math import erf, exp, sqrt
 from random import Random
 
 from shardlab.arguments import Count, Positive, checked, within
-from shardlab.experts import Experts
-from shardlab.layout import listed
+from shardlab.model.experts import Experts
+from shardlab.sharding.layout import listed
 
 WIDEST, STEPS = 9.0, 1800  # of the integral over a standard normal variable
 FARTHEST = 300.0  # logarithm of a favour

@@ -1,7 +1,7 @@
 """Whole mixtures: the FLOPs of a token, and GPU hours."""
 
 from shardlab.arguments import Count, Positive, Share, checked
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from ..compute import flops as whole
 from ..facts import mixtures

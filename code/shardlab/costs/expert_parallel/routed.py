@@ -8,7 +8,7 @@ over all choices.
 from collections.abc import Sequence
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.layout import listed
+from shardlab.sharding.layout import listed
 
 from ..program import BF16
 

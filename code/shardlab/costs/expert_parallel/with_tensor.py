@@ -19,7 +19,7 @@ All quantities are for one layer's forward, as a mean over ranks, with sequence 
 from dataclasses import replace
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import divisors, listed
+from shardlab.sharding.layout import divisors, listed
 
 from .exchange import Exchange, sent_bytes
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.layout import listed
+from shardlab.sharding.layout import listed
 
 from ..units import GB, HOUR, TFLOP, Gbit
 from . import chips, hardware, limits, nodes

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardlab.arguments import checked
-from shardlab.attention import LatentAttention
-from shardlab.experts import Experts
-from shardlab.spec import TransformerSpec
+from shardlab.model.attention import LatentAttention
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
 
 from . import models
 

@@ -7,7 +7,7 @@ Llama arrange them.
 from dataclasses import dataclass
 
 from shardlab.arguments import checked
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ their inputs; an addition keeps nothing.
 from math import ceil
 
 from shardlab.arguments import checked
-from shardlab.experts import distinct
-from shardlab.spec import TransformerSpec
+from shardlab.model.experts import distinct
+from shardlab.model.spec import TransformerSpec
 
 from ..training import Training
 

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import ZERO_STAGES, listed
+from shardlab.sharding.layout import ZERO_STAGES, listed
 
 from ..facts.recipes import MIXED, Recipe
 from ..training import Training, in_flight

@@ -1,6 +1,6 @@
 """How many parameters a rank holds of a model that is cut by tensor and pipeline parallelism.
 
-The cuts are those of `shardlab.cuts` (Megatron-LM, Shoeybi et al. 2019,
+The cuts are those of `shardlab.sharding.cuts` (Megatron-LM, Shoeybi et al. 2019,
 https://arxiv.org/abs/1909.08053).
 """
 
@@ -8,10 +8,10 @@ from collections import Counter
 from functools import cache
 from math import ceil, prod
 
-from shardlab import cuts
 from shardlab.arguments import Count, checked
-from shardlab.layout import Layout, layers_of_stage
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding import cuts
+from shardlab.sharding.layout import Layout, layers_of_stage
 
 from ..facts import models
 

@@ -11,7 +11,7 @@ from operator import add
 from typing import Any
 
 from shardlab.arguments import checked, unchecked
-from shardlab.layout import divisors
+from shardlab.sharding.layout import divisors
 
 from .. import memory, step
 from ..step import axes, replicas

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import ZERO_STAGES, Layout, divisors, listed
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import ZERO_STAGES, Layout, divisors, listed
 
 from .. import step, units
 from ..facts.network import Cluster

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import divisors, expert_degrees, listed, tensor_degrees
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import divisors, expert_degrees, listed, tensor_degrees
 
 from ..facts.network import Cluster
 from ..step import axes

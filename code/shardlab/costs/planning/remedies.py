@@ -6,7 +6,7 @@ from functools import cache
 from itertools import combinations, groupby
 
 from shardlab.arguments import checked
-from shardlab.layout import Layout, divisors, expert_degrees, tensor_degrees
+from shardlab.sharding.layout import Layout, divisors, expert_degrees, tensor_degrees
 
 from .. import memory, units
 from ..facts import recipes

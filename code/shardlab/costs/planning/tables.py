@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import Layout, divisors, tensor_degrees
+from shardlab.sharding.layout import Layout, divisors, tensor_degrees
 
 from .. import context_parallel, memory, step
 from ..step import axes

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from ..compute import flops
 from ..facts import models

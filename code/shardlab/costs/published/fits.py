@@ -10,8 +10,8 @@ from functools import cached_property
 from math import ceil
 
 from shardlab.arguments import Positive, checked
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 from .. import memory, step
 from ..facts import models, nodes, recipes

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from .. import step
 from ..facts import hardware, models, nodes

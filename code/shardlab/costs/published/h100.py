@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 from ..compute import flops
 from ..facts import models

@@ -5,8 +5,8 @@ from functools import cached_property
 from typing import Any
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 from .. import step
 from ..facts import nodes

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from ..facts import models
 from ..program import EVERYTHING, Program

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardlab.arguments import Positive, checked
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from .. import step
 from ..compute import flops

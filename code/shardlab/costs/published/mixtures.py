@@ -4,7 +4,7 @@ Model FLOPs count the pairs of tokens that a causal mask leaves, as these publis
 """
 
 from shardlab.arguments import checked
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from ..expert_parallel import flops
 from ..facts import mixtures

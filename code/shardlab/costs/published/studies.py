@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardlab.arguments import Positive, checked
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from .. import step
 from ..facts import models, nodes

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import Layout
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
 
 from ..compute import flops
 from ..programs import MEGATRON_2021

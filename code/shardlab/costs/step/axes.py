@@ -10,7 +10,7 @@ from functools import cache
 from math import gcd
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import Layout, strides
+from shardlab.sharding.layout import Layout, strides
 
 from ..collectives.fabric import card_rate
 from ..facts.hardware import LINK_UTILISATION, Link

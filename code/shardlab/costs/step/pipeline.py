@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import stages
+from shardlab.sharding.layout import stages
 
 from ..facts.hardware import LAUNCH, Link
 from ..program import Program

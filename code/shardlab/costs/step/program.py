@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from shardlab import schedules
 from shardlab.arguments import Count, checked
-from shardlab.layout import AXES_3D, groups, together
 from shardlab.schedules import Action
+from shardlab.sharding.layout import AXES_3D, groups, together
 from shardlab.trace import Event
 
 from .. import context_parallel

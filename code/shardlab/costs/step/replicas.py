@@ -6,7 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
-from shardlab.layout import Layout
+from shardlab.sharding.layout import Layout
 
 from .. import collectives
 from ..facts.hardware import LINK_UTILISATION, Link

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardlab.arguments import Count, Positive, Share, checked
-from shardlab.layout import Layout, divisors, listed
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout, divisors, listed
 
 from .. import collectives, memory
 from ..compute import flops

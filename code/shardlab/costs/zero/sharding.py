@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import ceil
 
 from shardlab.arguments import Count, Positive, checked, within
-from shardlab.layout import ZERO_STAGES
+from shardlab.sharding.layout import ZERO_STAGES
 
 from .. import memory
 from ..memory import shards

@@ -7,7 +7,7 @@ from ..evidence import leaves_arguments
 from ..shared.messages import attempt, log2, only_messages, returns, takes_at_most
 
 STARTER = '''\
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_doubling_all_reduce(x, group):
     """Return the sum of all x, in log2(n) steps; n is a power of two."""

@@ -8,7 +8,7 @@ from ..shared.messages import attempt, moves_at_most, only_messages, returns
 from ..shared.steps import SEND
 
 STARTER = '''\
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_reduce_scatter(x, group):
     """Sum x over ranks, and return rows rank*k to (rank+1)*k of its n*k rows."""

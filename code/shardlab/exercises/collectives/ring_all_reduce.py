@@ -10,7 +10,7 @@ from ..shared.messages import attempt, moves_at_most, only_messages, returns, ta
 from ..shared.steps import SEND
 
 STARTER = '''\
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_ring_all_reduce(x, group):
     """Return the sum of all x: by a reduce-scatter, then an all-gather."""

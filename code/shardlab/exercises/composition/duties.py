@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, Judge, describe
 

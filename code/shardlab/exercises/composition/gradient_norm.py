@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shardlab import comm
 from shardlab.costs import collectives
-from shardlab.layout import Layout
-from shardlab.ranks import comm
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.observe import ledger
+from shardlab.sharding.layout import Layout
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding, on_each_rank
@@ -27,7 +27,7 @@ NUMBER = 8  # bytes
 
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_gradient_norm(gradients, holders, mesh):
     """Return the norm of the gradient of the whole model, on every rank: one number.

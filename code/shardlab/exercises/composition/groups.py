@@ -5,7 +5,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from ..checker import Case, Exercise, Finding, Judge, describe
 

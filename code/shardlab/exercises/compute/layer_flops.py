@@ -8,9 +8,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.observe.saved_tensors import without_memory
-from shardlab.spec import TransformerSpec
 
 from ..checker import Case, Exercise
 from ..shared import formulas

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from shardlab import comm
 from shardlab.costs import collectives
-from shardlab.ranks import comm
 
 from .. import evidence
 from ..checker import Case, Exercise
@@ -24,7 +24,7 @@ MESSAGES = 2  # in each pass
 NUMBER = 8  # bytes
 STARTER = '''\
 import torch
-from shardlab.ranks.plain.context_parallel import Exchange
+from shardlab.plain.context_parallel import Exchange
 
 def my_exchange_heads(q, k, v, attend, group):
     """Attend to the tokens of all ranks: q is [H, s, E], k and v are [K, s, E].

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding, Judge, describe

@@ -1,6 +1,6 @@
 """Exercise: place a sequence on ranks, and count the pairs that each computes.
 
-`shardlab.sequences.place` does it for any length, `plain.context_parallel.Context` with tensors.
+`sharding.sequences.place` does it for any length, `plain.context_parallel.Context` with tensors.
 """
 
 import operator
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab import sequences
-from shardlab.ranks import comm
+from shardlab import comm
+from shardlab.sharding import sequences
 
 from ..checker import Case, Dependent, Exercise, Finding, describe
 

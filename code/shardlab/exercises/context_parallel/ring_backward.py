@@ -11,7 +11,7 @@ from ..shared.messages import only_messages
 
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_ring_backward(dy, q, k, v, y, lse, mask, group):
     """Return dq, dk and dv of this rank's tokens, all [H, s, E].

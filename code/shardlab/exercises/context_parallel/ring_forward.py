@@ -10,7 +10,7 @@ from ..shared.messages import only_messages
 
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_ring_forward(q, k, v, mask, group):
     """Return attention to the keys of all ranks, y [H, s, E], and its lse [H, s, 1].

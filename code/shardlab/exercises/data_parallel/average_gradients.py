@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardlab.ranks import comm, transformer
+from shardlab import comm
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import transformer
 from shardlab.ranks.observe import ledger
-from shardlab.spec import TransformerSpec
 
 from .. import evidence
 from ..checker import Case, Exercise, Finding, on_each_rank
@@ -21,7 +22,7 @@ from ..checker import Case, Exercise, Finding, on_each_rank
 NUMBER = 8  # bytes of the one number that a rank must send besides its gradients
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_average_gradients(model, group, num_samples):
     """Replace every gradient by its mean over the samples of all ranks.

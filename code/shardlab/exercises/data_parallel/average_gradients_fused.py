@@ -6,7 +6,7 @@ from . import average_gradients
 
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_average_gradients_fused(model, group, num_samples):
     """Do the same in one message: join all gradients, sum, and take them apart."""

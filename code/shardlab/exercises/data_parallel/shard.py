@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, describe
 

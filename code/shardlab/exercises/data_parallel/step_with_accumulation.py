@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardlab.ranks import comm
+from shardlab import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 STARTER = '''\
-from shardlab.ranks.plain.data_parallel import average_gradients
+from shardlab.plain.data_parallel import average_gradients
 
 def my_step_with_accumulation(model, microbatches, optimizer, group):
     """Take one step with the mean gradient over all samples of all ranks.

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from shardlab import comm
 from shardlab.costs import collectives
-from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
@@ -25,7 +25,7 @@ SHAPES = {"shared 0": (2,), "shared 1": (1, 3), "expert 0": (3,), "expert 1": (2
 FROZEN = "shared 0"
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_average(shared, experts, num_tokens, ep, group):
     """Set p.grad to the gradient of the mean loss of the tokens of all ranks.

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shardlab import comm
 from shardlab.costs import collectives
-from shardlab.ranks import comm
 
 from .. import evidence
 from ..checker import Case, Exercise
@@ -20,7 +20,7 @@ from ..shared import passes, tokens
 
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_balance(scores, chosen, group):
     """Return the balance loss of all ranks' tokens: E * sum over experts of f * p.

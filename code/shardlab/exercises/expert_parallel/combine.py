@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from .. import evidence
 from ..checker import Case, Exercise
@@ -18,8 +18,8 @@ from ..shared import passes, tokens
 
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
-from shardlab.ranks.plain.expert_parallel import Exchange
+from shardlab import comm
+from shardlab.plain.expert_parallel import Exchange
 
 def my_combine(y, shares, tokens, num_tokens, sends, receives, group):
     """Bring home what experts have computed: return [T, D], a sum for each token.

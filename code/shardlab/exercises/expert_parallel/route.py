@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank

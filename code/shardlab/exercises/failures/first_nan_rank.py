@@ -7,15 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardlab import trace
-from shardlab.ranks import comm
+from shardlab import comm, trace
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
 STARTER = '''\
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_first_nan_rank(model, group):
     """Return the lowest rank with a NaN or an infinity in a gradient, or None.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shardlab import comm
 from shardlab.costs.traces import waiting
-from shardlab.ranks import comm
 from shardlab.trace import Event
 
 from ..checker import Case, Exercise, Finding, describe, on_each_rank

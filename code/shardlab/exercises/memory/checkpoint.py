@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, Judge, on_each_rank

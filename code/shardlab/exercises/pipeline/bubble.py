@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardlab import schedules
+from shardlab import comm, schedules
 from shardlab.costs.pipeline import timeline
-from shardlab.ranks import comm
 
 from ..checker import Case, Exercise, Finding, Judge, describe
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+from shardlab import comm
 from shardlab.costs.pipeline import balance
-from shardlab.ranks import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, describe
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardlab import schedules
+from shardlab import comm, schedules
 from shardlab.costs.pipeline import timeline
-from shardlab.ranks import comm
 from shardlab.schedules import Action, Schedule
 
 from ..checker import Case, Dependent, Exercise, Finding

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from shardlab import comm
 from shardlab.costs.facts.hardware import chip, link
 from shardlab.costs.facts.network import uniform
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
-from shardlab.ranks import comm
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from ..checker import Case, Exercise, Finding, Judge, describe, on_each_rank
 

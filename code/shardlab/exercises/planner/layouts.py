@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from shardlab import trace
-from shardlab.ranks import comm
+from shardlab import comm, trace
 from shardlab.ranks.observe import ledger
 
 from .. import evidence

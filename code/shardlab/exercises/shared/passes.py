@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from shardlab import trace
+from shardlab import comm, trace
 from shardlab.costs import collectives
-from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence

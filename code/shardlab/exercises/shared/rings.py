@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardlab import sequences
-from shardlab.ranks import comm
+from shardlab import comm
 from shardlab.ranks.observe import ledger
+from shardlab.sharding import sequences
 
 from .. import evidence
 from ..checker import Case, Dependent, Finding, Judge, describe, on_each_rank

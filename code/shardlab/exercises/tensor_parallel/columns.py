@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from .. import evidence
 from ..checker import Case, Exercise
@@ -19,7 +19,7 @@ from ..shared.linears import Given
 CUT = {"weight": 0, "bias": 0}  # the dims that are cut over ranks
 STARTER = '''\
 from torch.nn import functional
-from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
+from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
 
 def my_columns(linears, group, x):
     """Return the outputs of several layers that read the same x, such as q, k and v.

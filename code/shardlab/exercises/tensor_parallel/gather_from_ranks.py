@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from shardlab import comm
 from shardlab.costs import collectives
-from shardlab.ranks import comm
 
 from .. import evidence
 from ..checker import Case, Exercise
@@ -19,7 +19,7 @@ from ..shared import passes
 PER_RANK = 2  # F/N
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 class AllGather(torch.autograd.Function):
     @staticmethod

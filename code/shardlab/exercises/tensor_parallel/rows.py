@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from .. import evidence
 from ..checker import Case, Exercise
@@ -21,7 +21,7 @@ from ..shared.linears import Given
 CUT = {"x": -1, "weight": -1}  # the dims that are cut over ranks
 STARTER = '''\
 from torch.nn import functional
-from shardlab.ranks.tensor_parallel.conjugates import CopyToRanks, SumOverRanks
+from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
 
 def my_rows(linears, group, xs):
     """Return the sum of several layers' outputs, such as attention's and the MLP's.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
@@ -26,9 +26,9 @@ NUMBERS = 3  # that a rank may all-reduce for each token
 NUMBER = 8  # bytes
 
 STARTER = '''\
-from shardlab.ranks import comm
-from shardlab.ranks.plain.tensor_parallel import find
-from shardlab.ranks.tensor_parallel.conjugates import SumOverRanks
+from shardlab import comm
+from shardlab.plain.tensor_parallel import find
+from shardlab.plain.tensor_parallel import SumOverRanks
 
 def my_smoothed_loss(logits, targets, smoothing, group):
     """Return every token's loss with smoothed labels, [B, S].

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardlab.ranks import comm
+from shardlab import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
@@ -22,7 +22,7 @@ LOOSE = 1e-5  # relative: some divide by the norm plus 1e-6
 
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_clip(pieces, max_norm, group):
     """Scale piece.grad in place: all ranks' gradients get a norm of at most max_norm.

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shardlab import comm
 from shardlab.costs import collectives
-from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
@@ -25,7 +25,7 @@ PATIENCE = 0.5  # seconds
 STARTER = '''\
 import torch
 from torch.nn import functional
-from shardlab.ranks import comm
+from shardlab import comm
 
 def my_gathered_linear(x, piece, shape, group):
     """Return x @ weight.T; each rank holds one row of the weight, its piece.

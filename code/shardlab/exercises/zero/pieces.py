@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from shardlab.ranks import comm
+from shardlab import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, describe
 

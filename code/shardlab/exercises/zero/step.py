@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shardlab import comm
 from shardlab.costs import collectives
-from shardlab.ranks import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
@@ -21,8 +21,8 @@ RATE = 0.25  # of plain SGD, so that steps from whole numbers are exact
 NUMBER = 8  # bytes
 STARTER = '''\
 import torch
-from shardlab.ranks import comm
-from shardlab.ranks.plain.zero import rows
+from shardlab import comm
+from shardlab.plain.zero import rows
 
 def my_step(parameters, pieces, optimizer, group):
     """Go from partial gradients to whole parameters, in two messages for all.

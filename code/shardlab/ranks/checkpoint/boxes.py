@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...cuts import Cut
+from shardlab.sharding.cuts import Cut
+
 from ..data_parallel.replica import Replica
 from ..zero import Zero
 from .index import Saved

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import comm
+from shardlab import comm
+
 from . import index, tensors
 from .boxes import Box, whole
 from .folders import named

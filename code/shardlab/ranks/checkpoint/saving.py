@@ -18,7 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import comm
+from shardlab import comm
+
 from . import index, tensors
 from .boxes import Box, whole
 from .folders import NAME, delete, delete_partial, flush, named

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from .. import comm
+from shardlab import comm
 
 T = TypeVar("T")
 

@@ -16,9 +16,10 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
+from shardlab import comm
+from shardlab.sharding.deal import deal
+
 from ...exchanges import ADD, Move, Plan
-from ...layout import deal
-from .. import comm
 
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from shardlab import comm
+
 from ... import exchanges as plans
-from .. import comm
 from . import verbs
 
 # 64 MB before release 0.21: https://horovod.readthedocs.io/en/stable/tensor-fusion.html

@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from shardlab import comm
+
 from ... import exchanges as plans
 from ...exchanges import Plan
-from .. import comm
 from .exchanges import OPERATIONS, execute
 
 Planner = Callable[[int], Plan]  # from the number of ranks

@@ -20,12 +20,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shardlab.spec import TransformerSpec
+from shardlab import comm
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding import sequences
+from shardlab.sharding.layout import divisors, listed
+from shardlab.sharding.sequences import Runs, Tile
 
-from ... import sequences
-from ...layout import divisors, listed
-from ...sequences import Runs, Tile
-from .. import agreement, comm, transformer
+from .. import agreement, transformer
 from ..mixture import mixtures
 from ..transformer import Attention, Transformer
 from . import exchange, ring
@@ -43,7 +44,7 @@ class Way:
 
     ulysses: int = 1  # ranks that exchange heads; all for Ulysses alone, 1 for a ring alone
     gathered: bool = False  # every rank gathers all keys and values instead
-    placement: str = "zig-zag"  # or "contiguous": see `shardlab.sequences`
+    placement: str = "zig-zag"  # or "contiguous": see `shardlab.sharding.sequences`
     causal: bool = True  # whether a token sees only itself and those before it
     dropout: float = 0.0  # the probability with which a weight of attention is dropped
     first_head: int = 0  # the number of this rank's first head, where ranks of tp share them

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .. import comm
+from shardlab import comm
 
 
 class ToHeads(Function):

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from ...sequences import Tile
-from .. import comm
+from shardlab import comm
+from shardlab.sharding.sequences import Tile
+
 from . import tiles
 from .tiles import Dropout
 

@@ -6,7 +6,7 @@ computes the scores again in backward from the log-sum-exp of each query. Scores
 at a time.
 
 Every query must see a key of the first tile that it is in; then no log-sum-exp stays infinite. The
-tiles of `shardlab.sequences` are so: theirs are the same tokens, or all keys stand before.
+tiles of `shardlab.sharding.sequences` are so: theirs are the same tokens, or all keys stand before.
 
 Shapes: B = batch, K = key/value heads, G = query heads for each of them, s and t = queries and keys
 of a rank, a and b = queries and keys of a tile, E = numbers per head.
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...sequences import Tile
+from shardlab.sharding.sequences import Tile
+
 from ..tensor_parallel.dropout import BITS, random_bits
 
 

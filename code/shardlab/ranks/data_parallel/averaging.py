@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from .. import comm
+from shardlab import comm
 
 
 def mean(x: Tensor, group: comm.Group) -> Tensor:

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import agreement, backward, comm
+from shardlab import comm
+
+from .. import agreement, backward
 from .buckets import Bucket, assign
 
 

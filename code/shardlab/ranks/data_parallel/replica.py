@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import comm
+from shardlab import comm
+
 from . import averaging
 
 

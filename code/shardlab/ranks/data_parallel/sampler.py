@@ -8,7 +8,7 @@ its loss by n/N times the number of ranks.
 import torch
 from torch import Tensor
 
-from ...layout import deal
+from shardlab.sharding.deal import deal
 
 
 def shard(num_samples: int, rank: int, world_size: int) -> range:

@@ -14,8 +14,9 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from ...layout import divisors, listed
-from .. import comm
+from shardlab import comm
+from shardlab.sharding.layout import divisors, listed
+
 from ..mixture import Compute, Mixture, mixtures
 from .hop import Hop, Inner
 

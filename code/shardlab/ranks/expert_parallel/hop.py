@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .. import comm
+from shardlab import comm
 
 # x [M, D], chosen [M, k], weights [M, k] -> [M, D]
 Inner = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from .. import text
 from ..mixture import mixtures, rebalance

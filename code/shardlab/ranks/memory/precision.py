@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .. import comm
+from shardlab import comm
 
 HALVES = (torch.float16, torch.bfloat16)
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import comm
+from shardlab import comm
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 _STRIDE = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's constants, as signed integers

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from shardlab.comm import Group
 from shardlab.schedules import Instruction, Schedule, check, plan
 from shardlab.trace import Event
 
-from ..comm import Group
 from .messages import StageMessages
 from .stage import Batch, Stage
 

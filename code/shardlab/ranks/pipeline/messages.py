@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from shardlab import comm
 from shardlab.schedules import Action, Instruction, Schedule
-
-from .. import comm
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # sent by their index
 MAX_DIMS = 8  # of what a part returns

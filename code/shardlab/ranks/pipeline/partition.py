@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from shardlab import layout
 from shardlab.schedules import Schedule
+from shardlab.sharding import layout
 
 from ..mixture import mixtures
 from ..transformer import Transformer, add_balance_loss

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from shardlab.comm import Group
 from shardlab.schedules import Action, Schedule
 
-from ..comm import Group
 from .engine import Pipeline
 from .stage import Batch, Key, Stage
 

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import comm
+from shardlab import comm
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # for each layer: up [F, D] and down [D, F]
 Span = Callable[[str], AbstractContextManager[Any]]  # records a name, as `ledger.Ledger.span` does

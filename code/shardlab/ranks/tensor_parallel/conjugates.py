@@ -21,34 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .. import comm
-
-
-class CopyToRanks(Function):
-    """The same tensor on every rank, from which each computes something else."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)                           # [...], whole
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return comm.all_reduce(grad, ctx.group), None  # [...], summed to the whole
-
-
-class SumOverRanks(Function):
-    """The sum of the ranks' tensors, from which all ranks compute the same."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
-        return comm.all_reduce(x, group)              # [...], from parts to the whole
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None                             # [...], whole
+from shardlab import comm
 
 
 class GatherFromRanks(Function):

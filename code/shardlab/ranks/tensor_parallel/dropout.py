@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .. import comm
+from shardlab import comm
 
 # the constants of SplitMix64
 GAMMA = 0x9E3779B97F4A7C15

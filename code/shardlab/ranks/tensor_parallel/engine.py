@@ -19,13 +19,16 @@ from functools import partial
 from torch import nn
 from torch.autograd import Function
 
-from ... import cuts
-from ...layout import Layout
-from .. import agreement, comm
+from shardlab import comm
+from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
+from shardlab.sharding import cuts
+from shardlab.sharding.layout import Layout
+
+from .. import agreement
 from ..mixture import Change, Mixture
 from ..transformer import Block, Transformer
 from . import shards
-from .conjugates import CopyToRanks, GatherFromRanks, ScatterToRanks, SumOverRanks, piece
+from .conjugates import GatherFromRanks, ScatterToRanks, piece
 from .gradients import share_gradients
 from .linear import RowLinear
 from .regather import GatheredInput, RegatheringLinear

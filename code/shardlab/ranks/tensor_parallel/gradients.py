@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ... import cuts
-from .. import comm
+from shardlab import comm
+from shardlab.sharding import cuts
+
 from ..transformer import Transformer
 
 

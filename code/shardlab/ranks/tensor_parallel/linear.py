@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from .. import comm
-from .conjugates import CopyToRanks, SumOverRanks
+from shardlab import comm
+from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
 
 
 def column_linear(

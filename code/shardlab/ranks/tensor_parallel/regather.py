@@ -18,7 +18,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .. import comm
+from shardlab import comm
+
 from . import sequence
 
 

@@ -18,7 +18,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from .. import comm
+from shardlab import comm
+
 from . import conjugates
 
 SEQUENCE = 1  # the dim of [B, S, D] that is sliced

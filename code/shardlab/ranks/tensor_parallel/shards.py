@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...cuts import Cut
-from .. import comm
+from shardlab import comm
+from shardlab.sharding.cuts import Cut
+
 from . import conjugates
 
 

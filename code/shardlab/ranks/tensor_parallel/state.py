@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ... import cuts
-from .. import comm
+from shardlab import comm
+from shardlab.sharding import cuts
+
 from ..mixture import biases
 from ..transformer import Transformer
 from . import shards

@@ -21,7 +21,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from .. import comm
+from shardlab import comm
+
 from . import conjugates
 
 IGNORED = -100  # a target that does not count, as in torch's cross_entropy
@@ -30,7 +31,7 @@ IGNORED = -100  # a target that does not count, as in torch's cross_entropy
 class VocabularyEmbedding(nn.Module):
     """This rank's rows of an embedding: it looks up its own tokens, and the sum over ranks has all.
 
-    leave: adds up the partial sums, as `conjugates.SumOverRanks` or `sequence.ScatterSequence`.
+    leave: adds up the partial sums, as `SumOverRanks` or `sequence.ScatterSequence`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import comm
+from shardlab import comm
 
 Named = Mapping[str, nn.Parameter]
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from .. import backward, comm
+from shardlab import comm
+
+from .. import backward
 from .flat import Flat
 
 

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import agreement, comm
+from shardlab import comm
+
+from .. import agreement
 from . import full, units
 from .flat import Flat
 from .gathering import Gathering, Unit

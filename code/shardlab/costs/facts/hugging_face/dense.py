@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
 
 from .fields import Fields
 

@@ -7,7 +7,7 @@ A field that a file leaves out has the default of the architecture's class in tr
 from collections.abc import Mapping
 from typing import Any
 
-from shardlab.layout import listed
+from shardlab.sharding.layout import listed
 
 from .. import limits
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardlab.attention import LatentAttention
-from shardlab.experts import Experts
-from shardlab.spec import TransformerSpec
+from shardlab.model.attention import LatentAttention
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
 
 from .. import limits
 from .fields import Fields

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardlab.arguments import checked
-from shardlab.layout import listed
-from shardlab.spec import TransformerSpec
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import listed
 
 from .. import mixtures, models
 from .dense import DENSE

@@ -7,7 +7,7 @@ whose ranks are counted with those of tp where these hold whole ones.
 """
 
 from shardlab.arguments import Count, checked
-from shardlab.spec import BIASES
+from shardlab.model.spec import BIASES
 
 from ...training import Training
 from ..plans import Question

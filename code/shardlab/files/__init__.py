@@ -1,0 +1,5 @@
+"""Files that the package reads or writes for its reader.
+
+`project` finds the project's own, `measured` shows what the benches wrote, `given` reads what a
+reader gives, and `learner` keeps a learner's records.
+"""

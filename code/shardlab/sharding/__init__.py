@@ -1,0 +1,5 @@
+"""Who holds what, in numbers: read `deal`, `layout`, `cuts`, then `sequences`.
+
+`deal` deals n things to k holders, `layout` ranks to axes and layers to stages, `cuts` says along
+which dim each parameter is cut, and `sequences` which tokens a rank of context parallelism holds.
+"""

@@ -1,0 +1,228 @@
+"""Which piece of each parameter a tensor-parallel rank holds, as plain data.
+
+Megatron-LM (Shoeybi et al. 2019, section 3, https://arxiv.org/abs/1909.08053) cuts queries, keys,
+values and the first feed-forward matrix by their outputs, so that each rank has whole heads and
+whole hidden units. It cuts the matrices that follow by their inputs, and embedding and head by
+tokens of the vocabulary. Norms, and biases that are added to a sum over ranks, stay whole.
+
+Each expert of a mixture is cut like a feed-forward block, or stays whole and is dealt to one rank;
+its router stays whole. Which experts a rank of expert parallelism holds is in no cut: it holds
+those, and no piece of the others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from shardlab.arguments import Count, checked, within
+from shardlab.model.attention import LatentAttention
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Cut:
+    """How one parameter is dealt to `ranks` ranks: in `pieces` of equal size.
+
+    Where there are fewer pieces than ranks, neighbours hold the same piece.
+    """
+
+    shape: tuple[int, ...]  # of the whole; of a matrix [outputs, inputs], as torch stores it
+    ranks: Count
+    dim: int | None = None  # the dimension that is cut; None: every rank holds all of it
+    pieces: Count = 1
+
+    def __post_init__(self) -> None:
+        if self.dim is not None:
+            within("dim", self.dim, len(self.shape))
+        if self.ranks % self.pieces:
+            raise ValueError(f"pieces={self.pieces} must divide ranks={self.ranks}")
+
+    @property
+    def holders(self) -> int:
+        """The number of ranks that hold the same piece."""
+        return self.ranks // self.pieces
+
+    @property
+    def size(self) -> int:
+        """Rows (or columns) of one piece; where they do not divide, the last pieces are padded."""
+        return 0 if self.dim is None else ceil(self.shape[self.dim] / self.pieces)
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape on one rank, padding included."""
+        shape = list(self.shape)
+        if self.dim is not None:
+            shape[self.dim] = self.size
+        return tuple(shape)
+
+    def held(self, rank: int) -> range:
+        """Return the rows (or columns) of the whole that `rank` holds, without padding.
+
+        The range is empty for a parameter that is not cut.
+        """
+        within("rank", rank, self.ranks)
+        if self.dim is None:
+            return range(0)
+        length = self.shape[self.dim]
+        start = rank // self.holders * self.size
+        return range(min(start, length), min(start + self.size, length))
+
+
+@checked
+def block(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> dict[str, Cut]:
+    """Cut the parameters of one layer, by their names in the reference model.
+
+    Of a mixture it is a layer with experts; `TransformerSpec.dense` has the others.
+
+    With fewer key/value heads than ranks, tp / kv_heads neighbours hold the same head. With whole
+    experts each of them is on one rank. A `tp` that does not split the layer is refused by
+    `layout.Layout.check`, not here.
+    """
+    hidden = spec.hidden_size
+    kv_pieces = min(spec.kv_heads, tp)
+    entering, leaving, ffn = (
+        _Linear(tp=tp, bias=place in spec.biases) for place in ("qkv", "out", "ffn")
+    )
+    heads = {
+        **entering.by_outputs("attention.q", spec.attention_size, hidden),
+        **entering.by_outputs("attention.k", spec.kv_size, hidden, pieces=kv_pieces),
+        **entering.by_outputs("attention.v", spec.kv_size, hidden, pieces=kv_pieces),
+        **leaving.by_inputs("attention.out", hidden, spec.attention_size),
+    }
+    cuts = {
+        **_norm("attention_norm", spec, tp),
+        **(_latent(spec, spec.latent, tp) if spec.latent else heads),
+        **_norm("mlp_norm", spec, tp),
+    }
+    cuts |= _more_norms(spec, tp)
+    if spec.experts:
+        return cuts | _mixture(spec.experts, hidden, tp, whole_experts)
+    first = ("up",) if spec.style == "gpt2" else ("gate", "up")
+    return cuts | ffn.feed_forward("mlp", first, hidden, spec.ffn)
+
+
+def _latent(spec: TransformerSpec, latent: LatentAttention, tp: int) -> dict[str, Cut]:
+    """Cut what makes heads from the narrow layers; those, and their norms, stay whole."""
+    hidden, heads, linear = spec.hidden_size, latent.num_heads, _Linear(tp=tp, bias=False)
+    keys = heads * (latent.plain_size + latent.value_size)
+    narrow = {
+        "attention.q_narrow": (latent.query_rank, hidden),
+        "attention.kv_narrow": (latent.kv_rank + latent.rotary_size, hidden),
+    }
+    return {
+        **{f"{name}.weight": Cut(shape=shape, ranks=tp) for name, shape in narrow.items()},
+        "attention.q_scale": Cut(shape=(latent.query_rank,), ranks=tp),
+        "attention.kv_scale": Cut(shape=(latent.kv_rank,), ranks=tp),
+        **linear.by_outputs("attention.q", heads * latent.query_size, latent.query_rank),
+        **linear.by_outputs("attention.kv", keys, latent.kv_rank),
+        **linear.by_inputs("attention.out", hidden, heads * latent.value_size),
+    }
+
+
+def _mixture(experts: Experts, hidden: int, tp: int, whole: bool) -> dict[str, Cut]:
+    """Cut the router, the experts by their numbers, and the shared ones, which are one block."""
+    linear = _Linear(tp=tp, bias=False)
+    cuts: dict[str, Cut] = {}
+    for number in range(experts.num_experts):
+        name = f"mlp.experts.{number}"
+        cuts |= linear.feed_forward(name, ("gate", "up"), hidden, experts.expert_size)
+    if whole:
+        cuts = {name: Cut(shape=cut.shape, ranks=1) for name, cut in cuts.items()}
+    if experts.num_shared:
+        cuts |= linear.feed_forward("mlp.shared", ("gate", "up"), hidden, experts.shared_size)
+    return {"mlp.router.weight": Cut(shape=(experts.num_experts, hidden), ranks=tp), **cuts}
+
+
+@checked
+def ends(spec: TransformerSpec, tp: Count) -> dict[str, Cut]:
+    """Cut the parameters before and after the layers. A tied head is the embedding: not listed."""
+    hidden = spec.hidden_size
+    vocabulary = Cut(shape=(spec.vocab_size, hidden), ranks=tp, dim=0, pieces=tp)
+    cuts = {"embedding.tokens.weight": vocabulary}
+    if spec.positions == "learned":
+        cuts["embedding.positions.weight"] = Cut(shape=(spec.context_length, hidden), ranks=tp)
+    cuts |= _norm("norm", spec, tp)
+    if not spec.tied:
+        cuts["head.weight"] = vocabulary
+    return cuts
+
+
+@checked
+def model(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> dict[str, Cut]:
+    """Cut every parameter of the reference model, by name; a tied one is listed once."""
+    cuts = ends(spec, tp)
+    first = block(spec.dense, tp)
+    others = block(spec, tp, whole_experts=whole_experts)
+    for index in range(spec.num_layers):
+        layer = first if index < spec.num_dense else others
+        cuts |= {f"blocks.{index}.{name}": cut for name, cut in layer.items()}
+    return cuts
+
+
+@checked
+def num_parameters(spec: TransformerSpec, tp: Count) -> int:
+    """Count the numbers that one rank holds, with padding and what other ranks hold as well."""
+    sparse = spec.num_layers - spec.num_dense
+    layers = sparse * _held(block(spec, tp)) + spec.num_dense * _held(block(spec.dense, tp))
+    return _held(ends(spec, tp)) + layers
+
+
+def _held(cuts: Mapping[str, Cut]) -> int:
+    return sum(prod(cut.local_shape) for cut in cuts.values())
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """Cuts the linear layers of a block: weight [outputs, inputs] and, with `bias`, [outputs]."""
+
+    tp: int
+    bias: bool
+
+    def feed_forward(
+        self, block: str, first: tuple[str, ...], hidden: int, width: int
+    ) -> dict[str, Cut]:
+        """Cut the matrices into the hidden layer, `first`, and the one out of it."""
+        cuts: dict[str, Cut] = {}
+        for name in first:
+            cuts |= self.by_outputs(f"{block}.{name}", width, hidden)
+        return cuts | self.by_inputs(f"{block}.down", hidden, width)
+
+    def by_outputs(
+        self, name: str, outputs: int, inputs: int, pieces: int | None = None
+    ) -> dict[str, Cut]:
+        """Cut weight and bias into `pieces` (None: one for each rank), each with whole outputs."""
+        pieces = self.tp if pieces is None else pieces
+        weight = Cut(shape=(outputs, inputs), ranks=self.tp, dim=0, pieces=pieces)
+        bias = Cut(shape=(outputs,), ranks=self.tp, dim=0, pieces=pieces)
+        return self._named(name, weight, bias)
+
+    def by_inputs(self, name: str, outputs: int, inputs: int) -> dict[str, Cut]:
+        """Cut the weight by its inputs; the bias is added to a sum over ranks and stays whole."""
+        weight = Cut(shape=(outputs, inputs), ranks=self.tp, dim=1, pieces=self.tp)
+        bias = Cut(shape=(outputs,), ranks=self.tp)
+        return self._named(name, weight, bias)
+
+    def _named(self, name: str, weight: Cut, bias: Cut) -> dict[str, Cut]:
+        named = {f"{name}.weight": weight}
+        return {**named, f"{name}.bias": bias} if self.bias else named
+
+
+def _more_norms(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
+    """Cut the norms of one layer that the reference model does not have: every rank holds them."""
+    norms: dict[str, Cut] = {}
+    if spec.head_norms:
+        for name in ("attention.q_scale", "attention.k_scale"):
+            norms |= _norm(name, spec, tp, spec.head_size)
+    if spec.post_norms:
+        for name in ("attention_post_norm", "mlp_post_norm"):
+            norms |= _norm(name, spec, tp)
+    return norms
+
+
+def _norm(name: str, spec: TransformerSpec, tp: int, width: int | None = None) -> dict[str, Cut]:
+    """LayerNorm has a weight and a bias, RMSNorm a weight; every rank holds all of them."""
+    whole = Cut(shape=(width or spec.hidden_size,), ranks=tp)
+    parts = ("weight", "bias") if spec.style == "gpt2" else ("weight",)
+    return {f"{name}.{part}": whole for part in parts}

@@ -1,0 +1,169 @@
+"""The plain file of context parallelism: equal to one process in two ways, by as many bytes as predicted."""
+
+import inspect
+import sys
+
+import cloudpickle
+import pytest
+import torch
+
+from shardlab import trace
+from shardlab.costs import context_parallel as costs
+from shardlab.launch import RankError, run
+from shardlab.plain import context_parallel
+from shardlab.ranks.observe import ledger
+
+from ..ranks.quick import quickly
+from . import lesson, sequences
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
+
+GATHERED = inspect.getsource(context_parallel)
+ULYSSES = lesson.changed(GATHERED, "attend = context.gathered ", "attend = context.ulysses ")
+SOURCES = {"gathered": GATHERED, "ulysses": ULYSSES}
+CASES = [(way, zig_zag, case) for way in SOURCES for zig_zag in (False, True) for case in sequences.CASES]
+
+
+def train(group, way, zig_zag, case, **options):
+    return sequences.train(group, "context_parallel", SOURCES[way], case, zig_zag=zig_zag, **options)
+
+
+def gradients(group, way, zig_zag, case):
+    context = context_parallel.Context(sequences.numbers(case[2]), group, zig_zag)
+    return sequences.first_gradients(group, context, getattr(context, way), case)
+
+
+def everything(group):
+    return {case: (train(group, *case), gradients(group, *case)) for case in CASES}
+
+
+@pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
+def found(request):
+    return run(quickly(everything), world_size=request.param)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parity(
+    "context_parallel",
+    "context parallelism's plain file trains the transformer like one process: parameters, each step",
+)
+def test_the_plain_file_equals_one_process(found, case):
+    for rank in found:
+        for ours, theirs in zip(rank[case][0], sequences.alone(*case[2]), strict=True):
+            assert ours.keys() == theirs.keys()
+            for name in theirs:
+                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parity("context_parallel", "context parallelism's plain file: the loss and every gradient of one process")
+def test_loss_and_gradients_equal_those_of_one_process(found, case):
+    loss, gradients = sequences.first_gradients_alone(case[2])
+    losses = torch.stack([rank[case][1][0] for rank in found])
+    torch.testing.assert_close(losses.mean(), loss, rtol=0, atol=lesson.ATOL)
+    for rank in found:
+        torch.testing.assert_close(rank[case][1][1], gradients, rtol=0, atol=lesson.ATOL)
+
+
+def test_contiguous_and_zig_zag_places():
+    def call(group):
+        contexts = [context_parallel.Context(torch.zeros(12).long(), group, each) for each in (False, True)]
+        return [context.mine.tolist() for context in contexts]
+
+    contiguous, zig_zag = zip(*run(call, world_size=3), strict=True)
+    assert contiguous == ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11])
+    assert zig_zag == ([0, 1, 10, 11], [2, 3, 8, 9], [4, 5, 6, 7])
+
+
+# ---- predicted, counted ----------------------------------------------------------------------------------------------
+
+
+def wire_bytes(_, book):
+    return sum(map(trace.wire_bytes, book.events))
+
+
+def bytes_of(group, way, style):
+    case = (style, False, sequences.ONE)
+    return train(group, way, True, case, read=wire_bytes, around=ledger.Ledger, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("style", lesson.SPECS)
+@pytest.mark.parametrize("way", SOURCES)
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.counted("context_parallel", "bytes that context parallelism's plain file sends in a step")
+def test_a_step_sends_what_the_formula_says(style, way, ranks):
+    spec = lesson.SPECS[style]
+    sizes = {"length": sequences.LENGTH, "ranks": ranks, "batch": lesson.SAMPLES, "element": 4}
+    layers = spec.num_layers * sum(costs.sent_bytes(costs.attention(spec, **sizes), way).values())
+    parameters = 4 * sum(p.numel() for p in lesson.build(style, False, seed=0).parameters())
+    predicted = layers + 2 * (ranks - 1) / ranks * parameters
+    for steps in run(bytes_of, way, style, world_size=ranks):
+        assert steps == pytest.approx([predicted] * lesson.STEPS, abs=1e-6)
+
+
+# ---- wrong versions --------------------------------------------------------------------------------------------------
+
+WRONG = {  # what went wrong: (way, what stands there, what stands there then, what the launcher reports)
+    "positions start at zero on every rank": (
+        "gathered",
+        "locate=lambda _: context.positions",
+        "locate=lambda _: context.mine.argsort()",
+        None,
+    ),
+    "positions do not restart with a document": (
+        "gathered",
+        "self.mine - first.chunk(size)[group.rank()]",
+        "self.mine",
+        None,
+    ),
+    "documents see each other": ("gathered", "(first[:, None] <= order)", "(0 * first[:, None] <= order)", None),
+    "a query does not see itself": ("gathered", "(order <= order[:, None])", "(order < order[:, None])", None),
+    "queries see what comes after them": ("ulysses", "(order <= order[:, None])", "(order == order)", None),
+    "the mask of the first rank": ("gathered", "self.seen.chunk(size)[group.rank()]", "self.seen.chunk(size)[0]", None),
+    "keys in the order of the sequence": (
+        "gathered",
+        "<= order) & (order <= order[:, None])",
+        "<= order.sort()[0]) & (order.sort()[0] <= order[:, None])",
+        None,
+    ),
+    "nobody divides": ("gathered", "group, 1 / group.size())", "group, 1)", None),
+    "targets are not those of the inputs": ("gathered", "context.mine + 1]", "context.mine]", None),
+    "other ranks' gradients are dropped": (
+        "gathered",
+        "(mine,) = comm.reduce_scatter(parts, ctx.group)",
+        "mine = parts[ctx.group.rank()]",
+        None,
+    ),
+    "keys are gathered, values are not": ("gathered", "v = Gather.apply(v, self.group)", "v = v", "RuntimeError|size"),
+    "heads come back in another order": (
+        "ulysses",
+        "Exchange.apply(some, self.group, 2, 1)",
+        "Exchange.apply(some.flip(1), self.group, 2, 1)",
+        None,
+    ),
+    "gradients are exchanged the same way again": (
+        "ulysses",
+        "ctx.way_back = group, join, cut",
+        "ctx.way_back = group, cut, join",
+        "RuntimeError|shape|size",
+    ),
+}
+
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    case, wrong = ("gpt2", False, sequences.SEVERAL), {}
+    for what, (way, old, new, report) in WRONG.items():
+        wrong[what] = report, "context_parallel", lesson.changed(SOURCES[way], old, new), case, {}
+    return lesson.verdicts(sequences.right, wrong)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_version_is_noticed(what, verdicts):
+    assert lesson.noticed(verdicts[what], WRONG[what][-1]), verdicts[what]
+
+
+def test_a_length_that_does_not_split_is_refused():
+    with pytest.raises(RankError, match="14 tokens on 3 ranks: pad to a multiple of 6"):
+        run(lambda group: context_parallel.Context(torch.zeros(14), group, True), world_size=3)

@@ -1,0 +1,209 @@
+"""The plain file of pipelines: both schedules equal to one process and to the engine; what is sent, what is kept."""
+
+import inspect
+import sys
+
+import cloudpickle
+import pytest
+import torch
+
+from shardlab import schedules, trace
+from shardlab.costs.pipeline import timeline
+from shardlab.launch import RankError, run
+from shardlab.plain import pipeline
+from shardlab.ranks import pipeline as engine
+from shardlab.ranks.data_parallel import sampler
+from shardlab.ranks.observe import ledger
+from shardlab.ranks.pipeline import partition
+from shardlab.sharding import layout
+from shardlab.sharding.deal import deal
+
+from . import lesson
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
+
+SOURCE = inspect.getsource(pipeline)
+SCHEDULES = {"1F1B": "pipeline.one_forward_one_backward", "GPipe": "pipeline.gpipe"}
+SAMPLES_IN_ONE = (1, 3, 7)  # of 7 samples: seven microbatches, three of 3, 3 and 1, and a single one
+MODELS = [(*case, 3) for case in lesson.CASES]  # 3 layers, embedding and head beside them: up to 4 stages
+CASES = [(name, 3, case) for name in SCHEDULES for case in MODELS]
+CASES += [(name, samples, MODELS[0]) for name in SCHEDULES for samples in (1, 7)]
+
+
+def own(variables, _):
+    """The parameters of this rank's layers, by their names in the model."""
+    held = {id(p) for p in variables["stage"].layers.parameters()}
+    model = variables["model"]
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: p.detach().clone() for name, p in named if id(p) in held}
+
+
+def follow(group, name, samples, source, case, read, **options):
+    """The docstring's lines, with the one schedule or the other."""
+    source = lesson.changed(source, "step(parts, pipeline.one_forward_one_backward)", f"step(parts, {SCHEDULES[name]})")
+    return lesson.follow(group, "pipeline", source, case, read, b=samples, **options)
+
+
+def train(group, name, samples, source=SOURCE, case=lesson.CASES[0]):
+    return follow(group, name, samples, source, case, own)
+
+
+@pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
+def histories(request):
+    return run(lambda group: {c: train(group, *c[:2], case=c[2]) for c in CASES}, world_size=request.param)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parity("pipeline", "GPipe and 1F1B of the plain file train like one process: parameters, each step")
+def test_the_plain_file_equals_one_process(histories, case):
+    for rank in histories:
+        for ours, theirs in zip(rank[case], lesson.alone(*case[2]), strict=True):
+            for name in ours:
+                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+    seen = set().union(*(rank[case][0] for rank in histories))
+    assert seen == set(lesson.alone(*case[2])[0])
+
+
+def fast(group, name, case):
+    """The engine, in the same training; frozen or not, with the same names."""
+    schedule = schedules.make(name, group.size(), len(lesson.batch_of(0).split(3)))
+    parts = partition.cut(lesson.build(*case, seed=0), schedule, group.rank())
+    pipe, history = engine.Pipeline(parts, schedule, group), []
+    optimizer = lesson.adamw(pipe.parameters())
+    for step in range(lesson.STEPS):
+        batch = lesson.batch_of(step)
+        optimizer.zero_grad()
+        pipe.step(batch[:, :-1], batch[:, 1:])
+        optimizer.step()
+        history.append(lesson.parameters(parts[0]))
+    return history
+
+
+@pytest.mark.parity("pipeline", "the plain file and the engine train alike")
+def test_the_plain_file_equals_the_engine():
+    """Each stage may have other layers; all stages together have all."""
+    cases = [(name, case) for name in SCHEDULES for case in lesson.CASES[::2]]
+    both = run(lambda group: [(train(group, n, 3, case=c), fast(group, n, c)) for n, c in cases], world_size=2)
+    for ranks in zip(*both, strict=True):
+        for plain, engines in zip(*(zip(*each, strict=True) for each in zip(*ranks, strict=True)), strict=True):
+            ours, theirs = ({k: x for part in parts for k, x in part.items()} for parts in (plain, engines))
+            for name in theirs:
+                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+
+
+# ---- predicted, counted ----------------------------------------------------------------------------------------------
+
+
+def watched(group, name, samples, style, source=SOURCE):
+    """Bytes sent in every step, and the most microbatches that were kept at a time."""
+    most = []
+
+    def read(variables, book):
+        return trace.totals(book.events).get("send", {"nbytes": 0})["nbytes"]
+
+    source = lesson.changed(source, "self.kept.append((x, y))", "self.kept.append((x, y)); note(len(self.kept))")
+    source = lesson.changed(source, "class Stage:", "note = None\n\n\nclass Stage:")
+    source = lesson.changed(source, "stage = pipeline.Stage", "pipeline.note = note\n    stage = pipeline.Stage")
+    sent = follow(group, name, samples, source, (style, False), read, around=ledger.Ledger, note=most.append)
+    return sent, max(most)
+
+
+def everything(group):
+    cases = [(name, samples, style) for name in SCHEDULES for samples in SAMPLES_IN_ONE for style in lesson.SPECS]
+    return {case: watched(group, *case) for case in cases}
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def counted(request):
+    return run(everything, world_size=request.param)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("samples", SAMPLES_IN_ONE)
+@pytest.mark.parametrize("style", lesson.SPECS)
+@pytest.mark.counted("pipeline", "bytes that each stage of the plain file sends, and microbatches that it keeps")
+def test_a_step_sends_and_keeps_what_the_formulas_say(counted, name, samples, style):
+    sizes = [len(part) for part in lesson.batch_of(0).split(samples)]
+    schedule, width = schedules.make(name, len(counted), len(sizes)), lesson.SIZES["hidden_size"]
+    predicted = timeline.sent_bytes(schedule, [size * lesson.LENGTH * width * 8 for size in sizes])
+    for stage in (0, -1):
+        predicted[stage] += lesson.SPECS[style].tied * lesson.VOCABULARY * width * 8
+    assert [rank[name, samples, style][0] for rank in counted] == [[each] * lesson.STEPS for each in predicted]
+    assert [rank[name, samples, style][1] for rank in counted] == timeline.play(schedule).peaks()
+
+
+# ---- wrong versions --------------------------------------------------------------------------------------------------
+
+WRONG = {  # what went wrong: (what stands there, what stands there then, what the launcher reports)
+    "what arrives needs no gradient": ("x.requires_grad_(self.before > 0)", "pass", "NoneType"),
+    "backward starts without the gradient": ("y.backward(gradient)", "y.sum().backward()", None),
+    "the loss is a sum over microbatches": ("y = share * self.model.loss", "y = self.model.loss", None),
+    "microbatches count alike": ("sum(len(inputs) for inputs, _ in microbatches)", "3 * len(microbatches)", None),
+    "the newest goes back first": ("self.kept.pop(0)", "self.kept.pop()", "the ranks disagree about message"),
+    "the gradient goes the wrong way": (
+        "self.send(x.grad.contiguous(), self.back, self.before - 1)",
+        "self.send(x.grad.contiguous(), self.back, (self.before + 1) % 3)",
+        "Deadlock",
+    ),
+    "a send waits until it is received": (
+        "self.sent.append((x, *comm.start([(x, to)], [], group)))",
+        "comm.send(x, group, to)",
+        "Deadlock",
+    ),
+    "a tied weight's ends are not added": ("if self.tied and head.grad is not None:", "if False:", None),
+    "gradients add up over steps": ("self.layers.zero_grad()", "pass", None),
+    "the last microbatches never go back": (
+        "            stage.backward()\n    while stage.kept:\n",
+        "            stage.backward()\n    while False:\n",
+        "Deadlock",
+    ),
+}
+
+
+def right(group, source):
+    history = train(group, "1F1B", 3, source)
+    return all(map(lesson.equal, history, lesson.alone(*lesson.CASES[0])))
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_version_is_noticed(what, impatient):
+    old, new, report = WRONG[what]
+    found = lesson.verdict(right, lesson.changed(SOURCE, old, new))
+    assert lesson.noticed(found, report), found
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "peaks"),
+    [("stage.after - 1", [2, 1, 1]), ("stage.after", [3, 2, 1]), ("stage.after + 1", [4, 3, 2])],
+)
+def test_another_warm_up_is_as_right_and_keeps_more_or_less(warm_up, peaks):
+    """Fewer forwards ahead keep less, and wait more: each stage for the gradient of what it has just sent."""
+
+    def call(group):
+        source = lesson.changed(SOURCE, "if number >= stage.after:", f"if number >= {warm_up}:")
+        return right(group, source), watched(group, "1F1B", 1, "gpt2", source)[1]
+
+    assert run(call, world_size=3) == [(True, peak) for peak in peaks]
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_every_door_deals_layers_and_samples_alike(stages):
+    """The first stages, and the first ranks, have one more: in the plain file, the engine, torch and the package."""
+
+    def layers(group):
+        models = [lesson.build("gpt2", False, count, seed=0) for count in (5, 7, 8)]
+        held = [list(pipeline.Stage(model, group).layers) for model in models]
+        return [[block in mine for block in model.blocks] for model, mine in zip(models, held, strict=True)]
+
+    found = run(layers, world_size=stages)
+    for place, count in enumerate((5, 7, 8)):
+        dealt = list(deal(count, stages))
+        assert [[layer for layer, here in enumerate(rank[place]) if here] for rank in found] == list(map(list, dealt))
+        assert layout.stages(count, stages) == dealt
+        assert [sampler.shard(count, rank, stages) for rank in range(stages)] == dealt
+        assert [part.tolist() for part in torch.arange(count).tensor_split(stages)] == list(map(list, dealt))
+
+
+def test_more_stages_than_layers_are_refused():
+    with pytest.raises(RankError, match="5 stages for 2 blocks; use fewer"):
+        run(lambda group: pipeline.Stage(lesson.build("gpt2", False, seed=0), group), world_size=5)

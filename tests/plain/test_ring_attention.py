@@ -1,0 +1,138 @@
+"""The plain file of ring attention: equal to one process, by as many bytes as predicted, without all the keys."""
+
+import inspect
+import sys
+
+import cloudpickle
+import pytest
+import torch
+
+from shardlab import trace
+from shardlab.costs import context_parallel as costs
+from shardlab.launch import run
+from shardlab.plain import context_parallel, ring_attention
+from shardlab.ranks.observe import ledger
+
+from ..ranks.quick import quickly
+from . import lesson, sequences
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
+
+SOURCE = inspect.getsource(ring_attention)
+CASES = [(zig_zag, case) for zig_zag in (False, True) for case in sequences.CASES]
+
+
+def train(group, zig_zag, case, **options):
+    return sequences.train(group, "ring_attention", SOURCE, case, zig_zag=zig_zag, **options)
+
+
+def gradients(group, zig_zag, case):
+    context = context_parallel.Context(sequences.numbers(case[2]), group, zig_zag)
+
+    def attend(q, k, v):
+        return ring_attention.ring(q, k, v, context.mask, group)
+
+    return sequences.first_gradients(group, context, attend, case)
+
+
+def everything(group):
+    return {case: (train(group, *case), gradients(group, *case)) for case in CASES}
+
+
+@pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
+def found(request):
+    return run(quickly(everything), world_size=request.param)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parity(
+    "context_parallel", "ring attention's plain file trains the transformer like one process: parameters, each step"
+)
+def test_the_plain_file_equals_one_process(found, case):
+    for rank in found:
+        for ours, theirs in zip(rank[case][0], sequences.alone(*case[1]), strict=True):
+            assert ours.keys() == theirs.keys()
+            for name in theirs:
+                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parity("context_parallel", "ring attention's plain file: the loss and every gradient of one process")
+def test_loss_and_gradients_equal_those_of_one_process(found, case):
+    loss, gradients = sequences.first_gradients_alone(case[1])
+    losses = torch.stack([rank[case][1][0] for rank in found])
+    torch.testing.assert_close(losses.mean(), loss, rtol=0, atol=lesson.ATOL)
+    for rank in found:
+        torch.testing.assert_close(rank[case][1][1], gradients, rtol=0, atol=lesson.ATOL)
+
+
+def wire_bytes(_, book):
+    return sum(map(trace.wire_bytes, book.events))
+
+
+def bytes_of(group, style):
+    case = (style, False, sequences.ONE)
+    return train(group, True, case, read=wire_bytes, around=ledger.Ledger, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("style", lesson.SPECS)
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.counted("context_parallel", "bytes that ring attention's plain file sends in a step")
+def test_a_step_sends_what_the_formula_says(style, ranks):
+    """The plain ring sends keys and values home, too: two blocks more in forward, and four in backward."""
+    spec = lesson.SPECS[style]
+    sizes = {"length": sequences.LENGTH, "ranks": ranks, "batch": lesson.SAMPLES, "element": 4}
+    attention = costs.attention(spec, **sizes)
+    layers = spec.num_layers * (sum(costs.sent_bytes(attention, "ring").values()) + (2 + 4) * attention.block)
+    parameters = 4 * sum(p.numel() for p in lesson.build(style, False, seed=0).parameters())
+    predicted = layers + 2 * (ranks - 1) / ranks * parameters
+    for steps in run(bytes_of, style, world_size=ranks):
+        assert steps == pytest.approx([predicted] * lesson.STEPS, abs=1e-6)
+
+
+# ---- wrong versions --------------------------------------------------------------------------------------------------
+
+WRONG = {  # what went wrong: (what stands there, what stands there then)
+    "parts are merged without rescaling": ("y * (before - lse).exp() +", "y +"),
+    "each block has its own softmax": (
+        "torch.logaddexp(before, scores.logsumexp(-1, keepdim=True))",
+        "scores.logsumexp(-1, keepdim=True).nan_to_num(neginf=0)",
+    ),
+    "the backward ring reads stale keys": (
+        "block, gradient = pass_on(torch.stack([block, gradient]), ctx.group)",
+        "gradient = pass_on(gradient, ctx.group)",
+    ),
+    "gradients stay where they are computed": (
+        "block, gradient = pass_on(torch.stack([block, gradient]), ctx.group)",
+        "block = pass_on(block, ctx.group)",
+    ),
+    "the ring turns the other way": (
+        "to=(rank + 1) % size, source=(rank - 1) % size",
+        "to=(rank - 1) % size, source=(rank + 1) % size",
+    ),
+    "masks come in the order of ranks": ("by_rank[group.rank() - turn]", "by_rank[turn]"),
+    "the mask is that of the next block": ("by_rank[group.rank() - turn]", "by_rank[group.rank() - turn - 1]"),
+    "the softmax's sum has no gradient": ("(dy @ v.mT - (dy * y).sum(-1, keepdim=True))", "(dy @ v.mT)"),
+    "backward looks at hidden keys": (
+        "(q @ k.mT - lse).masked_fill(~seen, -torch.inf).exp()",
+        "(q @ k.mT - lse).exp()",
+    ),
+    "one query head of a group counts": (
+        "torch.stack([dk, dv]).sum(3, keepdim=True)",
+        "torch.stack([dk, dv])[:, :, :, :1]",
+    ),
+    "scores are not scaled": (" / q.shape[-1] ** 0.5", ""),
+    "nobody divides": ("group, 1 / group.size())", "group, 1)"),
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    case = "llama", False, sequences.SEVERAL
+    wrong = {what: (None, "ring_attention", lesson.changed(SOURCE, *each), case, {}) for what, each in WRONG.items()}
+    return lesson.verdicts(sequences.right, wrong)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_version_is_noticed(what, verdicts):
+    assert verdicts[what] is False, verdicts[what]

@@ -1,0 +1,218 @@
+"""The plain file of ZeRO: equal to one process and to the engine; what is whole at which moment; what is sent."""
+
+import inspect
+import sys
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+from shardlab import trace
+from shardlab.costs import zero as costs
+from shardlab.costs.facts import recipes
+from shardlab.costs.training import Training
+from shardlab.launch import run
+from shardlab.plain import zero
+from shardlab.ranks import zero as engine
+from shardlab.ranks.observe import ledger
+from shardlab.sharding.layout import Layout
+
+from ..ranks.quick import quickly
+from . import lesson
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
+
+SOURCE = inspect.getsource(zero)
+STAGES = (1, 2, 3)
+CASES = [(stage, case) for stage in STAGES for case in lesson.CASES]
+
+
+def whole(variables, _):
+    """All parameters; in stage 3 they must be gathered."""
+    states = variables["states"]
+    if states.stage < 3:
+        return lesson.parameters(variables["model"])
+    states.gather(states.piece)
+    found = lesson.parameters(variables["model"])
+    states.free(states.piece)
+    return found
+
+
+def train(group, stage, source=SOURCE, case=lesson.CASES[0]):
+    return lesson.follow(group, "zero", source, case, whole, stage=stage)
+
+
+def all_cases(group):
+    return {case: train(group, case[0], case=case[1]) for case in CASES}
+
+
+@pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
+def histories(request):
+    return run(quickly(all_cases), world_size=request.param)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parity("zero", "every stage of the plain file trains like one process: parameters, each step")
+def test_the_plain_file_equals_one_process(histories, case):
+    for rank in histories:
+        for ours, theirs in zip(rank[case], lesson.alone(*case[1]), strict=True):
+            assert ours.keys() == theirs.keys()
+            for name in theirs:
+                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+
+
+def fast(group, stage, case):
+    """The engine, in the same training."""
+    model, history = lesson.build(*case, seed=group.rank()), []
+    states = engine.shard(model, group, stage=stage, optimizer=lesson.adamw)
+    for step in range(lesson.STEPS):
+        batch = lesson.batch_of(step)
+        mine = batch.tensor_split(group.size())[group.rank()]
+        states.zero_grad()
+        (model(mine[:, :-1], mine[:, 1:]) * len(mine) * group.size() / len(batch)).backward()
+        states.step()
+        history.append(states.full_state_dict())
+    return history
+
+
+@pytest.mark.parity("zero", "the plain file and the engine train alike, at every stage")
+def test_the_plain_file_equals_the_engine():
+    def both(group):
+        return [(train(group, stage), fast(group, stage, lesson.CASES[0])) for stage in STAGES]
+
+    for plain, fast_one in (pair for rank in run(quickly(both), world_size=3) for pair in rank):
+        for ours, theirs in zip(plain, fast_one, strict=True):
+            for name in theirs:
+                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+
+
+# ---- predicted, counted ----------------------------------------------------------------------------------------------
+
+
+def training(style, ranks, stage):
+    return Training(
+        spec=lesson.SPECS[style], layout=Layout(dp=ranks, zero=stage), recipe=recipes.recipe("fp32 Adam")
+    )
+
+
+def wire_bytes(_, book):
+    return sum(map(trace.wire_bytes, book.events))
+
+
+def bytes_of(group, style):
+    """What a rank sends in every step, by stage."""
+    options = {"around": ledger.Ledger, "dtype": torch.float32}
+    return [lesson.follow(group, "zero", SOURCE, (style, False), wire_bytes, stage=s, **options) for s in STAGES]
+
+
+@pytest.mark.parametrize("style", lesson.SPECS)
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.counted("zero", "bytes that the plain file sends in a step, at each stage")
+def test_a_step_sends_what_the_formula_says(style, ranks):
+    """Stage 3 gathers every layer twice: the engine keeps what is in no layer. A tied table has two layers' turns."""
+    parts = [costs.sent_bytes(training(style, ranks, stage)) for stage in STAGES]
+    parts[2]["gather in backward"] = parts[2]["gather in forward"]
+    table = lesson.SPECS[style].tied * 4 * lesson.VOCABULARY * lesson.SIZES["hidden_size"] * (ranks - 1) / ranks
+    predicted = [sum(part.values()) + turns * table for part, turns in zip(parts, (0, 1, 3), strict=True)]
+    for by_stage in run(bytes_of, style, world_size=ranks):
+        for steps, expected in zip(by_stage, predicted, strict=True):
+            assert steps == pytest.approx([expected] * lesson.STEPS, abs=1e-6)
+
+
+def bytes_in(tensors):
+    return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
+
+
+def bytes_of_layer(layer):
+    return sum(p.numel() * p.element_size() for p in layer.parameters())
+
+
+def held(group, stage):
+    """Bytes between steps, of parameters, pieces and the optimizer's states; then, in the last step, at each moment.
+
+    A moment is a layer's forward, or when gradients are about to be cut: bytes of whole parameters, and of gradients.
+    """
+    moments = []
+
+    def note(states):
+        moments.append((bytes_in(states.whole.values()), bytes_in(p.grad for p in states.piece)))
+
+    def watch(states):
+        cut = states.cut_gradients
+        states.cut_gradients = lambda parameters: (note(states), cut(parameters))
+        for layer in states.layers:
+            layer.register_forward_hook(lambda *_: note(states))
+
+    def read(variables, _):
+        states = variables["states"]
+        own = [x for each in states.optimizer.state.values() for x in each.values() if x.dim()]
+        found = [bytes_in(states.whole.values()), bytes_in(states.piece.values()), bytes_in(own)]
+        if not moments:
+            watch(states)  # from the second step on: then the optimizer has its states
+        return found, [bytes_of_layer(layer) for layer in states.layers]
+
+    *_, last = lesson.follow(group, "zero", SOURCE, ("llama", False), read, stage=stage, dtype=torch.float32)
+    return (*last, moments[-len(moments) // (lesson.STEPS - 1) :])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.counted("zero", "bytes that the plain file holds, between steps and in each layer's turn")
+def test_what_is_whole_at_which_moment(stage):
+    ranks = 3
+    predicted = costs.states(training("llama", ranks, stage))
+    for (whole, piece, own), layers, moments in run(held, stage, world_size=ranks):
+        everything = sum(layers)
+        assert (piece if stage == 3 else whole) == predicted["parameters"]
+        assert own == predicted["optimizer"]
+        assert whole == (0 if stage == 3 else everything)
+        forward = [(layer if stage == 3 else everything, 0) for layer in layers]
+        turns = [(layer if stage == 3 else everything, layer) for layer in reversed(layers) if stage > 1]
+        assert moments == [*forward, *turns, (whole, everything if stage == 1 else 0)]
+
+
+# ---- wrong versions --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("stage", [0, 4])
+def test_there_are_three_stages(stage):
+    """Stage 0 keeps everything whole: `plain.data_parallel` does that."""
+    with pytest.raises(ValueError, match=f"ZeRO has no stage {stage}; use 1, 2 or 3"):
+        zero.Sharded([nn.Linear(2, 2)], None, stage, torch.optim.AdamW)
+
+
+WRONG = {  # what went wrong: (stage, what stands there, what stands there then, what the launcher reports)
+    "nobody divides": (2, "(share * loss(xs[-1], targets)).backward()", "loss(xs[-1], targets).backward()", None),
+    "a border is missing": (2, "xs.append(ys[-1].detach().requires_grad_())", "xs.append(ys[-1])", "RuntimeError"),
+    "the gradient stops at a border": (2, "detach().requires_grad_()", "detach()", "does not require grad"),
+    "nothing is gathered before backward": (
+        3,
+        "self.gather(layer.parameters())  # P/N -> P, for a second time",
+        "pass",
+        "storage of size 0",
+    ),
+    "nothing is gathered after the step": (1, "self.gather(self.piece if self.stage < 3 else [])", "pass", None),
+    "a rank keeps another one's piece": (1, "x[group.rank()].clone()", "x[-1 - group.rank()].clone()", None),
+    "a tied weight's second gradient is dropped": (2, "new if old is None else old + new", "new", None),
+    "gradients add up over steps": (1, "self.optimizer.zero_grad()", "pass", None),
+    "a whole gradient stays": (2, "                p.grad = None\n", "", None),
+    "layers go back in the order of forward": (3, "in reversed(self.layers)", "in self.layers", "storage of size 0"),
+    "a piece is freed with the whole": (3, "x[group.rank()].clone()", "x[group.rank()]", "SIGSEGV"),
+}
+
+
+def right(group, stage, source):
+    history = train(group, stage, source)
+    return all(map(lesson.equal, history, lesson.alone(*lesson.CASES[0])))
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    wrong = {}
+    for what, (stage, old, new, report) in WRONG.items():
+        wrong[what] = report, stage, lesson.changed(SOURCE, old, new)
+    return lesson.verdicts(right, wrong)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_version_is_noticed(what, verdicts):
+    assert lesson.noticed(verdicts[what], WRONG[what][-1]), verdicts[what]
