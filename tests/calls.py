@@ -31,7 +31,7 @@ from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
 
-ROOTS = ("attention", "experts", "spec", "layout", "cuts", "sequences", "schedules", "exchanges", "costs")
+ROOTS = ("model", "sharding", "schedules", "exchanges", "costs")
 
 SPEC = TransformerSpec(vocab_size=64, context_length=16, hidden_size=16, num_layers=4, num_heads=4)
 EXPERTS = Experts(num_experts=4, per_token=2, expert_size=8)
@@ -168,12 +168,12 @@ CALLS: dict[str, dict[str, Any]] = {
     "exchanges.plan.placed": {"ranks": [4, 5, 6, 7]},
     "exchanges.plan.side_by_side": {"plans": [PLAN.steps]},
     "costs.collectives.exchanges.bytes_by_rank": {"sizes": [1.0, 2.0, 3.0, 4.0]},
-    "layout.coordinates": {"order": ("tp", "dp", "pp")},
+    "sharding.layout.coordinates": {"order": ("tp", "dp", "pp")},
     "schedules.action.parse": {"text": "F0 B0"},
     "schedules.instructions.stuck": {"programs": schedules.plan(schedules.make("1F1B", 1, 2))},
     "schedules.v_shaped.Draft.write": {"words": "F0 I0 W"},
-    "sequences.tiles": dict.fromkeys(("queries", "keys", "texts"), (range(4),)),
-    "sequences.documents": {"length": 4, "lengths": [2, 2]},
+    "sharding.sequences.tiles": dict.fromkeys(("queries", "keys", "texts"), (range(4),)),
+    "sharding.sequences.documents": {"length": 4, "lengths": [2, 2]},
 }
 
 

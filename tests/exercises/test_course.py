@@ -23,7 +23,7 @@ def test_points_of_the_chapters_are_all_points() -> None:
 
 def test_files_that_a_module_takes() -> None:
     names = [path.relative_to(course.PACKAGE).as_posix() for path in course.files(engine)]
-    taken = ["ranks/agreement.py", "ranks/backward.py", "comm.py", "ranks/data_parallel/buckets.py"]
+    taken = ["comm.py", "ranks/agreement.py", "ranks/backward.py", "ranks/data_parallel/buckets.py"]
     assert names == ["ranks/data_parallel/engine.py", *taken]
     assert course.files(recompute) == [Path(recompute.__file__)]
     assert course.PACKAGE / "ranks" / "zero" / "gathering.py" in course.files(zero)

@@ -70,8 +70,8 @@ def test_an_interrupted_cell_says_in_a_few_lines_what_each_rank_did(kernel, tmp_
     lines = "\n".join(error["traceback"]).splitlines()
     assert len(lines) <= 8
     assert lines[0] == "KeyboardInterrupt: the run has ended, and its ranks with it. They were here:"
-    assert re.fullmatch(r"  rank 0: at Cell In\[\d+\], line 8: time\.sleep\(0\.1\)", lines[1])
-    assert re.fullmatch(r"  ranks 1 and 2: at Cell In\[\d+\], line 11: comm\.barrier\(group\)", lines[2])
+    assert re.fullmatch(r"  rank 0: at Cell In\[\d+\], line 9: time\.sleep\(0\.1\)", lines[1])
+    assert re.fullmatch(r"  ranks 1 and 2: at Cell In\[\d+\], line 12: comm\.barrier\(group\)", lines[2])
     assert lines[3:] == ["  rank 3: finished"]
     assert until(lambda: not any(runs(path.name) for path in tmp_path.iterdir()))
 

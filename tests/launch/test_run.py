@@ -309,8 +309,9 @@ def test_what_a_killed_launcher_left_is_removed_at_the_next_run(tmp_path, monkey
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_program_that_was_started_without_standard_streams(streams, tmp_path):
     answer, script = tmp_path / "answer", tmp_path / "script.py"
-    script.write_text(f"""{LIGHT}
+    script.write_text(f"""import pathlib
 from shardlab.launch import run
+{LIGHT}
 pathlib.Path('{answer}').write_text(str(run(lambda group: group.rank(), world_size=2)))
 """)
     subprocess.run(f"{sys.executable} {script} {streams}", shell=True, timeout=120)
