@@ -69,10 +69,10 @@ LEVELS = [
     {"compute", "memory", "collectives"},
     {"context_parallel"},
     {"traces"},
-    {"tensor_parallel", "expert_parallel"},
+    {"expert_parallel"},
     {"zero"},
     {"composition", "step"},
-    {"data_parallel", "pipeline", "planning"},
+    {"data_parallel", "tensor_parallel", "pipeline", "planning"},
     {"published"},
 ]
 

@@ -24,7 +24,6 @@ from tests.explorers.views import number, table
 
 CELL = re.compile(r"```\{code-cell\} python\n(.*?)```", re.DOTALL)
 MFU = {"compute", "cheatsheet", "disagreements"}  # of whole steps
-KERNELS_OF_2022 = {"tensor_parallel"}  # its share is calibrated on one published layer, and says so
 APART = network.uniform(4, hardware.link("InfiniBand NDR"), hardware.chip("H100 SXM 80 GB"))
 
 
@@ -134,7 +133,7 @@ def test_no_page_sets_the_share_of_the_peak_at_which_ranks_compute():
     pages = {page.stem: page.read_text() for page in project.BOOK.glob("*.md")}
     shares = r"(?<!link_)utilisation|0\.\d+ \* \w+\.peak"
     setting = {name for name, text in pages.items() for cell in CELL.findall(text) if re.search(shares, cell)}
-    assert setting == MFU | KERNELS_OF_2022
+    assert setting == MFU
 
 
 def test_the_planners_page_has_the_knees_of_its_table_in_its_prose():

@@ -16,7 +16,6 @@ from shardlab.costs.compute.time_to_train import TimeToTrain
 from shardlab.costs.facts import fabrics, hardware, nodes, recipes
 from shardlab.costs.memory.offload import Swap
 from shardlab.costs.program import FLASH
-from shardlab.costs.tensor_parallel import TensorParallelRun
 from shardlab.costs.units import GB, GiB, us
 
 from .conftest import ROOT
@@ -79,7 +78,7 @@ def test_the_shares_of_the_peak_are_those_of_the_package() -> None:
         for name in ("H100", "A100")
         for chip in [hardware.chip(f"{name} SXM 80 GB")]
     }
-    for share in (*whole_steps, TensorParallelRun.utilisation):
+    for share in whole_steps:
         assert f"| {share:.0%} |".replace("%", " %") in text
     for name, share in products.items():
         assert f"{100 * share:.0f} % on an {name}" in text

@@ -56,10 +56,10 @@ def test_the_sentence_the_table_and_the_figure_agree(state):
     parts = [number(rows[part]) for part in layer.parts]
     assert sum(parts) == pytest.approx(number(rows["layer"]), rel=0.02)
     assert number(rows["layer"]) == pytest.approx(layer.seconds, rel=0.006)
-    assert number(rows["sent by each rank"]) == pytest.approx(costs.sent_bytes(layer.run), rel=0.006)
-    assert number(rows["memory"]) == pytest.approx(memory.total(layer.run.training), rel=0.006)
+    assert number(rows["sent by each rank"]) == pytest.approx(costs.sent_bytes(layer.training), rel=0.006)
+    assert number(rows["memory"]) == pytest.approx(memory.total(layer.training), rel=0.006)
     assert rows["layer"] in view.sentence
-    fits = memory.total(layer.run.training) <= layer.run.chip.memory
+    fits = memory.total(layer.training) <= layer.chip.memory
     assert ("does not fit" in view.sentence) == (not fits)
     if state["tp"] > 1:
         share = layer.waiting / layer.seconds
@@ -81,8 +81,8 @@ def test_what_would_be_enough_is_enough_and_less_is_not(state):
     if found is None:
         return
     enough = int(found[1])
-    held = {tp: memory.total(facts({**state, "tp": tp}).run.training) for tp in explorers.RANKS}
-    capacity = facts(state).run.chip.memory
+    held = {tp: memory.total(facts({**state, "tp": tp}).training) for tp in explorers.RANKS}
+    capacity = facts(state).chip.memory
     assert held[enough] <= capacity
     assert all(nbytes > capacity for tp, nbytes in held.items() if tp < enough)
 
@@ -91,8 +91,8 @@ def test_leaving_the_server_shows_where_it_matters():
     default = LAYERS.default()
     inside, outside = (facts({**default, "tp": tp}) for tp in (8, 16))
     rack = facts({**default, "tp": 16, "machine": "NVL72 rack"})
-    assert inside.run.link.kind == rack.run.link.kind == "NVLink"
-    assert outside.run.link.kind == "network"
+    assert inside.link.kind == rack.link.kind == "NVLink"
+    assert outside.link.kind == "network"
 
 
 def test_every_control_changes_the_default():

@@ -3,12 +3,11 @@
 import pytest
 
 from shardlab.costs.facts.models import PUBLISHED
-from shardlab.figures import style
 from shardlab.figures import tensor_parallel as figures
 from shardlab.sharding import cuts
 from tests.figures.drawn import data
 
-PARTS = {"matrices": 3e-3, "norms and residuals": 1e-3, "waiting": 4e-3}
+PARTS = {"matrices": 2e-3, "attention": 1e-3, "norms and residuals": 1e-3, "waiting": 4e-3}
 HELD = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9}
 GPT2, LLAMA = PUBLISHED["GPT-2 small"].spec, PUBLISHED["Llama 3 8B"].spec
 
@@ -17,7 +16,7 @@ def every_figure():
     return {
         "pieces": figures.pieces(cuts.block(GPT2, 4)),
         "layers": figures.layers({"inside": PARTS}),
-        "efficiency": figures.efficiency([1, 2], {"predicted": [1, 0.9]}, {"measured": ([2], [0.8])}),
+        "efficiency": figures.efficiency([1, 2], {"predicted": [1, 0.9]}),
         "shares_and_memory": figures.shares_and_memory([1, 2], [PARTS, PARTS], 2, HELD, 80e9, alt="A layer."),
     }
 
@@ -88,24 +87,22 @@ def test_columns_stand_and_rows_lie():
 def test_layers_are_milliseconds():
     found = data(figures.layers({"inside": PARTS, "outside": PARTS}))
     assert {name: list(bar.x) for name, bar in found.items()} == {
-        "matrices": [3, 3], "norms and residuals": [1, 1], "waiting": [4, 4],
+        "matrices": [2, 2], "attention": [1, 1], "norms and residuals": [1, 1], "waiting": [4, 4],
     }  # fmt: skip
     assert list(found["waiting"].y) == ["inside", "outside"]
 
 
 def test_efficiency_is_percent():
-    figure = figures.efficiency([1, 2], {"NVLink": [1, 0.9], "PCIe": [1, 0.5]}, {"published": ([2], [0.8])})
+    figure = figures.efficiency([1, 2], {"NVLink": [1, 0.9], "PCIe": [1, 0.5]})
     found = data(figure)
     assert list(found["PCIe"].y) == [100, 50]
-    assert list(found["published"].y) == [80]
-    assert found["published"].marker.symbol == style.SYMBOL["measured"]
     assert found["NVLink"].line.dash != found["PCIe"].line.dash
 
 
 def test_the_explorers_figure_draws_shares_above_memory():
     figure = figures.shares_and_memory([1, 2], [PARTS, PARTS], 2, HELD, 80e9)
     found = data(figure)
-    assert [found[part].y[1] for part in PARTS] == [37.5, 12.5, 50]
+    assert [found[part].y[1] for part in PARTS] == [25, 12.5, 12.5, 50]
     assert found["waiting"].marker.opacity == (figures.FADED, 1.0)
     assert found["optimizer"].yaxis == "y2"
     assert figure.layout.shapes[0].x0 == 80

@@ -1,14 +1,15 @@
 """The explorers of tensor parallelism: what each rank holds, and how long a layer takes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 
 from shardlab.costs import memory, units
 from shardlab.costs import tensor_parallel as costs
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.facts.recipes import MIXED
-from shardlab.costs.tensor_parallel import TensorParallelLayer, TensorParallelRun
+from shardlab.costs.programs import BOOK
+from shardlab.costs.tensor_parallel import TensorParallelLayer
+from shardlab.costs.training import Training
 from shardlab.figures import tensor_parallel as figures
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding import cuts
@@ -142,8 +143,8 @@ def layer_view(
         RANKS,
         [each.parts for each in every.values()],
         tp,
-        memory.per_rank(layer.run.training),
-        layer.run.chip.memory,
+        memory.per_rank(layer.training),
+        layer.chip.memory,
         alt=(
             "What the time of a layer goes into, for each tp, "
             "and the memory of a rank beside its chip's capacity."
@@ -165,19 +166,16 @@ def layer_on(
         num_heads=hidden_size // HEAD,
     )
     node = nodes.node(machine)
-    link = costs.spread(node, tp)
-    run = TensorParallelRun(spec=spec, chip=node.chip, link=link, tp=tp, microbatch=microbatch)
-    # slices are gathered again, as Megatron does and as `memory.per_rank` counts
-    return costs.layer(
-        replace(run, sequence_parallel=sequence_parallel, regather=sequence_parallel)
-    )
+    layout = Layout(tp=tp, sequence_parallel=sequence_parallel)
+    training = Training(spec=spec, layout=layout, microbatch=microbatch, program=BOOK)
+    return costs.layer(training, node.chip, costs.spread(node, tp))
 
 
 def _waiting(layer: TensorParallelLayer) -> str:
     """Say how long a rank waits, and up to which tp that would be little."""
-    run = layer.run
+    tp = layer.training.layout.tp
     whole = units.text(layer.seconds, "s")
-    if run.tp == 1:
+    if tp == 1:
         return f"A single rank does not communicate: a layer takes {whole}."
     share = layer.waiting / layer.seconds
     verb = (
@@ -189,10 +187,10 @@ def _waiting(layer: TensorParallelLayer) -> str:
     )
     waits = f"{units.text(layer.waiting, 's')} ({units.percent(share)} of that)"
     sentence = f"<b>A rank {verb}</b>: of {whole} for a layer, it waits {waits}"
-    if run.link.kind == "network":
+    if layer.link.kind == "network":
         sentence += ", because its messages leave the server"
-    most = int(costs.most_ranks(run, ENOUGH))
-    if share >= LITTLE and most < run.tp:
+    most = int(costs.most_ranks(layer.training, layer.chip, layer.link, ENOUGH))
+    if share >= LITTLE and most < tp:
         little = units.percent(ENOUGH)
         sentence += (
             f". On this link, messages take less than {little} of the time of the arithmetic "
@@ -203,14 +201,14 @@ def _waiting(layer: TensorParallelLayer) -> str:
 
 def _fitting(layer: TensorParallelLayer, every: Mapping[int, TensorParallelLayer]) -> str:
     """Say whether the whole model fits on the ranks, or which tp would be enough."""
-    spec = layer.run.spec
-    held = memory.total(layer.run.training)
-    capacity = layer.run.chip.memory
+    spec = layer.training.spec
+    held = memory.total(layer.training)
+    capacity = layer.chip.memory
     size = f"The model of {spec.num_layers} such layers ({_counted(spec)} parameters)"
     if held <= capacity:
         return f"{size} fits: {units.text(held, 'B')} of {units.text(capacity, 'B')} on each rank."
-    enough = [tp for tp, each in every.items() if memory.total(each.run.training) <= capacity]
-    few = costs.layers_that_fit(layer.run)
+    enough = [tp for tp, each in every.items() if memory.total(each.training) <= capacity]
+    few = costs.layers_that_fit(layer.training, layer.chip)
     layers = "1 layer" if few == 1 else f"{few} layers"
     fewer = f"no tp here is enough, but {layers} would fit: cut between layers, too"
     way = f"tp = {enough[0]} would be enough" if enough else fewer
@@ -227,15 +225,15 @@ def _counted(spec: TransformerSpec) -> str:
 
 
 def _table(layer: TensorParallelLayer) -> list[list[str]]:
-    rows = [["tp", str(layer.run.tp)]]
+    rows = [["tp", str(layer.training.layout.tp)]]
     rows += [[part, units.text(seconds, "s")] for part, seconds in layer.parts.items()]
     rows += [
         ["layer", units.text(layer.seconds, "s")],
-        ["links busy", units.text(sum(layer.communication.values()), "s")],
-        ["sent by each rank", units.text(costs.sent_bytes(layer.run), "B")],
+        ["links busy", units.text(sum(layer.busy), "s")],
+        ["sent by each rank", units.text(costs.sent_bytes(layer.training), "B")],
         ["efficiency", f"{100 * layer.efficiency:.1f} %"],
     ]
-    held = memory.per_rank(layer.run.training)
+    held = memory.per_rank(layer.training)
     rows += [[part, units.text(nbytes, "B")] for part, nbytes in held.items()]
     return [
         ["one layer, and the whole model", "value"],

@@ -14,6 +14,7 @@ from .boxes import Box, corners
 
 PARTS = {  # of the time of a layer
     "matrices": trace.marker(style.COLOR["compute"], ""),
+    "attention": trace.marker(style.COLOR["compute"], "/"),
     "norms and residuals": trace.marker(style.COLOR["compute"], "x"),
     "waiting": trace.marker(style.COLOR["idle"], trace.PATTERNS["waiting"]),
 }
@@ -72,32 +73,19 @@ def layers(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Fig
         bar_rows(cases, PARTS, "ms", scale=1e3),
         x=style.axis("forward and backward of one layer (ms)", rangemode="tozero"),
         y=style.axis(autorange="reversed"),
-        alt=alt or "Time of one layer: matrices, norms and residuals, waiting; by case.",
+        alt=alt or "Time of one layer: matrices, attention, norms and residuals, waiting; by case.",
         height=FRAME + BAR * len(cases),
         barmode="stack",
     )
 
 
 def efficiency(
-    ranks: Sequence[int],
-    predicted: Mapping[str, Sequence[float]],
-    measured: Mapping[str, tuple[Sequence[int], Sequence[float]]] | None = None,
-    *,
-    alt: str = "",
+    ranks: Sequence[int], predicted: Mapping[str, Sequence[float]], *, alt: str = ""
 ) -> go.Figure:
-    """Draw the share of perfect scaling against tp.
-
-    predicted: name -> share for each of `ranks`. measured: name -> (numbers of ranks, shares).
-    """
+    """Draw the share of perfect scaling against tp: name -> share for each of `ranks`."""
     curves = [
         lines.line(ranks, [100 * share for share in shares], name, *lines.look(i))
         for i, (name, shares) in enumerate(predicted.items())
-    ]
-    curves += [
-        lines.points(
-            counts, [100 * share for share in shares], name, style.COLOR["measured"], "measured"
-        )
-        for name, (counts, shares) in (measured or {}).items()
     ]
     return style.figure(
         curves,

@@ -4,7 +4,7 @@ The bandwidth of a link is one direction, for one GPU. Makers of GPUs print the 
 directions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardlab.arguments import Positive, checked
 
@@ -45,6 +45,11 @@ class Link:
     def slowest_hop(self) -> float:
         """Seconds of one step over the slowest hop."""
         return self.latency if self.longest_latency is None else self.longest_latency
+
+    @property
+    def reached(self) -> "Link":
+        """The same link at the rate that collectives reach: `LINK_UTILISATION` of what is sold."""
+        return replace(self, bandwidth=LINK_UTILISATION * self.bandwidth)
 
 
 # NCCL's own performance model, ring algorithm, "Simple" protocol: microseconds for each step over

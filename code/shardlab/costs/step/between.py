@@ -6,10 +6,14 @@ Every number that is read or written is counted.
 from shardlab.arguments import checked
 
 from ..memory import activations
-from ..tensor_parallel import BETWEEN_BACKWARD, BETWEEN_FORWARD
 from ..training import Training
 from .products import expert_matrices, matrices
 
+# Numbers read and written by norms and additions for each of a token's hidden numbers, each being
+# one kernel: a norm reads one and writes one, an addition to the residual reads two and writes one.
+# In backward a norm reads the gradient and its input and writes one, and the gradients of both
+# branches are added. Twice in a layer.
+BETWEEN_FORWARD, BETWEEN_BACKWARD = 2 * (2 + 3), 2 * (3 + 3)
 # Numbers read and written for each number of the feed-forward block's hidden layer, in forward and
 # backward. GELU reads one and writes one; its backward reads two and writes one. A gate makes that
 # two and one, and three and two.

@@ -4,6 +4,7 @@
 hidden behind arithmetic that runs at the same time.
 """
 
+from typing import NamedTuple
 
 from shardlab.arguments import checked
 
@@ -14,7 +15,8 @@ from ..training import Training
 from .layer_time import LayerTime
 
 
-def _activation_bytes(training: Training) -> float:
+@checked
+def activation_bytes(training: Training) -> float:
     """Count the bytes of one microbatch's activations between two matrices, whole."""
     return training.tokens * training.spec.hidden_size * training.recipe.element
 
@@ -22,14 +24,14 @@ def _activation_bytes(training: Training) -> float:
 @checked
 def half_seconds(training: Training, link: Link) -> float:
     """Time an all-gather, or a reduce-scatter, of one microbatch's activations over tp."""
-    nbytes = _activation_bytes(training)
+    nbytes = activation_bytes(training)
     return collectives.all_gather(nbytes, training.layout.tp).seconds(link)
 
 
 @checked
 def all_reduce_seconds(training: Training, link: Link) -> float:
     """Time an all-reduce of one microbatch's activations over tp."""
-    nbytes = _activation_bytes(training)
+    nbytes = activation_bytes(training)
     return collectives.all_reduce_seconds(nbytes, training.layout.tp, link)
 
 
@@ -42,44 +44,83 @@ def logits_seconds(training: Training, link: Link) -> float:
     return collectives.all_gather(nbytes, training.layout.tp).seconds(link)
 
 
+class Passes(NamedTuple):
+    """Seconds of forward and of backward, recomputation included."""
+
+    forward: float
+    backward: float
+
+
 @checked
 def tensor_seconds(training: Training, link: Link, time: LayerTime) -> float:
-    """Time one layer's waiting for the other ranks of tp, in forward and backward.
+    """Time one layer's waiting for the other ranks of tp, in forward and backward."""
+    return sum(tensor_passes(training, link, time))
 
-    Attention gathers slices of sequences and scatters its sums, and so does the feed-forward block.
-    Whole experts need neither; what is left are shared experts, if any. Full recomputation runs
-    forward, and waits for its messages, a second time.
+
+@checked
+def tensor_passes(training: Training, link: Link, time: LayerTime) -> Passes:
+    """Time one layer's waiting for the other ranks of tp, in each pass.
+
+    Full recomputation runs forward, and waits for its messages, a second time.
     """
     if training.layout.tp == 1:
-        return 0.0
-    spec = training.spec
-    blocks = 1 + (not spec.experts or training.layout.expert_tp > 1 or spec.experts.num_shared > 0)
-    entering, leaving = time.entering[:blocks], time.leaving[:blocks]
-    half = half_seconds(training, link)
+        return Passes(0.0, 0.0)
     # Chunks are copied straight into the other GPU's memory, which a network does not allow.
     chunked = training.program.tensor_overlap == "chunks" and link.kind != NETWORK
     if not training.layout.sequence_parallel:
-        whole = all_reduce_seconds(training, link)
-        forward = 2 * whole
-        backward = 2 * whole
-        if training.program.tensor_overlap != "none":
-            backward -= sum(min(whole, product) for product in entering)
+        waits = _whole(training, link, time)
     elif chunked:
-        tp = training.layout.tp
-        forward = sum(_chunked(half, product, tp) for product in (*entering, *leaving))
-        backward = forward
-        if not training.program.keeps_gathered:
-            backward += sum(_chunked(half, product, tp) for product in entering)
+        waits = _in_chunks(training, link, time)
     else:
-        # Forward gathers at each entrance and scatters at each exit. Backward scatters at the
-        # entrances, gathers at the exits, and gathers each entrance's input again if it was not
-        # kept.
-        forward = 2 * blocks * half
-        backward = (2 if training.program.keeps_gathered else 3) * blocks * half
-        if training.program.tensor_overlap != "none":
-            messages = 1 if training.program.keeps_gathered else 2
-            backward -= sum(messages * min(half, product) for product in entering)
-    return forward * (2 if training.recomputation == "full" else 1) + backward
+        waits = _sliced(training, link, time)
+    again = training.recomputation == "full"
+    return Passes(waits.forward, waits.backward + again * waits.forward)
+
+
+def _blocks(training: Training) -> int:
+    """Count the blocks of a layer that gather and scatter.
+
+    Whole experts need neither; what is left are shared experts, if any.
+    """
+    experts = training.spec.experts
+    return 1 + (not experts or training.layout.expert_tp > 1 or experts.num_shared > 0)
+
+
+def _whole(training: Training, link: Link, time: LayerTime) -> Passes:
+    """Two all-reduces in each pass; those of backward may overlap the gradients of weights."""
+    sums = 2 * all_reduce_seconds(training, link)
+    if training.program.tensor_overlap == "none":
+        return Passes(sums, sums)
+    entering = time.entering[: _blocks(training)]
+    return Passes(sums, sums - sum(min(sums / 2, product) for product in entering))
+
+
+def _sliced(training: Training, link: Link, time: LayerTime) -> Passes:
+    """All-gathers and reduce-scatters of slices.
+
+    Forward gathers at each entrance and scatters at each exit. Backward scatters at the entrances,
+    gathers at the exits, and gathers each entrance's input again if it was not kept.
+    """
+    half = half_seconds(training, link)
+    blocks = _blocks(training)
+    again = not training.program.keeps_gathered
+    backward = (2 + again) * blocks * half
+    if training.program.tensor_overlap != "none":
+        products = time.entering[:blocks]
+        backward -= sum((1 + again) * min(half, product) for product in products)
+    return Passes(2 * blocks * half, backward)
+
+
+def _in_chunks(training: Training, link: Link, time: LayerTime) -> Passes:
+    """The same messages, each in chunks beside a product."""
+    half = half_seconds(training, link)
+    blocks = _blocks(training)
+    entering, leaving = time.entering[:blocks], time.leaving[:blocks]
+    tp = training.layout.tp
+    forward = sum(_chunked(half, product, tp) for product in (*entering, *leaving))
+    if training.program.keeps_gathered:
+        return Passes(forward, forward)
+    return Passes(forward, forward + sum(_chunked(half, product, tp) for product in entering))
 
 
 def _chunked(message: float, product: float, chunks: int) -> float:

@@ -5,41 +5,43 @@ piece each, and one more rank adds the pieces. Messages take latency + bytes / b
 1994); all pieces come and go through the last rank's one link.
 """
 
-from dataclasses import replace
-
 from shardlab.arguments import checked
 
-from .run import TensorParallelRun, layer
+from ..compute.kernels import moved_seconds
+from ..facts.hardware import Chip, Link
+from ..step.exposed import activation_bytes
+from ..training import Training
+from .layer import layer
 
 
 @checked
-def parts(run: TensorParallelRun) -> dict[str, float]:
+def parts(training: Training, chip: Chip, link: Link) -> dict[str, float]:
     """List the seconds that follow one another.
 
-    run.tp: the ranks with pieces, without the one that adds.
+    training: its tp is the number of ranks with pieces, without the one that adds.
     """
-    link = run.link
-    message = run.message
-    moved = link.latency + run.tp * message / (run.link_utilisation * link.bandwidth)
-    # Reads the pieces and the residual, writes the sum.
-    added = (run.tp + 2) * message / run.chip.memory_bandwidth
+    tp = training.layout.tp
+    message = activation_bytes(training)
+    moved = link.latency + tp * message / link.bandwidth
+    forward = layer(training, chip, link).time.forward
     return {
-        "pieces": layer(run).matrices["forward"],
+        "pieces": forward.matrices + forward.attention,
         "to the last rank": moved,
-        "combining": added,
+        # Reads the pieces and the residual, writes the sum.
+        "combining": moved_seconds((tp + 2) * message, chip),
         "back to the others": moved,
     }
 
 
 @checked
-def busy(run: TensorParallelRun) -> dict[str, float]:
+def busy(training: Training, chip: Chip, link: Link) -> dict[str, float]:
     """Return the share of time for which ranks compute, by hand and with tensor parallelism."""
-    seconds = parts(run)
-    together = layer(replace(run, overlap=False))
+    seconds = parts(training, chip, link)
     whole = sum(seconds.values())
-    forward = together.matrices["forward"] + together.between["forward"]
+    together = layer(training, chip, link)
+    forward = together.time.forward.seconds
     return {
         "ranks with pieces": seconds["pieces"] / whole,
         "the last rank": seconds["combining"] / whole,
-        "all ranks, tensor parallel": forward / (forward + together.exposed["forward"]),
+        "all ranks, tensor parallel": forward / (forward + together.busy.forward),
     }
