@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import memory, step
+from shardlab.costs import context_parallel, memory, step
 from shardlab.costs.compute import kernels
 from shardlab.costs.expert_parallel import hiding_width
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes
@@ -16,8 +16,10 @@ from shardlab.costs.published import studies
 from shardlab.costs.step import axes, experts
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
+from shardlab.explorers import context_parallel as contexts
 from shardlab.explorers import expert_parallel as explorers
 from shardlab.explorers import pipeline as pipelines
+from shardlab.explorers import tensor_parallel as tensors
 from shardlab.files import project
 from shardlab.sharding.layout import Layout
 from tests.explorers.views import number, table
@@ -126,6 +128,34 @@ def test_experts_of_published_models_are_as_wide_as_the_page_says_at_the_rate_of
     assert narrow(servers, 8, "inside", flat) == narrow(rack, 64, "inside", flat) == {"Qwen3-30B-A3B"}
     assert widths.keys() - narrow(servers, 64, "across", flat) == {"Mixtral 8x7B", "Mixtral 8x22B"}
     assert "DeepSeek-V3" in narrow(servers, 64, "across", DEEPSEEK_2024)
+
+
+@pytest.mark.parametrize("machine", tensors.MACHINES)
+def test_a_layer_of_the_tensor_explorer_is_a_layer_of_a_step(machine):
+    for tp in (1, 4, 8, 32):
+        shown = tensors.layer_on(tp, 8192, 1, machine, True)
+        cluster = nodes.cluster(machine, max(1, tp // nodes.node(machine).gpus))
+        run = step.Run(training=shown.training, cluster=cluster)
+        links = axes.links(cluster, shown.training.layout)
+        assert shown.seconds == pytest.approx(step.microbatch(run, links).layer)
+        assert sum(shown.parts.values()) == pytest.approx(shown.seconds)
+
+
+@pytest.mark.parametrize("link", contexts.LINKS)
+def test_a_ring_waits_in_the_explorer_as_in_a_step(link):
+    """A step goes through forward twice, because all of it is recomputed, and through backward once."""
+    training, joined = contexts.training(2**17, 8, 8), hardware.link(contexts.LINKS[link])
+    shown = contexts.times(2**17, 8, 8, link)
+    cluster = network.uniform(8, joined, hardware.chip(contexts.CHIP))
+    run = step.Run(training=training, cluster=cluster)
+    micro = step.microbatch(run, {"tp": joined.reached, "cp": joined.reached, "replicas": joined.reached})
+    assert shown["attention"] == micro.time.forward.attention
+    layer = context_parallel.of(training)
+    back = context_parallel.ring_seconds(
+        layer, joined.reached, computing=micro.time.backward.attention, backward=True
+    )
+    assert micro.context == pytest.approx(2 * shown["messages, exposed"] + back)
+    assert (link == "across servers") == (micro.context > 0.01 * shown["attention"])
 
 
 def test_no_page_sets_the_share_of_the_peak_at_which_ranks_compute():

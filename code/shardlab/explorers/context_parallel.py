@@ -6,8 +6,7 @@ from functools import cache
 from shardlab.costs import context_parallel as costs
 from shardlab.costs import units
 from shardlab.costs.facts import hardware, models
-from shardlab.costs.facts.hardware import LINK_UTILISATION
-from shardlab.costs.program import FLASH
+from shardlab.costs.step import layer_time
 from shardlab.costs.training import Training
 from shardlab.figures import context_parallel as figures
 from shardlab.figures import memory
@@ -97,13 +96,11 @@ def training(length: int, ranks: int, heads: int) -> Training:
 @cache
 def times(length: int, ranks: int, heads: int, link: str) -> dict[str, float]:
     """Time one layer's forward: its attention, and messages that hide behind it or do not."""
-    a = costs.attention(training(length, ranks, heads).spec, length=length, ranks=ranks)
-    rate = FLASH * hardware.chip(CHIP).peak("bf16")
-    bandwidth = LINK_UTILISATION * hardware.link(LINKS[link]).bandwidth
-    # Of all pairs a causal mask leaves half, and zig-zag ranks share them evenly.
-    computing = 4 * a.batch * a.heads * a.head_size * length**2 / 2 / ranks / rate
-    sending = costs.sent_bytes(a, "ring")["forward"] / bandwidth
-    exposed = max(0.0, sending - computing * (ranks - 1) / ranks)
+    one = training(length, ranks, heads)
+    a, reached = costs.of(one), hardware.link(LINKS[link]).reached
+    computing = layer_time.layer(one, hardware.chip(CHIP)).forward.attention
+    exposed = costs.ring_seconds(a, reached, computing=computing)
+    sending = costs.ring_seconds(a, reached)
     return {
         "attention": computing,
         "messages, hidden": sending - exposed,

@@ -4,7 +4,15 @@ Read `ways` first: bytes, messages, memory and balance of each way to let every 
 `waiting` prices a way for the planner: what a rank waits for, and what it holds for a moment.
 """
 
-from .waiting import PROGRAMS, at_work, exposed_seconds, hidden_from, hops, of
+from .waiting import (
+    PROGRAMS,
+    at_work,
+    exposed_seconds,
+    hidden_from,
+    hops,
+    of,
+    ring_seconds,
+)
 from .ways import (
     WAYS,
     Attention,
@@ -37,6 +45,7 @@ __all__ = [
     "of",
     "pairs",
     "resident",
+    "ring_seconds",
     "sent_bytes",
     "turns",
 ]

@@ -39,11 +39,18 @@ def exposed_seconds(
         num_messages = forwards * started["forward"] + started["backward"]
         nbytes = forwards * sent["forward"] + sent["backward"]
         return num_messages * (a.ranks - 1) * link.latency + nbytes / link.bandwidth
-    once = _in_a_round(a, link, forward, backward=False)
-    return forwards * once + _in_a_round(a, link, backward, backward=True)
+    once = ring_seconds(a, link, computing=forward)
+    return forwards * once + ring_seconds(a, link, computing=backward, backward=True)
 
 
-def _in_a_round(a: Attention, link: Link, computing: float, *, backward: bool) -> float:
+@checked
+def ring_seconds(
+    a: Attention, link: Link, *, computing: float = 0.0, backward: bool = False
+) -> float:
+    """Time what a rank waits for while blocks go once round the ring.
+
+    computing: seconds of the rank's attention, which hide hops; 0: how long the links are busy.
+    """
     waited = 0.0
     for nbytes, hides in hops(a, backward=backward):
         seconds = link.latency + nbytes / link.bandwidth if nbytes else 0.0
