@@ -4,7 +4,7 @@ The idea of a knee is that of a roofline (Williams et al. 2009, doi:10.1145/1498
 of it the network is the bound, right of it the chips are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shardlab.arguments import Positive, checked
@@ -45,18 +45,21 @@ def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[Positive]) 
 
 @checked
 def knee(events: Sequence[Event], cluster: Cluster) -> float:
-    """Find the bytes/s of a node above which a faster network makes the program at most 5 % faster.
+    """Find the knee of a program that is replayed; see `of`."""
+    return of(lambda rate: curve(events, cluster, [rate])[0])
 
-    Return 0 if no network makes it faster than that.
+
+@checked
+def of(seconds: Callable[[float], float]) -> float:
+    """Find the bytes/s of a node above which a faster network makes a step at most 5 % faster.
+
+    seconds: of a step, for the bytes/s of a node. Return 0 if no network makes it faster than that.
     """
     slow, fast = RANGE
-    enough = (1 + NEARLY) * curve(events, cluster, [fast])[0]
-    if curve(events, cluster, [slow])[0] <= enough:
+    enough = (1 + NEARLY) * seconds(fast)
+    if seconds(slow) <= enough:
         return 0.0
     while fast / slow > 1.01:  # noqa: PLR2004, one percent
         middle = (slow * fast) ** 0.5
-        if curve(events, cluster, [middle])[0] <= enough:
-            fast = middle
-        else:
-            slow = middle
+        slow, fast = (slow, middle) if seconds(middle) <= enough else (middle, fast)
     return fast
