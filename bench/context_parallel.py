@@ -43,7 +43,8 @@ def ours(model: transformer.Transformer, group: comm.Group, way: str) -> Cut:
 def plain(model: transformer.Transformer, group: comm.Group, way: str) -> Cut:
     """Let the plain files share sequences of one document."""
     one_text = torch.zeros(model.spec.context_length, dtype=torch.long)
-    context = plain_context_parallel.Context(one_text, group, zig_zag=True)
+    order = plain_context_parallel.zig_zag(len(one_text), group)
+    context = plain_context_parallel.Context(one_text, order, group)
     ring = partial(ring_attention.ring, mask=context.mask, group=group)
     attend = {"ring": ring, "gathered": context.gathered, "ulysses": context.ulysses}[way]
     transformer.replace(model, attend=attend, locate=lambda _: context.positions)

@@ -3,7 +3,7 @@
 import torch
 
 from shardlab import comm
-from shardlab.plain.context_parallel import Exchange, Gather
+from shardlab.plain.context_parallel import AllToAll, GatherParts
 
 from .grading import Chapter, Graded
 from .solutions import context_parallel as solutions
@@ -291,7 +291,7 @@ def sums_gradients_with_a_library(dy, q, k, v, y, lse, mask, group):
 
 
 def to_heads(x, group):
-    return Exchange.apply(x, group, 0, 1)
+    return AllToAll.apply(x, group, 0, 1)
 
 
 @mistake("exchange_heads", OUTPUT, GRADIENTS, at=SMALLEST, says="output = [")
@@ -300,13 +300,13 @@ def joins_before_it_cuts(q, k, v, attend, group):
     size = group.size()
     arrived = to_heads(torch.cat([q, k, v]), group)
     y = attend(*arrived.split([len(x) // size for x in (q, k, v)]))
-    return Exchange.apply(y, group, 1, 0)
+    return AllToAll.apply(y, group, 1, 0)
 
 
 @mistake("exchange_heads", MESSAGES, MESSAGES_BACK, at="1 rank, 2 heads", says="4 x all_to_all")
 def exchanges_one_by_one(q, k, v, attend, group):
     y = attend(*(to_heads(x, group) for x in (q, k, v)))
-    return Exchange.apply(y, group, 1, 0)
+    return AllToAll.apply(y, group, 1, 0)
 
 
 @mistake("exchange_heads", GRADIENTS, SENT_BACK, MESSAGES_BACK, at=SMALLEST, says="q.grad")
@@ -320,7 +320,7 @@ def exchanges_outside_of_autograd(q, k, v, attend, group):
 
 @mistake("exchange_heads", SENT, SENT_BACK, MESSAGES, MESSAGES_BACK, at=SMALLEST, says="all_gather")
 def gathers_everything(q, k, v, attend, group):
-    q, k, v = (Gather.apply(x[None], group)[0] for x in (q, k, v))
+    q, k, v = (GatherParts.apply(x[None], group)[0] for x in (q, k, v))
     return attend(q, k, v).chunk(group.size(), 1)[group.rank()]
 
 

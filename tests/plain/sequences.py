@@ -6,7 +6,7 @@ import types
 import torch
 
 from shardlab import comm
-from shardlab.plain import data_parallel
+from shardlab.plain import context_parallel, data_parallel
 from shardlab.ranks import transformer
 
 from . import lesson
@@ -52,14 +52,22 @@ def average_in_one_message(model, group, share):
         x.copy_(piece.view_as(x))
 
 
-def train(group, name, source, case, read=None, **options):
+def context_of(group, case, zig_zag):
+    """The tokens of this rank, dealt in one of the two orders."""
+    order = context_parallel.zig_zag if zig_zag else context_parallel.contiguous
+    return context_parallel.Context(numbers(case[2]), order(LENGTH, group), group)
+
+
+def train(group, name, source, case, read=None, zig_zag=True, **options):
     """Run the lines of a docstring; returns what `read` finds after each step, or the parameters."""
     if read is None:
         options["data_parallel"] = types.SimpleNamespace(
             copy_from_rank_0=data_parallel.copy_from_rank_0, average_gradients=average_in_one_message
         )
     read = read or (lambda variables, _: lesson.parameters(variables["model"]))
-    variables = {"documents": numbers(case[2]), "zig_zag": True, **options}
+    if not zig_zag:
+        source = lesson.changed(source, "context_parallel.zig_zag(", "context_parallel.contiguous(")
+    variables = {"documents": numbers(case[2]), "S": LENGTH, **options}
     return lesson.follow(group, name, source, case[:2], read, length=LENGTH, **variables)
 
 

@@ -29,7 +29,7 @@ def train(group, way, zig_zag, case, **options):
 
 
 def gradients(group, way, zig_zag, case):
-    context = context_parallel.Context(sequences.numbers(case[2]), group, zig_zag)
+    context = sequences.context_of(group, case, zig_zag)
     return sequences.first_gradients(group, context, getattr(context, way), case)
 
 
@@ -67,8 +67,8 @@ def test_loss_and_gradients_equal_those_of_one_process(found, case):
 
 def test_contiguous_and_zig_zag_places():
     def call(group):
-        contexts = [context_parallel.Context(torch.zeros(12).long(), group, each) for each in (False, True)]
-        return [context.mine.tolist() for context in contexts]
+        orders = context_parallel.contiguous(12, group), context_parallel.zig_zag(12, group)
+        return [order.chunk(group.size())[group.rank()].tolist() for order in orders]
 
     contiguous, zig_zag = zip(*run(call, world_size=3), strict=True)
     assert contiguous == ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11])
@@ -112,39 +112,39 @@ WRONG = {  # what went wrong: (way, what stands there, what stands there then, w
     ),
     "positions do not restart with a document": (
         "gathered",
-        "self.mine - first.chunk(size)[group.rank()]",
+        "self.mine - mine(starts)",
         "self.mine",
         None,
     ),
-    "documents see each other": ("gathered", "(first[:, None] <= order)", "(0 * first[:, None] <= order)", None),
-    "a query does not see itself": ("gathered", "(order <= order[:, None])", "(order < order[:, None])", None),
-    "queries see what comes after them": ("ulysses", "(order <= order[:, None])", "(order == order)", None),
-    "the mask of the first rank": ("gathered", "self.seen.chunk(size)[group.rank()]", "self.seen.chunk(size)[0]", None),
+    "documents see each other": ("gathered", "starts[:, None] <= order", "0 * starts[:, None] <= order", None),
+    "a query does not see itself": ("gathered", "order <= order[:, None]", "order < order[:, None]", None),
+    "queries see what comes after them": ("ulysses", "order <= order[:, None]", "(order == order)[None]", None),
+    "the mask of the first rank": ("gathered", "mine(self.seen)", "self.seen.chunk(group.size())[0]", None),
     "keys in the order of the sequence": (
         "gathered",
-        "<= order) & (order <= order[:, None])",
-        "<= order.sort()[0]) & (order.sort()[0] <= order[:, None])",
+        "not_later = order <= order[:, None]",
+        "not_later = order.sort()[0] <= order[:, None]",
         None,
     ),
     "nobody divides": ("gathered", "group, 1 / group.size())", "group, 1)", None),
     "targets are not those of the inputs": ("gathered", "context.mine + 1]", "context.mine]", None),
     "other ranks' gradients are dropped": (
         "gathered",
-        "(mine,) = comm.reduce_scatter(parts, ctx.group)",
-        "mine = parts[ctx.group.rank()]",
+        "comm.reduce_scatter(partial, ctx.group)",
+        "partial[ctx.group.rank()][None]",
         None,
     ),
-    "keys are gathered, values are not": ("gathered", "v = Gather.apply(v, self.group)", "v = v", "RuntimeError|size"),
+    "values are not gathered": ("gathered", "v = GatherParts.apply(v, self.group)", "v = v", "RuntimeError|size"),
     "heads come back in another order": (
         "ulysses",
-        "Exchange.apply(some, self.group, 2, 1)",
-        "Exchange.apply(some.flip(1), self.group, 2, 1)",
+        "AllToAll.apply(y, self.group, 2, 1)",
+        "AllToAll.apply(y.flip(1), self.group, 2, 1)",
         None,
     ),
     "gradients are exchanged the same way again": (
         "ulysses",
-        "ctx.way_back = group, join, cut",
-        "ctx.way_back = group, cut, join",
+        "ctx.way_back = group, join, split",
+        "ctx.way_back = group, split, join",
         "RuntimeError|shape|size",
     ),
 }
@@ -165,5 +165,5 @@ def test_a_wrong_version_is_noticed(what, verdicts):
 
 
 def test_a_length_that_does_not_split_is_refused():
-    with pytest.raises(RankError, match="14 tokens on 3 ranks: pad to a multiple of 6"):
-        run(lambda group: context_parallel.Context(torch.zeros(14), group, True), world_size=3)
+    with pytest.raises(RankError, match="14 tokens do not split into 6 parts; pad them"):
+        run(lambda group: context_parallel.zig_zag(14, group), world_size=3)

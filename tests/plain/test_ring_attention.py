@@ -10,7 +10,7 @@ import torch
 from shardlab import trace
 from shardlab.costs import context_parallel as costs
 from shardlab.launch import run
-from shardlab.plain import context_parallel, ring_attention
+from shardlab.plain import ring_attention
 from shardlab.ranks.observe import ledger
 
 from ..ranks.quick import quickly
@@ -27,7 +27,7 @@ def train(group, zig_zag, case, **options):
 
 
 def gradients(group, zig_zag, case):
-    context = context_parallel.Context(sequences.numbers(case[2]), group, zig_zag)
+    context = sequences.context_of(group, case, zig_zag)
 
     def attend(q, k, v):
         return ring_attention.ring(q, k, v, context.mask, group)
@@ -93,35 +93,35 @@ def test_a_step_sends_what_the_formula_says(style, ranks):
 # ---- wrong versions --------------------------------------------------------------------------------------------------
 
 WRONG = {  # what went wrong: (what stands there, what stands there then)
-    "parts are merged without rescaling": ("y * (before - lse).exp() +", "y +"),
+    "parts are merged without rescaling": ("y = y * (lse - new).exp()", "y = y"),
     "each block has its own softmax": (
-        "torch.logaddexp(before, scores.logsumexp(-1, keepdim=True))",
-        "scores.logsumexp(-1, keepdim=True).nan_to_num(neginf=0)",
+        "torch.logaddexp(lse, of_block)",
+        "of_block.nan_to_num(neginf=0)",
     ),
     "the backward ring reads stale keys": (
-        "block, gradient = pass_on(torch.stack([block, gradient]), ctx.group)",
+        "block, gradient = pass_on(both, ctx.group)",
         "gradient = pass_on(gradient, ctx.group)",
     ),
     "gradients stay where they are computed": (
-        "block, gradient = pass_on(torch.stack([block, gradient]), ctx.group)",
+        "block, gradient = pass_on(both, ctx.group)",
         "block = pass_on(block, ctx.group)",
     ),
     "the ring turns the other way": (
-        "to=(rank + 1) % size, source=(rank - 1) % size",
-        "to=(rank - 1) % size, source=(rank + 1) % size",
+        "to=after, source=before",
+        "to=before, source=after",
     ),
-    "masks come in the order of ranks": ("by_rank[group.rank() - turn]", "by_rank[turn]"),
-    "the mask is that of the next block": ("by_rank[group.rank() - turn]", "by_rank[group.rank() - turn - 1]"),
-    "the softmax's sum has no gradient": ("(dy @ v.mT - (dy * y).sum(-1, keepdim=True))", "(dy @ v.mT)"),
+    "masks come in the order of ranks": ("source = group.rank() - turn", "source = turn"),
+    "the mask is that of the next block": ("source = group.rank() - turn", "source = group.rank() - turn - 1"),
+    "the softmax's sum has no gradient": ("(dp - shared)", "dp"),
     "backward looks at hidden keys": (
-        "(q @ k.mT - lse).masked_fill(~seen, -torch.inf).exp()",
-        "(q @ k.mT - lse).exp()",
+        "p = (scores - lse).exp()",
+        "p = (q @ k.mT - lse).exp()",
     ),
     "one query head of a group counts": (
-        "torch.stack([dk, dv]).sum(3, keepdim=True)",
-        "torch.stack([dk, dv])[:, :, :, :1]",
+        "x.sum(2, keepdim=True)",
+        "x[:, :, :1]",
     ),
-    "scores are not scaled": (" / q.shape[-1] ** 0.5", ""),
+    "scores are not scaled": ("q = q / q.shape[-1] ** 0.5", "q = q"),
     "nobody divides": ("group, 1 / group.size())", "group, 1)"),
 }
 

@@ -3,7 +3,7 @@
 import torch
 
 from shardlab import comm
-from shardlab.plain.context_parallel import Exchange
+from shardlab.plain.context_parallel import AllToAll
 
 
 def my_merge(y_a, lse_a, y_b, lse_b):
@@ -71,6 +71,6 @@ def my_exchange_heads(q, k, v, attend, group):
     size = group.size()
     parts = zip(*(x.chunk(size) for x in (q, k, v)), strict=True)
     packed = torch.cat([x for part in parts for x in part])
-    arrived = Exchange.apply(packed, group, 0, 1)
+    arrived = AllToAll.apply(packed, group, 0, 1)
     y = attend(*arrived.split([len(x) // size for x in (q, k, v)]))
-    return Exchange.apply(y, group, 1, 0)
+    return AllToAll.apply(y, group, 1, 0)

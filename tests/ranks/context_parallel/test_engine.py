@@ -321,7 +321,7 @@ def on_the_device(group):
         context = engine.parallelize(model, group, way)
         tokens = torch.arange(46).view(2, -1) % VOCABULARY
         model(*context.shard(tokens, tokens, documents=(5, 18), key=1)).backward()
-    context = plain_context.Context(torch.zeros(8).long(), group, True)
+    context = plain_context.Context(torch.zeros(8).long(), plain_context.zig_zag(8, group), group)
     q = torch.randn(1, 2, 4, 6, requires_grad=True)
     found = [context.gathered(q, q, q), context.ulysses(q, q, q)]
     found.append(ring_attention.ring(q, q, q, context.mask, group))

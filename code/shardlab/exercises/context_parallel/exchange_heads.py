@@ -24,7 +24,7 @@ MESSAGES = 2  # in each pass
 NUMBER = 8  # bytes
 STARTER = '''\
 import torch
-from shardlab.plain.context_parallel import Exchange
+from shardlab.plain.context_parallel import AllToAll
 
 def my_exchange_heads(q, k, v, attend, group):
     """Attend to the tokens of all ranks: q is [H, s, E], k and v are [K, s, E].
@@ -32,7 +32,7 @@ def my_exchange_heads(q, k, v, attend, group):
     Rank r holds part r of the sequence, with all heads; n ranks divide H and K.
     attend(q, k, v) takes all S tokens of some heads: q is [H/n, S, E], k and v are
     [K/n, S, E], and it returns [H/n, S, E]. Returns [H, s, E]. Two messages each way.
-    Exchange.apply(x, group, cut, join) cuts x along one dim, sends part r to rank r,
+    AllToAll.apply(x, group, split, join) splits x along a dim, sends part r to rank r
     and joins what arrives along another; in backward it takes the way back.
     """
     return attend(q, k, v)  # of this rank's tokens: fix it
