@@ -98,7 +98,8 @@ def race_models(group: comm.Group, spec: TransformerSpec, samples: int, rounds: 
 def plain_step(stage: int, model: transformer.Transformer, tokens: Tensor, group: comm.Group) -> Callable[[], Any]:
     """The plain file's: one message for each parameter, and nothing is sent while anything computes."""
     layers = [model.embedding, *model.blocks, nn.Sequential(model.norm, model.head)]
-    states = plain_zero.Sharded(layers, group, stage, lambda pieces: torch.optim.AdamW(pieces, lr=RATE))
+    plain = {1: plain_zero.ZeRO1, 2: plain_zero.ZeRO2, 3: plain_zero.ZeRO3}[stage]
+    states = plain(layers, group, lambda pieces: torch.optim.AdamW(pieces, lr=RATE))
     return functools.partial(states.step, tokens[:, :-1], tokens[:, 1:], model.loss, 1 / group.size())
 
 

@@ -6,7 +6,6 @@ import sys
 import cloudpickle
 import pytest
 import torch
-from torch import nn
 
 from shardlab import trace
 from shardlab.costs import zero as costs
@@ -28,19 +27,25 @@ STAGES = (1, 2, 3)
 CASES = [(stage, case) for stage in STAGES for case in lesson.CASES]
 
 
+def own(variables, _):
+    return lesson.parameters(variables["model"])
+
+
 def whole(variables, _):
-    """All parameters; in stage 3 they must be gathered."""
+    """All parameters, gathered: the next step frees them."""
     states = variables["states"]
-    if states.stage < 3:
-        return lesson.parameters(variables["model"])
-    states.gather(states.piece)
-    found = lesson.parameters(variables["model"])
-    states.free(states.piece)
-    return found
+    states.gather(states.parameters)
+    return lesson.parameters(variables["model"])
+
+
+def follow(group, stage, read, case=lesson.CASES[0], source=SOURCE, **options):
+    """The docstring's lines, at one stage."""
+    source = lesson.changed(source, "zero.ZeRO1(", f"zero.ZeRO{stage}(")
+    return lesson.follow(group, "zero", source, case, read, **options)
 
 
 def train(group, stage, source=SOURCE, case=lesson.CASES[0]):
-    return lesson.follow(group, "zero", source, case, whole, stage=stage)
+    return follow(group, stage, whole if stage == 3 else own, case, source)
 
 
 def all_cases(group):
@@ -103,7 +108,7 @@ def wire_bytes(_, book):
 def bytes_of(group, style):
     """What a rank sends in every step, by stage."""
     options = {"around": ledger.Ledger, "dtype": torch.float32}
-    return [lesson.follow(group, "zero", SOURCE, (style, False), wire_bytes, stage=s, **options) for s in STAGES]
+    return [follow(group, stage, wire_bytes, (style, False), **options) for stage in STAGES]
 
 
 @pytest.mark.parametrize("style", lesson.SPECS)
@@ -124,10 +129,6 @@ def bytes_in(tensors):
     return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
 
 
-def bytes_of_layer(layer):
-    return sum(p.numel() * p.element_size() for p in layer.parameters())
-
-
 def held(group, stage):
     """Bytes between steps, of parameters, pieces and the optimizer's states; then, in the last step, at each moment.
 
@@ -136,23 +137,23 @@ def held(group, stage):
     moments = []
 
     def note(states):
-        moments.append((bytes_in(states.whole.values()), bytes_in(p.grad for p in states.piece)))
+        moments.append((bytes_in(states.parameters), bytes_in(p.grad for p in states.parameters)))
 
     def watch(states):
-        cut = states.cut_gradients
-        states.cut_gradients = lambda parameters: (note(states), cut(parameters))
+        cut = states.reduce_scatter
+        states.reduce_scatter = lambda parameters: (note(states), cut(parameters))
         for layer in states.layers:
             layer.register_forward_hook(lambda *_: note(states))
 
     def read(variables, _):
         states = variables["states"]
         own = [x for each in states.optimizer.state.values() for x in each.values() if x.dim()]
-        found = [bytes_in(states.whole.values()), bytes_in(states.piece.values()), bytes_in(own)]
+        found = [bytes_in(states.parameters), bytes_in(states.piece.values()), bytes_in(own)]
         if not moments:
             watch(states)  # from the second step on: then the optimizer has its states
-        return found, [bytes_of_layer(layer) for layer in states.layers]
+        return found, [4 * sum(states.shape[p].numel() for p in layer.parameters()) for layer in states.layers]
 
-    *_, last = lesson.follow(group, "zero", SOURCE, ("llama", False), read, stage=stage, dtype=torch.float32)
+    *_, last = follow(group, stage, read, ("llama", False), dtype=torch.float32)
     return (*last, moments[-len(moments) // (lesson.STEPS - 1) :])
 
 
@@ -166,37 +167,46 @@ def test_what_is_whole_at_which_moment(stage):
         assert (piece if stage == 3 else whole) == predicted["parameters"]
         assert own == predicted["optimizer"]
         assert whole == (0 if stage == 3 else everything)
+        if stage == 1:
+            turns = [(everything, everything)]
+        elif stage == 2:
+            turns = [(everything, layer) for layer in reversed(layers)]
+        else:  # a layer's forward once more, and then its backward
+            turns = [(layer, gradients) for layer in reversed(layers) for gradients in (0, layer)]
         forward = [(layer if stage == 3 else everything, 0) for layer in layers]
-        turns = [(layer if stage == 3 else everything, layer) for layer in reversed(layers) if stage > 1]
-        assert moments == [*forward, *turns, (whole, everything if stage == 1 else 0)]
+        assert moments == [*forward, *turns]
 
 
 # ---- wrong versions --------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("stage", [0, 4])
-def test_there_are_three_stages(stage):
-    """Stage 0 keeps everything whole: `plain.data_parallel` does that."""
-    with pytest.raises(ValueError, match=f"ZeRO has no stage {stage}; use 1, 2 or 3"):
-        zero.Sharded([nn.Linear(2, 2)], None, stage, torch.optim.AdamW)
-
-
+TURN = "\n            gradient = inputs.pop().grad        # [B/N, S, h], of this layer's output\n            self.gather"
 WRONG = {  # what went wrong: (stage, what stands there, what stands there then, what the launcher reports)
-    "nobody divides": (2, "(share * loss(xs[-1], targets)).backward()", "loss(xs[-1], targets).backward()", None),
-    "a border is missing": (2, "xs.append(ys[-1].detach().requires_grad_())", "xs.append(ys[-1])", "RuntimeError"),
-    "the gradient stops at a border": (2, "detach().requires_grad_()", "detach()", "does not require grad"),
+    "nobody divides": (1, "(share * loss(x, targets)).backward()", "loss(x, targets).backward()", None),
+    "a border is missing": (2, "border = outputs[-1].detach()", "border = outputs[-1]", "RuntimeError"),
+    "the gradient stops at a border": (
+        2,
+        "# backward stops here\n            inputs.append(border.requires_grad_())",
+        "# backward stops here\n            inputs.append(border)",
+        "does not require grad",
+    ),
     "nothing is gathered before backward": (
         3,
-        "self.gather(layer.parameters())  # P/N -> P, for a second time",
-        "pass",
-        "storage of size 0",
+        "            self.gather(layer.parameters())     # P/N -> P\n            go_back(",
+        "            go_back(",
+        "RuntimeError",
     ),
-    "nothing is gathered after the step": (1, "self.gather(self.piece if self.stage < 3 else [])", "pass", None),
-    "a rank keeps another one's piece": (1, "x[group.rank()].clone()", "x[-1 - group.rank()].clone()", None),
-    "a tied weight's second gradient is dropped": (2, "new if old is None else old + new", "new", None),
+    "nothing is gathered after the step": (
+        1,
+        "        self.gather(self.parameters)            # P/N -> P\n\n\nclass ZeRO2",
+        "\n\nclass ZeRO2",
+        None,
+    ),
+    "a rank keeps another one's piece": (1, "[group.rank()]", "[-1 - group.rank()]", None),
+    "a tied weight's second gradient is dropped": (2, "new = new + piece.grad", "pass", None),
     "gradients add up over steps": (1, "self.optimizer.zero_grad()", "pass", None),
-    "a whole gradient stays": (2, "                p.grad = None\n", "", None),
-    "layers go back in the order of forward": (3, "in reversed(self.layers)", "in self.layers", "storage of size 0"),
-    "a piece is freed with the whole": (3, "x[group.rank()].clone()", "x[group.rank()]", "SIGSEGV"),
+    "a whole gradient stays": (2, "            p.grad = None\n", "", None),
+    "layers go back in the order of forward": (3, f"in reversed(self.layers):{TURN}", f"in self.layers:{TURN}", "Error"),
+    "forward keeps a graph": (3, "with torch.no_grad():", "with torch.enable_grad():", "RuntimeError"),
 }
 
 

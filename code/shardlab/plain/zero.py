@@ -1,22 +1,22 @@
-"""ZeRO, plainly: data parallelism whose ranks divide the states, and copy nothing.
+"""ZeRO, plainly: data parallelism in which every rank holds a piece of the states.
 
 Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054. The engine: `ranks.zero`.
 
-               optimizer's states   gradients               parameters
-    stage 1    1/N                  whole until the step    whole
-    stage 2    1/N                  whole for one layer     whole
-    stage 3    1/N                  whole for one layer     whole for one layer
+              optimizer's states   gradients               parameters
+    ZeRO-1    1/N                  whole until the step    whole
+    ZeRO-2    1/N                  whole for one layer     whole
+    ZeRO-3    1/N                  whole for one layer     whole for one layer
 
-    model = Transformer(spec)                   # different numbers on every rank
+    model = Transformer(spec)                     # different numbers on every rank
     data_parallel.copy_from_rank_0(model, group)  # the same numbers on every rank
     layers = [model.embedding, *model.blocks, nn.Sequential(model.norm, model.head)]
-    states = zero.Sharded(layers, group, stage, torch.optim.AdamW)
-    for batch in batches:                       # [B, S + 1] tokens of all ranks
-        mine = batch.tensor_split(group.size())[group.rank()]  # [B/N, S + 1]
-        share = len(mine) / len(batch)          # 1/N, if N divides B
+    states = zero.ZeRO1(layers, group, torch.optim.AdamW)  # or ZeRO2, ZeRO3
+    for batch in batches:                         # [B, S + 1] tokens of all ranks
+        mine = data_parallel.shard(batch, group)  # [B/N, S + 1], this rank's own
+        share = len(mine) / len(batch)            # 1/N, if N divides B
         states.step(mine[:, :-1], mine[:, 1:], model.loss, share)
 
-N = ranks, B = samples of all ranks, S = sequence, D = width between layers. The P
+N = ranks, B = samples of all ranks, S = sequence, h = width between layers. The P
 numbers of a parameter, filled up with zeros, are N rows, [N, P/N]; row r is rank
 r's piece. "Partial": one rank's part of a sum over ranks.
 """
@@ -28,70 +28,118 @@ from torch import Tensor, nn
 
 from shardlab import comm
 
-Make = Callable[[list[Tensor]], torch.optim.Optimizer]
+Loss = Callable[..., Tensor]
+MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 class Sharded:
-    """The states of layers that compute one after another, in N pieces."""
+    """Layers that compute one after another, and this rank's piece of each parameter."""
 
-    def __init__(self, layers: list[nn.Module], group: comm.Group, stage: int, make: Make):
-        if stage not in (1, 2, 3):
-            raise ValueError(f"ZeRO has no stage {stage}; use 1, 2 or 3, or `data_parallel`")
-        self.layers, self.group, self.stage = layers, group, stage
-        self.whole = {p: rows(p.data, group) for p in nn.ModuleList(layers).parameters()}
-        self.piece = {p: x[group.rank()].clone() for p, x in self.whole.items()}
-        self.optimizer = make(list(self.piece.values()))  # states: [P/N] too
-        self.gather(self.piece)
-        self.free(self.piece if stage >= 3 else [])
+    def __init__(self, layers: list[nn.Module], group: comm.Group, make: MakeOptimizer):
+        self.layers, self.group = layers, group
+        self.parameters = list(nn.ModuleList(layers).parameters())
+        self.shape: dict[Tensor, torch.Size] = {}
+        self.piece: dict[Tensor, Tensor] = {}
+        for p in self.parameters:
+            row = rows(p.data, group)[group.rank()]
+            self.piece[p] = row.clone()         # [P/N]
+            self.shape[p] = p.shape
+        self.optimizer = make(list(self.piece.values()))  # its states: [P/N], too
 
-    def step(self, x: Tensor, targets: Tensor, loss: Callable[..., Tensor], share: float) -> None:
-        """Train on this rank's samples, a `share` of all."""
-        xs, ys = [x], list[Tensor]()
-        for layer in self.layers:
-            if self.stage >= 3:
-                self.gather(layer.parameters())  # P/N -> P
-            ys.append(layer(xs[-1]))            # [B/N, S, D]
-            if self.stage >= 3:
-                self.free(layer.parameters())   # P -> P/N
-            xs.append(ys[-1].detach().requires_grad_())  # [B/N, S, D]; a border
-        (share * loss(xs[-1], targets)).backward()  # grad of the last x: partial
-        for layer in reversed(self.layers):
-            if self.stage >= 3:
-                self.gather(layer.parameters())  # P/N -> P, for a second time
-            y, gradient = ys.pop(), xs.pop().grad  # [B/N, S, D]
-            if y.requires_grad:                 # not if all up to y is frozen
-                y.backward(gradient)            # grads of p and of x: partial
-            if self.stage >= 2:
-                self.cut_gradients(layer.parameters())  # P -> P/N
-            if self.stage >= 3:
-                self.free(layer.parameters())   # P -> P/N
-        self.cut_gradients(self.piece)          # in stage 1 all of them: P -> P/N
-        self.optimizer.step()                   # P/N
+    def reduce_scatter(self, parameters: Iterable[Tensor]) -> None:
+        """Sum gradients over the ranks; keep this rank's piece, and free the whole."""
+        for p in parameters:
+            if p.grad is None:                  # frozen, or summed already
+                continue
+            (new,) = comm.reduce_scatter(rows(p.grad, self.group), self.group)  # [P/N]
+            piece = self.piece[p]
+            if piece.grad is not None:          # of a tied p, used by another layer
+                new = new + piece.grad
+            piece.grad = new
+            p.grad = None
+
+    def update(self) -> None:
+        """Let the optimizer change the pieces."""
+        self.optimizer.step()
         self.optimizer.zero_grad()
-        self.gather(self.piece if self.stage < 3 else [])  # P/N -> P
 
-    def cut_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum gradients over the ranks; keep this rank's piece, free the whole."""
+    def gather(self, parameters: Iterable[Tensor]) -> None:
+        """Make parameters whole: P/N -> P."""
         for p in parameters:
-            if p.grad is not None:
-                (new,) = comm.reduce_scatter(rows(p.grad, self.group), self.group)  # sums
-                old = self.piece[p].grad        # of a tied p, in another layer
-                self.piece[p].grad = new if old is None else old + new  # [P/N]
-                p.grad = None
+            whole = comm.all_gather(self.piece[p][None], self.group)  # [N, P/N]
+            shape = self.shape[p]
+            whole = whole.flatten()[: shape.numel()]  # without the zeros
+            p.data = whole.view(shape)
 
-    def gather(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Make parameters whole."""
+    def free(self, parameters: Iterable[Tensor]) -> None:
+        """Forget whole parameters: P -> P/N, this rank's piece."""
         for p in parameters:
-            whole = self.whole[p]
-            whole.untyped_storage().resize_(whole.nbytes)  # memory again
-            whole.copy_(comm.all_gather(self.piece[p][None], self.group))
-            p.data = whole.flatten()[: p.numel()].view(p.shape)
+            p.data = p.new_empty(0)
 
-    def free(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Keep this rank's pieces, until `gather` fills the same memory again."""
-        for p in parameters:
-            p.data = p.new_full((), torch.nan).expand(p.shape)  # if read: NaN
-            self.whole[p].untyped_storage().resize_(0)  # autograd's views too
+
+class ZeRO1(Sharded):
+    """The optimizer's states are divided."""
+
+    def step(self, x: Tensor, targets: Tensor, loss: Loss, share: float) -> None:
+        """Train on this rank's samples, a `share` of all."""
+        for layer in self.layers:
+            x = layer(x)                        # [B/N, S, h]
+        (share * loss(x, targets)).backward()   # all gradients: P each, partial
+        self.reduce_scatter(self.parameters)    # P -> P/N, whole
+        self.update()
+        self.gather(self.parameters)            # P/N -> P
+
+
+class ZeRO2(Sharded):
+    """Gradients are divided, too: backward stops after each layer."""
+
+    def step(self, x: Tensor, targets: Tensor, loss: Loss, share: float) -> None:
+        """Train on this rank's samples, a `share` of all."""
+        inputs, outputs = [x], list[Tensor]()
+        for layer in self.layers:
+            outputs.append(layer(inputs[-1]))   # [B/N, S, h]
+            border = outputs[-1].detach()       # backward stops here
+            inputs.append(border.requires_grad_())
+        (share * loss(inputs[-1], targets)).backward()  # to the last border only
+        for layer in reversed(self.layers):
+            gradient = inputs.pop().grad        # [B/N, S, h], of this layer's output
+            go_back(outputs.pop(), gradient)    # its gradients: P each, partial
+            self.reduce_scatter(layer.parameters())  # P -> P/N, whole
+        self.update()
+        self.gather(self.parameters)            # P/N -> P
+
+
+class ZeRO3(Sharded):
+    """Parameters are divided, too: each layer is gathered for its turns.
+
+    Forward keeps only the inputs of layers, so that no parameter stays alive in the
+    graph of autograd. Backward computes each layer once more.
+    """
+
+    def step(self, x: Tensor, targets: Tensor, loss: Loss, share: float) -> None:
+        """Train on this rank's samples, a `share` of all."""
+        self.free(self.parameters)              # before the first step they are whole
+        inputs = [x]
+        for layer in self.layers:
+            self.gather(layer.parameters())     # P/N -> P
+            with torch.no_grad():
+                border = layer(inputs[-1])      # [B/N, S, h]
+            self.free(layer.parameters())       # P -> P/N
+            inputs.append(border.requires_grad_())
+        (share * loss(inputs[-1], targets)).backward()  # to the last border only
+        for layer in reversed(self.layers):
+            gradient = inputs.pop().grad        # [B/N, S, h], of this layer's output
+            self.gather(layer.parameters())     # P/N -> P
+            go_back(layer(inputs[-1]), gradient)  # its gradients: P each, partial
+            self.reduce_scatter(layer.parameters())  # P -> P/N, whole
+            self.free(layer.parameters())       # P -> P/N
+        self.update()
+
+
+def go_back(output: Tensor, gradient: Tensor | None) -> None:
+    """Compute the gradients of one layer's parameters, and of its input."""
+    if output.requires_grad:                    # unless all layers so far are frozen
+        output.backward(gradient)
 
 
 def rows(x: Tensor, group: comm.Group) -> Tensor:

@@ -1,6 +1,6 @@
 """Exercise: clip gradients by their global norm, where every rank has other pieces of them.
 
-In `plain.zero.Sharded.step` it would come between `cut_gradients` and the optimizer's step.
+In `plain.zero` it would come first in `update`, before the optimizer's step.
 """
 
 from collections.abc import Callable, Sequence

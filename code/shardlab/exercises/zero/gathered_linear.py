@@ -1,6 +1,6 @@
 """Exercise: a linear layer that has its whole weight only while it computes.
 
-It is a layer's turn in stage 3 of `plain.zero.Sharded.step`, as one autograd.Function.
+It is a layer's turn in `plain.zero.ZeRO3.step`, as one autograd.Function.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Exercise: a step of ZeRO's stage 1, from partial gradients to whole parameters, in two messages.
 
-It is the end of `plain.zero.Sharded.step`, which sends one message per parameter instead.
+It is the end of `plain.zero.ZeRO2.step`, which sends one message per parameter instead.
 """
 
 from collections.abc import Callable, Sequence
