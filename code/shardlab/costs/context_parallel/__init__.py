@@ -4,7 +4,7 @@ Read `ways` first: bytes, messages, memory and balance of each way to let every 
 `waiting` prices a way for the planner: what a rank waits for, and what it holds for a moment.
 """
 
-from .waiting import PROGRAMS, at_work, exposed_seconds, hidden_from, hops, of
+from .waiting import PROGRAMS, at_work, exposed_seconds, hidden_from, hiding_tokens, hops, of
 from .ways import (
     WAYS,
     Attention,
@@ -12,7 +12,6 @@ from .ways import (
     balance,
     flops,
     held,
-    hiding_tokens,
     messages,
     pairs,
     resident,
