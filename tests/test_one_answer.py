@@ -12,7 +12,7 @@ from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.pipeline import stage_costs
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
 from shardlab.costs.programs import BOOK, DEEPSEEK_2024, NEMO_2024
-from shardlab.costs.published import studies
+from shardlab.costs.published import h100, runs, studies
 from shardlab.costs.step import axes, experts
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
@@ -164,6 +164,40 @@ def test_no_page_sets_the_share_of_the_peak_at_which_ranks_compute():
     shares = r"(?<!link_)utilisation|0\.\d+ \* \w+\.peak"
     setting = {name for name, text in pages.items() for cell in CELL.findall(text) if re.search(shares, cell)}
     assert setting == MFU
+
+
+def test_llama_3_has_as_many_tokens_a_second_as_a_run_and_as_a_step():
+    """Its FLOP/s count the pairs that a causal mask leaves."""
+    listed = [run for name, run in runs.RUNS.items() if name.startswith("Llama 3 405B, ")]
+    for run, row in zip(listed, h100.llama_3(), strict=True):
+        tokens = row.run.batch * row.run.training.tokens_per_sequence / row.run.cluster.gpus
+        assert run.tokens_per_second == pytest.approx(tokens / row.seconds)
+
+
+def test_llama_3_has_the_chunks_of_its_published_step_where_bytes_are_counted_by_axis():
+    page = (project.BOOK / "composition.md").read_text()
+    training = next(row.run.training for row in h100.llama_3() if row.run.cluster.gpus == 16_384)
+    layout = training.layout
+    batch = training.num_microbatches * layout.dp
+    sizes = (batch, training.sequence, training.chunks, layout.tp, layout.pp, layout.dp)
+    assert f'("DGX H100", {str(sizes)[1:]}' in page
+
+
+def test_along_dp_what_is_not_whole_is_a_mean():
+    """The average divides by the ranks; a sum would count a sample as often as there are replicas."""
+    page = (project.BOOK / "composition.md").read_text()
+    states = page.split("What is cut, and what is copied")[1].split(":::")[0]
+    along_dp = [row.split("|")[4].strip() for row in states.splitlines() if row.startswith("| ")]
+    assert along_dp.count("partial mean") == 4
+    assert "partial sum" not in along_dp
+
+
+def test_a_page_that_shards_layers_with_torch_shards_the_root_as_well():
+    shard = re.compile(r"fully_shard\((\w+), mesh")
+    for page in project.BOOK.glob("*.md"):
+        for block in page.read_text().split("```"):
+            sharded = set(shard.findall(block))
+            assert not sharded or sharded & {"model", "part"}, page.name
 
 
 def test_the_planners_page_has_the_knees_of_its_table_in_its_prose():

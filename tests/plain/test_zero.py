@@ -179,7 +179,7 @@ def test_what_is_whole_at_which_moment(stage):
 
 # ---- wrong versions --------------------------------------------------------------------------------------------------
 
-TURN = "\n            gradient = inputs.pop().grad        # [B/N, S, h], of this layer's output\n            self.gather"
+TURN = "\n            gradient = inputs.pop().grad        # [B/N, S, h], of its output\n            self.gather"
 WRONG = {  # what went wrong: (stage, what stands there, what stands there then, what the launcher reports)
     "nobody divides": (1, "(share * loss(x, targets)).backward()", "loss(x, targets).backward()", None),
     "a border is missing": (2, "border = outputs[-1].detach()", "border = outputs[-1]", "RuntimeError"),
@@ -205,7 +205,7 @@ WRONG = {  # what went wrong: (stage, what stands there, what stands there then,
     "a tied weight's second gradient is dropped": (2, "new = new + piece.grad", "pass", None),
     "gradients add up over steps": (1, "self.optimizer.zero_grad()", "pass", None),
     "a whole gradient stays": (2, "            p.grad = None\n", "", None),
-    "layers go back in the order of forward": (3, f"in reversed(self.layers):{TURN}", f"in self.layers:{TURN}", "Error"),
+    "layers go in the order of forward": (3, f"in reversed(self.layers):{TURN}", f"in self.layers:{TURN}", "Error"),
     "forward keeps a graph": (3, "with torch.no_grad():", "with torch.enable_grad():", "RuntimeError"),
 }
 

@@ -102,7 +102,7 @@ class ZeRO2(Sharded):
             inputs.append(border.requires_grad_())
         (share * loss(inputs[-1], targets)).backward()  # to the last border only
         for layer in reversed(self.layers):
-            gradient = inputs.pop().grad        # [B/N, S, h], of this layer's output
+            gradient = inputs.pop().grad        # [B/N, S, h], of its output
             go_back(outputs.pop(), gradient)    # its gradients: P each, partial
             self.reduce_scatter(layer.parameters())  # P -> P/N, whole
         self.update()
@@ -128,7 +128,7 @@ class ZeRO3(Sharded):
             inputs.append(border.requires_grad_())
         (share * loss(inputs[-1], targets)).backward()  # to the last border only
         for layer in reversed(self.layers):
-            gradient = inputs.pop().grad        # [B/N, S, h], of this layer's output
+            gradient = inputs.pop().grad        # [B/N, S, h], of its output
             self.gather(layer.parameters())     # P/N -> P
             go_back(layer(inputs[-1]), gradient)  # its gradients: P each, partial
             self.reduce_scatter(layer.parameters())  # P -> P/N, whole

@@ -9,13 +9,14 @@ Two ways that programs use beside tensor and pipeline parallelism, both with a z
 """
 
 from collections.abc import Iterator
+from math import sqrt
 
 from shardlab.arguments import Positive, checked
 from shardlab.sharding.layout import listed
 
 from ..facts.hardware import Link
 from ..training import Training
-from .ways import Attention, attention, hiding_tokens, messages, resident, sent_bytes
+from .ways import Attention, attention, messages, resident, sent_bytes
 
 PROGRAMS = ("ring", "gathered")  # of WAYS, those that a step can be predicted for
 
@@ -75,13 +76,34 @@ def hops(a: Attention, *, backward: bool) -> Iterator[tuple[float, bool]]:
 
 
 @checked
+def hiding_tokens(
+    a: Attention, *, rate: Positive, bandwidth: Positive, causal: bool = False, latency: float = 0.0
+) -> float:
+    """Return the fewest tokens per rank that hide a hop of the ring behind a block's attention.
+
+    H heads of E numbers take 4 c^2 HE FLOPs for c tokens, and a hop moves 2 c KE numbers with K
+    key/value heads. So c >= (K / 2H) * element * rate / bandwidth. With K = H and 16 bits this is
+    c >= rate / bandwidth: Liu et al. 2023, section 3. causal: half of the pairs are computed in the
+    same number of hops, so twice as many tokens are needed.
+
+    rate: FLOP/s of attention; bandwidth: bytes/s that a rank sends. latency: seconds of a hop that
+    its bytes do not explain; then c^2 >= limit * c + latency * pairs, with the limit above and the
+    pairs of a query and a key that a rank computes in a second.
+    """
+    limit = a.block / a.queries * a.element * rate / bandwidth / 2 * (2 if causal else 1)
+    pairs = rate / (2 if causal else 4) / (a.batch * a.heads * a.head_size)
+    return limit / 2 + sqrt((limit / 2) ** 2 + latency * pairs)
+
+
+@checked
 def hidden_from(training: Training, link: Link, *, rate: Positive) -> float:
     """Return the fewest tokens per rank from which the hops of forward are hidden.
 
     rate: FLOP/s of attention. See `hiding_tokens`.
     """
     a = of(training)
-    return hiding_tokens(a, rate=rate, bandwidth=link.bandwidth, causal=True)
+    sends = {"bandwidth": link.bandwidth, "latency": link.latency}
+    return hiding_tokens(a, rate=rate, causal=True, **sends)
 
 
 @checked

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding import sequences
 from shardlab.sharding.layout import divisors, listed
@@ -205,22 +205,6 @@ def balance(length: Count, ranks: Count, placement: str) -> float:
     found = turns(length, ranks, placement)
     work = [sum(tile.seen for turn in each for tile in turn) for each in found]
     return sum(work) / ranks / max(work)
-
-
-@checked
-def hiding_tokens(
-    a: Attention, *, rate: Positive, bandwidth: Positive, causal: bool = False
-) -> float:
-    """Return the fewest tokens per rank that hide a hop of the ring behind a block's attention.
-
-    H heads of E numbers take 4 c^2 HE FLOPs for c tokens, and a hop moves 2 c KE numbers with K
-    key/value heads. So c >= (K / 2H) * element * rate / bandwidth. With K = H and 16 bits this is
-    c >= rate / bandwidth: Liu et al. 2023, section 3. causal: half of the pairs are computed in the
-    same number of hops, so twice as many tokens are needed.
-
-    rate: FLOP/s of attention; bandwidth: bytes/s that a rank sends.
-    """
-    return a.block / a.queries * a.element * rate / bandwidth / 2 * (2 if causal else 1)
 
 
 @checked

@@ -57,9 +57,9 @@ _LLAMA3 = "Llama Team 2024, Table 4 (https://arxiv.org/abs/2407.21783)"
 _CARD = "https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MODEL_CARD.md (at least 15e12 tokens)"
 
 
-def _per_token(model: str, sequence: int) -> float:
+def _per_token(model: str, sequence: int, pairs: str = "full") -> float:
     spec = models.published(model).spec
-    return flops.model_flops(spec, batch=1, sequence=sequence) / sequence
+    return flops.model_flops(spec, batch=1, sequence=sequence, attention=pairs) / sequence
 
 
 def _megatron(model: str, gpus: int, rate: float, share: float) -> PublishedRun:
@@ -133,8 +133,11 @@ def _gpu_hours(
 
 
 def _llama3(gpus: int, sequence: int, rate: float, mfu: float) -> PublishedRun:
-    """Make a row from the paper's model FLOP/s of one GPU (in 10^12) in one stage; k is 1,024."""
-    per_token = _per_token("Llama 3 405B", sequence)
+    """Make a row from the paper's model FLOP/s of one GPU (in 10^12) in one stage; k is 1,024.
+
+    They count the pairs that a causal mask leaves, as for `h100.llama_3`.
+    """
+    per_token = _per_token("Llama 3 405B", sequence, "causal")
     return PublishedRun(
         name=f"Llama 3 405B, {gpus // 1024}k GPUs, {sequence // 1024}k",
         accelerator=_H100,
