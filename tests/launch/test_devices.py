@@ -122,6 +122,18 @@ def test_text_is_read_onto_the_device_of_new_tensors(tmp_path):
         assert text.read(tmp_path).device.type == "meta"
 
 
+def test_the_readme_s_first_example_prints_what_it_says(capsys):
+    example = README.read_text().split("```python\n")[1].split("```")[0]
+    exec(example, {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip() == example.rpartition("# ")[2].strip()
+
+
+def test_the_readme_is_short():
+    lines = README.read_text().splitlines()
+    assert len(README.read_text().split()) <= 900
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!"))] == []
+
+
 def test_the_readme_s_script(capsys):
     """It works as `python train.py` would run it, and on a second device."""
     script = README.read_text().split("# train.py\n")[1].split("```")[0]
