@@ -12,7 +12,7 @@ from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.pipeline import stage_costs
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
 from shardlab.costs.programs import BOOK, DEEPSEEK_2024, NEMO_2024
-from shardlab.costs.published import h100, runs, studies
+from shardlab.costs.published import bus_bandwidth, h100, runs, studies
 from shardlab.costs.step import axes, experts
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
@@ -205,3 +205,21 @@ def test_the_planners_page_has_the_knees_of_its_table_in_its_prose():
     first, second, third = (8e-12 * studies.knee_of(studies.runs()[name]) for name in inside)
     said = f"have knees at {first:.1f}, {second:.1f} and {third:.1f} of the 3.2 Tb/s"
     assert said in (project.BOOK / "planner.md").read_text()
+
+
+def test_gpt3_on_64_gpus_is_divided_alike_in_memory_and_pipelines():
+    for page in ("memory", "pipeline"):
+        text = (project.BOOK / f"{page}.md").read_text()
+        cell = next(cell for cell in CELL.findall(text) if "Layout(tp=8, pp=8" in cell)
+        assert "Layout(tp=8, pp=8, sequence_parallel=True)" in cell
+        plain = re.sub(r'["=: ]+', " ", cell)
+        for option in ("num_microbatches 64", "attention stored", "recomputation selective", "dropout True"):
+            assert option in plain
+
+
+def test_published_bus_bandwidths_have_one_share_of_the_wiring():
+    runs = [run for run in bus_bandwidth.PUBLISHED if run.num_nodes == 1 and run.gpus == 8]
+    shares = [100 * run.busbw / bus_bandwidth.bound(run) for run in runs]
+    page = (project.BOOK / "collectives.md").read_text()
+    assert f"are {min(shares):.0f} to {max(shares):.0f} % of what the wiring allows" in page
+    assert "most = bus_bandwidth.bound(run)" in page
