@@ -1,18 +1,20 @@
 """Pipeline parallelism, plainly: each rank has some layers of the model.
 
 GPipe: https://arxiv.org/abs/1811.06965. 1F1B: https://arxiv.org/abs/2104.04473.
+The engine, `ranks.pipeline`, executes any schedule, and receives ahead of need.
 
     model = Transformer(spec)             # different numbers on every rank
     data_parallel.copy_from_rank_0(model, group)  # the same numbers on every rank
     stage = pipeline.Stage(model, group)  # this rank's layers
+    del model                             # frees the layers of the other ranks
     optimizer = torch.optim.AdamW(stage.layers.parameters())
     for batch in batches:                 # [B, S + 1], the same on every rank
         parts = [(part[:, :-1], part[:, 1:]) for part in batch.split(b)]
         stage.step(parts, pipeline.one_forward_one_backward)  # or pipeline.gpipe
         optimizer.step()
 
-B = samples in the batch, b = samples in a microbatch, S = sequence, D = hidden
-size, V = vocabulary. Every tensor is whole: the ranks hold different layers.
+B = samples in the batch, b = samples in a microbatch, S = sequence, h = width
+between layers, V = vocabulary. All tensors are whole: ranks hold different layers.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,64 +27,7 @@ from shardlab import comm
 Parts = Sequence[tuple[Tensor, Tensor]]  # inputs and targets, [b, S] each
 
 
-class Stage:
-    """One rank's layers, and what they keep between a forward and its backward."""
-
-    def __init__(self, model: Any, group: comm.Group):
-        self.model, self.group, size = model, group, group.size()
-        self.before, self.after = group.rank(), size - 1 - group.rank()  # stages
-        if len(model.blocks) < size - 1:
-            raise ValueError(f"{size} stages for {len(model.blocks)} blocks; use fewer")
-        mine = arange(len(model.blocks)).tensor_split(size)[self.before]  # first ones: one more
-        layers = [*([] if self.before else [model.embedding]), *(model.blocks[n] for n in mine)]
-        self.layers = nn.Sequential(*layers, *([] if self.after else [model.norm, model.head]))
-        self.tied = model.spec.tied and (not self.before) != (not self.after)
-        self.back = comm.split(group, size)  # gradients never queue behind outputs
-        self.kept: list[tuple[Any, Tensor]] = []  # input and output, until backward
-        self.sent: list[Any] = []  # in flight, and how to wait
-
-    def forward(self, inputs: Tensor, targets: Tensor, share: float) -> None:
-        """Receive an input, compute, and send the output to the next stage."""
-        x = self.receive(inputs, self.group, self.before - 1) if self.before else inputs
-        x.requires_grad_(self.before > 0)  # [b, S, D], and backward fills x.grad
-        y = self.layers(x)                # [b, S, D]; last stage: [b, S, V]
-        if self.after:
-            self.send(y.detach().contiguous(), self.group, self.before + 1)
-        else:
-            y = share * self.model.loss(y, targets)  # []
-        self.kept.append((x, y))
-
-    def backward(self) -> None:
-        """Receive the oldest output's gradient, go back, send the input's."""
-        x, y = self.kept.pop(0)
-        gradient = self.receive(y, self.back, self.before + 1) if self.after else None
-        if y.requires_grad:               # unless all layers so far are frozen
-            y.backward(gradient)          # [b, S, D], to parameters and to x
-        if self.before:
-            self.send(x.grad.contiguous(), self.back, self.before - 1)  # [b, S, D]
-
-    def send(self, x: Tensor, group: comm.Group, to: int) -> None:
-        """Start to send, and return: the neighbour may be sending to this rank."""
-        self.sent.append((x, *comm.start([(x, to)], [], group)))
-
-    def receive(self, like: Tensor, group: comm.Group, source: int) -> Tensor:
-        """Wait for a tensor [b, S, D], for b and S of `like`: [b, S, ...]."""
-        x: Tensor = self.model.norm.weight.detach().expand(*like.shape[:2], -1).clone()
-        comm.start([], [(x, source)], group)[0]()
-        return x
-
-    def step(self, microbatches: Parts, schedule: Callable[..., None]) -> None:
-        """Fill the gradients of this rank's layers with those of the mean loss."""
-        self.layers.zero_grad()
-        schedule(self, microbatches, sum(len(inputs) for inputs, _ in microbatches))
-        while self.sent:
-            self.sent.pop()[1]()
-        head = self.model.head.weight     # of a tied head, on both ends
-        if self.tied and head.grad is not None:
-            head.grad += comm.exchange(head.grad, self.group, self.after, self.after)
-
-
-def gpipe(stage: Stage, microbatches: Parts, samples: int) -> None:
+def gpipe(stage: "Stage", microbatches: Parts, samples: int) -> None:
     """Run all forwards, then all backwards: a stage keeps every microbatch."""
     for inputs, targets in microbatches:
         stage.forward(inputs, targets, len(inputs) / samples)
@@ -90,11 +35,116 @@ def gpipe(stage: Stage, microbatches: Parts, samples: int) -> None:
         stage.backward()
 
 
-def one_forward_one_backward(stage: Stage, microbatches: Parts, samples: int) -> None:
+def one_forward_one_backward(stage: "Stage", microbatches: Parts, samples: int) -> None:
     """Run each backward as soon as it can: a stage keeps 1 + `stage.after`."""
-    for number, (inputs, targets) in enumerate(microbatches):
+    # Warm-up: forwards only. No gradient can be back before they are done.
+    warm_up = stage.after
+    for inputs, targets in microbatches[:warm_up]:
         stage.forward(inputs, targets, len(inputs) / samples)
-        if number >= stage.after:         # else no gradient is on its way yet
-            stage.backward()
+
+    # Steady state: one forward, one backward.
+    for inputs, targets in microbatches[warm_up:]:
+        stage.forward(inputs, targets, len(inputs) / samples)
+        stage.backward()
+
+    # Cool-down: backwards only.
     while stage.kept:
         stage.backward()
+
+
+class Stage:
+    """One rank's layers, and what they keep between a forward and its backward."""
+
+    def __init__(self, model: Any, group: comm.Group):
+        size, rank = group.size(), group.rank()
+        if len(model.blocks) < size - 1:
+            raise ValueError(f"{size} stages for {len(model.blocks)} blocks; use fewer")
+        self.before = rank                # stages before this one
+        self.after = size - 1 - rank      # stages after it
+        self.layers = nn.Sequential()
+        if self.before == 0:
+            self.layers.append(model.embedding)
+        for number in arange(len(model.blocks)).tensor_split(size)[rank]:
+            self.layers.append(model.blocks[number])  # first stages: one more
+        if self.after == 0:
+            self.layers.extend([model.norm, model.head])
+        self.loss = model.loss
+        self.hidden = model.spec.hidden_size
+        self.weight = next(self.layers.parameters())  # has the dtype and device of all
+        self.group = group
+        one_end = (self.before == 0) != (self.after == 0)  # not both: a single stage
+        self.tied = model.head.weight if model.spec.tied and one_end else None
+        self.outputs = Channel(group, source=rank - 1, to=rank + 1)
+        back = comm.split(group, size)    # the same ranks, with a queue of their own
+        self.gradients = Channel(back, source=rank + 1, to=rank - 1)
+        self.kept: list[tuple[Any, Tensor]] = []  # input and output, until backward
+
+    def forward(self, inputs: Tensor, targets: Tensor, share: float) -> None:
+        """Receive an input, compute, and send the output to the next stage."""
+        x = inputs                        # [b, S]
+        if self.before:
+            batch, sequence = inputs.shape
+            empty = self.weight.new_empty(batch, sequence, self.hidden)
+            x = self.outputs.receive(empty)  # [b, S, h]
+            x.requires_grad_()            # so that backward leaves a gradient in x.grad
+        y = self.layers(x)                # [b, S, h]; last stage: [b, S, V]
+        if self.after:
+            self.outputs.send(y.detach())  # the numbers, without their history
+        else:
+            y = share * self.loss(y, targets)  # [], this microbatch's part of the mean
+        self.kept.append((x, y))
+
+    def backward(self) -> None:
+        """Receive the oldest output's gradient, go back, and send the input's."""
+        x, y = self.kept.pop(0)
+        gradient = None                   # the last stage begins with its loss
+        if self.after:
+            gradient = self.gradients.receive(y.new_empty(y.shape))  # [b, S, h]
+        if y.requires_grad:               # else all layers up to here are frozen
+            y.backward(gradient)          # fills the gradients of parameters and of x
+        if self.before:
+            self.gradients.send(x.grad)   # [b, S, h]
+
+    def step(self, microbatches: Parts, schedule: Callable[..., None]) -> None:
+        """Fill the gradients of this rank's layers with those of the mean loss."""
+        self.layers.zero_grad()
+        samples = sum(len(inputs) for inputs, _ in microbatches)
+        schedule(self, microbatches, samples)
+        self.outputs.finish()
+        self.gradients.finish()
+        if self.tied is not None and self.tied.grad is not None:
+            other_end = self.group.size() - 1 if self.before == 0 else 0
+            theirs = comm.exchange(self.tied.grad, self.group, other_end, other_end)
+            self.tied.grad += theirs      # [V, h], of both its uses
+
+
+class Channel:
+    """Messages in one direction: outputs go down the stages, and gradients up.
+
+    One message may be in flight, because neighbours that send to each other must not
+    both wait until theirs has arrived. More may not, because each holds a tensor.
+    """
+
+    def __init__(self, group: comm.Group, source: int, to: int):
+        self.group, self.source, self.to = group, source, to
+        self.in_flight: tuple[Tensor, comm.Wait] | None = None
+
+    def receive(self, empty: Tensor) -> Tensor:
+        """Wait for the next message, and return it in the tensor given."""
+        [wait] = comm.start([], [(empty, self.source)], self.group)
+        wait()
+        return empty
+
+    def send(self, x: Tensor) -> None:
+        """Wait until the last message has gone, then start to send this one."""
+        self.finish()
+        x = x.contiguous()
+        [wait] = comm.start([(x, self.to)], [], self.group)
+        self.in_flight = (x, wait)        # holds the tensor until it has gone
+
+    def finish(self) -> None:
+        """Wait until the message in flight has gone, if there is one."""
+        if self.in_flight is not None:
+            _, wait = self.in_flight
+            wait()
+            self.in_flight = None
