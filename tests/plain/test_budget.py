@@ -10,7 +10,6 @@ from tests.density import density
 PLAIN = Path(__file__).parents[2] / "code" / "shardlab" / "plain"
 FILES = sorted(path for path in PLAIN.glob("*.py") if path.name != "__init__.py")
 MAX_LINES, MAX_WIDTH, MAX_DENSITY = 150, 100, 7.5
-DENSER = {"expert_parallel": 9.5}  # not yet rewritten
 
 
 def of_the_package(source):
@@ -26,7 +25,7 @@ def test_a_plain_file_is_short_narrow_and_light(path):
     source = path.read_text()
     assert len(source.splitlines()) <= MAX_LINES
     assert max(map(len, source.splitlines())) <= MAX_WIDTH
-    assert density(source) <= DENSER.get(path.stem, MAX_DENSITY)
+    assert density(source) <= MAX_DENSITY
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

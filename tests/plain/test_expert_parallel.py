@@ -151,21 +151,20 @@ def test_a_step_sends_what_the_formula_says(style, ranks, ep):
 
 # ---- wrong versions --------------------------------------------------------------------------------------------------
 
-IN_TWO_GROUPS = 'self.same if ".experts." in name else self.group'
-BY_THE_NEXT = "y = experts[list(experts)[place - 1]](torch.cat(parts[some]))"
-EXCHANGE = "rows = Exchange.apply(rows, self.around, there, here)"
+IN_TWO_GROUPS = 'self.replicas if ".experts." in name else self.group'
+EXCHANGE = "rows = ExchangeRows.apply(rows, group, there, here)"
 
 WRONG = {  # what went wrong: (the mixture, what stands there, what stands there then, what the launcher reports)
     "experts are summed over all ranks": ("top 2", IN_TWO_GROUPS, "self.group", None),
-    "all is summed over the ranks of the same experts": ("top 2", IN_TWO_GROUPS, "self.same", None),
+    "all is summed over the ranks of the same experts": ("top 2", IN_TWO_GROUPS, "self.replicas", None),
     "gradients stay on their own rank": ("top 2", "comm.all_reduce(parameter.grad, group)", "parameter.grad", None),
     "the mean of unequal shards": ("top 2", "loss = share * model(", "loss = 1 / group.size() * model(", None),
     "the load of each rank by itself": ("balance loss", "mixture.group = group ", "mixture.group = None ", None),
     "a capacity of each rank by itself": ("capacity", "mixture.group = group ", "mixture.group = None ", None),
     "biases stay as they are": ("bias", "rebalance(model)", "0", None),
-    "weights of other tokens": ("top 2", "flatten()[order, None]", "flatten()[order.sort()[0], None]", None),
-    "outputs go to other tokens": ("top 2", "index_add(0, order //", "index_add(0, order.sort()[0] //", None),
-    "experts take rows of their neighbours": ("top 2", "y = expert(torch.cat(parts[some]))", BY_THE_NEXT, None),
+    "weights of other tokens": ("top 2", "weights[order, None]", "weights[order.sort()[0], None]", None),
+    "outputs go to other tokens": ("top 2", "index_add(0, token,", "index_add(0, token.sort()[0],", None),
+    "experts take rows of their neighbours": ("top 2", "inputs[number]", "inputs[-1 - number]", None),
     "shared experts are left out": ("bias", "else y + mixture.shared(x)", "else y", "NoneType"),
     "tokens without a slot travel": ("capacity", "order = order[: sends.sum()]", "order = order[:]", "dim 0 has"),
     "gradients are sent the same way again": ("top 2", "group, receives, sends", "group, sends, receives", "dim 0 has"),

@@ -1,11 +1,11 @@
-"""Expert parallelism, plainly: ranks have different experts, and tokens travel to theirs.
+"""Expert parallelism, plainly: ranks hold different experts, and tokens travel to theirs.
 
 Lepikhin et al. 2020, GShard, https://arxiv.org/abs/2006.16668. The engine,
 `ranks.expert_parallel`, sends a token once to each rank, or to each node.
 
-    model = Transformer(spec)                      # other numbers on every rank
-    data_parallel.copy_from_rank_0(model, group)   # the same on every rank
-    experts = expert_parallel.Experts(model, group, ep)  # E/P of every layer
+    model = Transformer(spec)                      # different numbers on every rank
+    data_parallel.copy_from_rank_0(model, group)   # the same numbers on every rank
+    experts = expert_parallel.Experts(model, group, ep)  # E/ep of every layer
     optimizer = torch.optim.AdamW(model.parameters())
     for batch in batches:                          # [B, S + 1] tokens of all ranks
         mine = data_parallel.shard(batch, group)   # [B/N, S + 1], this rank's own
@@ -17,10 +17,13 @@ Lepikhin et al. 2020, GShard, https://arxiv.org/abs/2006.16668. The engine,
         optimizer.step()
         rebalance(model)                           # the biases, if there are any
 
-N = ranks, P = ranks that hold all experts between them, T = tokens of this rank, D =
-hidden size, E = experts, k = those that a token chooses. A token is a row for each
+N = ranks, ep = ranks that hold all experts between them, T = tokens of this rank,
+h = width, E = experts, k = those that a token chooses. A token is a row for each
 expert that it chose: T*k rows, R without those that found no slot. This rank
-receives M rows. No tensor is partial, except gradients until they are summed.
+receives M rows. Rank 0 of two, with experts 0 and 1 of four:
+
+    sends      2 0 | 1 3        rows for each expert: two stay, four go to rank 1
+    received   2 0 | 1 1        from each rank, for expert 0 and for expert 1
 """
 
 from typing import Any
@@ -33,12 +36,12 @@ from shardlab import comm
 
 
 class Experts:
-    """The experts of this rank: E/P of every mixture. Neighbours hold the others."""
+    """This rank's experts: E/ep of every mixture. Its neighbours hold the others."""
 
     def __init__(self, model: Any, group: comm.Group, ep: int):
         self.group = group
-        self.around = comm.split(group, ep)       # P ranks, all experts
-        self.same = comm.across(group, ep)        # N/P ranks, the same experts
+        self.neighbours = comm.split(group, ep)    # ep ranks, which hold all experts
+        self.replicas = comm.across(group, ep)     # N/ep ranks, which hold the same ones
         for mixture in model.modules():
             if not hasattr(mixture, "experts"):
                 continue
@@ -46,47 +49,76 @@ class Experts:
             if count % ep:
                 raise ValueError(f"{count} experts on {ep} ranks; use a divisor of {count}")
             for number in range(count):
-                if number // (count // ep) != self.around.rank():
+                holder = number // (count // ep)
+                if holder != self.neighbours.rank():
                     del mixture.experts[str(number)]
-            mixture.group = group                 # balance the load of all ranks
+            mixture.group = group                  # balance the load of all ranks
             mixture.compute = self.compute
 
     def compute(self, mixture: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Send tokens to the experts they chose: [T, D], [T, k], [T, k] -> [T, D]."""
-        count, size = mixture.rules.num_experts, self.around.size()
-        order = chosen.flatten().argsort(stable=True)  # [T*k], by expert; E: no slot
-        sends = chosen.flatten().bincount(minlength=count)[:count]  # [E]
-        order = order[: sends.sum()]              # [R], by expert, and so by rank
-        receives = comm.all_to_all(sends, self.around).view(size, -1)  # [P, E/P]
-        there = sends.view(size, -1).sum(1).tolist()  # [P], rows for each rank
-        here = receives.sum(1).tolist()           # [P], rows from each rank
-        rows = x[order // chosen.shape[1]]        # [R, D]
-        rows = Exchange.apply(rows, self.around, there, here)  # [M, D]
-        rows = run(mixture.experts, rows, receives.flatten().tolist())  # [M, D]
-        rows = Exchange.apply(rows, self.around, here, there)  # [R, D], home again
-        rows = rows * weights.flatten()[order, None].to(rows.dtype)
-        y = torch.zeros_like(x).index_add(0, order // chosen.shape[1], rows)
+        """Send tokens to the experts they chose: [T, h], [T, k], [T, k] -> [T, h]."""
+        group, ep = self.neighbours, self.neighbours.size()
+        count = mixture.rules.num_experts
+        k = chosen.shape[1]
+        chosen = chosen.flatten()                  # [T*k]; E: found no slot
+        weights = weights.flatten()                # [T*k]
+
+        # Sort the rows by expert, and so by the rank that holds it.
+        sends = chosen.bincount(minlength=count)[:count]  # [E]
+        order = chosen.argsort(stable=True)
+        order = order[: sends.sum()]               # [R]
+        token = order // k                         # [R]: the token of each row
+        rows = x[token]                            # [R, h]
+
+        # Tell every rank how many rows come, send them, compute, and send them back.
+        received = comm.all_to_all(sends, group)   # [E]
+        received = received.view(ep, -1)           # [ep, E/ep]
+        here = received.sum(1).tolist()            # ep numbers
+        sends = sends.view(ep, -1)                 # [ep, E/ep]
+        there = sends.sum(1).tolist()              # ep numbers
+        rows = ExchangeRows.apply(rows, group, there, here)  # [M, h]
+        rows = run(mixture.experts, rows, received.tolist())  # [M, h]
+        rows = ExchangeRows.apply(rows, group, here, there)  # [R, h], home again
+
+        # Add up what a token's experts made of it.
+        rows = rows * weights[order, None].to(rows.dtype)
+        y = torch.zeros_like(x).index_add(0, token, rows)  # [T, h]
         return y if mixture.shared is None else y + mixture.shared(x)
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Sum gradients over all ranks; an expert's over the ranks that hold it."""
+        """Add up the gradients of all ranks; an expert's, of the ranks that hold it.
+
+        Nothing is divided: every loss has this rank's share as a factor, 1/N. The tokens
+        of its neighbours came to the expert, so its gradient has their parts already.
+        """
         for name, parameter in model.named_parameters():
-            if parameter.grad is not None:        # else frozen, and so on every rank
-                group = self.same if ".experts." in name else self.group
-                parameter.grad = comm.all_reduce(parameter.grad, group)
+            if parameter.grad is None:             # frozen, and so on every rank
+                continue
+            group = self.replicas if ".experts." in name else self.group
+            parameter.grad = comm.all_reduce(parameter.grad, group)
 
 
-def run(experts: nn.ModuleDict, rows: Tensor, lengths: list[int]) -> Tensor:
-    """Let each expert compute its rows, which are parts of [M, D], one from each rank."""
-    parts = list(rows.split(lengths))             # by rank, then by expert
-    for place, expert in enumerate(experts.values()):
-        some = slice(place, None, len(experts))   # of every rank one part
-        y = expert(torch.cat(parts[some]))        # also without any row
-        parts[some] = y.split(lengths[some])
-    return torch.cat(parts)
+def run(experts: nn.ModuleDict, rows: Tensor, received: list[list[int]]) -> Tensor:
+    """Let each expert compute its rows: [M, h] -> [M, h].
+
+    received: the number of rows, by the rank that they came from, then by expert.
+    """
+    inputs: list[list[Tensor]] = [[] for _ in experts]  # of an expert, by rank
+    from_ranks = rows.split([sum(lengths) for lengths in received])
+    for part, lengths in zip(from_ranks, received, strict=True):
+        for number, piece in enumerate(part.split(lengths)):
+            inputs[number].append(piece)
+
+    results: list[list[Tensor]] = [[] for _ in received]  # for a rank, by expert
+    for expert, pieces in zip(experts.values(), inputs, strict=True):
+        y = expert(torch.cat(pieces))              # also without any row
+        lengths = [len(piece) for piece in pieces]
+        for rank, piece in enumerate(y.split(lengths)):
+            results[rank].append(piece)
+    return torch.cat([piece for pieces in results for piece in pieces])
 
 
-class Exchange(Function):
+class ExchangeRows(Function):
     """Send each rank its rows; in backward their gradients go the way back."""
 
     @staticmethod
@@ -96,4 +128,5 @@ class Exchange(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return Exchange.apply(gradient, *ctx.way_back), None, None, None
+        gradient = ExchangeRows.apply(gradient, *ctx.way_back)
+        return gradient, None, None, None

@@ -248,9 +248,9 @@ def both(group):
     experts.sum_gradients(model)
     found.append({name: p.grad for name, p in model.named_parameters()})
     model = training.plain("llama", "bias", 2)
-    expert_parallel.parallelize(model, experts.around, group)
+    expert_parallel.parallelize(model, experts.neighbours, group)
     (model(tokens, targets) * weight).backward()
-    means = {True: experts.same, False: group}
+    means = {True: experts.replicas, False: group}
     found.append({name: averaging.mean(p.grad, means[".experts." in name]) for name, p in model.named_parameters()})
     return found
 
