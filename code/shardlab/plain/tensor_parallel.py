@@ -1,35 +1,32 @@
 """Tensor parallelism, plainly: every rank has a part of every matrix.
 
-https://arxiv.org/abs/1909.08053. The engine: `ranks.tensor_parallel`.
+Shoeybi et al. 2019, Megatron-LM, https://arxiv.org/abs/1909.08053. The engine,
+`ranks.tensor_parallel`, sums once for all matrices that read the same input.
 
-    model = Transformer(spec)                 # different numbers on every rank
+    model = Transformer(spec)                     # different numbers on every rank
     data_parallel.copy_from_rank_0(model, group)  # the same numbers on every rank
-    tensor_parallel.parallelize(model, group)  # this rank's parts of them
+    tensor_parallel.parallelize(model, group)     # this rank's parts of them
     optimizer = torch.optim.AdamW(model.parameters())
-    for batch in batches:                     # [B, S + 1], the same on every rank
+    for batch in batches:                         # [B, S + 1], the same on every rank
         optimizer.zero_grad()
         model(batch[:, :-1], batch[:, 1:]).backward()  # the loss of the whole model
-        optimizer.step()                      # of this rank's part
+        optimizer.step()                          # of this rank's parts
 
-N = ranks, B = batch, S = sequence, D = hidden size, V = vocabulary, F = outputs of
-the first of two matrices. "Whole": the same on every rank. "Partial": a rank's part
-of a sum over ranks. SumOverRanks sums in forward, CopyToRanks in backward.
+N = ranks, B = samples, S = sequence, V = vocabulary, h = width of the model. Whole:
+the same on every rank. Partial: a rank's term of a sum over ranks, which is whole.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
-from torch.nn import functional
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+from torch.nn import Embedding, Linear, Module, Parameter, functional
 
 from shardlab import comm
 
 
 class CopyToRanks(Function):
-    """The same tensor on every rank, from which each computes something else."""
+    """Megatron's f: every rank uses the same x, so its gradients are summed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
@@ -39,15 +36,15 @@ class CopyToRanks(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return comm.all_reduce(grad, ctx.group), None  # [...], summed to the whole
+        return comm.all_reduce(grad, ctx.group), None  # [...], partial -> whole
 
 
 class SumOverRanks(Function):
-    """The sum of the ranks' tensors, from which all ranks compute the same."""
+    """Megatron's g: the ranks' x are summed, so each has the gradient of the sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
-        return comm.all_reduce(x, group)              # [...], from parts to the whole
+        return comm.all_reduce(x, group)              # [...], partial -> whole
 
     @staticmethod
     @once_differentiable
@@ -55,74 +52,99 @@ class SumOverRanks(Function):
         return grad, None                             # [...], whole
 
 
-def columns(linear: nn.Linear, group: comm.Group, x: Tensor) -> Tensor:
-    """Compute some outputs, from all inputs."""
-    x = CopyToRanks.apply(x, group)           # [B, S, D], whole; sums the gradient
-    y: Tensor = functional.linear(x, linear.weight, linear.bias)  # [B, S, F/N]
-    return y
+class ColumnLinear(Module):
+    """Some outputs of a linear layer: columns of the paper's matrix, rows of torch's."""
+
+    def __init__(self, linear: Linear, group: comm.Group):
+        super().__init__()
+        self.group = group
+        self.weight = shard(linear.weight, 0, group)  # [outputs/N, inputs]
+        self.bias = shard(linear.bias, 0, group)      # [outputs/N], or None
+
+    def forward(self, x: Tensor) -> Tensor:           # [B, S, h], whole
+        x = CopyToRanks.apply(x, self.group)          # [B, S, h]; sums the gradient
+        x = functional.linear(x, self.weight, self.bias)  # [B, S, outputs/N]
+        return x
 
 
-def rows(linear: nn.Linear, group: comm.Group, x: Tensor) -> Tensor:
-    """Compute all outputs, from some inputs on each rank."""
-    y: Tensor = functional.linear(x, linear.weight)  # [B, S, D], partial
-    y = SumOverRanks.apply(y, group)          # [B, S, D], whole
-    return y if linear.bias is None else y + linear.bias  # once, not N times
+class RowLinear(Module):
+    """All outputs of a linear layer, of whose inputs each rank has some."""
+
+    def __init__(self, linear: Linear, group: comm.Group):
+        super().__init__()
+        self.group = group
+        self.weight = shard(linear.weight, 1, group)  # [h, inputs/N]
+        self.bias = linear.bias                       # [h], whole
+
+    def forward(self, x: Tensor) -> Tensor:           # [B, S, inputs/N]
+        x = functional.linear(x, self.weight)         # [B, S, h], partial
+        x = SumOverRanks.apply(x, self.group)         # [B, S, h], whole
+        return x if self.bias is None else x + self.bias  # once, not N times
 
 
-def embed(table: nn.Embedding, group: comm.Group, tokens: Tensor) -> Tensor:
-    """Look tokens up, each on the rank that has its row."""
-    row, here = find(tokens, len(table.weight), group)  # [B, S]
-    x: Tensor = functional.embedding(row, table.weight)  # [B, S, D], or another's
-    x = SumOverRanks.apply(x * here[..., None], group)  # [B, S, D], partial -> whole
-    return x
+class VocabularyEmbedding(Module):
+    """The vectors of all tokens, of which each rank holds V/N."""
+
+    def __init__(self, table: Embedding, group: comm.Group):
+        super().__init__()
+        self.group = group
+        self.weight = shard(table.weight, 0, group)   # [V/N, h]
+
+    def forward(self, tokens: Tensor) -> Tensor:      # [B, S], whole
+        row, here = find(tokens, len(self.weight), self.group)  # [B, S] each
+        x: Tensor = self.weight[row]                  # [B, S, h]; any if not here
+        x = SumOverRanks.apply(x * here[..., None], self.group)  # partial -> whole
+        return x
 
 
-def loss(logits: Tensor, targets: Tensor, group: comm.Group) -> Tensor:
-    """Mean of log(sum(exp(logits))) - target's logit, for logits [B, S, V/N]."""
+def cross_entropy(logits: Tensor, targets: Tensor, group: comm.Group) -> Tensor:
+    """Return the mean of log(sum(exp(all logits))) - target's logit; logits: [B, S, V/N]."""
     top = comm.all_reduce(logits.detach().amax(-1), group, "max")  # [B, S], whole
-    logits = logits - top[..., None]          # [B, S, V/N]; exp stays finite
+    logits = logits - top[..., None]                  # [B, S, V/N]; exp stays finite
     total: Tensor = SumOverRanks.apply(logits.exp().sum(-1), group)  # [B, S], whole
-    row, here = find(targets, logits.shape[-1], group)  # [B, S]
-    chosen: Tensor = logits.gather(-1, row[..., None])[..., 0]  # [B, S]
+    row, here = find(targets, logits.shape[-1], group)  # [B, S] each
+    chosen: Tensor = logits.gather(-1, row[..., None])[..., 0]  # [B, S]; any if not here
     chosen = SumOverRanks.apply(chosen * here, group)  # [B, S], partial -> whole
-    return (total.log() - chosen).mean()
+    return (total.log() - chosen).mean()              # [], whole
 
 
 def find(tokens: Tensor, size: int, group: comm.Group) -> tuple[Tensor, Tensor]:
-    """Return each token's row among this rank's `size`, and whether it has one."""
+    """Return each token's row among the `size` of this rank, and whether it is here."""
     words = size * group.size()
     if tokens.min() < 0 or tokens.max() >= words:
         raise ValueError(f"token {tokens.min()} or {tokens.max()}: use 0 to {words - 1}")
-    row = tokens - size * group.rank()
+    row = tokens - size * group.rank()                # counted from this rank's first
     here = (row >= 0) & (row < size)
-    return row * here, here
+    return row * here, here                           # row 0 for a token elsewhere
 
 
-FORWARD: dict[str, Callable[..., Tensor]] = {  # the reference model's matrices
-    "tokens": embed, "head": columns,         # V/N words
-    "q": columns, "k": columns, "v": columns,  # D/N numbers: H/N heads
-    "out": rows,                              # from these heads
-    "gate": columns, "up": columns, "down": rows,  # F/N hidden units
-}
+def shard(whole: Any, dim: int, group: comm.Group) -> Any:
+    """Return this rank's part of a whole parameter; None for a bias that is None."""
+    if whole is None:
+        return None
+    part = whole.detach().chunk(group.size(), dim)[group.rank()]
+    return Parameter(part.clone(), whole.requires_grad)
 
 
 def parallelize(model: Any, group: comm.Group) -> None:
-    """Cut the reference transformer, in place; all of it must split evenly."""
-    size, spec = group.size(), model.spec
-    for count in (spec.num_heads, spec.kv_heads, spec.ffn, spec.vocab_size):
-        if count % size:
-            raise ValueError(
-                f"{spec.num_heads} heads, {spec.kv_heads} key/value heads, {spec.ffn} "
-                f"hidden units, {spec.vocab_size} words: {count} do not split over "
-                f"{size} ranks; use a number of ranks that divides all four"
-            )
-    for name, parameter in model.named_parameters():  # a tied one comes once
-        forward = FORWARD.get(name.split(".")[-2])
-        if forward is rows and name.endswith("weight"):
-            parameter.data = parameter.data.chunk(size, 1)[group.rank()].clone()
-        if forward in (columns, embed):
-            parameter.data = parameter.data.chunk(size, 0)[group.rank()].clone()
-    for name, module in model.named_modules():
-        if name.split(".")[-1] in FORWARD:
-            module.forward = partial(FORWARD[name.split(".")[-1]], module, group)
-    model.loss = partial(loss, group=group)
+    """Replace every matrix of the reference transformer by this rank's part of it."""
+    for size in ("num_heads", "kv_heads", "ffn", "vocab_size"):
+        count = getattr(model.spec, size)
+        if count % group.size():
+            raise ValueError(f"{size}={count} on {group.size()} ranks; use a divisor of {count}")
+    embedding = model.embedding
+    embedding.tokens = VocabularyEmbedding(embedding.tokens, group)
+    for block in model.blocks:
+        attention, mlp = block.attention, block.mlp
+        attention.q = ColumnLinear(attention.q, group)
+        attention.k = ColumnLinear(attention.k, group)
+        attention.v = ColumnLinear(attention.v, group)
+        attention.out = RowLinear(attention.out, group)
+        if hasattr(mlp, "gate"):
+            mlp.gate = ColumnLinear(mlp.gate, group)
+        mlp.up = ColumnLinear(mlp.up, group)
+        mlp.down = RowLinear(mlp.down, group)
+    model.head = ColumnLinear(model.head, group)
+    if model.spec.tied:
+        model.head.weight = embedding.tokens.weight   # one parameter, as before
+    model.loss = lambda logits, targets: cross_entropy(logits, targets, group)
