@@ -46,6 +46,7 @@ MAX_DENSITY = {
 }
 PICTURE = re.compile(r" +stage \d+: ")  # of a schedule, in its docstring
 MAX_ENTRIES = {"ranks": 20, "costs": 20}  # in ranks a folder for each method, with what they share
+MAX_ROOMS = 16
 
 # In ranks a method uses what all methods share, and no other method.
 SHARED = {"agreement", "backward", "mesh", "mixture", "text", "transformer"}
@@ -223,6 +224,10 @@ def test_lines_are_light_and_narrow(folder):
 def test_a_room_is_small_enough_to_be_looked_through(folder):
     entries = {entry(path) for path in of_room(folder)} - {"__init__"}
     assert len(entries) <= MAX_ENTRIES[folder], sorted(entries)
+
+
+def test_the_house_has_few_rooms():
+    assert len({room(path) for path in MODULES} - {"__init__"}) <= MAX_ROOMS
 
 
 def test_a_chapters_folder_holds_exercises_only():
