@@ -191,11 +191,8 @@ def _waiting(layer: TensorParallelLayer) -> str:
         sentence += ", because its messages leave the server"
     most = int(costs.most_ranks(layer.training, layer.chip, layer.link, ENOUGH))
     if share >= LITTLE and most < tp:
-        little = units.percent(ENOUGH)
-        sentence += (
-            f". On this link, messages take less than {little} of the time of the arithmetic "
-            f"up to tp = {most}"
-        )
+        little = units.percent(ENOUGH / (1 + ENOUGH))
+        sentence += f". On this link, messages take less than {little} of it up to tp = {most}"
     return f"{sentence}. The efficiency is {units.percent(layer.efficiency)}."
 
 
