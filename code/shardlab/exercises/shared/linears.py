@@ -1,7 +1,7 @@
 """What exercises on cut linear layers share: what a rank is given, and what it should get.
 
-The names are those of `plain.tensor_parallel`: `columns` cuts a layer by its outputs, `rows` by
-its inputs. B vectors, D and F inputs or outputs, N ranks.
+`columns` cuts a layer by its outputs, as `plain.tensor_parallel.ColumnLinear` does; `rows` cuts it
+by its inputs, as `RowLinear` does. B vectors, D and F inputs or outputs, N ranks.
 """
 
 from collections.abc import Mapping, Sequence

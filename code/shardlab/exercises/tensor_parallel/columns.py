@@ -1,6 +1,6 @@
 """Exercise: several layers that read the same x, cut by columns, with one sum in backward.
 
-`plain.tensor_parallel.columns` has a gate for each layer, and so q, k and v sum three gradients.
+`plain.tensor_parallel.ColumnLinear` has a gate of its own, and so q, k and v sum three gradients.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Exercise: layers cut by rows whose outputs are added up, with one sum over ranks for all.
 
-`plain.tensor_parallel.rows` sums after each layer. A block whose attention and MLP run side by
+`plain.tensor_parallel.RowLinear` sums after each layer. A block whose attention and MLP run side by
 side adds their outputs, and so needs one sum: Chowdhery et al. 2022, section 2,
 https://arxiv.org/abs/2204.02311.
 """

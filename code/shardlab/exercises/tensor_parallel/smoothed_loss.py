@@ -1,6 +1,6 @@
 """Exercise: the loss with smoothed labels, from logits that no rank ever sees together.
 
-`plain.tensor_parallel.loss` has labels without smoothing (Szegedy et al. 2016, section 7,
+`plain.tensor_parallel.cross_entropy` has labels without smoothing (Szegedy et al. 2016, section 7,
 https://arxiv.org/abs/1512.00567). With smoothing every logit counts, and still three numbers of
 each token are enough.
 """
