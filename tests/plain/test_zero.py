@@ -6,6 +6,7 @@ import sys
 import cloudpickle
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from shardlab import trace
 from shardlab.costs import zero as costs
@@ -92,6 +93,13 @@ def test_the_plain_file_equals_the_engine():
                 torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
 
 
+def test_a_layer_may_return_its_own_input():
+    """As dropout does in evaluation: the border behind it is another tensor, with a gradient of its own."""
+    source = lesson.changed(SOURCE, "*model.blocks, ", "*model.blocks, nn.Identity(), ")
+    found = lesson.verdicts(right, {stage: (None, stage, source) for stage in STAGES}, world_size=2)
+    assert found == dict.fromkeys(STAGES, True)
+
+
 # ---- predicted, counted ----------------------------------------------------------------------------------------------
 
 
@@ -129,32 +137,44 @@ def bytes_in(tensors):
     return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
 
 
-def held(group, stage):
-    """Bytes between steps, of parameters, pieces and the optimizer's states; then, in the last step, at each moment.
+def watch(states):
+    """Note from now on, at each layer's forward, before gradients are cut, and before the optimizer steps, in bytes:
+    whole parameters that are alive, be it in autograd's graph only; whole gradients; gradients of pieces."""
+    gather, cut, moments = states.gather, states.reduce_scatter, []
+    alive = [(StorageWeakRef(p.untyped_storage()), bytes_in([p])) for p in states.parameters]
 
-    A moment is a layer's forward, or when gradients are about to be cut: bytes of whole parameters, and of gradients.
-    """
-    moments = []
+    def gather_and_follow(parameters):
+        for p in parameters:
+            gather([p])
+            alive.append((StorageWeakRef(p.untyped_storage()), bytes_in([p])))
 
-    def note(states):
-        moments.append((bytes_in(states.parameters), bytes_in(p.grad for p in states.parameters)))
+    def note(*_):
+        whole = sum(num_bytes for storage, num_bytes in alive if not storage.expired())
+        gradients = [bytes_in(x.grad for x in each) for each in (states.parameters, states.piece.values())]
+        moments.append((whole, *gradients))
 
-    def watch(states):
-        cut = states.reduce_scatter
-        states.reduce_scatter = lambda parameters: (note(states), cut(parameters))
-        for layer in states.layers:
-            layer.register_forward_hook(lambda *_: note(states))
+    states.gather = gather_and_follow
+    states.reduce_scatter = lambda parameters: (note(), cut(parameters))
+    states.optimizer.register_step_pre_hook(note)
+    for layer in states.layers:
+        layer.register_forward_hook(note)
+    return moments
+
+
+def held(group, stage, source=SOURCE):
+    """Bytes between steps, of parameters, pieces and the optimizer's states; of each layer; and in the last step."""
+    watched = []
 
     def read(variables, _):
         states = variables["states"]
         own = [x for each in states.optimizer.state.values() for x in each.values() if x.dim()]
         found = [bytes_in(states.parameters), bytes_in(states.piece.values()), bytes_in(own)]
-        if not moments:
-            watch(states)  # from the second step on: then the optimizer has its states
+        if not watched:
+            watched.append(watch(states))  # from the second step on: then the optimizer has its states
         return found, [4 * sum(states.shape[p].numel() for p in layer.parameters()) for layer in states.layers]
 
-    *_, last = follow(group, stage, read, ("llama", False), dtype=torch.float32)
-    return (*last, moments[-len(moments) // (lesson.STEPS - 1) :])
+    *_, last = follow(group, stage, read, ("llama", False), source, dtype=torch.float32)
+    return (*last, watched[0][-len(watched[0]) // (lesson.STEPS - 1) :])
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -167,28 +187,40 @@ def test_what_is_whole_at_which_moment(stage):
         assert (piece if stage == 3 else whole) == predicted["parameters"]
         assert own == predicted["optimizer"]
         assert whole == (0 if stage == 3 else everything)
+        forward = [(layer if stage == 3 else everything, 0, 0) for layer in layers]
+        turns = []
+        for n, layer in reversed(list(enumerate(layers))):
+            cut = sum(layers[n + 1 :]) // ranks  # gradients of the layers behind this one
+            if stage == 2:
+                turns += [(everything, layer, cut)]
+            if stage == 3:  # the layer's forward once more, and then its backward
+                turns += [(layer, 0, cut), (layer, layer, cut)]
         if stage == 1:
-            turns = [(everything, everything)]
-        elif stage == 2:
-            turns = [(everything, layer) for layer in reversed(layers)]
-        else:  # a layer's forward once more, and then its backward
-            turns = [(layer, gradients) for layer in reversed(layers) for gradients in (0, layer)]
-        forward = [(layer if stage == 3 else everything, 0) for layer in layers]
-        assert moments == [*forward, *turns]
+            turns = [(everything, everything, 0)]
+        assert moments == [*forward, *turns, (whole, 0, everything // ranks)]
+
+
+def test_a_graph_would_keep_freed_parameters_alive():
+    """Why stage 3 computes forward without a graph: `free` alone frees nothing that autograd has kept."""
+    source = lesson.changed(SOURCE, "with torch.no_grad():", "with torch.enable_grad():")
+    for _, layers, moments in run(held, 3, source, world_size=2):
+        whole, *_ = zip(*moments[: len(layers)], strict=True)
+        assert whole[-1] > max(layers)
 
 
 # ---- wrong versions --------------------------------------------------------------------------------------------------
 
-TURN = "\n            gradient = inputs.pop().grad        # [B/N, S, h], of its output\n            self.gather"
+BORDER = "            x = y.detach().requires_grad_()     # a border: backward stops here\n            borders"
+TURN = "\n            gradient = x.grad"
 WRONG = {  # what went wrong: (stage, what stands there, what stands there then, what the launcher reports)
-    "nobody divides": (1, "(share * loss(x, targets)).backward()", "loss(x, targets).backward()", None),
-    "a border is missing": (2, "border = outputs[-1].detach()", "border = outputs[-1]", "RuntimeError"),
-    "the gradient stops at a border": (
-        2,
-        "# backward stops here\n            inputs.append(border.requires_grad_())",
-        "# backward stops here\n            inputs.append(border)",
-        "does not require grad",
+    "nobody divides": (
+        1,
+        "(share * loss(x, targets)).backward()   # all",
+        "loss(x, targets).backward()   # all",
+        None,
     ),
+    "a border is missing": (2, BORDER, "            x = y\n            borders", "RuntimeError"),
+    "the gradient stops at a border": (2, BORDER, BORDER.replace(".requires_grad_()", ""), "does not require grad"),
     "nothing is gathered before backward": (
         3,
         "            self.gather(layer.parameters())     # P/N -> P\n            go_back(",
@@ -206,7 +238,6 @@ WRONG = {  # what went wrong: (stage, what stands there, what stands there then,
     "gradients add up over steps": (1, "self.optimizer.zero_grad()", "pass", None),
     "a whole gradient stays": (2, "            p.grad = None\n", "", None),
     "layers go in the order of forward": (3, f"in reversed(self.layers):{TURN}", f"in self.layers:{TURN}", "Error"),
-    "forward keeps a graph": (3, "with torch.no_grad():", "with torch.enable_grad():", "RuntimeError"),
 }
 
 

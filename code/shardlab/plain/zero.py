@@ -16,9 +16,9 @@ Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054. The engine: `ranks.ze
         share = len(mine) / len(batch)            # 1/N, if N divides B
         states.step(mine[:, :-1], mine[:, 1:], model.loss, share)
 
-N = ranks, B = samples of all ranks, S = sequence, h = width between layers. The P
-numbers of a parameter, filled up with zeros, are N rows, [N, P/N]; row r is rank
-r's piece. "Partial": one rank's part of a sum over ranks.
+N = ranks, B = samples of all ranks, S = sequence, h = width between layers. Padded with
+zeros, the P numbers of a parameter form N rows, [N, P/N]; row r is rank r's piece. A
+"partial" gradient is one rank's term of the sum over ranks; the sum is "whole".
 """
 
 from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ class Sharded:
     def reduce_scatter(self, parameters: Iterable[Tensor]) -> None:
         """Sum gradients over the ranks; keep this rank's piece, and free the whole."""
         for p in parameters:
-            if p.grad is None:                  # frozen, or summed already
+            if p.grad is None:                  # frozen, and so on every rank
                 continue
             (new,) = comm.reduce_scatter(rows(p.grad, self.group), self.group)  # [P/N]
             piece = self.piece[p]
@@ -95,15 +95,15 @@ class ZeRO2(Sharded):
 
     def step(self, x: Tensor, targets: Tensor, loss: Loss, share: float) -> None:
         """Train on this rank's samples, a `share` of all."""
-        inputs, outputs = [x], list[Tensor]()
+        borders = []
         for layer in self.layers:
-            outputs.append(layer(inputs[-1]))   # [B/N, S, h]
-            border = outputs[-1].detach()       # backward stops here
-            inputs.append(border.requires_grad_())
-        (share * loss(inputs[-1], targets)).backward()  # to the last border only
+            y = layer(x)                        # [B/N, S, h]
+            x = y.detach().requires_grad_()     # a border: backward stops here
+            borders.append((y, x))
+        (share * loss(x, targets)).backward()   # to the last border only
         for layer in reversed(self.layers):
-            gradient = inputs.pop().grad        # [B/N, S, h], of its output
-            go_back(outputs.pop(), gradient)    # its gradients: P each, partial
+            y, x = borders.pop()
+            go_back(y, x.grad)                  # its gradients: P each, partial
             self.reduce_scatter(layer.parameters())  # P -> P/N, whole
         self.update()
         self.gather(self.parameters)            # P/N -> P
@@ -112,25 +112,27 @@ class ZeRO2(Sharded):
 class ZeRO3(Sharded):
     """Parameters are divided, too: each layer is gathered for its turns.
 
-    Forward keeps only the inputs of layers, so that no parameter stays alive in the
-    graph of autograd. Backward computes each layer once more.
+    Forward makes no graph, because a graph would keep parameters alive. Backward computes
+    each layer once more, and must get the same: dropout would have to repeat its draws.
     """
 
     def step(self, x: Tensor, targets: Tensor, loss: Loss, share: float) -> None:
         """Train on this rank's samples, a `share` of all."""
         self.free(self.parameters)              # before the first step they are whole
-        inputs = [x]
+        inputs = []
         for layer in self.layers:
+            inputs.append(x)
             self.gather(layer.parameters())     # P/N -> P
             with torch.no_grad():
-                border = layer(inputs[-1])      # [B/N, S, h]
+                y = layer(x)                    # [B/N, S, h]
             self.free(layer.parameters())       # P -> P/N
-            inputs.append(border.requires_grad_())
-        (share * loss(inputs[-1], targets)).backward()  # to the last border only
+            x = y.detach().requires_grad_()     # a border: backward stops here
+        (share * loss(x, targets)).backward()   # to the last border only
         for layer in reversed(self.layers):
-            gradient = inputs.pop().grad        # [B/N, S, h], of its output
+            gradient = x.grad                   # [B/N, S, h], of this layer's output
+            x = inputs.pop()
             self.gather(layer.parameters())     # P/N -> P
-            go_back(layer(inputs[-1]), gradient)  # its gradients: P each, partial
+            go_back(layer(x), gradient)         # its gradients: P each, partial
             self.reduce_scatter(layer.parameters())  # P -> P/N, whole
             self.free(layer.parameters())       # P -> P/N
         self.update()
