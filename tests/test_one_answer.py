@@ -79,7 +79,7 @@ def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():
         assert cut.nbytes == pytest.approx(nbytes, rel=1e-12)
     cluster = network.uniform(48, hardware.link("100 GbE"), pipelines.CHIP)
     run = step.Run(training=Training(spec=gpt3, layout=Layout(pp=48), program=BOOK), cluster=cluster)
-    beta = hardware.LINK_UTILISATION * hardware.link("100 GbE").bandwidth
+    beta = hardware.link("100 GbE").reached.bandwidth
     assert step.step(run).rate / beta / 12 < gpt3.hidden_size  # "enough even for 100 GbE"
 
     seconds, nbytes = answers(pipelines.TRAINING)

@@ -14,6 +14,7 @@ import types
 import torch
 from torch import nn
 
+from shardlab import trace
 from shardlab.launch import RankError, run
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
@@ -167,6 +168,19 @@ def verdicts(right, wrong, world_size=3):
 def noticed(found, report):
     """Whether a wrong version was: other parameters where `report` is None, else a report of the launcher like this."""
     return found is False if report is None else isinstance(found, str) and re.search(report, found) is not None
+
+
+def assert_same_training(ours, theirs):
+    """Hold two histories to each other: parameters of the same names after each step, but for the last digits."""
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.keys() == other.keys()
+        for name in other:
+            torch.testing.assert_close(mine[name], other[name], rtol=0, atol=ATOL)
+
+
+def wire_bytes(_, book):
+    """What a rank has sent, to be read after each step inside a ledger."""
+    return sum(map(trace.wire_bytes, book.events))
 
 
 def equal(ours, theirs):

@@ -92,6 +92,14 @@ def first_gradients_alone(case):
     return loss.detach(), [p.grad for p in model.parameters() if p.requires_grad]
 
 
+def assert_first_gradients(found, case):
+    """Hold the mean loss of the ranks, and every gradient on each of them, to one process."""
+    loss, gradients = first_gradients_alone(case)
+    torch.testing.assert_close(torch.stack([mine for mine, _ in found]).mean(), loss, rtol=0, atol=lesson.ATOL)
+    for _, mine in found:
+        torch.testing.assert_close(mine, gradients, rtol=0, atol=lesson.ATOL)
+
+
 def right(group, name, source, case, options):
     """Tell whether a version of a file trains as one process does."""
     history = train(group, name, source, case, **options)

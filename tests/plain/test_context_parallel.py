@@ -7,7 +7,6 @@ import cloudpickle
 import pytest
 import torch
 
-from shardlab import trace
 from shardlab.costs import context_parallel as costs
 from shardlab.launch import RankError, run
 from shardlab.plain import context_parallel
@@ -49,20 +48,13 @@ def found(request):
 )
 def test_the_plain_file_equals_one_process(found, case):
     for rank in found:
-        for ours, theirs in zip(rank[case][0], sequences.alone(*case[2]), strict=True):
-            assert ours.keys() == theirs.keys()
-            for name in theirs:
-                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+        lesson.assert_same_training(rank[case][0], sequences.alone(*case[2]))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parity("context_parallel", "context parallelism's plain file: the loss and every gradient of one process")
 def test_loss_and_gradients_equal_those_of_one_process(found, case):
-    loss, gradients = sequences.first_gradients_alone(case[2])
-    losses = torch.stack([rank[case][1][0] for rank in found])
-    torch.testing.assert_close(losses.mean(), loss, rtol=0, atol=lesson.ATOL)
-    for rank in found:
-        torch.testing.assert_close(rank[case][1][1], gradients, rtol=0, atol=lesson.ATOL)
+    sequences.assert_first_gradients([rank[case][1] for rank in found], case[2])
 
 
 def test_contiguous_and_zig_zag_places():
@@ -78,13 +70,9 @@ def test_contiguous_and_zig_zag_places():
 # ---- predicted, counted ----------------------------------------------------------------------------------------------
 
 
-def wire_bytes(_, book):
-    return sum(map(trace.wire_bytes, book.events))
-
-
 def bytes_of(group, way, style):
     case = (style, False, sequences.ONE)
-    return train(group, way, True, case, read=wire_bytes, around=ledger.Ledger, dtype=torch.float32)
+    return train(group, way, True, case, read=lesson.wire_bytes, around=ledger.Ledger, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("style", lesson.SPECS)

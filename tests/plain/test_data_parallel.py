@@ -7,7 +7,6 @@ import cloudpickle
 import pytest
 import torch
 
-from shardlab import trace
 from shardlab.costs import zero as costs
 from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
@@ -46,10 +45,7 @@ def histories(request):
 @pytest.mark.parity("data_parallel", "the plain file trains the transformer like one process: parameters, each step")
 def test_the_plain_file_equals_one_process(histories, case):
     for rank in histories:
-        for ours, theirs in zip(rank[case], lesson.alone(*case), strict=True):
-            assert ours.keys() == theirs.keys()
-            for name in theirs:
-                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+        lesson.assert_same_training(rank[case], lesson.alone(*case))
 
 
 def fast(group, case):
@@ -70,19 +66,13 @@ def fast(group, case):
 def test_the_plain_file_equals_the_engine():
     both = run(lambda group: [(train(group, case=case), fast(group, case)) for case in lesson.CASES], world_size=3)
     for plain, engine in (pair for rank in both for pair in rank):
-        for ours, theirs in zip(plain, engine, strict=True):
-            for name in theirs:
-                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+        lesson.assert_same_training(plain, engine)
 
 
 def bytes_of(group, style):
     """What a rank sends in every step."""
-    case = (style, False)
-    return lesson.follow(group, "data_parallel", SOURCE, case, wire_bytes, around=ledger.Ledger, dtype=torch.float32)
-
-
-def wire_bytes(_, book):
-    return sum(map(trace.wire_bytes, book.events))
+    options = {"around": ledger.Ledger, "dtype": torch.float32}
+    return lesson.follow(group, "data_parallel", SOURCE, (style, False), lesson.wire_bytes, **options)
 
 
 @pytest.mark.parametrize("style", lesson.SPECS)

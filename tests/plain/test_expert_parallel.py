@@ -8,7 +8,6 @@ import cloudpickle
 import pytest
 import torch
 
-from shardlab import trace
 from shardlab.launch import RankError, run
 from shardlab.plain import data_parallel, expert_parallel
 from shardlab.ranks.mixture import mixtures, rebalance
@@ -102,12 +101,8 @@ def test_some_ranks_receive_no_token_and_some_experts_nobody_chooses():
 # ---- predicted, counted ----------------------------------------------------------------------------------------------
 
 
-def wire_bytes(_, book):
-    return sum(map(trace.wire_bytes, book.events))
-
-
 def bytes_of(group, ep, style):
-    options = {"around": ledger.Ledger, "dtype": torch.float32, "read": wire_bytes}
+    options = {"around": ledger.Ledger, "dtype": torch.float32, "read": lesson.wire_bytes}
     return train(group, ep, case=(style, False), **options)[0]
 
 

@@ -8,7 +8,6 @@ import cloudpickle
 import pytest
 import torch
 
-from shardlab import trace
 from shardlab.costs import composition
 from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
@@ -62,10 +61,7 @@ def histories(request):
 @pytest.mark.parity("tensor_parallel", "the plain file trains the transformer like one process: parameters, each step")
 def test_the_plain_file_equals_one_process(histories, case):
     for rank, history in enumerate(histories):
-        for ours, theirs in zip(history[case], expected(case, len(histories), rank), strict=True):
-            assert ours.keys() == theirs.keys()
-            for name in theirs:
-                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+        lesson.assert_same_training(history[case], expected(case, len(histories), rank))
 
 
 def fast(group, case):
@@ -85,19 +81,12 @@ def fast(group, case):
 def test_the_plain_file_equals_the_engine():
     both = run(lambda group: [(train(group, case=case), fast(group, case)) for case in lesson.CASES], world_size=3)
     for plain, engines in (pair for rank in both for pair in rank):
-        for ours, theirs in zip(plain, engines, strict=True):
-            assert ours.keys() == theirs.keys()
-            for name in theirs:
-                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
-
-
-def wire_bytes(_, book):
-    return sum(map(trace.wire_bytes, book.events))
+        lesson.assert_same_training(plain, engines)
 
 
 def bytes_of(group, style):
     options = {"around": ledger.Ledger, "dtype": torch.float32}
-    return lesson.follow(group, "tensor_parallel", SOURCE, (style, False), wire_bytes, **options)
+    return lesson.follow(group, "tensor_parallel", SOURCE, (style, False), lesson.wire_bytes, **options)
 
 
 @pytest.mark.parametrize("style", lesson.SPECS)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from shardlab import trace
 from shardlab.costs import zero as costs
 from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
@@ -62,10 +61,7 @@ def histories(request):
 @pytest.mark.parity("zero", "every stage of the plain file trains like one process: parameters, each step")
 def test_the_plain_file_equals_one_process(histories, case):
     for rank in histories:
-        for ours, theirs in zip(rank[case], lesson.alone(*case[1]), strict=True):
-            assert ours.keys() == theirs.keys()
-            for name in theirs:
-                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+        lesson.assert_same_training(rank[case], lesson.alone(*case[1]))
 
 
 def fast(group, stage, case):
@@ -88,9 +84,7 @@ def test_the_plain_file_equals_the_engine():
         return [(train(group, stage), fast(group, stage, lesson.CASES[0])) for stage in STAGES]
 
     for plain, fast_one in (pair for rank in run(quickly(both), world_size=3) for pair in rank):
-        for ours, theirs in zip(plain, fast_one, strict=True):
-            for name in theirs:
-                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=lesson.ATOL)
+        lesson.assert_same_training(plain, fast_one)
 
 
 def test_a_layer_may_return_its_own_input():
@@ -109,14 +103,10 @@ def training(style, ranks, stage):
     )
 
 
-def wire_bytes(_, book):
-    return sum(map(trace.wire_bytes, book.events))
-
-
 def bytes_of(group, style):
     """What a rank sends in every step, by stage."""
     options = {"around": ledger.Ledger, "dtype": torch.float32}
-    return [follow(group, stage, wire_bytes, (style, False), **options) for stage in STAGES]
+    return [follow(group, stage, lesson.wire_bytes, (style, False), **options) for stage in STAGES]
 
 
 @pytest.mark.parametrize("style", lesson.SPECS)

@@ -6,7 +6,6 @@ import pytest
 
 from shardlab.costs import composition, context_parallel
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes
-from shardlab.costs.facts.hardware import LINK_UTILISATION
 from shardlab.costs.memory import shards
 from shardlab.costs.programs import BOOK, MEGATRON_2022
 from shardlab.costs.step import Run, layer_time, program
@@ -118,8 +117,7 @@ def test_a_replayed_ring_waits_as_long_as_the_formula_has_it(length):
     layer = context_parallel.attention(spec, length=length, ranks=4)
     time = layer_time.layer(run.training, cluster.node.chip)
     turns = {"forward": time.forward.attention, "backward": time.backward.attention}
-    reached = replace(link, bandwidth=LINK_UTILISATION * link.bandwidth)
-    waits = context_parallel.exposed_seconds(layer, "ring", reached, **turns)
+    waits = context_parallel.exposed_seconds(layer, "ring", link.reached, **turns)
     assert waiting == pytest.approx(spec.num_layers * waits, rel=1e-6)
 
 
