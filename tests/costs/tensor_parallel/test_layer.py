@@ -119,6 +119,13 @@ def test_parts_are_the_whole(case):
     assert all(0 <= waits <= busy + 1e-12 for waits, busy in zip(result.exposed, result.busy, strict=True))
 
 
+def test_recomputation_is_a_part_of_its_own_and_sums_once_more():
+    once, again = (layer(replace(GPT3, recomputation=each), H100, NVLINK) for each in ("none", "full"))
+    assert again.parts == {**once.parts, "recomputation": once.time.forward.seconds, "waiting": again.waiting}
+    assert again.waiting == pytest.approx(1.5 * once.waiting)
+    assert sum(again.parts.values()) == pytest.approx(again.seconds)
+
+
 def test_a_rank_alone_waits_for_nobody():
     alone = layer(replace(GPT3, layout=Layout()), H100, NVLINK)
     assert alone.waiting == 0

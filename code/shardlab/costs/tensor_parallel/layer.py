@@ -50,9 +50,7 @@ class TensorParallelLayer:
     def passes(self) -> Passes:
         """Duration of forward and of backward: sums to `seconds`."""
         forward, backward = self.exposed
-        return Passes(
-            self.time.forward.seconds + forward, self.time.backward_seconds + backward
-        )
+        return Passes(self.time.forward.seconds + forward, self.time.backward_seconds + backward)
 
     @property
     def seconds(self) -> float:
