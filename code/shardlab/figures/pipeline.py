@@ -5,6 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from shardlab.schedules import parse
 from shardlab.trace import Event
 
 from . import lines, memory, style, trace
@@ -196,18 +197,18 @@ def _rows(num_stages: int, title: str = "", **options: Any) -> dict[str, Any]:
 
 def _bars(events: Sequence[Event], start: float = 0.0, scale: float = 1.0) -> list[dict[str, Any]]:
     """Make a trace of bars for each kind of action."""
-    joined = {(event.rank, event.start) for event in events if event.op.startswith("&")}
+    actions = {event: parse(event.op)[0] for event in events}
+    joined = {(event.rank, event.start) for event in events if actions[event].joined}
     numbers = len(events) <= LABELS * (1 + max(event.rank for event in events))
     found = []
-    first = [event.op.lstrip("&")[0] for event in events]
-    for kind in sorted(set(first), key="FBIW".index):
-        mine = [event for event in events if event.op.lstrip("&")[0] == kind]
+    for kind in sorted({action.kind for action in actions.values()}, key="FBIW".index):
+        mine = {event: action for event, action in actions.items() if action.kind == kind}
         name, color, shape = KINDS[kind]
         look = trace.marker(color, shape)
         look["pattern"]["fgcolor"] = FAINT
         half = [(event.rank, event.start) in joined for event in mine]
-        below = [event.op.startswith("&") for event in mine]
-        chunks = [int(event.op.partition(".")[2] or 0) for event in mine]
+        below = [action.joined for action in mine.values()]
+        faded = [min(action.chunk, len(FADED) - 1) for action in mine.values()]
         found.append(
             {
                 "type": "bar",
@@ -220,16 +221,14 @@ def _bars(events: Sequence[Event], start: float = 0.0, scale: float = 1.0) -> li
                 "offset": [0 if under else -THICK / 2 for under in below],
                 "marker": {
                     **look,
-                    "opacity": [FADED[min(chunk, len(FADED) - 1)] for chunk in chunks],
+                    "opacity": [FADED[step] for step in faded],
                 },
-                "text": [event.op.lstrip("&")[1:].partition(".")[0] for event in mine]
-                if numbers
-                else None,
+                "text": [str(action.microbatch) for action in mine.values()] if numbers else None,
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
                 "textfont": {"size": 11},
-                "customdata": [event.op.lstrip("&") for event in mine],
+                "customdata": [str(action._replace(joined=False)) for action in mine.values()],
                 "hovertemplate": (
                     "stage %{y}: %{customdata}, %{x:.3g} from %{base:.3g}<extra></extra>"
                 ),
