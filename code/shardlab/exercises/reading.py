@@ -1,9 +1,9 @@
 """Estimate the minutes that a student needs for a page of the book, without its exercises.
 
-Words follow Brysbaert 2019, doi:10.1016/j.jml.2019.104047: adults read English non-fiction at 175
-to 300 words a minute. The other rates are round numbers. Reviews of the book's first edition
-estimated 60 to 150 minutes for each of eleven chapters, every cell understood; for those pages the
-rates give 2 % less on average. A single chapter is 7 % away on average, 20 % at worst.
+The rates are fitted to the minutes that reviewers of the second edition needed for each of fifteen
+chapters, all code understood: text and whole are met to 2 % on average, a single chapter to 10 %.
+Words take half as long again as English non-fiction does (Brysbaert 2019,
+doi:10.1016/j.jml.2019.104047: 175 to 300 a minute), for most sentences here carry a quantity.
 """
 
 import ast
@@ -16,15 +16,15 @@ from shardlab.files.project import PACKAGE
 from .myst import Block, blocks
 
 SECONDS = {
-    "word": 60 / 200,
-    "formula": 30,  # on lines of its own
-    "symbol": 3,  # a formula within a sentence
-    "cell_line": 10,  # to predict, run and look
-    "listing_line": 4,
-    "picture": 60,  # a figure, a drawing, a table that a cell prints
-    "explorer": 180,
-    "guess": 60,
-    "question": 120,  # to think, before its answer is unfolded
+    "word": 60 / 110,
+    "formula": 45,  # on lines of its own
+    "symbol": 4,  # a formula within a sentence
+    "cell_line": 8,  # to predict, run and look
+    "listing_line": 6,
+    "picture": 90,  # a figure, a drawing, a table that a cell prints
+    "explorer": 240,
+    "guess": 90,
+    "question": 180,  # to think, before its answer is unfolded
 }
 STEP = 5  # minutes; a time of more than two steps is rounded up to a multiple
 SECOND = "Second sitting:"  # begins the heading of a section that the main line does without
