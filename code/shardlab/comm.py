@@ -55,14 +55,14 @@ def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
 
 
 def all_gather(x: Tensor, group: Group) -> Tensor:
-    """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [W*n, ...]."""
+    """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [N*n, ...]."""
     y = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
     _communicate(_all_gather, y, x.contiguous(), group=group)
     return y
 
 
 def reduce_scatter(x: Tensor, group: Group) -> Tensor:
-    """Sum over ranks and keep this rank's slice of dim 0: [W*n, ...] -> [n, ...]."""
+    """Sum over ranks and keep this rank's slice of dim 0: [N*n, ...] -> [n, ...]."""
     size, rows = group.size(), len(x)
     if rows % size:
         raise ValueError(f"{rows} rows do not split over {size} ranks; pad to a multiple of {size}")
@@ -101,7 +101,7 @@ def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
 
 
 def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
-    """Start to concatenate the tensors of all ranks in `into`: [n] -> [W*n].
+    """Start to concatenate the tensors of all ranks in `into`: [n] -> [N*n].
 
     Returns a function that waits for the result. Do not touch either tensor before it has returned.
     """
@@ -129,13 +129,13 @@ def start_all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows
 
 
 def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
-    """Start to sum over ranks, each keeping its slice: [W*n] -> [n].
+    """Start to sum over ranks, each keeping its slice: [N*n] -> [n].
 
     Returns a function that waits and returns the slice. Do not touch `x` before it has returned. On
     CPUs the ranks send each other their slices, because gloo's own reduce-scatter is an all-reduce
     that discards all but one slice, and sends twice as much.
     """
-    slices = x.view(group.size(), -1)                                 # [W, n], one for each rank
+    slices = x.view(group.size(), -1)                                 # [N, n], one for each rank
     if x.is_cuda:
         y = torch.empty_like(slices[0])                               # [n], the sum
         arriving: list[Tensor] = []

@@ -119,7 +119,7 @@ def forgets_scores_that_were_chosen(scores, *rules):
 
 
 def dense_of(x, chosen, weights, num_experts, group):
-    """The weight of each expert for each token, by rank: [T, P, E/P]."""
+    """The weight of each expert for each token, by rank: [T, N, E/N]."""
     dense = weights.new_zeros(len(x), num_experts + 1).scatter(1, chosen, weights)[:, :num_experts]
     return dense.view(len(x), group.size(), num_experts // group.size())
 

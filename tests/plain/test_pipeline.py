@@ -53,7 +53,7 @@ def own(variables, _):
 def follow(group, name, samples, source, case, read, **options):
     """The docstring's lines, with the one schedule or the other."""
     source = lesson.changed(source, "step(parts, pipeline.one_forward_one_backward)", f"step(parts, {SCHEDULES[name]})")
-    return lesson.follow(group, "pipeline", source, case, read, b=samples, **options)
+    return lesson.follow(group, "pipeline", source, case, read, n=samples, **options)
 
 
 def train(group, name, samples, source=SOURCE, case=MODELS[0]):

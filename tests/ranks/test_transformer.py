@@ -86,14 +86,14 @@ def turn(x):
 
 
 def attend(q, k, v):
-    """Compute attention of one head and one sample by its definition: [S, N] each."""
+    """Compute attention of one head and one sample by its definition: [S, e] each."""
     scores = turn(q) @ turn(k).T / math.sqrt(q.shape[-1])
     scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
     return scores.softmax(-1) @ v
 
 
 def llama_block(x, block):
-    """Compute attention of one sample, head by head: [S, D]."""
+    """Compute attention of one sample, head by head: [S, h]."""
     h, a = rms_norm(x, block.attention_norm.weight), block.attention
     q, k, v = (h @ part.weight.T for part in (a.q, a.k, a.v))
     heads = []

@@ -20,7 +20,7 @@ Lepikhin et al. 2020, GShard, https://arxiv.org/abs/2006.16668. The engine,
 N = ranks, ep = ranks that hold all experts between them, T = tokens of this rank,
 h = width, E = experts, k = those that a token chooses. A token is a row for each
 expert that it chose: T*k rows, R without those that found no slot. This rank
-receives M rows. Rank 0 of two, with experts 0 and 1 of four:
+receives A rows. Rank 0 of two, with experts 0 and 1 of four:
 
     sends      2 0 | 1 3        rows for each expert: two stay, four go to rank 1
     received   2 0 | 1 1        from each rank, for expert 0 and for expert 1
@@ -76,8 +76,8 @@ class Experts:
         here = received.sum(1).tolist()            # ep numbers
         sends = sends.view(ep, -1)                 # [ep, E/ep]
         there = sends.sum(1).tolist()              # ep numbers
-        rows = ExchangeRows.apply(rows, group, there, here)  # [M, h]
-        rows = run(mixture.experts, rows, received.tolist())  # [M, h]
+        rows = ExchangeRows.apply(rows, group, there, here)  # [A, h]
+        rows = run(mixture.experts, rows, received.tolist())  # [A, h]
         rows = ExchangeRows.apply(rows, group, here, there)  # [R, h], home again
 
         # Add up what a token's experts made of it.
@@ -99,7 +99,7 @@ class Experts:
 
 
 def run(experts: nn.ModuleDict, rows: Tensor, received: list[list[int]]) -> Tensor:
-    """Let each expert compute its rows: [M, h] -> [M, h].
+    """Let each expert compute its rows: [A, h] -> [A, h].
 
     received: the number of rows, by the rank that they came from, then by expert.
     """

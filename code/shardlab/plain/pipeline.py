@@ -9,11 +9,11 @@ The engine, `ranks.pipeline`, executes any schedule, and receives ahead of need.
     del model                             # frees the layers of the other ranks
     optimizer = torch.optim.AdamW(stage.layers.parameters())
     for batch in batches:                 # [B, S + 1], the same on every rank
-        parts = [(part[:, :-1], part[:, 1:]) for part in batch.split(b)]
+        parts = [(part[:, :-1], part[:, 1:]) for part in batch.split(n)]
         stage.step(parts, pipeline.one_forward_one_backward)  # or pipeline.gpipe
         optimizer.step()
 
-B = samples in the batch, b = samples in a microbatch, S = sequence, h = width
+B = samples in the batch, n = samples in a microbatch, S = sequence, h = width
 between layers, V = vocabulary. All tensors are whole: ranks hold different layers.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor, arange, nn
 
 from shardlab import comm
 
-Parts = Sequence[tuple[Tensor, Tensor]]  # inputs and targets, [b, S] each
+Parts = Sequence[tuple[Tensor, Tensor]]  # inputs and targets, [n, S] each
 
 
 def gpipe(stage: "Stage", microbatches: Parts, samples: int) -> None:
@@ -81,13 +81,13 @@ class Stage:
 
     def forward(self, inputs: Tensor, targets: Tensor, share: float) -> None:
         """Receive an input, compute, and send the output to the next stage."""
-        x = inputs                        # [b, S]
+        x = inputs                        # [n, S]
         if self.before:
             batch, sequence = inputs.shape
             empty = self.weight.new_empty(batch, sequence, self.hidden)
-            x = self.outputs.receive(empty)  # [b, S, h]
+            x = self.outputs.receive(empty)  # [n, S, h]
             x.requires_grad_()            # so that backward leaves a gradient in x.grad
-        y = self.layers(x)                # [b, S, h]; last stage: [b, S, V]
+        y = self.layers(x)                # [n, S, h]; last stage: [n, S, V]
         if self.after:
             self.outputs.send(y.detach())  # the numbers, without their history
         else:
@@ -99,11 +99,11 @@ class Stage:
         x, y = self.kept.pop(0)
         gradient = None                   # the last stage begins with its loss
         if self.after:
-            gradient = self.gradients.receive(y.new_empty(y.shape))  # [b, S, h]
+            gradient = self.gradients.receive(y.new_empty(y.shape))  # [n, S, h]
         if y.requires_grad:               # else all layers up to here are frozen
             y.backward(gradient)          # fills the gradients of parameters and of x
         if self.before:
-            self.gradients.send(x.grad)   # [b, S, h]
+            self.gradients.send(x.grad)   # [n, S, h]
 
     def step(self, microbatches: Parts, schedule: Callable[..., None]) -> None:
         """Fill the gradients of this rank's layers with those of the mean loss."""

@@ -6,8 +6,9 @@
 `shardlab.model.experts` lists its rules with their sources. What looks at the load, such as the
 balance loss, a bias or a capacity, looks at the tokens of all ranks of `Mixture.group` at once.
 
-Shapes: B sequences of S tokens, T = B*S tokens, D = hidden size, F = width of one expert, E
-experts, k chosen by each token, W ranks whose load is counted together.
+Shapes: B sequences of S tokens, T = B*S tokens, h = hidden size, f = width of one expert, E
+experts, k chosen by each token, A rows that experts of this rank get, N ranks whose load is counted
+together.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from shardlab.model.spec import TransformerSpec
 
 from . import backward
 
-# x [T, D], chosen [T, k], weights [T, k] -> [T, D]
+# x [T, h], chosen [T, k], weights [T, k] -> [T, h]
 Compute = Callable[["Mixture", Tensor, Tensor, Tensor], Tensor]
 Change = Callable[[Tensor], Tensor]
 
@@ -37,8 +38,8 @@ class GatedMLP(nn.Module):
         self.down = nn.Linear(width, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = F.silu(self.gate(x)) * self.up(x)                         # [..., F]
-        y: Tensor = self.down(h)                                      # [..., D]
+        inner = F.silu(self.gate(x)) * self.up(x)                     # [..., f]
+        y: Tensor = self.down(inner)                                  # [..., h]
         return y
 
 
@@ -49,7 +50,7 @@ class Router(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_experts, hidden))
 
-    def forward(self, x: Tensor) -> Tensor:  # [..., D] -> [..., E]
+    def forward(self, x: Tensor) -> Tensor:  # [..., h] -> [..., E]
         exact = torch.promote_types(x.dtype, torch.float32)
         return F.linear(x.to(exact), self.weight.to(exact))
 
@@ -58,7 +59,7 @@ class Bank(nn.ModuleDict):
     """Experts by their numbers, which follow each other; a rank may hold only some of them."""
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Add up the experts of each token, weighted: [T, D], [T, k], [T, k] -> [T, D].
+        """Add up the experts of each token, weighted: [T, h], [T, k], [T, k] -> [T, h].
 
         Experts that are not here add nothing. One that no token chose computes on no rows, so that
         its gradient is zero and not missing. They compute one after another: torch 2.13's grouped
@@ -70,12 +71,12 @@ class Bank(nn.ModuleDict):
         sizes = torch.bincount(chosen.flatten(), minlength=numbers[-1] + 1).tolist()
         start = sum(sizes[: numbers[0]])
         here = sizes[numbers[0] : numbers[-1] + 1]
-        pairs = order[start : start + sum(here)]                      # [M], of experts here
-        tokens = pairs // per_token                                   # [M]
-        parts = x[tokens].split(here)                                 # [rows, D] of each expert
+        pairs = order[start : start + sum(here)]                      # [A], of experts here
+        tokens = pairs // per_token                                   # [A]
+        parts = x[tokens].split(here)                                 # [rows, h] of each expert
         y = torch.cat([expert(part) for expert, part in zip(self.values(), parts, strict=True)])
-        weighted = y * weights.flatten()[pairs, None].to(y.dtype)     # [M, D]
-        return torch.zeros_like(x).index_add(0, tokens, weighted)     # [T, D]
+        weighted = y * weights.flatten()[pairs, None].to(y.dtype)     # [A, h]
+        return torch.zeros_like(x).index_add(0, tokens, weighted)     # [T, h]
 
 
 class Mixture(nn.Module):
@@ -116,15 +117,15 @@ class Mixture(nn.Module):
         self.line_up: Change = unchanged
         self.pick: Change = unchanged
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, S, D] -> [B, S, D]
+    def forward(self, x: Tensor) -> Tensor:  # [B, S, h] -> [B, S, h]
         if x.is_meta:  # a dry run has no scores to choose by
             return torch.empty_like(x)
         scores = self.gather(self.router(x))                          # [B, S, E]
         chosen, weights = self.choose(scores)                         # [B, S, k] each
-        x = self.enter(x)                                             # [B, S, D]
+        x = self.enter(x)                                             # [B, S, h]
         routed = x, self.keep(chosen), self.share(weights)
         y = self.compute(self, *(each.flatten(0, 1) for each in routed))
-        return self.leave(y.view_as(x))                               # [B, S, D]
+        return self.leave(y.view_as(x))                               # [B, S, h]
 
     def choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Choose experts for each token: [..., E] -> their numbers and weights, [..., k] each.
@@ -145,14 +146,14 @@ class Mixture(nn.Module):
             weights = weights / weights.sum(-1, keepdim=True)
             shares = shares / shares.sum(-1, keepdim=True)
         line = self.line_up(chosen)                                   # [..., k], of whole sequences
-        counts = self.count(line)                                     # [W, E]
+        counts = self.count(line)                                     # [N, E]
         self.loss = self.balance_loss(shares.flatten(0, -2), counts.sum(0))
         if rules.capacity is not None:
             chosen = self.pick(self.drop(line, counts))
         return chosen, weights
 
     def count(self, chosen: Tensor) -> Tensor:
-        """Count the tokens of each rank that chose each expert, and note their sum: -> [W, E]."""
+        """Count the tokens of each rank that chose each expert, and note their sum: -> [N, E]."""
         counts = torch.bincount(chosen.flatten(), minlength=self.rules.num_experts)[None]
         if self.group is not None:
             counts = comm.all_gather(counts, self.group)
@@ -198,7 +199,7 @@ class Mixture(nn.Module):
 
 
 def compute(mixture: Mixture, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """Add up chosen and shared experts on one rank that holds all: [T, D] -> [T, D]."""
+    """Add up chosen and shared experts on one rank that holds all: [T, h] -> [T, h]."""
     y: Tensor = mixture.experts(x, chosen, weights)
     return y if mixture.shared is None else y + mixture.shared(x)
 

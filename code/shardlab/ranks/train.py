@@ -8,7 +8,8 @@ every method is applied to it from outside, and communicates in its own group of
     trainer = Trainer(Transformer(spec), mesh, schedule, torch.optim.AdamW, max_norm=1.0)
     loss = trainer.step(tokens, targets)
 
-Shapes: N = samples of this rank's replica, S = sequence; [] is a single number.
+Shapes: n = samples of this rank's replica, S = sequence, c = tokens of it on this rank; [] is a
+single number.
 """
 
 import math
@@ -100,7 +101,7 @@ class Trainer:
     def step(self, tokens: Tensor, targets: Tensor, weight: float = 1.0) -> Tensor:
         """Take one step on this replica's samples, and return the mean loss over all replicas.
 
-        tokens, targets: [N, S], the same on all ranks with the same place along dp, whole also
+        tokens, targets: [n, S], the same on all ranks with the same place along dp, whole also
         where cp ranks share sequences; every token counts. weight: what `sampler` deals where
         replicas have different numbers of samples.
         Returns the loss, [], on every rank.
@@ -116,7 +117,7 @@ class Trainer:
                 for state in self.states:
                     stack.enter_context(state.no_sync())
             if self.context is not None:
-                tokens, targets = self.context.shard(tokens, targets)  # [N, s]
+                tokens, targets = self.context.shard(tokens, targets)  # [n, c]
             if tokens.shape != self.pipeline.negotiated:
                 self.pipeline.negotiate(tokens)
             loss = self.pipeline.step(tokens, targets, weight)

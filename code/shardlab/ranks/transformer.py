@@ -3,11 +3,11 @@ https://cdn.openai.com/better-language-models/language_models_are_unsupervised_m
 or Llama style (Touvron et al. 2023, https://arxiv.org/abs/2302.13971;
 Llama 3: https://arxiv.org/abs/2407.21783).
 
-    tokens -> embedding -> blocks[0] -> ... -> blocks[n - 1] -> norm -> head -> logits
+    tokens -> embedding -> blocks[0] -> ... -> blocks[L - 1] -> norm -> head -> logits
 
-Shapes: B = batch, S = sequence, D = hidden_size, H = heads, K = key/value heads, N = numbers per
-head, F = width of the feed-forward block, V = vocabulary; all tensors are whole here. There is no
-dropout, so that two runs can be compared.
+Shapes: B = batch, S = sequence, h = hidden_size, H = heads, K = key/value heads, e = numbers per
+head, f = width of the feed-forward block, V = vocabulary; all tensors are whole here. There is no
+dropout, so that two runs can be compared. L = layers.
 
 A rank may hold tokens other than 0 to S - 1, and may need keys from other ranks: `replace` gives a
 model that is already built another attention and other positions.
@@ -30,9 +30,9 @@ EPSILON = 1e-5
 ROTARY_BASE = 500_000.0  # Llama 3, section 3.2 (RoFormer and Llama 1 have 10,000)
 # Fields of a spec that `costs` counts and this model leaves at None or False.
 COUNTED_ONLY = ("head_dim", "position_style", "bias_places", "head_norms", "post_norms", "latent")
-# q [B, H, S, N], k and v [B, K, S, N] -> [B, H, S, N]
+# q [B, H, S, e], k and v [B, K, S, e] -> [B, H, S, e]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-# tokens [B, S], or hidden states [B, S, D] -> positions [S] or [B, S]
+# tokens [B, S], or hidden states [B, S, h] -> positions [S] or [B, S]
 Locate = Callable[[Tensor], Tensor]
 
 
@@ -56,9 +56,9 @@ class Transformer(nn.Module):
         self.initialize()
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:  # [B, S], int64
-        x = self.embedding(tokens)                                    # [B, S, D]
+        x = self.embedding(tokens)                                    # [B, S, h]
         for block in self.blocks:
-            x = block(x)                                              # [B, S, D]
+            x = block(x)                                              # [B, S, h]
         logits: Tensor = self.head(self.norm(x))                      # [B, S, V]
         if targets is None:
             return logits
@@ -98,17 +98,17 @@ class Embedding(nn.Module):
         learned = spec.style == "gpt2"
         self.positions = nn.Embedding(spec.context_length, spec.hidden_size) if learned else None
 
-    def forward(self, tokens: Tensor) -> Tensor:  # [B, S] -> [B, S, D]
+    def forward(self, tokens: Tensor) -> Tensor:  # [B, S] -> [B, S, h]
         length = tokens.shape[1]
         if length > self.context_length:
             raise ValueError(
                 f"{length} tokens do not fit context_length={self.context_length}; "
                 f"pass at most {self.context_length}, or build the model with a longer context"
             )
-        x: Tensor = self.tokens(tokens)                               # [B, S, D]
+        x: Tensor = self.tokens(tokens)                               # [B, S, h]
         if self.positions is not None:
             positions = self.locate(tokens)                           # [S] or [B, S]
-            x = x + self.positions(positions)                         # [B, S, D]
+            x = x + self.positions(positions)                         # [B, S, h]
         return x
 
 
@@ -122,9 +122,9 @@ class Block(nn.Module):
         self.mlp_norm = make_norm(spec)
         self.mlp: Any = make_feed_forward(spec)
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, S, D] -> [B, S, D]
-        x = x + self.attention(self.attention_norm(x))                # [B, S, D]
-        y: Tensor = x + self.mlp(self.mlp_norm(x))                    # [B, S, D]
+    def forward(self, x: Tensor) -> Tensor:  # [B, S, h] -> [B, S, h]
+        x = x + self.attention(self.attention_norm(x))                # [B, S, h]
+        y: Tensor = x + self.mlp(self.mlp_norm(x))                    # [B, S, h]
         return y
 
 
@@ -147,22 +147,22 @@ class Attention(nn.Module):
         self.v = nn.Linear(spec.hidden_size, spec.kv_size, bias)
         self.out = nn.Linear(spec.hidden_size, spec.hidden_size, bias)
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, S, D] -> [B, S, D]
-        q = self.split(self.q(x))                                     # [B, H, S, N]
-        k = self.split(self.k(x))                                     # [B, K, S, N]
-        v = self.split(self.v(x))                                     # [B, K, S, N]
+    def forward(self, x: Tensor) -> Tensor:  # [B, S, h] -> [B, S, h]
+        q = self.split(self.q(x))                                     # [B, H, S, e]
+        k = self.split(self.k(x))                                     # [B, K, S, e]
+        v = self.split(self.v(x))                                     # [B, K, S, e]
         if self.rotary:
             positions = self.locate(x)                                # [S] or [B, S]
-            q = rotate(q, positions)                                  # [B, H, S, N]
-            k = rotate(k, positions)                                  # [B, K, S, N]
-        y = self.attend(q, k, v)                                      # [B, H, S, N]
-        y = y.transpose(1, 2).flatten(2)                              # [B, S, H*N]
-        out: Tensor = self.out(y)                                     # [B, S, D]
+            q = rotate(q, positions)                                  # [B, H, S, e]
+            k = rotate(k, positions)                                  # [B, K, S, e]
+        y = self.attend(q, k, v)                                      # [B, H, S, e]
+        y = y.transpose(1, 2).flatten(2)                              # [B, S, H*e]
+        out: Tensor = self.out(y)                                     # [B, S, h]
         return out
 
     def split(self, x: Tensor) -> Tensor:
-        """Split into heads: [B, S, H*N] -> [B, H, S, N]."""
-        heads: Tensor = x.unflatten(-1, (-1, self.head_size))         # [B, S, H, N]
+        """Split into heads: [B, S, H*e] -> [B, H, S, e]."""
+        heads: Tensor = x.unflatten(-1, (-1, self.head_size))         # [B, S, H, e]
         return heads.transpose(1, 2)
 
 
@@ -175,8 +175,8 @@ class MLP(nn.Module):
         self.down = nn.Linear(spec.ffn, spec.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = F.gelu(self.up(x), approximate="tanh")                    # [B, S, F]
-        y: Tensor = self.down(h)                                      # [B, S, D]
+        inner = F.gelu(self.up(x), approximate="tanh")                # [B, S, f]
+        y: Tensor = self.down(inner)                                  # [B, S, h]
         return y
 
 
@@ -210,7 +210,7 @@ def make_norm(spec: TransformerSpec) -> nn.Module:
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Let every token attend to itself and to those before it.
 
-    q: [B, H, S, N], k and v: [B, K, S, N] -> [B, H, S, N].
+    q: [B, H, S, e], k and v: [B, K, S, e] -> [B, H, S, e].
     """
     shared = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
@@ -243,21 +243,21 @@ def replace(
 
 
 def rotate(x: Tensor, positions: Tensor, base: float = ROTARY_BASE) -> Tensor:
-    """Encode positions by rotation: [..., S, N] -> [..., S, N].
+    """Encode positions by rotation: [..., S, e] -> [..., S, e].
 
-    positions: [S], or [B, S] for x of [B, H, S, N]. Rotates the i-th pair of neighbouring numbers
-    by position * base**(-2i/N), so that the product of a query and a key depends on their distance
+    positions: [S], or [B, S] for x of [B, H, S, e]. Rotates the i-th pair of neighbouring numbers
+    by position * base**(-2i/e), so that the product of a query and a key depends on their distance
     alone. RoFormer (https://arxiv.org/abs/2104.09864), equation 34.
     """
     width = x.shape[-1]
     exact = torch.promote_types(x.dtype, torch.float32)
-    pairs = torch.arange(0, width, 2, device=x.device, dtype=exact)   # [N/2], 2i
-    turns = base ** (-pairs / width)                                  # [N/2], radians per position
-    angles = positions.to(exact).unsqueeze(-1) * turns                # [S, N/2] or [B, S, N/2]
+    pairs = torch.arange(0, width, 2, device=x.device, dtype=exact)   # [e/2], 2i
+    turns = base ** (-pairs / width)                                  # [e/2], radians per position
+    angles = positions.to(exact).unsqueeze(-1) * turns                # [S, e/2] or [B, S, e/2]
     if positions.dim() > 1:
-        angles = angles.unsqueeze(1)                                  # [B, 1, S, N/2]
+        angles = angles.unsqueeze(1)                                  # [B, 1, S, e/2]
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    even, odd = x[..., 0::2], x[..., 1::2]                            # [..., S, N/2]
+    even, odd = x[..., 0::2], x[..., 1::2]                            # [..., S, e/2]
     rotated_even = even * cos - odd * sin
     rotated_odd = even * sin + odd * cos
     return torch.stack((rotated_even, rotated_odd), dim=-1).flatten(-2)

@@ -25,7 +25,7 @@ SIZES = [1, 2, 3, 4]
 
 
 def drawn(vocab, shift=0.0):
-    """Draw a table [V, D], logits [B, S, V], tokens, targets (two ignored), weights of losses."""
+    """Draw a table [V, h], logits [B, S, V], tokens, targets (two ignored), weights of losses."""
     random = torch.Generator().manual_seed(vocab)
     table = torch.randn(vocab, WIDTH, dtype=torch.float64, generator=random)
     logits = 3 * torch.randn(BATCH, LENGTH, vocab, dtype=torch.float64, generator=random) + shift

@@ -1,4 +1,4 @@
-"""Exercise: days of training, by 6 N D, or by 8 N D if backward computes every forward again.
+"""Exercise: days of training, by 6 P D, or by 8 P D if backward computes every forward again.
 
 Narayanan et al. 2021, equation 4 and section 5.1 (https://arxiv.org/abs/2104.04473).
 """

@@ -19,7 +19,7 @@ from .. import evidence
 from ..checker import Case, Exercise
 from ..shared import passes
 
-TOKENS, WIDTH = 2, 4  # s, E
+TOKENS, WIDTH = 2, 4  # c, e
 MESSAGES = 2  # in each pass
 NUMBER = 8  # bytes
 STARTER = '''\
@@ -27,11 +27,11 @@ import torch
 from shardlab.plain.context_parallel import AllToAll
 
 def my_exchange_heads(q, k, v, attend, group):
-    """Attend to the tokens of all ranks: q is [H, s, E], k and v are [K, s, E].
+    """Attend to the tokens of all ranks: q is [H, c, e], k and v are [K, c, e].
 
     Rank r holds part r of the sequence, with all heads; n ranks divide H and K.
-    attend(q, k, v) takes all S tokens of some heads: q is [H/n, S, E], k and v are
-    [K/n, S, E], and it returns [H/n, S, E]. Returns [H, s, E]. Two messages each way.
+    attend(q, k, v) takes all S tokens of some heads: q is [H/n, S, e], k and v are
+    [K/n, S, e], and it returns [H/n, S, e]. Returns [H, c, e]. Two messages each way.
     AllToAll.apply(x, group, split, join) splits x along a dim, sends part r to rank r
     and joins what arrives along another; in backward it takes the way back.
     """
@@ -48,13 +48,13 @@ class Given:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend causally: [H, S, E], with fewer heads of keys and values or as many."""
+    """Attend causally: [H, S, e], with fewer heads of keys and values or as many."""
     options: Any = {"is_causal": True, "enable_gqa": True}
     return scaled_dot_product_attention(q[None], k[None], v[None], **options)[0]
 
 
 def whole(case: Case) -> dict[str, Tensor]:
-    """Make queries, keys and values of all tokens: [heads, S, E]."""
+    """Make queries, keys and values of all tokens: [heads, S, e]."""
     given: Given = case.given
     heads = {"q": given.heads, "k": given.kv_heads, "v": given.kv_heads}
     length = TOKENS * len(case.members(0))
@@ -64,7 +64,7 @@ def whole(case: Case) -> dict[str, Tensor]:
 
 
 def incoming(case: Case) -> Tensor:
-    """Make the gradient of the output of all tokens: [H, S, E]."""
+    """Make the gradient of the output of all tokens: [H, S, e]."""
     return evidence.whole_numbers(3, *whole(case)["q"].shape)
 
 

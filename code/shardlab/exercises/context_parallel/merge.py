@@ -16,7 +16,7 @@ from shardlab import comm
 from .. import evidence
 from ..checker import Case, Exercise, Finding, Judge, describe
 
-WIDTH = 2  # E
+WIDTH = 2  # e
 PAIR = "y and lse, two tensors"
 NAMES = ("y_a", "lse_a", "y_b", "lse_b")
 STARTER = '''\
@@ -25,10 +25,10 @@ import torch
 def my_merge(y_a, lse_a, y_b, lse_b):
     """Merge attention to some keys (a) with attention to other keys (b).
 
-    y_a, y_b: [s, E], softmax(scores) @ values over the keys of each part.
-    lse_a, lse_b: [s, 1], the log of the sum of exp(scores) of each part; -inf where
+    y_a, y_b: [c, e], softmax(scores) @ values over the keys of each part.
+    lse_a, lse_b: [c, 1], the log of the sum of exp(scores) of each part; -inf where
     a query sees none of its keys (then y is 0). No query sees no key at all.
-    Returns y [s, E] and lse [s, 1], as if all keys had stood in one softmax.
+    Returns y [c, e] and lse [c, 1], as if all keys had stood in one softmax.
     """
     return (y_a + y_b) / 2, lse_a + lse_b  # fix both
 '''
@@ -53,13 +53,13 @@ class Merged:
 
 
 def attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Attend to some keys, or to none: scores [s, t], values [t, E] -> y [s, E], lse [s, 1]."""
+    """Attend to some keys, or to none: scores [c, n], values [n, e] -> y [c, e], lse [c, 1]."""
     lse = scores.logsumexp(-1, keepdim=True)
     return (scores - lse).exp().nan_to_num() @ values, lse
 
 
 def whole(case: Case) -> tuple[Tensor, Tensor]:
-    """Make the scores of all keys, [s, t], and their values, [t, E]."""
+    """Make the scores of all keys, [c, n], and their values, [n, e]."""
     given: Given = case.given
     scores = evidence.whole_numbers(3, given.queries, sum(given.keys)) + given.shift
     if given.hidden:

@@ -14,10 +14,10 @@ import torch
 from shardlab import comm
 
 def my_ring_backward(dy, q, k, v, y, lse, mask, group):
-    """Return dq, dk and dv of this rank's tokens, all [H, s, E].
+    """Return dq, dk and dv of this rank's tokens, all [H, c, e].
 
     dy: the gradient of y; y, lse: what forward returned. With p = exp(scores - lse)
-    dv is p.mT @ dy, and with ds = p * (dy @ v.mT - sum of dy * y over E) / E ** 0.5
+    dv is p.mT @ dy, and with ds = p * (dy @ v.mT - sum of dy * y over e) / e ** 0.5
     dq is ds @ k, dk is ds.mT @ q. Keys and values make n - 1 hops, gradients too.
     """
     seen = mask.chunk(group.size(), dim=1)[group.rank()]

@@ -13,11 +13,11 @@ import torch
 from shardlab import comm
 
 def my_ring_forward(q, k, v, mask, group):
-    """Return attention to the keys of all ranks, y [H, s, E], and its lse [H, s, 1].
+    """Return attention to the keys of all ranks, y [H, c, e], and its lse [H, c, 1].
 
-    q, k, v: [H, s, E], of this rank's tokens. mask: [s, S], true where one of its
+    q, k, v: [H, c, e], of this rank's tokens. mask: [c, S], true where one of its
     queries sees a key; the keys stand in the order of ranks. Scores are
-    q @ k.mT / E ** 0.5, and lse is the log of the sum of exp(scores) over all keys
+    q @ k.mT / e ** 0.5, and lse is the log of the sum of exp(scores) over all keys
     that are seen. Keys and values make n - 1 hops, and no rank has them all.
     """
     seen = mask.chunk(group.size(), dim=1)[group.rank()]

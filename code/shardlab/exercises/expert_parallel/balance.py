@@ -23,16 +23,16 @@ import torch
 from shardlab import comm
 
 def my_balance(scores, chosen, group):
-    """Return the balance loss of all ranks' tokens: E * sum over experts of f * p.
+    """Return all ranks' balance loss: E * sum over experts of share * mean.
 
     scores: [T, E], chosen: [T, k], of this rank; T may be 0. Over the tokens of all
-    ranks, f is an expert's share of the choices, a constant, and p the mean of
+    ranks, share is an expert's part of the choices, a constant, and mean that of
     softmax(scores), which gets the gradient. One message of 2 * E numbers, forward.
     """
     num_experts = scores.shape[1]
     counts = chosen.flatten().bincount(minlength=num_experts).to(scores.dtype)
-    f = counts / chosen.numel()
-    return num_experts * (f * scores.softmax(-1).mean(0)).sum()  # own tokens: fix it
+    share, mean = counts / chosen.numel(), scores.softmax(-1).mean(0)
+    return num_experts * (share * mean).sum()  # own tokens: fix it
 '''
 
 

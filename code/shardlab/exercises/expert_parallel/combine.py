@@ -22,12 +22,12 @@ from shardlab import comm
 from shardlab.plain.expert_parallel import ExchangeRows
 
 def my_combine(y, shares, tokens, num_tokens, sends, receives, group):
-    """Bring home what experts have computed: return [T, D], a sum for each token.
+    """Bring home what experts have computed: return [T, h], a sum for each token.
 
-    shares: [M, E/P], the weight of each expert here for each row that came, or 0.
-    y: [R, D], the outputs of the experts: first for all rows that chose the first
+    shares: [A, E/N], the weight of each expert here for each row that came, or 0.
+    y: [pairs, h], the outputs of the experts: first for all rows that chose the first
     expert here, in their order, then for the next. sends: how many rows go back to
-    each rank, M in all, in one message. receives: how many rows come from each rank;
+    each rank, A in all, in one message. receives: how many rows come from each rank;
     `tokens` are the numbers of their tokens. T = num_tokens; no row: a token gets 0.
     """
     rows = ExchangeRows.apply(y[: len(shares)], group, sends, receives)
@@ -37,14 +37,14 @@ def my_combine(y, shares, tokens, num_tokens, sends, receives, group):
 
 
 def inputs(case: Case, rank: int) -> dict[str, Tensor]:
-    """Make what the experts of a rank have computed, [R, D], and the shares of its rows."""
+    """Make what the experts of a rank have computed, [pairs, h], and the shares of its rows."""
     shares = tokens.received(case, rank, tokens.whole(case, rank))["shares"]
     count = int(shares.count_nonzero())
     return {"y": evidence.whole_numbers(40 + rank, count, tokens.WIDTH), "shares": shares}
 
 
 def incoming(case: Case, rank: int) -> dict[str, Tensor]:
-    """Make the gradient of the sums: [T, D]."""
+    """Make the gradient of the sums: [T, h]."""
     return {"output": evidence.whole_numbers(50 + rank, *tokens.hidden(case, rank).shape)}
 
 
@@ -70,11 +70,11 @@ def rows_from_each(case: Case, rank: int) -> list[int]:
 
 
 def rows_home(case: Case, rank: int, y: Tensor, shares: Tensor) -> list[Tensor]:
-    """Weigh and add up what the experts of a rank computed: [M, D], the rows of each rank."""
-    by_expert = shares.T  # [E/P, M]
-    dense = y.new_zeros(*by_expert.shape, y.shape[1])  # [E/P, M, D]
+    """Weigh and add up what the experts of a rank computed: [A, h], the rows of each rank."""
+    by_expert = shares.T  # [E/N, A]
+    dense = y.new_zeros(*by_expert.shape, y.shape[1])  # [E/N, A, h]
     dense[by_expert != 0] = y
-    rows = (by_expert[..., None] * dense).sum(0)  # [M, D]
+    rows = (by_expert[..., None] * dense).sum(0)  # [A, h]
     return [*rows.split(rows_from_each(case, rank))]
 
 
@@ -113,7 +113,7 @@ EXERCISE = Exercise(
     starter=STARTER,
     hint=(
         "shares.T.nonzero() lists experts and rows in the order of y. index_add sums the weighted "
-        "rows of y to M rows before they travel, and sums what arrives to T rows at home: several "
+        "rows of y to A rows before they travel, and sums what arrives to T rows at home: several "
         "ranks may send a row for the same token."
     ),
     points=3,

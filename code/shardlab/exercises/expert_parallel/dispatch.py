@@ -24,10 +24,10 @@ from shardlab.plain.expert_parallel import ExchangeRows
 def my_dispatch(x, chosen, weights, num_experts, group):
     """Send tokens to the ranks of their experts, once to each; return rows, shares.
 
-    x: [T, D]. chosen: [T, k], different experts; num_experts where there is no slot.
-    weights: [T, k], none is 0. Rank 0 of P holds the first E/P experts, and so on.
-    rows: [M, D], tokens that chose experts here, by rank and in their order there.
-    shares: [M, E/P], the weight of each expert here for each row, 0 if not chosen.
+    x: [T, h]. chosen: [T, k], different experts; num_experts where there is no slot.
+    weights: [T, k], none is 0. Rank 0 of N holds the first E/N experts, and so on.
+    rows: [A, h], tokens that chose experts here, by rank and in their order there.
+    shares: [A, E/N], the weight of each expert here for each row, 0 if not chosen.
     Two messages: how many rows, and rows with shares. ExchangeRows.apply(rows, group,
     sends, receives) takes numbers of rows as lists, and in backward the way back.
     """
@@ -98,9 +98,9 @@ EXERCISE = Exercise(
     ),
     starter=STARTER,
     hint=(
-        "dense.view(T, P, E/P) has the shares of each rank; a token goes to a rank where any of "
-        "them is not 0. nonzero of the transpose, [P, T], lists rows by rank and then by token. "
-        "Join row and shares in one tensor of D + E/P columns, and split what arrives."
+        "dense.view(T, N, E/N) has the shares of each rank; a token goes to a rank where any of "
+        "them is not 0. nonzero of the transpose, [N, T], lists rows by rank and then by token. "
+        "Join row and shares in one tensor of h + E/N columns, and split what arrives."
     ),
     points=4,
     cases=tokens.CASES,

@@ -1,7 +1,7 @@
 """What exercises on cut linear layers share: what a rank is given, and what it should get.
 
 `columns` cuts a layer by its outputs, as `plain.tensor_parallel.ColumnLinear` does; `rows` cuts it
-by its inputs, as `RowLinear` does. B vectors, D and F inputs or outputs, N ranks.
+by its inputs, as `RowLinear` does. B vectors, h and f inputs or outputs, N ranks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from .. import evidence
 from ..checker import Case
 from . import passes
 
-WIDTH = 3  # D, of what every rank has whole
+WIDTH = 3  # h, of what every rank has whole
 
 
 @dataclass(frozen=True)
 class Given:
     """Layers side by side, and the vectors that go through them."""
 
-    widths: Sequence[int]  # F of each layer: what is cut over the ranks
+    widths: Sequence[int]  # f of each layer: what is cut over the ranks
     vectors: Sequence[int] = ()  # the dims of x before its last: (), (B,) or (B, S)
     biases: Sequence[bool] = (True,)  # which layers have one; the last counts for all that follow
 

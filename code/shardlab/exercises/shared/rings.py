@@ -1,6 +1,6 @@
 """What exercises on ring attention share: the ranks' queries and blocks, and one process's answer.
 
-Shapes: H heads, s tokens on each rank, S tokens on all, E numbers per head.
+Shapes: H heads, c tokens on each rank, S tokens on all, e numbers per head.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from . import passes
 from .messages import moves
 from .steps import SEND
 
-HEADS, TOKENS, WIDTH = 2, 6, 4  # H, s, E
+HEADS, TOKENS, WIDTH = 2, 6, 4  # H, c, e
 NUMBER = 8  # bytes
 BLOCK = HEADS * TOKENS * WIDTH  # numbers of a rank's keys, or of its values
 LARGEST = 4 * BLOCK  # numbers: keys, values and both gradients of one rank
@@ -57,7 +57,7 @@ def mask(case: Case) -> Tensor:
 
 
 def whole(case: Case) -> dict[str, Tensor]:
-    """Make queries, keys, values and the gradient of the output, of all ranks: [H, S, E]."""
+    """Make queries, keys, values and the gradient of the output, of all ranks: [H, S, e]."""
     shape = HEADS, len(order(case)), WIDTH
     return {name: evidence.whole_numbers(n, *shape) / 4 for n, name in enumerate("qkv")} | {
         "dy": evidence.whole_numbers(3, *shape)

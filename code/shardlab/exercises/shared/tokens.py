@@ -1,6 +1,6 @@
 """What exercises on expert parallelism share: tokens, the experts they chose, and where they go.
 
-Shapes: T tokens of a rank, D numbers each, E experts on P ranks, k of them chosen by a token; M
+Shapes: T tokens of a rank, h numbers each, E experts on N ranks, k of them chosen by a token; A
 rows that a rank receives.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import evidence
 from ..checker import Case
 
-WIDTH = 3  # D
+WIDTH = 3  # h
 NUMBER = 8  # bytes
 
 
@@ -37,7 +37,7 @@ def place(case: Case, rank: int) -> int:
 
 
 def hidden(case: Case, rank: int) -> Tensor:
-    """Make the tokens of a rank: [T, D]."""
+    """Make the tokens of a rank: [T, h]."""
     return evidence.whole_numbers(rank, case.given.num_tokens[place(case, rank)], WIDTH)
 
 

@@ -24,15 +24,15 @@ from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
 def my_columns(linears, group, x):
     """Return the outputs of several layers that read the same x, such as q, k and v.
 
-    x: [..., D], whole on every rank; linears: nn.Linear with this rank's columns, for
-    outputs [..., F/N]. The gradient of x is summed over ranks once, not per layer.
+    x: [..., h], whole on every rank; linears: nn.Linear with this rank's columns, for
+    outputs [..., f/N]. The gradient of x is summed over ranks once, not per layer.
     """
     return [functional.linear(x, linear.weight, linear.bias) for linear in linears]
 '''
 
 
 def incoming(case: Case) -> dict[str, Tensor]:
-    """Make the gradients of the whole outputs: [..., F] each."""
+    """Make the gradients of the whole outputs: [..., f] each."""
     shapes = [(*case.given.vectors, width) for width in case.given.widths]
     drawn = [evidence.whole_numbers(30 + n, *shape) for n, shape in enumerate(shapes)]
     return {f"output {number}": gradient for number, gradient in enumerate(drawn)}

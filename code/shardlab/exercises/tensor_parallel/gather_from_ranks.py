@@ -16,7 +16,7 @@ from .. import evidence
 from ..checker import Case, Exercise
 from ..shared import passes
 
-PER_RANK = 2  # F/N
+PER_RANK = 2  # f/N
 STARTER = '''\
 import torch
 from shardlab import comm
@@ -31,18 +31,18 @@ class AllGather(torch.autograd.Function):
         return grad.chunk(ctx.group.size(), -1)[0], None  # rank 0's part: fix it
 
 def my_gather_from_ranks(x, group):
-    """Join the ranks' outputs, [..., F/N] -> [..., F]; all ranks go on alike."""
+    """Join the ranks' outputs, [..., f/N] -> [..., f]; all ranks go on alike."""
     return AllGather.apply(x, group)
 '''
 
 
 def whole(case: Case) -> Tensor:
-    """Make the outputs of all ranks, joined: [..., F]; case.given: the dims before the last."""
+    """Make the outputs of all ranks, joined: [..., f]; case.given: the dims before the last."""
     return evidence.whole_numbers(0, *case.given, PER_RANK * len(case.members(0)))
 
 
 def incoming(case: Case) -> Tensor:
-    """Make the gradient of the joined outputs, the same on every rank: [..., F]."""
+    """Make the gradient of the joined outputs, the same on every rank: [..., f]."""
     return evidence.whole_numbers(1, *whole(case).shape)
 
 

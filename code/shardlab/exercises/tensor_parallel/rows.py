@@ -26,9 +26,9 @@ from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
 def my_rows(linears, group, xs):
     """Return the sum of several layers' outputs, such as attention's and the MLP's.
 
-    xs: this rank's inputs of each layer, [..., F/N]; linears: nn.Linear with the rows
+    xs: this rank's inputs of each layer, [..., f/N]; linears: nn.Linear with the rows
     of these inputs, and a bias that is whole on every rank, or None. The sum is
-    [..., D], the same on every rank, and takes one message for all layers.
+    [..., h], the same on every rank, and takes one message for all layers.
     """
     y = 0
     for linear, x in zip(linears, xs):
@@ -38,7 +38,7 @@ def my_rows(linears, group, xs):
 
 
 def incoming(case: Case) -> Tensor:
-    """Make the gradient of the output, the same on every rank: [..., D]."""
+    """Make the gradient of the output, the same on every rank: [..., h]."""
     return evidence.whole_numbers(30, *case.given.vectors, linears.WIDTH)
 
 

@@ -1,4 +1,4 @@
-"""Horovod's tensor fusion: reduce many tensors in one buffer, since a ring has 2(n-1) latencies.
+"""Horovod's tensor fusion: reduce many tensors in one buffer, since a ring has 2(N-1) latencies.
 
 Sergeev and Del Balso 2018, https://arxiv.org/abs/1802.05799. In Horovod, rank 0 also finds out
 which tensors are ready on all ranks; here all ranks pass the same tensors in the same order.

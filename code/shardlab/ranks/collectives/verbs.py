@@ -7,7 +7,7 @@
 They are out of place, and take any number of ranks and any length; all ranks get the same bits, in
 every run. Before it begins, a collective checks that all ranks have called the same: see `agree`.
 
-Shapes: W = number of ranks in the group.
+Shapes: N = ranks in the group.
 """
 
 from collections.abc import Callable, Sequence
@@ -97,13 +97,13 @@ def reduce_scatter(
     *,
     check: bool = True,
 ) -> Tensor:
-    """Combine over ranks and keep this rank's slice of dim 0: [W*n, ...] -> [n, ...]."""
+    """Combine over ranks and keep this rank's slice of dim 0: [N*n, ...] -> [n, ...]."""
     made = plan(group.size())
     combine = _operation(op, x)
     mine = _slice(x, group)
     if check:
         agree(f"{made.name} ({op}) of {_shape(x)}", group)
-    y = _empty_like(x)                                                # [W*n, ...]
+    y = _empty_like(x)                                                # [N*n, ...]
     execute(made, _flat(x), y.view(-1), group, combine)
     return _averaged(y[mine].clone(), group, op)                      # [n, ...]
 
@@ -111,20 +111,20 @@ def reduce_scatter(
 def all_gather(
     x: Tensor, group: comm.Group, plan: Planner = plans.ring_all_gather, *, check: bool = True
 ) -> Tensor:
-    """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [W*n, ...]."""
+    """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [N*n, ...]."""
     made = plan(group.size())
     if check:
         agree(f"{made.name} of {_shape(x)}", group)
-    y = x.detach().new_empty(group.size(), *x.shape)                  # [W, n, ...]
+    y = x.detach().new_empty(group.size(), *x.shape)                  # [N, n, ...]
     y[group.rank()] = x.detach()
     execute(made, y.view(-1), y.view(-1), group)
-    return y.flatten(0, 1)                                            # [W*n, ...]
+    return y.flatten(0, 1)                                            # [N*n, ...]
 
 
 def all_to_all(
     x: Tensor, group: comm.Group, plan: Planner = plans.pairwise_all_to_all, *, check: bool = True
 ) -> Tensor:
-    """Send slice i of dim 0 to rank i, for every i: [W*n, ...] -> [W*n, ...].
+    """Send slice i of dim 0 to rank i, for every i: [N*n, ...] -> [N*n, ...].
 
     Slice j of the result came from rank j.
     """
@@ -132,7 +132,7 @@ def all_to_all(
     mine = _slice(x, group)
     if check:
         agree(f"{made.name} of {_shape(x)}", group)
-    both = x.detach().new_empty(2, *x.shape)  # [2, W*n, ...]: what is sent, and what is received
+    both = x.detach().new_empty(2, *x.shape)  # [2, N*n, ...]: what is sent, and what is received
     both[0] = x.detach()
     both[1, mine] = x.detach()[mine]
     execute(made, both.view(-1), both.view(-1), group)
@@ -156,10 +156,10 @@ def agree(call: str, group: comm.Group) -> None:
     with the calls of all ranks.
     """
     mine = call.encode()[:CALL_BYTES]
-    table = torch.zeros(group.size(), CALL_BYTES, dtype=torch.uint8)  # [W, CALL_BYTES]
+    table = torch.zeros(group.size(), CALL_BYTES, dtype=torch.uint8)  # [N, CALL_BYTES]
     table[group.rank(), : len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
     table = table.to(comm.device(group))
-    flat = table.view(-1)                                             # [W*CALL_BYTES]
+    flat = table.view(-1)                                             # [N*CALL_BYTES]
     execute(plans.doubling_all_gather(group.size()), flat, flat, group)
     rows = table.cpu().tolist()
     calls = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]

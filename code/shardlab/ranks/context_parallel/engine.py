@@ -9,8 +9,8 @@
 On a grid, ranks that follow each other exchange heads (Ulysses), and keys travel between groups of
 such ranks, as in USP (Fang and Zhao 2024, https://arxiv.org/abs/2405.07719).
 
-Shapes: B sequences of S tokens, s of them on this rank; H heads, K key/value heads, E numbers per
-head.
+Shapes: B sequences of S tokens, c tokens of each on this rank; H heads, K key/value heads, e
+numbers per head; N ranks.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class ContextParallel:
     """How the ranks of a group share sequences: `parallelize` makes it, `shard` deals a batch.
 
     places  what each rank holds of the present sequences, by rank
-    mine    where this rank's tokens stand in them, [s]
+    mine    where this rank's tokens stand in them, [c]
     """
 
     def __init__(self, spec: TransformerSpec, group: comm.Group, way: Way) -> None:
@@ -91,7 +91,7 @@ class ContextParallel:
     ) -> tuple[Tensor, ...]:
         """Take this rank's tokens of a batch, and attend and count positions accordingly.
 
-        tensors    [B, S], such as tokens and targets, the same on every rank -> [B, s]
+        tensors    [B, S], such as tokens and targets, the same on every rank -> [B, c]
         documents  tokens of each document in a sequence; None: one document
         key        of dropout: a different number for every batch
 
@@ -113,7 +113,7 @@ class ContextParallel:
         return tuple(x[:, self.mine] for x in tensors)
 
     def locate(self, x: Tensor) -> Tensor:
-        """Return the positions of this rank's tokens in their documents: [s]."""
+        """Return the positions of this rank's tokens in their documents: [c]."""
         return self.positions.to(x.device)
 
     def weighted(self, loss: Tensor) -> Tensor:
@@ -121,22 +121,22 @@ class ContextParallel:
         return loss * (len(self.mine) * self.group.size() / self.length)
 
     def line_up(self, x: Tensor) -> Tensor:
-        """Join what ranks have of each token, in the order of sequences: [B, s, n] -> [B, S, n]."""
+        """Join what ranks have of each token, in the order of sequences: [B, c, n] -> [B, S, n]."""
         lengths = [sequences.count(runs) for runs in self.places]
         rows = x.new_zeros(max(lengths), len(x), x.shape[-1])         # [longest, B, n]
         rows[: x.shape[1]] = x.movedim(1, 0)
-        parts = comm.all_gather(rows[None], self.group)               # [W, longest, B, n]
+        parts = comm.all_gather(rows[None], self.group)               # [N, longest, B, n]
         found = x.new_empty(len(x), self.length, x.shape[-1])
         for runs, part, length in zip(self.places, parts, lengths, strict=True):
             found[:, _places(runs).to(x.device)] = part[:length].movedim(0, 1)
         return found
 
     def pick(self, x: Tensor) -> Tensor:
-        """Take this rank's tokens of whole sequences: [B, S, n] -> [B, s, n]."""
+        """Take this rank's tokens of whole sequences: [B, S, n] -> [B, c, n]."""
         return x[:, self.mine]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, layer: int) -> Tensor:
-        """Attend to the tokens of all ranks: q [B, H, s, E], k and v [B, K, s, E] -> like q."""
+        """Attend to the tokens of all ranks: q [B, H, c, e], k and v [B, K, c, e] -> like q."""
         plan = self.round(layer, q.shape[1])
         if self.way.gathered:
             lengths = [sequences.count(runs) for runs in self.places]
@@ -146,10 +146,10 @@ class ContextParallel:
             return ring.attend(q, k, v, plan)
         lengths = [sequences.count(runs) for runs in self.peers(self.ring_place)]
         times = sequences.copies(q.shape[1], k.shape[1], self.way.ulysses)
-        kv = torch.cat([k, v]).repeat_interleave(times, dim=1)        # [2B, K*times, s, E]
+        kv = torch.cat([k, v]).repeat_interleave(times, dim=1)        # [2B, K*times, c, e]
         q = exchange.ToHeads.apply(q, self.heads, lengths)
         k, v = exchange.ToHeads.apply(kv, self.heads, lengths).chunk(2)
-        y = ring.attend(q, k, v, plan)                                # [B, H/ulysses, tokens, E]
+        y = ring.attend(q, k, v, plan)                                # [B, H/ulysses, tokens, e]
         whole: Tensor = exchange.ToTokens.apply(y, self.heads, lengths)
         return whole
 
@@ -223,5 +223,5 @@ def _union(places: Sequence[Runs]) -> Runs:
 
 
 def _places(runs: Runs) -> Tensor:
-    """Return the places of tokens in the sequence, run after run: [s]."""
+    """Return the places of tokens in the sequence, run after run: [c]."""
     return torch.cat([torch.arange(run.start, run.stop) for run in runs])

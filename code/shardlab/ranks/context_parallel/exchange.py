@@ -4,8 +4,8 @@ Ulysses (Jacobs et al. 2023, https://arxiv.org/abs/2309.14509) exchanges a part 
 a part of the heads. Llama 3 gathers keys and values (https://arxiv.org/abs/2407.21783, section
 3.3.2). The ranks' parts may differ in length.
 
-Shapes: W ranks, B = batch, H = heads, s = tokens of this rank, S = tokens of all ranks, E = numbers
-per head.
+Shapes: N ranks, B = batch, H = heads, K = key/value heads, c = tokens of this rank, S = tokens of
+all ranks, e = numbers per head.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class ToHeads(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group, lengths: Sequence[int]) -> Tensor:
         ctx.where = group, lengths
-        return to_heads(x, group, lengths)                            # -> [B, H/W, S, E]
+        return to_heads(x, group, lengths)                            # -> [B, H/N, S, e]
 
     @staticmethod
     @once_differentiable
@@ -39,7 +39,7 @@ class ToTokens(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group, lengths: Sequence[int]) -> Tensor:
         ctx.where = group, lengths
-        return to_tokens(x, group, lengths)                           # -> [B, H, s, E]
+        return to_tokens(x, group, lengths)                           # -> [B, H, c, e]
 
     @staticmethod
     @once_differentiable
@@ -53,34 +53,34 @@ class Gather(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group, lengths: Sequence[int]) -> Tensor:
         ctx.where = group, lengths
-        rows = _filled(x, max(lengths))                               # [B, K, longest, E]
-        parts = comm.all_gather(rows[None], group)                    # [W, B, K, longest, E]
+        rows = _filled(x, max(lengths))                               # [B, K, longest, e]
+        parts = comm.all_gather(rows[None], group)                    # [N, B, K, longest, e]
         cut = [part[..., :length, :] for part, length in zip(parts, lengths, strict=True)]
-        return torch.cat(cut, dim=-2)                                 # [B, K, S, E]
+        return torch.cat(cut, dim=-2)                                 # [B, K, S, e]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         group, lengths = ctx.where
-        parts = grad.split(list(lengths), dim=-2)                     # [B, K, s, E], partial
+        parts = grad.split(list(lengths), dim=-2)                     # [B, K, c, e], partial
         rows = torch.stack([_filled(part, max(lengths)) for part in parts])
-        (mine,) = comm.reduce_scatter(rows, group)                    # [B, K, longest, E], whole
+        (mine,) = comm.reduce_scatter(rows, group)                    # [B, K, longest, e], whole
         return mine[..., : lengths[group.rank()], :], None, None
 
 
 def to_heads(x: Tensor, group: comm.Group, lengths: Sequence[int]) -> Tensor:
-    """Send each rank its heads, and join the tokens of all: [B, H, s, E] -> [B, H/W, S, E].
+    """Send each rank its heads, and join the tokens of all: [B, H, c, e] -> [B, H/N, S, e].
 
     lengths: tokens of each rank.
     """
-    parts = x.chunk(group.size(), dim=1)                              # [B, H/W, s, E]
+    parts = x.chunk(group.size(), dim=1)                              # [B, H/N, c, e]
     shapes = [(*parts[0].shape[:2], length, x.shape[-1]) for length in lengths]
     return torch.cat(_swap(parts, shapes, group), dim=2)
 
 
 def to_tokens(x: Tensor, group: comm.Group, lengths: Sequence[int]) -> Tensor:
-    """Send each rank its tokens, and join the heads of all: [B, H/W, S, E] -> [B, H, s, E]."""
-    parts = x.split(list(lengths), dim=2)                             # [B, H/W, s, E] of each rank
+    """Send each rank its tokens, and join the heads of all: [B, H/N, S, e] -> [B, H, c, e]."""
+    parts = x.split(list(lengths), dim=2)                             # [B, H/N, c, e] of each rank
     shape = parts[group.rank()].shape
     return torch.cat(_swap(parts, [shape] * group.size(), group), dim=1)
 
@@ -97,7 +97,7 @@ def _swap(
 
 
 def _filled(x: Tensor, length: int) -> Tensor:
-    """Fill the sequence up with zeros: [..., s, E] -> [..., length, E]."""
+    """Fill the sequence up with zeros: [..., c, e] -> [..., length, e]."""
     missing = length - x.shape[-2]
     if not missing:
         return x

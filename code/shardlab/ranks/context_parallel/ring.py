@@ -2,11 +2,12 @@
 
 Liu et al. 2023 (https://arxiv.org/abs/2310.01889). In turn i a rank has the block of the rank i
 places before it. Backward is a second round: the gradient of a block starts on the next rank,
-follows its block, and comes home after n - 1 hops; the owner adds its own part there.
+follows its block, and comes home after N - 1 hops; the owner adds its own part there.
 
 A rank holds at most three blocks of keys and values: its own, the one in use, the one on its way.
 
-Shapes: as in `tiles`; [2, B, K, t, E] is a block, keys before values.
+Shapes: as in `tiles`, with G query heads for each of K; [2, B, K, n, e] is a block, keys before
+values.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ class Round:
     def pass_on(self, x: Tensor, turn: int) -> Callable[[], Tensor]:
         """Start to send x to the next rank, and to receive what comes with the block of `turn`.
 
-        Returns a function that waits for both, and returns what has arrived: [2, B, K, t, E].
+        Returns a function that waits for both, and returns what has arrived: [2, B, K, n, e].
         """
         rank, size = self.group.rank(), self.group.size()
         length = self.lengths[turn % size]
@@ -58,13 +59,13 @@ class Round:
 def attend(q: Tensor, k: Tensor, v: Tensor, plan: Round) -> Tensor:
     """Attend to the keys and values of all ranks of a ring.
 
-    q: [B, H, s, E], k and v: [B, K, s, E] -> [B, H, s, E].
+    q: [B, H, c, e], k and v: [B, K, c, e] -> [B, H, c, e].
     """
     if q.is_meta:  # a dry run
         return torch.empty_like(q)
-    q = q.unflatten(1, (k.shape[1], -1)) / q.shape[-1] ** 0.5         # [B, K, G, s, E]
+    q = q.unflatten(1, (k.shape[1], -1)) / q.shape[-1] ** 0.5         # [B, K, G, c, e]
     y: Tensor = Ring.apply(q, torch.stack([k, v]), plan)
-    return y.flatten(1, 2)                                            # [B, H, s, E]
+    return y.flatten(1, 2)                                            # [B, H, c, e]
 
 
 class Ring(Function):
@@ -73,7 +74,7 @@ class Ring(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, own: Tensor, plan: Round) -> Tensor:
         so_far = tiles.begin(q)
-        block = own                                                   # [2, B, K, t, E]
+        block = own                                                   # [2, B, K, n, e]
         for turn, here in enumerate(plan.tiles):
             last = turn + 1 == len(plan.tiles)
             arriving = None if last else plan.pass_on(block, turn + 1)
@@ -87,7 +88,7 @@ class Ring(Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
         q, own, y, lse = ctx.saved_tensors
-        delta = (dy * y).sum(-1, keepdim=True)                        # [B, K, G, s, 1]
+        delta = (dy * y).sum(-1, keepdim=True)                        # [B, K, G, c, 1]
         at = tiles.Backward(q=q, lse=lse, dy=dy, delta=delta, dq=torch.zeros_like(q))
         return at.dq, second_round(at, own, ctx.plan), None
 

@@ -8,8 +8,8 @@ at a time.
 Every query must see a key of the first tile that it is in; then no log-sum-exp stays infinite. The
 tiles of `shardlab.sharding.sequences` are so: theirs are the same tokens, or all keys stand before.
 
-Shapes: B = batch, K = key/value heads, G = query heads for each of them, s and t = queries and keys
-of a rank, a and b = queries and keys of a tile, E = numbers per head.
+Shapes: B = batch, K = key/value heads, G = query heads for each of them, c = tokens of this rank,
+n = tokens of a block, Q and J = queries and keys of a tile, e = numbers per head.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Dropout:
     first_head: int = 0  # of this rank
 
     def factors(self, tile: Tile, like: Tensor) -> Tensor:
-        """Return what weights [B, K, G, a, b] are multiplied by: 0 or 1 / (1 - probability)."""
+        """Return what weights [B, K, G, Q, J] are multiplied by: 0 or 1 / (1 - probability)."""
         batch, kv_heads, groups = like.shape[:3]
         device = like.device
         heads = torch.arange(kv_heads * groups, device=device).view(kv_heads, groups, 1, 1)
@@ -45,7 +45,7 @@ class Dropout:
         queries = _arange(tile.queries, device)[:, None]
         keys = _arange(tile.keys, device)
         rows = samples * self.num_heads + self.first_head + heads     # [B, K, G, 1, 1]
-        places = (rows * self.length + queries) * self.length + keys  # [B, K, G, a, b]
+        places = (rows * self.length + queries) * self.length + keys  # [B, K, G, Q, J]
         bits = random_bits(places, self.key) >> (64 - BITS) & (1 << BITS) - 1
         kept = bits >= int(self.probability * 2**BITS)
         return kept.to(like.dtype) / (1 - self.probability)
@@ -55,40 +55,40 @@ class Dropout:
 class Running:
     """The output of the tiles so far, and the log-sum-exp of their scores; both grow in place."""
 
-    y: Tensor                                                         # [B, K, G, s, E]
-    lse: Tensor                                                       # [B, K, G, s, 1]
+    y: Tensor                                                         # [B, K, G, c, e]
+    lse: Tensor                                                       # [B, K, G, c, 1]
 
 
 def begin(q: Tensor) -> Running:
-    """Start with no keys: [B, K, G, s, E]."""
+    """Start with no keys: [B, K, G, c, e]."""
     return Running(y=torch.zeros_like(q), lse=torch.full_like(q[..., :1], -torch.inf))
 
 
 def attend(
     q: Tensor, block: Tensor, tiles: Iterable[Tile], so_far: Running, dropout: Dropout | None
 ) -> None:
-    """Add what the keys and values of a block give: q [B, K, G, s, E], block [2, B, K, t, E].
+    """Add what the keys and values of a block give: q [B, K, G, c, e], block [2, B, K, n, e].
 
     The queries are scaled already.
     """
     groups = q.shape[2]
     for tile in tiles:
         here, there = _slices(tile)
-        k, v = block[..., there, :]                                   # [B, K, b, E]
-        scores = _scores(q, k, tile)                                  # [B, K, G, a, b]
-        before = so_far.lse[..., here, :]                             # [B, K, G, a, 1]
+        k, v = block[..., there, :]                                   # [B, K, J, e]
+        scores = _scores(q, k, tile)                                  # [B, K, G, Q, J]
+        before = so_far.lse[..., here, :]                             # [B, K, G, Q, 1]
         lse = torch.logaddexp(before, scores.logsumexp(-1, keepdim=True))
         weights = (scores - lse).exp()
         if dropout is not None:
             weights = weights * dropout.factors(tile, weights)
-        more = (weights.flatten(2, 3) @ v).unflatten(2, (groups, -1))  # [B, K, G, a, E]
+        more = (weights.flatten(2, 3) @ v).unflatten(2, (groups, -1))  # [B, K, G, Q, e]
         so_far.y[..., here, :].mul_((before - lse).exp()).add_(more)
         so_far.lse[..., here, :] = lse
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backward:
-    """What backward knows of a rank's queries, [B, K, G, s, ...]; `dq` grows in place."""
+    """What backward knows of a rank's queries, [B, K, G, c, ...]; `dq` grows in place."""
 
     q: Tensor
     lse: Tensor
@@ -100,17 +100,17 @@ class Backward:
 def differentiate(
     at: Backward, block: Tensor, tiles: Iterable[Tile], dropout: Dropout | None
 ) -> Tensor:
-    """Add to the gradient of the queries, and return that of a block: [2, B, K, t, E], partial."""
+    """Add to the gradient of the queries, and return that of a block: [2, B, K, n, e], partial."""
     groups = at.q.shape[2]
     gradient = torch.zeros_like(block)
     for tile in tiles:
         here, there = _slices(tile)
-        k, v = block[..., there, :]                                   # [B, K, b, E]
+        k, v = block[..., there, :]                                   # [B, K, J, e]
         dk, dv = gradient[..., there, :]
-        q = at.q[..., here, :].flatten(2, 3)                          # [B, K, G*a, E]
-        dy = at.dy[..., here, :].flatten(2, 3)                        # [B, K, G*a, E]
+        q = at.q[..., here, :].flatten(2, 3)                          # [B, K, G*Q, e]
+        dy = at.dy[..., here, :].flatten(2, 3)                        # [B, K, G*Q, e]
         weights = (_scores(at.q, k, tile) - at.lse[..., here, :]).exp()
-        dweights = (dy @ v.mT).unflatten(2, (groups, -1))             # [B, K, G, a, b]
+        dweights = (dy @ v.mT).unflatten(2, (groups, -1))             # [B, K, G, Q, J]
         kept = weights
         if dropout is not None:
             factors = dropout.factors(tile, weights)
@@ -131,9 +131,9 @@ def _slices(tile: Tile) -> tuple[slice, slice]:
 
 
 def _scores(q: Tensor, k: Tensor, tile: Tile) -> Tensor:
-    """Multiply queries and keys of a tile: [B, K, G, s, E] and [B, K, b, E] -> [B, K, G, a, b]."""
-    rows = q[..., _slices(tile)[0], :].flatten(2, 3)                  # [B, K, G*a, E]
-    scores: Tensor = (rows @ k.mT).unflatten(2, (q.shape[2], -1))             # [B, K, G, a, b]
+    """Multiply queries and keys of a tile: [B, K, G, c, e] and [B, K, J, e] -> [B, K, G, Q, J]."""
+    rows = q[..., _slices(tile)[0], :].flatten(2, 3)                  # [B, K, G*Q, e]
+    scores: Tensor = (rows @ k.mT).unflatten(2, (q.shape[2], -1))             # [B, K, G, Q, J]
     if tile.masked:
         queries = _arange(tile.queries, q.device)[:, None]
         keys = _arange(tile.keys, q.device)

@@ -1,8 +1,8 @@
 """Which rank reads which sample: disjoint shards of almost equal size, and weights for them.
 
-A rank's loss is the mean over its n samples. The mean over all N samples is the sum over ranks of
-n/N times that loss. DataParallel sums and divides by the number of ranks, so each rank multiplies
-its loss by n/N times the number of ranks.
+A rank's loss is the mean over its n samples. The mean over all B samples is the sum over ranks of
+n/B times that loss. DataParallel sums and divides by the number of ranks, so each rank multiplies
+its loss by n/B times the number of ranks.
 """
 
 import torch

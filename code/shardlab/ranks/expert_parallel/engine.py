@@ -6,7 +6,7 @@
 
 GShard (Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668).
 
-Shapes: T tokens of this rank, D numbers each, k chosen experts.
+Shapes: T tokens of this rank, h numbers each, k chosen experts.
 """
 
 from collections.abc import Callable
@@ -115,7 +115,7 @@ def through(
     *,
     inside: Hop | None = None,
 ) -> Tensor:
-    """Add up the experts that tokens chose, and the shared ones: [T, D], [T, k], [T, k] -> [T, D].
+    """Add up the experts that tokens chose, and the shared ones: [T, h], [T, k], [T, k] -> [T, h].
 
     inside: the hop inside a node, after the one to it. Shared experts compute while tokens travel.
     """

@@ -6,8 +6,8 @@ done there is a function, which may be a second hop. DeepEP does so on two level
 (https://github.com/deepseek-ai/DeepEP; DeepSeek-V3, section 3.2.2,
 https://arxiv.org/abs/2412.19437).
 
-Shapes: T tokens of this rank, D numbers each, k chosen experts; W members of the group. R = rows
-that leave, M = rows that arrive.
+Shapes: T tokens of this rank, h numbers each, k chosen experts; N members of the group. R = rows
+that leave, A = rows that arrive.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from shardlab import comm
 
-# x [M, D], chosen [M, k], weights [M, k] -> [M, D]
+# x [A, h], chosen [A, k], weights [A, k] -> [A, h]
 Inner = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -48,21 +48,21 @@ class Hop:
         """Send tokens, call `inner` on those that arrive, and add up what comes back.
 
         meanwhile: is computed while the tokens travel, and their gradients in backward.
-        Returns the sums, [T, D], and what `meanwhile` has returned.
+        Returns the sums, [T, h], and what `meanwhile` has returned.
         """
-        tokens, sends = self.plan(chosen)                             # [R], [W]
+        tokens, sends = self.plan(chosen)                             # [R], [N]
         counts = torch.tensor(sends, device=x.device)
-        receives = comm.all_to_all(counts, self.group).tolist()       # [W]
+        receives = comm.all_to_all(counts, self.group).tolist()       # [N]
         choices = chosen[tokens].int()                                # [R, k]
-        there = comm.all_to_all(choices, self.group, sends, receives)  # [M, k]
-        payload = torch.cat([x, weights.to(x.dtype)], dim=1)[tokens]  # [R, D + k]
+        there = comm.all_to_all(choices, self.group, sends, receives)  # [A, k]
+        payload = torch.cat([x, weights.to(x.dtype)], dim=1)[tokens]  # [R, h + k]
         flight = Flight(self.group, sends, receives)
-        sent = Leave.apply(payload, flight)                           # [M, D + k], on its way
+        sent = Leave.apply(payload, flight)                           # [A, h + k], on its way
         other = meanwhile()
         rows, scales = Arrive.apply(sent, flight).split([x.shape[1], chosen.shape[1]], dim=1)
-        rows = inner(rows, there.long(), scales)                      # [M, D]
+        rows = inner(rows, there.long(), scales)                      # [A, h]
         flight = Flight(self.group, receives, sends)
-        rows = Arrive.apply(Leave.apply(rows, flight), flight)        # [R, D]
+        rows = Arrive.apply(Leave.apply(rows, flight), flight)        # [R, h]
         return torch.zeros_like(x).index_add(0, tokens, rows), other
 
     def plan(self, chosen: Tensor) -> tuple[Tensor, list[int]]:
@@ -72,7 +72,7 @@ class Hop:
         outside = (member < 0) | (member >= size)
         member = member.masked_fill(outside, size)                    # [T, k], `size` is nobody
         goes = member.new_zeros(len(chosen), size + 1, dtype=torch.bool)
-        goes = goes.scatter(1, member, True)[:, :size]                # [T, W]
+        goes = goes.scatter(1, member, True)[:, :size]                # [T, N]
         _, tokens = goes.T.nonzero(as_tuple=True)                     # [R]
         return tokens, goes.sum(0).tolist()
 

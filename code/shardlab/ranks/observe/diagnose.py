@@ -9,7 +9,7 @@ which they compute.
     with diagnose.outputs(model) as recorded:        # the output of every module, innermost first
         loss = model(x)
 
-Shapes: n = numbers of a tensor, T = number of tensors, W = ranks of the group.
+Shapes: n = numbers of a tensor, N = ranks of the group.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ def gathered(number: float, group: comm.Group) -> list[float]:
     Returns the numbers in rank order, on every rank.
     """
     mine = torch.tensor([number], dtype=torch.float64, device=comm.device(group))  # [1]
-    return [float(each) for each in comm.all_gather(mine, group).tolist()]         # W numbers
+    return [float(each) for each in comm.all_gather(mine, group).tolist()]         # N numbers
 
 
 # ---- what should be equal on all ranks ---------------------------------------------------------
@@ -64,8 +64,8 @@ def differing(tensors: Mapping[str, Tensor], group: comm.Group) -> dict[str, lis
     """
     if not tensors:
         return {}
-    mine = torch.stack([checksum(x) for x in tensors.values()])       # [T]
-    sums = comm.all_gather(mine.unsqueeze(0), group).tolist()         # [W, T]
+    mine = torch.stack([checksum(x) for x in tensors.values()])       # [tensors]
+    sums = comm.all_gather(mine.unsqueeze(0), group).tolist()         # [N, tensors]
     found: dict[str, list[int]] = {}
     for place, name in enumerate(tensors):
         column = [row[place] for row in sums]
@@ -84,7 +84,7 @@ def nonfinite(tensors: Mapping[str, Tensor], group: comm.Group) -> dict[int, str
     names = list(tensors)
     mine = first_nonfinite(tensors)
     place = -1 if mine is None else names.index(mine)
-    places = comm.all_gather(torch.tensor([place], device=comm.device(group)), group)  # [W]
+    places = comm.all_gather(torch.tensor([place], device=comm.device(group)), group)  # [N]
     return {rank: names[place] for rank, place in enumerate(places.tolist()) if place >= 0}
 
 

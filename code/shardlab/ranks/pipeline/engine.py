@@ -4,7 +4,7 @@ Huang et al. 2019, "GPipe" (https://arxiv.org/abs/1811.06965). The schedule is d
 (`shardlab.schedules`), executed here: `stage` computes, and `messages` carries what one stage makes
 for another.
 
-Shapes: N samples in a batch, n in a microbatch; the other dims, [...], are those of the model.
+Shapes: B samples in a batch, n in a microbatch; the other dims, [...], are those of the model.
 """
 
 import time
@@ -54,7 +54,7 @@ class Pipeline(nn.Module):
         self.inference_plan = plan(schedule.forward_only())[rank]
         self.events: list[Event] = []  # the actions of the last batch
         self.live = 0  # the most microbatches, times chunks, that were held at the same time
-        self.negotiated = torch.Size()  # the shape of the batches, [N, ...]
+        self.negotiated = torch.Size()  # the shape of the batches, [B, ...]
         self.input_stage, _ = schedule.homes[0]  # has the model's first part
         self.loss_stage, _ = schedule.homes[-1]  # has its last part
         self.shared = self._shared_weights()
@@ -67,7 +67,7 @@ class Pipeline(nn.Module):
 
         Other stages return the balance losses of their mixtures, or None without any.
 
-        tokens [N, ...] are needed on the first part's stage, targets [N, ...] on the last part's.
+        tokens [B, ...] are needed on the first part's stage, targets [B, ...] on the last part's.
         Microbatches differ by at most one sample. scale: a factor of the loss (see `sampler`), the
         same on all stages.
         """
@@ -84,7 +84,7 @@ class Pipeline(nn.Module):
 
     @torch.no_grad()
     def predict(self, tokens: Tensor | None = None) -> Tensor | None:
-        """Return the model's output for tokens [N, ...] where the last part is; None elsewhere."""
+        """Return the model's output for tokens [B, ...] where the last part is; None elsewhere."""
         inputs = self._inputs(tokens)
         results = self._run(self.inference_plan, Batch(sizes=self.messages.sizes, inputs=inputs))
         return torch.cat(results) if results else None
@@ -156,7 +156,7 @@ class Pipeline(nn.Module):
         return self._microbatches("tokens", tokens)
 
     def _microbatches(self, name: str, x: Tensor | None) -> tuple[Tensor, ...]:
-        """Split the samples of x into microbatches: [N, ...] -> [n, ...] each."""
+        """Split the samples of x into microbatches: [B, ...] -> [n, ...] each."""
         count = self.schedule.num_microbatches
         if x is None:
             raise ValueError(f"stage {self.group.rank()} needs {name}; pass them to it, or to all")

@@ -1,6 +1,6 @@
 """Cut the reference transformer into the parts of a pipeline, from outside.
 
-Shapes: B sequences of S tokens, D numbers a token, V words in the vocabulary.
+Shapes: B sequences of S tokens, h numbers a token, V words in the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ class Part(nn.Module):
         # in a list, so that the weight does not get a second name
         self.shared = [model.head.weight] if model.spec.tied and is_one_end else []
 
-    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:  # [B, S] or [B, S, D]
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:  # [B, S] or [B, S, h]
         if self.embedding is not None:
-            x = self.embedding(x)                    # [B, S] -> [B, S, D]
+            x = self.embedding(x)                    # [B, S] -> [B, S, h]
         for block in self.blocks.values():
-            x = block(x)                             # [B, S, D]
+            x = block(x)                             # [B, S, h]
         if self.norm is None or self.head is None:
             return x
         logits: Tensor = self.head(self.norm(x))     # [B, S, V]

@@ -9,7 +9,7 @@ and neither needs the other:
 Only x and dy have to be kept for the second product. What else autograd had kept, such as the
 inputs of attention, is freed after the first half.
 
-Shapes: D inputs and F outputs of a layer; [...] are batch and sequence.
+Shapes: inputs and outputs are those of one layer; [...] are batch and sequence.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ class SplitBackward:
             self._later = before
 
     def _linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
-        """Compute the layer in place of its own forward: [..., D] -> [..., F]."""
+        """Compute the layer in place of its own forward: [..., inputs] -> [..., outputs]."""
         if self._later is None or not (torch.is_grad_enabled() and layer.weight.requires_grad):
             return F.linear(x, layer.weight, layer.bias)
         # Autograd calls a backward only if an input needs a gradient. x may need none, and the
@@ -79,7 +79,7 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, layer.weight, layer.bias)
         ctx.later = later
-        return F.linear(x, layer.weight, layer.bias)     # [..., D] -> [..., F]
+        return F.linear(x, layer.weight, layer.bias)     # [..., inputs] -> [..., outputs]
 
     @staticmethod
     @once_differentiable
@@ -88,14 +88,14 @@ class _Linear(torch.autograd.Function):
         ctx.later.append(partial(_add_gradients, x.detach(), dy, weight, bias))
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = (dy @ weight.to(dy.dtype)).to(x.dtype)  # [..., F] -> [..., D]
+            dx = (dy @ weight.to(dy.dtype)).to(x.dtype)  # [..., outputs] -> [..., inputs]
         return dx, None, None, None
 
 
 def _add_gradients(x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """Add the gradients of one layer's weights: [..., D] and [..., F] -> [F, D] and [F]."""
-    x_rows = x.flatten(0, -2)                            # [rows, D]
-    dy_rows = dy.flatten(0, -2)                          # [rows, F]
+    """Add the gradients of one layer's weight, [outputs, inputs], and bias, [outputs]."""
+    x_rows = x.flatten(0, -2)                            # [rows, inputs]
+    dy_rows = dy.flatten(0, -2)                          # [rows, outputs]
     _add(weight, dy_rows.T @ x_rows.to(dy.dtype))
     if bias is not None and bias.requires_grad:
         _add(bias, dy_rows.sum(dim=0))

@@ -1,6 +1,6 @@
 """What one stage of a pipeline computes, and what it keeps between a forward and its backward.
 
-Shapes: n samples in a microbatch, N in the batch; what parts pass on is [n, ...], and so is its
+Shapes: n samples in a microbatch, B in the batch; what parts pass on is [n, ...], and so is its
 gradient.
 """
 
@@ -31,7 +31,7 @@ class Batch:
     scale: float = 1.0  # what the loss is multiplied by
 
     def weight(self, microbatch: int) -> float:
-        """Return the factor of a microbatch's mean in the batch's mean: n/N, times the scale."""
+        """Return the factor of a microbatch's mean in the batch's mean: n/B, times the scale."""
         return self.scale * self.sizes[microbatch] / sum(self.sizes)
 
 

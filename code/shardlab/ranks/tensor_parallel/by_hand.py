@@ -8,7 +8,7 @@ No rank is ever busy all the time: the last rank waits while the workers compute
 wait while it adds. Tensor parallelism has no last rank: the workers add up their results
 themselves.
 
-Shapes: D is the width of a token, F that of a layer inside; [...] are batch and sequence.
+Shapes: h is the width of a token, f that of a layer inside; [...] are batch and sequence.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ from torch.nn import functional as F
 
 from shardlab import comm
 
-Layers = Sequence[tuple[Tensor, Tensor]]  # for each layer: up [F, D] and down [D, F]
+Layers = Sequence[tuple[Tensor, Tensor]]  # for each layer: up [f, h] and down [h, f]
 Span = Callable[[str], AbstractContextManager[Any]]  # records a name, as `ledger.Ledger.span` does
 
 
 def forward(x: Tensor, layers: Layers, group: comm.Group, span: Span = nullcontext) -> Tensor:
-    """Compute x + down(gelu(up(x))) for each layer, the same on every rank: [..., D] -> [..., D].
+    """Compute x + down(gelu(up(x))) for each layer, the same on every rank: [..., h] -> [..., h].
 
     Every rank is given all weights, and each worker uses its piece of them. Errors: ValueError for
-    one rank, or for a width F that the workers cannot share.
+    one rank, or for a width f that the workers cannot share.
     """
     workers = group.size() - 1
     combiner = workers  # the last rank
@@ -42,15 +42,15 @@ def forward(x: Tensor, layers: Layers, group: comm.Group, span: Span = nullconte
         if group.rank() == combiner:
             parts = [comm.receive(x, group, source) for source in range(workers)]
             with span("combine"):
-                x = x + sum(parts[1:], parts[0])                       # [..., D], whole
+                x = x + sum(parts[1:], parts[0])                       # [..., h], whole
             for worker in range(workers):
                 comm.send(x, group, worker)
         else:
             with span("piece"):
-                local_up = up.chunk(workers)[group.rank()]             # [F/workers, D]
-                local_down = down.chunk(workers, 1)[group.rank()]      # [D, F/workers]
-                h = F.gelu(F.linear(x, local_up))                      # [..., F/workers]
-                part = F.linear(h, local_down)                         # [..., D], a partial sum
+                local_up = up.chunk(workers)[group.rank()]             # [f/workers, h]
+                local_down = down.chunk(workers, 1)[group.rank()]      # [h, f/workers]
+                inner = F.gelu(F.linear(x, local_up))                  # [..., f/workers]
+                part = F.linear(inner, local_down)                     # [..., h], a partial sum
             comm.send(part, group, combiner)
-            x = comm.receive(x, group, combiner)                       # [..., D], whole
+            x = comm.receive(x, group, combiner)                       # [..., h], whole
     return x

@@ -3,7 +3,7 @@
 Shoeybi et al. 2019, section 3 (https://arxiv.org/abs/1909.08053): columns and rows of the paper's
 matrices are rows and columns of torch's weights.
 
-Shapes: D is the width of a token, F that between a column and a row layer, over tp ranks; [...] are
+Shapes: h is the width of a token, f that between a column and a row layer, over tp ranks; [...] are
 batch and sequence.
 """
 
@@ -16,30 +16,30 @@ from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
 
 
 def column_linear(
-    x: Tensor,             # [..., D], whole
-    weight: Tensor,        # [F/tp, D]
-    bias: Tensor | None,   # [F/tp]
+    x: Tensor,             # [..., h], whole
+    weight: Tensor,        # [f/tp, h]
+    bias: Tensor | None,   # [f/tp]
     group: comm.Group,
     enter: type[Function] = CopyToRanks,
 ) -> Tensor:
-    """Compute this rank's outputs from all inputs: [..., D] -> [..., F/tp]."""
+    """Compute this rank's outputs from all inputs: [..., h] -> [..., f/tp]."""
     x = enter.apply(x, group)
     return F.linear(x, weight, bias)
 
 
 def row_linear(
-    x: Tensor,             # [..., F/tp], this rank's part
-    weight: Tensor,        # [D, F/tp]
-    bias: Tensor | None,   # [D]
+    x: Tensor,             # [..., f/tp], this rank's part
+    weight: Tensor,        # [h, f/tp]
+    bias: Tensor | None,   # [h]
     group: comm.Group,
     leave: type[Function] = SumOverRanks,
 ) -> Tensor:
-    """Compute all outputs from inputs on all ranks: [..., F/tp] -> [..., D].
+    """Compute all outputs from inputs on all ranks: [..., f/tp] -> [..., h].
 
     The bias is added after the sum: before it, every rank would add it once.
     """
-    part = F.linear(x, weight)               # [..., D], a partial sum
-    y: Tensor = leave.apply(part, group)     # [..., D], whole
+    part = F.linear(x, weight)               # [..., h], a partial sum
+    y: Tensor = leave.apply(part, group)     # [..., h], whole
     return y if bias is None else y + bias
 
 
@@ -53,5 +53,5 @@ class RowLinear(nn.Module):
         self.group = group
         self.leave = leave
 
-    def forward(self, x: Tensor) -> Tensor:  # [..., F/tp] -> [..., D]
+    def forward(self, x: Tensor) -> Tensor:  # [..., f/tp] -> [..., h]
         return row_linear(x, self.weight, self.bias, self.group, self.leave)

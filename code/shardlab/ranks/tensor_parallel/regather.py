@@ -6,7 +6,7 @@ linear layer would keep all of it for backward, on every rank. Korthikanti et al
 activations of a layer are then divided by tp, for one more all-gather for each of its two inputs
 (10 halves of an all-reduce instead of 8).
 
-Shapes: B sequences of S tokens, D numbers a token; tp ranks have slices [B, S/tp, D] and F/tp
+Shapes: B sequences of S tokens, h numbers a token; tp ranks have slices [B, S/tp, h] and f/tp
 outputs.
 """
 
@@ -28,10 +28,10 @@ class SharedGather:
 
     def __init__(self, group: comm.Group):
         self.group = group
-        self.whole: Tensor | None = None  # [B, S, D]
+        self.whole: Tensor | None = None  # [B, S, h]
 
     def gather(self, local: Tensor) -> Tensor:
-        """Gather the slices, or return what was gathered: [B, S/tp, D] -> [B, S, D]."""
+        """Gather the slices, or return what was gathered: [B, S/tp, h] -> [B, S, h]."""
         if self.whole is None:
             self.whole = sequence.join(local, self.group)
         return self.whole
@@ -43,13 +43,13 @@ class GatherOnce(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, shared: SharedGather) -> Tensor:
         ctx.shared = shared
-        return sequence.join(x, shared.group)                    # [B, S/tp, D] -> [B, S, D]
+        return sequence.join(x, shared.group)                    # [B, S/tp, h] -> [B, S, h]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         ctx.shared.whole = None
-        local = sequence.sum_slices(grad, ctx.shared.group)      # partial -> [B, S/tp, D]
+        local = sequence.sum_slices(grad, ctx.shared.group)      # partial -> [B, S/tp, h]
         return local, None
 
 
@@ -59,28 +59,28 @@ class LinearKeepingSlice(Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor,              # [B, S, D]
-        weight: Tensor,         # [F/tp, D]
-        bias: Tensor | None,    # [F/tp]
-        local: Tensor,          # [B, S/tp, D], this rank's slice of x
+        x: Tensor,              # [B, S, h]
+        weight: Tensor,         # [f/tp, h]
+        bias: Tensor | None,    # [f/tp]
+        local: Tensor,          # [B, S/tp, h], this rank's slice of x
         shared: SharedGather,
     ) -> Tensor:
         ctx.save_for_backward(weight, local)
         ctx.shared = shared
-        return F.linear(x, weight, bias)                         # [B, S, F/tp]
+        return F.linear(x, weight, bias)                         # [B, S, f/tp]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, local = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        rows = grad.flatten(0, -2)                               # [B * S, F/tp]
-        dx = grad @ weight.to(grad.dtype) if needs_x else None   # [B, S, D], partial
+        rows = grad.flatten(0, -2)                               # [B * S, f/tp]
+        dx = grad @ weight.to(grad.dtype) if needs_x else None   # [B, S, h], partial
         dweight = None
         if needs_weight:
-            x = ctx.shared.gather(local).flatten(0, -2)          # [B * S, D]
-            dweight = rows.T @ x.to(grad.dtype)                  # [F/tp, D]
-        dbias = rows.sum(0) if needs_bias else None              # [F/tp]
+            x = ctx.shared.gather(local).flatten(0, -2)          # [B * S, h]
+            dweight = rows.T @ x.to(grad.dtype)                  # [f/tp, h]
+        dbias = rows.sum(0) if needs_bias else None              # [f/tp]
         return dx, dweight, dbias, None, None
 
 
@@ -91,7 +91,7 @@ class GatheredInput:
         self.group = group
         self.slices = WeakTensorKeyDictionary()  # whole -> its slice, and their SharedGather
 
-    def __call__(self, x: Tensor) -> Tensor:  # [B, S/tp, D] -> [B, S, D]
+    def __call__(self, x: Tensor) -> Tensor:  # [B, S/tp, h] -> [B, S, h]
         shared = SharedGather(self.group)
         whole: Tensor = GatherOnce.apply(x, shared)
         self.slices[whole] = x.detach(), shared
@@ -107,7 +107,7 @@ class RegatheringLinear(nn.Module):
         self.bias = plain.bias
         self.gathered = gathered
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, S, D] -> [B, S, F/tp]
+    def forward(self, x: Tensor) -> Tensor:  # [B, S, h] -> [B, S, f/tp]
         local, shared = self.gathered.slices[x]
         y: Tensor = LinearKeepingSlice.apply(x, self.weight, self.bias, local, shared)
         return y

@@ -8,7 +8,7 @@ reduce-scatter followed by an all-gather. Pulled apart, they leave slices betwee
 enough for norms, residuals and the bias after the sum: these treat every token by itself. The bytes
 sent are those of the all-reduce.
 
-Shapes: B sequences of S tokens, D numbers a token; tp ranks have slices [B, S/tp, D].
+Shapes: B sequences of S tokens, h numbers a token; tp ranks have slices [B, S/tp, h].
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from shardlab import comm
 
 from . import conjugates
 
-SEQUENCE = 1  # the dim of [B, S, D] that is sliced
+SEQUENCE = 1  # the dim of [B, S, h] that is sliced
 
 
 class GatherSequence(Function):
@@ -31,12 +31,12 @@ class GatherSequence(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
         ctx.group = group
-        return join(x, group)                       # [B, S/tp, D] -> [B, S, D]
+        return join(x, group)                       # [B, S/tp, h] -> [B, S, h]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return sum_slices(grad, ctx.group), None    # [B, S, D], partial -> [B, S/tp, D]
+        return sum_slices(grad, ctx.group), None    # [B, S, h], partial -> [B, S/tp, h]
 
 
 class ScatterSequence(Function):
@@ -45,12 +45,12 @@ class ScatterSequence(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
         ctx.group = group
-        return sum_slices(x, group)                 # [B, S, D], partial -> [B, S/tp, D]
+        return sum_slices(x, group)                 # [B, S, h], partial -> [B, S/tp, h]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return join(grad, ctx.group), None          # [B, S/tp, D] -> [B, S, D]
+        return join(grad, ctx.group), None          # [B, S/tp, h] -> [B, S, h]
 
 
 class SlicedPositions(nn.Module):
@@ -61,18 +61,18 @@ class SlicedPositions(nn.Module):
         self.weight = plain.weight
         self.group = group
 
-    def forward(self, positions: Tensor) -> Tensor:  # [S] -> [S/tp, D]
+    def forward(self, positions: Tensor) -> Tensor:  # [S] -> [S/tp, h]
         local = conjugates.piece(positions, self.group, 0)
         return F.embedding(local, self.weight)
 
 
 def join(x: Tensor, group: comm.Group) -> Tensor:
-    """Join the ranks' slices to whole sequences: [B, S/tp, D] -> [B, S, D]."""
+    """Join the ranks' slices to whole sequences: [B, S/tp, h] -> [B, S, h]."""
     return conjugates.all_gather(x, group, SEQUENCE)
 
 
 def sum_slices(x: Tensor, group: comm.Group) -> Tensor:
-    """Sum over ranks and keep this rank's slice: [B, S, D], partial -> [B, S/tp, D].
+    """Sum over ranks and keep this rank's slice: [B, S, h], partial -> [B, S/tp, h].
 
     Errors: ValueError if sequences do not divide.
     """

@@ -9,7 +9,7 @@ A vocabulary that does not divide is padded at its end. Megatron-LM pads further
 padding has no part in the loss and gets no gradient, so that the cut model stays equal to the uncut
 one.
 
-Shapes: B sequences of S tokens, D numbers a token; a rank holds V/tp rows of the padded vocabulary,
+Shapes: B sequences of S tokens, h numbers a token; a rank holds V/tp rows of the padded vocabulary,
 and token i is on rank i // (V/tp).
 """
 
@@ -46,9 +46,9 @@ class VocabularyEmbedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:             # [B, S]
         check(tokens, self.vocab_size)
         row, is_local = find(tokens, len(self.weight), self.group)
-        x = F.embedding(row, self.weight)                    # [B, S, D]
+        x = F.embedding(row, self.weight)                    # [B, S, h]
         x = x * is_local[..., None]                          # zero for other ranks' tokens
-        y: Tensor = self.leave.apply(x, self.group)          # [B, S, D] or [B, S/tp, D]
+        y: Tensor = self.leave.apply(x, self.group)          # [B, S, h] or [B, S/tp, h]
         return y
 
 

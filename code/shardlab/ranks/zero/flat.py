@@ -8,7 +8,7 @@ ranks: a piece may end inside of a parameter. Rajbhandari et al. 2020, section 5
 (https://arxiv.org/abs/1910.02054); Zhao et al. 2023, section 3.2.1, "FlatParameter"
 (https://arxiv.org/abs/2304.11277).
 
-Shapes: [piece] is what one of n ranks keeps, [n * piece] is the whole buffer with its padding.
+Shapes: [piece] is what one of N ranks keeps, [N * piece] is the whole buffer with its padding.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,9 +52,9 @@ class Flat:
             )
         self.shapes = [parameter.shape for parameter in self.parameters]
         self.trainable = self.parameters[0].requires_grad
-        flat = comm.broadcast(self.flatten(self.parameters), group)    # [n * piece], rank 0's
+        flat = comm.broadcast(self.flatten(self.parameters), group)    # [N * piece], rank 0's
         lowered = precision if flat.is_floating_point() else None
-        self.whole = flat.to(lowered or flat.dtype)                    # [n * piece]
+        self.whole = flat.to(lowered or flat.dtype)                    # [N * piece]
         own = self._own(self.whole)
         self.piece = own.clone() if sharded else own                   # [piece]
         self.master = self.piece                                       # [piece], what is stepped
@@ -157,13 +157,13 @@ class Flat:
     # ---- numbers in and out of a flat buffer ---------------------------------------------------
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Join `tensors`, of the parameters' shapes, and pad with zeros: -> [n * piece]."""
+        """Join `tensors`, of the parameters' shapes, and pad with zeros: -> [N * piece]."""
         padding = tensors[0].new_zeros(self.padding)
         flattened = [tensor.detach().reshape(-1) for tensor in tensors]
         return torch.cat([*flattened, padding])
 
     def unflatten(self, flat: Tensor) -> list[Tensor]:
-        """View `flat` in the shapes of the parameters: [n * piece] -> one view per parameter."""
+        """View `flat` in the shapes of the parameters: [N * piece] -> one view per parameter."""
         places = zip(self.places, self.shapes, strict=True)
         return [flat[begin:end].view(shape) for (begin, end), shape in places]
 
@@ -173,9 +173,9 @@ class Flat:
 
     def join(self, piece: Tensor) -> dict[str, Tensor]:
         """Gather `piece` from all ranks, which all call it: [piece] -> whole tensors by name."""
-        whole = comm.all_gather(piece.detach(), self.group)            # [n * piece]
+        whole = comm.all_gather(piece.detach(), self.group)            # [N * piece]
         return dict(zip(self.names, self.unflatten(whole), strict=True))
 
     def _own(self, flat: Tensor) -> Tensor:
-        """View this rank's piece of `flat`: [n * piece] -> [piece]."""
+        """View this rank's piece of `flat`: [N * piece] -> [piece]."""
         return flat.view(self.group.size(), -1)[self.group.rank()]

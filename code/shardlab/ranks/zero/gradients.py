@@ -1,6 +1,6 @@
 """Gradients from backward to the rank that needs them: a reduce-scatter per flat buffer.
 
-Shapes: [n * piece] is a whole buffer, [piece] what this one of n ranks keeps of it, see `flat`.
+Shapes: [N * piece] is a whole buffer, [piece] what this one of N ranks keeps of it, see `flat`.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ class Gradients:
         self.flat = flat
         self.dtype = dtype or flat.whole.dtype
         self.average: Tensor | None = None  # [piece], over ranks, of all backwards since `forget`
-        self._buffer: Tensor | None = None  # [n * piece]
+        self._buffer: Tensor | None = None  # [N * piece]
         self._views: list[Tensor] = []  # of the buffer, in the parameters' shapes
         self._wait: Callable[[], Tensor] | None = None  # for a reduce-scatter in flight
         self.missing: set[int] = set()  # numbers of the parameters whose gradient has not arrived
@@ -49,7 +49,7 @@ class Gradients:
         if all(parameter.grad is None for parameter in parameters):
             return False
         gradients = [self._gradient(index) for index in range(len(parameters))]
-        self._buffer = self.flat.flatten(gradients).to(self.dtype)        # [n * piece]
+        self._buffer = self.flat.flatten(gradients).to(self.dtype)        # [N * piece]
         for parameter in parameters:
             parameter.grad = None
         return True
