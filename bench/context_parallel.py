@@ -20,7 +20,7 @@ from shardlab.plain import context_parallel as plain_context_parallel
 from shardlab.plain import ring_attention
 from shardlab.plain.data_parallel import average_gradients
 from shardlab.ranks import context_parallel, transformer
-from shardlab.ranks.context_parallel import Way
+from shardlab.ranks.context_parallel import ContextStrategy
 
 WAYS = ("ring", "gathered", "ulysses")
 PLAIN = {way: f"{way}, plain" for way in WAYS}
@@ -35,9 +35,9 @@ Cut = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # tokens and targets ->
 
 def ours(model: transformer.Transformer, group: comm.Group, way: str) -> Cut:
     """Let the engine share sequences."""
-    ways = {"ring": Way(), "gathered": Way(gathered=True), "ulysses": Way(ulysses=group.size())}
-    ways["ring, contiguous"] = Way(placement="contiguous")
-    return context_parallel.parallelize(model, group, ways[way]).shard
+    options = {"ring": {}, "gathered": {"gathered": True}, "ulysses": {"ulysses": group.size()}}
+    options["ring, contiguous"] = {"placement": "contiguous"}
+    return context_parallel.parallelize(model, group, ContextStrategy(**options[way])).shard
 
 
 def plain(model: transformer.Transformer, group: comm.Group, way: str) -> Cut:

@@ -116,7 +116,7 @@ def contenders(group: comm.Group, spec: TransformerSpec) -> dict[str, tuple[nn.M
         deal(model, group)
         found[name] = model, partial(average, model, group)
     plain = copy.deepcopy(whole)
-    experts = plain_expert_parallel.Experts(plain, group, group.size())
+    experts = plain_expert_parallel.LocalExperts(plain, group, group.size())
     found["plain"] = plain, partial(experts.sum_gradients, plain)
     return found
 

@@ -106,7 +106,7 @@ NAMES = {  # module -> what its functions find by `name`
 }
 BY_STARS = ("choices", "options")  # what functions take by **; CALLS names some
 CALLS: dict[str, dict[str, Any]] = {
-    "costs.context_parallel.ways.Attention": {"length": 8, "heads": 4, "kv_heads": 2},
+    "costs.context_parallel.ways.SplitAttention": {"length": 8, "heads": 4, "kv_heads": 2},
     "costs.expert_parallel.exchange.copies": {"way": "nodes"},
     "costs.expert_parallel.exchange.hiding_width": {"way": "nodes", "level": "across"},
     "costs.expert_parallel.exchange.sent_bytes": {"way": "nodes"},

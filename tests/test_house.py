@@ -4,6 +4,7 @@ import ast
 import functools
 import re
 import subprocess
+from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -44,6 +45,7 @@ MAX_DENSITY = {
     **{"figures": 5.8, "plan": 6.2, "ranks": 6.25, "schedules": 6.0, "trace": 5.6, "arguments": 5.7},
     **{"comm": 7.6, "launch": 5.4, "model": 4.4, "sharding": 6.3, "files": 6.3},
 }
+KNOWN = {"Dropout"}  # public classes that share a name
 PICTURE = re.compile(r" +stage \d+: ")  # of a schedule, in its docstring
 MAX_ENTRIES = {"ranks": 20, "costs": 20}  # in ranks a folder for each method, with what they share
 MAX_ROOMS = 16
@@ -228,6 +230,19 @@ def test_a_room_is_small_enough_to_be_looked_through(folder):
 
 def test_the_house_has_few_rooms():
     assert len({room(path) for path in MODULES} - {"__init__"}) <= MAX_ROOMS
+
+
+def test_a_public_class_name_stands_for_one_thing():
+    """A plain file and its engine call the same thing alike; an exercise is read alone, and `Given` is in its frame."""
+    places = defaultdict(list)
+    for path in MODULES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(room(path))
+    several = {each: sorted(rooms) for each, rooms in places.items() if len(rooms) > 1}
+    twins = {each for each, rooms in several.items() if rooms == ["plain", "ranks"]}
+    framed = {"Given"} if set(several.get("Given", ())) == {"exercises"} else set()
+    assert several.keys() - twins - framed == KNOWN
 
 
 def test_a_chapters_folder_holds_exercises_only():

@@ -188,7 +188,7 @@ def test_a_wrong_version_is_noticed(what, verdicts):
 
 def test_experts_that_the_ranks_do_not_divide_are_refused():
     def call(group):
-        expert_parallel.Experts(lesson.build("top 2", False, seed=0), group, 5)
+        expert_parallel.LocalExperts(lesson.build("top 2", False, seed=0), group, 5)
 
     with pytest.raises(RankError, match="12 experts on 5 ranks; use a divisor of 12"):
         run(call, world_size=5)
@@ -197,7 +197,7 @@ def test_experts_that_the_ranks_do_not_divide_are_refused():
 def test_the_file_leaves_a_model_without_experts_alone():
     def call(group):
         model = lesson.build("gpt2", False, seed=0)
-        expert_parallel.Experts(model, group, 2)
+        expert_parallel.LocalExperts(model, group, 2)
         return data_parallel.shard(torch.arange(4), group).tolist(), len(list(model.parameters()))
 
     count = len(list(lesson.build("gpt2", False, seed=0).parameters()))

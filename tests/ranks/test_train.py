@@ -11,7 +11,7 @@ from torch import nn
 from shardlab import comm
 from shardlab.launch import run
 from shardlab.ranks import pipeline, tensor_parallel, train
-from shardlab.ranks.context_parallel import Way
+from shardlab.ranks.context_parallel import ContextStrategy
 from shardlab.ranks.data_parallel import averaging, sampler
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.pipeline import split_backward
@@ -212,7 +212,7 @@ def refusals(group, known):
             Mesh(Layout(dp=4, cp=2), group, known=known),
             make("GPipe", 1, 1),
             adamw,
-            context=Way(dropout=0.1),
+            context=ContextStrategy(dropout=0.1),
         ),
         lambda: train.Trainer(
             other_on_rank_5(group), Mesh(Layout(dp=8), group, known=known), make("GPipe", 1, 1), adamw

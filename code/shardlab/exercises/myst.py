@@ -13,7 +13,7 @@ NOT_READ = (None, "code-cell", "literalinclude", "raw")
 
 
 @dataclass
-class Block:
+class PageBlock:
     """Lines of one kind: prose, or what stands between two fences.
 
     directive: of the fence, None for a listing without one. inside: the block around it.
@@ -23,7 +23,7 @@ class Block:
     directive: str | None = "prose"
     argument: str = ""
     mark: str = ""
-    inside: "Block | None" = None
+    inside: "PageBlock | None" = None
     options: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
@@ -49,10 +49,10 @@ class Block:
         return folds or (self.inside is not None and self.inside.folded)
 
 
-def blocks(page: str) -> Iterator[Block]:
+def blocks(page: str) -> Iterator[PageBlock]:
     """Yield the blocks of a page in order; a block within another one comes before its end."""
-    prose = Block(section="")
-    opened: list[Block] = []
+    prose = PageBlock(section="")
+    opened: list[PageBlock] = []
     for line in HEADER.sub("", page).splitlines():
         fence = FENCE.match(line)
         bare = fence is not None and not line.removeprefix(fence[1]).strip()
@@ -61,19 +61,19 @@ def blocks(page: str) -> Iterator[Block]:
             yield opened.pop()
         elif fence and readable:
             around = opened[-1] if opened else None
-            opened.append(Block(prose.section, fence[2], fence[3].strip(), fence[1], around))
+            opened.append(PageBlock(prose.section, fence[2], fence[3].strip(), fence[1], around))
         elif opened:
             _add(opened[-1], line)
         else:
             if line.startswith("## "):
                 yield prose
-                prose = Block(section=line.removeprefix("## "))
+                prose = PageBlock(section=line.removeprefix("## "))
             if not TARGET.match(line):
                 prose.lines.append(line)
     yield prose
 
 
-def _add(block: Block, line: str) -> None:
+def _add(block: PageBlock, line: str) -> None:
     """Add a line to a block: an option of its directive as long as there is nothing else."""
     option = OPTION.match(line)
     if option and block.directive and not block.lines:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shardlab.files.project import PACKAGE
 
-from .myst import Block, blocks
+from .myst import PageBlock, blocks
 
 SECONDS = {
     "word": 60 / 110,
@@ -84,7 +84,7 @@ def rounded(exact: float) -> int:
     return step * -int(-exact // step)
 
 
-def text_seconds(block: Block) -> float:
+def text_seconds(block: PageBlock) -> float:
     """Return the seconds of a block's words and formulas, captions and tables of the page too."""
     if not block.is_prose:
         return 0.0
@@ -93,7 +93,7 @@ def text_seconds(block: Block) -> float:
     return cost(word=len(WORD.findall(words(block))), formula=formulas, symbol=symbols)
 
 
-def words(block: Block) -> str:
+def words(block: PageBlock) -> str:
     """Return what is read of a block of prose, its title too, without formulas and addresses."""
     title = block.argument if block.directive == "admonition" else ""
     text = SYMBOL.sub("", FORMULA.sub("", f"{title}\n{block.text}"))
@@ -107,7 +107,7 @@ def prose(page: str) -> str:
     return "\n".join(words(block) for block in blocks(page) if block.is_prose)
 
 
-def other_seconds(block: Block, folder: Path) -> float:
+def other_seconds(block: PageBlock, folder: Path) -> float:
     """Return the seconds of a block's code, pictures, explorers, guesses and questions.
 
     folder: that of the page, from which it names the files of its listings.
@@ -126,7 +126,7 @@ def other_seconds(block: Block, folder: Path) -> float:
     return cost(question=block.is_question)
 
 
-def cell_seconds(cell: Block) -> float:
+def cell_seconds(cell: PageBlock) -> float:
     """Return the seconds of a cell: of its lines where they are open, and of what it shows."""
     code = IMPORT.sub("", cell.text)
     is_guess = bool(GUESS.search(code))
@@ -141,7 +141,7 @@ def cell_seconds(cell: Block) -> float:
     return shown + cost(cell_line=filled(code))
 
 
-def listing(block: Block, folder: Path) -> str:
+def listing(block: PageBlock, folder: Path) -> str:
     """Return the lines of a file that a `literalinclude` prints.
 
     An installed package has its pages, but no folder `code` beside them.

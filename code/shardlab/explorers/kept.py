@@ -11,7 +11,7 @@ from shardlab.files import learner
 KIND = "guesses"
 
 
-class Kept(NamedTuple):
+class KeptGuess(NamedTuple):
     """A guess as it was typed, and the day on which it was made."""
 
     given: str
@@ -23,7 +23,7 @@ def keep(name: str, given: str) -> None:
     learner.append(KIND, {"name": name, "given": given})
 
 
-def kept(name: str) -> Kept | None:
+def kept(name: str) -> KeptGuess | None:
     """Return the latest guess at the question `name`, or None; skip records without a guess."""
     guesses = (
         _parsed(record) for record in reversed(learner.read(KIND)) if record.get("name") == name
@@ -31,8 +31,8 @@ def kept(name: str) -> Kept | None:
     return next(filter(None, guesses), None)
 
 
-def _parsed(record: Mapping[str, Any]) -> Kept | None:
+def _parsed(record: Mapping[str, Any]) -> KeptGuess | None:
     try:
-        return Kept(str(record["given"]), datetime.fromisoformat(record["date"]).date())
+        return KeptGuess(str(record["given"]), datetime.fromisoformat(record["date"]).date())
     except (KeyError, TypeError, ValueError):
         return None

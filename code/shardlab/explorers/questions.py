@@ -21,7 +21,7 @@ PLAIN = 1e-3, 1e9  # numbers between the two are written without an exponent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class BaseQuestion:
     """What both kinds of questions share.
 
     name: identifies the question in the whole book, and its guess is kept under this name. why: one
@@ -38,7 +38,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number(Question):
+class Number(BaseQuestion):
     """A question whose answer is a number above zero.
 
     units: what stands behind 1, and behind every other number. within: the factor up to which a
@@ -122,7 +122,7 @@ class Number(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice(Question):
+class Choice(BaseQuestion):
     """A question with one right answer among its options.
 
     Errors: ValueError when the answer is not among the options.

@@ -5,7 +5,7 @@ Lepikhin et al. 2020, GShard, https://arxiv.org/abs/2006.16668. The engine,
 
     model = Transformer(spec)                      # different numbers on every rank
     data_parallel.copy_from_rank_0(model, group)   # the same numbers on every rank
-    experts = expert_parallel.Experts(model, group, ep)  # E/ep of every layer
+    experts = expert_parallel.LocalExperts(model, group, ep)  # E/ep of every layer
     optimizer = torch.optim.AdamW(model.parameters())
     for batch in batches:                          # [B, S + 1] tokens of all ranks
         mine = data_parallel.shard(batch, group)   # [B/N, S + 1], this rank's own
@@ -35,7 +35,7 @@ from torch.autograd import Function
 from shardlab import comm
 
 
-class Experts:
+class LocalExperts:
     """This rank's experts: E/ep of every mixture. Its neighbours hold the others."""
 
     def __init__(self, model: Any, group: comm.Group, ep: int):

@@ -29,8 +29,8 @@ from shardlab.sharding import cuts
 from ..schedules import Schedule
 from . import agreement, checkpoint, context_parallel, expert_parallel, tensor_parallel, zero
 from .checkpoint import extras
-from .checkpoint.boxes import Box, Span, spans, whole
-from .context_parallel import RING, Way
+from .checkpoint.boxes import Span, TensorBox, spans, whole
+from .context_parallel import RING, ContextStrategy
 from .data_parallel.replica import Replica
 from .mesh import Mesh
 from .mixture import biases, rebalance
@@ -73,7 +73,7 @@ class Trainer:
         *,
         layers: Sequence[range] | None = None,
         max_norm: float = math.inf,
-        context: Way = RING,
+        context: ContextStrategy = RING,
         nodes: int = 1,
     ) -> None:
         layout = mesh.layout
@@ -183,7 +183,7 @@ class Trainer:
         """List all that this rank keeps, by its place in the plain model."""
         return spans(self.states, self.cuts, self.mesh.tp.rank())
 
-    def boxes(self) -> Iterator[Box]:
+    def boxes(self) -> Iterator[TensorBox]:
         """List all that this rank keeps as boxes of whole tensors: weights and optimizer states."""
         for span in self.spans():
             yield from span.weights()
@@ -235,7 +235,9 @@ def make_states(
     return states
 
 
-def check_supported(model: Transformer, mesh: Mesh, schedule: Schedule, context: Way) -> None:
+def check_supported(
+    model: Transformer, mesh: Mesh, schedule: Schedule, context: ContextStrategy
+) -> None:
     """Check that this trainer can train the model in this layout with this schedule.
 
     Errors: ValueError for dropout, and for ZeRO where two parts of a stage share a parameter.

@@ -10,7 +10,7 @@ from shardlab.costs.units import GB, MiB, us
 
 NVLINK = replace(hardware.link("NVLink 4"), bandwidth=360 * GB)
 CARDS = replace(hardware.link("InfiniBand NDR"), bandwidth=8 * 48 * GB)
-NODE = library.Machine(gpus=8, inside=NVLINK)
+NODE = library.Communicator(gpus=8, inside=NVLINK)
 ADDS = replace(NODE, adds=0.85)
 ALONE = replace(hardware.link("InfiniBand NDR"), bandwidth=48 * GB)
 
@@ -21,7 +21,7 @@ def many(nodes, **more):
 
 def test_a_kilobyte_on_64_nodes_of_one_gpu_goes_down_the_tree():
     """6.8 + 2 * 6 * 5.0 µs by the constants of v2.26.2; every step of the long-message ring would take 14."""
-    machine = library.Machine(num_nodes=64, gpus=1, inside=NVLINK, between=ALONE)
+    machine = library.Communicator(num_nodes=64, gpus=1, inside=NVLINK, between=ALONE)
     way = library.chosen(1024, machine)
     assert way.name == "tree, LL"
     assert way.latency == pytest.approx(66.8 * us)
@@ -38,7 +38,7 @@ def test_a_node_takes_ll_then_ll128_then_simple():
 
 
 def test_protocols_trade_latency_for_rate():
-    rings = {way.protocol: way for way in library.ways(NODE) if way.algorithm == "ring"}
+    rings = {way.protocol: way for way in library.choices(NODE) if way.algorithm == "ring"}
     assert rings["LL"].latency < rings["LL128"].latency < rings["Simple"].latency
     assert rings["LL"].rate < rings["LL128"].rate < rings["Simple"].rate
     assert rings["LL128"].rate == pytest.approx(0.92 * rings["Simple"].rate)
@@ -76,7 +76,7 @@ def test_short_and_middle_buffers_take_longer_than_it_says():
 
 
 def test_steps_of_a_ring_grow_with_the_ranks_and_those_of_a_tree_with_their_logarithm():
-    few, more = ({way.name: way.latency for way in library.ways(many(nodes))} for nodes in (4, 64))
+    few, more = ({way.name: way.latency for way in library.choices(many(nodes))} for nodes in (4, 64))
     assert more["ring, Simple"] > 12 * few["ring, Simple"]
     assert more["tree, Simple"] - few["tree, Simple"] == pytest.approx(2 * 4 * 14 * us)
     assert library.chosen(1.0 * MiB, many(64)).algorithm == "tree"

@@ -9,7 +9,7 @@ from shardlab.costs.facts import hardware, models
 from shardlab.costs.training import Training
 from shardlab.sharding.layout import Layout
 
-SIZES = costs.Attention(length=65_536, ranks=8, heads=32, kv_heads=8, head_size=128)
+SIZES = costs.SplitAttention(length=65_536, ranks=8, heads=32, kv_heads=8, head_size=128)
 LINK = dataclasses.replace(hardware.link("InfiniBand NDR"), latency=0.0)
 
 

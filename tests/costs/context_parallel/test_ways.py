@@ -14,7 +14,7 @@ from shardlab.costs.units import GiB
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
 
-SIZES = costs.Attention(length=4096, ranks=4, heads=32, kv_heads=8, head_size=128)
+SIZES = costs.SplitAttention(length=4096, ranks=4, heads=32, kv_heads=8, head_size=128)
 MANY = dataclasses.replace(SIZES, kv_heads=32)
 LLAMA = models.published("Llama 3 405B").spec
 

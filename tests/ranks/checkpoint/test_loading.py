@@ -17,7 +17,7 @@ from shardlab.launch import RankError, run
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, train, transformer
 from shardlab.ranks.checkpoint import index, loading
-from shardlab.ranks.checkpoint.boxes import Box, whole
+from shardlab.ranks.checkpoint.boxes import TensorBox, whole
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
 from shardlab.sharding.layout import Layout
@@ -82,7 +82,7 @@ def test_boxes_that_were_not_saved_are_refused(path):
     def load(group):
         boxes = [whole("weights/y", torch.zeros(3))]
         if group.rank():
-            boxes = [Box(name="weights/norm.weight", shape=(9,), offsets=(0,), tensor=torch.zeros(9))]
+            boxes = [TensorBox(name="weights/norm.weight", shape=(9,), offsets=(0,), tensor=torch.zeros(9))]
         with pytest.raises(ValueError, match=r"has none for weights/y of shape \(3,\); load what was saved"):
             checkpoint.load(path, group, boxes)
 

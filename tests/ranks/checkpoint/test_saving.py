@@ -18,7 +18,7 @@ from shardlab.launch import RankError, run
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, train, transformer
 from shardlab.ranks.checkpoint import index, saving, tensors
-from shardlab.ranks.checkpoint.boxes import Box
+from shardlab.ranks.checkpoint.boxes import TensorBox
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
 from shardlab.sharding.layout import Layout
@@ -207,7 +207,7 @@ def test_a_step_is_saved_once_unless_it_is_damaged(tmp_path):
 )
 def test_boxes_that_do_not_fill_a_tensor_are_refused(offset, size, said, tmp_path):
     def some(group):
-        box = Box(name="weights/x", shape=(4,), offsets=(group.rank() * offset,), tensor=torch.zeros(size))
+        box = TensorBox(name="weights/x", shape=(4,), offsets=(group.rank() * offset,), tensor=torch.zeros(size))
         checkpoint.save(tmp_path, 1, group, [box], {})
 
     with pytest.raises(RankError, match=said):
@@ -218,7 +218,7 @@ def test_boxes_that_do_not_fill_a_tensor_are_refused(offset, size, said, tmp_pat
 def test_ranks_that_disagree_on_a_tensor_are_refused(tmp_path):
     def save(group):
         tensor = torch.zeros(2, dtype=[torch.float32, torch.float64][group.rank()])
-        checkpoint.save(tmp_path, 1, group, [Box(name="weights/x", shape=(2,), offsets=(0,), tensor=tensor)], {})
+        checkpoint.save(tmp_path, 1, group, [TensorBox(name="weights/x", shape=(2,), offsets=(0,), tensor=tensor)], {})
 
     with pytest.raises(RankError, match=r"ranks disagree on weights/x: torch.float32 of .* build the same model"):
         run(save, world_size=2)
@@ -230,7 +230,7 @@ def test_what_json_and_safetensors_cannot_hold_is_refused_on_all_ranks(what, tmp
         facts = {"seed": torch.zeros(1)} if what == "facts" else {}
         own = {"seed": {1, 2}} if what == "own" and group.rank() else {}
         dtype = torch.complex64 if what == "dtype" else torch.float32
-        box = Box(name="weights/x", shape=(2,), offsets=(0,), tensor=torch.zeros(2, dtype=dtype))
+        box = TensorBox(name="weights/x", shape=(2,), offsets=(0,), tensor=torch.zeros(2, dtype=dtype))
         with pytest.raises(ValueError, match=r"is not JSON serializable|convert it to one of") as raised:
             checkpoint.save(tmp_path, 1, group, [box], facts, own)
         return str(raised.value)
@@ -247,7 +247,7 @@ def no_space(*_, **__):
 @pytest.mark.parametrize("where", ["a rank's file", "the index", "the folder", "a limit"])
 def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoints(where, tmp_path):
     def save(group, step):
-        held = [Box(name="weights/x", shape=(99, 99), offsets=(0, 0), tensor=torch.full((99, 99), float(step)))]
+        held = [TensorBox(name="weights/x", shape=(99, 99), offsets=(0, 0), tensor=torch.full((99, 99), float(step)))]
         return checkpoint.save(tmp_path, step, group, held, {}, {"seed": torch.zeros(9999)})
 
     def save_and_fail(group):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shardlab.launch import run
-from shardlab.ranks.context_parallel import Way
+from shardlab.ranks.context_parallel import ContextStrategy
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.train import Trainer
 from shardlab.schedules import make
@@ -34,25 +34,25 @@ def layouts(size):
 
 
 def cases(size):
-    """List (layout, way, schedule, style, layers, samples); ways, schedules and styles take turns."""
+    """List (layout, strategy, schedule, style, layers, samples); strategies, schedules and styles take turns."""
     found = []
     for index, layout in enumerate(layouts(size)):
         legal = [style for style in STYLES if layout.tp in tensor_degrees(spec(style, 1))]
-        ways = [Way(), Way(gathered=True), Way(placement="contiguous")]
-        ways += [Way(ulysses=u) for u in divisors(layout.cp)[1:] if 24 // layout.tp % u == 0]
-        way, schedule = ways[index % len(ways)], SCHEDULES[index % len(SCHEDULES)]
+        strategies = [ContextStrategy(), ContextStrategy(gathered=True), ContextStrategy(placement="contiguous")]
+        strategies += [ContextStrategy(ulysses=u) for u in divisors(layout.cp)[1:] if 24 // layout.tp % u == 0]
+        strategy, schedule = strategies[index % len(strategies)], SCHEDULES[index % len(SCHEDULES)]
         shape = layout.pp + (layout.pp > 1), MICROBATCHES * layout.dp + 1
-        found.append((layout, way, schedule, legal[index % len(legal)], *shape))
+        found.append((layout, strategy, schedule, legal[index % len(legal)], *shape))
     return found
 
 
 def errors(group, case, one_process, known):
     """Return the largest errors of losses, norms and weights."""
-    layout, way, schedule, style, layers, samples = case
+    layout, strategy, schedule, style, layers, samples = case
     history, weights = one_process
     mesh = Mesh(layout, group, known=known)
     plan = make(schedule, layout.pp, MICROBATCHES)
-    trainer = Trainer(plain(style, layers), mesh, plan, adamw, max_norm=MAX_NORM, context=way)
+    trainer = Trainer(plain(style, layers), mesh, plan, adamw, max_norm=MAX_NORM, context=strategy)
     losses, norms = [], []
     for step, (loss, norm) in enumerate(history):
         losses.append(abs(trainer.backward(*batch(mesh, style, step, samples)).item() - loss))

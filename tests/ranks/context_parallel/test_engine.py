@@ -18,7 +18,7 @@ from shardlab.model.spec import TransformerSpec
 from shardlab.plain import context_parallel as plain_context
 from shardlab.plain import ring_attention
 from shardlab.ranks import context_parallel, transformer
-from shardlab.ranks.context_parallel import Way, engine, exchange, ring, tiles
+from shardlab.ranks.context_parallel import ContextStrategy, engine, exchange, ring, tiles
 from shardlab.ranks.data_parallel.averaging import mean
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
@@ -62,16 +62,16 @@ def adamw(model):
 # ---- one process -----------------------------------------------------------------------------------------------------
 
 
-def reference(q, k, v, *, lengths, way, key):
+def reference(q, k, v, *, lengths, strategy, key):
     """Attend in each document by itself, and drop weights by their places."""
     length, heads = sum(lengths), q.shape[1]
     k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
     text = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
     seen = text[:, None] == text
-    if way.causal:
+    if strategy.causal:
         seen = seen & torch.ones(length, length, dtype=torch.bool).tril()
     scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf)
-    return dropout.dropout(F.softmax(scores, -1), way.dropout, key) @ v
+    return dropout.dropout(F.softmax(scores, -1), strategy.dropout, key) @ v
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def alone(style, documents, causal, probability):
         positions = torch.cat([torch.arange(length) for length in lengths])
         transformer.replace(model, locate=lambda _, positions=positions: positions)
         for layer, block in enumerate(model.blocks):
-            options = {"way": Way(causal=causal, dropout=probability), "key": 2 * step + layer}
+            options = {"strategy": ContextStrategy(causal=causal, dropout=probability), "key": 2 * step + layer}
             transformer.replace(block, attend=functools.partial(reference, lengths=lengths, **options))
         optimizer.zero_grad()
         loss = model(*batch(step, sum(lengths)))
@@ -104,10 +104,10 @@ def average_gradients(model, group):
         x.copy_(piece.view_as(x))
 
 
-def train(group, style, documents, way, again=False):
+def train(group, style, documents, strategy, again=False):
     """The same on the ranks of a group: losses are means over this rank's tokens, scaled."""
     model, history = build(style), []
-    context = engine.parallelize(model, group, way)
+    context = engine.parallelize(model, group, strategy)
     if again:
         recompute.wrap(model.blocks)
     optimizer = adamw(model)
@@ -122,17 +122,18 @@ def train(group, style, documents, way, again=False):
 
 
 def cases(size):
-    """List (style, documents, way, whether layers are recomputed)."""
-    ways = [Way(), Way(placement="contiguous"), Way(gathered=True), Way(ulysses=size)]
-    ways += [Way(ulysses=2), Way(ulysses=2, placement="contiguous")] if size == 4 else []
+    """List (style, documents, strategy, whether layers are recomputed)."""
+    options = [{}, {"placement": "contiguous"}, {"gathered": True}, {"ulysses": size}]
+    options += [{"ulysses": 2}, {"ulysses": 2, "placement": "contiguous"}] if size == 4 else []
     if size == 8:
-        ways = [Way(), Way(ulysses=2), Way(ulysses=4, placement="contiguous")]
-    found = [(*model, way, False) for model in (("gpt2", SEVERAL), ("llama", ONE)) for way in ways]
-    more = [Way(causal=False), Way(dropout=0.3), Way(ulysses=size, causal=False), Way(gathered=True, dropout=0.3)]
-    more += [Way(ulysses=size, dropout=0.3)]
+        options = [{}, {"ulysses": 2}, {"ulysses": 4, "placement": "contiguous"}]
+    models = ("gpt2", SEVERAL), ("llama", ONE)
+    found = [(*model, ContextStrategy(**each), False) for model in models for each in options]
+    exchanged = {"ulysses": size, "dropout": 0.3}
+    more = [{"causal": False}, {"dropout": 0.3}, {"ulysses": size, "causal": False}, {"gathered": True, "dropout": 0.3}]
     if size < 8:
-        found += [("llama", SEVERAL, way, False) for way in more]
-        found += [("llama", SEVERAL, way, True) for way in (Way(), Way(ulysses=size, dropout=0.3))]
+        found += [("llama", SEVERAL, ContextStrategy(**each), False) for each in (*more, exchanged)]
+        found += [("llama", SEVERAL, ContextStrategy(**each), True) for each in ({}, exchanged)]
     return list(dict.fromkeys(found))
 
 
@@ -147,8 +148,8 @@ def together(group):
 def test_every_way_trains_like_one_process(size):
     """Rings, gathered keys, Ulysses and grids; lengths that do not divide, documents, dropout, recomputation."""
     everything = run(quickly(together), world_size=size)
-    for index, (style, documents, way, _) in enumerate(cases(size)):
-        history, weights = alone(style, documents, way.causal, way.dropout)
+    for index, (style, documents, strategy, _) in enumerate(cases(size)):
+        history, weights = alone(style, documents, strategy.causal, strategy.dropout)
         found = [rank[index] for rank in everything]
         for step, (loss, gradients) in enumerate(history):
             mean = torch.stack([rank[0][step][0] for rank in found]).mean()
@@ -162,11 +163,11 @@ def test_every_way_trains_like_one_process(size):
 # ---- predicted, counted ----------------------------------------------------------------------------------------------
 
 LENGTH, HEADS, KV_HEADS, HEAD_SIZE, BATCH = 48, 12, 4, 6, 2
-WAYS = {  # way -> what the formulas call it
-    Way(): ("ring", 1),
-    Way(gathered=True): ("gathered", 1),
-    Way(ulysses=4): ("ulysses", 4),
-    Way(ulysses=2): ("grid", 2),
+STRATEGIES = {  # strategy -> what the formulas call it
+    ContextStrategy(): ("ring", 1),
+    ContextStrategy(gathered=True): ("gathered", 1),
+    ContextStrategy(ulysses=4): ("ulysses", 4),
+    ContextStrategy(ulysses=2): ("grid", 2),
 }
 
 
@@ -208,12 +209,12 @@ def watched(resident):
     return stop
 
 
-def measure(group, way):
+def measure(group, strategy):
     """Bytes and messages, FLOPs, and peak bytes received, in forward and in backward of one layer."""
     sizes = {"hidden_size": HEADS * HEAD_SIZE, "num_heads": HEADS, "num_kv_heads": KV_HEADS, "num_layers": 1}
     spec = TransformerSpec(vocab_size=5, context_length=LENGTH, style="llama", **sizes)
     torch.manual_seed(0)
-    context = engine.parallelize(transformer.Transformer(spec), group, way)
+    context = engine.parallelize(transformer.Transformer(spec), group, strategy)
     context.shard(torch.zeros(BATCH, LENGTH))
     tokens, resident = len(context.mine), Resident()
     x = [torch.randn(BATCH, heads, tokens, HEAD_SIZE, requires_grad=True) for heads in (HEADS, KV_HEADS, KV_HEADS)]
@@ -235,20 +236,20 @@ def measure(group, way):
 
 
 @functools.cache
-def measured(way, size=4):
-    return run(measure, way, world_size=size)
+def measured(strategy, size=4):
+    return run(measure, strategy, world_size=size)
 
 
 def sizes_of(size):
     shape = {"heads": HEADS, "kv_heads": KV_HEADS, "head_size": HEAD_SIZE, "batch": BATCH, "element": 4}
-    return costs.Attention(length=LENGTH, ranks=size, **shape)
+    return costs.SplitAttention(length=LENGTH, ranks=size, **shape)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: WAYS[way][0])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: STRATEGIES[strategy][0])
 @pytest.mark.counted("context_parallel", "bytes and messages of each way of context parallelism")
-def test_bytes_and_messages_are_those_of_the_formulas(way):
-    name, ulysses = WAYS[way]
-    for sent, messages, _, _ in measured(way):
+def test_bytes_and_messages_are_those_of_the_formulas(strategy):
+    name, ulysses = STRATEGIES[strategy]
+    for sent, messages, _, _ in measured(strategy):
         assert sent == pytest.approx(costs.sent_bytes(sizes_of(4), name, ulysses=ulysses), abs=1e-6)
         assert messages == costs.messages(sizes_of(4), name, ulysses=ulysses)
 
@@ -258,11 +259,11 @@ def test_bytes_and_messages_are_those_of_the_formulas(way):
 def test_a_ring_never_has_all_keys(size):
     whole = size * 2 * sizes_of(size).block
     own = 2 * sizes_of(size).block
-    for _, _, (forward, backward), _ in measured(Way(), size):
+    for _, _, (forward, backward), _ in measured(ContextStrategy(), size):
         assert forward + own == costs.resident(sizes_of(size), "ring")
         assert forward + own < whole or size < 4
         assert backward <= 3 * own  # two blocks, and a gradient that is coming
-    for _, _, (forward, _), _ in measured(Way(gathered=True), size):
+    for _, _, (forward, _), _ in measured(ContextStrategy(gathered=True), size):
         assert forward + own == costs.resident(sizes_of(size), "gathered")
 
 
@@ -270,7 +271,7 @@ def test_a_ring_never_has_all_keys(size):
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.counted("context_parallel", "FLOPs of attention on each rank, contiguous and zig-zag")
 def test_flops_of_each_rank_are_those_of_the_formulas(placement, size):
-    found = [flops for *_, flops in measured(Way(placement=placement), size)]
+    found = [flops for *_, flops in measured(ContextStrategy(placement=placement), size)]
     predicted = costs.flops(sizes_of(size), placement)
     assert found == [[each["forward"], each["backward"]] for each in predicted]
 
@@ -291,7 +292,7 @@ def order_of(group):
     comm.start, tiles.attend = noting, compute
     try:
         x = torch.randn(1, 2, 4, 6)
-        context = engine.parallelize(build("gpt2"), group, Way())
+        context = engine.parallelize(build("gpt2"), group, ContextStrategy())
         context.shard(torch.zeros(1, 12))
         context.attend(x, x, x, layer=0)
     finally:
@@ -315,10 +316,10 @@ def test_the_dropout_of_a_piece_is_cut_out_of_that_of_the_whole():
 
 
 def on_the_device(group):
-    """Train in each way, and with the plain files, on what is the ranks' device."""
-    for way in (Way(), Way(gathered=True), Way(ulysses=2), Way(dropout=0.2)):
+    """Train with each strategy, and with the plain files, on what is the ranks' device."""
+    for options in ({}, {"gathered": True}, {"ulysses": 2}, {"dropout": 0.2}):
         model = build("llama")
-        context = engine.parallelize(model, group, way)
+        context = engine.parallelize(model, group, ContextStrategy(**options))
         tokens = torch.arange(46).view(2, -1) % VOCABULARY
         model(*context.shard(tokens, tokens, documents=(5, 18), key=1)).backward()
     context = plain_context.Context(torch.zeros(8).long(), plain_context.zig_zag(8, group), group)
@@ -354,13 +355,13 @@ WRONG_EXCHANGES = {
 }
 
 
-def right(group, module, source, way, documents=((7, 17), (24,))):
+def right(group, module, source, strategy, documents=((7, 17), (24,))):
     """Tell whether ranks train as one process does, with a module whose source is changed."""
     original = inspect.getsource(module)
     exec(compile(source, "changed", "exec"), module.__dict__)
     try:
         case = "gpt2", documents
-        history, weights = train(group, *case, way)
+        history, weights = train(group, *case, strategy)
         expected, last = alone(*case, True, 0.0)
         pairs = [*zip(weights, last, strict=True)]
         for ours, theirs in zip(history, expected, strict=True):
@@ -379,27 +380,30 @@ def changed(module, old, new):
 @pytest.mark.parametrize("what", WRONG)
 def test_a_mistake_is_noticed(what):
     module, old, new = WRONG[what]
-    assert not all(run(right, module, changed(module, old, new), Way(), world_size=3))
+    assert not all(run(right, module, changed(module, old, new), ContextStrategy(), world_size=3))
 
 
 def test_the_means_of_ranks_with_more_tokens_weigh_more():
     source = changed(engine, "len(self.mine) * self.group.size() / self.length", "1")
-    assert not all(run(right, engine, source, Way(), ((7, 16), (23,)), world_size=3))
+    assert not all(run(right, engine, source, ContextStrategy(), ((7, 16), (23,)), world_size=3))
 
 
 def test_what_is_not_changed_is_right():
     source = inspect.getsource(engine)
-    assert all(run(right, engine, source, Way(), world_size=3))
+    assert all(run(right, engine, source, ContextStrategy(), world_size=3))
 
 
-@pytest.mark.parametrize(("what", "way"), [*zip(WRONG_EXCHANGES, (Way(gathered=True), Way(ulysses=3)), strict=True)])
-def test_a_mistake_in_an_exchange_is_noticed(what, way):
+EXCHANGING = ContextStrategy(gathered=True), ContextStrategy(ulysses=3)
+
+
+@pytest.mark.parametrize(("what", "strategy"), [*zip(WRONG_EXCHANGES, EXCHANGING, strict=True)])
+def test_a_mistake_in_an_exchange_is_noticed(what, strategy):
     source = changed(exchange, *WRONG_EXCHANGES[what])
-    if way.gathered:
-        assert not all(run(right, exchange, source, way, world_size=3))
+    if strategy.gathered:
+        assert not all(run(right, exchange, source, strategy, world_size=3))
     else:
         with pytest.raises(RankError, match="returned an invalid gradient"):
-            run(right, exchange, source, way, world_size=3)
+            run(right, exchange, source, strategy, world_size=3)
 
 
 # ---- lined up --------------------------------------------------------------------------------------------------------
@@ -409,7 +413,7 @@ def lined_up(group):
     """Whether ranks find whole sequences in what they hold, and their own part in these, also of unequal lengths."""
     found = []
     for placement in ("zig-zag", "contiguous"):
-        context = context_parallel.parallelize(build("gpt2"), group, Way(placement=placement))
+        context = context_parallel.parallelize(build("gpt2"), group, ContextStrategy(placement=placement))
         for length in (8, 11, 3):
             whole = torch.arange(2 * length * 2).view(2, length, 2)
             (mine,) = context.shard(whole)
@@ -425,19 +429,19 @@ def test_ranks_line_up_what_they_hold():
 
 
 @pytest.mark.parametrize(
-    ("way", "length", "documents", "message"),
+    ("options", "length", "documents", "message"),
     [
-        (Way(ulysses=5), 24, None, "cp=5 ranks|12 heads do not split over 5 ranks of Ulysses; use 1, 2, 3, 4, 6, 12"),
-        (Way(ulysses=2), 24, None, "cp=5 ranks do not split into groups of ulysses=2; use ulysses = 1, 5"),
-        (Way(), 4, None, "4 tokens leave some of cp=5 ranks without any; use cp = 1 to 4"),
-        (Way(), 33, None, "33 tokens does not fit context_length=32"),
-        (Way(), 24, (5, 18), "documents of 5, 18 tokens have 23 tokens, and the sequence has 24; give"),
-        (Way(placement="striped"), 24, None, "unknown placement 'striped'; known: contiguous, zig-zag"),
+        ({"ulysses": 5}, 24, None, "cp=5 ranks|12 heads do not split over 5 ranks of Ulysses; use 1, 2, 3, 4, 6, 12"),
+        ({"ulysses": 2}, 24, None, "cp=5 ranks do not split into groups of ulysses=2; use ulysses = 1, 5"),
+        ({}, 4, None, "4 tokens leave some of cp=5 ranks without any; use cp = 1 to 4"),
+        ({}, 33, None, "33 tokens does not fit context_length=32"),
+        ({}, 24, (5, 18), "documents of 5, 18 tokens have 23 tokens, and the sequence has 24; give"),
+        ({"placement": "striped"}, 24, None, "unknown placement 'striped'; known: contiguous, zig-zag"),
     ],
 )
-def test_what_does_not_fit_is_refused(way, length, documents, message):
+def test_what_does_not_fit_is_refused(options, length, documents, message):
     def call(group):
-        context = context_parallel.parallelize(build("gpt2"), group, way)
+        context = context_parallel.parallelize(build("gpt2"), group, ContextStrategy(**options))
         context.shard(torch.zeros(1, length), documents=documents)
 
     with pytest.raises(RankError, match=message):
@@ -446,4 +450,4 @@ def test_what_does_not_fit_is_refused(way, length, documents, message):
 
 def test_gathered_keys_are_not_exchanged_too():
     with pytest.raises(ValueError, match="keys are gathered or exchanged, not both: use gathered=False or ulysses=1"):
-        Way(gathered=True, ulysses=2)
+        ContextStrategy(gathered=True, ulysses=2)

@@ -207,7 +207,7 @@ def make_mistake(mistake, patch):
     elif "biases" in mistake:
         patch.setattr(train, "rebalance", lambda model: None)
     elif "node" in mistake:
-        patch.setattr(engine, "_sums", lambda hop, x, chosen, weights, *, inner: inner(x, chosen, weights))
+        patch.setattr(engine, "_sums", lambda dispatch, x, chosen, weights, *, inner: inner(x, chosen, weights))
 
 
 def without_shared(pass_slices):

@@ -12,7 +12,7 @@ from shardlab.launch import RankError, run
 from shardlab.plain import expert_parallel as plain_file
 from shardlab.ranks import expert_parallel, tensor_parallel
 from shardlab.ranks.data_parallel import averaging
-from shardlab.ranks.expert_parallel import hop
+from shardlab.ranks.expert_parallel import dispatch
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.mixture import mixtures, rebalance
 from shardlab.ranks.observe import ledger
@@ -170,7 +170,7 @@ TENSOR = [(rules, ep, whole) for rules in ("shared", "ties") for ep in (1, 2) fo
 
 
 def with_tensor(group):
-    """By case, the bytes that this rank sends in the forward of a layer: in a hop, and around it; and all choices."""
+    """By case, bytes that this rank sends in the forward of a layer: dispatching, and around it; and all choices."""
     found = {}
     for rules, ep, whole in TENSOR:
         mesh = Mesh(Layout(dp=ep, ep=ep, tp=4 // ep, sequence_parallel=True, whole_experts=whole), group)
@@ -218,11 +218,11 @@ def order_of(group):
     """The order in which messages start and end and the shared experts compute, forward and backward."""
     model, seen = training.plain("llama", "shared", 1), []
     expert_parallel.parallelize(model, group)
-    start, finish = hop.Flight.start, hop.Flight.finish
+    start, finish = dispatch.Flight.start, dispatch.Flight.finish
     (mixture,) = mixtures(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hop.Flight, "start", lambda *given: seen.append("start") or start(*given))
-        patch.setattr(hop.Flight, "finish", lambda flight: seen.append("finish") or finish(flight))
+        patch.setattr(dispatch.Flight, "start", lambda *given: seen.append("start") or start(*given))
+        patch.setattr(dispatch.Flight, "finish", lambda flight: seen.append("finish") or finish(flight))
         mixture.shared.register_forward_hook(lambda *_: seen.append("shared"))
         mixture.shared.down.weight.register_hook(lambda _: seen.append("shared"))
         model(*training.data(0, 2)).backward()
@@ -243,7 +243,7 @@ def both(group):
     found = []
     tokens, targets, weight = training.batch(group.rank(), group.size(), 0, SAMPLES)
     model = training.plain("llama", "bias", 2)
-    experts = plain_file.Experts(model, group, 2)
+    experts = plain_file.LocalExperts(model, group, 2)
     (model(tokens, targets) * weight / group.size()).backward()
     experts.sum_gradients(model)
     found.append({name: p.grad for name, p in model.named_parameters()})
@@ -279,7 +279,7 @@ def on_the_device(group):
 
 
 def plainly(group):
-    return lambda model: plain_file.Experts(model, group, 4)
+    return lambda model: plain_file.LocalExperts(model, group, 4)
 
 
 def test_new_tensors_are_on_the_device_of_the_ranks():

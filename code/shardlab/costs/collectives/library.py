@@ -59,8 +59,8 @@ _TREE_FACTORS = {
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class Machine:
-    """The GPUs of one all-reduce, as NCCL's model sees them."""
+class Communicator:
+    """The GPUs of one all-reduce, as NCCL's model sees those of a communicator."""
 
     num_nodes: Count = 1
     gpus: Count  # in each node
@@ -93,8 +93,8 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class Way:
-    """One way to all-reduce."""
+class AlgorithmChoice:
+    """An algorithm with a protocol, which NCCL may choose for an all-reduce."""
 
     algorithm: str  # "ring", "tree", "NVLS" or "NVLS tree"
     protocol: str  # "LL", "LL128" or "Simple"
@@ -120,67 +120,69 @@ class Way:
 
 
 @checked
-def ways(machine: Machine) -> list[Way]:
-    """List every way that NCCL's model compares."""
-    found = list(_rings_and_trees(machine))
-    if machine.adds:
-        found.append(_switch(machine))
+def choices(group: Communicator) -> list[AlgorithmChoice]:
+    """List every choice that NCCL's model compares."""
+    found = list(_rings_and_trees(group))
+    if group.adds:
+        found.append(_switch(group))
     return found
 
 
 @checked
-def chosen(nbytes: Positive, machine: Machine) -> Way:
-    """Return the way that NCCL takes for an all-reduce of `nbytes`."""
-    return min(ways(machine), key=lambda way: way.seconds(nbytes))
+def chosen(nbytes: Positive, group: Communicator) -> AlgorithmChoice:
+    """Return what NCCL chooses for an all-reduce of `nbytes`."""
+    return min(choices(group), key=lambda choice: choice.seconds(nbytes))
 
 
-def _rings_and_trees(machine: Machine) -> Iterator[Way]:
-    nodes = machine.num_nodes
-    ranks = machine.ranks
+def _rings_and_trees(group: Communicator) -> Iterator[AlgorithmChoice]:
+    nodes = group.num_nodes
+    ranks = group.ranks
     for protocol in RING_SHARES:
         outer = nodes - 1
-        inner = _step(PROTOCOL_STEPS, machine, protocol)
+        inner = _step(PROTOCOL_STEPS, group, protocol)
         if nodes > 1:
             inner = max(inner, POSTING[protocol])
         latency = 2 * ((ranks - 1 - outer) * inner + outer * PROTOCOL_STEPS["network"][protocol])
-        if machine.gpus == 1:  # nothing hides the network's steps, so they cost as in a tree
+        if group.gpus == 1:  # nothing hides the network's steps, so they cost as in a tree
             latency = 2 * outer * TREE_STEPS["network"][protocol]
         latency += STARTS["ring"][protocol]
         latency *= PLATEAU if nodes > 1 and protocol == "Simple" else 1
-        rate = _limited(RING_SHARES[protocol] * machine.slowest, machine, protocol)
+        rate = _limited(RING_SHARES[protocol] * group.slowest, group, protocol)
         rate *= ranks / (2 * (ranks - 1))
-        yield Way(algorithm="ring", protocol=protocol, latency=latency, rate=rate)
+        yield AlgorithmChoice(algorithm="ring", protocol=protocol, latency=latency, rate=rate)
 
-        inner = _step(TREE_STEPS, machine, protocol)
+        inner = _step(TREE_STEPS, group, protocol)
         depth = int(log2(nodes)) * TREE_STEPS["network"][protocol]
-        latency = STARTS["tree"][protocol] + 2 * ((machine.gpus - 1) * inner + depth)
+        latency = STARTS["tree"][protocol] + 2 * ((group.gpus - 1) * inner + depth)
         share = TREE_SHARES[protocol]
         if nodes == 1 and protocol == "LL128":
             share = TREE_LL128_INSIDE
-        rate = _limited(TREE_SHARE * share * _tree_bandwidth(machine), machine, protocol) / 2
-        yield Way(algorithm="tree", protocol=protocol, latency=latency, rate=rate)
+        rate = _limited(TREE_SHARE * share * _tree_bandwidth(group), group, protocol) / 2
+        yield AlgorithmChoice(algorithm="tree", protocol=protocol, latency=latency, rate=rate)
 
 
-def _tree_bandwidth(machine: Machine) -> float:
+def _tree_bandwidth(group: Communicator) -> float:
     """Return twice the bytes of the buffer that trees pass in a second.
 
     On two nodes each half of the buffer crosses once in each direction, half of what a ring sends.
     """
-    if machine.num_nodes != 2 or machine.between is None:  # noqa: PLR2004
-        return machine.slowest
-    crossing = 2 * machine.between.bandwidth
-    return min(crossing, machine.inside.bandwidth) if machine.gpus > 1 else crossing
+    if group.num_nodes != 2 or group.between is None:  # noqa: PLR2004
+        return group.slowest
+    crossing = 2 * group.between.bandwidth
+    return min(crossing, group.inside.bandwidth) if group.gpus > 1 else crossing
 
 
-def _switch(machine: Machine) -> Way:
+def _switch(group: Communicator) -> AlgorithmChoice:
     """Add in the NVSwitch; between nodes, sums of nodes go up and down a tree."""
-    nodes = machine.num_nodes
-    inside = machine.adds * SWITCH_SHARE * machine.inside.bandwidth
-    if machine.between is None:
-        return Way(algorithm="NVLS", protocol="Simple", latency=SWITCH_STEP, rate=inside)
+    nodes = group.num_nodes
+    inside = group.adds * SWITCH_SHARE * group.inside.bandwidth
+    if group.between is None:
+        return AlgorithmChoice(
+            algorithm="NVLS", protocol="Simple", latency=SWITCH_STEP, rate=inside
+        )
     depth = int(log2(nodes)) * TREE_STEPS["network"]["Simple"]
-    crossing = machine.between.bandwidth / (1 if nodes == 2 else 2)  # noqa: PLR2004
-    return Way(
+    crossing = group.between.bandwidth / (1 if nodes == 2 else 2)  # noqa: PLR2004
+    return AlgorithmChoice(
         algorithm="NVLS tree",
         protocol="Simple",
         latency=SWITCH_STEP + 2 * depth,
@@ -188,14 +190,14 @@ def _switch(machine: Machine) -> Way:
     )
 
 
-def _step(steps: dict[str, dict[str, float]], machine: Machine, protocol: str) -> float:
-    return steps.get(machine.inside.kind, steps["PCIe"])[protocol]
+def _step(steps: dict[str, dict[str, float]], group: Communicator, protocol: str) -> float:
+    return steps.get(group.inside.kind, steps["PCIe"])[protocol]
 
 
-def _limited(rate: float, machine: Machine, protocol: str) -> float:
+def _limited(rate: float, group: Communicator, protocol: str) -> float:
     """Limit the bytes/s of LL."""
     if protocol != "LL":
         return rate
-    if machine.num_nodes == 1:
-        return min(rate, LL_INSIDE[machine.generation])
-    return min(rate, LL_ON_TWO if machine.num_nodes == 2 else LL_ON_MORE)  # noqa: PLR2004
+    if group.num_nodes == 1:
+        return min(rate, LL_INSIDE[group.generation])
+    return min(rate, LL_ON_TWO if group.num_nodes == 2 else LL_ON_MORE)  # noqa: PLR2004

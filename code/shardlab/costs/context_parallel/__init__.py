@@ -16,7 +16,7 @@ from .waiting import (
 )
 from .ways import (
     WAYS,
-    Attention,
+    SplitAttention,
     attention,
     balance,
     flops,
@@ -31,7 +31,7 @@ from .ways import (
 __all__ = [
     "PROGRAMS",
     "WAYS",
-    "Attention",
+    "SplitAttention",
     "at_work",
     "attention",
     "balance",

@@ -16,14 +16,14 @@ from shardlab.sharding.layout import listed
 
 from ..facts.hardware import Link
 from ..training import Training
-from .ways import Attention, attention, messages, resident, sent_bytes
+from .ways import SplitAttention, attention, messages, resident, sent_bytes
 
 PROGRAMS = ("ring", "gathered")  # of WAYS, those that a step can be predicted for
 
 
 @checked
 def exposed_seconds(
-    a: Attention, way: str, link: Link, *, forward: float, backward: float, again: bool = False
+    a: SplitAttention, way: str, link: Link, *, forward: float, backward: float, again: bool = False
 ) -> float:
     """Time one layer's waiting for keys and values of other ranks, and for their gradients.
 
@@ -46,7 +46,7 @@ def exposed_seconds(
 
 @checked
 def ring_seconds(
-    a: Attention, link: Link, *, computing: float = 0.0, backward: bool = False
+    a: SplitAttention, link: Link, *, computing: float = 0.0, backward: bool = False
 ) -> float:
     """Time what a rank waits for while blocks go once round the ring.
 
@@ -60,7 +60,7 @@ def ring_seconds(
 
 
 @checked
-def hops(a: Attention, *, backward: bool) -> Iterator[tuple[float, bool]]:
+def hops(a: SplitAttention, *, backward: bool) -> Iterator[tuple[float, bool]]:
     """Yield what a rank sends in each turn of a ring: bytes, and whether attention hides them.
 
     A block travels beside every turn but the last. In backward the gradient of the block of turn t
@@ -77,7 +77,12 @@ def hops(a: Attention, *, backward: bool) -> Iterator[tuple[float, bool]]:
 
 @checked
 def hiding_tokens(
-    a: Attention, *, rate: Positive, bandwidth: Positive, causal: bool = False, latency: float = 0.0
+    a: SplitAttention,
+    *,
+    rate: Positive,
+    bandwidth: Positive,
+    causal: bool = False,
+    latency: float = 0.0,
 ) -> float:
     """Return the fewest tokens per rank that hide a hop of the ring behind a block's attention.
 
@@ -117,7 +122,7 @@ def at_work(training: Training, way: str) -> float:
 
 
 @checked
-def of(training: Training) -> Attention:
+def of(training: Training) -> SplitAttention:
     """Take the sizes of one layer's attention from a training."""
     layout = training.layout
     return attention(

@@ -33,7 +33,7 @@ WAYS = ("gathered", "ring", "ulysses", "grid")
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class Attention:
+class SplitAttention:
     """One layer's attention over sequences that ranks share, with the heads of one rank of tp."""
 
     length: Count  # tokens of a sequence, on all ranks together
@@ -75,13 +75,13 @@ def attention(
     tp: Count = 1,
     batch: Count = 1,
     element: Count = 2,
-) -> Attention:
+) -> SplitAttention:
     """Take the sizes from a model whose heads `tp` ranks share.
 
     Latent attention sends keys and values of all its heads, as Megatron-LM does: otherwise each
     rank would have to expand every block that arrives.
     """
-    return Attention(
+    return SplitAttention(
         length=length,
         ranks=ranks,
         heads=spec.num_heads // tp,
@@ -94,7 +94,7 @@ def attention(
 
 @checked
 def sent_bytes(
-    a: Attention, way: str, *, ulysses: Count = 1, again: bool = False
+    a: SplitAttention, way: str, *, ulysses: Count = 1, again: bool = False
 ) -> dict[str, float]:
     """Count the bytes that a rank sends in forward and in backward.
 
@@ -120,7 +120,7 @@ def sent_bytes(
 
 @checked
 def messages(
-    a: Attention, way: str, *, ulysses: Count = 1, again: bool = False
+    a: SplitAttention, way: str, *, ulysses: Count = 1, again: bool = False
 ) -> dict[str, int]:
     """Count the communications of `sent_bytes`: collectives, or messages round the ring.
 
@@ -133,7 +133,7 @@ def messages(
     return {"forward": exchanges + hops, "backward": exchanges + 2 * hops}
 
 
-def _width(a: Attention, way: str, ulysses: int) -> int:
+def _width(a: SplitAttention, way: str, ulysses: int) -> int:
     """Count the ranks that exchange heads."""
     widths = {"ring": 1, "ulysses": a.ranks, "grid": ulysses}
     if way not in widths:
@@ -147,7 +147,7 @@ def _width(a: Attention, way: str, ulysses: int) -> int:
 
 
 @checked
-def resident(a: Attention, way: str, *, ulysses: Count = 1) -> float:
+def resident(a: SplitAttention, way: str, *, ulysses: Count = 1) -> float:
     """Count the bytes of keys and values that a rank holds at most, in forward.
 
     Besides its own it holds those of all ranks if they are gathered, one exchanged block with
@@ -183,7 +183,7 @@ def pairs(
 
 @checked
 def flops(
-    a: Attention, placement: str, *, causal: bool = True, largest: Count | None = None
+    a: SplitAttention, placement: str, *, causal: bool = True, largest: Count | None = None
 ) -> list[dict[str, int]]:
     """Count each rank's FLOPs for queries by keys and scores by values; see `compute.flops`.
 

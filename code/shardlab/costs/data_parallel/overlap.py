@@ -33,7 +33,7 @@ class ModelPart:
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class Message:
+class BucketMessage:
     """One bucket on its way. Seconds count from the start of backward."""
 
     nbytes: float
@@ -95,23 +95,23 @@ def cut(parts: list[ModelPart], buckets: Count) -> list[float]:
 @checked
 def send(
     ready: list[float], nbytes: float, seconds: Callable[[float], float]
-) -> list[Message]:
+) -> list[BucketMessage]:
     """All-reduce one bucket after the other, each as soon as it is ready and the network is free.
 
     ready: seconds after which each bucket exists. nbytes: of each. seconds: bytes -> duration of an
     all-reduce.
     """
-    messages: list[Message] = []
+    messages: list[BucketMessage] = []
     free = 0.0
     for exists in ready:
         start = max(exists, free)
         free = start + seconds(nbytes)
-        messages.append(Message(nbytes=nbytes, ready=exists, start=start, end=free))
+        messages.append(BucketMessage(nbytes=nbytes, ready=exists, start=start, end=free))
     return messages
 
 
 @checked
-def messages(run: Run) -> list[Message]:
+def messages(run: Run) -> list[BucketMessage]:
     """List the all-reduces of one step; none for one rank.
 
     What they end after backward is what `step.step` waits for. A program that does not overlap them

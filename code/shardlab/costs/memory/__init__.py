@@ -7,8 +7,8 @@ needs, and `parts`, which adds everything up; `overhead` is what a process takes
 
 from .parts import (
     CUT_FROM,
-    InFlight,
     MicrobatchBytes,
+    MicrobatchesInFlight,
     buffers,
     fullest_stages,
     kept,
@@ -25,8 +25,8 @@ from .parts import (
 
 __all__ = [
     "CUT_FROM",
-    "InFlight",
     "MicrobatchBytes",
+    "MicrobatchesInFlight",
     "buffers",
     "fullest_stages",
     "kept",

@@ -37,7 +37,7 @@ class MicrobatchBytes:
     gathered: float  # sequence parallelism's gathered input of a matrix
 
 
-class InFlight(NamedTuple):
+class MicrobatchesInFlight(NamedTuple):
     """Microbatches in flight at a stage's peak, counted once for each chunk of the stage."""
 
     all: int
@@ -148,7 +148,7 @@ def microbatch_bytes(training: Training) -> MicrobatchBytes:
 
 @checked
 def kept_bytes(
-    one: MicrobatchBytes, flying: InFlight, layers: float, *, first: bool, last: bool
+    one: MicrobatchBytes, flying: MicrobatchesInFlight, layers: float, *, first: bool, last: bool
 ) -> float:
     """Count the bytes of activations without logits that microbatches in flight keep on a stage.
 
@@ -171,7 +171,7 @@ def kept(training: Training, stage: int = 0) -> dict[str, float]:
     pp = training.layout.pp
     last = stage == pp - 1
     counts = in_flight(training, stage)
-    flying = InFlight(sum(counts), counts[0], counts[-1])
+    flying = MicrobatchesInFlight(sum(counts), counts[0], counts[-1])
     layers = training.layers_of(stage) / training.chunks
     one = microbatch_bytes(training)
     return {

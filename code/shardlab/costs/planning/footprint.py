@@ -11,7 +11,7 @@ from shardlab.arguments import Count, checked, unchecked, within
 from shardlab.schedules import classic
 
 from .. import memory
-from ..memory import InFlight, MicrobatchBytes, overhead
+from ..memory import MicrobatchBytes, MicrobatchesInFlight, overhead
 from ..training import SCHEDULES, Training
 
 kept_bytes = unchecked(memory.kept_bytes)  # called for each plan, see `planner`
@@ -39,7 +39,7 @@ def resident_bytes(training: Training, stage: int) -> float:
 
 @checked
 def microbatch_bytes(
-    one: MicrobatchBytes, flying: InFlight, layers: float, *, first: bool, last: bool
+    one: MicrobatchBytes, flying: MicrobatchesInFlight, layers: float, *, first: bool, last: bool
 ) -> float:
     """Count the bytes of a stage's rank at its peak that are not resident.
 
@@ -55,7 +55,7 @@ def microbatch_bytes(
 @cache
 def in_flight(
     schedule: str, stage: int, *, pp: Count, num_microbatches: Count, chunks: Count
-) -> InFlight:
+) -> MicrobatchesInFlight:
     """Count what `training.in_flight` does without playing the schedule.
 
     At its peak a stage has run all forwards before its first backward, and no backward.
@@ -66,7 +66,7 @@ def in_flight(
     if schedule != "interleaved":
         warm_up = min(num_microbatches, pp - stage)
         most = {"1F1B": warm_up, "GPipe": num_microbatches, "naive": 1}[schedule]
-        return InFlight(most, most, most)
+        return MicrobatchesInFlight(most, most, most)
     largest = next(classic.group_sizes(num_microbatches, pp))
     warm_up = 2 * (pp - 1 - stage) + (chunks - 1) * largest + 1
     most = min(num_microbatches * chunks, warm_up)
@@ -79,4 +79,4 @@ def in_flight(
         left -= chunks * size
         if left <= 0:
             break
-    return InFlight(most, of_first, of_last)
+    return MicrobatchesInFlight(most, of_first, of_last)

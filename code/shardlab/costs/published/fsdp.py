@@ -23,7 +23,7 @@ H200 = "torchtitan, FSDP2, H200"
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class Run:
+class FSDPRun:
     """One row: how it ran, and how fast."""
 
     table: str
@@ -71,22 +71,22 @@ WAYS = (
 )
 
 
-def _runs() -> Iterator[Run]:
+def _runs() -> Iterator[FSDPRun]:
     for gpus, rates in LIMITED.items():
         for (name, program, precision), rate in zip(WAYS, rates, strict=True):
-            yield Run(
+            yield FSDPRun(
                 table=H100, name=name, node=_grand_teton(), gpus=gpus,
                 program=program, precision=precision, rate=rate,
             )  # fmt: skip
     for model, sequence, per_gpu, again, rate in AMPERE:
         program = TITAN_KEEPING if again == "none" else TITAN_ON_AMPERE
-        yield Run(
+        yield FSDPRun(
             table=A100, name=f"{model}, recomputed: {again}", node=nodes.node("DGX A100"), gpus=64,
             program=program, model=model, sequence=sequence, per_gpu=per_gpu, rate=rate,
             recomputation="full" if again == "full" else "none",
         )  # fmt: skip
     for gpus, rate in HOPPER.items():
-        yield Run(
+        yield FSDPRun(
             table=H200, name="compiled, fp8", node=nodes.node("AWS p5en.48xlarge"), gpus=gpus,
             program=TITAN_COMPILED, precision="fp8", rate=rate,
         )  # fmt: skip

@@ -23,7 +23,7 @@ NEMO = "NeMo 24.12, H100, fp8"
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class Degrees:
+class PublishedDegrees:
     """How a run was cut; its other GPUs are replicas."""
 
     tp: Count = 1
@@ -52,7 +52,7 @@ class NemoRow:
     name: str
     spec: TransformerSpec
     sequence: Count = 2048
-    degrees: Degrees
+    degrees: PublishedDegrees
     gpus: Count
     batch: Count
     microbatch: Count = 1
@@ -63,7 +63,7 @@ class NemoRow:
 # with the layers' matrices in 8.
 RECIPES_OF_NVIDIA = {
     "Llama 3 8B": (
-        (Degrees(cp=2), 8192, 16),
+        (PublishedDegrees(cp=2), 8192, 16),
         {
             8: (12.91, 9.67),
             16: (13.00, 9.73),
@@ -73,16 +73,16 @@ RECIPES_OF_NVIDIA = {
         },
     ),
     "Llama 3 70B": (
-        (Degrees(tp=4, pp=4, cp=2, chunks=5), 8192, 2),
+        (PublishedDegrees(tp=4, pp=4, cp=2, chunks=5), 8192, 2),
         {64: (14.72, 11.01), 128: (14.73, 10.93), 256: (14.8, 11.16), 512: (14.89, 11.18)}
         | {1024: (14.92, 11.28), 2048: (14.98, 11.39)},
     ),
     "Llama 3 405B": (
-        (Degrees(tp=8, pp=9, cp=2, chunks=7), 8192, 252 / 576),
+        (PublishedDegrees(tp=8, pp=9, cp=2, chunks=7), 8192, 252 / 576),
         {576: (17.20, 11.24), 1152: (17.52, 11.31), 2304: (17.62, 12.35)},
     ),
     "Megatron 175B": (
-        (Degrees(tp=4, pp=8, chunks=12), 2048, 2),
+        (PublishedDegrees(tp=4, pp=8, chunks=12), 2048, 2),
         {
             128: (8.309, 5.626),
             256: (8.408, 5.725),
@@ -112,7 +112,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
     NemoRow(
         name="GPT3-5B",
         spec=_gpt(24, 4096, 32),
-        degrees=Degrees(),
+        degrees=PublishedDegrees(),
         gpus=64,
         batch=2048,
         microbatch=4,
@@ -121,7 +121,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
     NemoRow(
         name="GPT3-20B",
         spec=_gpt(44, 6144, 48),
-        degrees=Degrees(tp=2),
+        degrees=PublishedDegrees(tp=2),
         gpus=64,
         batch=256,
         microbatch=2,
@@ -130,7 +130,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
     NemoRow(
         name="GPT3-175B",
         spec=models.published("Megatron 175B").spec,
-        degrees=Degrees(tp=4, pp=8, chunks=6),
+        degrees=PublishedDegrees(tp=4, pp=8, chunks=6),
         gpus=128,
         batch=256,
         rate=716,
@@ -138,7 +138,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
     NemoRow(
         name="GPT3-175B",
         spec=models.published("Megatron 175B").spec,
-        degrees=Degrees(tp=4, pp=8, chunks=6),
+        degrees=PublishedDegrees(tp=4, pp=8, chunks=6),
         gpus=512,
         batch=2048,
         microbatch=2,
@@ -148,7 +148,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
         name="Llama 2 7B",
         spec=models.published("Llama 2 7B").spec,
         sequence=4096,
-        degrees=Degrees(),
+        degrees=PublishedDegrees(),
         gpus=8,
         batch=128,
         rate=16_934,
@@ -157,7 +157,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
         name="Llama 2 13B",
         spec=models.published("Llama 2 13B").spec,
         sequence=4096,
-        degrees=Degrees(pp=4, chunks=10),
+        degrees=PublishedDegrees(pp=4, chunks=10),
         gpus=16,
         batch=128,
         rate=8715,
@@ -166,7 +166,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
         name="Llama 2 70B",
         spec=models.published("Llama 2 70B").spec,
         sequence=4096,
-        degrees=Degrees(tp=4, pp=4, chunks=20),
+        degrees=PublishedDegrees(tp=4, pp=4, chunks=20),
         gpus=64,
         batch=128,
         rate=1728,
@@ -175,7 +175,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
         name="Llama 3 8B",
         spec=models.published("Llama 3 8B").spec,
         sequence=8192,
-        degrees=Degrees(cp=2),
+        degrees=PublishedDegrees(cp=2),
         gpus=8,
         batch=128,
         rate=12_273,
@@ -184,7 +184,7 @@ TABLE_OF_NEMO: tuple[NemoRow, ...] = (
         name="Llama 3 70B",
         spec=models.published("Llama 3 70B").spec,
         sequence=8192,
-        degrees=Degrees(tp=4, pp=4, cp=2, chunks=5),
+        degrees=PublishedDegrees(tp=4, pp=4, cp=2, chunks=5),
         gpus=64,
         batch=128,
         rate=1524,
@@ -245,7 +245,7 @@ def llama_3() -> Iterator[PublishedStep]:
             setting,
             f"{gpus:,} GPUs, sequences of {sequence:,}",
             spec,
-            Degrees(tp=8, pp=16, cp=cp, chunks=8).layout(gpus),
+            PublishedDegrees(tp=8, pp=16, cp=cp, chunks=8).layout(gpus),
             batch=batch,
             seconds=counted / (gpus * rate * TFLOP),
             sequence=sequence,
@@ -262,7 +262,7 @@ def megatron_h100() -> Iterator[PublishedStep]:
         Setting(table=MEGATRON, node="DGX H100", program=NEMO_2024),
         "70B, 768 GPUs",
         spec,
-        Degrees(tp=8, pp=2, chunks=6).layout(768),
+        PublishedDegrees(tp=8, pp=2, chunks=6).layout(768),
         batch=384,
         seconds=counted / (768 * 420.5 * TFLOP),
         recipe=RECIPES["mixed, fp32 gradients"],

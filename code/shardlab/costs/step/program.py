@@ -74,7 +74,7 @@ def _check(training: Training, order: Sequence[str]) -> None:
         raise ValueError(f"order={order} must name every axis; add {', '.join(sorted(missing))}")
 
 
-class Part(NamedTuple):
+class LayerGroup(NamedTuple):
     """Layers that compute and communicate as one; or, with 0 layers, what is outside the layers."""
 
     layers: int
@@ -84,7 +84,7 @@ class Part(NamedTuple):
     gradients: float  # bytes on one rank
 
 
-def _parts(run: Run, stage: int, together: int) -> list[Part]:
+def _parts(run: Run, stage: int, together: int) -> list[LayerGroup]:
     """List what a stage is made of, in order of forward.
 
     A tied head has no parameters of its own beside the embedding on the same stage, whose gradient
@@ -106,14 +106,15 @@ def _parts(run: Run, stage: int, together: int) -> list[Part]:
     counts = [min(together, num_layers - first) for first in range(0, num_layers, together)]
     scores, back = attention
     parts = [
-        Part(n, n * forward, n * backward, (n * scores, n * back), n * gradients) for n in counts
+        LayerGroup(n, n * forward, n * backward, (n * scores, n * back), n * gradients)
+        for n in counts
     ]
     if stage == 0:
         seconds = layer_time.embedding_seconds(training, chip)
-        parts = [Part(0, *seconds, (0.0, 0.0), element * embedding), *parts]
+        parts = [LayerGroup(0, *seconds, (0.0, 0.0), element * embedding), *parts]
     if stage == training.layout.pp - 1:
         seconds = layer_time.head_seconds(training, chip)
-        parts.append(Part(0, *seconds, (0.0, 0.0), element * held["head"]))
+        parts.append(LayerGroup(0, *seconds, (0.0, 0.0), element * held["head"]))
     return parts
 
 
@@ -124,7 +125,7 @@ class _Rank:
         self,
         rank: int,
         groups: Mapping[str, tuple[int, ...]],
-        parts: Sequence[Part],
+        parts: Sequence[LayerGroup],
         training: Training,
     ) -> None:
         self.writer = Writer(rank)
@@ -158,7 +159,7 @@ class _Rank:
             self._tie()
         self.writer.wait(self.left)
 
-    def _forward(self, part: Part) -> None:
+    def _forward(self, part: LayerGroup) -> None:
         if part.layers:
             self._attend(part, "forward")
             for _ in range(2):
@@ -170,7 +171,7 @@ class _Rank:
         if part is self.parts[0]:  # ranks of tp hold different words
             self._sum("all_reduce")
 
-    def _backward(self, part: Part, gradients: float) -> None:
+    def _backward(self, part: LayerGroup, gradients: float) -> None:
         if part.layers:
             if self.training.recomputation == "full":
                 self._forward(part)
@@ -185,13 +186,13 @@ class _Rank:
         if not self.tied:
             self._average(gradients)
 
-    def _enter(self, part: Part, *, again: bool = False) -> None:
+    def _enter(self, part: LayerGroup, *, again: bool = False) -> None:
         """Gather the slices of sequences that half a layer needs."""
         if self.training.layout.sequence_parallel:
             for _ in range(1 + again):
                 self._sum("all_gather", part.layers)
 
-    def _leave(self, part: Part) -> None:
+    def _leave(self, part: LayerGroup) -> None:
         """Sum up the results of half a layer."""
         sliced = self.training.layout.sequence_parallel
         self._sum("reduce_scatter" if sliced else "all_reduce", part.layers)
@@ -212,7 +213,7 @@ class _Rank:
             summed = self.writer.collective(op, layers * self.nbytes, self.groups["tp"])
             self.writer.wait([summed])
 
-    def _attend(self, part: Part, op: str) -> None:
+    def _attend(self, part: LayerGroup, op: str) -> None:
         """Compute attention in equal turns; what travels round the ring does so beside a turn."""
         ring = self.groups.get("cp", (self.writer.rank,))
         place = ring.index(self.writer.rank)

@@ -76,14 +76,16 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stepped(evidence.Seen):
+class AccumulatedSteps(evidence.Seen):
     """What a rank did in its step."""
 
     steps: list[evidence.Named]  # the gradients at each step of the optimizer
     held: int  # the most samples whose activations waited for backward at the same time
 
 
-def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Stepped:
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> AccumulatedSteps:
     """Let the function take a step, and watch the optimizer, the activations and the messages."""
     model = case.given.model()
     batches = case.given.batches(rank)
@@ -98,7 +100,7 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
         function(model, batches, optimizer, group)
     changed = evidence.changed(_named(case.given.batches(rank)), _named(given))
     changed += ["list of microbatches"] * ([*map(id, given)] != [*map(id, batches)])
-    return Stepped(steps=steps, held=max(held), changed=changed, events=book.events)
+    return AccumulatedSteps(steps=steps, held=max(held), changed=changed, events=book.events)
 
 
 def _named(batches: Batches) -> dict[str, Tensor]:
@@ -126,7 +128,7 @@ def watch_activations(net: nn.Module) -> list[int]:
 
 
 @on_each_rank
-def steps_once(case: Case, rank: int, seen: Stepped) -> Finding | None:
+def steps_once(case: Case, rank: int, seen: AccumulatedSteps) -> Finding | None:
     """Ask for one step of the optimizer."""
     if len(seen.steps) == 1:
         return None
@@ -135,7 +137,7 @@ def steps_once(case: Case, rank: int, seen: Stepped) -> Finding | None:
 
 
 @on_each_rank
-def has_global_gradient(case: Case, rank: int, seen: Stepped) -> Finding | None:
+def has_global_gradient(case: Case, rank: int, seen: AccumulatedSteps) -> Finding | None:
     """Compare the first step's gradients with the gradients that one process computes."""
     for name, right in global_gradient(case, rank).items():
         got = seen.steps[0].get(name) if seen.steps else None
@@ -159,7 +161,7 @@ def global_gradient(case: Case, rank: int) -> dict[str, Tensor]:
 
 @Dependent
 @on_each_rank
-def holds_one_microbatch(case: Case, rank: int, seen: Stepped) -> Finding | None:
+def holds_one_microbatch(case: Case, rank: int, seen: AccumulatedSteps) -> Finding | None:
     """Ask that a microbatch's backward runs before the next one's forward."""
     budget = max(case.given.sizes)
     if seen.held <= budget:

@@ -56,7 +56,7 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averaged(evidence.Seen):
+class AveragedExperts(evidence.Seen):
     """The gradients of a rank's parameters, by name."""
 
     got: evidence.Named
@@ -81,7 +81,9 @@ def gradients(case: Case, rank: int) -> evidence.Named:
     return {name: None if name in missing else gradient for name, gradient in pairs}
 
 
-def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Averaged:
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> AveragedExperts:
     """Let the function average the gradients of this rank."""
     before = gradients(case, rank)
     held = {name: nn.Parameter(torch.zeros(shape).double()) for name, shape in SHAPES.items()}
@@ -94,7 +96,7 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
     with ledger.Ledger() as book:
         function(shared, experts, count, case.given.ep, group)
     after = {name: None if p.grad is None else p.grad.clone() for name, p in held.items()}
-    return Averaged(got=after, events=book.events)
+    return AveragedExperts(got=after, events=book.events)
 
 
 def reference(case: Case, rank: int) -> evidence.Named:
@@ -112,7 +114,7 @@ def reference(case: Case, rank: int) -> evidence.Named:
 
 
 @on_each_rank
-def leaves_frozen(case: Case, rank: int, seen: Averaged) -> Finding | None:
+def leaves_frozen(case: Case, rank: int, seen: AveragedExperts) -> Finding | None:
     """Ask that a frozen parameter has no gradient."""
     got = seen.got[FROZEN]
     if not case.given.frozen or got is None:

@@ -40,7 +40,7 @@ def my_eager(stage, microbatches, samples):
 '''
 
 
-class Stage:
+class RecordingStage:
     """A stage that records its schedule, with the names of `plain.pipeline.Stage`."""
 
     def __init__(self, before: int, after: int) -> None:
@@ -87,7 +87,7 @@ def attempt(
     for before in range(case.world_size):
         numbers = enumerate(sizes(case))
         whole = [torch.full((size, 2), number) for number, size in numbers]
-        stage = Stage(before, case.world_size - 1 - before)
+        stage = RecordingStage(before, case.world_size - 1 - before)
         function(stage, [(x, x.clone()) for x in whole], sum(sizes(case)))
         played.append(Played(stage.actions, stage.shares))
     return played

@@ -26,14 +26,14 @@ from shardlab.sharding.cuts import Cut
 
 from ..data_parallel.replica import Replica
 from ..zero import Zero
-from .index import Saved
+from .index import SavedTensor
 
 COUNT = "step"  # the key of the count of steps in torch's optimizers, one for each tensor
 Offsets = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box:
+class TensorBox:
     """A box of a named tensor in the rank's own memory, to save or to load."""
 
     name: str  # kind/parameter
@@ -55,11 +55,11 @@ class Span:
     key: Tensor  # the optimizer's key for the states
     place: slice  # of the interval in the flattened key
 
-    def weights(self) -> Iterator[Box]:
+    def weights(self) -> Iterator[TensorBox]:
         """List the boxes of the parameter."""
         return self._boxes("weights", self.numbers)
 
-    def states(self) -> Iterator[Box]:
+    def states(self) -> Iterator[TensorBox]:
         """List the boxes of its optimizer states. Errors: ValueError if a state is no tensor."""
         for name, value in self.optimizer.state.get(self.key, {}).items():
             if not isinstance(value, Tensor):
@@ -72,7 +72,7 @@ class Span:
             else:
                 yield whole(f"{name}/{self.name}", value)
 
-    def expect(self, saved: Mapping[str, Saved]) -> None:
+    def expect(self, saved: Mapping[str, SavedTensor]) -> None:
         """Allocate the optimizer states that a checkpoint holds, and drop all others.
 
         saved: the checkpoint's `contents`.
@@ -88,7 +88,7 @@ class Span:
             state = torch.zeros_like(like, dtype=each.dtype)
             self.optimizer.state[self.key][kind] = state
 
-    def _boxes(self, kind: str, numbers: Tensor) -> Iterator[Box]:
+    def _boxes(self, kind: str, numbers: Tensor) -> Iterator[TensorBox]:
         """List the boxes of the interval in the whole tensor, without the padding of a vocabulary.
 
         numbers: [n], those of the interval.
@@ -106,13 +106,13 @@ class Span:
                 offsets = (*offsets[:dim], offset, *offsets[dim + 1 :])
             if tensor.numel():
                 name = f"{kind}/{self.name}"
-                yield Box(name=name, shape=self.cut.shape, offsets=offsets, tensor=tensor)
+                yield TensorBox(name=name, shape=self.cut.shape, offsets=offsets, tensor=tensor)
 
 
-def whole(name: str, tensor: Tensor) -> Box:
+def whole(name: str, tensor: Tensor) -> TensorBox:
     """Make a box that is the whole tensor."""
     shape = tuple(tensor.shape)
-    return Box(name=name, shape=shape, offsets=(0,) * len(shape), tensor=tensor)
+    return TensorBox(name=name, shape=shape, offsets=(0,) * len(shape), tensor=tensor)
 
 
 def boxes(shape: Sequence[int], begin: int, end: int) -> Iterator[tuple[Offsets, tuple[int, ...]]]:

@@ -54,7 +54,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class SavedTensor:
     """A tensor in a checkpoint, with the places of its boxes."""
 
     dtype: torch.dtype
@@ -67,7 +67,7 @@ class Index:
     """All that is in a checkpoint."""
 
     facts: dict[str, Any]
-    tensors: dict[str, Saved]
+    tensors: dict[str, SavedTensor]
     own: Sequence[dict[str, Any]]  # plain data by the rank that has saved
 
 
@@ -76,16 +76,16 @@ def key(name: str, offsets: Sequence[int]) -> str:
     return f"{name} at {[*offsets]}"
 
 
-def collect(written: Iterable[Mapping[Piece, int]]) -> dict[str, Saved]:
+def collect(written: Iterable[Mapping[Piece, int]]) -> dict[str, SavedTensor]:
     """List by tensor the boxes that ranks have written.
 
     written: of each rank the boxes, with their checksums. Errors: ValueError unless the boxes of
     each tensor fill it, with no number twice.
     """
-    tensors: dict[str, Saved] = {}
+    tensors: dict[str, SavedTensor] = {}
     for rank, checksums in enumerate(written):
         for (name, dtype, shape, offsets, sizes), crc32 in checksums.items():
-            saved = tensors.setdefault(name, Saved(dtype=dtype, shape=shape, boxes=[]))
+            saved = tensors.setdefault(name, SavedTensor(dtype=dtype, shape=shape, boxes=[]))
             if (saved.dtype, saved.shape) != (dtype, shape):
                 raise ValueError(
                     f"ranks disagree on {name}: {saved.dtype} of shape {saved.shape} and "
@@ -97,7 +97,7 @@ def collect(written: Iterable[Mapping[Piece, int]]) -> dict[str, Saved]:
     return tensors
 
 
-def check_filled(name: str, saved: Saved) -> None:
+def check_filled(name: str, saved: SavedTensor) -> None:
     """Check that boxes hold every number of a tensor once. Errors: ValueError otherwise."""
     boxes = sorted(saved.boxes, key=lambda box: box.offsets)
     for index, box in enumerate(boxes):
@@ -197,7 +197,7 @@ def _index(row: Any) -> Index:
         if dtype not in DTYPES:
             raise ValueError(f"the dtype of {name} is {reprlib.repr(dtype)}")
         boxes = [_place(box, len(own)) for box in _field(each, "boxes", list)]
-        saved = Saved(dtype=DTYPES[dtype], shape=_numbers(each, "shape"), boxes=boxes)
+        saved = SavedTensor(dtype=DTYPES[dtype], shape=_numbers(each, "shape"), boxes=boxes)
         check_filled(name, saved)
         found.tensors[name] = saved
     return found

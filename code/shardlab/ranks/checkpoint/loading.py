@@ -19,14 +19,14 @@ from torch import Tensor
 from shardlab import comm
 
 from . import index, tensors
-from .boxes import Box, whole
+from .boxes import TensorBox, whole
 from .folders import named
 from .index import (
     OWN,
     TENSORS,
     Index,
     Place,
-    Saved,
+    SavedTensor,
     Slices,
     common,
     damaged,
@@ -41,7 +41,7 @@ Stored = tuple[str, Place]  # a box in a checkpoint, by the name of its tensor
 Copy = tuple[Tensor, Slices, Slices]  # into a tensor, its slices, the stored box's slices
 
 
-def contents(path: str | Path) -> dict[str, Saved]:
+def contents(path: str | Path) -> dict[str, SavedTensor]:
     """Describe the tensors that a checkpoint holds of the model: kind/parameter -> dtype, shape.
 
     Errors: ValueError with the file that is missing, too short, or not what it should be.
@@ -54,7 +54,7 @@ def contents(path: str | Path) -> dict[str, Saved]:
     return saved
 
 
-def check(path: str | Path, saved: Mapping[str, Saved], shapes: Shapes) -> None:
+def check(path: str | Path, saved: Mapping[str, SavedTensor], shapes: Shapes) -> None:
     """Check that a checkpoint holds weights of these names and shapes, and no others.
 
     Errors: ValueError with the first parameter that differs.
@@ -80,7 +80,7 @@ def _shape_of(name: str, shapes: Shapes) -> tuple[int, ...] | str:
 def load(
     path: str | Path,
     group: comm.Group,
-    boxes: Iterable[Box],
+    boxes: Iterable[TensorBox],
 ) -> tuple[Data, Data | None]:
     """Fill this rank's boxes from a checkpoint; all ranks call it, after `check`.
 
@@ -126,7 +126,7 @@ def _allocate(found: Index, kind: str) -> dict[str, Tensor]:
     return made
 
 
-def _boxes(named: Mapping[str, Tensor], kind: str) -> list[Box]:
+def _boxes(named: Mapping[str, Tensor], kind: str) -> list[TensorBox]:
     return [whole(kind + name, tensor) for name, tensor in named.items()]
 
 
@@ -157,7 +157,7 @@ def _stored(found: Index) -> Iterator[Stored]:
             yield name, place
 
 
-def _fill(path: Path, found: Index, boxes: Iterable[Box]) -> None:
+def _fill(path: Path, found: Index, boxes: Iterable[TensorBox]) -> None:
     """Copy to each box the numbers of the stored boxes that overlap it."""
     copies: dict[Stored, list[Copy]] = {}
     for box in boxes:

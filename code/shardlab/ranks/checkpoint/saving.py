@@ -21,7 +21,7 @@ from torch import Tensor
 from shardlab import comm
 
 from . import index, tensors
-from .boxes import Box, whole
+from .boxes import TensorBox, whole
 from .folders import NAME, delete, delete_partial, flush, named
 from .index import OWN, TENSORS, Index, Piece, collect, key
 from .loading import problem
@@ -34,7 +34,7 @@ def save(
     folder: str | Path,
     step: int,
     group: comm.Group,
-    boxes: Iterable[Box],
+    boxes: Iterable[TensorBox],
     facts: Mapping[str, Any],
     own: Mapping[str, Any] | None = None,
     *,
@@ -114,7 +114,7 @@ def share(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
     return writers
 
 
-def _piece(box: Box) -> Piece:
+def _piece(box: TensorBox) -> Piece:
     return Piece(
         name=box.name,
         dtype=box.tensor.dtype,

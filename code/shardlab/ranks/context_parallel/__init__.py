@@ -11,6 +11,6 @@ sees are never computed, and ranks need not divide the length or the key/value h
 are not raced here.
 """
 
-from .engine import RING, ContextParallel, Way, parallelize
+from .engine import RING, ContextParallel, ContextStrategy, parallelize
 
-__all__ = ["RING", "ContextParallel", "Way", "parallelize"]
+__all__ = ["RING", "ContextParallel", "ContextStrategy", "parallelize"]

@@ -36,7 +36,7 @@ TILE = 1024  # queries, and keys, of a tile at most: its scores are what attenti
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class ContextStrategy:
     """How queries come to see the keys of other ranks: by default in a zig-zag ring.
 
     Errors: ValueError for gathered keys in a grid.
@@ -57,7 +57,7 @@ class Way:
             )
 
 
-RING = Way()
+RING = ContextStrategy()
 
 
 class ContextParallel:
@@ -67,11 +67,11 @@ class ContextParallel:
     mine    where this rank's tokens stand in them, [c]
     """
 
-    def __init__(self, spec: TransformerSpec, group: comm.Group, way: Way) -> None:
+    def __init__(self, spec: TransformerSpec, group: comm.Group, strategy: ContextStrategy) -> None:
         self.spec = spec
         self.group = group
-        self.way = way
-        size, width = group.size(), way.ulysses
+        self.strategy = strategy
+        size, width = group.size(), strategy.ulysses
         if width < 1 or size % width:
             raise ValueError(
                 f"cp={size} ranks do not split into groups of ulysses={width}; "
@@ -104,7 +104,7 @@ class ContextParallel:
         self.length = length
         self.key = key
         self.documents = sequences.documents(length, documents)
-        self.places = sequences.place(length, self.group.size(), self.way.placement)
+        self.places = sequences.place(length, self.group.size(), self.strategy.placement)
         self.mine = _places(self.places[self.group.rank()]).to(tensors[0].device)
         starts = [text.start for text in self.documents for _ in text]
         first = torch.tensor(starts, device=self.mine.device)
@@ -138,14 +138,14 @@ class ContextParallel:
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, layer: int) -> Tensor:
         """Attend to the tokens of all ranks: q [B, H, c, e], k and v [B, K, c, e] -> like q."""
         plan = self.round(layer, q.shape[1])
-        if self.way.gathered:
+        if self.strategy.gathered:
             lengths = [sequences.count(runs) for runs in self.places]
             k, v = exchange.Gather.apply(torch.stack([k, v]), self.group, lengths)
             return ring.attend(q, k, v, plan)
-        if self.way.ulysses == 1:
+        if self.strategy.ulysses == 1:
             return ring.attend(q, k, v, plan)
         lengths = [sequences.count(runs) for runs in self.peers(self.ring_place)]
-        times = sequences.copies(q.shape[1], k.shape[1], self.way.ulysses)
+        times = sequences.copies(q.shape[1], k.shape[1], self.strategy.ulysses)
         kv = torch.cat([k, v]).repeat_interleave(times, dim=1)        # [2B, K*times, c, e]
         q = exchange.ToHeads.apply(q, self.heads, lengths)
         k, v = exchange.ToHeads.apply(kv, self.heads, lengths).chunk(2)
@@ -155,7 +155,7 @@ class ContextParallel:
 
     def peers(self, place: int) -> list[Runs]:
         """List what each rank at a place of the ring holds: those exchange heads."""
-        width = self.way.ulysses
+        width = self.strategy.ulysses
         return self.places[place * width : (place + 1) * width]
 
     def meet(self) -> tuple[list[Runs], list[list[Tile]]]:
@@ -163,30 +163,32 @@ class ContextParallel:
         blocks = [_union(self.peers(place)) for place in range(self.num_blocks)]
         order = [blocks[self.ring_place - turn] for turn in range(self.num_blocks)]
         mine = order[0]
-        if self.way.gathered:  # all keys in one block, in the order of ranks
+        if self.strategy.gathered:  # all keys in one block, in the order of ranks
             mine = self.places[self.group.rank()]
             order = [_union(self.places)]
         cut = partial(
-            sequences.tiles, mine, texts=self.documents, causal=self.way.causal, largest=TILE
+            sequences.tiles, mine, texts=self.documents, causal=self.strategy.causal, largest=TILE
         )
         return order, [cut(keys) for keys in order]
 
     def round(self, layer: int, heads: int) -> ring.Round:
         """Plan a layer's round. heads: of its queries, on this rank."""
-        dropout = None
-        if self.way.dropout:
+        dropout, strategy = None, self.strategy
+        if strategy.dropout:
             dropout = Dropout(
-                probability=self.way.dropout,
+                probability=strategy.dropout,
                 key=self.key * self.spec.num_layers + layer,
                 length=self.length,
                 num_heads=self.spec.num_heads,
-                first_head=self.way.first_head + self.heads_place * heads // self.way.ulysses,
+                first_head=strategy.first_head + self.heads_place * heads // strategy.ulysses,
             )
         lengths = [sequences.count(runs) for runs in self.blocks]
         return ring.Round(group=self.ring, lengths=lengths, tiles=self.tiles, dropout=dropout)
 
 
-def parallelize(model: Transformer, group: comm.Group, way: Way = RING) -> ContextParallel:
+def parallelize(
+    model: Transformer, group: comm.Group, strategy: ContextStrategy = RING
+) -> ContextParallel:
     """Let the ranks of a group share every sequence; all pass the same model, which is changed.
 
     Afterwards pass every batch through `shard`. The loss of the model is scaled so that its mean
@@ -196,8 +198,8 @@ def parallelize(model: Transformer, group: comm.Group, way: Way = RING) -> Conte
     models that differ between ranks.
     """
     agreement.check_equal(model, group)
-    check_heads(model, way.ulysses)
-    context = ContextParallel(model.spec, group, way)
+    check_heads(model, strategy.ulysses)
+    context = ContextParallel(model.spec, group, strategy)
     for layer, block in enumerate(model.blocks):
         transformer.replace(block, attend=partial(context.attend, layer=layer))
     transformer.replace(model, locate=context.locate)

@@ -1,7 +1,7 @@
 """Expert parallelism: ranks hold different experts, and each token travels to those that it chose.
 
-Read `hop` first: a token travels once to every member of a group that has an expert for it, and one
-row comes back. `engine` makes one hop, or two of them: to nodes, and to ranks inside a node.
+Read `dispatch` first: a token travels once to every member of a group that has an expert for it,
+and one row comes back. `engine` dispatches once, or twice: to nodes, and to ranks inside a node.
 `learning` trains a mixture on text in one process and watches its load.
 
 The plain file is `plain.expert_parallel`, in which a token travels once for each of its experts.

@@ -18,7 +18,7 @@ from shardlab import comm
 from shardlab.sharding.layout import divisors, listed
 
 from ..mixture import Compute, Mixture, mixtures
-from .hop import Hop, Inner
+from .dispatch import Inner, TokenDispatcher
 
 
 def parallelize(
@@ -90,43 +90,48 @@ def keep(mixture: Mixture, ep: comm.Group, losses: int) -> None:
 
 
 def route(ep: comm.Group, nodes: int) -> Callable[[int], Compute]:
-    """Make the groups of one hop or two; return what makes the way to some number of experts."""
+    """Make the groups of one dispatch or two; return what takes tokens to a number of experts."""
     if nodes in (1, ep.size()):  # one rank on each node: nothing is handed on
-        return lambda experts: partial(through, Hop(group=ep, first=0, span=experts // ep.size()))
+        size = ep.size()
+        return lambda count: partial(
+            through, TokenDispatcher(group=ep, first=0, span=count // size)
+        )
     inside = comm.split(ep, ep.size() // nodes)
     across = comm.across(ep, ep.size() // nodes)
     node = across.rank()
 
     def make(experts: int) -> Compute:
         there = experts // nodes
-        to_node = Hop(group=across, first=0, span=there)
-        inside_node = Hop(group=inside, first=node * there, span=there // inside.size())
+        to_node = TokenDispatcher(group=across, first=0, span=there)
+        inside_node = TokenDispatcher(group=inside, first=node * there, span=there // inside.size())
         return partial(through, to_node, inside=inside_node)
 
     return make
 
 
 def through(
-    hop: Hop,
+    dispatch: TokenDispatcher,
     mixture: Mixture,
     x: Tensor,
     chosen: Tensor,
     weights: Tensor,
     *,
-    inside: Hop | None = None,
+    inside: TokenDispatcher | None = None,
 ) -> Tensor:
     """Add up the experts that tokens chose, and the shared ones: [T, h], [T, k], [T, k] -> [T, h].
 
-    inside: the hop inside a node, after the one to it. Shared experts compute while tokens travel.
+    inside: dispatches inside a node, after the dispatch to it. Shared experts compute meanwhile.
     """
     inner: Inner = mixture.experts
     if inside is not None:
         inner = partial(_sums, inside, inner=inner)
     shared = mixture.shared
-    y, others = hop(x, chosen, weights, inner, lambda: None if shared is None else shared(x))
+    y, others = dispatch(x, chosen, weights, inner, lambda: None if shared is None else shared(x))
     return y if others is None else y + others
 
 
-def _sums(hop: Hop, x: Tensor, chosen: Tensor, weights: Tensor, *, inner: Inner) -> Tensor:
-    y, _ = hop(x, chosen, weights, inner)
+def _sums(
+    dispatch: TokenDispatcher, x: Tensor, chosen: Tensor, weights: Tensor, *, inner: Inner
+) -> Tensor:
+    y, _ = dispatch(x, chosen, weights, inner)
     return y

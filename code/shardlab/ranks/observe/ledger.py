@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...trace import Event
 from . import sockets
-from .program import Program
+from .program import RankProgram
 
 _VERBS = {  # c10d's names of its operations -> the usual ones
     "allreduce_": "all_reduce",
@@ -82,7 +82,7 @@ class Ledger(TorchDispatchMode):
         self._waits: dict[int, tuple[Any, dict[str, Any]]] = {}
         # functional collectives in flight, by the address of the tensor that they fill
         self._promised: dict[int, dict[str, Any]] = {}
-        self._program = Program(dist.get_rank())
+        self._program = RankProgram(dist.get_rank())
 
     @property
     def events(self) -> list[Event]:

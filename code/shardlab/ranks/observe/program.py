@@ -18,7 +18,7 @@ Addresses = tuple[int, int]  # the first address of a tensor, and the one after 
 OUTSIDE = "compute"  # the name of computing outside all spans
 
 
-class Program:
+class RankProgram:
     """The program of one rank, which a `ledger.Ledger` records."""
 
     def __init__(self, rank: int) -> None:

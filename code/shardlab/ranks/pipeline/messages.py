@@ -25,7 +25,7 @@ MAX_SENDS = 16  # in flight; with fewer, a stage that is ahead would wait for on
 Key = tuple[bool, int, int]  # as `Instruction.message`: goes forward, receiving part, microbatch
 
 
-class InFlight(NamedTuple):
+class MessageInFlight(NamedTuple):
     """A message that has been started, with the tensor that it reads or fills."""
 
     tensor: Tensor  # [n, ...]
@@ -48,8 +48,8 @@ class StageMessages:
         self.stage = group.rank()
         self.sizes: list[int] = []  # samples of each microbatch
         self.borders: list[Border] = []  # after each part but the last
-        self.receives: dict[Key, InFlight] = {}
-        self.sends: deque[InFlight] = deque()
+        self.receives: dict[Key, MessageInFlight] = {}
+        self.sends: deque[MessageInFlight] = deque()
         self.outgoing: dict[Key, Tensor] = {}  # made here, not yet sent
         self.local: dict[Key, Tensor] = {}  # made here, for another part of this stage
 
@@ -69,7 +69,7 @@ class StageMessages:
         device = comm.device(self.group)
         buffer = torch.empty(self.sizes[microbatch], *shape, dtype=dtype, device=device)
         (wait,) = comm.start([], [(buffer, instruction.peer)], self.group)
-        self.receives[instruction.message] = InFlight(buffer, wait)
+        self.receives[instruction.message] = MessageInFlight(buffer, wait)
 
     def take(self, action: Action) -> Tensor | None:
         """Wait for what the action needs from another part: [n, ...]; None for nothing."""
@@ -97,7 +97,7 @@ class StageMessages:
             self.sends.popleft().wait()
         y = self.outgoing.pop(instruction.message).contiguous()
         (wait,) = comm.start([(y, instruction.peer)], [], self.group)
-        self.sends.append(InFlight(y, wait))
+        self.sends.append(MessageInFlight(y, wait))
 
     def end(self) -> None:
         """Wait for all sends in flight."""

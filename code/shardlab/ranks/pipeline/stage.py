@@ -35,7 +35,7 @@ class Batch:
         return self.scale * self.sizes[microbatch] / sum(self.sizes)
 
 
-class Kept(NamedTuple):
+class ForBackward(NamedTuple):
     """What a forward leaves for its backward: its input, and places in the graph."""
 
     x: Tensor  # [n, ...], the input
@@ -53,7 +53,7 @@ class Stage:
         self.split = {action.key for action in schedule.orders[number] if action.kind == "I"}
         self.splits = [SplitBackward(part) for part in parts] if self.split else []
         self.batch = Batch()
-        self.kept: dict[Key, Kept] = {}
+        self.kept: dict[Key, ForBackward] = {}
         self.later: dict[Key, Later] = {}  # what is left for W
         self.results: dict[int, Tensor] = {}  # of the last part, by microbatch: losses or logits
         self.balance: Tensor | None = None  # [], balance losses of other parts in this batch
@@ -99,7 +99,7 @@ class Stage:
             y = self._call(action, *inputs)          # [n, ...], with targets []
         balance = balance_loss(self.parts[action.chunk])  # the last part has added its own
         if y.requires_grad:
-            self.kept[action.key] = Kept(x, get_gradient_edge(y), balance)
+            self.kept[action.key] = ForBackward(x, get_gradient_edge(y), balance)
             self._note(action, balance)
         if is_last:
             self.results[action.microbatch] = y.detach()

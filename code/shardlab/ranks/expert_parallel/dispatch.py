@@ -1,8 +1,8 @@
-"""One hop of tokens to the ranks that hold the experts they chose, and back as sums.
+"""Dispatch tokens to the ranks that hold the experts they chose, and combine what comes back.
 
 A token travels once to each member of a group, a rank or a node, however many of its experts are
 there. There its experts are computed, weighted and added up, so that one row comes back. What is
-done there is a function, which may be a second hop. DeepEP does so on two levels
+done there is a function, which may be a second dispatch. DeepEP does so on two levels
 (https://github.com/deepseek-ai/DeepEP; DeepSeek-V3, section 3.2.2,
 https://arxiv.org/abs/2412.19437).
 
@@ -26,11 +26,11 @@ Inner = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hop:
-    """The way to the members of a group, behind each of which follow `span` experts.
+class TokenDispatcher:
+    """Dispatches tokens to the members of a group, each of which leads to `span` experts.
 
-    first: the number of the first expert behind the first member. Experts that are behind nobody
-    here, or that have no slot, are not sent.
+    first: the number of the first expert to which the first member leads. Tokens of experts to
+    which nobody here leads, and choices without a slot, are not sent.
     """
 
     group: comm.Group
