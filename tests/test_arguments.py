@@ -135,7 +135,7 @@ def test_one_bad_argument_is_refused_or_answered_soundly(target):
                     assert f"{name}=" in refused, f"{target.name} does not name {name}: {refused}"
 
 
-PLACES = ("stage", "rank", "gpu", "root", "center")
+PLACES = ("stage", "rank", "gpu", "center")
 
 
 @pytest.mark.parametrize("name", PLACES)

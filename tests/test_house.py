@@ -55,7 +55,6 @@ SHARED = {"agreement", "backward", "mesh", "mixture", "text", "transformer"}
 ACROSS = {  # (who, whom) -> why
     ("checkpoint", "data_parallel"): "a checkpoint is made of what replicas hold",
     ("checkpoint", "zero"): "and of what the ranks of ZeRO hold",
-    ("context_parallel", "tensor_parallel"): "dropout draws the same pattern however a tensor is cut",
     ("mixture", "backward"): "a forward that is recomputed counts no token again",
     ("transformer", "mixture"): "it is a block of the model",
     **{("train", each): "it puts the methods together" for each in ("checkpoint", "data_parallel", "zero")},

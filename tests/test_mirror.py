@@ -18,7 +18,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "ranks/pipeline/stage.py": ("ranks/pipeline/test_engine.py", "it computes in a running pipeline only"),
     "ranks/tensor_parallel/linear.py": ("ranks/tensor_parallel/test_engine.py", "held to the whole model"),
     "ranks/tensor_parallel/gradients.py": ("ranks/tensor_parallel/test_engine.py", "held to the whole model"),
-    "ranks/tensor_parallel/state.py": ("ranks/tensor_parallel/test_engine.py", "held to the whole model"),
     "ranks/tensor_parallel/regather.py": ("ranks/tensor_parallel/test_sequence.py", "it only exists beside slices"),
     "ranks/checkpoint/folders.py": ("ranks/checkpoint/test_saving.py", "it names and finds the files"),
     "ranks/checkpoint/index.py": ("ranks/checkpoint/test_loading.py", "it is what a checkpoint that loads is held to"),

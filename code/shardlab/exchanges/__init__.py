@@ -28,7 +28,6 @@ from .plan import (
     in_words,
     one_piece_each,
     only,
-    rooted,
 )
 from .ring import (
     ring_all_gather,
@@ -73,6 +72,5 @@ __all__ = [
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
-    "rooted",
     "scatter_all_gather_broadcast",
 ]

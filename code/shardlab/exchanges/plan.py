@@ -5,7 +5,7 @@ pieces. In one step no rank sends, or receives, more than one message.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -135,18 +135,6 @@ def _named(pieces: range) -> str:
 
 
 # ---- plans made of plans -------------------------------------------------------------------------
-
-
-@checked
-def rooted(plan: Plan, root: int) -> Plan:
-    """Turn a plan for rank 0 into one for `root`: rank r does what rank r - root did.
-
-    Errors: ValueError for a rank that does not exist.
-    """
-    n = plan.num_ranks
-    within("root", root, n)
-    ranks = [(rank + root) % n for rank in range(n)]
-    return replace(plan, steps=placed(plan, ranks))
 
 
 @checked

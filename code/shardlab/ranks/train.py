@@ -53,7 +53,7 @@ class Trainer:
                every number independently of all others
     layers     the layers of each part of the model; None: as equal as possible
     max_norm   upper limit for the norm of the whole model's gradient, to which it is scaled down
-    context    how the ranks of cp attend to each other's keys; without dropout
+    context    how the ranks of cp attend to each other's keys
     nodes      over how many nodes the ranks of ep lie: see `expert_parallel.parallelize`
 
     ZeRO-2 and -3 average and cut the gradients of every microbatch as soon as backward has made
@@ -240,13 +240,8 @@ def check_supported(
 ) -> None:
     """Check that this trainer can train the model in this layout with this schedule.
 
-    Errors: ValueError for dropout, and for ZeRO where two parts of a stage share a parameter.
+    Errors: ValueError for ZeRO where two parts of a stage share a parameter.
     """
-    if context.dropout:
-        raise ValueError(
-            f"dropout={context.dropout} needs another key for every microbatch, which this trainer "
-            f"does not give; use dropout=0"
-        )
     first, last = schedule.homes[0], schedule.homes[-1]
     if mesh.layout.zero and model.spec.tied and first != last and first[0] == last[0]:
         raise ValueError(

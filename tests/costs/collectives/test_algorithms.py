@@ -17,14 +17,11 @@ ALL = [
     collectives.tree_all_reduce,
     collectives.reduce_scatter,
     collectives.all_gather,
-    collectives.broadcast,
     collectives.parameter_server,
     collectives.binomial_all_reduce,
     collectives.recursive_doubling_all_reduce,
     collectives.halving_doubling_all_reduce,
     collectives.all_to_all,
-    collectives.reduce,
-    collectives.scatter_all_gather_broadcast,
 ]
 
 
@@ -47,9 +44,6 @@ FORMULAS = {  # formula -> plan that follows it move by move
     **{collectives.ALL_REDUCES[name]: plan for name, plan in plans.ALL_REDUCES.items()},
     collectives.reduce_scatter: plans.ring_reduce_scatter,
     collectives.all_gather: plans.ring_all_gather,
-    collectives.broadcast: plans.binomial_broadcast,
-    collectives.reduce: plans.binomial_reduce,
-    collectives.scatter_all_gather_broadcast: plans.scatter_all_gather_broadcast,
 }
 
 
@@ -75,18 +69,6 @@ def test_the_formulas_are_what_the_plans_move(ranks):
     for formula, plan in FORMULAS.items():
         assert figures(formula(MB, ranks)) == follow(plan(ranks), MB), formula
     assert figures(collectives.all_to_all(MB, ranks)) == follow(plans.pairwise_all_to_all(ranks), 2 * MB)
-    assert figures(collectives.barrier(ranks)) == follow(plans.dissemination_barrier(ranks), 1.0)
-
-
-@pytest.mark.parametrize(("ranks", "size"), [(1, 1), (4, 1), (4, 2), (4, 4), (6, 2), (12, 3), (64, 8)])
-def test_two_levels_are_two_rings(ranks, size):
-    inside, across = collectives.hierarchical_all_reduce(MB, ranks, size)
-    assert figures(inside + across) == follow(plans.hierarchical_all_reduce(ranks, size), MB)
-    plan, crossing = plans.hierarchical_all_reduce(ranks, size), dict.fromkeys(range(ranks), 0.0)
-    for move in (move for step in plan.steps for move in step):
-        if move.source // size != move.to // size:
-            crossing[move.source] += len(move.pieces) / plan.num_pieces * MB
-    assert list(crossing.values()) == [pytest.approx(across.sent)] * ranks
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 64])
@@ -119,13 +101,14 @@ def test_bandwidths_are_those_that_nccl_tests_prints(nbytes, seconds, ranks, alg
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (1024, 10)])
-def test_a_broadcast_doubles_its_readers_in_every_step(ranks, steps):
+def test_trees_and_barriers_double_those_who_know_in_every_step(ranks, steps):
     have = 1
     for _ in range(steps - 1):
         have *= 2
     assert have < ranks <= 2 * have
-    cost = collectives.broadcast(MB, ranks)
-    assert (cost.steps, cost.serial, cost.sent, cost.received) == (steps, steps * MB, steps * MB, MB)
+    assert follow(plans.binomial_broadcast(ranks), MB) == (steps, steps * MB, steps * MB, MB)
+    assert follow(plans.binomial_reduce(ranks), MB) == (steps, steps * MB, MB, steps * MB)
+    assert follow(plans.dissemination_barrier(ranks), 1.0) == (steps, steps, steps, steps)
 
 
 def test_the_server_carries_everything_and_the_ring_hardly_grows():
@@ -193,21 +176,6 @@ def test_a_latency_for_each_step_and_a_bandwidth_for_each_byte():
     assert collectives.ring_all_reduce(4e6, 4).seconds(link) == pytest.approx(6 * 1e-3 + 6.0)
 
 
-def test_a_ring_through_servers_uses_every_network_card():
-    network = hardware.link("InfiniBand NDR")
-
-    def through(gpus, cards):
-        return collectives.ring_through_servers(LINK, network, gpus=gpus, cards=cards)
-
-    assert through(8, 8).bandwidth == 8 * network.bandwidth < LINK.bandwidth
-    assert through(8, 1).bandwidth == network.bandwidth
-    assert through(16, 16).bandwidth == LINK.bandwidth
-    assert through(8, 8).latency == pytest.approx((7 * LINK.latency + network.latency) / 8)
-    assert through(8, 8).slowest_hop == network.latency > LINK.slowest_hop == LINK.latency
-    assert through(1, 1).slowest_hop == network.latency
-    assert (through(1, 1).bandwidth, through(1, 1).latency) == (network.bandwidth, network.latency)
-
-
 @pytest.mark.parametrize("collective", ALL)
 def test_bad_input_is_refused(collective):
     for nbytes, ranks, message in [(1, 0, "at least 1"), (1, 2.5, "whole number"), (-1, 2, "at least 0")]:
@@ -215,12 +183,8 @@ def test_bad_input_is_refused(collective):
             collective(nbytes, ranks)
 
 
-def test_bad_measurements_and_servers_are_refused():
+def test_bad_measurements_are_refused():
     with pytest.raises(ValueError, match="seconds=0 must be a finite number above 0"):
         collectives.bus_bandwidth(1, 0, 2)
     with pytest.raises(ValueError, match=r"no factor for 'gather'; known: all_reduce, reduce_scatter"):
         collectives.bus_bandwidth(1, 1, 2, "gather")
-    with pytest.raises(ValueError, match="6 ranks do not split into groups of 4; use a divisor of 6"):
-        collectives.hierarchical_all_reduce(1, 6, 4)
-    with pytest.raises(ValueError, match="must be a whole number of at least 1"):
-        collectives.ring_through_servers(LINK, LINK, gpus=8, cards=0)

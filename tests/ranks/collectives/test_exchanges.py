@@ -21,7 +21,7 @@ def plans(n):
     found = [make(n) for make in exchanges.ALL_REDUCES.values()]
     found += [exchanges.hierarchical_all_reduce(n, size) for size in sizes]
     found += [
-        exchanges.rooted(make(n), n - 1)
+        make(n)
         for make in (
             exchanges.binomial_reduce,
             exchanges.binomial_broadcast,

@@ -62,11 +62,6 @@ def two_levels(n):
 PLANS = {  # verb -> algorithm -> number of ranks -> planner
     "all_reduce": {name: (lambda _, make=make: make) for name, make in exchanges.ALL_REDUCES.items()}
     | {"two levels": two_levels},
-    "reduce": {"binomial tree": lambda _: exchanges.binomial_reduce},
-    "broadcast": {
-        "binomial tree": lambda _: exchanges.binomial_broadcast,
-        "scatter and all-gather": lambda _: exchanges.scatter_all_gather_broadcast,
-    },
     "reduce_scatter": {
         "ring": lambda _: exchanges.ring_reduce_scatter,
         "halving": lambda _: exchanges.halving_reduce_scatter,
@@ -112,10 +107,9 @@ def drawn(number):
 
 
 def call(case, x, group, plan):
-    """Call the collective of a case; reduce and broadcast have the last rank as root."""
-    root = {"reduce": {"to": group.size() - 1}, "broadcast": {"source": group.size() - 1}}.get(case.verb, {})
+    """Call the collective of a case."""
     op = {"op": case.op} if "reduce" in case.verb else {}
-    return getattr(collectives, case.verb)(x, group, plan=plan, check=False, **root, **op)
+    return getattr(collectives, case.verb)(x, group, plan=plan, check=False, **op)
 
 
 def attempt(group, chosen, changes=None):
@@ -127,7 +121,7 @@ def attempt(group, chosen, changes=None):
         plan = planner if changes is None else (lambda n, planner=planner: changes(planner(n)))
         y = call(case, x, group, plan)
         faults = [] if bits(x) == bits(before) else ["changed its input"]
-        if y is not None and y.numel() and y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+        if y.numel() and y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
             faults.append("returned a view of its input")
         executed.PART_BYTES, usual = SMALL_PART, executed.PART_BYTES
         again = call(case, x, group, plan)
@@ -139,15 +133,13 @@ def attempt(group, chosen, changes=None):
 
 
 def bits(y):
-    return None if y is None else (tuple(y.shape), y.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return (tuple(y.shape), y.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
 
 
 def expected(case, world_size):
     """Return what every rank must end with, and the tolerance for rounding."""
     inputs = torch.stack([case.input(rank, world_size) for rank in range(world_size)])
     exact = inputs if case.dtype == torch.int64 else inputs.double()
-    if case.verb == "broadcast":
-        return [exact[-1]] * world_size, 0.0
     if case.verb == "all_gather":
         return [exact.flatten(0, 1)] * world_size, 0.0
     if case.verb == "all_to_all":
@@ -158,8 +150,6 @@ def expected(case, world_size):
     if case.dtype != torch.int64 and case.op not in ("max", "min"):
         size = exact.abs().prod(dim=0) if case.op == "product" else exact.abs().sum(dim=0)
         slack = (world_size + 1) * torch.finfo(case.dtype).eps * size + torch.finfo(case.dtype).tiny
-    if case.verb == "reduce":
-        return [None] * (world_size - 1) + [total], slack
     if case.verb == "reduce_scatter":
         return list(total.unflatten(0, (world_size, case.rows))), share(slack, world_size)
     return [total] * world_size, slack
@@ -174,13 +164,11 @@ def wrong(case, results, world_size):
     found = [f"rank {rank} {fault}" for rank, (_, faults) in enumerate(results) for fault in faults]
     right, slack = expected(case, world_size)
     for rank, (y, _) in enumerate(results):
-        if right[rank] is None:
-            found += [] if y is None else [f"rank {rank} got something"]
-        elif y is None or y.shape != right[rank].shape or y.dtype != case.dtype:
+        if y.shape != right[rank].shape or y.dtype != case.dtype:
             found.append(f"rank {rank} got another shape or dtype")
         elif not (y.to(right[rank].dtype) - right[rank]).abs().le(slack).all():
             found.append(f"rank {rank} is off")
-    if case.verb in ("all_reduce", "broadcast", "all_gather") and len({bits(y) for y, _ in results}) > 1:
+    if case.verb in ("all_reduce", "all_gather") and len({bits(y) for y, _ in results}) > 1:
         found.append("ranks got different bits")
     return found
 
@@ -277,7 +265,6 @@ DISAGREEMENTS = {
         torch.ones(4), group, exchanges.ring_all_reduce if rank else exchanges.naive_all_reduce
     ),
     "verb": lambda rank, group: (collectives.all_gather if rank == 2 else collectives.all_reduce)(torch.ones(4), group),
-    "root": lambda rank, group: collectives.broadcast(torch.ones(4), group, source=min(rank, 1)),
 }
 TOLD = {
     "length": "ranks 0, 1, 3: ring all-reduce (sum) of float32[4]\n  rank 2: ring all-reduce (sum) of float32[6]",
@@ -285,7 +272,6 @@ TOLD = {
     "operation": "rank 2: ring all-reduce (max) of float32[4]",
     "algorithm": "rank 0: naive all-reduce (sum) of float32[4]\n  ranks 1, 2, 3: ring all-reduce",
     "verb": "rank 2: ring all-gather of float32[4]",
-    "root": "rank 0: binomial broadcast from rank 0 of float32[4]\n  ranks 1, 2, 3: binomial broadcast from rank 1",
 }
 
 
@@ -313,7 +299,6 @@ def refused(group):
         lambda: collectives.all_reduce(torch.arange(4), group, op="average"),
         lambda: collectives.reduce_scatter(x, group),
         lambda: collectives.all_to_all(x, group),
-        lambda: collectives.broadcast(x, group, source=3),
         lambda: collectives.all_reduce(x, group, lambda n: exchanges.ring_all_reduce(n + 1), check=False),
         lambda: executed.execute(exchanges.pairwise_all_to_all(3), x, torch.empty(4), group),
     ):
@@ -330,7 +315,6 @@ def test_bad_input_names_the_way_out():
             "unknown operation 'mean'; use one of average, sum, max, min, product",
             "an average of torch.int64 would not be an integer; use op='sum', or pass x.float()",
             *["4 rows do not split over 3 ranks; pad to a multiple of 3"] * 2,
-            "root=3 must be a whole number from 0 to 2",
             "the plan is for 4 ranks, the group has 3; make it for 3",
             "4 numbers do not divide into 6 equal pieces, which a pairwise all-to-all needs; "
             "pad them to a multiple of 6",

@@ -22,7 +22,6 @@ from shardlab.ranks.context_parallel import ContextStrategy, engine, exchange, r
 from shardlab.ranks.data_parallel.averaging import mean
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
-from shardlab.ranks.tensor_parallel import dropout
 from shardlab.sharding import sequences
 from tests.ranks.quick import quickly
 from tests.ranks.second_device import as_on_gpus
@@ -62,29 +61,28 @@ def adamw(model):
 # ---- one process -----------------------------------------------------------------------------------------------------
 
 
-def reference(q, k, v, *, lengths, strategy, key):
-    """Attend in each document by itself, and drop weights by their places."""
+def reference(q, k, v, *, lengths, causal):
+    """Attend in each document by itself."""
     length, heads = sum(lengths), q.shape[1]
     k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
     text = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
     seen = text[:, None] == text
-    if strategy.causal:
+    if causal:
         seen = seen & torch.ones(length, length, dtype=torch.bool).tril()
     scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf)
-    return dropout.dropout(F.softmax(scores, -1), strategy.dropout, key) @ v
+    return F.softmax(scores, -1) @ v
 
 
 @functools.cache
-def alone(style, documents, causal, probability):
+def alone(style, documents, causal):
     """Loss and gradients of each step, and the last weights."""
     model, history = build(style), []
     optimizer = adamw(model)
     for step, lengths in enumerate(documents):
         positions = torch.cat([torch.arange(length) for length in lengths])
         transformer.replace(model, locate=lambda _, positions=positions: positions)
-        for layer, block in enumerate(model.blocks):
-            options = {"strategy": ContextStrategy(causal=causal, dropout=probability), "key": 2 * step + layer}
-            transformer.replace(block, attend=functools.partial(reference, lengths=lengths, **options))
+        for block in model.blocks:
+            transformer.replace(block, attend=functools.partial(reference, lengths=lengths, causal=causal))
         optimizer.zero_grad()
         loss = model(*batch(step, sum(lengths)))
         loss.backward()
@@ -113,7 +111,7 @@ def train(group, style, documents, strategy, again=False):
     optimizer = adamw(model)
     for step, lengths in enumerate(documents):
         optimizer.zero_grad()
-        loss = model(*context.shard(*batch(step, sum(lengths)), documents=lengths, key=step))
+        loss = model(*context.shard(*batch(step, sum(lengths)), documents=lengths))
         loss.backward()
         average_gradients(model, group)
         history.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
@@ -129,11 +127,10 @@ def cases(size):
         options = [{}, {"ulysses": 2}, {"ulysses": 4, "placement": "contiguous"}]
     models = ("gpt2", SEVERAL), ("llama", ONE)
     found = [(*model, ContextStrategy(**each), False) for model in models for each in options]
-    exchanged = {"ulysses": size, "dropout": 0.3}
-    more = [{"causal": False}, {"dropout": 0.3}, {"ulysses": size, "causal": False}, {"gathered": True, "dropout": 0.3}]
     if size < 8:
-        found += [("llama", SEVERAL, ContextStrategy(**each), False) for each in (*more, exchanged)]
-        found += [("llama", SEVERAL, ContextStrategy(**each), True) for each in ({}, exchanged)]
+        more = [{"causal": False}, {}, {"ulysses": size, "causal": False}, {"gathered": True}, {"ulysses": size}]
+        found += [("llama", SEVERAL, ContextStrategy(**each), False) for each in more]
+        found += [("llama", SEVERAL, ContextStrategy(**each), True) for each in ({}, {"ulysses": size})]
     return list(dict.fromkeys(found))
 
 
@@ -146,10 +143,10 @@ def together(group):
     "context_parallel", "every way of context parallelism: losses, gradients and weights of one process"
 )
 def test_every_way_trains_like_one_process(size):
-    """Rings, gathered keys, Ulysses and grids; lengths that do not divide, documents, dropout, recomputation."""
+    """Rings, gathered keys, Ulysses and grids; lengths that do not divide, documents, recomputation."""
     everything = run(quickly(together), world_size=size)
     for index, (style, documents, strategy, _) in enumerate(cases(size)):
-        history, weights = alone(style, documents, strategy.causal, strategy.dropout)
+        history, weights = alone(style, documents, strategy.causal)
         found = [rank[index] for rank in everything]
         for step, (loss, gradients) in enumerate(history):
             mean = torch.stack([rank[0][step][0] for rank in found]).mean()
@@ -221,7 +218,7 @@ def measure(group, strategy):
     stop = watched(resident)
     try:
         with ledger.Ledger() as forward, FlopCounterMode(display=False) as flops:
-            y = context.attend(*x, layer=0)
+            y = context.attend(*x)
         peaks = [resident.peak]
         resident.peak = resident.now
         with ledger.Ledger() as backward, FlopCounterMode(display=False) as flops_back:
@@ -294,7 +291,7 @@ def order_of(group):
         x = torch.randn(1, 2, 4, 6)
         context = engine.parallelize(build("gpt2"), group, ContextStrategy())
         context.shard(torch.zeros(1, 12))
-        context.attend(x, x, x, layer=0)
+        context.attend(x, x, x)
     finally:
         comm.start, tiles.attend = start, attend
     return seen
@@ -305,23 +302,13 @@ def test_the_next_block_travels_while_this_one_is_used():
     assert run(order_of, world_size=3) == [[*turn, *turn, "compute"]] * 3
 
 
-def test_the_dropout_of_a_piece_is_cut_out_of_that_of_the_whole():
-    """The pattern of some heads, queries and keys is cut out of that of all."""
-    sizes = {"probability": 0.4, "key": 3, "length": 8, "num_heads": 6}
-    whole = tiles.Dropout(**sizes).factors(sequences.Tile(range(8), range(8), 0, 0, False), torch.ones(2, 3, 2, 8, 8))
-    tile = sequences.Tile(range(2, 5), range(4, 8), 0, 0, False)
-    mine = tiles.Dropout(**sizes, first_head=2).factors(tile, torch.ones(2, 1, 2, 3, 4))
-    assert torch.equal(mine, whole[:, 1:2, :, 2:5, 4:8])
-    assert 0 < whole.count_nonzero() < whole.numel()
-
-
 def on_the_device(group):
     """Train with each strategy, and with the plain files, on what is the ranks' device."""
-    for options in ({}, {"gathered": True}, {"ulysses": 2}, {"dropout": 0.2}):
+    for options in ({}, {"gathered": True}, {"ulysses": 2}):
         model = build("llama")
         context = engine.parallelize(model, group, ContextStrategy(**options))
         tokens = torch.arange(46).view(2, -1) % VOCABULARY
-        model(*context.shard(tokens, tokens, documents=(5, 18), key=1)).backward()
+        model(*context.shard(tokens, tokens, documents=(5, 18))).backward()
     context = plain_context.Context(torch.zeros(8).long(), plain_context.zig_zag(8, group), group)
     q = torch.randn(1, 2, 4, 6, requires_grad=True)
     found = [context.gathered(q, q, q), context.ulysses(q, q, q)]
@@ -362,7 +349,7 @@ def right(group, module, source, strategy, documents=((7, 17), (24,))):
     try:
         case = "gpt2", documents
         history, weights = train(group, *case, strategy)
-        expected, last = alone(*case, True, 0.0)
+        expected, last = alone(*case, True)
         pairs = [*zip(weights, last, strict=True)]
         for ours, theirs in zip(history, expected, strict=True):
             pairs += zip(ours[1], theirs[1], strict=True)

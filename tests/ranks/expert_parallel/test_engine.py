@@ -288,23 +288,6 @@ def test_new_tensors_are_on_the_device_of_the_ranks():
             assert ours == pytest.approx(theirs, abs=ATOL)
 
 
-def gathered_and_loaded(group):
-    """The state of a model whose experts are cut by tp, from the ranks and back to them."""
-    model = training.plain("llama", "bias", 1)
-    model.blocks[0].mlp.bias += torch.arange(8)
-    whole = {name: x.clone() for name, x in model.state_dict().items()}
-    tensor_parallel.parallelize(model, group)
-    found = tensor_parallel.gather(model, group)
-    model.blocks[0].mlp.bias.zero_()
-    tensor_parallel.load(model, found, group)
-    both = [(state[name], whole[name]) for state in (found, tensor_parallel.gather(model, group)) for name in whole]
-    return found.keys() == whole.keys(), all(torch.equal(ours, theirs) for ours, theirs in both)
-
-
-def test_tensor_parallelism_gathers_and_loads_experts_and_biases():
-    assert run(gathered_and_loaded, world_size=2) == [(True, True)] * 2
-
-
 @pytest.mark.parametrize(
     ("size", "options", "message"),
     [

@@ -12,20 +12,15 @@ from .algorithms import (
     all_gather,
     all_reduce_seconds,
     all_to_all,
-    barrier,
     binomial_all_reduce,
-    broadcast,
     halving_doubling_all_reduce,
-    hierarchical_all_reduce,
     parameter_server,
     recursive_doubling_all_reduce,
-    reduce,
     reduce_scatter,
     ring_all_reduce,
-    scatter_all_gather_broadcast,
     tree_all_reduce,
 )
-from .bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth, ring_through_servers
+from .bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth
 
 __all__ = [
     "ALL_REDUCES",
@@ -35,18 +30,12 @@ __all__ = [
     "all_gather",
     "all_reduce_seconds",
     "all_to_all",
-    "barrier",
     "binomial_all_reduce",
-    "broadcast",
     "bus_bandwidth",
     "halving_doubling_all_reduce",
-    "hierarchical_all_reduce",
     "parameter_server",
     "recursive_doubling_all_reduce",
-    "reduce",
     "reduce_scatter",
     "ring_all_reduce",
-    "ring_through_servers",
-    "scatter_all_gather_broadcast",
     "tree_all_reduce",
 ]

@@ -106,21 +106,6 @@ def halving_doubling_all_reduce(nbytes: float, ranks: Count) -> Cost:
 
 
 @checked
-def hierarchical_all_reduce(nbytes: float, ranks: Count, size: Count) -> tuple[Cost, Cost]:
-    """All-reduce inside groups of `size` neighbours, and across them: rings on both levels.
-
-    Return one cost for each level, because their links differ. Errors: ValueError for groups that
-    do not fit.
-    """
-    if ranks % size:
-        raise ValueError(
-            f"{ranks} ranks do not split into groups of {size}; use a divisor of {ranks}"
-        )
-    inside = reduce_scatter(nbytes, size) + all_gather(nbytes, size)
-    return inside, ring_all_reduce(nbytes / size, ranks // size)
-
-
-@checked
 def tree_all_reduce(nbytes: float, ranks: Count) -> Cost:
     """All-reduce as NCCL's trees do: sums go up a binary tree, the result comes down.
 
@@ -177,42 +162,6 @@ def all_to_all(nbytes: float, ranks: Count) -> Cost:
     nbytes: a rank's whole buffer, of which it sends 1/n to every other rank.
     """
     return _ring(nbytes, ranks)
-
-
-@checked
-def broadcast(nbytes: float, ranks: Count) -> Cost:
-    """Broadcast down a binomial tree: the number of ranks with the buffer doubles at each step."""
-    steps = _log(ranks)
-    serial = steps * nbytes
-    return Cost(steps=steps, serial=serial, sent=serial, received=nbytes if ranks > 1 else 0.0)
-
-
-@checked
-def reduce(nbytes: float, ranks: Count) -> Cost:
-    """Reduce up the same tree: the root receives the most."""
-    steps = _log(ranks)
-    serial = steps * nbytes
-    return Cost(steps=steps, serial=serial, sent=nbytes if ranks > 1 else 0.0, received=serial)
-
-
-@checked
-def scatter_all_gather_broadcast(nbytes: float, ranks: Count) -> Cost:
-    """Broadcast long messages: the root scatters 1/n to each rank, then a ring gathers."""
-    pieces = (min(2**k, ranks - 2**k) for k in range(_log(ranks)))  # of each step down the tree
-    dealt = max(pieces, default=0) / ranks * nbytes
-    part = nbytes * (ranks - 1) / ranks
-    scatter = Cost(steps=_log(ranks), serial=part, sent=part, received=dealt)
-    return scatter + all_gather(nbytes, ranks)
-
-
-@checked
-def barrier(ranks: Count) -> Cost:
-    """Synchronize by dissemination.
-
-    A message has one byte, because some networks send no empty one.
-    """
-    steps = _log(ranks)
-    return Cost(steps=steps, serial=steps, sent=steps, received=steps)
 
 
 def _ring(nbytes: float, ranks: int) -> Cost:

@@ -1,11 +1,8 @@
-"""Bandwidths that nccl-tests prints for a collective, and the link of a ring through servers."""
+"""Bandwidths that nccl-tests prints for a collective."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from shardlab.arguments import Count, Positive, checked
-
-from ..facts.hardware import Link
 
 # nccl-tests multiplies size / time by these factors, so that the result depends on the links and
 # not on n. The size is the larger of one rank's input and output.
@@ -18,26 +15,6 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda n: 1.0,
     "reduce": lambda n: 1.0,
 }
-
-
-@checked
-def ring_through_servers(inside: Link, network: Link, *, gpus: Count, cards: Count) -> Link:
-    """Return the link of a ring through servers of `gpus` GPUs and `cards` network cards each.
-
-    NCCL builds a ring for each card, so all cards of a server carry one all-reduce together, up to
-    the rate inside. One hop in `gpus` leaves the server, so the ring's latency is the average over
-    hops, as in NCCL's tuning model (see `hardware.NCCL`). A tree is charged the network's latency
-    at every level, slightly too much: some levels are inside a server.
-    """
-    rate = cards * network.bandwidth
-    return replace(
-        inside,
-        name=f"{inside.name} in servers of {gpus}, {cards} x {network.name} between them",
-        bandwidth=min(inside.bandwidth, rate) if gpus > 1 else rate,
-        latency=((gpus - 1) * inside.latency + network.latency) / gpus,
-        longest_latency=max(inside.latency, network.latency) if gpus > 1 else network.latency,
-        source=f"{inside.source}; {network.source}",
-    )
 
 
 @checked

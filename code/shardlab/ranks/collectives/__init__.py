@@ -11,8 +11,6 @@ from .verbs import (
     all_reduce,
     all_to_all,
     barrier,
-    broadcast,
-    reduce,
     reduce_scatter,
 )
 
@@ -23,7 +21,5 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "barrier",
-    "broadcast",
-    "reduce",
     "reduce_scatter",
 ]

@@ -50,45 +50,6 @@ def all_reduce(
     return _averaged(y, group, op)
 
 
-def reduce(
-    x: Tensor,
-    group: comm.Group,
-    to: int = 0,
-    op: str = "sum",
-    plan: Planner = plans.binomial_reduce,
-    *,
-    check: bool = True,
-) -> Tensor | None:
-    """Combine the tensors of all ranks on rank `to`: [...] -> [...]; return None on the others."""
-    made = plans.rooted(plan(group.size()), to)
-    combine = _operation(op, x)
-    if check:
-        agree(f"{made.name} ({op}) to rank {to} of {_shape(x)}", group)
-    y = _empty_like(x)
-    execute(made, _flat(x), y.view(-1), group, combine)
-    return _averaged(y, group, op) if group.rank() == to else None
-
-
-def broadcast(
-    x: Tensor,
-    group: comm.Group,
-    source: int = 0,
-    plan: Planner = plans.binomial_broadcast,
-    *,
-    check: bool = True,
-) -> Tensor:
-    """Return the tensor of `source` on every rank: [...] -> [...].
-
-    Every rank passes a tensor of the same shape and dtype.
-    """
-    made = plans.rooted(plan(group.size()), source)
-    if check:
-        agree(f"{made.name} from rank {source} of {_shape(x)}", group)
-    y = _empty_like(x)
-    execute(made, _flat(x), y.view(-1), group)
-    return y
-
-
 def reduce_scatter(
     x: Tensor,
     group: comm.Group,

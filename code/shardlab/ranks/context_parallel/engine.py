@@ -30,7 +30,6 @@ from .. import agreement, transformer
 from ..mixture import mixtures
 from ..transformer import Attention, Transformer
 from . import exchange, ring
-from .tiles import Dropout
 
 TILE = 1024  # queries, and keys, of a tile at most: its scores are what attention holds besides
 
@@ -46,8 +45,6 @@ class ContextStrategy:
     gathered: bool = False  # every rank gathers all keys and values instead
     placement: str = "zig-zag"  # or "contiguous": see `shardlab.sharding.sequences`
     causal: bool = True  # whether a token sees only itself and those before it
-    dropout: float = 0.0  # the probability with which a weight of attention is dropped
-    first_head: int = 0  # the number of this rank's first head, where ranks of tp share them
 
     def __post_init__(self) -> None:
         if self.gathered and self.ulysses > 1:
@@ -84,16 +81,12 @@ class ContextParallel:
         self.ring_place, self.heads_place = divmod(group.rank(), width)
 
     def shard(
-        self,
-        *tensors: Tensor,
-        documents: Sequence[int] | None = None,
-        key: int = 0,
+        self, *tensors: Tensor, documents: Sequence[int] | None = None
     ) -> tuple[Tensor, ...]:
         """Take this rank's tokens of a batch, and attend and count positions accordingly.
 
         tensors    [B, S], such as tokens and targets, the same on every rank -> [B, c]
         documents  tokens of each document in a sequence; None: one document
-        key        of dropout: a different number for every batch
 
         What is set here must stay until backward has ended. Errors: ValueError for sequences that
         are shorter than the ranks or longer than the model's context, and for documents that do not
@@ -102,7 +95,6 @@ class ContextParallel:
         length = tensors[0].shape[1]
         self.spec.tokens(len(tensors[0]), length)
         self.length = length
-        self.key = key
         self.documents = sequences.documents(length, documents)
         self.places = sequences.place(length, self.group.size(), self.strategy.placement)
         self.mine = _places(self.places[self.group.rank()]).to(tensors[0].device)
@@ -135,9 +127,10 @@ class ContextParallel:
         """Take this rank's tokens of whole sequences: [B, S, n] -> [B, c, n]."""
         return x[:, self.mine]
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, layer: int) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend to the tokens of all ranks: q [B, H, c, e], k and v [B, K, c, e] -> like q."""
-        plan = self.round(layer, q.shape[1])
+        by_turn = [sequences.count(runs) for runs in self.blocks]
+        plan = ring.Round(group=self.ring, lengths=by_turn, tiles=self.tiles)
         if self.strategy.gathered:
             lengths = [sequences.count(runs) for runs in self.places]
             k, v = exchange.Gather.apply(torch.stack([k, v]), self.group, lengths)
@@ -171,20 +164,6 @@ class ContextParallel:
         )
         return order, [cut(keys) for keys in order]
 
-    def round(self, layer: int, heads: int) -> ring.Round:
-        """Plan a layer's round. heads: of its queries, on this rank."""
-        dropout, strategy = None, self.strategy
-        if strategy.dropout:
-            dropout = Dropout(
-                probability=strategy.dropout,
-                key=self.key * self.spec.num_layers + layer,
-                length=self.length,
-                num_heads=self.spec.num_heads,
-                first_head=strategy.first_head + self.heads_place * heads // strategy.ulysses,
-            )
-        lengths = [sequences.count(runs) for runs in self.blocks]
-        return ring.Round(group=self.ring, lengths=lengths, tiles=self.tiles, dropout=dropout)
-
 
 def parallelize(
     model: Transformer, group: comm.Group, strategy: ContextStrategy = RING
@@ -200,8 +179,8 @@ def parallelize(
     agreement.check_equal(model, group)
     check_heads(model, strategy.ulysses)
     context = ContextParallel(model.spec, group, strategy)
-    for layer, block in enumerate(model.blocks):
-        transformer.replace(block, attend=partial(context.attend, layer=layer))
+    for block in model.blocks:
+        transformer.replace(block, attend=context.attend)
     transformer.replace(model, locate=context.locate)
     mean = model.loss
     model.loss = lambda logits, targets: context.weighted(mean(logits, targets))

@@ -23,7 +23,6 @@ from shardlab import comm
 from shardlab.sharding.sequences import Tile
 
 from . import tiles
-from .tiles import Dropout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,6 @@ class Round:
     group: comm.Group
     lengths: Sequence[int]  # tokens of the block of each turn
     tiles: Sequence[Sequence[Tile]]
-    dropout: Dropout | None = None
 
     def pass_on(self, x: Tensor, turn: int) -> Callable[[], Tensor]:
         """Start to send x to the next rank, and to receive what comes with the block of `turn`.
@@ -78,7 +76,7 @@ class Ring(Function):
         for turn, here in enumerate(plan.tiles):
             last = turn + 1 == len(plan.tiles)
             arriving = None if last else plan.pass_on(block, turn + 1)
-            tiles.attend(q, block, here, so_far, plan.dropout)
+            tiles.attend(q, block, here, so_far)
             block = arriving() if arriving else block
         ctx.plan = plan
         ctx.save_for_backward(q, own, so_far.y, so_far.lse)
@@ -100,7 +98,7 @@ def second_round(at: tiles.Backward, own: Tensor, plan: Round) -> Tensor:
     for turn, here in enumerate(plan.tiles):
         last = turn + 1 == len(plan.tiles)
         arriving = None if last else plan.pass_on(block, turn + 1)
-        gradient = tiles.differentiate(at, block, here, plan.dropout)  # partial
+        gradient = tiles.differentiate(at, block, here)               # partial
         if coming is not None:
             gradient += coming()                                      # of the ranks before
             coming = None                                             # frees what came

@@ -20,36 +20,6 @@ from torch import Tensor
 
 from shardlab.sharding.sequences import Tile
 
-from ..tensor_parallel.dropout import BITS, random_bits
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dropout:
-    """Which weights of attention are dropped: it follows from their places in the whole.
-
-    See `tensor_parallel.dropout`: however heads and sequences are cut, the pattern is the same.
-    """
-
-    probability: float
-    key: int
-    length: int  # of the whole sequence
-    num_heads: int  # of the whole model
-    first_head: int = 0  # of this rank
-
-    def factors(self, tile: Tile, like: Tensor) -> Tensor:
-        """Return what weights [B, K, G, Q, J] are multiplied by: 0 or 1 / (1 - probability)."""
-        batch, kv_heads, groups = like.shape[:3]
-        device = like.device
-        heads = torch.arange(kv_heads * groups, device=device).view(kv_heads, groups, 1, 1)
-        samples = torch.arange(batch, device=device).view(-1, 1, 1, 1, 1)
-        queries = _arange(tile.queries, device)[:, None]
-        keys = _arange(tile.keys, device)
-        rows = samples * self.num_heads + self.first_head + heads     # [B, K, G, 1, 1]
-        places = (rows * self.length + queries) * self.length + keys  # [B, K, G, Q, J]
-        bits = random_bits(places, self.key) >> (64 - BITS) & (1 << BITS) - 1
-        kept = bits >= int(self.probability * 2**BITS)
-        return kept.to(like.dtype) / (1 - self.probability)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
@@ -64,9 +34,7 @@ def begin(q: Tensor) -> Running:
     return Running(y=torch.zeros_like(q), lse=torch.full_like(q[..., :1], -torch.inf))
 
 
-def attend(
-    q: Tensor, block: Tensor, tiles: Iterable[Tile], so_far: Running, dropout: Dropout | None
-) -> None:
+def attend(q: Tensor, block: Tensor, tiles: Iterable[Tile], so_far: Running) -> None:
     """Add what the keys and values of a block give: q [B, K, G, c, e], block [2, B, K, n, e].
 
     The queries are scaled already.
@@ -79,8 +47,6 @@ def attend(
         before = so_far.lse[..., here, :]                             # [B, K, G, Q, 1]
         lse = torch.logaddexp(before, scores.logsumexp(-1, keepdim=True))
         weights = (scores - lse).exp()
-        if dropout is not None:
-            weights = weights * dropout.factors(tile, weights)
         more = (weights.flatten(2, 3) @ v).unflatten(2, (groups, -1))  # [B, K, G, Q, e]
         so_far.y[..., here, :].mul_((before - lse).exp()).add_(more)
         so_far.lse[..., here, :] = lse
@@ -97,9 +63,7 @@ class Backward:
     dq: Tensor
 
 
-def differentiate(
-    at: Backward, block: Tensor, tiles: Iterable[Tile], dropout: Dropout | None
-) -> Tensor:
+def differentiate(at: Backward, block: Tensor, tiles: Iterable[Tile]) -> Tensor:
     """Add to the gradient of the queries, and return that of a block: [2, B, K, n, e], partial."""
     groups = at.q.shape[2]
     gradient = torch.zeros_like(block)
@@ -111,12 +75,7 @@ def differentiate(
         dy = at.dy[..., here, :].flatten(2, 3)                        # [B, K, G*Q, e]
         weights = (_scores(at.q, k, tile) - at.lse[..., here, :]).exp()
         dweights = (dy @ v.mT).unflatten(2, (groups, -1))             # [B, K, G, Q, J]
-        kept = weights
-        if dropout is not None:
-            factors = dropout.factors(tile, weights)
-            kept = weights * factors
-            dweights = dweights * factors
-        dv += kept.flatten(2, 3).mT @ dy
+        dv += weights.flatten(2, 3).mT @ dy
         ds = (weights * (dweights - at.delta[..., here, :])).flatten(2, 3)
         at.dq[..., here, :] += (ds @ k).unflatten(2, (groups, -1))
         dk += ds.mT @ q

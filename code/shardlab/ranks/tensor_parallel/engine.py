@@ -48,7 +48,7 @@ def parallelize(
 
     Afterwards model(tokens, targets) is the loss of the uncut model, on every rank, and backward
     leaves each rank the gradients of its own pieces. All ranks must pass the same tokens.
-    model(tokens) gives this rank's columns of the logits; see `vocabulary.gather_logits`.
+    model(tokens) gives this rank's columns of the logits.
 
     sequence_parallel  hold a slice of every sequence between the cut matrices
     regather           keep only the slice of what these matrices read, and gather again in backward

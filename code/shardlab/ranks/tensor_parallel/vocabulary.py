@@ -23,8 +23,6 @@ from torch.nn import functional as F
 
 from shardlab import comm
 
-from . import conjugates
-
 IGNORED = -100  # a target that does not count, as in torch's cross_entropy
 
 
@@ -102,12 +100,6 @@ def cross_entropy(
     check(targets[counts], vocab_size)
     losses: Tensor = CrossEntropy.apply(logits, targets, vocab_size, group)
     return losses.sum() / counts.sum()
-
-
-def gather_logits(logits: Tensor, vocab_size: int, group: comm.Group) -> Tensor:
-    """Gather all logits on every rank, to generate text: [B, S, V/tp] -> [B, S, vocab_size]."""
-    whole: Tensor = conjugates.GatherFromRanks.apply(logits, group, -1)
-    return whole[..., :vocab_size]
 
 
 def find(tokens: Tensor, size: int, group: comm.Group) -> tuple[Tensor, Tensor]:
