@@ -45,7 +45,6 @@ MAX_DENSITY = {
     **{"figures": 5.8, "plan": 6.2, "ranks": 6.25, "schedules": 6.0, "trace": 5.6, "arguments": 5.7},
     **{"comm": 7.6, "launch": 5.4, "model": 4.4, "sharding": 6.3, "files": 6.3},
 }
-KNOWN = {"Dropout"}  # public classes that share a name
 PICTURE = re.compile(r" +stage \d+: ")  # of a schedule, in its docstring
 MAX_ENTRIES = {"ranks": 20, "costs": 20}  # in ranks a folder for each method, with what they share
 MAX_ROOMS = 16
@@ -241,7 +240,7 @@ def test_a_public_class_name_stands_for_one_thing():
     several = {each: sorted(rooms) for each, rooms in places.items() if len(rooms) > 1}
     twins = {each for each, rooms in several.items() if rooms == ["plain", "ranks"]}
     framed = {"Given"} if set(several.get("Given", ())) == {"exercises"} else set()
-    assert several.keys() - twins - framed == KNOWN
+    assert several.keys() - twins - framed == set()
 
 
 def test_a_chapters_folder_holds_exercises_only():

@@ -48,7 +48,7 @@ LOCAL = {
     "tensor_parallel.md": {"Y": "$Y = XW$", "q": "queries", "z": "logit $z_"},
 }
 
-GREEK = "alpha beta gamma delta epsilon lambda sigma theta mu eta rho tau phi pi ell"
+GREEK = "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega ell"
 WORDS = re.compile(r"\\(begin|end|text|mathrm|operatorname)\s*\{[^}]*\}")
 CODE = re.compile(r"```\{code-cell\}.*?```|`[^`\n]*`", re.DOTALL)
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$([^$\n\x22]+?)(?<!\\)\$", re.DOTALL)

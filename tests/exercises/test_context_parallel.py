@@ -24,7 +24,7 @@ NUMBERS, ONCE = "returns positions and a number of pairs", "every position is on
 PLACED, COUNTED = "each rank has the parts of its placement", "the pairs are those that the mask leaves"
 LSE, Y = "every rank has the lse of all keys", "every rank has the output of all keys"
 ALONE, SMALL = "ranks send messages to one rank at a time", "no rank has all keys, or the scores of all"
-HOPS, BOTH_HOPS = "keys and values make n - 1 hops", "blocks and gradients make n - 1 hops"
+STEPS, BOTH_STEPS = "keys and values take n - 1 steps", "blocks and gradients take n - 1 steps"
 DQ, DK = "queries get the gradient of all keys", "keys get the gradient of all queries"
 DV = "values get the gradient of all queries"
 OUTPUT, GRADIENTS = "every rank has the output of its tokens", "queries, keys and values get their gradients"
@@ -181,12 +181,12 @@ def turns_the_other_way(q, k, v, mask, group):
     return turn_with(right_step, back=True)(q, k, v, mask, group)
 
 
-@mistake("ring_forward", HOPS, at="2 ranks, contiguous, no mask", says="4 blocks sent by rank 0")
+@mistake("ring_forward", STEPS, at="2 ranks, contiguous, no mask", says="4 blocks sent by rank 0")
 def sends_blocks_home(q, k, v, mask, group):
     return turn_with(right_step, home=True)(q, k, v, mask, group)
 
 
-@mistake("ring_forward", ALONE, SMALL, HOPS, at="1 rank, contiguous, causal", says="all_gather on rank 0")
+@mistake("ring_forward", ALONE, SMALL, STEPS, at="1 rank, contiguous, causal", says="all_gather on rank 0")
 def gathers_all_keys(q, k, v, mask, group):
     k, v = (torch.cat([*comm.all_gather(x[None], group)], dim=1) for x in (k, v))
     scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
@@ -275,7 +275,7 @@ def looks_at_hidden_keys(*arguments):
     return backward_with(masked=False)(*arguments)
 
 
-@mistake("ring_backward", BOTH_HOPS, at="2 ranks, contiguous, no mask", says="6 blocks sent by rank 0")
+@mistake("ring_backward", BOTH_STEPS, at="2 ranks, contiguous, no mask", says="6 blocks sent by rank 0")
 def sends_a_block_too_many(dy, q, k, v, y, lse, mask, group):
     if group.size() > 1:
         solutions.pass_on(torch.stack([k, v]), group)

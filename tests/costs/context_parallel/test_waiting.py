@@ -19,11 +19,11 @@ def of_ranks(n):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("step", ["forward", "backward"])
-def test_the_hops_of_a_ring_carry_what_it_sends_in_as_many_turns_as_ranks(ranks, step):
-    hops = list(costs.hops(of_ranks(ranks), backward=step == "backward"))
-    assert sum(nbytes for nbytes, _ in hops) == costs.sent_bytes(of_ranks(ranks), "ring")[step]
-    assert sum(hidden for _, hidden in hops) == ranks
-    assert [nbytes for nbytes, hidden in hops if not hidden] == [2 * SIZES.block * 8 / ranks] * (
+def test_the_steps_of_a_ring_carry_what_it_sends_in_as_many_turns_as_ranks(ranks, step):
+    sends = list(costs.ring_steps(of_ranks(ranks), backward=step == "backward"))
+    assert sum(nbytes for nbytes, _ in sends) == costs.sent_bytes(of_ranks(ranks), "ring")[step]
+    assert sum(hidden for _, hidden in sends) == ranks
+    assert [nbytes for nbytes, hidden in sends if not hidden] == [2 * SIZES.block * 8 / ranks] * (
         step == "backward" and ranks > 1
     )
 
@@ -44,7 +44,7 @@ def test_long_attention_hides_all_but_the_way_home_of_the_last_gradient():
 
 @pytest.mark.parametrize("link", [LINK, hardware.link("NVLink 4")], ids=["no latency", "NVLink 4"])
 def test_from_hidden_from_on_forward_waits_for_nothing(link):
-    """The inequality of the chapter, and a ring whose hops are timed one by one, turn over at the same length."""
+    """The inequality of the chapter, and a ring whose sends are timed one by one, turn over at the same length."""
     spec = dataclasses.replace(models.published("Llama 3 8B").spec, context_length=2**20)
     run = Training(spec=spec, layout=Layout(cp=8), sequence=65_536)
     rate = 495e12

@@ -26,7 +26,7 @@ def test_a_long_text_is_shared_and_the_plan_without_is_named():
     assert found.best.cp == 16
     assert words.startswith("cp 16: without it a step takes ")
     assert f"{100 * (alone.seconds / found.best.seconds - 1):.0f} % longer ({alone.name})" in words
-    assert "a rank has 8,192 tokens of a sequence and 618 hide a hop of the ring at 320 GB/s" in words
+    assert "a rank has 8,192 tokens of a sequence and 618 hide a step of the ring at 320 GB/s" in words
 
 
 def test_gathered_keys_are_said_to_be_waited_for():

@@ -10,9 +10,9 @@ from .waiting import (
     exposed_seconds,
     hidden_from,
     hiding_tokens,
-    hops,
     of,
     ring_seconds,
+    ring_steps,
 )
 from .ways import (
     WAYS,
@@ -40,12 +40,12 @@ __all__ = [
     "held",
     "hidden_from",
     "hiding_tokens",
-    "hops",
     "messages",
     "of",
     "pairs",
     "resident",
     "ring_seconds",
+    "ring_steps",
     "sent_bytes",
     "turns",
 ]

@@ -50,21 +50,21 @@ def ring_seconds(
 ) -> float:
     """Time what a rank waits for while blocks go once round the ring.
 
-    computing: seconds of the rank's attention, which hide hops; 0: how long the links are busy.
+    computing: seconds of the rank's attention, which hide steps; 0: how long the links are busy.
     """
     waited = 0.0
-    for nbytes, hides in hops(a, backward=backward):
+    for nbytes, hides in ring_steps(a, backward=backward):
         seconds = link.latency + nbytes / link.bandwidth if nbytes else 0.0
         waited += max(0.0, seconds - hides * computing / a.ranks)
     return waited
 
 
 @checked
-def hops(a: SplitAttention, *, backward: bool) -> Iterator[tuple[float, bool]]:
+def ring_steps(a: SplitAttention, *, backward: bool) -> Iterator[tuple[float, bool]]:
     """Yield what a rank sends in each turn of a ring: bytes, and whether attention hides them.
 
     A block travels beside every turn but the last. In backward the gradient of the block of turn t
-    is ready after it and travels beside turn t + 1; the last one has only its hop home, alone. The
+    is ready after it and travels beside turn t + 1; the last one has only its step home, alone. The
     gradient of the rank's own block stays.
     """
     keys = 2 * a.block
@@ -84,14 +84,14 @@ def hiding_tokens(
     causal: bool = False,
     latency: float = 0.0,
 ) -> float:
-    """Return the fewest tokens per rank that hide a hop of the ring behind a block's attention.
+    """Return the fewest tokens per rank that hide a step of the ring behind a block's attention.
 
-    H heads of E numbers take 4 c^2 HE FLOPs for c tokens, and a hop moves 2 c KE numbers with K
+    H heads of e numbers take 4 c^2 He FLOPs for c tokens, and a step moves 2 c Ke numbers with K
     key/value heads. So c >= (K / 2H) * element * rate / bandwidth. With K = H and 16 bits this is
     c >= rate / bandwidth: Liu et al. 2023, section 3. causal: half of the pairs are computed in the
-    same number of hops, so twice as many tokens are needed.
+    same number of steps, so twice as many tokens are needed.
 
-    rate: FLOP/s of attention; bandwidth: bytes/s that a rank sends. latency: seconds of a hop that
+    rate: FLOP/s of attention; bandwidth: bytes/s that a rank sends. latency: seconds of a step that
     its bytes do not explain; then c^2 >= limit * c + latency * pairs, with the limit above and the
     pairs of a query and a key that a rank computes in a second.
     """
@@ -102,7 +102,7 @@ def hiding_tokens(
 
 @checked
 def hidden_from(training: Training, link: Link, *, rate: Positive) -> float:
-    """Return the fewest tokens per rank from which the hops of forward are hidden.
+    """Return the fewest tokens per rank from which the steps of forward are hidden.
 
     rate: FLOP/s of attention. See `hiding_tokens`.
     """

@@ -129,8 +129,8 @@ def messages(
     if way == "gathered":
         return {"forward": int(a.ranks > 1), "backward": (1 + again) * (a.ranks > 1)}
     width = _width(a, way, ulysses)
-    exchanges, hops = 3 * (width > 1), a.ranks // width - 1
-    return {"forward": exchanges + hops, "backward": exchanges + 2 * hops}
+    exchanges, steps = 3 * (width > 1), a.ranks // width - 1
+    return {"forward": exchanges + steps, "backward": exchanges + 2 * steps}
 
 
 def _width(a: SplitAttention, way: str, ulysses: int) -> int:

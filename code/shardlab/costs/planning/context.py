@@ -60,6 +60,6 @@ def _messages(question: Question, plan: TrainingPlan) -> str:
     needed = context_parallel.hidden_from(training, link, rate=rate)
     tokens = training.tokens_per_sequence // plan.cp
     return (
-        f"a rank has {tokens:,} tokens of a sequence and {needed:,.0f} hide a hop of the ring at "
+        f"a rank has {tokens:,} tokens of a sequence and {needed:,.0f} hide a step of the ring at "
         f"{link.bandwidth / units.GB:.0f} GB/s, so that {waits}"
     )

@@ -220,10 +220,10 @@ class _Rank:
         after, before = ring[(place + 1) % len(ring)], ring[place - 1]
         seconds = part.attention[op == "backward"]
         layer = context_parallel.of(self.training)
-        for hop, hidden in context_parallel.hops(layer, backward=op == "backward"):
+        for sent, hidden in context_parallel.ring_steps(layer, backward=op == "backward"):
             moving = []
-            if hop:
-                nbytes = round(part.layers * hop)
+            if sent:
+                nbytes = round(part.layers * sent)
                 moving = [self.writer.receive(nbytes, before, ring)]
                 moving.append(self.writer.send(nbytes, after, ring))
             if hidden:

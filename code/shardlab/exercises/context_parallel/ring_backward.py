@@ -1,6 +1,6 @@
 """Exercise: the backward of ring attention, a second turn of the ring with gradients behind keys.
 
-`plain.ring_attention` lets a gradient travel from the first turn on, n hops. Here it begins on the
+`plain.ring_attention` lets a gradient travel from the first turn on, n steps. Here it begins on the
 next rank, as in the engine, and needs n - 1.
 """
 
@@ -18,7 +18,7 @@ def my_ring_backward(dy, q, k, v, y, lse, mask, group):
 
     dy: the gradient of y; y, lse: what forward returned. With p = exp(scores - lse)
     dv is p.mT @ dy, and with ds = p * (dy @ v.mT - sum of dy * y over e) / e ** 0.5
-    dq is ds @ k, dk is ds.mT @ q. Keys and values make n - 1 hops, gradients too.
+    dq is ds @ k, dk is ds.mT @ q. Keys and values take n - 1 steps, gradients too.
     """
     seen = mask.chunk(group.size(), dim=1)[group.rank()]
     p = (q @ k.mT / q.shape[-1] ** 0.5 - lse).masked_fill(~seen, -torch.inf).exp()
@@ -30,13 +30,13 @@ EXERCISE = Exercise(
     name="context_parallel.ring_backward",
     prompt=(
         "Compute the gradients of ring attention: keys and values travel once more, their "
-        "gradients behind them, n - 1 hops each."
+        "gradients behind them, n - 1 steps each."
     ),
     starter=STARTER,
     hint=(
         "In every turn add to dq, and compute the gradient of the block at hand. In turn 0 it is "
         "your own: keep it. In turn 1 it starts to travel to the next rank; from turn 2 on add "
-        "what has arrived before you pass it on. After the last turn it needs one more hop, and "
+        "what has arrived before you pass it on. After the last turn it needs one more step, and "
         "is home."
     ),
     points=4,
@@ -49,8 +49,8 @@ EXERCISE = Exercise(
         "the arguments stay what they were": leaves_arguments,
         "ranks send messages to one rank at a time": only_messages,
         "no rank has all keys, or the scores of all": rings.never_has_all_keys,
-        "blocks and gradients make n - 1 hops": rings.sends(
-            lambda ranks: 4 * (ranks - 1), "n - 1 hops of keys, values and their gradients"
+        "blocks and gradients take n - 1 steps": rings.sends(
+            lambda ranks: 4 * (ranks - 1), "n - 1 steps of keys, values and their gradients"
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""Exercise: the forward of ring attention, with one hop less than `plain.ring_attention`.
+"""Exercise: the forward of ring attention, with one step less than `plain.ring_attention`.
 
 The plain file sends every block home in its last turn, so that backward can begin with it.
 """
@@ -18,7 +18,7 @@ def my_ring_forward(q, k, v, mask, group):
     q, k, v: [H, c, e], of this rank's tokens. mask: [c, S], true where one of its
     queries sees a key; the keys stand in the order of ranks. Scores are
     q @ k.mT / e ** 0.5, and lse is the log of the sum of exp(scores) over all keys
-    that are seen. Keys and values make n - 1 hops, and no rank has them all.
+    that are seen. Keys and values take n - 1 steps, and no rank has them all.
     """
     seen = mask.chunk(group.size(), dim=1)[group.rank()]
     scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf)
@@ -29,12 +29,12 @@ def my_ring_forward(q, k, v, mask, group):
 EXERCISE = Exercise(
     name="context_parallel.ring_forward",
     prompt=(
-        "Attend to the keys of all ranks while they travel round a ring, in n - 1 hops and never "
+        "Attend to the keys of all ranks while they travel round a ring, in n - 1 steps and never "
         "with all of them on one rank."
     ),
     starter=STARTER,
     hint=(
-        "Begin with your own block, which every query sees a key of. After t hops a rank has the "
+        "Begin with your own block, which every query sees a key of. After t steps a rank has the "
         "block of rank (rank - t) % n, whose columns of the mask belong to it. Merge as in the "
         "first exercise, but take exp(scores - lse) with the merged lse: a block that a query "
         "does not see then counts nothing."
@@ -48,8 +48,8 @@ EXERCISE = Exercise(
         "the arguments stay what they were": leaves_arguments,
         "ranks send messages to one rank at a time": only_messages,
         "no rank has all keys, or the scores of all": rings.never_has_all_keys,
-        "keys and values make n - 1 hops": rings.sends(
-            lambda ranks: 2 * (ranks - 1), "n - 1 hops of keys and values"
+        "keys and values take n - 1 steps": rings.sends(
+            lambda ranks: 2 * (ranks - 1), "n - 1 steps of keys and values"
         ),
     },
 )

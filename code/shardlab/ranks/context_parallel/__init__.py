@@ -5,7 +5,7 @@ travel; `exchange` gathers them, or exchanges parts of sequences for heads (Ulys
 these into a model: one way, or Ulysses inside and a ring across.
 
 The plain files are `plain.context_parallel` and `plain.ring_attention`. What this one adds: the
-next block travels while this one is used, keys do not travel the last hop home, tiles that no query
+next block travels while this one is used, keys do not take the last step home, tiles that no query
 sees are never computed, and ranks need not divide the length or the key/value heads. Torch's own
 (`torch.distributed.tensor.experimental`) has no operation for CPUs in its table, so that the two
 are not raced here.

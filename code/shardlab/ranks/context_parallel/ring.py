@@ -2,7 +2,7 @@
 
 Liu et al. 2023 (https://arxiv.org/abs/2310.01889). In turn i a rank has the block of the rank i
 places before it. Backward is a second round: the gradient of a block starts on the next rank,
-follows its block, and comes home after N - 1 hops; the owner adds its own part there.
+follows its block, and comes home after N - 1 steps; the owner adds its own part there.
 
 A rank holds at most three blocks of keys and values: its own, the one in use, the one on its way.
 
