@@ -12,6 +12,7 @@ together.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -79,15 +80,33 @@ class Bank(nn.ModuleDict):
         return torch.zeros_like(x).index_add(0, tokens, weighted)     # [T, h]
 
 
+def unchanged(x: Tensor) -> Tensor:
+    """Return what is given."""
+    return x
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What ranks that share a mixture do to its tensors; one rank alone changes nothing.
+
+    Tensor parallelism sets the first five, context parallelism the last three.
+    """
+
+    gather: Change = unchanged  # scores of this rank's slice -> of whole sequences, [B, S, E]
+    enter: Change = unchanged  # the input -> what this rank's experts read, [B, S, h]
+    keep: Change = unchanged  # choices for whole sequences -> for what the experts read, [B, S, k]
+    share: Change = unchanged  # weights, likewise
+    leave: Change = unchanged  # what this rank's experts add up to -> the output, [B, S, h]
+    line_up: Change = unchanged  # choices of this rank's tokens -> of whole sequences, [B, S, k]
+    pick: Change = unchanged  # choices of whole sequences -> of this rank's tokens
+    weigh: Change = unchanged  # the balance loss, []; the mean over ranks is the whole one
+
+
 class Mixture(nn.Module):
     """A router, its experts and the shared ones.
 
     group    the ranks whose tokens are counted together, in their order; None: this rank alone
     compute  how chosen experts and shared ones compute; a rank that does not hold all replaces it
-    enter, leave, gather, keep, share  what happens to the experts' input and output, to scores, to
-             choices and to weights, where ranks of tensor parallelism compute or hold parts
-    weigh, line_up, pick  what happens to the balance loss and to choices, where ranks hold parts of
-             a sequence: `line_up` returns numbers of whole sequences, `pick` takes this rank's
     load     the tokens of all ranks that chose each expert since the last `rebalance`, [E]
     """
 
@@ -108,24 +127,22 @@ class Mixture(nn.Module):
         self.loss: Tensor | None = None  # the balance loss of the last forward, []
         self.group: comm.Group | None = None
         self.compute: Compute = compute
-        self.enter: Change = unchanged
-        self.leave: Change = unchanged
-        self.gather: Change = unchanged
-        self.keep: Change = unchanged
-        self.share: Change = unchanged
-        self.weigh: Change = unchanged
-        self.line_up: Change = unchanged
-        self.pick: Change = unchanged
+        self.placement = Placement()
+
+    def place(self, **changes: Change) -> None:
+        """Set some fields of the placement; those that another method has set stay."""
+        self.placement = replace(self.placement, **changes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, S, h] -> [B, S, h]
         if x.is_meta:  # a dry run has no scores to choose by
             return torch.empty_like(x)
-        scores = self.gather(self.router(x))                          # [B, S, E]
+        at = self.placement
+        scores = at.gather(self.router(x))                            # [B, S, E]
         chosen, weights = self.choose(scores)                         # [B, S, k] each
-        x = self.enter(x)                                             # [B, S, h]
-        routed = x, self.keep(chosen), self.share(weights)
+        x = at.enter(x)                                               # [B, S, h]
+        routed = x, at.keep(chosen), at.share(weights)
         y = self.compute(self, *(each.flatten(0, 1) for each in routed))
-        return self.leave(y.view_as(x))                               # [B, S, h]
+        return at.leave(y.view_as(x))                                 # [B, S, h]
 
     def choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Choose experts for each token: [..., E] -> their numbers and weights, [..., k] each.
@@ -145,11 +162,11 @@ class Mixture(nn.Module):
         if sigmoid:
             weights = weights / weights.sum(-1, keepdim=True)
             shares = shares / shares.sum(-1, keepdim=True)
-        line = self.line_up(chosen)                                   # [..., k], of whole sequences
-        counts = self.count(line)                                     # [N, E]
+        line = self.placement.line_up(chosen)                         # [..., k], of whole sequences
+        counts = self.count(line)                                     # [W, E]
         self.loss = self.balance_loss(shares.flatten(0, -2), counts.sum(0))
         if rules.capacity is not None:
-            chosen = self.pick(self.drop(line, counts))
+            chosen = self.placement.pick(self.drop(line, counts))
         return chosen, weights
 
     def count(self, chosen: Tensor) -> Tensor:
@@ -178,7 +195,7 @@ class Mixture(nn.Module):
             )
         load = load.to(shares.dtype)
         even = load * len(load) / load.sum()                          # [E], 1 if the load is even
-        return self.weigh(self.rules.loss_weight * (even * shares.mean(0)).sum())
+        return self.placement.weigh(self.rules.loss_weight * (even * shares.mean(0)).sum())
 
     def drop(self, chosen: Tensor, counts: Tensor) -> Tensor:
         """Replace the experts without a slot for a token by E: [..., k] -> [..., k].
@@ -202,11 +219,6 @@ def compute(mixture: Mixture, x: Tensor, chosen: Tensor, weights: Tensor) -> Ten
     """Add up chosen and shared experts on one rank that holds all: [T, h] -> [T, h]."""
     y: Tensor = mixture.experts(x, chosen, weights)
     return y if mixture.shared is None else y + mixture.shared(x)
-
-
-def unchanged(x: Tensor) -> Tensor:
-    """Return what is given."""
-    return x
 
 
 def mixtures(model: nn.Module) -> Iterator[Mixture]:

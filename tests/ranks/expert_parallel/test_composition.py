@@ -229,7 +229,7 @@ def mistaken(group, references):
             trainer = make_trainer(group, case, known)
             if "weights" in mistake:
                 for mixture in mixtures(trainer.pipeline):
-                    mixture.share = lambda weights: weights
+                    mixture.place(share=lambda weights: weights)
             found[mistake] = errors_of_one_step(trainer, case, references[mistake])
     return found
 

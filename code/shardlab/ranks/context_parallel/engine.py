@@ -185,8 +185,7 @@ def parallelize(
     mean = model.loss
     model.loss = lambda logits, targets: context.weighted(mean(logits, targets))
     for mixture in mixtures(model):
-        mixture.weigh = context.weighted
-        mixture.line_up, mixture.pick = context.line_up, context.pick
+        mixture.place(line_up=context.line_up, pick=context.pick, weigh=context.weighted)
     return context
 
 

@@ -25,7 +25,7 @@ from shardlab.sharding import cuts
 from shardlab.sharding.layout import Layout
 
 from .. import agreement
-from ..mixture import Change, Mixture
+from ..mixture import Change, Mixture, unchanged
 from ..transformer import Block, Transformer
 from . import shards
 from .conjugates import GatherFromRanks, ScatterToRanks, piece
@@ -103,11 +103,12 @@ def cut_experts(mixture: Mixture, group: comm.Group, *, sliced: bool) -> None:
     gradient of its weights; they are summed where they enter. sliced: the ranks hold slices of
     sequences outside, of which they gather scores, too.
     """
-    mixture.enter = change(GatherSequence if sliced else CopyToRanks, group)
-    mixture.leave = change(ScatterSequence if sliced else SumOverRanks, group)
-    mixture.share = change(CopyToRanks, group)
-    if sliced:
-        mixture.gather = change(GatherFromRanks, group, SEQUENCE)
+    mixture.place(
+        enter=change(GatherSequence if sliced else CopyToRanks, group),
+        leave=change(ScatterSequence if sliced else SumOverRanks, group),
+        share=change(CopyToRanks, group),
+        gather=change(GatherFromRanks, group, SEQUENCE) if sliced else unchanged,
+    )
 
 
 def pass_slices(mixture: Mixture, group: comm.Group) -> None:
@@ -116,9 +117,11 @@ def pass_slices(mixture: Mixture, group: comm.Group) -> None:
     All ranks choose alike for whole sequences, and each keeps the choices of its slice. The shared
     experts are cut like a feed-forward block.
     """
-    mixture.gather = change(GatherFromRanks, group, SEQUENCE)
-    mixture.keep = partial(piece, group=group, dim=SEQUENCE)
-    mixture.share = change(ScatterToRanks, group, SEQUENCE)
+    mixture.place(
+        gather=change(GatherFromRanks, group, SEQUENCE),
+        keep=partial(piece, group=group, dim=SEQUENCE),
+        share=change(ScatterToRanks, group, SEQUENCE),
+    )
     if mixture.shared is not None:  # which is given tokens as one sequence without its batch
         whole = change(GatherSequence, group)
         mixture.shared.register_forward_pre_hook(lambda _, inputs: whole(inputs[0][None]))
