@@ -54,7 +54,7 @@ PLANS = planner.search(QUESTION)
 TIMELINE = timeline.play(SCHEDULE)
 DURATIONS = {"F": 1, "B": 2, "I": 1, "W": 1}
 MATRIX = "GPU0 GPU1 CPU\nGPU0 X NV12 0\nGPU1 NV12 X 0\n"
-SIZES = history.records(history.sizes())
+SIZES = sorted(history.sizes(), key=lambda size: size.parameters)
 
 EXAMPLES = {
     type(each): each
