@@ -119,7 +119,6 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "costs.facts.mixtures.parameters": {"spec": MIXED.spec},
     "costs.facts.mixtures.active_parameters": {"spec": MIXED.spec},
-    "costs.expert_parallel.routed.messages": {"sent": [[0, 2], [1, 0]]},
     "costs.expert_parallel.exchange.travelling": {"way": "nodes"},
     "costs.published.all_to_all.Dispatched": {"machine": "8 x H800", "ep": 16},
     "costs.compute.time_to_train.rule_of_thumb_days": {"utilisation": 0.5},
