@@ -54,7 +54,7 @@ PLANS = planner.search(QUESTION)
 TIMELINE = timeline.play(SCHEDULE)
 DURATIONS = {"F": 1, "B": 2, "I": 1, "W": 1}
 MATRIX = "GPU0 GPU1 CPU\nGPU0 X NV12 0\nGPU1 NV12 X 0\n"
-SIZES = history.records(history.sizes())
+SIZES = sorted(history.sizes(), key=lambda size: size.parameters)
 
 EXAMPLES = {
     type(each): each
@@ -119,7 +119,6 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "costs.facts.mixtures.parameters": {"spec": MIXED.spec},
     "costs.facts.mixtures.active_parameters": {"spec": MIXED.spec},
-    "costs.expert_parallel.routed.messages": {"sent": [[0, 2], [1, 0]]},
     "costs.expert_parallel.exchange.travelling": {"way": "nodes"},
     "costs.published.all_to_all.Dispatched": {"machine": "8 x H800", "ep": 16},
     "costs.compute.time_to_train.rule_of_thumb_days": {"utilisation": 0.5},

@@ -49,7 +49,6 @@ MAY_BE_NEGATIVE = {  # whose answers have numbers below 0 -> why
 }
 MAY_BE_INFINITE = {
     "costs.facts.hops.bandwidth": "nothing limits a message from a GPU to itself, which crosses no hop",
-    "costs.facts.network.narrowest": "likewise, of its wires",
     "costs.traces.traffic.Load": "likewise",
 }
 ANY_PLACE = {

@@ -37,7 +37,8 @@ def entries() -> list[Entry]:
 
 def words(page: str) -> str:
     """What a reader of a page sees, without code, formulas and addresses."""
-    return re.sub("`[^`]*`", " ", reading.prose(page))
+    prose = "\n".join(reading.words(block) for block in reading.blocks(page) if block.is_prose)
+    return re.sub("`[^`]*`", " ", prose)
 
 
 ENTRIES = entries()

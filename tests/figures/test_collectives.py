@@ -7,16 +7,8 @@ from shardlab.figures import style
 from tests.figures.drawn import data, lacks
 
 FOUND = {"median": 2e-3, "quartile 1": 1e-3, "quartile 3": 4e-3}
-ROWS = [
-    {
-        "ranks": ranks,
-        "bytes": nbytes,
-        "seconds": {"ring": FOUND, "gloo": {**FOUND, "median": 3e-3}},
-        "ratios": {"ring / gloo": {"median": 0.9, "quartile 1": 0.8, "quartile 3": 1.2}},
-    }
-    for ranks in (2, 4)
-    for nbytes in (1024, 4096)
-]
+SECONDS = {"ring": FOUND, "gloo": {**FOUND, "median": 3e-3}}
+ROWS = [{"bytes": nbytes, "seconds": SECONDS} for nbytes in (1024, 4096)]
 FUSED = [{"ranks": 2, "times as fast": {"one by one": FOUND, "all in one": {**FOUND, "median": 3.0}}}]
 
 
@@ -25,8 +17,7 @@ def every_figure():
         "crossover": figures.crossover([1e3, 1e6], {"ring": [3e-6, 1e-3], "naive": [1e-6, 2e-3]}, [1e-6, 1e-3]),
         "busiest link": figures.busiest_link([2, 4], {"naive": [1e6, 3e6]}, {"naive": [1e6]}, [2]),
         "distances": figures.distances({"ring": (21, 1), "naive": (21, 64)}),
-        "measured": figures.measured(ROWS[:2], {"ring": "our ring", "gloo": "gloo"}),
-        "ratios": figures.ratios(ROWS, "ring / gloo"),
+        "measured": figures.measured(ROWS, {"ring": "our ring", "gloo": "gloo"}),
         "fused": figures.fused(FUSED),
     }
 
@@ -69,13 +60,6 @@ def test_measured_times_stand_with_their_quartiles():
     assert list(found["our ring"].error_y.array) == [2e-3] * 2
     assert list(found["our ring"].error_y.arrayminus) == [1e-3] * 2
     assert found["our ring"].line.dash != found["gloo"].line.dash
-
-
-def test_ratios_have_a_line_for_each_number_of_ranks():
-    found = data(every_figure()["ratios"])
-    assert list(found) == ["equally fast", "2 ranks", "4 ranks"]
-    assert set(found["equally fast"].y) == {1}
-    assert list(found["4 ranks"].y) == [0.9, 0.9]
 
 
 def test_fused_bars_have_a_pattern_for_each_number_of_ranks():

@@ -3,7 +3,6 @@
 import pytest
 
 from shardlab.figures import memory as figures
-from shardlab.figures import style
 from tests.figures.drawn import data
 
 HELD = {"parameters": 2e9, "gradients": 2e9, "optimizer": 12e9, "activations": 4e9, "logits": 1e9, "buffers": 2e9}
@@ -17,7 +16,6 @@ def every_figure():
         "stages": figures.stages([HELD, LESS], capacity=80e9),
         "through_step": figures.through_step([0, 1], [LESS, HELD], capacity=80e9),
         "saved": figures.saved({"all kept": [10, 0]}),
-        "counts": figures.counts({"norms": 1e6}, {"norms": 1e6}),
     }
 
 
@@ -76,11 +74,3 @@ def test_what_was_saved_rises_and_falls_in_steps():
     curve = data(figures.saved({"all kept": [2e6, 0], "recomputed": [1e6]}))["all kept"]
     assert (list(curve.x), list(curve.y)) == ([1, 2], [2, 0])
     assert curve.line.shape == "hv"
-
-
-def test_predicted_stands_beside_counted():
-    found = data(figures.counts({"norms": 2e6, "mlp": 1e6}, {"mlp": 3e6, "norms": 2e6}))
-    assert list(found["counted"].y) == ["norms", "mlp"]
-    assert list(found["counted"].x) == [2, 3]
-    assert found["predicted"].marker.color == style.COLOR["predicted"]
-    assert found["predicted"].marker.pattern.shape != found["counted"].marker.pattern.shape

@@ -102,11 +102,6 @@ def words(block: PageBlock) -> str:
     return text
 
 
-def prose(page: str) -> str:
-    """Return all the words of a page, folded ones too."""
-    return "\n".join(words(block) for block in blocks(page) if block.is_prose)
-
-
 def other_seconds(block: PageBlock, folder: Path) -> float:
     """Return the seconds of a block's code, pictures, explorers, guesses and questions.
 

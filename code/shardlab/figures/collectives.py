@@ -148,28 +148,6 @@ def measured(
     )
 
 
-def ratios(rows: Sequence[Mapping[str, Any]], name: str, *, alt: str = "") -> go.Figure:
-    """Draw the ratio `name` of the bench against the size, a line for each number of ranks.
-
-    Below 1 is faster. Quartiles are drawn, too.
-    """
-    traces: list[Any] = [
-        lines.line([1e3, 1e8], [1, 1], "equally fast", style.COLOR["ideal"], "dot")
-    ]
-    for index, ranks in enumerate(dict.fromkeys(row["ranks"] for row in rows)):
-        of_ranks = [row for row in rows if row["ranks"] == ranks]
-        values = [row["ratios"][name] for row in of_ranks]
-        traces.append(
-            _quartiles([row["bytes"] for row in of_ranks], values, f"{ranks} ranks", index)
-        )
-    return style.figure(
-        traces,
-        x=_size_axis(),
-        y=style.axis(f"time, {name}", rangemode="tozero"),
-        alt=alt or f"Ratio of measured times, {name}, against the size of the buffer.",
-    )
-
-
 def fused(rows: Sequence[Mapping[str, Any]], *, alt: str = "") -> go.Figure:
     """Draw how many times as fast many small tensors are when fused, for each number of ranks."""
     bars = [

@@ -18,7 +18,6 @@ PARTS = {  # colour and pattern of each part of what a rank holds, in the order 
     "buffers": trace.marker(style.COLOR["buffers"], "\\"),
     "overhead": trace.marker(style.COLOR["overhead"], "-"),
 }
-COUNTS = {"predicted": "", "counted": "/"}  # patterns
 UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 SMALLEST = 0.5  # of the unit that is chosen
 BAR, FRAME = 44, 110  # pixels
@@ -154,33 +153,6 @@ def saved(runs: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
         x="tensors kept or freed since the start of the step",
         y=style.axis(f"kept for backward ({unit})", rangemode="tozero"),
         alt=alt or "Bytes kept for backward, event by event: forward fills, backward drains.",
-    )
-
-
-def counts(
-    predicted: Mapping[str, float], counted: Mapping[str, float], *, alt: str = ""
-) -> go.Figure:
-    """Draw two bars for each part, predicted and counted: part -> bytes."""
-    unit = _unit(max([*predicted.values(), *counted.values()]))
-    pairs = (("predicted", predicted), ("counted", counted))
-    return style.figure(
-        [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": name,
-                "y": list(predicted),
-                "x": [values[part] / UNITS[unit] for part in predicted],
-                "marker": trace.marker(style.COLOR[name], COUNTS[name]),
-                "hovertemplate": _hover(name, "y", "x", unit),
-            }
-            for name, values in pairs
-        ],
-        x=style.axis(f"bytes kept ({unit})", rangemode="tozero"),
-        y=style.axis(autorange="reversed"),
-        alt=alt or "Bytes kept, predicted and counted, by part.",
-        height=FRAME + BAR * len(predicted),
-        barmode="group",
     )
 
 

@@ -11,15 +11,6 @@ from .experts import Experts
 STYLES = ("gpt2", "llama")
 POSITIONS = {"gpt2": "learned", "llama": "rotary"}
 BIASES = {"gpt2": ("qkv", "out", "ffn"), "llama": ()}  # linear layers that add one
-SIZES = (
-    "vocab_size",
-    "context_length",
-    "hidden_size",
-    "num_layers",
-    "num_heads",
-    "kv_heads",
-    "ffn",
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlab.costs.compute import flops, roofline
-from shardlab.costs.facts import hardware, models, recipes
+from shardlab.costs.facts import hardware, models
 from shardlab.model.spec import TransformerSpec
 
 H100 = hardware.chip("H100 SXM 80 GB")
@@ -62,16 +62,11 @@ def test_a_narrow_product_never_leaves_the_memorys_side():
     assert roofline.bound(roofline.matmul(10**9, 128, 128), H100) == "memory"
 
 
-def test_norms_additions_and_updates_wait_for_memory_on_every_chip():
-    traffic = recipes.MIXED.update_traffic
-    waiting = [
-        roofline.norm(4096, 4096),
-        roofline.elementwise(10**8, inputs=2, arithmetic=1),
-        roofline.update(1e9, traffic),
-    ]
+def test_norms_and_additions_wait_for_memory_on_every_chip():
+    waiting = [roofline.norm(4096, 4096), roofline.elementwise(10**8, inputs=2, arithmetic=1)]
     for chip in (each for each in hardware.CHIPS.values() if "fp32" in each.peaks):  # of a TPU it is not published
         assert {roofline.bound(work, chip) for work in waiting} == {"memory"}
-    assert roofline.seconds(waiting[2], H100) == pytest.approx(1e9 * traffic / 3.35e12)
+    assert roofline.seconds(waiting[1], H100) == pytest.approx(waiting[1].nbytes / 3.35e12)
     assert waiting[0].nbytes == 2 * 2 * 4096**2
 
 

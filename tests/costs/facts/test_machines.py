@@ -52,6 +52,17 @@ def test_hours_become_dollars_and_joules():
     assert Machine(cluster=machine.cluster).dollars(3600) == 16 * machines.RENT
 
 
+# Touvron et al. 2023, Table 15 (https://arxiv.org/abs/2302.13971): GPU-hours, MWh at 400 W and 1.1 for the building.
+LLAMA_TABLE_15 = [(82_432, 36), (135_168, 59), (530_432, 233), (1_022_362, 449), (809_472, 356)]
+
+
+@pytest.mark.parametrize(("hours", "megawatt_hours"), LLAMA_TABLE_15)
+def test_energy_follows_the_table_of_llama(hours, megawatt_hours):
+    machine = Machine(cluster=nodes.cluster("DGX A100", 1), overhead=1.1)
+    assert machine.watts == 400
+    assert machine.joules(hours * 3600 / 8) / 3.6e9 == pytest.approx(megawatt_hours, abs=1.0)
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

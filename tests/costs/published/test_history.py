@@ -28,12 +28,6 @@ def test_what_has_published_shapes_is_counted_from_them():
     assert not BY_NAME["PaLM"].counted
 
 
-def test_records_only_grow():
-    records = history.records(SIZES)
-    assert [size.parameters for size in records] == sorted({size.parameters for size in records})
-    assert [size.name for size in records][-2:] == ["GPT-3 175B", "Switch-C"]
-
-
 def test_how_fast_they_doubled():
     """From BERT-large (October 2018) to GPT-3 (May 2020), 514 times in 19 months: nine doublings."""
     years = history.doubling_years(BY_NAME["BERT-large"], BY_NAME["GPT-3 175B"])

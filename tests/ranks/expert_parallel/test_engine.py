@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from shardlab import comm
-from shardlab.costs import expert_parallel as costs
 from shardlab.launch import RankError, run
 from shardlab.plain import expert_parallel as plain_file
 from shardlab.ranks import expert_parallel, tensor_parallel
@@ -134,10 +133,29 @@ def sent_by_group(book, op):
     return sent
 
 
+def landed(routes, span, first=0):
+    """The tokens that each member gets from each: a token once from whoever has it to whoever has its experts.
+
+    routes: of each member, the experts of each of its tokens. Member m has `span` experts, from first + m * span on.
+    """
+    places = [range(first + m * span, first + (m + 1) * span) for m in range(len(routes))]
+    return [[[t for t in tokens if {*t} & {*place}] for tokens in routes] for place in places]
+
+
+def sent_bytes(routes, span, first=0):
+    """Bytes that each member of a group sends, forward and backward: rows of 16 numbers, weights of 2 experts."""
+    counts = [[len(tokens) for tokens in row] for row in landed(routes, span, first)]  # by receiver and by sender
+    found = []
+    for me in range(len(routes)):
+        there = sum(row[me] for other, row in enumerate(counts) if other != me)
+        back = sum(count for other, count in enumerate(counts[me]) if other != me)
+        forward = 8 * (len(routes) - 1) + 2 * 4 * there + (16 + 2) * 4 * there + 16 * 4 * back
+        found.append((forward, 16 * 4 * there + (16 + 2) * 4 * back))  # counts, choices, dispatch, combine; and back
+    return found
+
+
 def predicted(routes, span, first=0):
-    """Bytes that each member of a group sends, forward and backward."""
-    rows = costs.rows(routes, span, first)
-    return [sum(sent.values()) for sent in costs.messages(rows, hidden_size=16, per_token=2, element=4)]
+    return [sum(both) for both in sent_bytes(routes, span, first)]
 
 
 @pytest.mark.counted("expert_parallel", "bytes of the engine: each token once to every rank with its experts")
@@ -153,14 +171,14 @@ def test_a_token_crosses_once_to_each_node():
     ranks = run(messages, 2, world_size=4)
     across, inside = [0.0] * 4, [0.0] * 4
     for layer in range(2):
-        landed = {}
+        arrived = {}
         for place in range(2):
             routes = [ranks[rank][1][layer] for rank in (place, place + 2)]
             for node, sent in enumerate(predicted(routes, 4)):
                 across[2 * node + place] += sent
-            landed[place] = costs.landed(routes, 4)
+            arrived[place] = [[token for tokens in row for token in tokens] for row in landed(routes, 4)]
         for node in range(2):
-            for place, sent in enumerate(predicted([landed[0][node], landed[1][node]], 2, 4 * node)):
+            for place, sent in enumerate(predicted([arrived[0][node], arrived[1][node]], 2, 4 * node)):
                 inside[2 * node + place] += sent
     assert [sent[rank % 2, rank % 2 + 2] for rank, (sent, _) in enumerate(ranks)] == across
     assert [sent[rank // 2 * 2, rank // 2 * 2 + 1] for rank, (sent, _) in enumerate(ranks)] == inside
@@ -200,17 +218,16 @@ def test_whole_experts_and_cut_ones_send_what_they_should(ways_of_tp, case):
     """Ranks 0, 1, .. are those of tp. Cut experts have a group of ep for each of their places."""
     rules, ep, whole = case
     tp, tokens = 4 // ep, 2 * training.LENGTH
-    exchange = costs.Exchange(experts=RULES[rules], hidden_size=16, tokens=tokens, ep=ep, dispatch=4, combine=4)
-    formula = costs.tensor_ways(exchange, tp)["whole" if whole else "cut"]
+    slices = (tp - 1) / tp * tokens * 4  # bytes that the others have of one number of all tokens
+    gathers = not whole or RULES[rules].num_shared > 0  # inputs before, and outputs are scattered behind
+    expected = slices * (RULES[rules].num_experts + 2 * 16 * gathers)
     groups = [range(4)] if whole else [range(place, 4, tp) for place in range(tp)]
     for group in groups:
         mine = [ways_of_tp[rank][case] for rank in group]
-        rows = costs.rows([chosen for _, _, chosen in mine], 8 // len(group))
-        sent = costs.messages(rows, hidden_size=16, per_token=2, element=4)
-        for (in_hop, around, chosen), there in zip(mine, sent, strict=True):
+        sent = sent_bytes([chosen for _, _, chosen in mine], 8 // len(group))
+        for (in_hop, around, chosen), (forward, _) in zip(mine, sent, strict=True):
             assert len(chosen) == (tokens // tp if whole else tokens)
-            assert around == formula["scores"] + formula["gather"] + formula["scatter"]
-            forward = sum(there[each] for each in ("counts", "choices", "dispatch", "combine"))
+            assert around == expected
             assert in_hop == (forward if len(group) > 1 else 0)
 
 

@@ -20,7 +20,7 @@ from . import flops
 ELEMENT = {"fp8": 1, "fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4}  # bytes of one number
 # FLOPs for each number. An order of magnitude is enough: memory bounds these operations on every
 # chip.
-NORM, ACTIVATION, SOFTMAX, ADD, ADAM = 8, 8, 5, 1, 14
+NORM, ACTIVATION, SOFTMAX, ADD = 8, 8, 5, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,17 +132,6 @@ def attention(
     half = Work(name="", flops=work / 2, nbytes=element * (tokens * (width + kv) + scores))
     softmax = elementwise(scores, inputs=1, arithmetic=SOFTMAX, element=element, name="softmax")
     return [replace(half, name="queries x keys"), softmax, replace(half, name="scores x values")]
-
-
-@checked
-def update(num_parameters: Positive, traffic: Positive) -> Work:
-    """Take one step of Adam.
-
-    traffic: bytes for each parameter, such as `recipes.MIXED.update_traffic`.
-    """
-    return Work(
-        name="update", flops=ADAM * num_parameters, nbytes=traffic * num_parameters, vector=True
-    )
 
 
 @checked

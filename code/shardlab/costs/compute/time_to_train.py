@@ -137,15 +137,6 @@ def implied_rate(counted: float, *, seconds: Positive, num_chips: Count = 1) -> 
     return utilisation(counted, seconds=seconds, num_chips=num_chips, peak=1.0)
 
 
-@checked
-def energy(chip_hours: float, watts: float, overhead: float = 1.0) -> float:
-    """Return joules.
-
-    overhead: of the building (PUE), such as 1.1 for cooling and losses of a tenth.
-    """
-    return chip_hours * HOUR * watts * overhead
-
-
 # Time on one V100 for GPT-3's 300 billion tokens. Nobody tried: the weights alone take 350 GB.
 ONE_V100: tuple[Claim, ...] = (
     Claim(

@@ -1,8 +1,7 @@
 """Expert parallelism, predicted: bytes and load of a mixture of experts.
 
-Read `exchange` first, what a token sends, and `routed`, the same to the byte; `with_tensor`, with
-ranks of tensor parallelism; then `load`, who waits for the fullest expert; and `mixture`, whole
-models. The time of a layer is in `step.experts`.
+Read `exchange` first, what a token sends; then `load`, who waits for the fullest expert; and
+`mixture`, whole models. The time of a layer is in `step.experts`.
 """
 
 from .exchange import (
@@ -21,8 +20,6 @@ from .load import (
     loads,
 )
 from .mixture import flops, gpu_hours
-from .routed import landed, messages, rows
-from .with_tensor import tensor_ways
 
 __all__ = [
     "Exchange",
@@ -35,11 +32,7 @@ __all__ = [
     "gpu_hours",
     "hiding_width",
     "imbalance",
-    "landed",
     "loads",
-    "messages",
-    "rows",
     "sent_bytes",
-    "tensor_ways",
     "travelling",
 ]

@@ -262,9 +262,3 @@ def uniform(gpus: Count, link: Link, chip: Chip) -> Cluster:
 def other_end(part: str, wire: Wire) -> str:
     """Return the other end of a wire that starts at `part`."""
     return wire.b if part == wire.a else wire.a
-
-
-@checked
-def narrowest(route: Route) -> float:
-    """Return the bytes/s that a route carries; infinite for a route without wires."""
-    return min((wire.bandwidth for _, wire in route), default=float("inf"))

@@ -1,4 +1,4 @@
-"""Bubbles and activations as the papers on pipeline schedules state them, as formulas.
+"""Bubbles as the papers on pipeline schedules state them, as formulas.
 
 p stages, m microbatches, v chunks on each stage: the letters of the formulas. F, I and W are the
 seconds of one action: a forward, the gradient of the input, the gradients of the weights; a whole
@@ -15,27 +15,22 @@ SOURCES = {
     "naive": "one stage at a time: Huang et al. 2019, Figure 2b (https://arxiv.org/abs/1811.06965)",
     "GPipe": "Huang et al. 2019, section 2.3 (https://arxiv.org/abs/1811.06965)",
     "1F1B": "Narayanan et al. 2021, section 2.2.1 (https://arxiv.org/abs/2104.04473)",
-    "interleaved": "Narayanan et al. 2021, section 2.2.2 (https://arxiv.org/abs/2104.04473); activations: "
-    "Korthikanti et al. 2022, section 4.2.3 (https://arxiv.org/abs/2205.05198)",
+    "interleaved": "Narayanan et al. 2021, section 2.2.2 (https://arxiv.org/abs/2104.04473)",
     "ZB-H1": "Qi et al. 2023, Table 2 (https://arxiv.org/abs/2401.10241)",
     "ZB-H2": "Qi et al. 2023, Table 2 (https://arxiv.org/abs/2401.10241)",
     "ZB-V": "Qi et al. 2023, section 6 (https://arxiv.org/abs/2401.10241)",
-    "DualPipe-V": "cut from DualPipe by Sea AI Lab (https://hackmd.io/@ufotalent/r1lVXsa9Jg); bubble and activations: "
+    "DualPipe-V": "cut from DualPipe by Sea AI Lab (https://hackmd.io/@ufotalent/r1lVXsa9Jg); bubble: "
     "https://github.com/deepseek-ai/DualPipe, with B for the whole backward",
 }
-INSIDE = {
-    "ZB-H2",
-    "ZB-V",
-}  # the formula counts waiting only between a stage's first and last action
 
 
 @checked
 def waiting(name: str, p: Count, m: Count, durations: dict[str, Exact]) -> Any:
     """Return the seconds that a stage waits in one batch.
 
-    For schedules in INSIDE it is an upper bound on the waiting between a stage's first and last
-    action. durations: of F, I and W; and of "F&B", a forward and a backward at the same time, if
-    that is not F + B. Errors: ValueError where the formula does not hold, see `condition`.
+    For ZB-H2 and ZB-V it is an upper bound on the waiting between a stage's first and last action.
+    durations: of F, I and W; and of "F&B", a forward and a backward at the same time, if that is
+    not F + B. Errors: ValueError where the formula does not hold, see `condition`.
     """
     if why := condition(name, p, m, durations):
         raise ValueError(f"the formula of {name} holds {why}; play the schedule instead")
@@ -80,29 +75,6 @@ def condition(name: str, p: Count, m: Count, durations: dict[str, Exact]) -> str
     if m < least:
         return f"from {least} microbatches on, and there are {m}"
     return "" if holds else f"where {text}"
-
-
-@checked
-def activations(name: str, p: Count, m: Count, v: Count = 1) -> int:
-    """Return the most that a stage holds, counted in chunks of microbatches.
-
-    Divide by v for microbatches of a whole stage.
-    """
-    # Microbatches that take turns on the chunks of an interleaved stage.
-    group = -(-m // max(1, m // p))
-    formulas = {
-        "naive": 1,
-        "GPipe": m,
-        "1F1B": p,
-        "interleaved": 2 * (p - 1) + (v - 1) * group + 1,
-        "ZB-H1": p,
-        "ZB-H2": 2 * p - 1,
-        "ZB-V": 2 * p,
-        "DualPipe-V": 2 * p + 1,
-    }
-    if name not in formulas:
-        raise ValueError(f"no formula for the schedule {name!r}; known: {', '.join(formulas)}")
-    return min(formulas[name], m * v)
 
 
 @checked

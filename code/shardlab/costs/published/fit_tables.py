@@ -6,8 +6,6 @@
   (https://huggingface.co/spaces/nanotron/ultrascale-playbook)
 - llm-foundry
   (https://github.com/mosaicml/llm-foundry/blob/main/scripts/train/benchmarking/README.md)
-- torchtitan, December 2024, Tables 2 and 4
-  (https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md)
 - BigScience, before it trained BLOOM, runs of 25 February 2022 (train/tr11-176B-ml/
   chronicles-prequel.md in https://github.com/bigscience-workshop/bigscience)
 """
@@ -121,14 +119,6 @@ MPT = {  # layers, width, heads
     "125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16),
     "3b": (32, 2560, 20), "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56),
     "70b": (80, 8192, 64),
-}  # fmt: skip
-# degrees of FSDP, cp and tp, microbatch, tokens of a sequence, peak in GiB; all layers recomputed
-TITAN = {
-    "Llama 3 8B": [
-        (8, 1, 1, 1, 32_768, 83.9), (4, 2, 1, 1, 65_536, 84.2), (2, 4, 1, 1, 131_072, 84.0),
-        (1, 8, 1, 1, 262_144, 84.5),
-    ],
-    "Llama 3 70B": [(32, 1, 8, 16, 8192, 71.9)],
 }  # fmt: skip
 # tp, pp, dp; then microbatch:seconds. 181B of 72 layers, 2,048 tokens, 384 A100, ZeRO-1, batch
 # 2,048 or, where dp does not divide it, 2,016.

@@ -9,28 +9,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from shardlab.arguments import Positive, checked
+from shardlab.arguments import checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
 
 from .. import memory, step
-from ..facts import models, nodes, recipes
+from ..facts import nodes, recipes
 from ..facts.chips import chip
 from ..facts.network import Cluster, Node
-from ..memory import overhead
 from ..programs import (
     FOUNDRY_2023,
     MEGATRON_DEEPSPEED_2022,
     NANOTRON_2025,
     SCALING_2023,
     SCALING_FLASH_1,
-    TITAN_COMPILED,
 )
 from ..training import Training
 from ..units import GB, GiB
 from . import fit_tables as tables
 from .fit_tables import OOM
 
+CAPACITY = 80 * GB  # of every chip here
 A100S, H100S = nodes.node("DGX A100"), nodes.node("DGX H100")
 
 
@@ -45,7 +44,6 @@ class Attempt:
     ran: bool
     seconds: float = 0.0  # of one step; 0: not printed, or it did not run
     peak: float = 0.0  # bytes that torch's allocator reserved; 0: not printed
-    capacity: Positive = 80 * GB
 
     @property
     def nbytes(self) -> float:
@@ -55,7 +53,7 @@ class Attempt:
     @property
     def fits(self) -> bool:
         """Whether the prediction says that it runs."""
-        return self.nbytes <= self.capacity
+        return self.nbytes <= CAPACITY
 
     @property
     def run(self) -> step.Run:
@@ -78,11 +76,6 @@ class Attempt:
         if not self.seconds:
             raise ValueError(f"seconds={self.seconds} of this step were not printed; see `ran`")
         return self.predicted.seconds / self.seconds - 1
-
-    @property
-    def reserved(self) -> float:
-        """Bytes that torch's allocator reserves, predicted: tensors and margin."""
-        return self.nbytes - sum(overhead.fixed(self.training).values())
 
 
 # github.com/mosaicml/llm-foundry: loss_fn "fused_crossentropy" and FSDP with amp_bf16.
@@ -199,21 +192,6 @@ def _foundry() -> Iterator[Attempt]:
             )  # fmt: skip
 
 
-def _titan() -> Iterator[Attempt]:
-    for name, rows in tables.TITAN.items():
-        for dp, cp, tp, size, length, peak in rows:
-            spec = replace(models.published(name).spec, context_length=length)
-            layout = Layout(dp=dp, cp=cp, tp=tp, zero=3, sequence_parallel=tp > 1)
-            training = Training(
-                spec=spec, layout=layout, microbatch=size, recomputation="full", recipe=_FSDP,
-                program=TITAN_COMPILED,
-            )
-            yield Attempt(
-                sweep=name, training=training, node=H100S, ran=True,
-                peak=peak * GiB, capacity=96 * GB,
-            )  # fmt: skip
-
-
 def _jean_zay() -> Iterator[Attempt]:
     """Yield the runs of one day, on servers with four cards of 100 Gb/s."""
     four_cards = nodes.node("AWS p4d.24xlarge")
@@ -242,6 +220,5 @@ HAGEMANN = (
 )
 PLAYBOOK = tuple(_playbook())
 FOUNDRY = tuple(_foundry())
-TITAN = tuple(_titan())  # kept back: no number was chosen on them
-JEAN_ZAY = tuple(_jean_zay())  # likewise
+JEAN_ZAY = tuple(_jean_zay())  # kept back: no number was chosen on them
 ATTEMPTS = (*HAGEMANN, *PLAYBOOK, *FOUNDRY)

@@ -5,7 +5,6 @@ otherwise they are the number that the authors print.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardlab.arguments import Positive, checked
@@ -74,18 +73,6 @@ def sizes() -> list[Size]:
         count = sum(mixtures.parameters(one.spec).values())
         found.append(_counted(one.name, one.date, count, one.source, mixture=True))
     return sorted(found, key=lambda size: (size.date, size.name))
-
-
-@checked
-def records(history: Iterable[Size]) -> list[Size]:
-    """List the models that are larger than all before them."""
-    largest = 0.0
-    found = []
-    for size in history:
-        if size.parameters > largest:
-            largest = size.parameters
-            found.append(size)
-    return found
 
 
 @checked

@@ -1,7 +1,7 @@
 """Exercise: name the rank that has a NaN, with one small message, and leave gradients alone."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,8 +31,6 @@ BUDGET = 16  # bytes that go into the all-reduce
 NAN, INFINITY = math.nan, math.inf
 LARGE = 1e200  # finite, but its square is not
 FROZEN = 1  # the parameter without a gradient
-# rank in the group -> the number of a parameter, and what its gradient contains
-Sick = Mapping[int, tuple[int, float]]
 
 
 def attempt(
