@@ -87,6 +87,15 @@ def test_figures_and_widgets_stay_inside_the_page(page: str) -> None:
     assert "cdn" not in page.split("THEBE_JS_URL")[0]
 
 
+def test_a_page_loads_what_it_uses(book: Path, page: str) -> None:
+    """The icons come from one font, and what is searched is loaded by the page of the search."""
+    search = (book / "_build" / "html" / "search.html").read_text()
+    for script in ("searchtools.js", "searchindex.js"):
+        assert script in search
+        assert script not in page
+    assert "scripts/fontawesome.js" not in page + search
+
+
 def test_a_quotation_after_a_cell_is_the_caption_of_its_figure(page: str) -> None:
     (figure,) = re.findall(r"<figure.*?</figure>", page, re.S)
     assert 'class="explorer-states"' in figure
@@ -114,7 +123,8 @@ def test_the_search_finds_whatever_stands_on_a_page(book: Path, page: str, brows
     for query in SEARCHED:
         tab.goto(f"{home}/search.html?q={quote(query)}")
         tab.locator("ul.search li a").click(timeout=5000)
-        tab.locator("article").wait_for()
+        tab.wait_for_url("**find=**")
+        tab.locator("article mark").first.wait_for(timeout=5000)
         assert {*query.split()} <= {*tab.locator("article mark").all_inner_texts()}, query
     tab.goto(f"{home}/search.html?q={quote('All-reduce nowhere = [<pad>')}")
     tab.get_by_text("did not match any documents").wait_for(timeout=5000)
