@@ -124,7 +124,7 @@ def test_the_search_finds_whatever_stands_on_a_page(book: Path, page: str, brows
         tab.goto(f"{home}/search.html?q={quote(query)}")
         tab.locator("ul.search li a").click(timeout=5000)
         tab.wait_for_url("**find=**")
-        tab.locator("article mark").first.wait_for(timeout=5000)
+        tab.locator("article mark").first.wait_for(state="attached", timeout=5000)
         assert {*query.split()} <= {*tab.locator("article mark").all_inner_texts()}, query
     tab.goto(f"{home}/search.html?q={quote('All-reduce nowhere = [<pad>')}")
     tab.get_by_text("did not match any documents").wait_for(timeout=5000)
