@@ -1,4 +1,4 @@
-"""Sphinx extension: pages load what they use. The theme gives each its icons twice, and the index of Sphinx's search."""
+"""Sphinx extension: pages load what they use. The theme gives each its icons twice, and Sphinx's search index."""
 
 from __future__ import annotations
 

@@ -44,8 +44,9 @@
     for (const [key, legend] of Object.entries(layout)) if (/^legend\d*$/.test(key)) legend.maxheight = 1; // not scrolled
     for (const [rank, trace] of [...data].entries()) {
       trace.legendrank = rank + 1;
-      if (trace.type === "bar" && layout.barmode !== "group") data.push(...strongSwatch(trace));
-      if (trace.type === "bar") solid(trace, back);
+      const bars = trace.type === "bar" && trace.marker; // plotly colours others itself
+      if (bars && layout.barmode !== "group") data.push(...strongSwatch(trace));
+      if (bars) solid(trace, back);
       if (width < 480) narrow(trace, layout);
     }
     const axis = { gridcolor: faint, linecolor: faint, zerolinecolor: faint, automargin: true, fixedrange: true };
