@@ -7,8 +7,6 @@ from shardlab.figures import style
 from tests.figures.drawn import data, lacks
 
 FOUND = {"median": 2e-3, "quartile 1": 1e-3, "quartile 3": 4e-3}
-SECONDS = {"ring": FOUND, "gloo": {**FOUND, "median": 3e-3}}
-ROWS = [{"bytes": nbytes, "seconds": SECONDS} for nbytes in (1024, 4096)]
 FUSED = [{"ranks": 2, "times as fast": {"one by one": FOUND, "all in one": {**FOUND, "median": 3.0}}}]
 
 
@@ -16,8 +14,6 @@ def every_figure():
     return {
         "crossover": figures.crossover([1e3, 1e6], {"ring": [3e-6, 1e-3], "naive": [1e-6, 2e-3]}, [1e-6, 1e-3]),
         "busiest link": figures.busiest_link([2, 4], {"naive": [1e6, 3e6]}, {"naive": [1e6]}, [2]),
-        "distances": figures.distances({"ring": (21, 1), "naive": (21, 64)}),
-        "measured": figures.measured(ROWS, {"ring": "our ring", "gloo": "gloo"}),
         "fused": figures.fused(FUSED),
     }
 
@@ -45,21 +41,6 @@ def test_what_was_counted_lies_on_what_was_predicted():
     assert list(found["naive"].y) == [1, 3]  # MB
     assert list(zip(found["counted"].x, found["counted"].y, strict=True)) == [(4, 3), (4, 1.5)]
     assert len({(found[name].line.color, found[name].line.dash) for name in predicted}) == 2
-
-
-def test_distances_have_their_ideal_in_the_corner():
-    found = data(every_figure()["distances"])
-    assert (found["both bounds"].x[0], found["both bounds"].y[0]) == (1, 1)
-    assert (found["naive"].x[0], found["naive"].y[0]) == (21, 64)
-    assert len({trace.marker.symbol for trace in found.values()}) == 3
-
-
-def test_measured_times_stand_with_their_quartiles():
-    found = data(every_figure()["measured"])
-    assert list(found["our ring"].x) == [1024, 4096]
-    assert list(found["our ring"].error_y.array) == [2e-3] * 2
-    assert list(found["our ring"].error_y.arrayminus) == [1e-3] * 2
-    assert found["our ring"].line.dash != found["gloo"].line.dash
 
 
 def test_fused_bars_have_a_pattern_for_each_number_of_ranks():

@@ -1,4 +1,4 @@
-"""The figures of collectives: the fastest algorithm by size, and measured times of backends."""
+"""The figures of collectives: the fastest algorithm by size, the busiest link, fused tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -90,64 +90,6 @@ def busiest_link(
     )
 
 
-def distances(algorithms: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
-    """Draw how far algorithms are from both bounds: name -> multiples of (steps, bytes)."""
-    points = [
-        go.Scatter(
-            x=[steps],
-            y=[nbytes],
-            name=name,
-            mode="markers",
-            marker={"size": 13, "color": COLORS[name], "symbol": index},
-            hovertemplate=(
-                f"{name}: %{{x:.3g}} times the steps, %{{y:.3g}} times the bytes<extra></extra>"
-            ),
-        )
-        for index, (name, (steps, nbytes)) in enumerate(algorithms.items())
-    ]
-    ideal = {"color": style.COLOR["ideal"], "symbol": "star", "size": 15}
-    corner = go.Scatter(
-        x=[1], y=[1], name="both bounds", mode="markers", marker=ideal, hoverinfo="name"
-    )
-    return style.figure(
-        [corner, *points],
-        x=style.axis(
-            "steps, as a multiple of the least",
-            type="log",
-            tickvals=[1, 2, 5, 10, 20, 50, 100, 200],
-        ),
-        y=style.axis(
-            "bytes, as a multiple of the least",
-            type="log",
-            tickvals=[1, 2, 5, 10, 20, 50, 100, 200],
-        ),
-        alt=alt
-        or "Each all-reduce algorithm by its steps and bytes, as multiples of the lower bounds.",
-    )
-
-
-def measured(
-    rows: Sequence[Mapping[str, Any]], names: Mapping[str, str], *, alt: str = ""
-) -> go.Figure:
-    """Draw the measured seconds of an all-reduce against its size, with quartiles.
-
-    rows: of the bench, for one number of ranks. names: contender -> its name in the legend.
-    """
-    traces = [
-        _quartiles(
-            [row["bytes"] for row in rows], [row["seconds"][name] for row in rows], label, index
-        )
-        for index, (name, label) in enumerate(names.items())
-    ]
-    return style.figure(
-        traces,
-        x=_size_axis(),
-        y=style.axis("time", type="log", tickvals=list(TIMES), ticktext=list(TIMES.values())),
-        alt=alt or "Measured time of an all-reduce against the size of the buffer.",
-        height=420,
-    )
-
-
 def fused(rows: Sequence[Mapping[str, Any]], *, alt: str = "") -> go.Figure:
     """Draw how many times as fast many small tensors are when fused, for each number of ranks."""
     bars = [
@@ -169,21 +111,6 @@ def fused(rows: Sequence[Mapping[str, Any]], *, alt: str = "") -> go.Figure:
         alt=alt
         or "How many times as fast an all-reduce of many small tensors is when they are fused.",
         barmode="group",
-    )
-
-
-def _quartiles(
-    x: Sequence[float], found: Sequence[Mapping[str, float]], name: str, index: int
-) -> go.Scatter:
-    color, dash = lines.look(index)
-    return go.Scatter(
-        x=list(x),
-        y=[each["median"] for each in found],
-        error_y=_spread(found),
-        name=name,
-        mode="lines+markers",
-        line={"color": color, "dash": dash, "width": 2},
-        marker={"color": color, "symbol": index, "size": 8},
     )
 
 

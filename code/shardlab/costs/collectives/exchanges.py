@@ -50,13 +50,6 @@ def bytes_by_rank(plan: Plan, sizes: Sequence[float]) -> tuple[list[float], list
 
 
 @checked
-def uneven_bytes(plan: Plan, length: int, element: Count) -> float:
-    """Count what the busiest rank sends beyond the formula, because pieces are not equally long."""
-    equal, _ = bytes_by_rank(plan, [element * length / plan.num_pieces] * plan.num_pieces)
-    return cost(plan, length, element).sent - max(equal)
-
-
-@checked
 def between_groups(plan: Plan, size: Count) -> float:
     """Count the buffers that cross, one after the other, the busiest link between groups.
 
