@@ -15,7 +15,6 @@ GPT2, LLAMA = PUBLISHED["GPT-2 small"].spec, PUBLISHED["Llama 3 8B"].spec
 def every_figure():
     return {
         "pieces": figures.pieces(cuts.block(GPT2, 4)),
-        "layers": figures.layers({"inside": PARTS}),
         "efficiency": figures.efficiency([1, 2], {"predicted": [1, 0.9]}),
         "shares_and_memory": figures.shares_and_memory([1, 2], [PARTS, PARTS], 2, HELD, 80e9, alt="A layer."),
     }
@@ -82,14 +81,6 @@ def test_columns_stand_and_rows_lie():
     expected = [(192, 768)] * 3 + [(768, 192), (768, 768), (768, 768)]  # q, k, v; out, up, down
     for size, its in zip(sizes, expected, strict=True):
         assert size == pytest.approx(its)
-
-
-def test_layers_are_milliseconds():
-    found = data(figures.layers({"inside": PARTS, "outside": PARTS}))
-    assert {name: list(bar.x) for name, bar in found.items()} == {
-        "matrices": [2, 2], "attention": [1, 1], "norms and residuals": [1, 1], "waiting": [4, 4],
-    }  # fmt: skip
-    assert list(found["waiting"].y) == ["inside", "outside"]
 
 
 def test_efficiency_is_percent():

@@ -9,7 +9,6 @@ from shardlab.sharding.cuts import Cut
 
 from . import lines, style, trace
 from . import memory as memory_figures
-from .bars import bar_rows
 from .boxes import Box, corners
 
 PARTS = {  # of the time of a layer
@@ -26,7 +25,6 @@ GAP_DOWN = 0.35  # with room for a name
 # The narrowest piece with a number, as a share of h: on a phone, the height of a digit.
 READABLE = 0.24
 FADED = 0.4  # the numbers of ranks that are not chosen
-BAR, FRAME = 44, 110  # pixels
 
 
 def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
@@ -64,18 +62,6 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
         y={"visible": False, "scaleanchor": "x", "range": [1.02 * lowest, GAP_DOWN * hidden_size]},
         alt=alt or "The matrices of a layer, drawn to scale and cut into one piece for each rank.",
         height=400,
-    )
-
-
-def layers(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Draw a bar for each case: label -> part of a layer's time (see PARTS) -> seconds."""
-    return style.figure(
-        bar_rows(cases, PARTS, "ms", scale=1e3),
-        x=style.axis("forward and backward of one layer (ms)", rangemode="tozero"),
-        y=style.axis(autorange="reversed"),
-        alt=alt or "Time of one layer: matrices, attention, norms and residuals, waiting; by case.",
-        height=FRAME + BAR * len(cases),
-        barmode="stack",
     )
 
 

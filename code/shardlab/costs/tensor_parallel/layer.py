@@ -16,7 +16,7 @@ from ..compute import flops
 from ..facts import models
 from ..facts.hardware import Chip, Link
 from ..facts.network import Cluster, Node
-from ..memory import activations, shards
+from ..memory import activations, overhead, shards
 from ..step import layer_time
 from ..step.exposed import Passes, activation_bytes, tensor_passes
 from ..step.layer_time import LayerTime
@@ -146,8 +146,9 @@ def layer_bytes(training: Training) -> dict[str, float]:
 
 @checked
 def layers_that_fit(training: Training, chip: Chip) -> int:
-    """Count the layers that a rank's memory holds, without embedding and head."""
-    return int(chip.memory // sum(layer_bytes(training).values()))
+    """Count the layers that fit beside a process's overhead, without embedding and head."""
+    free = chip.memory - sum(overhead.fixed(training).values())
+    return int(free // ((1 + training.program.margin) * sum(layer_bytes(training).values())))
 
 
 @checked
