@@ -16,7 +16,6 @@ LONGER = {  # chapters that are not shortened yet; none may grow
     "memory": (40, 83, 25),
     "collectives": (48, 90, 25),
     "interconnects": (42, 88, 25),
-    "data_parallel": (40, 90, 25),
     "zero": (41, 91, 26),
     "tensor_parallel": (45, 90, 33),
     "context_parallel": (40, 92, 25),
