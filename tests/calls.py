@@ -14,7 +14,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from shardlab import schedules
 from shardlab.costs import step
 from shardlab.costs.collectives import Cost
-from shardlab.costs.data_parallel import machines
 from shardlab.costs.facts import hardware, nodes, recipes
 from shardlab.costs.facts.network import Cluster, Wire
 from shardlab.costs.pipeline import timeline
@@ -128,7 +127,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.step.zero_program.zero_program": {
         "run": Run(training=Training(spec=SPEC, layout=Layout(dp=2, zero=2)), cluster=CLUSTER)
     },
-    "costs.data_parallel.machines.facts": {"run": machines.examples()["8 H100, NVLink"]},
     "costs.facts.assembly.mesh": {"pairs": {(0, 1): 1}},
     "costs.facts.assembly.pcie": {"generation": 4, "gpus": 2},
     "costs.facts.assembly.torus": {"link": "ICI (TPU v6e)"},

@@ -171,6 +171,8 @@ def test_without_a_table_the_points_are_listed() -> None:
     assert view.View(heat).plain()["table"][1:] == [["", "dp 1", "tp 1", "1"], ["", "dp 2", "tp 1", "2"]]
     long = go.Figure(go.Scatter(x=list(range(1000)), y=list(range(1000))))
     assert len(view.View(long).plain()["table"]) <= 1 + view.MAX_ROWS
+    many = style.figure([go.Bar(x=list(range(50)), y=[1] * 50)])
+    assert len(view.View(many).plain()["table"]) == 51
 
 
 # ---- the kernel

@@ -15,7 +15,6 @@ TEXT, MAIN, SECOND = 40, 75, 25  # minutes of a chapter's text, of it with code,
 LONGER = {  # chapters that are not shortened yet; none may grow
     "memory": (40, 83, 25),
     "interconnects": (42, 88, 25),
-    "data_parallel": (40, 90, 25),
     "zero": (41, 91, 26),
     "context_parallel": (40, 92, 25),
     "expert_parallel": (40, 89, 25),

@@ -20,7 +20,6 @@ def every_figure():
         "shares": figures.shares({"box": {"without overlap": 0.3, "with overlap": 0.1}}),
         "speedup": figures.speedup([1, 2], {"predicted": [1, 1.9]}),
         "drift": figures.drift(steps, {"weights": [1e-3, 2e-3, 3e-3]}),
-        "losses": figures.losses(steps, {"loss": [3, 2, 1]}),
         "timeline_and_memory": figures.timeline_and_memory(EVENTS, MEMORY, 80e9, alt="A step."),
     }
 
@@ -29,7 +28,6 @@ AXES = {  # the words along x and y; a quantity that has a unit says it
     "shares": ("share of the step spent waiting (%)", ""),  # the bars' names stand along y
     "speedup": ("ranks", "speed-up"),
     "drift": ("training step", "distance between the parameters"),
-    "losses": ("training step", "loss (nats per token)"),
     "timeline_and_memory": ("time (ms)", ""),
 }
 

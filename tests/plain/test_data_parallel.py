@@ -7,6 +7,7 @@ import cloudpickle
 import pytest
 import torch
 
+from shardlab import comm
 from shardlab.costs import zero as costs
 from shardlab.costs.facts import recipes
 from shardlab.costs.training import Training
@@ -114,6 +115,25 @@ def verdicts():
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_version_is_noticed(what, verdicts):
     assert lesson.noticed(verdicts[what], WRONG[what][-1]), verdicts[what]
+
+
+def without_a_copy(group):
+    """How far the ranks' weights are from rank 0's, before and after steps along averaged gradients."""
+    torch.manual_seed(group.rank())
+    net, distances = torch.nn.Linear(8, 1).double(), []
+    for _ in range(20):
+        distances.append((net.weight - comm.broadcast(net.weight.detach(), group)).norm().item())
+        net.zero_grad()
+        net(torch.randn(4, 8).double()).square().mean().backward()
+        data_parallel.average_gradients(net, group, 1 / group.size())
+        torch.optim.SGD(net.parameters(), lr=0.1).step()
+    return distances
+
+
+def test_ranks_that_start_apart_stay_as_far_apart():
+    for rank, (first, *later) in enumerate(run(without_a_copy, world_size=3)):
+        assert (first > 0) == (rank > 0)
+        assert later == pytest.approx([first] * 19, rel=1e-12)
 
 
 def test_fewer_samples_than_ranks_are_refused():

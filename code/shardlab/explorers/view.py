@@ -78,9 +78,10 @@ def rounded(x: float) -> float | int | None:
 
 
 def points(figure: dict[str, Any]) -> list[list[Any]]:
-    """List the points of a plain figure, at most MAX_ROWS: series, where, value.
+    """List the points of a plain figure: series, where, value.
 
-    Traces without a hover text are decoration, and left out.
+    All bars are listed; curves and timelines are thinned to at most MAX_ROWS rows. Traces without
+    a hover text are decoration, and left out.
     """
     layout = figure["layout"]
     rows = []
@@ -93,7 +94,9 @@ def points(figure: dict[str, Any]) -> list[list[Any]]:
     for trace in data:
         rows += [[trace.get("name", ""), *point] for point in trace_points(trace)]
     header = ["series", *(reversed(titles) if lying else titles)]
-    return [header, *rows[:: math.ceil(len(rows) / MAX_ROWS) or 1]]
+    all_bars = all(trace.get("type") == "bar" and "base" not in trace for trace in data)
+    every = 1 if all_bars else math.ceil(len(rows) / MAX_ROWS)
+    return [header, *rows[::every]]
 
 
 def trace_points(trace: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from math import ceil, log10
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -77,9 +76,9 @@ def drift(
     """Draw how far replicas or runs are apart: name -> distance after each of `steps`."""
     seen = [log10(each) for curve in curves.values() for each in curve if each > 0]
     decades = max(seen, default=0) - min(seen, default=0)
-    return _curves(
-        curves,
-        steps,
+    return style.figure(
+        [line(steps, values, name, *look(i)) for i, (name, values) in enumerate(curves.items())],
+        x="training step",
         y=style.axis(
             "distance between the parameters",
             type="log",
@@ -87,18 +86,6 @@ def drift(
             dtick=ceil(decades / LABELS) or 1,
         ),
         alt=alt or "Distance between the parameters against the training step.",
-    )
-
-
-def losses(
-    steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
-) -> go.Figure:
-    """Draw training losses: name -> loss for each of `steps`."""
-    return _curves(
-        curves,
-        steps,
-        y=style.axis("loss (nats per token)"),
-        alt=alt or "Loss against the training step.",
     )
 
 
@@ -124,12 +111,3 @@ def timeline_and_memory(
         barmode="stack",
         **memory.layout_below(held, capacity),
     )
-
-
-def _curves(
-    curves: Mapping[str, Sequence[float]], steps: Sequence[int], *, y: dict[str, Any], alt: str
-) -> go.Figure:
-    traces = [
-        line(steps, values, name, *look(i)) for i, (name, values) in enumerate(curves.items())
-    ]
-    return style.figure(traces, x="training step", y=y, alt=alt)

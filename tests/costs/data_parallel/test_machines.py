@@ -7,7 +7,7 @@ import pytest
 
 from shardlab.costs import step
 from shardlab.costs.data_parallel import machines, scaling
-from shardlab.costs.facts import hardware, recipes
+from shardlab.costs.facts import hardware, models, recipes
 from shardlab.costs.step import axes
 
 PARTS = {  # the link inside, the link between, and how many cards
@@ -61,25 +61,20 @@ def test_every_example_fits_and_says_how_many_gpus_it_has(name):
 
 
 def test_the_examples_differ_only_in_the_machine():
-    facts = {name: machines.facts(run) for name, run in machines.examples().items()}
-    assert {(model, tokens) for model, tokens, _ in facts.values()} == {("GPT-2 medium", 8192)}
-    shares = {name: scaling.communication_share(run)["with overlap"] for name, run in machines.examples().items()}
-    most_hidden = max(shares[name] for name in facts if facts[name][1] > facts[name][2])
-    least_hidden = min(shares[name] for name in facts if facts[name][1] < facts[name][2])
+    runs = machines.examples().values()
+    medium = models.published("GPT-2 medium").spec
+    assert all((run.training.spec, run.training.tokens) == (medium, 8192) for run in runs)
+    enough = {run: run.training.tokens > scaling.tokens_needed(run) for run in runs}
+    shares = {run: scaling.communication_share(run)["with overlap"] for run in runs}
+    most_hidden = max(shares[run] for run in runs if enough[run])
+    least_hidden = min(shares[run] for run in runs if not enough[run])
     assert most_hidden < 0.1 < least_hidden
 
 
 def test_gradients_of_more_bytes_need_more_tokens():
     run = machines.examples()["8 H100, PCIe"]
     fp32 = replace(run, training=replace(run.training, recipe=recipes.recipe("mixed, fp32 gradients")))
-    assert machines.facts(fp32)[2] == pytest.approx(2 * machines.facts(run)[2], rel=1e-3)
-
-
-def test_a_model_without_a_name_has_no_facts():
-    run = machines.examples()["8 H100, PCIe"]
-    other = replace(run.training.spec, num_layers=7)
-    with pytest.raises(ValueError, match=r"no published model.*GPT-2 XL"):
-        machines.facts(replace(run, training=replace(run.training, spec=other)))
+    assert scaling.tokens_needed(fp32) == pytest.approx(2 * scaling.tokens_needed(run), rel=1e-3)
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones():

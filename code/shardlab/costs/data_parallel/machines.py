@@ -10,7 +10,6 @@ from ..facts.network import Cluster, uniform
 from ..programs import BOOK
 from ..step import Run
 from ..training import Training
-from . import scaling
 
 NETWORKS: dict[str, str] = {  # description -> the server, in `nodes`
     "NVLink, 8 InfiniBand cards": "DGX H100",
@@ -53,20 +52,6 @@ def examples() -> dict[str, Run]:
         "8 A100, 100 GbE": _run("A100 PCIe 80 GB", "100 GbE", 8),
         "4 RTX 4090, 10 GbE": _run("RTX 4090 24 GB", "10 GbE", 4),
     }
-
-
-@checked
-def facts(run: Run) -> tuple[str, int, float]:
-    """Return what decides whether the all-reduce hides: model, tokens per rank, tokens needed.
-
-    Errors: ValueError for a model that is not in `models.PUBLISHED`.
-    """
-    spec = run.training.spec
-    names = [name for name, model in models.PUBLISHED.items() if model.spec == spec]
-    if not names:
-        known = ", ".join(models.PUBLISHED)
-        raise ValueError(f"no published model has the sizes {spec}; known: {known}")
-    return names[0], run.training.tokens, scaling.tokens_needed(run)
 
 
 def _run(chip: str, link: str, ranks: int) -> Run:
