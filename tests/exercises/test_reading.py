@@ -13,7 +13,6 @@ BOOK = Path(__file__).parents[2] / "book"
 WORD = reading.SECONDS["word"]
 TEXT, MAIN, SECOND = 40, 75, 25  # minutes of a chapter's text, of it with code, of its second sitting
 LONGER = {  # chapters that are not shortened yet; none may grow
-    "memory": (40, 83, 25),
     "collectives": (48, 90, 25),
     "interconnects": (42, 88, 25),
     "data_parallel": (40, 90, 25),
