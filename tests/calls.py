@@ -21,7 +21,7 @@ from shardlab.costs.pipeline.balance import Layer
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.programs import BOOK
-from shardlab.costs.published import history, steps
+from shardlab.costs.published import steps
 from shardlab.costs.step import Run, axes
 from shardlab.costs.traces import programs, replay, transfers
 from shardlab.costs.training import Training
@@ -53,7 +53,6 @@ PLANS = planner.search(QUESTION)
 TIMELINE = timeline.play(SCHEDULE)
 DURATIONS = {"F": 1, "B": 2, "I": 1, "W": 1}
 MATRIX = "GPU0 GPU1 CPU\nGPU0 X NV12 0\nGPU1 NV12 X 0\n"
-SIZES = sorted(history.sizes(), key=lambda size: size.parameters)
 
 EXAMPLES = {
     type(each): each
@@ -148,7 +147,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.planning.robust.rank": {"count": 2, "rounds": 2},
     "costs.published.bus_bandwidth.Measured": {"node": "DGX H100"},
     "costs.published.history.Size": {"date": "2020-05"},
-    "costs.published.history.doubling_years": {"first": SIZES[0], "last": SIZES[-1]},
     "costs.published.fits.Attempt": {"seconds": 1.0},
     "costs.published.layouts.Setting": {"node": "DGX H100"},
     "costs.published.studies.Study": {"published": {"tp": 2}},

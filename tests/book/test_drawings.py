@@ -13,10 +13,8 @@ from shardlab.costs.compute import kernels
 from shardlab.costs.facts import models, nodes
 from shardlab.costs.planning import planner
 from shardlab.costs.published import studies
-from shardlab.costs.training import Training
 from shardlab.costs.units import GB, MiB
 from shardlab.figures import style
-from shardlab.model.spec import TransformerSpec
 
 ALL = sorted(drawings.IMAGES.glob("*.svg"))
 LIGHT, DARK = "#FFFFFF", "#121212"  # the pages
@@ -75,12 +73,3 @@ def test_a_ring_for_each_card_and_one_ring() -> None:
     whole = collectives.ring_all_reduce(256 * MiB, 32).sent / MiB
     shown = re.findall(r"(\d+) MiB", " ".join(words("collectives_servers")))
     assert shown == [f"{whole:.0f}", f"{whole / 8:.0f}"]
-
-
-def test_a_layer_of_gpt_keeps_34_h() -> None:
-    sizes = {"vocab_size": 8, "context_length": 64, "hidden_size": 4096, "num_layers": 1, "num_heads": 32}
-    layer = memory.activations.layer(Training(spec=TransformerSpec(**sizes), dropout=True))
-    kept = sum(layer.values()) / (64 * 4096)
-    blocks = [int(each) for each in re.findall(r"keeps (\d+)h", " ".join(words("memory_layer")))]
-    boxes = [int(each[:-1] or 1) for each in words("memory_layer") if re.fullmatch(r"\d*h", each)]
-    assert sum(blocks) == sum(boxes) == round(kept)

@@ -13,7 +13,6 @@ BOOK = Path(__file__).parents[2] / "book"
 WORD = reading.SECONDS["word"]
 TEXT, MAIN, SECOND = 40, 75, 25  # minutes of a chapter's text, of it with code, of its second sitting
 LONGER = {  # chapters that are not shortened yet; none may grow
-    "memory": (40, 83, 25),
     "interconnects": (42, 88, 25),
     "zero": (41, 91, 26),
     "context_parallel": (40, 92, 25),

@@ -17,7 +17,7 @@ def test_the_chart_goes_from_millions_to_more_than_a_trillion():
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
 def test_every_point_has_a_date_and_a_source(size):
-    assert 2017 < size.year < 2027
+    assert "2017" < size.date < "2027"
     assert "https://" in size.source or "Radford et al." in size.source
 
 
@@ -26,11 +26,3 @@ def test_what_has_published_shapes_is_counted_from_them():
     assert BY_NAME["DeepSeek-V3"].parameters == 671_026_419_200
     assert {size.name for size in SIZES if size.mixture} >= {"Switch-C", "DeepSeek-V3"}
     assert not BY_NAME["PaLM"].counted
-
-
-def test_how_fast_they_doubled():
-    """From BERT-large (October 2018) to GPT-3 (May 2020), 514 times in 19 months: nine doublings."""
-    years = history.doubling_years(BY_NAME["BERT-large"], BY_NAME["GPT-3 175B"])
-    assert years == pytest.approx(19 / 12 / 9.004, rel=1e-3)
-    with pytest.raises(ValueError, match="swap them"):
-        history.doubling_years(BY_NAME["GPT-3 175B"], BY_NAME["BERT-large"])

@@ -4,7 +4,6 @@ Parameters are counted from the shapes of their layers where `models` or `mixtur
 otherwise they are the number that the authors print.
 """
 
-import math
 from dataclasses import dataclass
 
 from shardlab.arguments import Positive, checked
@@ -23,12 +22,6 @@ class Size:
     mixture: bool  # of experts: a token uses a small part of them
     counted: bool  # from the shapes of its layers; False: as printed
     source: str
-
-    @property
-    def year(self) -> float:
-        """The date as a number: the middle of its month."""
-        year, month = self.date.split("-")
-        return int(year) + (int(month) - 0.5) / 12
 
 
 _TURING = "https://www.microsoft.com/en-us/research/blog/turing-nlg-a-17-billion-parameter-language-model-by-microsoft/"
@@ -73,19 +66,6 @@ def sizes() -> list[Size]:
         count = sum(mixtures.parameters(one.spec).values())
         found.append(_counted(one.name, one.date, count, one.source, mixture=True))
     return sorted(found, key=lambda size: (size.date, size.name))
-
-
-@checked
-def doubling_years(first: Size, last: Size) -> float:
-    """Return the average years to double from `first` to `last`.
-
-    Errors: ValueError where nothing grew.
-    """
-    if last.parameters <= first.parameters or last.year <= first.year:
-        raise ValueError(
-            f"{last.name} is not both later and larger than {first.name}; swap them, or use others"
-        )
-    return (last.year - first.year) / math.log2(last.parameters / first.parameters)
 
 
 def _counted(name: str, date: str, count: int, source: str, *, mixture: bool) -> Size:
