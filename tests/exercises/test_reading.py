@@ -17,7 +17,6 @@ LONGER = {  # chapters that are not shortened yet; none may grow
     "collectives": (48, 90, 25),
     "interconnects": (42, 88, 25),
     "data_parallel": (40, 90, 25),
-    "zero": (41, 91, 26),
     "tensor_parallel": (45, 90, 33),
     "context_parallel": (40, 92, 25),
     "expert_parallel": (40, 89, 25),
