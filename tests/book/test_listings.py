@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 from shardlab import comm, launch
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
+from shardlab.ranks.observe import ledger
 
 from .conftest import ROOT
 
@@ -99,6 +101,21 @@ def context(listing: str, mesh: DeviceMesh) -> None:
     exec(listing, names)
 
 
+def gathers(group: Any, after_forward: bool, after_backward: bool) -> list[int]:
+    """All-gathers of `fully_shard` in each of three microbatches, where it cuts after forward and after backward."""
+    model = fresh()
+    mesh = DeviceMesh.from_group(group, comm.device(group).type)
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh, reshard_after_forward=after_forward)
+    model.set_reshard_after_backward(after_backward)
+    counts = []
+    for _ in range(3):
+        with ledger.Ledger() as book:
+            model(TOKENS[:, :-1], TOKENS[:, 1:]).backward()
+        counts.append(sum("gather" in str(event) for event in book.events))
+    return counts
+
+
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
     """What two ranks have trained, in one launch."""
@@ -114,6 +131,18 @@ def test_ranks_train_the_same_model_as_one_process(
         first, second = (rank[name][parameter] for rank in ranks)
         assert torch.equal(first, second), parameter
         torch.testing.assert_close(first, alone, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("after_forward", "after_backward", "counts"),
+    [(True, True, [6, 6, 6]), (True, False, [6, 3, 3]), (False, True, [3, 3, 3]), (False, False, [3, 0, 0])],
+)
+def test_parameters_whole_after_backward_save_the_gathers_of_the_next_forward(
+    after_forward: bool, after_backward: bool, counts: list[int]
+) -> None:
+    """ZeRO, "Microbatches change the bill": two blocks and the root."""
+    found = launch.run(gathers, after_forward, after_backward, world_size=2)
+    assert found[0] == counts
 
 
 def test_the_program_of_data_parallelism_keeps_its_ranks_equal(ranks: list[dict[str, dict[str, torch.Tensor]]]) -> None:

@@ -30,7 +30,7 @@ NORM, SCALED = "returns the norm of all gradients", "all gradients are scaled by
 NUMBER = "a rank sends one number"
 OUTPUT, X, PIECE = "every rank has its output", "x gets its gradient", "the piece gets its row of the summed gradient"
 KEEPS = "between forward and backward a rank has its piece only"
-SENT = "forward sends one all-gather, backward one more and a reduce-scatter"
+SENT = "forward sends at most one all-gather, backward one more and a reduce-scatter"
 
 
 @mistake("pieces", MISSING, EQUAL, at="2 ranks, sizes [1, 4]", says="rank 1: [(1, 1, 3)]")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import ceil
 
 from shardlab.arguments import Count, Positive, checked, within
-from shardlab.sharding.layout import ZERO_STAGES
 
 from .. import memory
 from ..memory import shards
@@ -67,22 +66,6 @@ def states(training: Training, stage: int = 0) -> dict[str, float]:
     if layout.zero < memory.CUT_FROM["gradients"]:
         more["gradients"] = 0.0
     return {part: nbytes + more[part] for part, nbytes in memory.states(training, stage).items()}
-
-
-@checked
-def pieces(ranks: Count, stage: int) -> list[dict[str, tuple[float, float]]]:
-    """List for each rank which share of each part it holds, as part -> (begin, end) in 0 to 1.
-
-    stage: of ZeRO.
-    """
-    within("stage", stage, len(ZERO_STAGES))
-    return [
-        {
-            part: (rank / ranks, (rank + 1) / ranks) if stage >= first else (0.0, 1.0)
-            for part, first in memory.CUT_FROM.items()
-        }
-        for rank in range(ranks)
-    ]
 
 
 @checked

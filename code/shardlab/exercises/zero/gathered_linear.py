@@ -182,6 +182,6 @@ EXERCISE = Exercise(
         "x gets its gradient": has("x.grad"),
         "the piece gets its row of the summed gradient": has("piece.grad"),
         "between forward and backward a rank has its piece only": keeps_its_piece,
-        "forward sends one all-gather, backward one more and a reduce-scatter": sends,
+        "forward sends at most one all-gather, backward one more and a reduce-scatter": sends,
     },
 )
