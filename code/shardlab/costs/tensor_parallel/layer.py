@@ -148,7 +148,8 @@ def layer_bytes(training: Training) -> dict[str, float]:
 def layers_that_fit(training: Training, chip: Chip) -> int:
     """Count the layers that fit beside a process's overhead, without embedding and head."""
     free = chip.memory - sum(overhead.fixed(training).values())
-    return int(free // ((1 + training.program.margin) * sum(layer_bytes(training).values())))
+    needed = (1 + training.program.margin) * sum(layer_bytes(training).values())
+    return max(0, int(free // needed))
 
 
 @checked
