@@ -57,7 +57,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         f"figures/{each}.py": ("figures/test_compute.py", "what all figures are made with")
         for each in ("bars", "lines", "style")
     },
-    "figures/boxes.py": ("figures/test_composition.py", "pieces of a model are boxes"),
+    "figures/boxes.py": ("figures/test_tensor_parallel.py", "pieces of a matrix are boxes"),
     "figures/history.py": ("figures/test_compute.py", "a figure of that chapter"),
     "figures/predictions.py": ("figures/test_planner.py", "figures of the same chapter"),
     "figures/topology.py": ("figures/test_interconnects.py", "a figure of that chapter"),

@@ -14,7 +14,6 @@ from shardlab.sharding.layout import (
     coordinates,
     expert_degrees,
     groups,
-    holdings,
     stages,
     tensor_degrees,
     together,
@@ -174,28 +173,3 @@ def test_ranks_of_several_axes_are_those_that_share_the_others(order):
     for dp, model in enumerate(models):
         assert {coordinates(rank, layout, order)["dp"] for rank in model} == {dp}
         assert len(model) == 8
-
-
-def extent(share):
-    begin, end = share
-    return end - begin
-
-
-@pytest.mark.parametrize("order", [AXES, ("pp", "dp", "tp")])
-def test_what_ranks_hold_is_each_replicas_model_once(order):
-    layout, num_layers = Layout(dp=2, tp=2, pp=3, zero=1), 7
-    held = holdings(layout, num_layers, order)
-    for replica in range(2):
-        area = sum(extent(each.width) * extent(each.depth) for each in held if each.replica == replica)
-        assert area == pytest.approx(1)
-    for rank, each in enumerate(held):
-        place = coordinates(rank, layout, order)
-        assert each.replica == place["dp"]
-        assert each.width == (place["tp"] / 2, (place["tp"] + 1) / 2)
-        first, last = [(0, 3), (3, 5), (5, 7)][place["pp"]]
-        assert each.depth == (first / 7, last / 7)
-        assert each.states == (place["dp"] / 2, (place["dp"] + 1) / 2)
-    sequence = holdings(Layout(dp=2, cp=2, zero=1), num_layers)  # the ranks of a sequence hold one state between them
-    assert [each.states for each in sequence] == [(0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1)]
-    whole = holdings(Layout(dp=2), num_layers)
-    assert {each.states for each in whole} == {(0.0, 1.0)}

@@ -217,40 +217,6 @@ def together(
     return [tuple(group) for group in found.values()]
 
 
-@dataclass(frozen=True, kw_only=True)
-@checked
-class Holding:
-    """What a rank holds, as shares of the whole model: a rectangle, and the states it updates."""
-
-    replica: int
-    width: tuple[float, float]  # of every layer, from where to where: cut by tp
-    depth: tuple[float, float]  # of the layers: cut by pp
-    states: tuple[float, float]  # of what lies in this rectangle: cut by ZeRO
-
-
-@checked
-def holdings(layout: Layout, num_layers: Count, order: Sequence[str] = AXES) -> list[Holding]:
-    """List what each rank holds. The ranks of cp hold the same states, as those of dp do."""
-    found = []
-    for rank in range(layout.ranks):
-        place = coordinates(rank, layout, order)
-        held = stages(num_layers, layout.pp)[place["pp"]]
-        replica = place["dp"] * layout.cp + place["cp"]
-        holding = Holding(
-            replica=replica,
-            width=_share(place["tp"], layout.tp),
-            depth=(held.start / num_layers, held.stop / num_layers),
-            states=_share(replica, layout.replicas) if layout.zero else (0.0, 1.0),
-        )
-        found.append(holding)
-    return found
-
-
-def _share(index: int, count: int) -> tuple[float, float]:
-    """Where piece `index` of `count` equal pieces begins and ends, in a whole of length 1."""
-    return index / count, (index + 1) / count
-
-
 @checked
 def divisors(number: Count) -> list[int]:
     """List every whole number that divides `number`, smallest first."""
