@@ -9,8 +9,7 @@ import drawings
 import pytest
 
 from shardlab.costs import collectives, memory
-from shardlab.costs.compute import kernels
-from shardlab.costs.facts import models, nodes
+from shardlab.costs.facts import models
 from shardlab.costs.planning import planner
 from shardlab.costs.published import studies
 from shardlab.costs.units import GB, MiB
@@ -50,16 +49,6 @@ def test_the_search_for_a_trillion_parameters() -> None:
     assert set(lost.values()) <= set(shown)
     degrees = [count for count in lost.values() if count < 100]
     assert shown[:3] == [shown[1] + sum(degrees), shown[1], plans - sum(degrees)]
-
-
-def test_the_wastes_of_the_plan_by_hand() -> None:
-    question = studies.STUDIES["a trillion on 3,072 A100"].question
-    spec, node = question.spec, nodes.node("DGX A100")
-    reached = kernels.share_of_peak(2048, spec.hidden_size, spec.ffn // 8, node.chip) * node.chip.peak_flops
-    seconds = 6 * models.num_parameters(spec) * question.batch * 2048 / (question.cluster.gpus * reached)
-    shown = [float(each.removesuffix(" s")) for each in words("planner_wastes") if each.endswith(" s")]
-    assert shown[:2] == pytest.approx([seconds, seconds * 4 / 3], abs=0.05)
-    assert shown[3] == pytest.approx(shown[2] * (1 + 63 / 1024), abs=0.1)  # 64 stages, 512 microbatches, 2 chunks
 
 
 def test_states_of_llama_3_8b_by_stage_of_zero() -> None:

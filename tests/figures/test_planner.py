@@ -15,11 +15,8 @@ def every_figure():
     return {
         "breakdown": figures.breakdown({"short": PARTS, LONG: PARTS}),
         "reasons": figures.reasons({"fits": 0, "too little memory": 1200}),
-        "scatter": predictions.predicted_and_published({"a": ([1e14], [1.1e14], ["x"]), "b": ([4e14], [4e14], ["y"])}),
         "shares": figures.shares({"a machine": {"without overlap": 0.3, "with overlap": 0.1}}),
         "residuals": predictions.residuals({"a": [0.1, -0.1], "b": [0.02]}, {"a": 0.05, "b": 0.01}),
-        "rankings": predictions.rankings({"tp": [(1.5, 1.1), (1, 1), (1.2, 1.3)]}, {"tp": ["a", "b", "c"]}),
-        "bars": predictions.residual_bars({"row": -0.05, "other": 0.02}),
         "products": predictions.products([128, 256], {"square": [0.1, 0.2]}, title="size"),
     }
 
@@ -74,18 +71,3 @@ def test_errors_are_percent_and_their_mean_has_no_sign():
     assert list(found["one row"].x) == [10, -10, 2]
     assert list(found["mean, without signs"].x) == [10, 2]
     assert list(found["a constant in hindsight"].x) == [5, 1]
-    assert list(every_figure()["bars"].data[0].x) == [-5, 2]
-
-
-def test_rates_are_drawn_against_each_other():
-    found = data(every_figure()["scatter"])
-    assert (found["a"].x[0], found["a"].y[0]) == (100, pytest.approx(110))
-    assert found["a"].marker.symbol != found["b"].marker.symbol
-    assert list(found["equal"].x) == list(found["equal"].y)
-
-
-def test_a_sweep_is_a_line_in_the_order_that_was_measured():
-    found = data(every_figure()["rankings"])
-    assert list(found["tp"].x) == [1, 1.2, 1.5]
-    assert list(found["tp"].y) == [1, 1.3, 1.1]
-    assert list(found["tp"].text) == ["b", "c", "a"]

@@ -251,6 +251,14 @@ def test_those_that_were_rejected_come_smallest_first():
     assert [plan.nbytes for plan in gone] == sorted(plan.nbytes for plan in gone)
 
 
+def test_a_limit_on_chunks_leaves_all_plans_with_fewer():
+    question = small(num_nodes=1, batch=24)
+    few = planner.search(replace(question, most_chunks=2)).fitting
+    assert few == [plan for plan in planner.search(question).fitting if plan.chunks <= 2]
+    assert {plan.chunks for plan in few} == {1, 2}
+    assert any(plan.chunks > 2 for plan in planner.search(question).fitting)
+
+
 def test_different_plans_differ_in_their_degrees():
     answer = answered("Llama, two nodes, contexts")
     degrees = [(plan.tp, plan.cp, plan.pp, plan.ep) for plan in answer.different]

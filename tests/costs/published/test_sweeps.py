@@ -15,7 +15,8 @@ def test_the_prediction_chooses_the_layout_that_was_measured_fastest_in_eight_of
     assert all(sweep.chosen is sweep.best and sweep.regret == 0 for sweep in others)
     assert (ninth.figure, ninth.batch) == ("Figure 16", 128)
     assert ninth.regret == pytest.approx(159 / 156 - 1)
-    assert sorted(slower for _, slower in ninth.slower)[1] == pytest.approx(1.031, abs=0.001)
+    chosen, second, *_ = sorted(row.predicted.seconds for row in ninth.rows)
+    assert second / chosen == pytest.approx(1.031, abs=0.001)
 
 
 def test_the_regret_is_what_the_chosen_row_was_measured_to_lose():
@@ -26,7 +27,6 @@ def test_the_regret_is_what_the_chosen_row_was_measured_to_lose():
     wrong = replace(sweep, rows=(faster, *slower))
     assert wrong.chosen is faster
     assert wrong.regret == pytest.approx(140 / 103 - 1)  # TFLOP/s of the best row and of the first
-    assert min(sweep.slower) == (1, 1)
 
 
 def test_the_order_is_nearly_that_which_was_measured():

@@ -113,7 +113,8 @@ def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
         yield 1
         return
     num_layers = question.spec.num_layers
-    for chunks in range(2, -(-(num_layers + 2) // pp) + 1):
+    most = -(-(num_layers + 2) // pp)
+    for chunks in range(2, min(most, question.most_chunks or most) + 1):
         if num_layers % (chunks * pp) == 0 or (num_layers + 2) % (chunks * pp) == 0:
             yield chunks
 

@@ -65,6 +65,7 @@ class Question:
     sequence_parallel: tuple[bool, ...] = (False, True)
     recomputations: tuple[str, ...] = ("none", "selective", "full")
     schedules: tuple[str, ...] = ("1F1B", "GPipe", "interleaved")
+    most_chunks: Count | None = None  # of a stage that interleaves; None: as many as it has layers
     # Share of a GPU's memory to leave free beside the overhead and the margin of `memory.total`.
     headroom: float = 0.05
 

@@ -31,8 +31,6 @@ RATES: dict[str, tuple[float, float]] = {
     # Products and attention: a tenth more or less is our assumption.
     "arithmetic": (0.9, 1.1),
 }
-# Predictions closer than this are a tie: the mean error of published steps, in whole percent.
-TIE = 0.04
 COUNT = 20  # plans that are ranked again
 
 
@@ -109,13 +107,6 @@ def _seconds(run: step.Run, links: Mapping[str, Link], drawn: Mapping[str, float
 
 def _scaled(link: Link, factor: float) -> Link:
     return replace(link, bandwidth=factor * link.bandwidth)
-
-
-@checked
-def ties(found: Plans, share: Positive = TIE) -> list[TrainingPlan]:
-    """List the plans of different degrees within `share` of the best, which is one of them."""
-    limit = (1 + share) * found.best.seconds
-    return [plan for plan in found.different if plan.seconds <= limit]
 
 
 @checked

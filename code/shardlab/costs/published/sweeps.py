@@ -79,13 +79,6 @@ class Sweep:
         return self.chosen.seconds / self.best.seconds - 1
 
     @property
-    def slower(self) -> list[tuple[float, float]]:
-        """How many times as long as the best each row took: measured, and predicted."""
-        first = self.chosen.predicted.seconds
-        best = self.best.seconds
-        return [(row.seconds / best, row.predicted.seconds / first) for row in self.rows]
-
-    @property
     def agreement(self) -> float:
         """Kendall's tau: 1 if every pair of rows is ordered as measured, -1 if none is."""
         pairs = list(combinations(self.rows, 2))
