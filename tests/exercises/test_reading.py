@@ -18,7 +18,6 @@ LONGER = {  # chapters that are not shortened yet; none may grow
     "data_parallel": (40, 90, 25),
     "zero": (41, 91, 26),
     "context_parallel": (40, 92, 25),
-    "expert_parallel": (40, 89, 25),
     "pipeline": (44, 93, 38),
     "composition": (48, 96, 25),
     "planner": (49, 95, 38),
