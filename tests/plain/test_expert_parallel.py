@@ -102,6 +102,7 @@ def test_some_ranks_receive_no_token_and_some_experts_nobody_chooses():
 def travel(group):
     """The farthest that a token is from itself when experts change nothing and its weights add up to 1."""
     layer = Mixture(16, Experts(num_experts=12, per_token=2, expert_size=8))
+    layer.router.weight.data.copy_(torch.randn(12, 16, generator=torch.Generator().manual_seed(0)))
     expert_parallel.LocalExperts(layer, group, group.size())
     layer.experts = torch.nn.ModuleDict({name: torch.nn.Identity() for name in layer.experts})
     x = torch.randn(1, 50, 16, generator=torch.Generator().manual_seed(group.rank()))
