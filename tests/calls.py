@@ -112,9 +112,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.expert_parallel.load.loads": {"routes": [[0, 1]]},
     "costs.expert_parallel.load.favours": {"scores": [[0.1, 0.2, 0.4]]},
     "costs.expert_parallel.mixture.flops": {"spec": MIXED.spec, "attention": "causal"},
-    "costs.expert_parallel.mixture.gpu_hours": {
-        "spec": MIXED.spec, "attention": "causal", "utilisation": 0.5, "sequence": 8
-    },
     "costs.facts.mixtures.parameters": {"spec": MIXED.spec},
     "costs.facts.mixtures.active_parameters": {"spec": MIXED.spec},
     "costs.expert_parallel.exchange.travelling": {"way": "nodes"},

@@ -8,8 +8,6 @@ from tests.figures.drawn import data, lacks
 
 HELD = {"ep = 8": {"parameters": 2e9, "gradients": 4e9, "optimizer": 3e9}}
 TIMES = {"ep = 8": dict.fromkeys(figures.TIMES, 1e-3)}
-LOSSES = {"loss": [4, 2, 2, 1], "bias": [4, 3, 2, 2], "dense": [5, 3, 3, 3]}
-LOADS = {"loss": [0.75, 0.25], "bias": [0.5, 0.5]}
 LOAD = ([6, 4, 3, 1], [2, 0, 0, 0])
 
 
@@ -20,8 +18,6 @@ def above_time():
 def every_figure():
     return {
         "load": figures.load(*LOAD, 2),
-        "copies": figures.copies([8, 16], {"flat": [0, 4], "nodes": [0, 1]}),
-        "learning": figures.learning(LOSSES, LOADS, window=2),
         "memory above time": above_time(),
     }
 
@@ -39,21 +35,6 @@ def test_experts_and_ranks_carry_the_same_tokens():
     assert list(found["waits"].x) == [0, 6]
     assert found["computes"].xaxis == found["waits"].xaxis == "x2"
     assert set(found["even load"].y) == {4.0}
-
-
-def test_every_way_has_a_line_of_its_own():
-    found = data(figures.copies([8, 16], {"flat": [0, 4], "nodes": [0, 1]}))
-    assert list(found["flat"].y) == [0, 4]
-    assert len({(line.line.color, line.line.dash) for line in found.values()}) == 2
-
-
-def test_a_training_and_the_load_of_its_experts_share_a_colour():
-    lines, bars = figures.learning(LOSSES, LOADS, window=2).data[:3], figures.learning(LOSSES, LOADS).data[3:]
-    assert [list(each.y) for each in lines] == [[3, 1.5], [3.5, 2], [4, 3]]
-    assert list(lines[0].x) == [1, 3]
-    assert {bar.name: list(bar.y) for bar in bars} == {"loss": [75, 25], "bias": [50, 50]}
-    assert [bar.marker.color for bar in bars] == [each.line.color for each in lines[:2]]
-    assert {bar.xaxis for bar in bars} == {"x2"}
 
 
 def test_memory_stands_above_time_in_its_unit():

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from shardlab.launch import RankError, run
+from shardlab.model.experts import Experts
 from shardlab.plain import data_parallel, expert_parallel
-from shardlab.ranks.mixture import mixtures, rebalance
+from shardlab.ranks.mixture import Mixture, mixtures, rebalance
 from shardlab.ranks.observe import ledger
 
 from ..ranks.quick import quickly
@@ -98,6 +99,21 @@ def test_some_ranks_receive_no_token_and_some_experts_nobody_chooses():
             assert x.any() == (int(name.split(".")[4]) < 3), name
 
 
+def travel(group):
+    """The farthest that a token is from itself when experts change nothing and its weights add up to 1."""
+    layer = Mixture(16, Experts(num_experts=12, per_token=2, expert_size=8))
+    layer.router.weight.data.copy_(torch.randn(12, 16, generator=torch.Generator().manual_seed(0)))
+    expert_parallel.LocalExperts(layer, group, group.size())
+    layer.experts = torch.nn.ModuleDict({name: torch.nn.Identity() for name in layer.experts})
+    x = torch.randn(1, 50, 16, generator=torch.Generator().manual_seed(group.rank()))
+    return (layer(x) - x).abs().max().item()
+
+
+@pytest.mark.parametrize("size", lesson.WORLD_SIZES)
+def test_each_token_comes_home_from_experts_that_change_nothing(size):
+    assert max(run(travel, world_size=size)) < 1e-6
+
+
 # ---- predicted, counted ----------------------------------------------------------------------------------------------
 
 
@@ -147,12 +163,14 @@ def test_a_step_sends_what_the_formula_says(style, ranks, ep):
 # ---- wrong versions --------------------------------------------------------------------------------------------------
 
 IN_TWO_GROUPS = 'self.replicas if ".experts." in name else self.group'
+SUM = "comm.all_reduce(parameter.grad, group)"
 EXCHANGE = "rows = ExchangeRows.apply(rows, group, there, here)"
 
 WRONG = {  # what went wrong: (the mixture, what stands there, what stands there then, what the launcher reports)
     "experts are summed over all ranks": ("top 2", IN_TWO_GROUPS, "self.group", None),
     "all is summed over the ranks of the same experts": ("top 2", IN_TWO_GROUPS, "self.replicas", None),
-    "gradients stay on their own rank": ("top 2", "comm.all_reduce(parameter.grad, group)", "parameter.grad", None),
+    "experts are averaged over their copies": ("top 2", SUM, f"{SUM} * (self.group.size() / group.size())", None),
+    "gradients stay on their own rank": ("top 2", SUM, "parameter.grad", None),
     "the mean of unequal shards": ("top 2", "loss = share * model(", "loss = 1 / group.size() * model(", None),
     "the load of each rank by itself": ("balance loss", "mixture.group = group ", "mixture.group = None ", None),
     "a capacity of each rank by itself": ("capacity", "mixture.group = group ", "mixture.group = None ", None),

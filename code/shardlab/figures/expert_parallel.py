@@ -1,4 +1,4 @@
-"""The figures of expert parallelism: load of experts and ranks, copies of a token, time."""
+"""The figures of expert parallelism: load of experts and ranks, time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import style, trace
-from .lines import line, look
+from .lines import line
 
 FITS = trace.marker(style.COLOR["compute"], "")
 DROPPED = trace.marker(style.COLOR["limit"], "x")
@@ -49,53 +49,6 @@ def load(
         alt=alt or "Tokens of every expert; below, tokens of every rank, and how long it waits.",
         height=560,
         barmode="stack",
-        bargap=0.15,
-    )
-
-
-def copies(
-    degrees: Sequence[int], counts: Mapping[str, Sequence[float]], *, alt: str = ""
-) -> go.Figure:
-    """Draw the copies of a token that leave its node: way -> copies at each degree of ep."""
-    traces = [line(degrees, each, way, *look(i)) for i, (way, each) in enumerate(counts.items())]
-    return style.figure(
-        traces,
-        x=style.axis("ranks that share the experts (ep)", type="log", tickvals=list(degrees)),
-        y=style.axis("copies of a token over the network", rangemode="tozero"),
-        alt=alt or "Copies of a token that leave its node, by the way they are sent.",
-    )
-
-
-def learning(
-    losses: Mapping[str, Sequence[float]],
-    loads: Mapping[str, Sequence[float]],
-    *,
-    window: int = 10,
-    alt: str = "",
-) -> go.Figure:
-    """Draw the losses of trainings, means of `window` steps; below, each expert's share of choices.
-
-    loads: training -> share of every expert; a training without experts is left out.
-    """
-    traces: list[Any] = []
-    for i, (name, each) in enumerate(losses.items()):
-        starts = range(0, len(each) - window + 1, window)
-        means = [sum(each[start : start + window]) / window for start in starts]
-        traces += [line([start + window / 2 for start in starts], means, name, *look(i))]
-    for i, (name, shares) in enumerate(loads.items()):
-        color, _ = look(list(losses).index(name))
-        bars = _columns(name, list(range(len(shares))), [100 * share for share in shares], {})
-        shape = trace.marker(color, ("", "/", "x")[i % 3])
-        traces += [{**bars, "marker": shape, "xaxis": "x2", "yaxis": "y2", "showlegend": False}]
-    return style.figure(
-        traces,
-        x=style.axis("step"),
-        y=style.axis("loss, nats per byte", domain=[0.58, 1]),
-        xaxis2=style.axis("expert", anchor="y2", dtick=1),
-        yaxis2=style.axis("share, %", domain=[0, 0.36], anchor="x2", rangemode="tozero"),
-        alt=alt or "Losses of trainings by step; below, the share of choices of every expert.",
-        height=560,
-        barmode="group",
         bargap=0.15,
     )
 

@@ -19,7 +19,7 @@ from .load import (
     imbalance,
     loads,
 )
-from .mixture import flops, gpu_hours
+from .mixture import flops
 
 __all__ = [
     "Exchange",
@@ -29,7 +29,6 @@ __all__ = [
     "expected_imbalance",
     "favours",
     "flops",
-    "gpu_hours",
     "hiding_width",
     "imbalance",
     "loads",

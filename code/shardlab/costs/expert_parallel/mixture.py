@@ -1,6 +1,6 @@
-"""Whole mixtures: the FLOPs of a token, and GPU hours."""
+"""Whole mixtures: the FLOPs of a token."""
 
-from shardlab.arguments import Count, Positive, Share, checked
+from shardlab.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
 
 from ..compute import flops as whole
@@ -30,21 +30,3 @@ def flops(
         **blocks,
         "head": parts["head"],
     }
-
-
-@checked
-def gpu_hours(
-    spec: TransformerSpec,
-    *,
-    tokens: Positive,
-    peak: Positive,
-    utilisation: Share = 0.4,
-    sequence: Count = 4096,
-    attention: str = "causal",
-) -> float:
-    """Predict the hours of all GPUs together to train on `tokens`.
-
-    peak: FLOP/s of one GPU; utilisation: the share of it that model FLOPs reach, MFU.
-    """
-    per_token = 3 * sum(flops(spec, sequence=sequence, attention=attention).values())
-    return tokens * per_token / (peak * utilisation) / 3600
