@@ -21,7 +21,6 @@ LONGER = {  # chapters that are not shortened yet; none may grow
     "tensor_parallel": (45, 90, 33),
     "context_parallel": (40, 92, 25),
     "expert_parallel": (40, 89, 25),
-    "pipeline": (44, 93, 38),
     "composition": (48, 96, 25),
     "planner": (49, 95, 38),
     "failures": (40, 79, 50),
