@@ -138,7 +138,6 @@ CALLS: dict[str, dict[str, Any]] = {
         "run": Run(training=Training(spec=SPEC, layout=Layout(tp=2), program=BOOK), cluster=CLUSTER)
     },
     "costs.pipeline.balance.measure": {"layers": [EXAMPLES[Layer]] * 2},
-    "costs.pipeline.timeline.recorded": {"events": TIMELINE.events()},
     "costs.planning.plans.Plans.rejected_where": {"tp": 2},
     "costs.planning.plans.Plans.where": {"tp": 2},
     "costs.planning.robust.rank": {"count": 2, "rounds": 2},

@@ -18,7 +18,6 @@ from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
 from shardlab.explorers import context_parallel as contexts
 from shardlab.explorers import expert_parallel as explorers
-from shardlab.explorers import pipeline as pipelines
 from shardlab.explorers import tensor_parallel as tensors
 from shardlab.files import project
 from shardlab.sharding.layout import Layout
@@ -26,7 +25,8 @@ from tests.explorers.views import number, table
 
 CELL = re.compile(r"```\{code-cell\} python\n(.*?)```", re.DOTALL)
 MFU = {"compute", "cheatsheet", "disagreements"}  # of whole steps
-APART = network.uniform(4, hardware.link("InfiniBand NDR"), hardware.chip("H100 SXM 80 GB"))
+H100 = hardware.chip("H100 SXM 80 GB")
+APART = network.uniform(4, hardware.link("InfiniBand NDR"), H100)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_the_replay_of_a_program_takes_as_long_as_its_step(model, layout, cluste
 
 
 def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():
-    """Of the chapter's 48 stages of GPT-3, and of the explorer's four of Llama 3 8B, for any program."""
+    """Of the chapter's 48 stages of GPT-3, for any program."""
     def answers(training):
-        cluster = network.uniform(training.layout.pp, hardware.link("InfiniBand NDR"), pipelines.CHIP)
+        cluster = network.uniform(training.layout.pp, hardware.link("InfiniBand NDR"), H100)
         micro = step.microbatch(step.Run(training=training, cluster=cluster), axes.links(cluster, training.layout))
         layers = training.spec.num_layers // training.layout.pp
         ends = [micro.first, *[0.0] * (training.layout.pp - 2), micro.last]
@@ -72,20 +72,15 @@ def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():
     for program in (BOOK, NEMO_2024):
         kind = {"spec": gpt3, "layout": Layout(pp=48), "recomputation": "full", "program": program}
         training = Training(**kind, num_microbatches=48)
-        cut = stage_costs.cut(training, pipelines.CHIP)
+        cut = stage_costs.cut(training, H100)
         assert [len(stage) for stage in cut.stages] == [3, *[2] * 46, 3]  # equally many layers
         seconds, nbytes = answers(training)
         assert cut.seconds == pytest.approx(seconds, rel=1e-12)
         assert cut.nbytes == pytest.approx(nbytes, rel=1e-12)
-    cluster = network.uniform(48, hardware.link("100 GbE"), pipelines.CHIP)
+    cluster = network.uniform(48, hardware.link("100 GbE"), H100)
     run = step.Run(training=Training(spec=gpt3, layout=Layout(pp=48), program=BOOK), cluster=cluster)
     beta = hardware.link("100 GbE").reached.bandwidth
     assert step.step(run).rate / beta / 12 < gpt3.hidden_size  # "enough even for 100 GbE"
-
-    seconds, nbytes = answers(pipelines.TRAINING)
-    rows = pipelines.cut_view(first=8, second=8, third=8).table[1:]
-    assert [float(row[2].split()[0]) for row in rows] == pytest.approx([1e3 * each for each in seconds], rel=3e-3)
-    assert [float(row[4].split()[0]) for row in rows] == pytest.approx([each / 1e9 for each in nbytes], rel=2e-3)
 
 
 @pytest.mark.parametrize("overlap", EXPERT_OVERLAPS)

@@ -1,17 +1,12 @@
-"""The explorers of pipeline parallelism: a schedule on a clock, and where to cut a model."""
+"""The explorer of pipeline parallelism: a schedule on a clock."""
 
 from functools import cache
-from itertools import pairwise
 
 from shardlab import schedules
-from shardlab.costs import memory, programs, units
-from shardlab.costs.facts import chips, models
-from shardlab.costs.pipeline import balance, bubble, stage_costs, timeline
-from shardlab.costs.pipeline.balance import Layer, Partition
+from shardlab.costs import units
+from shardlab.costs.pipeline import bubble, timeline
 from shardlab.costs.pipeline.timeline import Timeline
-from shardlab.costs.training import Training
 from shardlab.figures import pipeline as figures
-from shardlab.sharding.layout import Layout
 
 from .explorer import Explorer
 from .view import View
@@ -145,113 +140,3 @@ def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[
         ],
         ["messages of a microbatch", 2 * run.schedule.num_crossings],
     ]
-
-
-# ---- where to cut --------------------------------------------------------------------------------
-
-MODEL = "Llama 3 8B"
-CHIP = chips.chip("H100 SXM 80 GB")
-STAGES = 4
-TRAINING = Training(
-    spec=models.published(MODEL).spec,
-    layout=Layout(pp=STAGES),
-    num_microbatches=STAGES,  # as many as 1F1B ever holds
-    sequence=8192,
-    program=programs.BOOK,
-)
-
-
-def balancer() -> Explorer:
-    """Choose the layers of each stage: see its time and memory, the slowest stage, the full one."""
-    choices = [6, 7, 8, 9, 10]
-    return Explorer(
-        cut_view,
-        {"first": choices, "second": choices, "third": choices},
-        title=f"{MODEL} on {STAGES} stages of one H100 each",
-        labels={
-            "first": "Layers on stage 0, with the embedding",
-            "second": "Layers on stage 1",
-            "third": "Layers on stage 2 (stage 3: all others)",
-        },
-        default={"first": 8, "second": 8, "third": 8},
-    )
-
-
-def cut_view(*, first: int, second: int, third: int) -> View:
-    """Show one state."""
-    names = stage_costs.names(TRAINING)
-    edges = [0, first + 1, first + second + 1, first + second + third + 1, len(names)]
-    stages = [range(a, b) for a, b in pairwise(edges)]
-    held, beside = stage_costs.held(TRAINING), stage_costs.beside(TRAINING)
-    cut = balance.measure(_pieces(), stages, held, beside)
-    figure = figures.cut(
-        cut.seconds,
-        [_parts(cut, stage) for stage in range(STAGES)],
-        capacity=CHIP.memory,
-        alt=(
-            f"{', '.join(_counts(cut))} layers on the stages: "
-            "how long each takes, and the memory that it needs."
-        ),
-    )
-    return View(figure, _cut_sentence(cut), _cut_table(cut, names))
-
-
-@cache
-def _pieces() -> list[Layer]:
-    return stage_costs.pieces(TRAINING, CHIP)
-
-
-@cache
-def _best() -> Partition:
-    return stage_costs.cut(TRAINING, CHIP)
-
-
-def _parts(cut: Partition, stage: int) -> dict[str, float]:
-    """Split what a stage holds; the logits are among the activations."""
-    layers = [_pieces()[i] for i in cut.stages[stage]]
-    margin = 1 + TRAINING.program.margin
-    states = sum(layer.states for layer in layers) / margin
-    kept = sum(layer.activations for layer in layers) / margin
-    recipe = TRAINING.recipe
-    shares = {part: getattr(recipe, part) / recipe.bytes_per_parameter for part in memory.CUT_FROM}
-    held = {part: share * states for part, share in shares.items()}
-    held["activations"] = stage_costs.held(TRAINING)[stage] * kept
-    held["buffers"] = sum(memory.buffers(TRAINING, stage).values())
-    return {**held, "overhead": cut.nbytes[stage] - sum(held.values())}
-
-
-def _counts(cut: Partition) -> list[str]:
-    """Count the layers of each stage, without embedding and head."""
-    ends = [1, *[0] * (STAGES - 2), 1]
-    return [str(len(stage) - end) for stage, end in zip(cut.stages, ends, strict=True)]
-
-
-def _cut_sentence(cut: Partition) -> str:
-    best = _best()
-    slowest = max(cut.seconds)
-    text = f"Stage {cut.slowest} is the slowest, with {units.text(slowest, 's')} for a microbatch; "
-    text += f"the stages wait {units.percent(cut.waiting)} of the time for it."
-    full = [
-        f"stage {stage} ({units.text(nbytes, 'B')})"
-        for stage, nbytes in enumerate(cut.nbytes)
-        if nbytes > CHIP.memory
-    ]
-    if full:
-        needed = " and ".join(full)
-        limit = units.text(CHIP.memory, "B")
-        text = f"<b>It does not fit</b>: {needed} in {limit}. If it did fit: {text}"
-    if full or slowest > max(best.seconds):
-        layers = ", ".join(_counts(best))
-        faster = units.text(max(best.seconds), "s")
-        return f"{text} The best cut that fits has {layers} layers: {faster}."
-    return f"{text} <b>No cut that fits is faster.</b>"
-
-
-def _cut_table(cut: Partition, names: list[str]) -> list[list[str]]:
-    rows = [["stage", "holds", "time of a microbatch", "microbatches held", "memory"]]
-    held = stage_costs.held(TRAINING)
-    for number, (stage, count) in enumerate(zip(cut.stages, held, strict=True)):
-        holds = f"{names[stage.start]} to {names[stage.stop - 1]}"
-        nbytes = units.text(cut.nbytes[number], "B")
-        rows.append([str(number), holds, units.text(cut.seconds[number], "s"), str(count), nbytes])
-    return rows

@@ -129,27 +129,6 @@ def test_the_events_are_those_of_a_trace():
     ]
 
 
-@pytest.mark.parametrize("name", ["1F1B", "ZB-V", "interleaved"])
-def test_what_ran_can_be_played_again(name):
-    """A recording of a played schedule is that schedule; its typical durations play it to the same end."""
-    schedule = make(name, 3, 4)
-    takes = [{"F": 1.0 + part, "B": 2.0 + part, "I": 1.0 + part, "W": 1.0} for part in range(schedule.num_parts)]
-    run = timeline.play(schedule, takes)
-    again = timeline.recorded(schedule, reversed(run.events()))
-    assert again == run
-    kinds = {action.kind for order in schedule.orders for action in order}
-    assert timeline.typical(again) == [{kind: each[kind] for kind in kinds} for each in takes]
-    assert timeline.play(schedule, timeline.typical(again)).makespan == run.makespan
-
-
-def test_a_recording_of_something_else_is_refused():
-    schedule = make("1F1B", 2, 2)
-    with pytest.raises(ValueError, match="stage 0 did 4 actions where 1F1B has 4, or in another order"):
-        timeline.recorded(schedule, timeline.play(make("naive", 2, 2)).events())
-    with pytest.raises(ValueError, match="stage 1 did 0 actions where 1F1B has 4"):
-        timeline.recorded(schedule, timeline.play(schedule).events()[:4])
-
-
 def test_what_stages_send():
     """Forward and backward over every border between stages: in a loop of v chunks v times as often, less one."""
     assert timeline.sent_bytes(make("1F1B", 3, 4), 10) == [40, 80, 40]

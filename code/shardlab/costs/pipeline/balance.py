@@ -36,11 +36,6 @@ class Partition:
     nbytes: list[float]
 
     @property
-    def slowest(self) -> int:
-        """The stage for which all others wait."""
-        return max(range(len(self.seconds)), key=self.seconds.__getitem__)
-
-    @property
     def waiting(self) -> float:
         """The share of stages' time spent waiting for the slowest, in the limit of many
         microbatches.

@@ -18,12 +18,6 @@ from .balance import Layer
 
 
 @checked
-def names(training: Training) -> list[str]:
-    """Name the units in the order of the model."""
-    return ["embedding", *(f"layer {layer}" for layer in range(training.spec.num_layers)), "head"]
-
-
-@checked
 def pieces(training: Training, chip: Chip) -> list[Layer]:
     """List embedding, layers, and head with the last norm and the loss; dp must be 1.
 

@@ -10,10 +10,9 @@
 last, because they let a stage begin the next batch before others have finished this one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from shardlab import schedules
@@ -145,41 +144,6 @@ def play(
         schedule, durations, latency=latency, transfer=transfer, overlap=overlap
     )
     return Timeline(schedule, spans)
-
-
-@checked
-def recorded(schedule: Schedule, events: Iterable[Event]) -> Timeline:
-    """Make the timeline of a batch that ran, from the events of all stages.
-
-    `Timeline.events` and `ranks.pipeline` give them. Errors: ValueError unless every stage did what
-    the schedule says.
-    """
-    found = sorted(events, key=lambda event: event.start)
-    spans: list[list[tuple[Any, Any]]] = []
-    for stage, order in enumerate(schedule.orders):
-        mine = [event for event in found if event.rank == stage and event.kind == "compute"]
-        if [event.op for event in mine] != list(map(str, order)):
-            raise ValueError(
-                f"stage {stage} did {len(mine)} actions where {schedule.name} has {len(order)}, "
-                "or in another order; pass the events of all stages, of one batch"
-            )
-        spans.append([(event.start, event.end) for event in mine])
-    return Timeline(schedule, spans)
-
-
-@checked
-def typical(run: Timeline) -> list[dict[str, float]]:
-    """Return the median duration of each kind of action, for each part of the model.
-
-    `play` takes it as `durations`.
-    """
-    run.schedule.check_actions()
-    found: list[dict[str, list[float]]] = [{} for _ in range(run.schedule.num_parts)]
-    for stage, (order, row) in enumerate(zip(run.schedule.orders, run.spans, strict=True)):
-        for action, (start, end) in zip(order, row, strict=True):
-            part = run.schedule.parts[stage][action.chunk]
-            found[part].setdefault(action.kind, []).append(end - start)
-    return [{kind: median(seconds) for kind, seconds in each.items()} for each in found]
 
 
 @checked
