@@ -40,6 +40,12 @@ def test_a_bar_for_every_action_where_it_happens():
     assert len({(bar.marker.color, bar.marker.pattern.shape) for bar in found.values()}) == 3
 
 
+def test_losses_stand_at_their_steps_each_in_a_look_of_its_own():
+    one, other = figures.losses([1, 2], {"one": [3, 2], "other": [3, 1]}).data
+    assert [list(one.x), list(one.y), list(other.y)] == [[1, 2], [3, 2], [3, 1]]
+    assert one.line.color != other.line.color
+
+
 def test_chunks_are_paler_and_numbered_by_microbatch():
     bar = bars(gantt(played("interleaved", 2, 2)))["forward"]
     looks = {(name.endswith(".1"), shade) for name, shade in zip(bar.customdata, bar.marker.opacity, strict=True)}

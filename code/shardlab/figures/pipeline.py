@@ -1,6 +1,6 @@
 """The figure of pipeline parallelism: a schedule on a clock, and what stages hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from shardlab.schedules import parse
 from shardlab.trace import Event
 
-from . import style, trace
+from . import lines, style, trace
 
 KINDS = {  # the first letter of an action -> its name, colour, pattern
     "F": ("forward", style.BLUE, ""),
@@ -52,6 +52,17 @@ def gantt_and_memory(
         or f"What {num_stages} stages do against time, and the activations that each holds.",
         height=height,
         **_TOGETHER,
+    )
+
+
+def losses(steps: Sequence[int], curves: Mapping[str, Sequence[float]]) -> go.Figure:
+    """Draw training losses: name -> loss after each of `steps`."""
+    curve = enumerate(curves.items())
+    return style.figure(
+        [lines.line(steps, y, name, *lines.look(index)) for index, (name, y) in curve],
+        x="training step",
+        y=style.axis("loss (nats per token)"),
+        alt="Loss against the training step.",
     )
 
 
