@@ -26,6 +26,8 @@ def test_a_pair_without_a_link_is_told_so():
     told = PATHS.view(machine="DGX-1V", to=5).sentence
     assert "CPU 0 → CPU 1" in told
     assert "All NVLinks of a GPU together carry 150 GB/s" in told
+    assert "shares none of them" in told
+    assert "shares only some of them" in PATHS.view(machine="DGX-1V", to=3).sentence
     assert "together" not in PATHS.view(machine="DGX H100", to=5).sentence
 
 

@@ -59,22 +59,6 @@ def test_of_a_rack_a_part_may_be_drawn():
 # ---- charts ----------------------------------------------------------------------------------------------------------
 
 
-def test_generations_show_each_rate_and_leave_out_what_is_not_there():
-    rates = {name: nodes.rates_of_a_gpu(nodes.node(name)) for name in ("DGX H100", "PCIe box, 100 GbE")}
-    bars = by_name(interconnects.generations(rates))
-    assert list(bars["NVLink"].x) == [450, None]
-    assert list(bars["network"].x) == pytest.approx([50, 12.5 / 8])
-    assert list(bars["NVLink"].text) == ["450", ""]
-    assert "Infinity Fabric" not in bars
-
-
-def test_published_bandwidths_stand_beside_what_was_expected():
-    figure = interconnects.bus_bandwidths({"8 GPUs": (230e9, 240e9, 300e9)})
-    assert {name: list(trace.x) for name, trace in by_name(figure).items()} == {
-        "rate of the slowest link": [300], "expected": [240], "measured": [230],
-    }  # fmt: skip
-
-
 def test_a_choice_is_drawn_with_the_symbol_of_its_algorithm():
     lines = {"2 nodes": [("tree, LL", 10e9), ("NVLS tree, Simple", 460e9)]}
     figure = by_name(interconnects.choices([2**20, 2**33], lines, {"2 nodes": 470e9}))

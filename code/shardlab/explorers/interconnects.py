@@ -56,9 +56,10 @@ def path_view(*, machine: str, to: int) -> View:
         f"<b>{units.text(rate, 'B/s')}</b>; 1 GB takes {seconds}."
     )
     if wide and rate < wide:
+        joined = any(hop.kind == "NVLink" for hop in path)
         sentence += (
             f" All NVLinks of a GPU together carry {units.text(wide, 'B/s')}; "
-            "this pair shares fewer of them, or none."
+            f"this pair shares {'only some' if joined else 'none'} of them."
         )
     elif len({hop.bandwidth for hop in path}) > 1:
         sentence += f" The narrowest hop is {narrow.name}."

@@ -1,72 +1,15 @@
-"""The figures of interconnects: bandwidths of links, bus bandwidths, NCCL's choices, the fabric."""
+"""The figures of interconnects: NCCL's choices, and what the fabric leaves of a card."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 
 from . import style
 from .lines import line, look, points
-from .trace import marker
 
-KINDS = {
-    "NVLink": marker(style.GREEN, ""),
-    "Infinity Fabric": marker(style.GREEN, "-"),
-    "ICI": marker(style.GREEN, "+"),
-    "PCIe": marker(style.BLUE, "/"),
-    "network": marker(style.ORANGE, "x"),
-}
-BAR, FRAME = 26, 120  # pixels
-TICKS = [0.1, 1, 10, 100, 1000]  # GB/s
 NODES = [2, 8, 32, 128, 512]
 ALGORITHMS = {"ring": "circle", "tree": "triangle-up", "NVLS": "square", "NVLS tree": "star"}
 SIZES = {2**12: "4 KiB", 2**17: "128 KiB", 2**22: "4 MiB", 2**27: "128 MiB", 2**32: "4 GiB"}
-
-
-def generations(rates: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Draw the bandwidth of one GPU in one direction: machine -> kind of link -> bytes/s."""
-    pairs = [
-        {
-            **_bar(
-                kind,
-                list(rates),
-                [each.get(kind, 0) / 1e9 or None for each in rates.values()],
-                kind_look,
-            ),
-            "text": [f"{each[kind] / 1e9:.3g}" if kind in each else "" for each in rates.values()],
-            "textposition": "outside",
-            "cliponaxis": False,
-            "hovertemplate": f"%{{y}}, {kind}: %{{x:.4g}} GB/s<extra></extra>",
-        }
-        for kind, kind_look in KINDS.items()
-        if any(kind in each for each in rates.values())
-    ]
-    return style.figure(
-        pairs,
-        x=style.axis("GB/s per GPU, one direction", type="log", range=[-0.7, 3.4], tickvals=TICKS),
-        y=style.axis(autorange="reversed"),
-        alt=alt or "Bandwidth of one GPU in one direction, by machine and kind of link.",
-        height=FRAME + 3 * BAR * len(rates),
-        barmode="group",
-    )
-
-
-def bus_bandwidths(rows: Mapping[str, tuple[float, float, float]], *, alt: str = "") -> go.Figure:
-    """Draw published bus bandwidths: label -> (measured, expected, rate of the wires), bytes/s."""
-    names = list(rows)
-    measured, expected, wires = ([each[i] / 1e9 for each in rows.values()] for i in range(3))
-    traces = [
-        _bar("rate of the slowest link", names, wires, marker("rgba(138, 143, 152, 0.25)", "")),
-        _dots("expected", names, expected, style.COLOR["predicted"], style.SYMBOL["predicted"]),
-        _dots("measured", names, measured, style.COLOR["measured"], style.SYMBOL["measured"]),
-    ]
-    return style.figure(
-        traces,
-        x=style.axis("bus bandwidth (GB/s)", rangemode="tozero"),
-        y=style.axis(autorange="reversed", tickfont={"size": 10}),
-        alt=alt or "Published bus bandwidths beside what the wiring lets one expect.",
-        height=FRAME + BAR * len(rows),
-    )
 
 
 def choices(
@@ -124,32 +67,3 @@ def card_rates(
         alt=alt or "The rate that every card reaches, against the number of nodes.",
         shapes=[{**upright, "line": at}],
     )
-
-
-def _bar(
-    name: str, y: Sequence[str], x: Sequence[float | None], appearance: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": list(y),
-        "x": list(x),
-        "marker": dict(appearance),
-    }
-
-
-def _dots(
-    name: str, y: Sequence[str], x: Sequence[float], color: str, symbol: str
-) -> dict[str, Any]:
-    look = {"color": color, "symbol": symbol, "size": 10, "line": {"width": 2, "color": color}}
-    hover = f"%{{y}}, {name}: %{{x:.1f}} GB/s<extra></extra>"
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "y": list(y),
-        "x": list(x),
-        "marker": look,
-        "hovertemplate": hover,
-    }

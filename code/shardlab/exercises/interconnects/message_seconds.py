@@ -17,7 +17,7 @@ def my_message_seconds(nbytes, hops):
 
     hops: (bytes per second, seconds of latency) of each hop, in order. All hops
     work at the same time, each on the bytes that have reached it; the latency is
-    that of the slowest hop.
+    the largest of all hops.
     """
     # one hop after the other: fix it
     return sum(latency + nbytes / rate for rate, latency in hops)
