@@ -55,6 +55,16 @@ def test_equal_tensors_do_not_differ(consulted):
     assert consulted[0]["healthy"] == consulted[0]["alone"] == consulted[0]["nothing"] == {}
 
 
+def sick(group, ranks):
+    """Compare a number that is another on `ranks`; return which ranks are named."""
+    return diagnose.differing({"x": torch.tensor([1.0 if group.rank() in ranks else 0.0])}, group)
+
+
+@pytest.mark.parametrize("ranks", [[0], [1], [2]])
+def test_the_odd_one_out_is_named_even_if_it_is_rank_0(ranks):
+    assert run(sick, ranks, world_size=3) == [{"x": ranks}] * 3
+
+
 def test_a_single_bit_and_two_exchanged_rows_differ(consulted):
     assert consulted[0]["differing"] == {"0.weight": [1], "2.num_batches_tracked": [2], "3.bias": [1, 2]}
 

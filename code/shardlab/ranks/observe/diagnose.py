@@ -12,6 +12,7 @@ which they compute.
 Shapes: n = numbers of a tensor, N = ranks of the group.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -57,10 +58,10 @@ def checksum(x: Tensor) -> Tensor:
 
 
 def differing(tensors: Mapping[str, Tensor], group: comm.Group) -> dict[str, list[int]]:
-    """Find the tensors that are not bitwise identical to those of rank 0: name -> ranks.
+    """Find the ranks whose bits are not those of most ranks, by tensor: name -> ranks.
 
-    Every rank passes the same names in the same order, and gets the same answer.
-    Communicates eight bytes per tensor.
+    Where no value has a majority, the lowest rank's counts among the commonest. Every rank passes
+    the same names in the same order, and gets the same answer. Communicates 8 bytes per tensor.
     """
     if not tensors:
         return {}
@@ -69,7 +70,8 @@ def differing(tensors: Mapping[str, Tensor], group: comm.Group) -> dict[str, lis
     found: dict[str, list[int]] = {}
     for place, name in enumerate(tensors):
         column = [row[place] for row in sums]
-        ranks = [rank for rank, each in enumerate(column) if each != column[0]]
+        usual, _ = Counter(column).most_common(1)[0]
+        ranks = [rank for rank, value in enumerate(column) if value != usual]
         if ranks:
             found[name] = ranks
     return found
