@@ -14,7 +14,6 @@ WORD = reading.SECONDS["word"]
 TEXT, MAIN, SECOND = 40, 75, 25  # minutes of a chapter's text, of it with code, of its second sitting
 LONGER = {  # chapters that are not shortened yet; none may grow
     "interconnects": (42, 88, 25),
-    "context_parallel": (40, 92, 25),
     "expert_parallel": (40, 89, 25),
     "pipeline": (44, 93, 38),
     "failures": (40, 79, 50),
