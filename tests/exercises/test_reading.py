@@ -13,7 +13,6 @@ BOOK = Path(__file__).parents[2] / "book"
 WORD = reading.SECONDS["word"]
 TEXT, MAIN, SECOND = 40, 75, 25  # minutes of a chapter's text, of it with code, of its second sitting
 LONGER = {  # chapters that are not shortened yet; none may grow
-    "context_parallel": (40, 92, 25),
 }
 
 

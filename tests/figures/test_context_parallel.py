@@ -22,7 +22,6 @@ def above_time():
 
 def every_figure():
     return {
-        "mask": figures.mask(WORK, 16),
         "ring": figures.ring(WORK, 16, 1),
         "memory above time": above_time(),
     }
@@ -34,7 +33,7 @@ def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
 
 
 def test_every_tile_is_drawn_once_and_in_the_look_of_its_rank():
-    areas = tiles(figures.mask(WORK, 16))
+    areas = tiles(figures.ring(WORK, 16))
     assert sum(sum(x is None for x in area.x) for area in areas) == 10  # of 16, those a query sees
     assert [area.name for area in areas if area.showlegend] == [f"rank {rank}" for rank in range(4)]
     for rank, turns in enumerate(WORK):
@@ -48,7 +47,7 @@ def test_every_tile_is_drawn_once_and_in_the_look_of_its_rank():
 def test_the_present_turn_is_drawn_strongest():
     areas = [area for area in tiles(figures.ring(WORK, 16, 1)) if area.name == "rank 3"]
     assert [area.opacity for area in areas] == [figures.FADED, 1.0, figures.CLEAR, figures.CLEAR]
-    assert {area.opacity for area in tiles(figures.mask(WORK, 16))} == {1.0}
+    assert {area.opacity for area in tiles(figures.ring(WORK, 16))} == {1.0}
 
 
 def test_bars_and_waiting_together_are_as_long_for_every_rank():

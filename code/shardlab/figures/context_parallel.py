@@ -22,28 +22,14 @@ FADED, CLEAR = 0.3, 0.08  # opacity of tiles of earlier turns, and of later ones
 Turns = Sequence[Sequence[Tile]]  # the tiles of each turn
 
 
-def mask(
-    work: Sequence[Turns], length: int, turn: int | None = None, *, alt: str = ""
-) -> go.Figure:
-    """Draw the tiles of a causal mask, each in the look of the rank that computes it.
-
-    work: the tiles of each rank, turn by turn. turn: drawn strong, earlier ones fainter, later ones
-    faintest; None: all alike.
-    """
-    bare = {"showgrid": False, "zeroline": False}
-    return style.figure(
-        _tiles(work, length, turn),
-        x=style.axis("keys, by position", range=[0, length], constrain="domain", **bare),
-        y=style.axis("queries", range=[length, 0], constrain="domain", scaleanchor="x", **bare),
-        alt=alt or "The pairs of queries and keys that each rank computes.",
-        height=420,
-    )
-
-
 def ring(
     work: Sequence[Turns], length: int, turn: int | None = None, *, alt: str = ""
 ) -> go.Figure:
-    """Draw `mask`, and below it the pairs of each rank, turn by turn, and how long it waits."""
+    """Draw a causal mask, and below it the pairs of each rank and how long it waits.
+
+    Each tile has the look of the rank that computes it. work: the tiles of each rank, turn by turn.
+    turn: drawn strong, earlier ones fainter, later ones faintest; None: all as strong.
+    """
     pairs = [[sum(tile.pairs for tile in tiles) for tiles in turns] for turns in work]
     names = [f"rank {rank}" for rank in range(len(pairs))]
     busiest = max(map(sum, pairs))

@@ -43,12 +43,13 @@ def test_long_attention_hides_all_but_the_way_home_of_the_last_gradient():
 
 
 @pytest.mark.parametrize("link", [LINK, hardware.link("NVLink 4")], ids=["no latency", "NVLink 4"])
-def test_from_hidden_from_on_forward_waits_for_nothing(link):
+def test_from_hiding_tokens_on_forward_waits_for_nothing(link):
     """The inequality of the chapter, and a ring whose sends are timed one by one, turn over at the same length."""
     spec = dataclasses.replace(models.published("Llama 3 8B").spec, context_length=2**20)
     run = Training(spec=spec, layout=Layout(cp=8), sequence=65_536)
     rate = 495e12
-    tokens = costs.hidden_from(run, link, rate=rate)
+    sends = {"bandwidth": link.bandwidth, "latency": link.latency}
+    tokens = costs.hiding_tokens(costs.of(run), rate=rate, causal=True, **sends)
     without = 2 * 8 / 32 * rate / link.bandwidth
     assert tokens == pytest.approx(without) if not link.latency else tokens > 1.2 * without
     for share, waits in ((1.01, False), (0.99, True)):

@@ -101,17 +101,6 @@ def hiding_tokens(
 
 
 @checked
-def hidden_from(training: Training, link: Link, *, rate: Positive) -> float:
-    """Return the fewest tokens per rank from which the steps of forward are hidden.
-
-    rate: FLOP/s of attention. See `hiding_tokens`.
-    """
-    a = of(training)
-    sends = {"bandwidth": link.bandwidth, "latency": link.latency}
-    return hiding_tokens(a, rate=rate, causal=True, **sends)
-
-
-@checked
 def at_work(training: Training, way: str) -> float:
     """Count the bytes of other ranks' keys and values on a rank while one layer computes."""
     _known(way)
