@@ -12,8 +12,6 @@ from shardlab.exercises import myst, reading
 BOOK = Path(__file__).parents[2] / "book"
 WORD = reading.SECONDS["word"]
 TEXT, MAIN, SECOND = 40, 75, 25  # minutes of a chapter's text, of it with code, of its second sitting
-LONGER = {  # chapters that are not shortened yet; none may grow
-}
 
 
 def page(tmp_path: Path, text: str) -> reading.Minutes:
@@ -86,7 +84,6 @@ def test_blocks_know_their_section_and_what_is_around_them() -> None:
 @pytest.mark.parametrize("chapter", exercises.CHAPTERS)
 def test_a_chapter_takes_one_sitting_or_two(chapter: str) -> None:
     found = reading.minutes(BOOK / f"{chapter}.md")
-    text, main, second = LONGER.get(chapter, (TEXT, MAIN, SECOND))
-    assert found.text <= text
-    assert found.all <= main
-    assert found.second <= second
+    assert found.text <= TEXT
+    assert found.all <= MAIN
+    assert found.second <= SECOND
