@@ -30,7 +30,7 @@ def ring(
     Each tile has the look of the rank that computes it. work: the tiles of each rank, turn by turn.
     turn: drawn strong, earlier ones fainter, later ones faintest; None: all as strong.
     """
-    pairs = [[sum(tile.pairs for tile in tiles) for tiles in turns] for turns in work]
+    pairs = [[sum(tile.seen for tile in tiles) for tiles in turns] for turns in work]
     names = [f"rank {rank}" for rank in range(len(pairs))]
     busiest = max(map(sum, pairs))
     bars = []
