@@ -596,19 +596,23 @@ def test_at_least_one_page_has_an_explorer(site: Path) -> None:
 # ---- pictures
 
 
-STRETCH = 4_000  # pixels on a screen that a chapter's text may go on without a picture
+STRETCH = 4_000  # pixels of text on a screen that may go on without a picture, a table or a guess
 LONGEST_STRETCH = """() => {
     const page = document.querySelector("main article");
     const top = (element) => element.getBoundingClientRect().top;
+    const height = (element) => element.getBoundingClientRect().height;
     const end = top([...page.querySelectorAll("h2")].find((title) => title.textContent.startsWith("Exercises")));
-    const seen = (picture) => picture.checkVisibility() && picture.getBoundingClientRect().height > 60;
+    const seen = (element) => element.checkVisibility() && height(element) > 60;
+    const code = [...page.querySelectorAll("div.highlight")].filter((element) => element.checkVisibility());
+    const between = (from, to) => code.filter((element) => from <= top(element) && top(element) < to);
+    const text = (from, to) => between(from, to).reduce((rest, element) => rest - height(element), to - from);
     let [below, longest] = [top(page), 0];
-    for (const picture of [...page.querySelectorAll("figure, .explorer")].filter(seen)) {
+    for (const picture of [...page.querySelectorAll("figure, table, .explorer, form")].filter(seen)) {
         if (top(picture) > end) break;
-        longest = Math.max(longest, top(picture) - below);
+        longest = Math.max(longest, text(below, top(picture)));
         below = Math.max(below, picture.getBoundingClientRect().bottom);
     }
-    return Math.max(longest, end - below);
+    return Math.max(longest, text(below, end));
 }"""
 
 
