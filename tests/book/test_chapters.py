@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import pytest
+import torch
 
 from shardlab import launch
 from shardlab.ranks.data_parallel import sampler
@@ -29,6 +30,13 @@ def briefly(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*args)
 
     return on_rank
+
+
+@pytest.fixture(autouse=True)
+def default_dtype() -> Iterator[None]:
+    """A chapter's default dtype ends with the chapter."""
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
