@@ -60,7 +60,7 @@ _TREE_FACTORS = {
 @dataclass(frozen=True, kw_only=True)
 @checked
 class Communicator:
-    """The GPUs of one all-reduce, as NCCL's model sees those of a communicator."""
+    """The GPUs that all-reduce together, as NCCL's model sees them."""
 
     num_nodes: Count = 1
     gpus: Count  # in each node

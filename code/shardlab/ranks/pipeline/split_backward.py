@@ -9,7 +9,7 @@ and neither needs the other:
 Only x and dy have to be kept for the second product. What else autograd had kept, such as the
 inputs of attention, is freed after the first half.
 
-Shapes: inputs and outputs are those of one layer; [...] are batch and sequence.
+Shapes: a layer turns `inputs` numbers into `outputs`; [...] stands for batch and sequence.
 """
 
 from collections.abc import Callable, Iterator
