@@ -42,13 +42,13 @@ Step = Callable[[Tensor, Tensor], Any]
 
 def ours(model: transformer.Transformer, schedule: Schedule, group: comm.Group) -> tuple[nn.Module, Step]:
     """Our pipeline, and one step of it."""
-    pipeline = Pipeline(partition.cut(model, schedule, group.rank()), schedule, group)
+    pipeline = Pipeline(partition.split(model, schedule, group.rank()), schedule, group)
     return pipeline.parts, pipeline.step
 
 
 def torchs(model: transformer.Transformer, schedule: Schedule, group: comm.Group) -> tuple[nn.Module, Step]:
     """The same parts in torch's engine."""
-    parts, numbers = partition.cut(model, schedule, group.rank()), schedule.parts[group.rank()]
+    parts, numbers = partition.split(model, schedule, group.rank()), schedule.parts[group.rank()]
     first, last = 0 in numbers, schedule.num_parts - 1 in numbers
     stages = [
         pipelining.PipelineStage(part, number, schedule.num_parts, comm.device(group), group=group)

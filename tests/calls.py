@@ -86,7 +86,7 @@ NAMED = {  # name of an argument -> a value
     "sockets": "sockets (AMD)",
     "stage": 1,
     "table": next(iter(steps.TABLES)),
-    "way": "ring",
+    "strategy": "ring",
 }
 NAMES = {  # module -> what its functions find by `name`
     "costs.data_parallel.machines": "PCIe, 25 GbE",
@@ -104,21 +104,21 @@ NAMES = {  # module -> what its functions find by `name`
 }
 BY_STARS = ("choices", "options")  # what functions take by **; CALLS names some
 CALLS: dict[str, dict[str, Any]] = {
-    "costs.context_parallel.ways.SplitAttention": {"length": 8, "heads": 4, "kv_heads": 2},
-    "costs.expert_parallel.exchange.copies": {"way": "nodes"},
-    "costs.expert_parallel.exchange.hiding_width": {"way": "nodes", "level": "across"},
-    "costs.expert_parallel.exchange.sent_bytes": {"way": "nodes"},
+    "costs.context_parallel.strategies.SplitAttention": {"length": 8, "heads": 4, "kv_heads": 2},
+    "costs.expert_parallel.dispatch.copies": {"strategy": "nodes"},
+    "costs.expert_parallel.dispatch.hiding_width": {"strategy": "nodes", "level": "across"},
+    "costs.expert_parallel.dispatch.sent_bytes": {"strategy": "nodes"},
     "costs.expert_parallel.load.chosen": {"scores": [[0.1, 0.2, 0.4]], "favour": [1.0, 2.0, 1.0]},
     "costs.expert_parallel.load.loads": {"routes": [[0, 1]]},
     "costs.expert_parallel.load.favours": {"scores": [[0.1, 0.2, 0.4]]},
-    "costs.expert_parallel.mixture.flops": {"spec": MIXED.spec, "attention": "causal"},
+    "costs.expert_parallel.mixture.flops": {"spec": MIXED.spec, "pairs": "causal"},
     "costs.facts.mixtures.parameters": {"spec": MIXED.spec},
     "costs.facts.mixtures.active_parameters": {"spec": MIXED.spec},
-    "costs.expert_parallel.exchange.travelling": {"way": "nodes"},
+    "costs.expert_parallel.dispatch.travelling": {"strategy": "nodes"},
     "costs.published.all_to_all.Dispatched": {"machine": "8 x H800", "ep": 16},
     "costs.compute.time_to_train.rule_of_thumb_days": {"utilisation": 0.5},
-    "costs.context_parallel.ways.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},
-    "costs.context_parallel.ways.turns": {"length": 8},
+    "costs.context_parallel.strategies.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},
+    "costs.context_parallel.strategies.turns": {"length": 8},
     "costs.data_parallel.scaling.speedups": {"steps": [step.step(Run(training=Training(spec=SPEC), cluster=CLUSTER))]},
     "costs.step.zero_program.zero_program": {
         "run": Run(training=Training(spec=SPEC, layout=Layout(dp=2, zero=2)), cluster=CLUSTER)
@@ -132,7 +132,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.facts.topology_matrix.read": {"text": MATRIX},
     "costs.memory.timeline.through_step": {"training": Training(spec=SPEC, num_microbatches=2)},
     "costs.planning.reasons.text": {"reason": "batch", "degrees": {"dp": 2}},
-    "costs.step.experts.exchange": {"training": MIXED},
+    "costs.step.experts.token_traffic": {"training": MIXED},
     "costs.step.products.expert_matrices": {"training": MIXED},
     "costs.step.program.program": {
         "run": Run(training=Training(spec=SPEC, layout=Layout(tp=2), program=BOOK), cluster=CLUSTER)

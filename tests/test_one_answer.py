@@ -72,7 +72,7 @@ def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():
     for program in (BOOK, NEMO_2024):
         kind = {"spec": gpt3, "layout": Layout(pp=48), "recomputation": "full", "program": program}
         training = Training(**kind, num_microbatches=48)
-        cut = stage_costs.cut(training, H100)
+        cut = stage_costs.split(training, H100)
         assert [len(stage) for stage in cut.stages] == [3, *[2] * 46, 3]  # equally many layers
         seconds, nbytes = answers(training)
         assert cut.seconds == pytest.approx(seconds, rel=1e-12)
@@ -113,13 +113,12 @@ def test_experts_of_published_models_are_as_wide_as_the_page_says_at_the_rate_of
     def narrow(cluster, ep, level, program):
         training = Training(spec=mixtures.published("DeepSeek-V3").spec, layout=Layout(dp=ep, ep=ep), program=program)
         rate, link = kernels.ordinary_flops(cluster.node.chip), axes.links(cluster, training.layout)[f"ep {level}"]
-        needed = hiding_width(
-            experts.exchange(training, cluster), program.expert_way, rate=rate, bandwidth=link.bandwidth, level=level
-        )
+        traffic, rates = experts.token_traffic(training, cluster), {"rate": rate, "bandwidth": link.bandwidth}
+        needed = hiding_width(traffic, program.expert_strategy, level=level, **rates)
         return {name for name, width in widths.items() if width < needed}
 
     servers, rack = nodes.cluster("DGX H100", 8), nodes.cluster("NVL72 rack")
-    flat = replace(DEEPSEEK_2024, expert_way="flat", expert_nodes=None, expert_bytes=BF16)
+    flat = replace(DEEPSEEK_2024, expert_strategy="flat", expert_nodes=None, expert_bytes=BF16)
     assert narrow(servers, 8, "inside", flat) == narrow(rack, 64, "inside", flat) == {"Qwen3-30B-A3B"}
     assert widths.keys() - narrow(servers, 64, "across", flat) == {"Mixtral 8x7B", "Mixtral 8x22B"}
     assert "DeepSeek-V3" in narrow(servers, 64, "across", DEEPSEEK_2024)

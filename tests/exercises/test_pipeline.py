@@ -23,7 +23,7 @@ def test_the_library_passes_its_own_exercises():
     def cut(seconds, nbytes, num_stages, memory):
         layers = [balance.Layer(seconds=s, states=b) for s, b in zip(seconds, nbytes, strict=True)]
         try:
-            return [len(stage) for stage in balance.cut(layers, [1] * num_stages, memory).stages]
+            return [len(stage) for stage in balance.split(layers, [1] * num_stages, memory).stages]
         except ValueError:
             return None
 

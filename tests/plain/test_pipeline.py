@@ -79,7 +79,7 @@ def test_the_plain_file_equals_one_process(histories, case):
 def fast(group, name, case):
     """The engine, in the same training; frozen or not, with the same names."""
     schedule = schedules.make(name, group.size(), len(lesson.batch_of(0).split(3)))
-    parts = partition.cut(lesson.build(*case, seed=0), schedule, group.rank())
+    parts = partition.split(lesson.build(*case, seed=0), schedule, group.rank())
     pipe, history = engine.Pipeline(parts, schedule, group), []
     optimizer = lesson.adamw(pipe.parameters())
     for step in range(lesson.STEPS):

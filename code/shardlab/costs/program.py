@@ -31,7 +31,8 @@ TENSOR_OVERLAPS = {
     "backward": "the messages of an entrance overlap the gradients of its weights",
     "chunks": "messages are cut into tp chunks that overlap the product before or after them",
 }
-EXPERT_WAYS = ("flat", "ranks", "nodes")  # how copies of a token travel: `expert_parallel.copies`
+# How copies of a token travel: `expert_parallel.copies`.
+EXPERT_STRATEGIES = ("flat", "ranks", "nodes")
 EXPERT_OVERLAPS = {  # what computes while tokens travel to experts and back
     "nothing": (),
     "shared experts": ("shared experts",),  # of the same tokens: they need no router
@@ -79,7 +80,7 @@ class Program:
     context_overlap: bool = False  # keys and values travel while attention uses earlier ones
     send_overlap: bool = False  # a stage computes while its messages to other stages travel
     expert_overlap: str = "nothing"  # beside tokens on their way, one of EXPERT_OVERLAPS
-    expert_way: str = "flat"  # how tokens travel to experts, one of EXPERT_WAYS
+    expert_strategy: str = "flat"  # how tokens travel to experts, one of EXPERT_STRATEGIES
     expert_nodes: Count | None = None  # nodes that a token may reach, or as few as hold k experts
     expert_bytes: Positive = BF16  # of one number on the way to an expert; BF16 on the way back
     # The share of the cards' rate that collectives among replicas reach between nodes.
@@ -109,7 +110,7 @@ class Program:
     def __post_init__(self) -> None:
         for field, known in (
             ("tensor_overlap", TENSOR_OVERLAPS),
-            ("expert_way", EXPERT_WAYS),
+            ("expert_strategy", EXPERT_STRATEGIES),
             ("expert_overlap", EXPERT_OVERLAPS),
             ("loss", LOSSES),
         ):
@@ -128,6 +129,6 @@ class Program:
         return gradients in self.data_overlap, parameters in self.data_overlap
 
     @property
-    def context_way(self) -> str:
+    def context_strategy(self) -> str:
         """How ranks of cp share keys: round a ring, which overlaps, or all gathered."""
         return "ring" if self.context_overlap else "gathered"

@@ -154,7 +154,7 @@ def training(*, experts: int, per_token: int, ep: int, tokens: int, overlap: str
         microbatch=tokens // sequence,
         sequence=sequence,
         imbalance=costs.expected_imbalance(spec.experts, tokens * ep, ep),
-        program=replace(BOOK, expert_way="nodes", expert_overlap=overlap),
+        program=replace(BOOK, expert_strategy="nodes", expert_overlap=overlap),
     )
 
 
@@ -173,7 +173,7 @@ def machine_view(
     )
     servers = cluster(machine)
     held = held_bytes.states(run, stage=1)
-    each = step_experts.exchange(run, servers)
+    each = step_experts.token_traffic(run, servers)
     sent = costs.sent_bytes(each, "nodes")
     seconds = step_experts.forward(run, servers)
     name = f"ep = {ep}"

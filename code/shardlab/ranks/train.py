@@ -87,7 +87,7 @@ class Trainer:
             self.context = context_parallel.parallelize(model, mesh.cp, context)
         slices = layout.expert_ranks // layout.ep
         expert_parallel.parallelize(model, mesh.ep, mesh.dp, nodes=nodes, slices=slices)
-        parts = partition.cut(model, schedule, mesh.pp.rank(), layers)
+        parts = partition.split(model, schedule, mesh.pp.rank(), layers)
         self.mesh = mesh
         self.spec = model.spec
         self.max_norm = max_norm

@@ -174,7 +174,7 @@ def test_palms_formula_gives_palms_number():
 def test_causal_attention_looks_at_half_the_pairs_and_the_diagonal():
     spec = TransformerSpec(**SIZES)
     full = flops.forward(spec, batch=1, sequence=20)
-    causal = flops.forward(spec, batch=1, sequence=20, attention="causal")
+    causal = flops.forward(spec, batch=1, sequence=20, pairs="causal")
     assert causal["scores"] / full["scores"] == 210 / 400
     assert {k: v for k, v in causal.items() if k != "scores"} == {k: v for k, v in full.items() if k != "scores"}
 
@@ -184,7 +184,7 @@ def test_bad_input_is_refused():
     for changes, message in [
         ({"batch": 0}, "batch=0 must be a whole number of at least 1"),
         ({"sequence": 25}, "use at most 24"),
-        ({"attention": "sparse"}, "known: full, causal"),
+        ({"pairs": "sparse"}, "known: full, causal"),
     ]:
         with pytest.raises(ValueError, match=message):
             flops.forward(spec, **{"batch": 1, "sequence": 8, **changes})

@@ -75,7 +75,7 @@ def test_norms_and_additions_wait_for_memory_on_every_chip():
 def test_the_products_of_a_layer_are_those_that_are_counted(name, mask):
     """Summed over the layers it is `flops.forward` without the head."""
     spec, sizes = models.published(name).spec, {"batch": 2, "sequence": 512}
-    counted = flops.forward(spec, **sizes, attention=mask)
+    counted = flops.forward(spec, **sizes, pairs=mask)
     products = sum(work.flops for work in roofline.layer(spec, **sizes, mask=mask) if not work.vector)
     assert spec.num_layers * products == sum(counted.values()) - counted["head"]
 
@@ -85,7 +85,7 @@ def test_a_layer_with_wide_heads_and_more_norms_lists_them_all():
     sizes = {"vocab_size": 9, "context_length": 512, "hidden_size": 640, "num_layers": 1, "num_heads": 4}
     spec = TransformerSpec(**sizes, num_kv_heads=1, style="llama", head_dim=256, head_norms=True, post_norms=True)
     works = roofline.layer(spec, batch=1, sequence=512)
-    counted = flops.forward(spec, batch=1, sequence=512, attention="causal")
+    counted = flops.forward(spec, batch=1, sequence=512, pairs="causal")
     assert sum(work.flops for work in works if not work.vector) == sum(counted.values()) - counted["head"]
     normed = [work.nbytes / (2 * 2 * 512) for work in works if "norm" in work.name]
     assert normed == [640, (4 + 1) * 256, 640, 640, 640]

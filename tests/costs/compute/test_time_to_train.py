@@ -71,7 +71,7 @@ def test_energy_is_the_power_limit_all_the_time():
 def test_causal_attention_counts_fewer_model_flops():
     long = models.published("Llama 3 8B").spec
     full = TimeToTrain(spec=long, tokens=1e9, chip=A100)
-    causal = TimeToTrain(spec=long, tokens=1e9, chip=A100, attention="causal")
+    causal = TimeToTrain(spec=long, tokens=1e9, chip=A100, pairs="causal")
     short = TimeToTrain(spec=long, tokens=1e9, chip=A100, sequence=128)
     assert short.flops < causal.flops < full.flops
 

@@ -67,17 +67,17 @@ def test_gathered_keys_are_waited_for_whole_and_gathered_again_in_backward():
         assert waited == pytest.approx(expected / LINK.bandwidth)
 
 
-@pytest.mark.parametrize("way", costs.PROGRAMS)
-def test_a_layer_at_work_holds_the_blocks_of_other_ranks(way):
+@pytest.mark.parametrize("strategy", costs.PROGRAMS)
+def test_a_layer_at_work_holds_the_blocks_of_other_ranks(strategy):
     spec = models.published("Llama 3 8B").spec
     run = Training(spec=spec, layout=Layout(cp=4, tp=2), sequence=4096, microbatch=2)
-    held = costs.at_work(run, way)
-    blocks = {"ring": 2, "gathered": 4}[way]  # in use and in flight; or every rank's
+    held = costs.at_work(run, strategy)
+    blocks = {"ring": 2, "gathered": 4}[strategy]  # in use and in flight; or every rank's
     assert held == blocks * 2 * (2 * 4 * 128 * 2 * 1024)
     alone = dataclasses.replace(run, layout=Layout(tp=2))
-    assert costs.at_work(alone, way) == 0
+    assert costs.at_work(alone, strategy) == 0
 
 
 def test_a_way_that_no_step_is_predicted_for_is_refused():
-    with pytest.raises(ValueError, match="no step is predicted for the way 'ulysses'; use ring, gathered"):
+    with pytest.raises(ValueError, match="no step is predicted for 'ulysses'; use ring, gathered"):
         costs.exposed_seconds(SIZES, "ulysses", LINK, forward=0.0, backward=0.0)

@@ -53,7 +53,7 @@ runs = st.builds(
 
 def test_buckets_by_hand():
     """60 gradients in three buckets: 20, 20 more, and the last 20 with the end of backward."""
-    assert overlap.cut(PARTS, 3) == [1 + 3 * 10 / 30, 4, 4]
+    assert overlap.fill_buckets(PARTS, 3) == [1 + 3 * 10 / 30, 4, 4]
 
 
 def test_messages_by_hand():
@@ -74,7 +74,7 @@ def test_a_bucket_is_ready_when_a_count_says_so(shapes, buckets):
     flat = [part.seconds / part.parameters for part in parts for _ in range(part.parameters)]
     size = len(flat) // buckets
     counted = [sum(flat[: (i + 1) * size]) for i in range(buckets)]
-    assert overlap.cut(parts, buckets) == pytest.approx(counted)
+    assert overlap.fill_buckets(parts, buckets) == pytest.approx(counted)
 
 
 @given(runs)
@@ -142,6 +142,6 @@ def test_a_tied_head_is_ready_last(tied, name):
 
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="buckets=0 must be a whole number of at least 1"):
-        overlap.cut(PARTS, 0)
+        overlap.fill_buckets(PARTS, 0)
     with pytest.raises(ValueError, match="must have parameters, and seconds in backward"):
-        overlap.cut([ModelPart(parameters=3, seconds=0.0)], 1)
+        overlap.fill_buckets([ModelPart(parameters=3, seconds=0.0)], 1)

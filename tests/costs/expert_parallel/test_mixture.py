@@ -11,8 +11,8 @@ from shardlab.model.spec import TransformerSpec
 V3 = mixtures.published("DeepSeek-V3").spec
 
 
-def per_token(spec, attention="causal"):
-    return 3 * sum(costs.flops(spec, sequence=4096, attention=attention).values())
+def per_token(spec, pairs="causal"):
+    return 3 * sum(costs.flops(spec, sequence=4096, pairs=pairs).values())
 
 
 @pytest.mark.parametrize(("model", "printed"), [("DeepSeek-V2", 155), ("DeepSeek-V3", 250)])
@@ -32,7 +32,7 @@ def test_one_expert_for_all_tokens_is_the_dense_model():
     sizes = {"vocab_size": 32, "context_length": 16, "hidden_size": 24, "num_layers": 3, "style": "llama"}
     heads = {"num_heads": 4, "num_kv_heads": 2}
     one = TransformerSpec(**sizes, **heads, experts=Experts(num_experts=1, per_token=1, expert_size=64))
-    counted = costs.flops(one, sequence=16, attention="full")
+    counted = costs.flops(one, sequence=16, pairs="full")
     known = flops.forward(TransformerSpec(**sizes, **heads, ffn_size=64), batch=1, sequence=16)
     assert counted["routed experts"] == known["feed-forward"] / 16
 
@@ -40,16 +40,16 @@ def test_one_expert_for_all_tokens_is_the_dense_model():
 @pytest.mark.parametrize("model", mixtures.PUBLISHED)
 def test_parts_of_a_token_add_up_to_those_of_its_sequence(model):
     spec = mixtures.published(model).spec
-    for attention in ("full", "causal"):
-        whole = sum(flops.forward(spec, batch=1, sequence=4096, attention=attention).values())
-        parts = costs.flops(spec, sequence=4096, attention=attention)
+    for pairs in ("full", "causal"):
+        whole = sum(flops.forward(spec, batch=1, sequence=4096, pairs=pairs).values())
+        parts = costs.flops(spec, sequence=4096, pairs=pairs)
         assert sum(parts.values()) == pytest.approx(whole / 4096, rel=1e-12)
         routers = spec.experts.num_experts * spec.hidden_size * (spec.num_layers - spec.num_dense)
         assert parts["routers"] == pytest.approx(2 * routers, rel=1e-6)
 
 
 def test_what_does_not_suit_is_refused():
-    with pytest.raises(ValueError, match="unknown attention 'half'; known: full, causal"):
-        costs.flops(V3, sequence=8, attention="half")
+    with pytest.raises(ValueError, match="unknown pairs 'half'; known: full, causal"):
+        costs.flops(V3, sequence=8, pairs="half")
     with pytest.raises(ValueError, match=r"no experts; count it with models\.parameters"):
         costs.flops(V3.dense, sequence=8)

@@ -65,7 +65,7 @@ def on_gpus(count, num_microbatches, recomputation="none", name="GPT-3 175B", **
 def test_the_best_cut_of_llama_3_405b_is_that_of_its_authors():
     """One layer less on the first and on the last of 16 stages: 126 layers, Llama Team 2024, section 3.3.2."""
     training = on_gpus(16, 32, name="Llama 3 405B", sequence=8192)
-    found = balance.cut(stage_costs.pieces(training, H100), stage_costs.held(training))
+    found = balance.split(stage_costs.pieces(training, H100), stage_costs.held(training))
     ends = [1, *[0] * 14, 1]
     assert [len(stage) - end for stage, end in zip(found.stages, ends, strict=True)] == [7, *[8] * 14, 7]
 
@@ -77,11 +77,11 @@ def test_a_large_vocabulary_makes_the_head_slower_than_two_layers():
 
 def test_one_more_gpu_takes_a_ninth_off_the_slowest_stage_of_gpt_3():
     """As the chapter says; it also says for which of its four cases 48 GPUs of 80 GB are enough."""
-    first, more = (stage_costs.cut(on_gpus(count, count, "full"), H100) for count in (48, 49))
+    first, more = (stage_costs.split(on_gpus(count, count, "full"), H100) for count in (48, 49))
     assert 1 - max(more.seconds) / max(first.seconds) == pytest.approx(1 / 9, abs=0.005)
     assert len(first.stages[-1]) == 3  # two layers and the head
     assert {len(stage) for stage in more.stages} == {2}
-    stage_costs.cut(on_gpus(48, 1), H100)
+    stage_costs.split(on_gpus(48, 1), H100)
     for count, num_microbatches in ((47, 1), (48, 48)):
         with pytest.raises(ValueError, match="cannot fit"):
-            stage_costs.cut(on_gpus(count, num_microbatches), H100)
+            stage_costs.split(on_gpus(count, num_microbatches), H100)

@@ -60,7 +60,7 @@ def answered(name):
 
 
 def bytes_of(run):
-    return memory.total(run.training) + context_parallel.at_work(run.training, run.training.program.context_way)
+    return memory.total(run.training) + context_parallel.at_work(run.training, run.training.program.context_strategy)
 
 
 def brute(question):

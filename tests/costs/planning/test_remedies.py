@@ -103,7 +103,7 @@ def test_no_way_is_passed_over_as_hopeless(name, layout):
     training = Training(spec=spec, layout=layout, microbatch=2, sequence=1024, attention="stored")
     for share in (0.9, 0.5, 0.3, 0.2, 0.1):
         capacity = share * memory.total(training)
-        every = remedies._ways(training, lambda _: True)
+        every = remedies._changes(training, lambda _: True)
         first = next((changes for changes, changed in every if memory.total(changed) <= capacity), None)
         found = remedies.smallest(training, capacity)
         assert first == (found and found.changes)

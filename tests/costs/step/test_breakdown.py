@@ -238,7 +238,7 @@ def test_inputs_that_were_kept_are_not_gathered_again():
         - exposed.tensor_seconds(replace(again, program=replace(program, keeps_gathered=True)), link, time)
         for program in (MEGATRON_2021, NEMO_2024)
     )
-    assert saved == pytest.approx(2 * exposed.half_seconds(again, link))
+    assert saved == pytest.approx(2 * exposed.gather_seconds(again, link))
     assert 0 < chunked < saved
 
 

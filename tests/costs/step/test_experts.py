@@ -65,7 +65,7 @@ def test_neighbours_along_dp_are_as_far_apart_as_tp_and_cp_make_them():
 
 
 def test_two_levels_send_less_across_nodes_than_copies_for_each_expert():
-    flat, nodewise = (replace(WAITS, expert_way=way) for way in ("flat", "nodes"))
+    flat, nodewise = (replace(WAITS, expert_strategy=way) for way in ("flat", "nodes"))
     layout = Layout(dp=16, ep=16)
     assert parts(layout, nodewise)["expert parallel"] < 0.6 * parts(layout, flat)["expert parallel"]
 
@@ -95,9 +95,9 @@ def test_deepseek_computes_longer_than_it_communicates_but_not_twice_as_long():
 
 def test_a_token_reaches_few_nodes_and_more_only_where_its_experts_need_more():
     free = replace(V3, program=replace(DEEPSEEK_2024, expert_nodes=None))
-    assert [experts.exchange(training, CLUSTER).reach for training in (V3, free)] == [4, 8]
+    assert [experts.token_traffic(training, CLUSTER).reach for training in (V3, free)] == [4, 8]
     spread = replace(V3, layout=Layout(dp=256, ep=256, tp=8))
-    assert experts.exchange(spread, CLUSTER).reach == 8  # one expert on a node
+    assert experts.token_traffic(spread, CLUSTER).reach == 8  # one expert on a node
 
 
 @pytest.mark.parametrize("overlap", EXPERT_OVERLAPS)
@@ -202,11 +202,14 @@ def test_no_part_is_negative_and_memory_counts_copies(program):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: replace(WAITS, expert_way="straight"), "unknown expert_way 'straight'; known: flat, ranks, nodes"),
+        (
+            lambda: replace(WAITS, expert_strategy="straight"),
+            "unknown expert_strategy 'straight'; known: flat, ranks, nodes",
+        ),
         (lambda: replace(WAITS, expert_overlap="all"), "unknown expert_overlap 'all'; known: nothing, shared experts"),
         (lambda: run(Layout(), imbalance=0.5), "imbalance=0.5: the fullest rank has at least the mean load"),
         (lambda: experts.trip_seconds(run(Layout(dp=2, ep=2)).training, CLUSTER, {}), "no ep across and ep"),
-        (lambda: experts.exchange(dense(), CLUSTER), "spec has no experts"),
+        (lambda: experts.token_traffic(dense(), CLUSTER), "spec has no experts"),
         (lambda: products.expert_matrices(dense()), "spec has no experts"),
     ],
 )
@@ -222,7 +225,7 @@ def dense():
 def test_the_bytes_are_those_of_expert_parallelism():
     """One formula: of the chapter, and of the step."""
     training = run(Layout(dp=16, ep=16)).training
-    each = experts.exchange(training, CLUSTER)
+    each = experts.token_traffic(training, CLUSTER)
     sent = expert_parallel.sent_bytes(each, "flat")["dispatch"]
     assert sum(sent.values()) == 4096 * 2048 * 2 * 4 * 15 / 16
 
@@ -236,14 +239,14 @@ BOTH = {"cut": Layout(dp=4, ep=2, tp=8, **SLICED), "whole": Layout(dp=4, ep=2, t
 @pytest.mark.parametrize("spec", [SPEC, ROUTED], ids=["shared", "routed only"])
 def test_a_step_sends_what_the_engine_does_with_cut_and_with_whole_experts(way, spec):
     """Without the scores, which every rank of the program needs. The engine's bytes are counted in its own test."""
-    program = replace(WAITS, expert_way="ranks", tensor_overlap="none")
+    program = replace(WAITS, expert_strategy="ranks", tensor_overlap="none")
     training, links = run(BOTH[way], program, spec=spec).training, axes.links(CLUSTER, BOTH[way])
-    each = experts.exchange(training, CLUSTER)
+    each = experts.token_traffic(training, CLUSTER)
     assert (each.tokens, each.ep) == {"cut": (4096, 2), "whole": (4096 // 8, 2 * 8)}[way]
     slices = 7 / 8 * 4096 * 2048 * 2 if way == "cut" or spec.experts.num_shared else 0  # of a gather, and of a scatter
     time = layer_time.layer(training, CLUSTER.node.chip)
     kept = replace(training, program=replace(program, keeps_gathered=True))
-    attention = 2 * exposed.half_seconds(training, links["tp"])
+    attention = 2 * exposed.gather_seconds(training, links["tp"])
     around = exposed.tensor_seconds(kept, links["tp"], time) / 2 - attention
     latency = 7 * links["tp"].latency if slices else 0
     assert around == pytest.approx(2 * (slices / links["tp"].bandwidth + latency))
@@ -267,7 +270,7 @@ def test_whole_experts_travel_between_all_ranks_of_tp_and_ep():
         (Layout(tp=16, dp=2, ep=2, **WHOLE), 8, 4),
     ]:
         assert axes.per_node(CLUSTER, layout) == inside
-        each = experts.exchange(run(layout).training, CLUSTER)
+        each = experts.token_traffic(run(layout).training, CLUSTER)
         assert (each.tokens, each.nodes) == (4096 // layout.cp // layout.tp, filled)
         links = axes.links(CLUSTER, layout)
         assert links["ep inside"].bandwidth == pytest.approx(0.8 * 450e9)

@@ -127,7 +127,7 @@ def execute(group, case):
     name, m, v, style = case
     schedule = make(name, group.size(), m, v)
     log, peak, alive = [], [], weakref.WeakSet()
-    parts = partition.cut(model(style, layers_of(schedule)), schedule, group.rank())
+    parts = partition.split(model(style, layers_of(schedule)), schedule, group.rank())
     watched = [Watched(part, chunk, log, alive, peak) for chunk, part in enumerate(parts)]
     pipe = pipeline.Pipeline(watched, schedule, group)
     with ledger.Ledger() as book:
@@ -225,7 +225,7 @@ SIX = 6  # layers
 
 
 def build(group, schedule, whole, layers=None):
-    return pipeline.Pipeline(partition.cut(whole, schedule, group.rank(), layers), schedule, group)
+    return pipeline.Pipeline(partition.split(whole, schedule, group.rank(), layers), schedule, group)
 
 
 def uneven(group):
@@ -257,7 +257,7 @@ def recomputed(group):
     for name in ("1F1B", "ZB-H2"):
         for what in ("blocks", "parts"):
             whole, schedule = model("llama", SIX), make(name, 3, 4)
-            parts = partition.cut(whole, schedule, group.rank())
+            parts = partition.split(whole, schedule, group.rank())
             recompute.wrap(whole.blocks if what == "blocks" else parts)
             pipe = pipeline.Pipeline(parts, schedule, group)
             pipe.step(*data())
@@ -272,7 +272,7 @@ def frozen(group):
         whole, schedule = model(style, SIX), make(name, 3, 4)
         for module in (whole.embedding, *whole.blocks[:3]):
             module.requires_grad_(False)
-        parts = partition.cut(whole, schedule, group.rank())
+        parts = partition.split(whole, schedule, group.rank())
         pipeline.Pipeline(parts, schedule, group).step(*data())
         found |= {
             f"{style} {name} {key}": grad for part in parts for key, grad in gradients(part).items()
@@ -486,7 +486,7 @@ def both(group):
     for name in ENGINES:
         schedule, found[name] = make(name, 2, 4), []
         for ours in (False, True):
-            parts = partition.cut(model("llama", 5), schedule, group.rank())
+            parts = partition.split(model("llama", 5), schedule, group.rank())
             pipe = pipeline.Pipeline(parts, schedule, group) if ours else None
             step = pipe.step if ours else torchs(name, schedule, parts, group)
             step(*data(samples=8))

@@ -23,7 +23,7 @@ def parts_of(whole, schedule, layers=None):
     """Cut all parts, in the model's order."""
     found = {}
     for stage, numbers in enumerate(schedule.parts):
-        found |= dict(zip(numbers, partition.cut(whole, schedule, stage, layers), strict=True))
+        found |= dict(zip(numbers, partition.split(whole, schedule, stage, layers), strict=True))
     return [found[number] for number in sorted(found)]
 
 
@@ -86,9 +86,9 @@ def test_layers_that_are_not_the_models_are_refused(layers):
         "give 2 ranges that follow each other from 0 to 5"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        partition.cut(model(), make("1F1B", 2, 2), 0, layers)
+        partition.split(model(), make("1F1B", 2, 2), 0, layers)
 
 
 def test_more_parts_than_layers_are_refused():
     with pytest.raises(ValueError, match="5 layers do not fill pp=8 stages"):
-        partition.cut(model(), make("interleaved", 4, 2), 0)
+        partition.split(model(), make("interleaved", 4, 2), 0)

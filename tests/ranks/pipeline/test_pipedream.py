@@ -38,7 +38,7 @@ def stale():
     stage_of = {
         name: stage
         for stage in range(STAGES)
-        for name, _ in partition.cut(whole, schedule, stage)[0].named_parameters()
+        for name, _ in partition.split(whole, schedule, stage)[0].named_parameters()
     }
     history, losses = [weights(whole)], []
     for t, (tokens, targets) in enumerate(zip(*data(), strict=True)):
@@ -58,7 +58,7 @@ def stale():
 def train(group, flush):
     """Train with PipeDream, or on the same batches with a pipeline that drains after each."""
     whole = model()
-    parts = partition.cut(whole, make("1F1B", STAGES, BATCHES), group.rank())
+    parts = partition.split(whole, make("1F1B", STAGES, BATCHES), group.rank())
     sgd = torch.optim.SGD(parts[0].parameters(), lr=RATE)
     if not flush:
         pipe = pipedream.PipeDream(parts, make("1F1B", STAGES, BATCHES), group, sgd)
@@ -117,7 +117,7 @@ def test_tied_heads_and_split_backwards_are_refused(name, style):
     def start(group):
         schedule, whole = make(name, 2, 2), model(style)
         sgd = torch.optim.SGD(whole.parameters(), lr=RATE)
-        pipedream.PipeDream(partition.cut(whole, schedule, group.rank()), schedule, group, sgd)
+        pipedream.PipeDream(partition.split(whole, schedule, group.rank()), schedule, group, sgd)
 
     message = "use a model with an untied head and a schedule with whole backwards"
     with pytest.raises(RankError, match=re.escape(message)):

@@ -115,7 +115,7 @@ def test_errors_say_what_to_do(options, message):
 def test_layers_inside_each_other_are_refused():
     module = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
     with pytest.raises(ValueError, match="layer 1 is inside another"):
-        zero.units.cut(nn.ModuleList([module]), [module, module[0]])
+        zero.units.split(nn.ModuleList([module]), [module, module[0]])
 
 
 def test_a_weight_that_is_used_outside_of_its_layer_belongs_to_the_rest():
@@ -123,7 +123,7 @@ def test_a_weight_that_is_used_outside_of_its_layer_belongs_to_the_rest():
         {"layers": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), "head": nn.Linear(2, 2)}
     )
     module["head"].weight = module["layers"][0].weight
-    (_, first), (_, second), (whole, rest) = zero.units.cut(module, list(module["layers"]))
+    (_, first), (_, second), (whole, rest) = zero.units.split(module, list(module["layers"]))
     assert list(first) == ["layers.0.bias"]
     assert list(second) == ["layers.1.weight", "layers.1.bias"]
     assert whole is module

@@ -343,7 +343,7 @@ def of_a_pipeline(group, stage):
         schedules.make("1F1B", num_stages=2, num_microbatches=3),
         [],
     )
-    pipe = pipeline.Pipeline(partition.cut(model, schedule, pp.rank()), schedule, pp)
+    pipe = pipeline.Pipeline(partition.split(model, schedule, pp.rank()), schedule, pp)
     states = zero.shard(pipe, dp, stage=stage, optimizer=OPTIMIZERS["AdamW"])
     pipe.negotiate(tokens_of(0).chunk(dp.size())[dp.rank()][:, :-1])
     copy_of_head = pp.rank() == 1

@@ -14,7 +14,7 @@ from shardlab.model.spec import TransformerSpec
 
 from ..facts import models
 
-ATTENTIONS = ("full", "causal")
+PAIRS = ("full", "causal")
 RECOMPUTATIONS = {
     "none": "every activation is kept",
     "selective": "attention's scores are recomputed",
@@ -24,24 +24,24 @@ RECOMPUTATIONS = {
 
 @checked
 def forward(
-    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
+    spec: TransformerSpec, *, batch: Count, sequence: Count, pairs: str = "full"
 ) -> dict[str, int]:
     """Count the FLOPs of the forward pass of `batch` sequences of `sequence` tokens.
 
-    attention: "full" counts every pair of tokens, as papers on utilisation do
+    pairs: "full" counts every pair of tokens, as papers on utilisation do
     (Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311); "causal"
     counts the pairs that a causal mask leaves, about half.
 
-    Errors: ValueError for no tokens, more than the context, or an unknown attention.
+    Errors: ValueError for no tokens, more than the context, or unknown pairs.
     """
-    if attention not in ATTENTIONS:
-        known = ", ".join(ATTENTIONS)
-        raise ValueError(f"unknown attention {attention!r}; known: {known}")
+    if pairs not in PAIRS:
+        known = ", ".join(PAIRS)
+        raise ValueError(f"unknown pairs {pairs!r}; known: {known}")
     tokens = spec.tokens(batch, sequence)
     h = spec.hidden_size
-    pairs = sequence * sequence
-    if attention == "causal":
-        pairs = sequence * (sequence + 1) // 2
+    counted = sequence * sequence
+    if pairs == "causal":
+        counted = sequence * (sequence + 1) // 2
     experts = spec.experts
     matrices = 2 if spec.style == "gpt2" and not experts else 3  # SwiGLU has a gate
     width = spec.ffn
@@ -52,7 +52,7 @@ def forward(
     projections = 2 * tokens * models.attention_matrices(spec)
     blocks = (spec.num_layers - spec.num_dense) * (matrices * width + routed)
     blocks += spec.num_dense * (2 if spec.style == "gpt2" else 3) * spec.ffn
-    scores = 2 * batch * pairs * 2 * spec.attention_size  # queries by keys, then scores by values
+    scores = 2 * batch * counted * 2 * spec.attention_size  # queries by keys, then scores by values
     return {
         "projections": spec.num_layers * projections,
         "scores": spec.num_layers * scores,
@@ -63,10 +63,10 @@ def forward(
 
 @checked
 def backward(
-    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
+    spec: TransformerSpec, *, batch: Count, sequence: Count, pairs: str = "full"
 ) -> dict[str, int]:
     """Count the FLOPs of the backward pass: twice the forward's, part by part."""
-    counts = forward(spec, batch=batch, sequence=sequence, attention=attention)
+    counts = forward(spec, batch=batch, sequence=sequence, pairs=pairs)
     return {part: 2 * count for part, count in counts.items()}
 
 
@@ -76,7 +76,7 @@ def recomputed(
     *,
     batch: Count,
     sequence: Count,
-    attention: str = "full",
+    pairs: str = "full",
     recomputation: str = "full",
 ) -> dict[str, int]:
     """Count the FLOPs of the forward that backward runs again, by part; see RECOMPUTATIONS.
@@ -95,7 +95,7 @@ def recomputed(
         "selective": ("scores",),
         "full": ("projections", "scores", "feed-forward"),
     }[recomputation]
-    counts = forward(spec, batch=batch, sequence=sequence, attention=attention)
+    counts = forward(spec, batch=batch, sequence=sequence, pairs=pairs)
     return {part: count for part, count in counts.items() if part in parts}
 
 
@@ -105,25 +105,25 @@ def training_step(
     *,
     batch: Count,
     sequence: Count,
-    attention: str = "full",
+    pairs: str = "full",
     recomputation: str = "none",
 ) -> dict[str, dict[str, int]]:
     """Count the FLOPs of forward, backward and recomputation, each by part."""
     return {
-        "forward": forward(spec, batch=batch, sequence=sequence, attention=attention),
-        "backward": backward(spec, batch=batch, sequence=sequence, attention=attention),
+        "forward": forward(spec, batch=batch, sequence=sequence, pairs=pairs),
+        "backward": backward(spec, batch=batch, sequence=sequence, pairs=pairs),
         "recomputed": recomputed(
-            spec, batch=batch, sequence=sequence, attention=attention, recomputation=recomputation
+            spec, batch=batch, sequence=sequence, pairs=pairs, recomputation=recomputation
         ),
     }
 
 
 @checked
 def model_flops(
-    spec: TransformerSpec, *, batch: Count, sequence: Count, attention: str = "full"
+    spec: TransformerSpec, *, batch: Count, sequence: Count, pairs: str = "full"
 ) -> int:
     """Count the model FLOPs of one step: three times the forward's."""
-    return 3 * sum(forward(spec, batch=batch, sequence=sequence, attention=attention).values())
+    return 3 * sum(forward(spec, batch=batch, sequence=sequence, pairs=pairs).values())
 
 
 @checked
@@ -132,12 +132,12 @@ def hardware_flops(
     *,
     batch: Count,
     sequence: Count,
-    attention: str = "full",
+    pairs: str = "full",
     recomputation: str = "full",
 ) -> int:
     """Count the FLOPs of one step, recomputation included."""
     parts = training_step(
-        spec, batch=batch, sequence=sequence, attention=attention, recomputation=recomputation
+        spec, batch=batch, sequence=sequence, pairs=pairs, recomputation=recomputation
     )
     return sum(sum(part.values()) for part in parts.values())
 
@@ -167,9 +167,9 @@ def six_n_d(num_parameters: float, tokens: float) -> float:
 
 
 @checked
-def six_n_d_error(spec: TransformerSpec, *, sequence: Count, attention: str = "full") -> float:
+def six_n_d_error(spec: TransformerSpec, *, sequence: Count, pairs: str = "full") -> float:
     """Return the rule of thumb's error as a share of the exact count: -0.03 is 3 % too little."""
-    exact = model_flops(spec, batch=1, sequence=sequence, attention=attention)
+    exact = model_flops(spec, batch=1, sequence=sequence, pairs=pairs)
     return six_n_d(models.num_parameters(spec), sequence) / exact - 1
 
 

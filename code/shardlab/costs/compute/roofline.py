@@ -123,7 +123,7 @@ def attention(
     width = spec.attention_size
     kv = spec.kv_size
     pairs = mask if fused else "full"
-    counts = flops.forward(spec, batch=batch, sequence=sequence, attention=pairs)
+    counts = flops.forward(spec, batch=batch, sequence=sequence, pairs=pairs)
     work = counts["scores"] / spec.num_layers
     if fused:
         nbytes = element * tokens * (2 * width + 2 * kv)

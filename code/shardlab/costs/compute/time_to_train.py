@@ -32,13 +32,13 @@ class TimeToTrain:
     utilisation: Share = 0.4
     sequence: Count | None = None  # tokens; None: the model's context length
     precision: str | None = None  # None: the chip's training precision
-    attention: str = "full"  # which pairs of tokens count as model FLOPs, see `flops.forward`
+    pairs: str = "full"  # which pairs of tokens count as model FLOPs, see `flops.forward`
 
     @cached_property
     def flops_per_token(self) -> float:
         """Model FLOPs of a token, averaged over a sequence."""
         length = self.spec.context_length if self.sequence is None else self.sequence
-        counted = flops.model_flops(self.spec, batch=1, sequence=length, attention=self.attention)
+        counted = flops.model_flops(self.spec, batch=1, sequence=length, pairs=self.pairs)
         return counted / length
 
     @property

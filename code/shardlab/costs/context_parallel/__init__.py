@@ -1,20 +1,11 @@
 """Context parallelism, predicted: one layer's attention over sequences that ranks share.
 
-Read `ways` first: bytes, messages, memory and balance of each way to let every query see every key.
-`waiting` prices a way for the planner: what a rank waits for, and what it holds for a moment.
+Read `strategies` first: bytes, messages, memory and balance of each strategy. `waiting` prices one
+for the planner: what a rank waits for, and what it holds for a moment.
 """
 
-from .waiting import (
-    PROGRAMS,
-    at_work,
-    exposed_seconds,
-    hiding_tokens,
-    of,
-    ring_seconds,
-    ring_steps,
-)
-from .ways import (
-    WAYS,
+from .strategies import (
+    STRATEGIES,
     SplitAttention,
     attention,
     balance,
@@ -26,10 +17,19 @@ from .ways import (
     sent_bytes,
     turns,
 )
+from .waiting import (
+    PROGRAMS,
+    at_work,
+    exposed_seconds,
+    hiding_tokens,
+    of,
+    ring_seconds,
+    ring_steps,
+)
 
 __all__ = [
     "PROGRAMS",
-    "WAYS",
+    "STRATEGIES",
     "SplitAttention",
     "at_work",
     "attention",

@@ -1,6 +1,6 @@
 """What context parallelism adds to a training step: seconds that a rank waits, bytes that it holds.
 
-Two ways that programs use beside tensor and pipeline parallelism, both with a zig-zag placement:
+Two strategies of programs with tensor and pipeline parallelism, both with a zig-zag placement:
 
     ring      NeMo and Megatron-LM: a block travels while attention uses the one before it
     gathered  Llama 3 (https://arxiv.org/abs/2407.21783), section 3.3.2: nothing hides the
@@ -16,27 +16,33 @@ from shardlab.sharding.layout import listed
 
 from ..facts.hardware import Link
 from ..training import Training
-from .ways import SplitAttention, attention, messages, resident, sent_bytes
+from .strategies import SplitAttention, attention, messages, resident, sent_bytes
 
-PROGRAMS = ("ring", "gathered")  # of WAYS, those that a step can be predicted for
+PROGRAMS = ("ring", "gathered")  # of STRATEGIES, those that a step can be predicted for
 
 
 @checked
 def exposed_seconds(
-    a: SplitAttention, way: str, link: Link, *, forward: float, backward: float, again: bool = False
+    a: SplitAttention,
+    strategy: str,
+    link: Link,
+    *,
+    forward: float,
+    backward: float,
+    again: bool = False,
 ) -> float:
     """Time one layer's waiting for keys and values of other ranks, and for their gradients.
 
     forward, backward: seconds of the rank's attention, of which each turn of a ring takes an equal
     part. again: whether backward first computes forward a second time.
     """
-    _known(way)
+    _known(strategy)
     if a.ranks == 1:
         return 0.0
     forwards = 2 if again else 1
-    if way == "gathered":
-        sent = sent_bytes(a, way, again=True)
-        started = messages(a, way, again=True)
+    if strategy == "gathered":
+        sent = sent_bytes(a, strategy, again=True)
+        started = messages(a, strategy, again=True)
         num_messages = forwards * started["forward"] + started["backward"]
         nbytes = forwards * sent["forward"] + sent["backward"]
         return num_messages * (a.ranks - 1) * link.latency + nbytes / link.bandwidth
@@ -101,13 +107,13 @@ def hiding_tokens(
 
 
 @checked
-def at_work(training: Training, way: str) -> float:
+def at_work(training: Training, strategy: str) -> float:
     """Count the bytes of other ranks' keys and values on a rank while one layer computes."""
-    _known(way)
+    _known(strategy)
     if training.layout.cp == 1:
         return 0.0
     a = of(training)
-    return resident(a, way) - 2 * a.block
+    return resident(a, strategy) - 2 * a.block
 
 
 @checked
@@ -124,6 +130,6 @@ def of(training: Training) -> SplitAttention:
     )
 
 
-def _known(way: str) -> None:
-    if way not in PROGRAMS:
-        raise ValueError(f"no step is predicted for the way {way!r}; use {listed(PROGRAMS)}")
+def _known(strategy: str) -> None:
+    if strategy not in PROGRAMS:
+        raise ValueError(f"no step is predicted for {strategy!r}; use {listed(PROGRAMS)}")

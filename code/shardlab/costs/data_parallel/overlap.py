@@ -66,7 +66,7 @@ def backward_parts(run: Run) -> list[ModelPart]:
 
 
 @checked
-def cut(parts: list[ModelPart], buckets: Count) -> list[float]:
+def fill_buckets(parts: list[ModelPart], buckets: Count) -> list[float]:
     """Cut gradients into equal buckets; return the seconds after which each exists.
 
     Buckets are cut exactly; torch's DDP keeps parameters whole. Errors: ValueError for parts
@@ -125,7 +125,7 @@ def messages(run: Run) -> list[BucketMessage]:
     held = step.holdings(training)
     ready = [backward_seconds(run)] * held.buckets
     if "average" in training.program.data_overlap:
-        ready = cut(backward_parts(run), held.buckets)
+        ready = fill_buckets(backward_parts(run), held.buckets)
     nbytes = training.recipe.gradients * held.parameters / held.buckets
     return send(ready, nbytes, lambda size: collectives.all_reduce_seconds(size, ranks, link))
 

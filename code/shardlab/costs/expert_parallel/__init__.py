@@ -1,11 +1,11 @@
 """Expert parallelism, predicted: bytes and load of a mixture of experts.
 
-Read `exchange` first, what a token sends; then `load`, who waits for the fullest expert; and
+Read `dispatch` first, what a token sends; then `load`, who waits for the fullest expert; and
 `mixture`, whole models. The time of a layer is in `step.experts`.
 """
 
-from .exchange import (
-    Exchange,
+from .dispatch import (
+    TokenTraffic,
     copies,
     hiding_width,
     sent_bytes,
@@ -22,7 +22,7 @@ from .load import (
 from .mixture import flops
 
 __all__ = [
-    "Exchange",
+    "TokenTraffic",
     "arrivals",
     "chosen",
     "copies",

@@ -70,7 +70,7 @@ def measure(
 
 
 @checked
-def cut(
+def split(
     layers: Sequence[Layer],
     in_flight: Sequence[int],
     memory: float | None = None,

@@ -63,7 +63,7 @@ def beside(training: Training) -> list[float]:
 
 
 @checked
-def cut(training: Training, chip: Chip) -> balance.Partition:
-    """Find the fastest cut that fits. Errors: those of `balance.cut`."""
+def split(training: Training, chip: Chip) -> balance.Partition:
+    """Find the fastest cut that fits. Errors: those of `balance.split`."""
     units = pieces(training, chip)
-    return balance.cut(units, held(training), memory=chip.memory, beside=beside(training))
+    return balance.split(units, held(training), memory=chip.memory, beside=beside(training))

@@ -31,13 +31,13 @@ class Remedy:
 
 Changes = Iterator[tuple[str, Training]]
 Kind = Callable[[Training], Changes]  # yields its options, the smallest first
-Way = tuple[tuple[str, ...], Training]
+Change = tuple[tuple[str, ...], Training]
 
 
 @checked
 @cache
 def smallest(training: Training, capacity: float) -> Remedy | None:
-    """Find the first way to fit into `capacity` bytes.
+    """Find the first change that fits into `capacity` bytes.
 
     None where no combination that is tried fits.
 
@@ -49,7 +49,7 @@ def smallest(training: Training, capacity: float) -> Remedy | None:
     def hopeful(base: Training) -> bool:
         return any(_fits(each, capacity) for each in _leanest(base))
 
-    for changes, changed in _ways(training, hopeful):
+    for changes, changed in _changes(training, hopeful):
         if _fits(changed, capacity):
             return Remedy(training=changed, changes=changes, nbytes=memory.total(changed))
     return None
@@ -86,8 +86,8 @@ def _way_out(remedy: Remedy | None) -> str:
     return f"{listed} would fit: {units.text(remedy.nbytes, 'B')}"
 
 
-def _ways(training: Training, hopeful: Callable[[Training], bool]) -> Iterator[Way]:
-    """Yield every way to try, in order.
+def _changes(training: Training, hopeful: Callable[[Training], bool]) -> Iterator[Change]:
+    """Yield every change to try, in order.
 
     hopeful: whether anything without further ranks could help.
     """
@@ -98,17 +98,17 @@ def _ways(training: Training, hopeful: Callable[[Training], bool]) -> Iterator[W
             for words, changed in _combined(smaller, AT_ONCE, count):
                 yield (*words, adam), changed
     grown = sorted(_larger(training), key=_size)
-    for _, alike in groupby(grown, key=lambda way: way[1].layout.ranks):
-        larger = [way for way in alike if hopeful(way[1])]
+    for _, alike in groupby(grown, key=lambda change: change[1].layout.ranks):
+        larger = [change for change in alike if hopeful(change[1])]
         for count in (0, 1, 2):
             for words, more_ranks in larger:
                 for more, changed in _combined(more_ranks, AT_ONCE, count):
                     yield (*words, *more), changed
 
 
-def _size(way: Way) -> tuple[int, int, int]:
-    """Order ways by their ranks, then by their stages, then by tp."""
-    layout = way[1].layout
+def _size(change: Change) -> tuple[int, int, int]:
+    """Order changes by their ranks, then by their stages, then by tp."""
+    layout = change[1].layout
     return layout.ranks, layout.pp, layout.tp
 
 
@@ -129,18 +129,18 @@ def _leanest(training: Training) -> Iterator[Training]:
         yield from (cut for _, cut in _zero(dealt))
 
 
-def _larger(training: Training) -> Iterator[Way]:
+def _larger(training: Training) -> Iterator[Change]:
     for count in range(1, 1 + len(WITH_MORE_RANKS)):
         yield from _combined(training, WITH_MORE_RANKS, count)
 
 
-def _combined(training: Training, kinds: tuple[Kind, ...], count: int) -> Iterator[Way]:
+def _combined(training: Training, kinds: tuple[Kind, ...], count: int) -> Iterator[Change]:
     """Yield every choice of `count` kinds, and of one option for each."""
     for chosen in combinations(kinds, count):
         yield from _in_turn(training, chosen)
 
 
-def _in_turn(training: Training, chosen: tuple[Kind, ...]) -> Iterator[Way]:
+def _in_turn(training: Training, chosen: tuple[Kind, ...]) -> Iterator[Change]:
     if not chosen:
         yield (), training
         return

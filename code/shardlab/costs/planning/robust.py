@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from shardlab.arguments import Count, Positive, checked
+from shardlab.sharding.layout import listed
 
 from .. import step
 from ..facts.hardware import Link
@@ -20,7 +21,7 @@ from .plans import Plans, TrainingPlan
 
 # The relative rates that a data sheet leaves open: from how much of what `step` assumes, to how
 # much. All are drawn evenly, and independently of each other.
-RATES: dict[str, tuple[float, float]] = {
+RELATIVE_RATES: dict[str, tuple[float, float]] = {
     # Between nodes: from half, where others use the same switches (our assumption), to the 0.96 of
     # a card that https://github.com/NVIDIA/nccl-tests/issues/119 gives, where `step` has 0.8.
     "network": (0.5, 1.2),
@@ -52,7 +53,7 @@ def rank(
     count: Count = COUNT,
     rounds: Count = 40,
     seed: int = 0,
-    rates: Mapping[str, tuple[Positive, Positive]] = RATES,
+    rates: Mapping[str, tuple[Positive, Positive]] = RELATIVE_RATES,
 ) -> list[Candidate]:
     """Time the best plans of different degrees again under perturbed rates; the robust one first.
 
@@ -60,9 +61,9 @@ def rank(
     where nothing fits, for a rate that is unknown, and for one whose range is empty.
     """
     for name, (low, high) in rates.items():
-        if name not in RATES or low > high:
+        if name not in RELATIVE_RATES or low > high:
             raise ValueError(
-                f"rates={name}: {low} to {high} must be a range of one of {', '.join(RATES)}"
+                f"rates={name}: {low} to {high} must be a range of one of {listed(RELATIVE_RATES)}"
             )
     best = [found.best, *found.different[1:count]]
     runs = [plans.run_of(found.question, plan) for plan in best]
@@ -70,7 +71,7 @@ def rank(
     luck = random.Random(seed)
     timed: list[list[float]] = []
     for _ in range(rounds):
-        drawn = {name: luck.uniform(*rates.get(name, (1.0, 1.0))) for name in RATES}
+        drawn = {name: luck.uniform(*rates.get(name, (1.0, 1.0))) for name in RELATIVE_RATES}
         cluster = _drawn_cluster(found.question.cluster, drawn)
         varied = [replace(run, cluster=cluster) for run in runs]
         seconds = [_seconds(*each, drawn) for each in zip(varied, links, strict=True)]

@@ -125,7 +125,7 @@ class Tables:
             )
             links = axes.links(self.question.cluster, layout)
             held = footprint.of_a_microbatch(training)
-            blocks = context_parallel.at_work(training, training.program.context_way)
+            blocks = context_parallel.at_work(training, training.program.context_strategy)
             self.microbatches[key] = Microbatch(
                 size=size,
                 sequence_parallel=sequence_parallel,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shardlab.arguments import Count, Positive, checked
 
 from .. import expert_parallel as costs
-from ..expert_parallel import Exchange
+from ..expert_parallel import TokenTraffic
 from ..facts import hardware, mixtures, nodes
 from ..facts.hardware import LINK_UTILISATION
 from ..program import FP8
@@ -48,24 +48,24 @@ class Dispatched:
         return f"DeepEP {self.library}, {self.ep} ranks, {self.machine.split()[-1]}"
 
     @property
-    def exchange(self) -> Exchange:
+    def traffic(self) -> TokenTraffic:
         """The tokens of the row, and the ranks between which they travel."""
         spec = mixtures.published("DeepSeek-V3").spec
         assert spec.experts is not None
-        return Exchange(
+        return TokenTraffic(
             experts=spec.experts,
             hidden_size=spec.hidden_size,
             tokens=self.tokens,
             ep=self.ep,
             per_node=PER_NODE,
             most_nodes=4,
-            dispatch=FP8,
+            dispatch_bytes=FP8,
         )
 
     @property
     def own(self) -> float:
         """The share of logical bytes that stay in the node; on one node, in the GPU."""
-        return 1 / (self.exchange.nodes if self.ep > PER_NODE else self.ep)
+        return 1 / (self.traffic.nodes if self.ep > PER_NODE else self.ep)
 
     @property
     def wire(self) -> float:
@@ -75,7 +75,7 @@ class Dispatched:
     @property
     def predicted(self) -> float:
         """Logical bytes/s at LINK_UTILISATION of each link's rate: the slower level decides."""
-        e = self.exchange
+        e = self.traffic
         inside, across = (LINK_UTILISATION * rate for rate in _rates(self.machine))
         travelling = costs.copies(e, "nodes")
         seconds = max(travelling["inside"] / inside, travelling["across"] / across)

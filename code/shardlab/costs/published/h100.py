@@ -240,7 +240,7 @@ def llama_3() -> Iterator[PublishedStep]:
         (16384, 16, 131_072, 128, 380),
     )
     for gpus, cp, sequence, batch, rate in stages:
-        counted = flops.model_flops(spec, batch=batch, sequence=sequence, attention="causal")
+        counted = flops.model_flops(spec, batch=batch, sequence=sequence, pairs="causal")
         yield row(
             setting,
             f"{gpus:,} GPUs, sequences of {sequence:,}",

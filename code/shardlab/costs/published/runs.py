@@ -59,7 +59,7 @@ _CARD = "https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MO
 
 def _per_token(model: str, sequence: int, pairs: str = "full") -> float:
     spec = models.published(model).spec
-    return flops.model_flops(spec, batch=1, sequence=sequence, attention=pairs) / sequence
+    return flops.model_flops(spec, batch=1, sequence=sequence, pairs=pairs) / sequence
 
 
 def _megatron(model: str, gpus: int, rate: float, share: float) -> PublishedRun:

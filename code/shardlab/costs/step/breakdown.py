@@ -131,7 +131,7 @@ class Step:
     def memory(self) -> float:
         """Bytes on a rank of the fullest stage, the blocks of other ranks of cp included."""
         training = self.run.training
-        blocks = context_parallel.at_work(training, training.program.context_way)
+        blocks = context_parallel.at_work(training, training.program.context_strategy)
         return memory.total(training) + blocks
 
     @property

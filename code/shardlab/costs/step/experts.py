@@ -13,7 +13,7 @@ from typing import NamedTuple
 from shardlab.arguments import Positive, checked
 
 from .. import expert_parallel
-from ..expert_parallel import Exchange
+from ..expert_parallel import TokenTraffic
 from ..facts.hardware import Link
 from ..facts.network import Cluster
 from ..program import EXPERT_OVERLAPS
@@ -77,15 +77,15 @@ def trip_seconds(training: Training, cluster: Cluster, links: Mapping[str, Link]
             f"links have no {' and '.join(sorted(missing))}; use those of `axes.links`"
         )
     inside, across = links["ep inside"], links["ep across"]
-    each = exchange(training, cluster)
+    each = token_traffic(training, cluster)
     rates = {"inside": inside.bandwidth, "across": across.bandwidth}
     farthest = across if each.nodes > 1 else inside
-    travels = expert_parallel.travelling(each, training.program.expert_way, **rates)
+    travels = expert_parallel.travelling(each, training.program.expert_strategy, **rates)
     return max(travels.values()) + 2 * farthest.latency
 
 
 @checked
-def exchange(training: Training, cluster: Cluster) -> Exchange:
+def token_traffic(training: Training, cluster: Cluster) -> TokenTraffic:
     """Return what travels among the ranks that hold different experts.
 
     Ranks of tp all send the same tokens, each to its part of an expert. Where experts stay whole,
@@ -95,13 +95,13 @@ def exchange(training: Training, cluster: Cluster) -> Exchange:
     spec = training.spec
     if spec.experts is None:
         raise ValueError("spec has no experts; use one with experts=Experts(...)")
-    free = Exchange(
+    free = TokenTraffic(
         experts=spec.experts,
         hidden_size=spec.hidden_size,
         tokens=training.dispatched_tokens,
         ep=training.layout.expert_ranks,
         per_node=axes.per_node(cluster, training.layout),
-        dispatch=training.program.expert_bytes,
+        dispatch_bytes=training.program.expert_bytes,
     )
     most = training.program.expert_nodes
     if most is None:

@@ -22,7 +22,7 @@ def activation_bytes(training: Training) -> float:
 
 
 @checked
-def half_seconds(training: Training, link: Link) -> float:
+def gather_seconds(training: Training, link: Link) -> float:
     """Time an all-gather, or a reduce-scatter, of one microbatch's activations over tp."""
     nbytes = activation_bytes(training)
     return collectives.all_gather(nbytes, training.layout.tp).seconds(link)
@@ -101,7 +101,7 @@ def _sliced(training: Training, link: Link, time: LayerTime) -> Passes:
     Forward gathers at each entrance and scatters at each exit. Backward scatters at the entrances,
     gathers at the exits, and gathers each entrance's input again if it was not kept.
     """
-    half = half_seconds(training, link)
+    half = gather_seconds(training, link)
     blocks = _blocks(training)
     again = not training.program.keeps_gathered
     backward = (2 + again) * blocks * half
@@ -113,7 +113,7 @@ def _sliced(training: Training, link: Link, time: LayerTime) -> Passes:
 
 def _in_chunks(training: Training, link: Link, time: LayerTime) -> Passes:
     """The same messages, each in chunks beside a product."""
-    half = half_seconds(training, link)
+    half = gather_seconds(training, link)
     blocks = _blocks(training)
     entering, leaving = time.entering[:blocks], time.leaving[:blocks]
     tp = training.layout.tp
@@ -138,7 +138,7 @@ def context_seconds(training: Training, link: Link, time: LayerTime) -> float:
         return 0.0
     return context_parallel.exposed_seconds(
         context_parallel.of(training),
-        training.program.context_way,
+        training.program.context_strategy,
         link,
         forward=time.forward.attention,
         backward=time.backward.attention,

@@ -57,7 +57,7 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
 def _best(case: Case) -> balance.Partition | None:
     """Return the best cut, or None if no cut fits."""
     try:
-        return balance.cut(case.given.layers(), [1] * case.world_size, case.given.memory)
+        return balance.split(case.given.layers(), [1] * case.world_size, case.given.memory)
     except ValueError:
         return None
 

@@ -24,7 +24,7 @@ from .stage import Batch, Stage
 class Pipeline(nn.Module):
     """One rank's stage of a pipeline; stage s is rank s of the group.
 
-        parts = partition.cut(model, schedule, group.rank())
+        parts = partition.split(model, schedule, group.rank())
         pipeline = Pipeline(parts, schedule, group)
         optimizer = torch.optim.AdamW(pipeline.parameters())
         loss = pipeline.step(tokens, targets)    # adds the gradients

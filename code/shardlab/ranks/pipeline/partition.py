@@ -57,7 +57,7 @@ class Part(nn.Module):
         return [*first, *self.blocks.values(), *last]
 
 
-def cut(
+def split(
     model: Transformer, schedule: Schedule, stage: int, layers: Sequence[range] | None = None
 ) -> list[Part]:
     """Return the parts of one stage, by chunk.

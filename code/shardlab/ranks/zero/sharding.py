@@ -73,7 +73,7 @@ def shard(
     if layers is None:
         layers = units.layers_in_lists(module)
     parts = []
-    for part, members in units.cut(module, layers, ignored):
+    for part, members in units.split(module, layers, ignored):
         flats = [
             Flat(kind, group, precision=precision, sharded=stage == PARAMETERS)
             for kind in units.by_kind(members)

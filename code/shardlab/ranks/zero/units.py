@@ -17,7 +17,7 @@ def layers_in_lists(module: nn.Module) -> list[nn.Module]:
     return [layer for child in module.children() for layer in layers_in_lists(child)]
 
 
-def cut(
+def split(
     module: nn.Module, layers: Sequence[nn.Module], ignored: Collection[nn.Parameter] = ()
 ) -> list[tuple[nn.Module, Members]]:
     """Assign every parameter of `module` but the `ignored` to a layer, or to the module itself.

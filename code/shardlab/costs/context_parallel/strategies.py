@@ -1,6 +1,6 @@
 """Predict context parallelism: bytes, messages, memory and balance of one layer's attention.
 
-Four ways to let every query see every key:
+Four strategies that let every query see every key:
 
     gathered   every rank gathers all keys and values: Llama 3 (https://arxiv.org/abs/2407.21783),
                section 3.3.2
@@ -28,7 +28,7 @@ from .. import memory
 from ..memory import overhead
 from ..training import Training
 
-WAYS = ("gathered", "ring", "ulysses", "grid")
+STRATEGIES = ("gathered", "ring", "ulysses", "grid")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def attention(
 
 @checked
 def sent_bytes(
-    a: SplitAttention, way: str, *, ulysses: Count = 1, again: bool = False
+    a: SplitAttention, strategy: str, *, ulysses: Count = 1, again: bool = False
 ) -> dict[str, float]:
     """Count the bytes that a rank sends in forward and in backward.
 
@@ -106,12 +106,12 @@ def sent_bytes(
               divide their heads
     grid      both: `ulysses` ranks exchange heads, which turns their blocks into one of fewer heads
 
-    Errors: ValueError for an unknown way, and for heads that Ulysses cannot share.
+    Errors: ValueError for an unknown strategy, and for heads that Ulysses cannot share.
     """
-    if way == "gathered":
+    if strategy == "gathered":
         blocks = 2 * (a.ranks - 1) * a.block
         return {"forward": blocks, "backward": (1 + again) * blocks}
-    width = _width(a, way, ulysses)
+    width = _width(a, strategy, ulysses)
     block = sequences.copies(a.heads, a.kv_heads, width) * a.block
     exchanged = 2 * (a.queries + block) * (width - 1) / width
     travelling = 2 * (a.ranks // width - 1) * block
@@ -120,42 +120,42 @@ def sent_bytes(
 
 @checked
 def messages(
-    a: SplitAttention, way: str, *, ulysses: Count = 1, again: bool = False
+    a: SplitAttention, strategy: str, *, ulysses: Count = 1, again: bool = False
 ) -> dict[str, int]:
     """Count the communications of `sent_bytes`: collectives, or messages round the ring.
 
     Keys and values travel in one message. Ulysses exchanges queries, keys with values, and outputs.
     """
-    if way == "gathered":
+    if strategy == "gathered":
         return {"forward": int(a.ranks > 1), "backward": (1 + again) * (a.ranks > 1)}
-    width = _width(a, way, ulysses)
+    width = _width(a, strategy, ulysses)
     exchanges, steps = 3 * (width > 1), a.ranks // width - 1
     return {"forward": exchanges + steps, "backward": exchanges + 2 * steps}
 
 
-def _width(a: SplitAttention, way: str, ulysses: int) -> int:
+def _width(a: SplitAttention, strategy: str, ulysses: int) -> int:
     """Count the ranks that exchange heads."""
     widths = {"ring": 1, "ulysses": a.ranks, "grid": ulysses}
-    if way not in widths:
-        raise ValueError(f"unknown way {way!r}; known: {listed(WAYS)}")
-    if a.ranks % widths[way]:
+    if strategy not in widths:
+        raise ValueError(f"unknown strategy {strategy!r}; known: {listed(STRATEGIES)}")
+    if a.ranks % widths[strategy]:
         raise ValueError(
             f"cp={a.ranks} ranks do not split into groups of ulysses={ulysses}; "
             f"use ulysses = {listed(divisors(a.ranks))}"
         )
-    return widths[way]
+    return widths[strategy]
 
 
 @checked
-def resident(a: SplitAttention, way: str, *, ulysses: Count = 1) -> float:
+def resident(a: SplitAttention, strategy: str, *, ulysses: Count = 1) -> float:
     """Count the bytes of keys and values that a rank holds at most, in forward.
 
     Besides its own it holds those of all ranks if they are gathered, one exchanged block with
     Ulysses, and in a ring the block in use and the one in flight: three blocks, however many ranks.
     """
-    if way == "gathered":
+    if strategy == "gathered":
         return 2 * a.block * (1 + a.ranks)
-    width = _width(a, way, ulysses)
+    width = _width(a, strategy, ulysses)
     blocks = min(3, a.ranks // width)
     own = 0 if width == 1 else 1
     return 2 * a.block * (own + sequences.copies(a.heads, a.kv_heads, width) * blocks)

@@ -39,11 +39,11 @@ def test_grouped_heads_send_less_and_few_of_them_are_repeated_for_ulysses():
     assert few["forward"] / many["forward"] == (1 + 2 * 8 / 32) / 2  # 8 heads are repeated twice
 
 
-@pytest.mark.parametrize("way", costs.WAYS)
-def test_one_rank_sends_nothing(way):
+@pytest.mark.parametrize("strategy", costs.STRATEGIES)
+def test_one_rank_sends_nothing(strategy):
     alone = dataclasses.replace(SIZES, ranks=1)
-    assert set(costs.sent_bytes(alone, way).values()) == {0}
-    assert set(costs.messages(alone, way).values()) == {0}
+    assert set(costs.sent_bytes(alone, strategy).values()) == {0}
+    assert set(costs.messages(alone, strategy).values()) == {0}
 
 
 def test_what_cannot_be_shared_is_refused():
@@ -51,12 +51,12 @@ def test_what_cannot_be_shared_is_refused():
         costs.sent_bytes(dataclasses.replace(SIZES, ranks=5), "ulysses")
     with pytest.raises(ValueError, match="3 tokens leave some of 4 ranks without any; use 1 to 3 ranks"):
         dataclasses.replace(SIZES, length=3)
-    with pytest.raises(ValueError, match="unknown way 'star'; known: gathered, ring, ulysses"):
+    with pytest.raises(ValueError, match="unknown strategy 'star'; known: gathered, ring, ulysses"):
         costs.messages(SIZES, "star")
 
 
 def test_a_grid_is_between_its_two_ways():
-    ring, ulysses = (costs.sent_bytes(MANY, way) for way in ("ring", "ulysses"))
+    ring, ulysses = (costs.sent_bytes(MANY, strategy) for strategy in ("ring", "ulysses"))
     assert costs.sent_bytes(MANY, "grid", ulysses=1) == ring
     assert costs.sent_bytes(MANY, "grid", ulysses=4) == ulysses
     assert ring["forward"] > costs.sent_bytes(MANY, "grid", ulysses=2)["forward"] > ulysses["forward"]
@@ -84,7 +84,7 @@ def test_all_ranks_together_compute_what_one_would(placement, ranks):
     a = costs.attention(spec, length=48, ranks=ranks, batch=2)
     work = costs.flops(a, placement, largest=1)
     together = {part: sum(each[part] for each in work) for part in ("forward", "backward")}
-    assert together["forward"] == flops.forward(spec, batch=2, sequence=48, attention="causal")["scores"]
+    assert together["forward"] == flops.forward(spec, batch=2, sequence=48, pairs="causal")["scores"]
     assert together["backward"] == 5 / 2 * together["forward"]
     full = costs.flops(a, placement, causal=False)
     assert sum(each["forward"] for each in full) == flops.forward(spec, batch=2, sequence=48)["scores"]
@@ -157,11 +157,11 @@ def test_a_step_sends_less_by_heads_than_round_a_ring_from_two_thirds_of_one_and
     a = dataclasses.replace(SIZES, heads=32, kv_heads=8)
     for ranks in (2, 4, 8):
         one = dataclasses.replace(a, ranks=ranks)
-        ring, heads = (sum(costs.sent_bytes(one, way).values()) for way in ("ring", "ulysses"))
+        ring, heads = (sum(costs.sent_bytes(one, strategy).values()) for strategy in ("ring", "ulysses"))
         assert (heads < ring) == (ranks > 2 / 3 * (1 + 32 / 8))
 
 
 def test_gathered_again_in_backward_sends_what_a_ring_sends():
-    again, ring = (costs.sent_bytes(SIZES, *way, again=True) for way in (["gathered"], ["ring"]))
+    again, ring = (costs.sent_bytes(SIZES, *strategy, again=True) for strategy in (["gathered"], ["ring"]))
     assert again == ring
     assert costs.messages(SIZES, "gathered", again=True) == {"forward": 1, "backward": 2}

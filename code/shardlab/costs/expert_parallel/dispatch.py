@@ -18,12 +18,12 @@ from shardlab.arguments import Count, Positive, checked
 from shardlab.model.experts import Experts, distinct
 from shardlab.sharding.layout import divisors, listed
 
-from ..program import BF16, EXPERT_WAYS
+from ..program import BF16, EXPERT_STRATEGIES
 
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class Exchange:
+class TokenTraffic:
     """One layer's tokens, and the ranks between which they travel."""
 
     experts: Experts
@@ -32,8 +32,8 @@ class Exchange:
     ep: Count  # ranks that hold different experts
     per_node: Count = 1  # of these ranks, those that share a node
     most_nodes: Count | None = None  # node-limited routing: nodes that a token may reach
-    dispatch: Positive = BF16  # bytes of one number on the way to the experts
-    combine: Positive = BF16  # and on the way back
+    dispatch_bytes: Positive = BF16  # bytes of one number on the way to the experts
+    combine_bytes: Positive = BF16  # and on the way back
 
     def __post_init__(self) -> None:
         experts = self.experts
@@ -71,21 +71,22 @@ class Exchange:
 
 
 @checked
-def copies(exchange: Exchange, way: str) -> dict[str, float]:
+def copies(traffic: TokenTraffic, strategy: str) -> dict[str, float]:
     """Count the copies of a token that travel inside nodes, and those that travel across.
 
-    A copy for the token's own rank does not travel. Errors: ValueError for an unknown way.
+    A copy for the token's own rank does not travel. Errors: ValueError for an unknown strategy.
     """
-    if way not in EXPERT_WAYS:
-        raise ValueError(f"unknown way {way!r}; known: {listed(EXPERT_WAYS)}")
-    e = exchange
+    if strategy not in EXPERT_STRATEGIES:
+        known = listed(EXPERT_STRATEGIES)
+        raise ValueError(f"unknown strategy {strategy!r}; known: {known}")
+    e = traffic
     chosen = e.experts.per_token
     ranks = distinct(e.reach * e.per_node, e.experts_per_node // e.per_node, chosen)
-    if way == "nodes":
+    if strategy == "nodes":
         nodes = distinct(e.reach, e.experts_per_node, chosen)
         inside = ranks * (e.per_node - 1) / e.per_node
         return {"inside": inside, "across": nodes * (e.nodes - 1) / e.nodes}
-    made = chosen if way == "flat" else ranks
+    made = chosen if strategy == "flat" else ranks
     return {
         "inside": made * (e.per_node - 1) / e.ep,
         "across": made * (e.ep - e.per_node) / e.ep,
@@ -93,28 +94,29 @@ def copies(exchange: Exchange, way: str) -> dict[str, float]:
 
 
 @checked
-def sent_bytes(exchange: Exchange, way: str) -> dict[str, dict[str, float]]:
+def sent_bytes(traffic: TokenTraffic, strategy: str) -> dict[str, dict[str, float]]:
     """Count the bytes that a rank sends, as dispatch or combine -> inside or across -> bytes.
 
     A rank receives as many. On two levels it also passes on what came for others in its node.
     """
-    numbers = exchange.tokens * exchange.hidden_size
-    counted = copies(exchange, way)
+    numbers = traffic.tokens * traffic.hidden_size
+    trips = {"dispatch": traffic.dispatch_bytes, "combine": traffic.combine_bytes}
+    counted = copies(traffic, strategy)
     return {
         trip: {level: numbers * element * count for level, count in counted.items()}
-        for trip, element in (("dispatch", exchange.dispatch), ("combine", exchange.combine))
+        for trip, element in trips.items()
     }
 
 
 @checked
 def travelling(
-    exchange: Exchange, way: str, *, inside: Positive, across: Positive
+    traffic: TokenTraffic, strategy: str, *, inside: Positive, across: Positive
 ) -> dict[str, float]:
     """Time a dispatch and a combine, by level; both levels send at once, on different wires.
 
     inside, across: bytes/s that a rank sends on the level.
     """
-    sent = sent_bytes(exchange, way).values()
+    sent = sent_bytes(traffic, strategy).values()
     return {
         level: sum(trip[level] for trip in sent) / rate
         for level, rate in (("inside", inside), ("across", across))
@@ -123,7 +125,12 @@ def travelling(
 
 @checked
 def hiding_width(
-    exchange: Exchange, way: str, *, rate: Positive, bandwidth: Positive, level: str = "across"
+    traffic: TokenTraffic,
+    strategy: str,
+    *,
+    rate: Positive,
+    bandwidth: Positive,
+    level: str = "across",
 ) -> float:
     """Return the width of an expert from which experts compute longer than tokens travel.
 
@@ -135,8 +142,8 @@ def hiding_width(
     rate: FLOP/s of the experts, see `kernels.ordinary_flops`; bandwidth: bytes/s that a rank sends
     on the level.
     """
-    counted = copies(exchange, way)
+    counted = copies(traffic, strategy)
     if level not in counted:
         raise ValueError(f"unknown level {level!r}; known: {listed(counted)}")
-    share = counted[level] / exchange.experts.per_token
-    return (exchange.dispatch + exchange.combine) / 6 * share * rate / bandwidth
+    share = counted[level] / traffic.experts.per_token
+    return (traffic.dispatch_bytes + traffic.combine_bytes) / 6 * share * rate / bandwidth
