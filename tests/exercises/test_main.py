@@ -70,7 +70,8 @@ def test_list_names_every_exercise(cli):
     code, text = cli("list")
     assert code == 0
     for each in exercises.every().values():
-        assert f"{each.name}  ({each.points} points)\n    {each.prompt}\n" in text
+        points = "1 point" if each.points == 1 else f"{each.points} points"
+        assert f"{each.name}  ({points})\n    {each.prompt}\n" in text
 
 
 def test_starter_and_hint_are_printed(cli):

@@ -12,6 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from shardlab.files.terminal import guarded
+
 from . import CHAPTERS, every, gather, hint, of_chapter, progress, starter
 from .checker import UNGRADED, Exercise
 from .grader import grade
@@ -37,7 +39,8 @@ def main() -> int:
         return show_class(arguments.path, arguments.csv)
     for exercise in exercises:
         if arguments.command == "list":
-            print(f"{exercise.name}  ({exercise.points} points)\n    {exercise.prompt}")
+            points = f"{exercise.points} point{'s' if exercise.points > 1 else ''}"
+            print(f"{exercise.name}  ({points})\n    {exercise.prompt}")
         else:
             {"hint": hint, "starter": starter}[arguments.command](exercise.name)
     return 0
@@ -96,4 +99,4 @@ def show_class(paths: list[Path], target: str | None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -1,16 +1,16 @@
 """Plan the training of a model on a cluster: `python -m shardlab.plan --help`."""
 
 import json
-import os
 import sys
 
 from shardlab.files.given import shown
+from shardlab.files.terminal import complain, guarded
 
 from .answer import ask
-from .arguments import complain, parser, request
+from .arguments import parser, request
 from .text import lines
 
-FITS, NOTHING_FITS, NOT_UNDERSTOOD, INTERRUPTED = 0, 1, 2, 130
+FITS, NOTHING_FITS, NOT_UNDERSTOOD = 0, 1, 2
 
 
 def main(words: list[str] | None = None) -> int:
@@ -37,25 +37,5 @@ def _progress(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def guarded() -> int:
-    """Answer the command line of this process; an output that closes early is no mistake."""
-    if not sys.stdout:
-        complain("the answer cannot be written: the output is closed; give it another place")
-        return NOT_UNDERSTOOD
-    try:
-        try:
-            return main()
-        finally:
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except OSError as error:  # of the output, such as: | head, > /dev/full
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return FITS
-        complain(f"the answer cannot be written: {error.strerror}; give it another place")
-        return NOT_UNDERSTOOD
-
-
 if __name__ == "__main__":
-    sys.exit(guarded())
+    sys.exit(guarded(main))

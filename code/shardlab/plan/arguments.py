@@ -10,7 +10,7 @@ from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.programs import PROGRAMS, program
-from shardlab.files.given import shortened, shown
+from shardlab.files.terminal import complain
 from shardlab.model.spec import TransformerSpec
 
 from . import amounts, files
@@ -29,7 +29,6 @@ MIXTURES = (
     "published steps of mixtures took 1.1 to 3.7 times as long as predicted, the longer the "
     "narrower their experts"
 )
-END = 600  # characters of a message
 CODES = "Exit status: 0 a plan fits, 1 nothing fits, 2 the input is not understood."
 
 
@@ -54,15 +53,6 @@ class Parser(argparse.ArgumentParser):
         """Print the message and exit with status 2."""
         complain(f"{message}; `{self.prog} --help` lists the options")
         sys.exit(2)
-
-
-def complain(message: str) -> None:
-    """Print one line on standard error, if there is one; leave out the middle of what is long."""
-    line = shown(shortened(message), keep="")
-    if len(line) > 2 * END:
-        line = f"{line[:END]} ... {line[-END:]}"
-    if sys.stderr:
-        print(line, file=sys.stderr)
 
 
 def parser() -> Parser:
