@@ -32,7 +32,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "costs/facts/assembly.py": ("costs/facts/test_network.py", "wires are tested as nodes have them"),
     "costs/facts/hops.py": ("costs/facts/test_network.py", "a path needs a network"),
     "costs/collectives/bandwidth.py": ("costs/collectives/test_algorithms.py", "bandwidths of its costs"),
-    "costs/published/fit_tables.py": ("costs/published/test_fits.py", "the numbers that it reads"),
     "costs/planning/flags": ("costs/planning/test_flags.py", "one list of names for each program"),
     "costs/planning/footprint.py": ("costs/planning/test_planner.py", "held to memory, by every plan"),
     "costs/planning/tables.py": ("costs/planning/test_planner.py", "half of the planner"),
