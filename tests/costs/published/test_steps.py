@@ -1,5 +1,7 @@
 """Predicted steps meet the published ones within the errors that the book states."""
 
+from statistics import fmean
+
 import pytest
 
 from shardlab.costs import published
@@ -25,9 +27,13 @@ AT_MOST = {
 }
 
 
+def mean_error(table):
+    return fmean(abs(row.error) for row in published.steps.of_table(table))
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_predictions_meet_published_steps(table):
-    assert published.steps.mean_error(table) <= AT_MOST[table]
+    assert mean_error(table) <= AT_MOST[table]
 
 
 def test_no_row_is_off_by_more_than_a_fifth():
@@ -62,7 +68,7 @@ def test_a_pipeline_and_zero_are_ordered_as_measured():
 def test_ten_sizes_are_met_better_than_by_others():
     """A constant in hindsight leaves 5.8 %, as the issue has it; published analytical models 12 % and 5.6 %."""
     assert published.steps.hindsight_error(published.a100.TEN) == pytest.approx(0.058, abs=0.001)
-    assert published.steps.mean_error(published.a100.TEN) < 0.056
+    assert mean_error(published.a100.TEN) < 0.056
 
 
 VARIED = [
@@ -78,7 +84,7 @@ VARIED = [
 
 @pytest.mark.parametrize("table", VARIED)
 def test_where_layouts_differ_the_model_beats_a_constant_in_hindsight(table):
-    assert published.steps.mean_error(table) < published.steps.hindsight_error(table)
+    assert mean_error(table) < published.steps.hindsight_error(table)
 
 
 def test_more_gpus_on_the_same_batch_slow_down_as_published():

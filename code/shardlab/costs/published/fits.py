@@ -258,4 +258,3 @@ HAGEMANN = tuple(_hagemann())
 PLAYBOOK = tuple(_playbook())
 FOUNDRY = tuple(_foundry())
 JEAN_ZAY = tuple(_jean_zay())  # kept back: no number was chosen on them
-ATTEMPTS = (*HAGEMANN, *PLAYBOOK, *FOUNDRY)

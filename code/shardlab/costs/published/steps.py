@@ -55,13 +55,6 @@ def of_table(table: str) -> list[PublishedStep]:
 
 @checked
 @cache
-def mean_error(table: str) -> float:
-    """Average the absolute errors of a table's rows, as a share."""
-    return fmean(abs(row.error) for row in of_table(table))
-
-
-@checked
-@cache
 def hindsight_error(table: str) -> float:
     """Return the error that the best constant FLOP/s, chosen in hindsight, leaves on a table.
 
