@@ -9,6 +9,7 @@ TESTS = ROOT / "tests"
 MIRRORED = ("comm", "launch", "plain", "model", "sharding", "files", "costs", "ranks", "figures", "explorers")
 TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
     "launch": ("launch/test_run.py", "its processes only live together"),
+    "files/myst.py": ("files/test_reading.py", "it takes the pages apart"),
     "files/project.py": ("files/test_measured.py", "the files of the benches are found by it"),
     "model/attention.py": ("model/test_spec.py", "a size of the model"),
     "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
@@ -32,7 +33,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "costs/facts/assembly.py": ("costs/facts/test_network.py", "wires are tested as nodes have them"),
     "costs/facts/hops.py": ("costs/facts/test_network.py", "a path needs a network"),
     "costs/collectives/bandwidth.py": ("costs/collectives/test_algorithms.py", "bandwidths of its costs"),
-    "costs/published/fit_tables.py": ("costs/published/test_fits.py", "the numbers that it reads"),
     "costs/planning/flags": ("costs/planning/test_flags.py", "one list of names for each program"),
     "costs/planning/footprint.py": ("costs/planning/test_planner.py", "held to memory, by every plan"),
     "costs/planning/tables.py": ("costs/planning/test_planner.py", "half of the planner"),

@@ -11,7 +11,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-from shardlab.exercises import reading
+from shardlab.files import reading
 
 LEAST_MINUTES = 3  # what is shorter needs no announcement
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from shardlab.exercises import reading
+from shardlab.files import reading
 
 from .conftest import ROOT
 

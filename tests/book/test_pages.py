@@ -18,9 +18,9 @@ import yaml
 
 import shardlab.explorers
 from shardlab import exercises
-from shardlab.exercises import reading
 from shardlab.explorers import page
 from shardlab.explorers.explorer import Explorer
+from shardlab.files import reading
 
 from .conftest import ROOT
 

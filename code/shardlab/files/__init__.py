@@ -1,5 +1,6 @@
 """Files that the package reads or writes for its reader.
 
-`project` finds the project's own, `measured` shows what the benches wrote, `given` reads what a
-reader gives, and `learner` keeps a learner's records.
+`project` finds the project's own, `measured` shows what the benches wrote, `reading` counts the
+minutes of a page, `imports` the files of a module; `given` reads what a reader gives, and `learner`
+keeps a learner's records.
 """

@@ -15,6 +15,8 @@ from shardlab.costs.training import Training
 from shardlab.costs.units import GB, TiB
 from shardlab.sharding.layout import Layout, tensor_degrees
 
+from .copies import held_again
+
 # Rajbhandari et al. 2020, Table 1: GB on one rank for ZeRO stages 1, 2, 3, by billions of parameters and ranks.
 ZERO_TABLE_1 = {
     7.5: {
@@ -106,7 +108,7 @@ def test_states_of_all_ranks_are_the_whole(spec, layout, recipe, data):
     """Each part as often as it is held: dp * cp times, or once from the ZeRO stage that cuts it."""
     layout = replace(layout, tp=data.draw(st.sampled_from(tensor_degrees(spec))))
     training = Training(spec=spec, layout=layout, recipe=recipe, sequence=96)
-    held = models.num_parameters(spec) + sum(shards.held_again(spec, layout).values())
+    held = models.num_parameters(spec) + sum(held_again(spec, layout).values())
     for part, cut_from in memory.CUT_FROM.items():
         if part == "gradients" and training.keeps_whole(0):
             continue  # some stages cut them, and the ends do not: the test below

@@ -16,6 +16,8 @@ from shardlab.model.spec import TransformerSpec
 from shardlab.sharding import cuts
 from shardlab.sharding.layout import Layout, tensor_degrees
 
+from .copies import held_again
+
 PUBLISHED = [each.spec for each in models.PUBLISHED.values()]
 SMALL = TransformerSpec(
     vocab_size=50, context_length=16, hidden_size=24, num_layers=7, num_heads=6, num_kv_heads=2, ffn_size=36
@@ -37,18 +39,18 @@ def test_summed_over_ranks_it_is_the_model_and_what_is_held_again(spec, data):
         pp=data.draw(st.integers(1, min(spec.num_layers, 16))),
     )
     ranks = sum(layout.tp * sum(shards.parameters(spec, layout, stage).values()) for stage in range(layout.pp))
-    assert ranks == models.num_parameters(spec) + sum(shards.held_again(spec, layout).values())
+    assert ranks == models.num_parameters(spec) + sum(held_again(spec, layout).values())
 
 
 @pytest.mark.parametrize("spec", [*PUBLISHED[:4], *PUBLISHED[-3:], *CHANGED])
 def test_one_rank_has_the_parts_of_the_model(spec):
     assert shards.parameters(spec, Layout()) == models.parameters(spec)
-    assert not any(shards.held_again(spec, Layout()).values())
+    assert not any(held_again(spec, Layout()).values())
 
 
 def test_what_is_held_again_has_names():
     gpt = models.published("GPT-2 small").spec
-    assert shards.held_again(gpt, Layout(pp=2)) == {
+    assert held_again(gpt, Layout(pp=2)) == {
         "tied head": 50257 * 768,
         "position embedding": 0,
         "norms": 0,
@@ -56,12 +58,12 @@ def test_what_is_held_again_has_names():
         "key/value heads": 0,
         "padding of the vocabulary": 0,
     }
-    again = shards.held_again(gpt, Layout(tp=4))
+    again = held_again(gpt, Layout(tp=4))
     assert again["position embedding"] == 3 * 1024 * 768
     assert again["norms"] == 3 * 25 * 2 * 768
     assert again["biases after a sum"] == 3 * 12 * 2 * 768
     assert again["padding of the vocabulary"] == 3 * 768  # 4 * 12565 = 50260 rows
-    llama = shards.held_again(models.published("Llama 3 8B").spec, Layout(tp=16))
+    llama = held_again(models.published("Llama 3 8B").spec, Layout(tp=16))
     assert llama["key/value heads"] == 32 * 2 * 8 * 128 * 4096  # each of 8 heads on two ranks
 
 
@@ -116,7 +118,7 @@ def test_experts_are_held_once_and_the_rest_by_every_rank_of_ep(layout):
     assert layout.tp * layout.ep * sum(routed) == every
     rest = layout.tp * (sum(sum(parts.values()) for parts in held) - sum(routed))
     copies = (layout.tp - 1) * MIXTURE.num_layers * MIXTURE.experts.num_experts * MIXTURE.hidden_size  # of routers
-    again = sum(shards.held_again(MIXTURE, layout).values())
+    again = sum(held_again(MIXTURE, layout).values())
     assert rest == models.num_parameters(MIXTURE) - every + copies + again
     alone = replace(layout, pp=1)
     assert shards.layer_parameters(MIXTURE, alone) * 4 == sum(

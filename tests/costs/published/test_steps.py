@@ -1,5 +1,7 @@
 """Predicted steps meet the published ones within the errors that the book states."""
 
+from statistics import fmean
+
 import pytest
 
 from shardlab.costs import published
@@ -25,9 +27,13 @@ AT_MOST = {
 }
 
 
+def mean_error(table):
+    return fmean(abs(row.error) for row in published.steps.of_table(table))
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_predictions_meet_published_steps(table):
-    assert published.steps.mean_error(table) <= AT_MOST[table]
+    assert mean_error(table) <= AT_MOST[table]
 
 
 def test_no_row_is_off_by_more_than_a_fifth():
@@ -62,7 +68,7 @@ def test_a_pipeline_and_zero_are_ordered_as_measured():
 def test_ten_sizes_are_met_better_than_by_others():
     """A constant in hindsight leaves 5.8 %, as the issue has it; published analytical models 12 % and 5.6 %."""
     assert published.steps.hindsight_error(published.a100.TEN) == pytest.approx(0.058, abs=0.001)
-    assert published.steps.mean_error(published.a100.TEN) < 0.056
+    assert mean_error(published.a100.TEN) < 0.056
 
 
 VARIED = [
@@ -78,7 +84,7 @@ VARIED = [
 
 @pytest.mark.parametrize("table", VARIED)
 def test_where_layouts_differ_the_model_beats_a_constant_in_hindsight(table):
-    assert published.steps.mean_error(table) < published.steps.hindsight_error(table)
+    assert mean_error(table) < published.steps.hindsight_error(table)
 
 
 def test_more_gpus_on_the_same_batch_slow_down_as_published():
@@ -111,8 +117,8 @@ def test_layouts_use_the_gpus_of_the_row(rows):
 def test_the_sizes_taken_for_nemos_models_give_the_flops_of_its_table():
     """NeMo 24.12 prints 765 and 750 TFLOP/s beside 23,406 and 5,851 tokens/s."""
     for row, printed in zip(published.h100.TABLE_OF_NEMO, (765, 750), strict=False):
-        counted = flops.model_flops(row.spec, batch=1, sequence=row.sequence) / row.sequence
-        assert counted * row.rate == pytest.approx(printed * 1e12, rel=0.002)
+        counted = flops.model_flops(published.h100.SHAPES[row.model], batch=1, sequence=row.sequence) / row.sequence
+        assert counted * row.tokens_per_second == pytest.approx(printed * 1e12, rel=0.002)
 
 
 def test_the_recipes_of_nvidia_print_the_utilisation_that_follows():

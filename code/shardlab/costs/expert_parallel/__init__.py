@@ -1,7 +1,7 @@
 """Expert parallelism, predicted: bytes and load of a mixture of experts.
 
-Read `dispatch` first, what a token sends; then `load`, who waits for the fullest expert; and
-`mixture`, whole models. The time of a layer is in `step.experts`.
+Read `dispatch` first, what a token sends; then `load`, who waits for the fullest expert. The time
+of a layer is in `step.experts`.
 """
 
 from .dispatch import (
@@ -19,7 +19,6 @@ from .load import (
     imbalance,
     loads,
 )
-from .mixture import flops
 
 __all__ = [
     "TokenTraffic",
@@ -28,7 +27,6 @@ __all__ = [
     "copies",
     "expected_imbalance",
     "favours",
-    "flops",
     "hiding_width",
     "imbalance",
     "loads",

@@ -6,7 +6,7 @@ https://arxiv.org/abs/1909.08053).
 
 from collections import Counter
 from functools import cache
-from math import ceil, prod
+from math import prod
 
 from shardlab.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
@@ -81,32 +81,6 @@ def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
     """Count the parameters of one layer on one rank; of a mixture, one with experts."""
     away = layer_routed(spec, layout) * (layout.ep - 1)
     return sum(_layer(spec, layout.tp).values()) - away
-
-
-@checked
-def held_again(spec: TransformerSpec, layout: Layout) -> dict[str, int]:
-    """Count the parameters that all ranks of pp and tp together hold beyond the model's own.
-
-    They are copies, or padding.
-    """
-    h = spec.hidden_size
-    layers = spec.num_layers
-    more = layout.tp - 1
-    after_sum = len({"out", "ffn"} & set(spec.biases))
-    norms = (spec.num_norms * layers + 1) * models.norm_parameters(spec)
-    norms += layers * models.head_norm_parameters(spec)
-    copied_heads = layout.tp * layout.kv_heads(spec) - spec.kv_heads
-    inputs = h + ("qkv" in spec.biases)
-    vocabularies = 1 if spec.tied and layout.pp == 1 else 2
-    padding = layout.tp * ceil(spec.vocab_size / layout.tp) - spec.vocab_size
-    return {
-        "tied head": spec.tied * (layout.pp > 1) * spec.vocab_size * h,
-        "position embedding": more * models.learned_positions(spec) * h,
-        "norms": more * norms,
-        "biases after a sum": more * layers * after_sum * h,
-        "key/value heads": layers * 2 * copied_heads * spec.head_size * inputs,
-        "padding of the vocabulary": vocabularies * padding * h,
-    }
 
 
 @cache

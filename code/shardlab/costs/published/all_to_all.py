@@ -14,10 +14,8 @@ from ..expert_parallel import TokenTraffic
 from ..facts import hardware, mixtures, nodes
 from ..facts.hardware import LINK_UTILISATION
 from ..program import FP8
-from ..units import GB
+from .rows import rows
 
-_LEGACY = "https://github.com/deepseek-ai/DeepEP/blob/main/docs/legacy.md#performance"
-_README = "https://github.com/deepseek-ai/DeepEP#performance"
 PER_NODE = 8
 
 
@@ -83,37 +81,4 @@ class Dispatched:
         return travelling[level] / (1 - self.own) / seconds
 
 
-def _v1(ep: int, dispatch: float, combine: float) -> Dispatched:
-    return Dispatched(
-        library="V1",
-        machine="8 x H800",
-        ep=ep,
-        tokens=4096,
-        dispatch=dispatch * GB,
-        combine=combine * GB,
-        source=_LEGACY,
-    )
-
-
-def _v2(machine: str, ep: int, dispatch: float, combine: float) -> Dispatched:
-    return Dispatched(
-        library="V2",
-        machine=machine,
-        ep=ep,
-        tokens=8192,
-        dispatch=dispatch * GB,
-        combine=combine * GB,
-        source=_README,
-    )
-
-
-PUBLISHED: tuple[Dispatched, ...] = (
-    _v1(8, 153, 158),
-    _v1(16, 43, 43),
-    _v1(32, 58, 57),
-    _v1(64, 51, 50),
-    _v2("DGX H100", 16, 90, 81),
-    _v2("DGX H100", 32, 61, 61),
-    _v2("HGX B200", 16, 90, 91),
-    _v2("HGX B200", 8, 726, 740),
-)
+PUBLISHED = rows("deepep", Dispatched)

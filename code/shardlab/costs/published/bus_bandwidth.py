@@ -12,10 +12,7 @@ from shardlab.arguments import Count, Positive, checked
 
 from ..facts import nodes
 from ..traces import traffic
-from ..units import GB
-
-_STAS = "https://github.com/stas00/ml-engineering/blob/0cc3de50b2dd083c34d848a1dcb5bfe65fe3dace/network/README.md"
-_SHARP, _SPEED = f"{_STAS}#sharp", f"{_STAS}#inter-node-speed-depends-on-intra-node-speed"
+from .rows import rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,42 +58,4 @@ def bound(measured: Measured) -> float:
     return load.bandwidth * count / (count + 1) * 2 * (count - 1) / count
 
 
-PUBLISHED: tuple[Measured, ...] = (
-    Measured(
-        node="DGX A100", busbw=232.54 * GB, source="https://github.com/NVIDIA/nccl-tests/issues/175"
-    ),
-    Measured(node="AWS p5en.48xlarge", busbw=367.2 * GB, source=_SHARP),
-    Measured(node="AWS p5en.48xlarge", gpus=4, busbw=363.3 * GB, source=_SHARP),
-    Measured(node="AWS p5en.48xlarge", op="all_gather", busbw=361.4 * GB, source=_SHARP),
-    Measured(node="AWS p5en.48xlarge", op="reduce_scatter", busbw=362.9 * GB, source=_SHARP),
-    Measured(node="HGX B200", busbw=682.2 * GB, source=_SHARP),
-    Measured(node="AWS p5en.48xlarge", gpus=5, adds=True, busbw=414.2 * GB, source=_SHARP),
-    Measured(node="AWS p5en.48xlarge", gpus=6, adds=True, busbw=435.6 * GB, source=_SHARP),
-    Measured(node="AWS p5en.48xlarge", gpus=7, adds=True, busbw=460.0 * GB, source=_SHARP),
-    Measured(node="AWS p5en.48xlarge", gpus=8, adds=True, busbw=473.1 * GB, source=_SHARP),
-    Measured(node="HGX B200", gpus=6, adds=True, busbw=778.2 * GB, source=_SHARP),
-    Measured(node="HGX B200", gpus=7, adds=True, busbw=811.2 * GB, source=_SHARP),
-    Measured(node="HGX B200", gpus=8, adds=True, busbw=838.0 * GB, source=_SHARP),
-    Measured(
-        node="DGX-1V",
-        num_nodes=2,
-        nodes_told=False,
-        busbw=48 * GB,
-        source="https://github.com/NVIDIA/nccl-tests/issues/29",
-    ),
-    Measured(
-        node="DGX A100",
-        num_nodes=2,
-        nodes_told=False,
-        busbw=192 * GB,
-        source="https://github.com/NVIDIA/nccl/issues/812#issuecomment-1491249504",
-    ),
-    Measured(
-        node="AWS p4d.24xlarge",
-        num_nodes=2,
-        nodes_told=False,
-        busbw=340 / 8 * GB,
-        source=f"{_STAS}#efa (340 Gb/s)",
-    ),
-    Measured(node="HGX B200", num_nodes=4, busbw=376.71 * GB, source=_SPEED),
-)
+PUBLISHED = rows("bus_bandwidth", Measured)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from shardlab.arguments import checked
+from shardlab.arguments import Count, Positive, checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
 
@@ -25,9 +25,8 @@ from ..programs import (
     SCALING_FLASH_1,
 )
 from ..training import Training
-from ..units import GB, GiB
-from . import fit_tables as tables
-from .fit_tables import OOM
+from ..units import GB
+from .rows import rows
 
 CAPACITY = 80 * GB  # of every chip here
 A100S, H100S = nodes.node("DGX A100"), nodes.node("DGX H100")
@@ -82,10 +81,64 @@ class Attempt:
 _FSDP = recipes.recipe("autocast, fp32 Adam")
 
 
-def _lines(text: str, keys: int) -> Iterator[tuple[list[str], list[str]]]:
-    for line in text.split("\n"):
-        if words := line.split():
-            yield words[:keys], words[keys:]
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Tried:
+    """A row of a table of layouts."""
+
+    tp: Count
+    pp: Count
+    dp: Count = 1
+    zero: int = 1
+    microbatch: Count
+    ran: bool
+    peak: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def layout(self) -> Layout:
+        """The layout, its sequences whole."""
+        return Layout(tp=self.tp, pp=self.pp, dp=self.dp, zero=self.zero)
+
+    def attempt(self, sweep: str, node: Node, training: Training) -> Attempt:
+        """Say how it went for this training."""
+        return Attempt(
+            sweep=sweep,
+            training=training,
+            node=node,
+            ran=self.ran,
+            seconds=self.seconds,
+            peak=self.peak,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class TriedKernels(Tried):
+    """A row of Hagemann et al."""
+
+    model: str
+    kernels: str
+    recomputation: str
+    sequence_parallel: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class FoundryRow:
+    """A row of llm-foundry."""
+
+    model: str
+
+    num_layers: Count
+    hidden_size: Count
+    num_heads: Count
+    recomputation: str
+    gpus: Count
+    sequence: Count
+    microbatch: Count
+    num_microbatches: Count
+    tokens_per_second: Positive  # of one GPU
 
 
 def _llama(
@@ -115,81 +168,69 @@ def _unfused(kernels: str, size: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _hagemann(sweep: str, text: str, spec: TransformerSpec) -> Iterator[Attempt]:
-    for (kernels, tp, pp, again, shared), results in _lines(text, 5):
-        dp = 64 // (int(tp) * int(pp))
-        program = SCALING_FLASH_1 if kernels == "flash1" else SCALING_2023
-        parallel = shared == "1" and tp != "1"
-        layout = Layout(tp=int(tp), pp=int(pp), dp=dp, zero=1, sequence_parallel=parallel)
-        for size, result in zip((1, 2, 4, 8), results, strict=False):
-            if result == "-":
-                continue
-            training = Training(
-                spec=spec,
-                layout=layout,
-                microbatch=size,
-                num_microbatches=2048 // (dp * size),
-                recomputation=again,
-                attention="flash" if "flash" in kernels else "stored",
-                recipe=recipes.recipe("mixed, 16-bit gradients"),
-                program=replace(program, unfused=_unfused(kernels, size)),
-            )
-            yield Attempt(
-                sweep=f"{sweep}, {kernels}, sequence parallel {shared}",
-                training=training,
-                node=A100S,
-                ran=result != OOM,
-                seconds=0 if result == OOM else float(result),
-            )
+def _hagemann() -> Iterator[Attempt]:
+    specs = {
+        "13B": _llama(40, 5120, 40, 13_824, words=128_000, length=2048),
+        "30B": _llama(60, 6656, 52, 17_920, words=128_000, length=2048),
+    }
+    for row in rows("hagemann_2023", TriedKernels):
+        dp = 64 // (row.tp * row.pp)
+        program = SCALING_FLASH_1 if row.kernels == "flash1" else SCALING_2023
+        training = Training(
+            spec=specs[row.model],
+            layout=replace(
+                row.layout, dp=dp, sequence_parallel=row.sequence_parallel and row.tp > 1
+            ),
+            microbatch=row.microbatch,
+            num_microbatches=2048 // (dp * row.microbatch),
+            recomputation=row.recomputation,
+            attention="flash" if "flash" in row.kernels else "stored",
+            recipe=recipes.recipe("mixed, 16-bit gradients"),
+            program=replace(program, unfused=_unfused(row.kernels, row.microbatch)),
+        )
+        sweep = f"{row.model}, {row.kernels}, sequence parallel {row.sequence_parallel:d}"
+        yield row.attempt(sweep, A100S, training)
 
 
 def _playbook() -> Iterator[Attempt]:
     spec = _llama(32, 4096, 32, 14_336, words=131_072, length=4096)
     head = spec.vocab_size / (4 * spec.hidden_size + 3 * spec.ffn)  # in layers
-    for key, results in _lines(tables.PLAYBOOK, 4):
-        tp, pp, dp, zero = map(int, key)
-        layout = Layout(tp=tp, pp=pp, dp=dp, zero=zero, sequence_parallel=tp > 1)
+    for row in rows("playbook_2025", Tried):
         # Blocks are dealt by cost and the head counts, so the first stages hold more layers
         # (models/base.py of nanotron): as many as the stages of this longer model.
-        layers = ceil((32 + head) / pp) * pp if pp > 1 else 32
-        for result in results:
-            size, peak, seconds = f"{result}:0".split(":")[:3]
-            ran = peak != OOM
-            training = Training(
-                spec=replace(spec, num_layers=layers),
-                layout=layout,
-                microbatch=int(size),
-                num_microbatches=256 // (dp * int(size)),
-                recipe=recipes.recipe("mixed, fp32 gradients"),
-                program=NANOTRON_2025,
-            )
-            yield Attempt(
-                sweep="8B, one node",
-                training=training,
-                node=H100S,
-                ran=ran,
-                seconds=float(seconds),
-                peak=float(peak) * GiB if ran else 0,
-            )
+        layers = ceil((32 + head) / row.pp) * row.pp if row.pp > 1 else 32
+        training = Training(
+            spec=replace(spec, num_layers=layers),
+            layout=replace(row.layout, sequence_parallel=row.tp > 1),
+            microbatch=row.microbatch,
+            num_microbatches=256 // (row.dp * row.microbatch),
+            recipe=recipes.recipe("mixed, fp32 gradients"),
+            program=NANOTRON_2025,
+        )
+        yield row.attempt("8B, one node", H100S, training)
 
 
 def _foundry() -> Iterator[Attempt]:
-    for (name, again, gpus), results in _lines(tables.FOUNDRY, 3):
-        layers, width, heads = tables.MPT[name]
-        for length, size, count, rate in (map(int, result.split(":")) for result in results):
-            spec = TransformerSpec(
-                vocab_size=50_368, context_length=length, hidden_size=width, num_layers=layers,
-                num_heads=heads,
-            )  # fmt: skip
-            layout = Layout(dp=int(gpus), zero=3)
-            training = Training(
-                spec=spec, layout=layout, microbatch=size, num_microbatches=count,
-                recomputation=again, recipe=_FSDP, program=FOUNDRY_2023,
-            )  # fmt: skip
-            yield Attempt(
-                sweep="MPT", training=training, node=A100S, ran=True,
-                seconds=size * count * length / rate,
-            )  # fmt: skip
+    for row in rows("foundry", FoundryRow):
+        spec = TransformerSpec(
+            vocab_size=50_368,
+            context_length=row.sequence,
+            hidden_size=row.hidden_size,
+            num_layers=row.num_layers,
+            num_heads=row.num_heads,
+        )
+        training = Training(
+            spec=spec,
+            layout=Layout(dp=row.gpus, zero=3),
+            microbatch=row.microbatch,
+            num_microbatches=row.num_microbatches,
+            recomputation=row.recomputation,
+            recipe=_FSDP,
+            program=FOUNDRY_2023,
+        )
+        tokens = row.microbatch * row.num_microbatches * row.sequence
+        seconds = tokens / row.tokens_per_second
+        yield Attempt(sweep="MPT", training=training, node=A100S, ran=True, seconds=seconds)
 
 
 def _jean_zay() -> Iterator[Attempt]:
@@ -199,26 +240,21 @@ def _jean_zay() -> Iterator[Attempt]:
     spec = TransformerSpec(
         vocab_size=250_880, context_length=2048, hidden_size=14_336, num_layers=72, num_heads=64
     )
-    for key, results in _lines(tables.JEAN_ZAY, 3):
-        tp, pp, dp = map(int, key)
-        batch = 2016 if 2048 % dp else 2048
-        for size, result in (each.split(":") for each in results):
-            training = Training(
-                spec=spec, layout=Layout(tp=tp, pp=pp, dp=dp, zero=1), microbatch=int(size),
-                num_microbatches=batch // (dp * int(size)), recomputation="full",
-                attention="stored", program=MEGATRON_DEEPSPEED_2022,
-            )  # fmt: skip
-            yield Attempt(
-                sweep="181B, 384 GPUs", training=training, node=node, ran=result != OOM,
-                seconds=0 if result == OOM else float(result),
-            )  # fmt: skip
+    for row in rows("jean_zay_2022", Tried):
+        batch = 2016 if 2048 % row.dp else 2048
+        training = Training(
+            spec=spec,
+            layout=row.layout,
+            microbatch=row.microbatch,
+            num_microbatches=batch // (row.dp * row.microbatch),
+            recomputation="full",
+            attention="stored",
+            program=MEGATRON_DEEPSPEED_2022,
+        )
+        yield row.attempt("181B, 384 GPUs", node, training)
 
 
-HAGEMANN = (
-    *_hagemann("13B", tables.LLAMA_13B, _llama(40, 5120, 40, 13_824, words=128_000, length=2048)),
-    *_hagemann("30B", tables.LLAMA_30B, _llama(60, 6656, 52, 17_920, words=128_000, length=2048)),
-)
+HAGEMANN = tuple(_hagemann())
 PLAYBOOK = tuple(_playbook())
 FOUNDRY = tuple(_foundry())
 JEAN_ZAY = tuple(_jean_zay())  # kept back: no number was chosen on them
-ATTEMPTS = (*HAGEMANN, *PLAYBOOK, *FOUNDRY)

@@ -3,18 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardlab.arguments import Count, Positive, checked
-from shardlab.sharding.layout import Layout
+from shardlab.arguments import Positive, checked
 
-from .. import step
-from ..facts import hardware, models, nodes
-from ..facts.network import Cluster, Node
+from ..facts import hardware, nodes
+from ..facts.network import Node
 from ..facts.recipes import RECIPES
 from ..program import Program
 from ..programs import TITAN_COMPILED, TITAN_EAGER, TITAN_KEEPING, TITAN_ON_AMPERE
-from ..training import Training
 from ..units import GB
-from .layouts import PublishedStep
+from .layouts import LayoutRow, PublishedStep, Setting
+from .rows import rows
 
 H100 = "torchtitan, FSDP2, H100"
 A100 = "torchtitan, FSDP2, A100"
@@ -23,24 +21,17 @@ H200 = "torchtitan, FSDP2, H200"
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class FSDPRun:
+class FSDPRow(LayoutRow):
     """One row: how it ran, and how fast."""
 
     table: str
-    name: str
-    node: Node
-    sequence: Count = 8192
-    gpus: Count
-    program: Program
-    precision: str | None = None
-    model: str = "Llama 3 8B"
-    recomputation: str = "none"  # beside what the program repeats
-    per_gpu: Count = 2  # sequences
-    rate: Positive  # tokens/s of one GPU
+    program: str
+    again: str  # what backward computes again
+    tokens_per_second: Positive  # of one GPU
 
 
-def _grand_teton() -> Node:
-    """Return their server: H100s with older memory and a limit of 500 W."""
+def grand_teton() -> Node:
+    """Return the server with H100s of older memory and a limit of 500 W."""
     chip = replace(
         hardware.chip("H100 SXM 80 GB"),
         name="H100 SXM 96 GB, 500 W",
@@ -51,66 +42,30 @@ def _grand_teton() -> Node:
     return replace(nodes.node("DGX H100"), name="Grand Teton, 500 W", chip=chip)
 
 
-# GPUs -> tokens/s of one GPU: eager, compiled, compiled with fp8 in the layers.
-LIMITED = {8: (5762, 6667, 8532), 128: (5605, 6514, 8380)}
-# On 64 A100s, eager: model, sequence, sequences of a GPU, recomputation, tokens/s of one GPU.
-AMPERE = (
-    ("Llama 3 8B", 8192, 1, "by operation", 2973),
-    ("Llama 3 70B", 8192, 1, "full", 331),
-    ("Llama 2 13B", 4096, 2, "none", 2162),
-    ("Llama 2 13B", 4096, 2, "by operation", 1904),
-    ("Llama 2 70B", 4096, 1, "by operation", 355),
-    ("Llama 2 70B", 4096, 2, "full", 353),
-)
-# Llama 3 8B on H200s, compiled, with fp8 in the layers.
-HOPPER = {32: 10_938, 64: 10_753}
-WAYS = (
-    ("eager", TITAN_EAGER, None),
-    ("compiled", TITAN_COMPILED, None),
-    ("compiled, fp8", TITAN_COMPILED, "fp8"),
-)
-
-
-def _runs() -> Iterator[FSDPRun]:
-    for gpus, rates in LIMITED.items():
-        for (name, program, precision), rate in zip(WAYS, rates, strict=True):
-            yield FSDPRun(
-                table=H100, name=name, node=_grand_teton(), gpus=gpus,
-                program=program, precision=precision, rate=rate,
-            )  # fmt: skip
-    for model, sequence, per_gpu, again, rate in AMPERE:
-        program = TITAN_KEEPING if again == "none" else TITAN_ON_AMPERE
-        yield FSDPRun(
-            table=A100, name=f"{model}, recomputed: {again}", node=nodes.node("DGX A100"), gpus=64,
-            program=program, model=model, sequence=sequence, per_gpu=per_gpu, rate=rate,
-            recomputation="full" if again == "full" else "none",
-        )  # fmt: skip
-    for gpus, rate in HOPPER.items():
-        yield FSDPRun(
-            table=H200, name="compiled, fp8", node=nodes.node("AWS p5en.48xlarge"), gpus=gpus,
-            program=TITAN_COMPILED, precision="fp8", rate=rate,
-        )  # fmt: skip
+def _program(row: FSDPRow) -> Program:
+    if row.table != A100:
+        return TITAN_EAGER if row.program == "eager" else TITAN_COMPILED
+    return TITAN_KEEPING if row.again == "none" else TITAN_ON_AMPERE
 
 
 def torchtitan() -> Iterator[PublishedStep]:
-    """Yield Llama 3 8B wherever nothing else is said, and others on A100s."""
-    for each in _runs():
-        training = Training(
-            spec=models.published(each.model).spec,
-            layout=Layout(dp=each.gpus, zero=3),
-            recipe=RECIPES["mixed, fp32 gradients"],
-            microbatch=each.per_gpu,
-            sequence=each.sequence,
-            recomputation=each.recomputation,
-            program=each.program,
-        )
-        yield PublishedStep(
-            table=each.table,
-            name=f"{each.name}, {each.gpus} GPUs",
-            run=step.Run(
-                training=training,
-                cluster=Cluster(node=each.node, num_nodes=each.gpus // each.node.gpus),
-                precision=each.precision,
+    """Yield Llama 3 8B on H100s and H200s, and others on A100s."""
+    on = {
+        H100: grand_teton(),
+        A100: nodes.node("DGX A100"),
+        H200: nodes.node("AWS p5en.48xlarge"),
+    }
+    for row in rows("torchtitan", FSDPRow):
+        name = f"{row.model}, recomputed: {row.again}" if row.table == A100 else row.program
+        precision = "fp8" if row.program.endswith("fp8") else None
+        assert row.sequence is not None
+        yield row.step(
+            Setting(
+                table=row.table, node=on[row.table], program=_program(row), precision=precision
             ),
-            seconds=each.per_gpu * each.sequence / each.rate,
+            row.microbatch * row.sequence / row.tokens_per_second,
+            name=f"{name}, {row.gpus} GPUs",
+            layout=replace(row.layout, zero=3),
+            recipe=RECIPES["mixed, fp32 gradients"],
+            recomputation="full" if row.again == "full" else "none",
         )

@@ -1,8 +1,7 @@
 """Published steps on long sequences, with what a GPU held: twice the ranks, twice the text.
 
-Liang et al. 2024, Table 5 (https://arxiv.org/abs/2410.06511), in
-https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md Table 2.
-Llama 3 405B at 131,072 tokens with cp 16 is the third row of `h100.llama_3`.
+`torchtitan_long.csv` has its sources. Llama 3 405B at 131,072 tokens with cp 16 is the third row of
+`h100.llama_3`.
 
 They are no table of `steps`: these H100 have another memory, draw 500 of 700 W, and gather keys.
 Assumed: the H100's own rates of products, and 16 bytes of states for each parameter.
@@ -12,27 +11,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardlab.arguments import Count, Positive, checked
-from shardlab.sharding.layout import Layout
 
-from ..facts import models
+from ..facts import nodes
 from ..program import EVERYTHING, Program
-from ..units import GB, TB, GiB
-from .layouts import PublishedStep, Setting, row
+from ..units import GB, TB
+from .layouts import LayoutRow, PublishedStep, Setting
+from .rows import rows
 
 TABLE = "torchtitan, 8 H100, long sequences"
-GPUS = 8
 TORCHTITAN = Program(
     name="torchtitan, 2024",
     data_overlap=EVERYTHING,
     source="https://arxiv.org/abs/2410.06511 (FSDP2; keys are gathered, torch's default)",
 )
-# cp, tokens of a sequence, tokens/s of one GPU, GiB of the fullest one
-ROWS = (
-    (1, 32_768, 3890, 83.9),
-    (2, 65_536, 2540, 84.2),
-    (4, 131_072, 1071, 84.0),
-    (8, 262_144, 548, 84.5),
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class LongRow(LayoutRow):
+    """A row of the table: one sequence for each replica."""
+
+    tokens_per_second: Positive  # of one GPU
+    nbytes: Positive  # on the fullest GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,25 +51,22 @@ class LongStep:
 
 
 def _torchtitan() -> Iterator[LongStep]:
-    """Yield the rows: one sequence for each replica, every layer recomputed, products in 8 bits."""
-    setting = Setting(table=TABLE, node="DGX H100", program=TORCHTITAN, precision="fp8")
-    spec = models.published("Llama 3 8B").spec
-    for cp, length, rate, gib in ROWS:
-        layout = Layout(dp=GPUS // cp, cp=cp, zero=3)
-        made = row(
+    """Yield the rows: every layer recomputed, products in 8 bits."""
+    node = nodes.node("DGX H100")
+    chip = replace(node.chip, memory=96 * GB, memory_bandwidth=2.4 * TB, power=500)
+    node = replace(node, chip=chip)
+    setting = Setting(table=TABLE, node=node, program=TORCHTITAN, precision="fp8")
+    for row in rows("torchtitan_long", LongRow):
+        assert row.sequence is not None
+        step = row.step(
             setting,
-            f"cp {cp}, sequences of {length:,}",
-            replace(spec, context_length=length),
-            layout,
-            batch=layout.dp,
-            seconds=layout.dp * length / (GPUS * rate),
+            row.batch * row.sequence / (row.gpus * row.tokens_per_second),
+            name=f"cp {row.cp}, sequences of {row.sequence:,}",
+            layout=replace(row.layout, zero=3),
+            spec=replace(row.spec, context_length=row.sequence),
             recomputation="full",
         )
-        node = made.run.cluster.node
-        chip = replace(node.chip, memory=96 * GB, memory_bandwidth=2.4 * TB, power=500)
-        cluster = replace(made.run.cluster, node=replace(node, chip=chip))
-        step = replace(made, run=replace(made.run, cluster=cluster))
-        yield LongStep(step=step, tokens_per_second=rate, nbytes=gib * GiB)
+        yield LongStep(step=step, tokens_per_second=row.tokens_per_second, nbytes=row.nbytes)
 
 
 LONG_STEPS: tuple[LongStep, ...] = tuple(_torchtitan())

@@ -4,6 +4,7 @@ Model FLOPs count all pairs of tokens, as the papers do (Chowdhery et al. 2022, 
 https://arxiv.org/abs/2204.02311).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardlab.arguments import Count, Positive, checked
@@ -11,7 +12,9 @@ from shardlab.arguments import Count, Positive, checked
 from ..compute import flops
 from ..facts import models
 from ..facts.chips import chip
-from ..units import TFLOP
+from .a100 import IN_2021, IN_2022, TEN
+from .h100 import STAGES_OF_LLAMA
+from .rows import rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +48,40 @@ class PublishedRun:
         )
 
 
-_A100, _H100, _TPU = chip("A100 SXM 80 GB").name, chip("H100 SXM 80 GB").name, "TPU v4"
-# Chowdhery et al., appendix B.
-_PEAK = {_A100: chip(_A100).peak_flops, _H100: chip(_H100).peak_flops, _TPU: 275e12}
-_SC21 = "Narayanan et al. 2021, Table 1 (https://arxiv.org/abs/2104.04473)"
-_KORTHIKANTI = "Korthikanti et al. 2022, Tables 3 and 5 (https://arxiv.org/abs/2205.05198)"
-_PALM = "Chowdhery et al. 2022, section 4.1 and appendix B (https://arxiv.org/abs/2204.02311)"
-_LLAMA1 = "Touvron et al. 2023, Table 15 (https://arxiv.org/abs/2302.13971)"
-_LLAMA2 = "Touvron et al. 2023, Table 2 (https://arxiv.org/abs/2307.09288)"
-_LLAMA3 = "Llama Team 2024, Table 4 (https://arxiv.org/abs/2407.21783)"
-_CARD = "https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MODEL_CARD.md (at least 15e12 tokens)"
+PEAK = {  # FLOP/s
+    **{name: chip(name).peak_flops for name in ("A100 SXM 80 GB", "H100 SXM 80 GB")},
+    "TPU v4": 275e12,  # Chowdhery et al., appendix B
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class HoursRow:
+    """A training by the hours of all GPUs together, which include every interruption."""
+
+    model: str
+    accelerator: str
+    tokens: Positive
+    hours: Positive
+    sequence: Count
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class PalmRow:
+    """A model of Google's table."""
+
+    name: str
+    accelerator: str
+    num_chips: Count
+    tokens_per_second: Positive  # of all accelerators
+    parameters: Positive
+    num_layers: Count
+    attention_size: Count  # heads times the size of one
+    sequence: Count
+    mfu: Positive
+    source: str
 
 
 def _per_token(model: str, sequence: int, pairs: str = "full") -> float:
@@ -62,130 +89,95 @@ def _per_token(model: str, sequence: int, pairs: str = "full") -> float:
     return flops.model_flops(spec, batch=1, sequence=sequence, pairs=pairs) / sequence
 
 
-def _megatron(model: str, gpus: int, rate: float, share: float) -> PublishedRun:
-    """Make a row from the paper's hardware FLOP/s of one GPU (in 10^12), by its equation 3."""
-    spec = models.published(model).spec
-    hardware = flops.hardware_flops(spec, batch=1, sequence=2048) / 2048
-    return PublishedRun(
-        name=model,
-        accelerator=_A100,
-        num_chips=gpus,
-        peak=_PEAK[_A100],
-        tokens_per_second=rate * TFLOP / hardware,
-        model_flops=_per_token(model, 2048),
-        hardware_flops=hardware,
-        claimed_hfu=share,
-        source=_SC21,
-    )
+def _megatron() -> Iterator[PublishedRun]:
+    """Yield Table 1: hardware FLOP/s of one GPU, by the paper's equation 3."""
+    for row in IN_2021:
+        if row.table != TEN:
+            continue
+        hardware = flops.hardware_flops(row.spec, batch=1, sequence=2048) / 2048
+        yield PublishedRun(
+            name=row.model,
+            accelerator="A100 SXM 80 GB",
+            num_chips=row.gpus,
+            peak=PEAK["A100 SXM 80 GB"],
+            tokens_per_second=row.rate / hardware,
+            model_flops=_per_token(row.model, 2048),
+            hardware_flops=hardware,
+            claimed_hfu=row.hfu,
+            source=row.source,
+        )
 
 
-def _korthikanti(
-    model: str, gpus: int, batch: int, seconds: float, mfu: float, hfu: float
-) -> PublishedRun:
-    """Make a row from the paper's seconds of one iteration.
-
-    With sequence parallelism and selective recomputation.
-    """
-    spec = models.published(model).spec
-    return PublishedRun(
-        name=f"{model}, selective",
-        accelerator=_A100,
-        num_chips=gpus,
-        peak=_PEAK[_A100],
-        tokens_per_second=batch * 2048 / seconds / gpus,
-        model_flops=_per_token(model, 2048),
-        hardware_flops=flops.korthikanti_hardware_flops(spec, batch=1, sequence=2048) / 2048,
-        claimed_mfu=mfu,
-        claimed_hfu=hfu,
-        source=_KORTHIKANTI,
-    )
+def _korthikanti() -> Iterator[PublishedRun]:
+    """Yield the steps with sequence parallelism and selective recomputation."""
+    for row in IN_2022:
+        hardware = flops.korthikanti_hardware_flops(row.spec, batch=1, sequence=2048) / 2048
+        yield PublishedRun(
+            name=f"{row.model}, selective",
+            accelerator="A100 SXM 80 GB",
+            num_chips=row.gpus,
+            peak=PEAK["A100 SXM 80 GB"],
+            tokens_per_second=row.batch * 2048 / row.selective / row.gpus,
+            model_flops=_per_token(row.model, 2048),
+            hardware_flops=hardware,
+            claimed_mfu=row.mfu,
+            claimed_hfu=row.hfu,
+            source=row.source,
+        )
 
 
-def _palm(
-    name: str, chips: int, accelerator: str, rate: float, per_token: float, mfu: float
-) -> PublishedRun:
-    """Make a row from the paper's tokens per second of all accelerators."""
-    return PublishedRun(
-        name=name,
-        accelerator=accelerator,
-        num_chips=chips,
-        peak=_PEAK[accelerator],
-        tokens_per_second=rate / chips,
-        model_flops=per_token,
-        claimed_mfu=mfu,
-        source=_PALM,
-    )
+def _palm() -> Iterator[PublishedRun]:
+    for row in rows("palm_2022", PalmRow):
+        yield PublishedRun(
+            name=row.name,
+            accelerator=row.accelerator,
+            num_chips=row.num_chips,
+            peak=PEAK[row.accelerator],
+            tokens_per_second=row.tokens_per_second / row.num_chips,
+            model_flops=flops.palm_per_token(
+                row.parameters,
+                num_layers=row.num_layers,
+                attention_size=row.attention_size,
+                sequence=row.sequence,
+            ),
+            claimed_mfu=row.mfu,
+            source=row.source,
+        )
 
 
-def _gpu_hours(
-    model: str, tokens: float, hours: float, gpu: str, sequence: int, source: str
-) -> PublishedRun:
-    """Make a row from the authors' hours of all GPUs together, which include every interruption."""
-    return PublishedRun(
-        name=model,
-        accelerator=gpu,
-        num_chips=None,
-        peak=_PEAK[gpu],
-        tokens_per_second=tokens / (hours * 3600),
-        model_flops=_per_token(model.replace("3.1", "3"), sequence),
-        source=source,
-    )
+def _gpu_hours() -> Iterator[PublishedRun]:
+    for row in rows("gpu_hours", HoursRow):
+        yield PublishedRun(
+            name=row.model,
+            accelerator=row.accelerator,
+            num_chips=None,
+            peak=PEAK[row.accelerator],
+            tokens_per_second=row.tokens / (row.hours * 3600),
+            model_flops=_per_token(row.model.replace("3.1", "3"), row.sequence),
+            source=row.source,
+        )
 
 
-def _llama3(gpus: int, sequence: int, rate: float, mfu: float) -> PublishedRun:
-    """Make a row from the paper's model FLOP/s of one GPU (in 10^12) in one stage; k is 1,024.
+def _llama_3() -> Iterator[PublishedRun]:
+    """Yield its stages, which count the pairs that a causal mask leaves; k is 1,024."""
+    for row in STAGES_OF_LLAMA:
+        assert row.sequence is not None
+        per_token = _per_token(row.model, row.sequence, "causal")
+        yield PublishedRun(
+            name=f"{row.model}, {row.gpus // 1024}k GPUs, {row.sequence // 1024}k",
+            accelerator="H100 SXM 80 GB",
+            num_chips=row.gpus,
+            peak=PEAK["H100 SXM 80 GB"],
+            tokens_per_second=row.rate / per_token,
+            model_flops=per_token,
+            claimed_mfu=row.mfu,
+            source=row.source,
+        )
 
-    They count the pairs that a causal mask leaves, as for `h100.llama_3`.
-    """
-    per_token = _per_token("Llama 3 405B", sequence, "causal")
-    return PublishedRun(
-        name=f"Llama 3 405B, {gpus // 1024}k GPUs, {sequence // 1024}k",
-        accelerator=_H100,
-        num_chips=gpus,
-        peak=_PEAK[_H100],
-        tokens_per_second=rate * TFLOP / per_token,
-        model_flops=per_token,
-        claimed_mfu=mfu,
-        source=_LLAMA3,
-    )
-
-
-_PALM_540B = flops.palm_per_token(540.35e9, num_layers=118, attention_size=48 * 256, sequence=2048)
-_MT_NLG = flops.palm_per_token(530e9, num_layers=105, attention_size=128 * 160, sequence=2048)
 
 RUNS: dict[str, PublishedRun] = {
     run.name: run
-    for run in (
-        _megatron("Megatron 1.7B", 32, 137, 0.44),
-        _megatron("Megatron 3.6B", 64, 138, 0.44),
-        _megatron("Megatron 7.5B", 128, 142, 0.46),
-        _megatron("Megatron 18.4B", 256, 135, 0.43),
-        _megatron("Megatron 39.1B", 512, 138, 0.44),
-        _megatron("Megatron 76.1B", 1024, 140, 0.45),
-        _megatron("Megatron 145.6B", 1536, 148, 0.47),
-        _megatron("Megatron 310.1B", 1920, 155, 0.50),
-        _megatron("Megatron 529.6B", 2520, 163, 0.52),
-        _megatron("Megatron 1008B", 3072, 163, 0.52),
-        _korthikanti("Megatron 22B", 8, 4, 1.10, 0.415, 0.437),
-        _korthikanti("Megatron 175B", 64, 64, 13.75, 0.514, 0.528),
-        _korthikanti("Megatron 529.6B", 280, 280, 37.83, 0.560, 0.570),
-        _korthikanti("Megatron 1008B", 512, 512, 71.49, 0.563, 0.570),
-        _palm("PaLM 540B", 6144, _TPU, 238.3e3, _PALM_540B, 0.462),
-        _palm("MT-NLG 530B", 2240, _A100, 65.43e3, _MT_NLG, 0.302),
-        _gpu_hours("Llama 1 7B", 1.0e12, 82_432, _A100, 2048, _LLAMA1),
-        _gpu_hours("Llama 1 13B", 1.0e12, 135_168, _A100, 2048, _LLAMA1),
-        _gpu_hours("Llama 1 33B", 1.4e12, 530_432, _A100, 2048, _LLAMA1),
-        _gpu_hours("Llama 1 65B", 1.4e12, 1_022_362, _A100, 2048, _LLAMA1),
-        _gpu_hours("Llama 2 7B", 2e12, 184_320, _A100, 4096, _LLAMA2),
-        _gpu_hours("Llama 2 13B", 2e12, 368_640, _A100, 4096, _LLAMA2),
-        _gpu_hours("Llama 2 70B", 2e12, 1_720_320, _A100, 4096, _LLAMA2),
-        _gpu_hours("Llama 3.1 8B", 15e12, 1.46e6, _H100, 8192, _CARD),
-        _gpu_hours("Llama 3.1 70B", 15e12, 7.0e6, _H100, 8192, _CARD),
-        _gpu_hours("Llama 3.1 405B", 15.6e12, 30.84e6, _H100, 8192, _CARD),
-        _llama3(8192, 8192, 430, 0.43),
-        _llama3(16384, 8192, 400, 0.41),
-        _llama3(16384, 131072, 380, 0.38),
-    )
+    for run in (*_megatron(), *_korthikanti(), *_palm(), *_gpu_hours(), *_llama_3())
 }
 
 

@@ -4,49 +4,36 @@ Narayanan et al. 2021, Figures 13 to 16 (https://arxiv.org/abs/2104.04473): 64 A
 recomputed. The rates are read from the figures, to about 3 TFLOP/s.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, groupby
 
-from shardlab.arguments import Count, checked
+from shardlab.arguments import Count, Positive, checked
 from shardlab.model.spec import TransformerSpec
-from shardlab.sharding.layout import Layout
 
 from ..compute import flops
+from ..facts import nodes
 from ..programs import MEGATRON_2021
-from ..units import TFLOP
-from .layouts import PublishedStep, Setting, row
+from .layouts import LayoutRow, PublishedStep, Setting
+from .rows import rows
 
 GPUS, LENGTH = 64, 2048
-Choice = tuple[int, int, int]  # tp, pp, microbatch
 
 
-def _gpt(width: int, heads: int) -> TransformerSpec:
-    return TransformerSpec(
-        vocab_size=51_200, context_length=LENGTH, hidden_size=width, num_layers=32, num_heads=heads
-    )
+@dataclass(frozen=True, kw_only=True)
+@checked
+class SweepRow:
+    """A bar of a figure."""
 
-
-_PIPELINE_OR_TENSOR: list[Choice] = [(32, 2, 1), (16, 4, 1), (8, 8, 1), (4, 16, 1), (2, 32, 1)]
-_PIPELINE_OR_DATA: list[Choice] = [(1, pp, 1) for pp in (2, 4, 8, 16, 32)]
-_TENSOR_OR_DATA: list[Choice] = [(tp, 1, 1) for tp in (2, 4, 8, 16, 32)]
-_MICROBATCHES: list[Choice] = [(8, 8, size) for size in (1, 2, 4, 8)]
-Rates = dict[int, tuple[int, ...]]  # batch -> TFLOP/s of one GPU, for each choice
-# figure -> what is varied, the model, the choices, the rates
-FIGURES: dict[str, tuple[str, TransformerSpec, list[Choice], Rates]] = {
-    "Figure 13": ("tp against pp", _gpt(20_480, 128), _PIPELINE_OR_TENSOR, {
-        32: (103, 134, 140, 111, 91), 128: (107, 146, 165, 162, 148),
-    }),
-    "Figure 14": ("pp against dp", _gpt(3840, 32), _PIPELINE_OR_DATA, {
-        32: (62, 56, 53, 49, 43), 512: (148, 141, 129, 114, 90),
-    }),
-    "Figure 15": ("tp against dp", _gpt(3840, 32), _TENSOR_OR_DATA, {
-        32: (56, 54, 55, 36, 22), 128: (103, 88, 70, 40, 22), 512: (127, 104, 75, 40, 22),
-    }),
-    "Figure 16": ("microbatch", _gpt(15_360, 128), _MICROBATCHES, {
-        128: (156, 159, 139, 120), 512: (162, 171, 160, 154),
-    }),
-}  # fmt: skip
+    figure: str
+    varied: str
+    hidden_size: Count
+    num_heads: Count
+    batch: Count
+    tp: Count
+    pp: Count
+    microbatch: Count
+    rate: Positive  # FLOP/s of one GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,28 +77,38 @@ class Sweep:
 
 
 def _sweeps() -> Iterator[Sweep]:
-    for figure, (varied, spec, choices, batches) in FIGURES.items():
-        for batch, rates in batches.items():
-            rows = tuple(_rows(figure, spec, choices, batch, rates))
-            yield Sweep(figure=figure, varied=varied, batch=batch, rows=rows)
+    found = groupby(rows("sweeps_2021", SweepRow), lambda row: (row.figure, row.varied, row.batch))
+    for (figure, varied, batch), group in found:
+        yield Sweep(figure=figure, varied=varied, batch=batch, rows=tuple(map(_step, group)))
 
 
-def _rows(
-    figure: str,
-    spec: TransformerSpec,
-    choices: Sequence[Choice],
-    batch: int,
-    rates: Sequence[float],
-) -> Iterator[PublishedStep]:
-    counted = flops.hardware_flops(spec, batch=batch, sequence=LENGTH, recomputation="full")
-    setting = Setting(table=figure, node="DGX A100", program=MEGATRON_2021)
-    for (tp, pp, size), rate in zip(choices, rates, strict=True):
-        layout = Layout(tp=tp, pp=pp, dp=GPUS // (tp * pp))
-        yield row(
-            setting, f"tp {tp}, pp {pp}, dp {layout.dp}, microbatch {size}", spec, layout,
-            batch=batch, seconds=counted / (GPUS * rate * TFLOP), microbatch=size,
-            recomputation="full", attention="stored", dropout=True,
-        )  # fmt: skip
+def _step(row: SweepRow) -> PublishedStep:
+    spec = TransformerSpec(
+        vocab_size=51_200,
+        context_length=LENGTH,
+        hidden_size=row.hidden_size,
+        num_layers=32,
+        num_heads=row.num_heads,
+    )
+    counted = flops.hardware_flops(spec, batch=row.batch, sequence=LENGTH, recomputation="full")
+    cut = LayoutRow(
+        model=row.figure,
+        gpus=GPUS,
+        tp=row.tp,
+        pp=row.pp,
+        batch=row.batch,
+        microbatch=row.microbatch,
+    )
+    return cut.step(
+        Setting(table=row.figure, node=nodes.node("DGX A100"), program=MEGATRON_2021),
+        counted / (GPUS * row.rate),
+        name=f"tp {row.tp}, pp {row.pp}, dp {cut.layout.dp}, microbatch {row.microbatch}",
+        spec=spec,
+        layout=cut.layout,
+        recomputation="full",
+        attention="stored",
+        dropout=True,
+    )
 
 
 SWEEPS: tuple[Sweep, ...] = tuple(_sweeps())

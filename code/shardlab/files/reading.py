@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardlab.files.project import PACKAGE
-
 from .myst import PageBlock, blocks
+from .project import PACKAGE
 
 SECONDS = {
     "word": 60 / 110,

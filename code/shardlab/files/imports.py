@@ -1,23 +1,16 @@
-"""Figures for a teacher: points of a page's exercises, files of a module."""
+"""The files that a module takes along when it is copied into a course."""
 
 import ast
 from pathlib import Path
 from types import ModuleType
 
-from . import of_chapter
-
-PACKAGE = Path(__file__).parents[1]
-
-
-def points(chapter: str) -> int:
-    """Add up the points of a chapter's exercises."""
-    return sum(each.points for each in of_chapter(chapter))
+from .project import PACKAGE
 
 
 def files(module: ModuleType) -> list[Path]:
     """Return the files that a module needs: its own first, then all that they import."""
     assert module.__file__ is not None
-    found = [Path(module.__file__)]
+    found = [Path(module.__file__).resolve()]
     ahead = 0
     while ahead < len(found):
         found += sorted(_imports(found[ahead]) - set(found))

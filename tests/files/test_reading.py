@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardlab import exercises
-from shardlab.exercises import myst, reading
+from shardlab.files import myst, reading
 
 BOOK = Path(__file__).parents[2] / "book"
 WORD = reading.SECONDS["word"]

@@ -1,4 +1,4 @@
-"""What teachers plan with: points, and the files that a module takes along."""
+"""The files that a module takes along, which are enough and few."""
 
 from __future__ import annotations
 
@@ -9,31 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from shardlab import exercises
-from shardlab.exercises import course
+from shardlab.files import imports, project
 from shardlab.ranks import zero
 from shardlab.ranks.data_parallel import engine
 from shardlab.ranks.memory import recompute
 
 
-def test_points_of_the_chapters_are_all_points() -> None:
-    assert sum(map(course.points, exercises.CHAPTERS)) == sum(each.points for each in exercises.every().values())
-    assert course.points("data_parallel") == 10
-
-
 def test_files_that_a_module_takes() -> None:
-    names = [path.relative_to(course.PACKAGE).as_posix() for path in course.files(engine)]
+    names = [path.relative_to(project.PACKAGE).as_posix() for path in imports.files(engine)]
     taken = ["comm.py", "ranks/agreement.py", "ranks/backward.py", "ranks/data_parallel/buckets.py"]
     assert names == ["ranks/data_parallel/engine.py", *taken]
-    assert course.files(recompute) == [Path(recompute.__file__)]
-    assert course.PACKAGE / "ranks" / "zero" / "gathering.py" in course.files(zero)
+    assert imports.files(recompute) == [Path(recompute.__file__)]
+    assert project.PACKAGE / "ranks" / "zero" / "gathering.py" in imports.files(zero)
 
 
 def test_the_files_are_enough(tmp_path: Path) -> None:
     """Copied to an empty folder they can be imported, and nothing else of the package is."""
-    taken = course.files(importlib.import_module("shardlab.ranks.tensor_parallel"))
+    taken = imports.files(importlib.import_module("shardlab.ranks.tensor_parallel"))
     for path in taken:
-        copy = tmp_path / "shardlab" / path.relative_to(course.PACKAGE)
+        copy = tmp_path / "shardlab" / path.relative_to(project.PACKAGE)
         copy.parent.mkdir(parents=True, exist_ok=True)
         for folder in (copy.parent, tmp_path / "shardlab"):
             (folder / "__init__.py").touch()
@@ -50,6 +44,6 @@ PLAIN += ["ring_attention"]
 
 @pytest.mark.parametrize("method", PLAIN)
 def test_a_plain_method_is_two_files_and_few_lines(method):
-    found = course.files(importlib.import_module(f"shardlab.plain.{method}"))
+    found = imports.files(importlib.import_module(f"shardlab.plain.{method}"))
     assert [path.name for path in found] == [f"{method}.py", "comm.py"]
     assert sum(path.read_text().count("\n") for path in found) <= 400
