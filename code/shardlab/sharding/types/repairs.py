@@ -40,7 +40,12 @@ def repairs(
     """
     found = []
     single = list(_single(operands, mesh))
-    double = ((one, *more) for (one,) in single for more in _single(_after(operands, one), mesh))
+    double = (
+        (one, other)
+        for (one,) in single
+        for (other,) in _single(_after(operands, one), mesh)
+        if one[0] <= other[0]  # operands may be changed in any order
+    )
     for tries in (single, double):
         for steps in tries:
             changed, sent = list(operands), 0.0
