@@ -38,6 +38,9 @@ NOT_CALLED = {  # what is public and not tried -> why
     "costs.facts.limits.hold": "it is a check itself, of numbers that were read",
     "costs.published.rows": "it is a check itself, of a file",
     "costs.traces.sharing": "the inner loop of replay, whose numbers come from a checked trace and cluster",
+    "sharding.types.rules.Refused": "an error, which the rules raise",
+    "sharding.types.tracer.Refusal": "an error, which a tracer raises",
+    "sharding.types.tracer.Tracer.product": "its operands have no names; the rule that it calls is tried",
     "costs.planning.tables.Tables": "the inner loop of the planner, whose numbers come from a checked question",
 }
 MAY_BE_NEGATIVE = {  # whose answers have numbers below 0 -> why

@@ -79,6 +79,7 @@ _PLAIN: dict[Any, Kind] = {
 
 Count = Annotated[int, _whole_from(1)]
 Integer = Annotated[int, Kind("a whole number", _whole)]
+Number = Annotated[float, Kind("a finite number", _finite)]
 Positive = Annotated[float, _number("a finite number above 0", lambda value: value > 0)]
 _SHARE = "a share of the peak, above 0 and at most 1; use 0.4 for 40 %"
 Share = Annotated[float, _number(_SHARE, lambda value: 0 < value <= 1)]

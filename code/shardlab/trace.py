@@ -69,12 +69,18 @@ def wire_bytes(event: Event) -> float:
     """
     if event.kind != "communicate":
         return 0.0
-    if event.op not in _RING_SHARE:
-        raise ValueError(f"unknown operation {event.op!r}; known: {', '.join(_RING_SHARE)}")
-    if event.pieces is not None:
-        return sum(event.pieces)
-    share = _RING_SHARE[event.op](len(event.group))
-    return share * event.nbytes
+    sent = ring_bytes(event.op, event.nbytes, len(event.group))
+    return sent if event.pieces is None else sum(event.pieces)
+
+
+def ring_bytes(op: str, nbytes: int, ranks: int) -> float:
+    """Compute the bytes that a rank sends in a collective of `nbytes` payload over a group.
+
+    Errors: ValueError for an operation that is not listed here.
+    """
+    if op not in _RING_SHARE:
+        raise ValueError(f"unknown operation {op!r}; known: {', '.join(_RING_SHARE)}")
+    return _RING_SHARE[op](ranks) * nbytes
 
 
 def communication(events: Iterable[Event]) -> list[Event]:

@@ -1,0 +1,121 @@
+"""The operations of a `Tracer`, on the tensors of all ranks.
+
+An operation is what a rank computes by itself; only a redistribution mixes ranks. Nothing is
+checked, so that a wrong program shows its wrong numbers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shardlab.sharding.types.redistribution import redistribute, redistribution
+from shardlab.sharding.types.states import Dim, Mesh, Sharding
+
+from .exchange import RedistributePlayed
+from .spread import spread
+
+FUNCTIONS: Mapping[str, Callable[..., Tensor]] = {
+    "exp": torch.exp,
+    "gelu": functional.gelu,
+    "log": torch.log,
+    "normalize": functional.normalize,  # along a dim
+    "softmax": functional.softmax,  # along a dim
+    "square": torch.square,
+}
+
+
+@dataclass(frozen=True)
+class PlayedTensor:
+    """What all ranks hold, [*mesh, *local], and the tensor's dims with the axes that cut them."""
+
+    held: Tensor
+    dims: tuple[Dim, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the dims."""
+        return tuple(dim.name for dim in self.dims)
+
+
+class Players:
+    """All ranks of a mesh. Each method returns what all of them compute."""
+
+    def __init__(self, mesh: Mesh):
+        """Take the ranks along each axis."""
+        self.mesh = mesh
+
+    def given(self, whole: Tensor, sharding: Sharding) -> PlayedTensor:
+        """Spread an input; it is a leaf, and its `grad` has the gradients of all ranks."""
+        held = spread(whole, sharding, self.mesh).contiguous()
+        held.requires_grad_(not sharding.fixed)
+        return PlayedTensor(held, sharding.dims)
+
+    def product(self, names: str, *factors: PlayedTensor) -> PlayedTensor:
+        """Multiply, keep the dims `names`, and sum over all others."""
+        dims: dict[str, Dim] = {}
+        for factor in factors:
+            dims |= zip(factor.names, factor.dims, strict=True)
+        numbers = {name: number for number, name in enumerate(dims)}
+        operands: list[Any] = []
+        for factor in factors:
+            labels = [numbers[name] for name in factor.names]
+            operands += [factor.held, [..., *labels]]
+        kept = names.split()
+        labels = [numbers[name] for name in kept]
+        held = torch.einsum(*operands, [..., *labels])
+        result = tuple(dims[name] for name in kept)
+        return PlayedTensor(held, result)
+
+    def add(self, x: PlayedTensor, y: PlayedTensor) -> PlayedTensor:
+        """Add; one of them may lack dims."""
+        long, short = x, y
+        if len(x.dims) < len(y.dims):
+            long, short = y, x
+        ones = PlayedTensor(torch.ones_like(long.held), long.dims)
+        repeated = self.product(" ".join(long.names), short, ones)
+        return PlayedTensor(long.held + repeated.held, long.dims)
+
+    def scale(self, x: PlayedTensor, number: float) -> PlayedTensor:
+        """Multiply with a number that all ranks know."""
+        return PlayedTensor(x.held * number, x.dims)
+
+    def function(self, name: str, x: PlayedTensor, dim: str | None = None) -> PlayedTensor:
+        """Apply one of FUNCTIONS to each number, or along a dim."""
+        apply = FUNCTIONS[name]
+        if dim is None:
+            return PlayedTensor(apply(x.held), x.dims)
+        place = len(self.mesh) + x.names.index(dim)
+        return PlayedTensor(apply(x.held, dim=place), x.dims)
+
+    def look_up(self, table: PlayedTensor, tokens: PlayedTensor) -> PlayedTensor:
+        """Take the rows of `table` that `tokens` number; zeros for words of other ranks."""
+        words, *width = table.dims
+        size = table.held.shape[len(self.mesh)]
+        size *= prod(self.mesh[axis] for axis in words.axes)
+        mine = spread(torch.arange(size), Sharding((words,)), self.mesh)
+        for _ in tokens.dims:
+            mine = mine.unsqueeze(-2)
+        here = tokens.held[..., None] == mine
+        one_hot = PlayedTensor(here.to(table.held), (*tokens.dims, words))
+        names = list(tokens.names)
+        names += [dim.name for dim in width]
+        return self.product(" ".join(names), one_hot, table)
+
+    def close(self, loss: PlayedTensor) -> PlayedTensor:
+        """Let every rank start backward from what it holds."""
+        loss.held.sum().backward()
+        return loss
+
+    def redistribute(self, x: PlayedTensor, axis: str, arrow: str) -> PlayedTensor:
+        """Change the state along `axis`, for instance by "P -> I"."""
+        change = redistribution(axis, arrow)
+        others = {"R": (), "P": (), change.source: (axis,)}
+        before = Sharding(x.dims, replicated=others["R"], partial=others["P"])
+        place = list(self.mesh).index(axis)
+        held = RedistributePlayed.apply(x.held, place, change, x.names)
+        return PlayedTensor(held, redistribute(before, change).dims)
