@@ -4,7 +4,8 @@
 function anyOf(words) { // a pattern that finds words with these beginnings, with hyphens or without; search.js asks it, too
   const letter = (one) => one.replace(/[\\^$.*+?()[\]{}|/]/, "\\$&"); // with the flag u no other letter may be escaped
   const start = (word) => (/^[\p{L}\p{N}]/u.test(word) ? "(?<![\\p{L}\\p{N}])" : "");
-  const rest = (word) => (/^\p{L}{4}/u.test(word) ? "\\p{L}*" : ""); // a stem stands for its words
+  const end = (word) => (start(word) ? "(?![\\p{L}\\p{N}])" : "");
+  const rest = (word) => (/^\p{L}{3}/u.test(word) ? "\\p{L}*" : end(word)); // a stem stands for its words
   const pattern = (word) => `${start(word)}${Array.from(word, letter).join("[-_,]?")}${rest(word)}`;
   return new RegExp(`(${words.map(pattern).join("|")})`, "giu");
 }
