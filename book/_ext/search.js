@@ -1,48 +1,146 @@
-/* The search page: Sphinx shows the results, sections.js has what is searched. A hit leads to its section, where find.js marks
-   the words. All-reduce, all_reduce and allreduce are one word. */
+/* The search: sections.js has what is searched, and nothing else is loaded. The rarer a word of the query is in the book, the
+   more it counts (BM25), most of all in a title. A hit leads to its section, where find.js marks the words. */
 "use strict";
 
 (() => {
-  const joined = (text) => text.toLowerCase().replace(/(?<=\p{L})[-_](?=\p{L})/gu, "");
-  const stem = (word) => (word.length > 6 ? word.replace(/(ations?|ate[ds]?|ating|ings?|e?[ds]|e)$/, "") : word); // accumul|ation
-  const escaped = (text) => Object.assign(document.createElement("p"), { textContent: text }).innerHTML;
-  const mark = (piece, index) => (index % 2 ? `<mark>${escaped(piece)}</mark>` : escaped(piece)); // every other piece is a hit
-  const marked = (text, pattern) => text.split(pattern).map(mark).join("");
-  const AROUND = 90; // letters before and after the first hit of an excerpt
+  const STOP = new Set(
+    `a about after all am an and any are as at be before but by can could did do does doing each else even for from get got had has
+     have how i if in into is it its just like many me more much my need no not of off on one only or other our out same should so
+     some still such than that the their them then there these they this to too up us use used using very was way we were what when
+     where which while who whose why will with without would yes you your vs please help question error`.split(/\s+/),
+  );
+  const WEIGHTS = { title: 6, also: 4, name: 1, text: 1 }; // what a word counts in each part of an entry,
+  const LENGTHS = { title: 6, text: 150 }; // and how long the part usually is: in a longer one a word means less
+  const BACK = /glossary|disagreements|measured|hardware|cheatsheet|notation|teaching|index|cite|bibliography|accessibility/;
+  const SIDE = /^(exercises|sources|takeaway|the-journey-so-far|the-question|change-it-yourself|second-sitting.*)$/;
+  const [SHOWN, AROUND] = [30, 90]; // hits; letters before and after the first word of an excerpt
 
-  const pages = new Map(); // all words of each page, for a query that no single section answers
+  const split = (text) => text.toLowerCase().replace(/(?<=\d),(?=\d{3})/g, "").match(/[\p{L}\p{N}]+(?:[-_’'][\p{L}\p{N}]+)*/gu) ?? [];
+  const parts = (word) => word.split(/[-_’']/);
+  const joined = (word) => parts(word).join(""); // all-reduce, all_reduce and allreduce are one word
+  const ending = /(?<=...)(isms?|ations?|ate[ds]?|ating|i?ed|ings?|ers?|(?<!s)s|ies|es|e|y)$/;
+  const cut = (word) => word.replace(ending, "").replace(/([^aeiouls\d])\1$/, "$1"); // overlapp|ing: overlap
+  const stem = (word) => (word.length > 4 && !/^\d/.test(word) ? cut(word) : word.replace(/(?<=...)(?<!s)s$/, ""));
+  const terms = (text) => split(text).flatMap((word) => [...new Set([joined(word), ...parts(word)])].map(stem));
 
-  for (const each of shardlabSections) {
-    each.heads = [joined(each.title), joined(each.name)];
-    each.words = joined(`${each.name} ${each.title} ${each.also} ${each.text}`);
-    each.first = each.title === each.name;
-    pages.set(each.page, `${pages.get(each.page) ?? ""} ${each.words}`);
+  const index = new Map(); // word -> entry -> how often, weighted
+  for (const entry of shardlabSections) {
+    const { page, id, title, name } = entry;
+    const rank = page.includes("reference") ? 0.3 : BACK.test(page) ? 0.6 : 1; // chapters stand before other pages
+    entry.worth = rank * (SIDE.test(id) ? 0.7 : 1) * (title === name ? 1.2 : 1);
+    for (const [field, weight] of Object.entries(WEIGHTS)) {
+      const words = terms(entry[field]);
+      const usual = LENGTHS[field] ?? words.length;
+      entry[`${field}Words`] = ` ${words.join(" ")} `;
+      for (const word of words) {
+        if (!index.has(word)) index.set(word, new Map());
+        const often = index.get(word);
+        often.set(entry, (often.get(entry) ?? 0) + weight / (0.5 + (0.5 * Math.max(words.length, usual / 4)) / usual));
+      }
+    }
+  }
+  const vocabulary = [...index.keys()];
+  const rarity = (word) => Math.log(1 + shardlabSections.length / (0.5 + index.get(word).size));
+
+  function near(one, other) { // whether one edit makes a word of another: a letter more, less, changed or swapped
+    const from = [...one].findIndex((letter, at) => letter !== other[at]);
+    const [rest, left] = from < 0 ? ["", other.slice(one.length)] : [one.slice(from), other.slice(from)];
+    const edited = [[1, 1], [1, 0], [0, 1]].some(([cut, skipped]) => rest.slice(cut) === left.slice(skipped));
+    return edited || (rest[0] === left[1] && rest[1] === left[0] && rest.slice(2) === left.slice(2));
   }
 
-  function score(section, words) {
-    const holds = (text) => words.every((word) => text.includes(word));
-    if (!holds(section.words)) return section.first && holds(pages.get(section.page)) ? 1 : 0;
-    const [title, name] = section.heads.map((head) => words.filter((word) => head.includes(word)).length / words.length);
-    const often = words.reduce((sum, word) => sum + section.words.split(word).length - 1, 0);
-    return Math.min(often, 20) + 40 * title + (section.first ? 100 : 10) * name;
+  function known(word) { // the words of the book that a word means, and how likely: itself, those it begins, else those near it
+    const korean = /\p{Script=Hangul}/u.test(word); // 병렬 begins 병렬화
+    const begun = vocabulary.filter((each) => word.length > (korean ? 1 : 2) && each.startsWith(word));
+    const meant = new Map(begun.map((each) => [each, index.has(word) && !korean ? 0.25 : 0.8]));
+    if (index.has(word)) meant.set(word, 1);
+    if (meant.size || word.length < 4) return meant;
+    return new Map(vocabulary.filter((each) => Math.abs(each.length - word.length) < 2 && near(word, each)).map((each) => [each, 0.8]));
   }
 
-  function excerpt(text, pattern) {
-    const at = Math.max(text.search(pattern), 0);
-    const [from, to] = [Math.max(at - AROUND, 0), at + AROUND];
-    const piece = `${from ? "…" : ""}${text.slice(from, to)}${to < text.length ? "…" : ""}`;
-    return marked(piece, pattern);
+  function asked(query) { // for each word of the query what it means; stop words only if there is nothing else
+    const camel = query.replace(/(?<=\p{Ll})(?=\p{Lu}\p{Ll})/gu, "-"); // OutOfMemoryError
+    const words = split(camel).flatMap((word) => (index.has(stem(joined(word))) ? joined(word) : parts(word)));
+    const meant = words.map((word) => ({ told: !STOP.has(word), likely: known(stem(word)) }));
+    for (let at = 1; at < words.length; at += 1) { // all reduce
+      const both = stem(words[at - 1] + words[at]);
+      if (both.length < 7 || !index.has(both)) continue;
+      if (!meant[at - 1].told) meant[at - 1] = { told: true, likely: new Map() };
+      for (const { likely } of [meant[at - 1], meant[at]]) likely.set(both, 1);
+    }
+    const some = meant.filter(({ likely }) => likely.size);
+    return (some.some(({ told }) => told) ? some.filter(({ told }) => told) : some).map(({ likely }) => likely);
   }
 
-  Search._performSearch = (query) => {
-    const words = joined(query).split(/\s+/).filter(Boolean).map(stem);
-    if (!words.length) return [];
-    const pattern = anyOf(words);
-    const found = shardlabSections.map((section) => [score(section, words), section]).filter(([points]) => points);
-    return found.sort(([one], [other]) => one - other).map(([points, { page, id, name, title, text, first }]) => {
-      const place = marked(first ? name : `${name} › ${title}`, pattern);
-      const shown = `<b>${place}</b> <span class="excerpt">${excerpt(text, pattern)}</span>`;
-      return [page, shown, `?find=${encodeURIComponent(query)}#${id}`, null, points, `${page}.md`];
-    });
+  function weighed(likely, half, key) { // what one word of a query is worth in each entry, or each page, that has it
+    const points = new Map();
+    for (const [word, much] of likely)
+      for (const [entry, often] of index.get(word)) {
+        const worth = (much * rarity(word) * often) / (often + half);
+        points.set(key(entry), Math.max(points.get(key(entry)) ?? 0, worth));
+      }
+    return points;
+  }
+
+  function summed(all) {
+    const sums = new Map();
+    for (const points of all) for (const [key, worth] of points) sums.set(key, (sums.get(key) ?? 0) + worth);
+    return sums;
+  }
+
+  globalThis.shardlabSearch = (query) => { // the entries that answer, the best first, with the words that were found
+    const meant = asked(query);
+    const best = meant.map((likely) => [...likely].reduce((one, other) => (other[1] > one[1] ? other : one))[0]);
+    const entries = summed(meant.map((likely) => weighed(likely, 1.2, (entry) => entry)));
+    const pages = summed(meant.map((likely) => weighed(likely, 10, ({ page }) => page)));
+    const most = Math.max(...pages.values());
+    const pairs = best.slice(1).map((word, at) => [` ${best[at]} ${word} `, Math.min(rarity(word), rarity(best[at]))]);
+    const named = ({ title }) => terms(title.split(", ")[0]).every((word) => best.includes(word));
+    const homes = new Set(shardlabSections.filter((each) => each.home && named(each)).map(({ home }) => home)); // by the glossary
+    const points = ([entry, worth]) => {
+      const beside = (pair) => (`${entry.titleWords}|${entry.alsoWords}`.includes(pair) ? 0.6 : entry.textWords.includes(pair) ? 0.3 : 0);
+      const all = pairs.reduce((sum, [pair, rare]) => sum + rare * beside(pair), worth);
+      return all * entry.worth * (homes.has(entry.page) ? 1.3 : 1) * (1 + (0.8 * pages.get(entry.page)) / most);
+    };
+    const found = [...entries].map((each) => [points(each), each[0]]).sort(([one], [other]) => other - one);
+    const held = ({ titleWords, textWords }) => [...new Set(meant.flatMap((likely) => [...likely.keys()]))].filter(
+      (word) => `${titleWords}${textWords}`.includes(` ${word} `),
+    );
+    if (meant.length) return found.map(([, entry]) => ({ entry, words: held(entry) }));
+    const signs = /[\p{L}\p{N}]/u.test(query) ? "" : query.trim(); // no word at all: the signs themselves
+    return signs ? shardlabSections.filter(({ text }) => text.includes(signs)).map((entry) => ({ entry, words: [signs] })) : [];
   };
+
+  const made = (name, inner, more = {}) => {
+    const element = Object.assign(document.createElement(name), more);
+    element.append(...inner);
+    return element;
+  };
+  const marked = (text, pattern) => text.split(pattern).map((piece, at) => (at % 2 ? made("mark", [piece]) : piece));
+
+  function shown({ entry: { page, id, name, title, text }, words }) {
+    const pattern = anyOf(words.length ? words : [title]);
+    const at = Math.max(text.search(pattern), 0);
+    const [from, to] = [text.lastIndexOf(" ", Math.max(at - AROUND, 0)) + 1, at + AROUND];
+    const excerpt = `${from ? "… " : ""}${text.slice(from, to)}${to < text.length ? " …" : ""}`;
+    const place = marked(title === name ? name : `${name} › ${title}`, pattern);
+    const href = `${page}.html?find=${encodeURIComponent(words.join(" "))}#${id}`;
+    return made("li", [made("a", place, { href }), made("p", marked(excerpt, pattern), { className: "excerpt" })]);
+  }
+
+  globalThis.shardlabShow = (query) => {
+    const hits = shardlabSearch(query).slice(0, SHOWN);
+    const none = "Your search did not match any documents. Try another word, or fewer of them.";
+    const said = made("p", [hits.length ? `${hits.length} places, the best first` : none]);
+    said.setAttribute("role", "status");
+    document.getElementById("search-results").replaceChildren(said, made("ul", hits.map(shown), { className: "search" }));
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const query = new URLSearchParams(location.search).get("q") ?? "";
+    const fields = [...document.querySelectorAll("input[name=q]")];
+    for (const field of fields) field.value = query;
+    if (query.trim()) shardlabShow(query);
+    else fields.at(-1).focus(); // the theme's script focuses a field that is not on the screen
+  });
 })();

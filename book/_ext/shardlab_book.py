@@ -26,8 +26,6 @@ ROOT = HERE.parents[1]
 EXPLORERS = ROOT / "code" / "shardlab" / "explorers"
 COLAB = re.compile(r"blob/[^/]+$")
 PUNCTUATION = re.compile(r"[.,;:!?)]+")
-# Sphinx would fetch the pages it found to show a line of each, over http only; search.js has its own excerpts.
-SEARCH = "DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;"
 
 
 def add_scripts(app: Sphinx, config: Config) -> None:
@@ -56,7 +54,6 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     app.add_js_file("shardlab/download.js", defer="defer")
     app.add_js_file("shardlab/find.js", defer="defer")
     app.add_js_file("shardlab/guess.js", defer="defer")
-    app.add_js_file(None, body=SEARCH)
 
 
 def wheel_file(package: str, path: str) -> Path:

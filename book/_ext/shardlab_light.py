@@ -1,4 +1,4 @@
-"""Sphinx extension: pages load what they use. The theme gives each its icons twice, and Sphinx's search index."""
+"""Sphinx extension: pages load what they use. The theme gives each its icons twice, and Sphinx its own search."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ICONS = "_static/scripts/fontawesome.js"  # the same icons as in the web font of its style sheet
-SEARCH = "_static/searchtools.js", "_static/language_data.js", "searchindex.js"  # for the page of the search only
+NEEDLESS = ICONS, "_static/searchtools.js", "_static/language_data.js", "searchindex.js"
 
 
 def lighten(app: Sphinx, error: Exception | None) -> None:
     """Take the scripts that a page does not use out of it."""
     if error is None and app.builder.format == "html":
         for page in Path(app.outdir).rglob("*.html"):
-            needless = (ICONS,) if page.name == "search.html" else (ICONS, *SEARCH)
             text = page.read_text(encoding="utf-8")
-            for script in map(re.escape, needless):
+            for script in map(re.escape, NEEDLESS):
                 text = re.sub(rf'\s*<script [^>]*src="[./]*{script}[^>]*></script>', "", text)
             page.write_text(text, encoding="utf-8")
 

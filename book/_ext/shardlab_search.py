@@ -1,52 +1,123 @@
-"""Sphinx extension: the search finds sections, with excerpts that need no network; search.js asks it."""
+"""Sphinx extension: the index of the search, an entry for each section and each term; search.js asks it."""
 
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from shardlab_reading import ALSO, aside
+from shardlab_reading import aside
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.util import logging
 
 SCRIPTS = "".join(f'<script defer src="_static/shardlab/{name}.js"></script>' for name in ("sections", "search"))
 
+# Words of readers and of error messages that the book does not use -> the section that answers them.
+ALSO = {
+    "book/memory#when-it-breaks": "OOM OutOfMemoryError CUDA out of memory, tried to allocate GiB, unallocated",
+    "book/memory#recomputation-the-price-is-a-third-more-flops": "activation checkpointing gradient checkpointing",
+    "book/collectives#in-one-minute": "AllReduce",
+    "book/compute#one-idea-one-formula-six-flops-for-each-parameter-and-token": "6ND 6PD",
+    "book/compute#the-factor-is-one-over-the-utilisation": "MFU model FLOPs utilization",
+    "book/data_parallel#the-fast-version-sends-few-messages-while-backward-computes": (
+        "DDP reducer bucket_cap_mb find_unused_parameters unused parameters"
+        " expected to have finished reduction in the prior iteration"
+    ),
+    "book/collectives#what-the-bits-depend-on-the-order-of-the-additions": "deterministic reproducible results",
+    "book/data_parallel#case-2-no-sync-too-little-and-too-far": "gradient_accumulation_steps synchronization",
+    "book/data_parallel#case-3-it-hangs-at-the-end-of-the-epoch": "uneven inputs, hangs at the end of an epoch, join",
+    "book/compute#second-sitting-what-to-buy-with-a-budget": "Chinchilla compute-optimal tokens per parameter",
+    "book/composition#second-sitting-a-checkpoint-that-knows-no-layout-fits-any-layout": "resume number of GPUs",
+    "book/data_parallel#what-real-systems-do-one-line-of-torch-on-the-backend-of-your-machine": (
+        "DistributedDataParallel torchrun init_process_group gloo NCCL"
+    ),
+    "book/expert_parallel#all-ranks-wait-for-the-fullest-expert": "load balancing auxiliary loss dropless",
+    "book/failures#it-hangs-who-is-missing": "hang stuck freeze deadlock watchdog timeout",
+    "book/failures#case-3-three-ranks-report-a-time-out-and-a-fourth-is-to-blame": (
+        "watchdog caught collective operation timeout, last enqueued NCCL work"
+    ),
+    "book/failures#case-4-connection-closed-by-peer": "SIGKILL signal 9 exitcode gloo transport tcp",
+    "book/failures#case-5-the-all-reduce-takes-half-of-the-step": "straggler slow rank",
+    "book/pipeline#when-it-breaks": "deadlock hang send recv",
+    "book/planner#the-procedure-fits-on-one-card-and-the-batch-comes-first": "choose tensor parallel and pipeline size",
+    "book/tensor_parallel#the-embedding-and-the-loss-are-cut-by-words": "vocab parallel cross entropy",
+    "book/zero#what-real-systems-do": "FSDP FSDP2 fully sharded data parallel DeepSpeed HSDP",
+    "book/zero#when-stage-3-loses-too-few-tokens-a-slow-network-too-little-memory": "ZeRO-3 slow, FSDP slow",
+}
+SIGNS = {"times": "\u00d7", "cdot": "·", "le": "≤", "ge": "≥", "approx": "≈", "sqrt": "√", "max": "max", "log": "log"}
 
-def sections(page: str, document: nodes.document) -> Iterator[dict[str, str]]:
-    """The sections of a page: where each begins, its title, its page's title, and its words without inner sections."""
-    (name, *_) = [node.astext() for node in document.findall(nodes.title)] or [page]
-    for section in document.findall(nodes.section):
-        words = [node.astext() for node in section.findall(words_of) if within(node) is section and not aside(node)]
-        title, text = section.next_node(nodes.title).astext(), " ".join(" ".join(words).split())
-        also = " ".join(word for word, said in ALSO.items() if said in text.lower())
-        yield {"page": page, "id": section["ids"][0], "name": name, "title": title, "text": text, "also": also}
+
+def entries(page: str, document: nodes.document) -> Iterator[dict[str, str]]:
+    """The sections and the terms of a page: where each begins, its title, its page's title, and its own words."""
+    (name, *_) = [words(node) for node in document.findall(nodes.title)] or [page]
+    for entry in document.findall(begins):
+        heads = [node for node in entry.children if isinstance(node, nodes.title | nodes.term)]
+        inside = [node for node in entry.findall(is_prose) if within(node) is entry and not aside(node)]
+        place = (heads[0]["ids"] or entry["ids"])[0]
+        texts = {"title": ", ".join(map(words, heads)), "text": " ".join(" ".join(map(words, inside)).split())}
+        also = ALSO.get(f"{page}#{place}", "")
+        links = entry.findall(addnodes.pending_xref) if isinstance(heads[0], nodes.term) else []
+        (*_, home) = ["", *(link["reftarget"] for link in links)]  # a term's last link leads to its chapter
+        yield {"page": page, "id": place, "name": name, **texts, "also": also, "home": home}
 
 
-def words_of(node: nodes.Node) -> bool:
-    """Whether this is a paragraph or a term: its words can be read on their own."""
-    return isinstance(node, nodes.paragraph | nodes.term | nodes.caption)
+def begins(node: nodes.Node) -> bool:
+    """Whether an entry begins here: a section, or a term to which a link can lead."""
+    term = isinstance(node, nodes.definition_list_item) and node.children[0].get("ids")
+    return bool(term) or isinstance(node, nodes.section)
+
+
+def is_prose(node: nodes.Node) -> bool:
+    """Whether this is a paragraph or a term without a link of its own: its words can be read on their own."""
+    return isinstance(node, nodes.paragraph | nodes.caption) or (isinstance(node, nodes.term) and not node["ids"])
 
 
 def within(node: nodes.Node) -> nodes.Node | None:
-    """The innermost section around a node."""
-    while node is not None and not isinstance(node, nodes.section):
+    """The innermost entry around a node."""
+    while node is not None and not begins(node):
         node = node.parent
     return node
 
 
+def words(node: nodes.Node) -> str:
+    """The text of a node, with formulas as one would type them."""
+    texts = node.findall(nodes.Text)
+    return "".join(typed(text) if isinstance(text.parent, nodes.math) else text.astext() for text in texts)
+
+
+def typed(formula: str) -> str:
+    """A formula without TeX: F/β for F/\\beta."""
+    formula = re.sub(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2", formula)
+    return re.sub(r"[{}\\]|(?<=\\)[,;!]", "", re.sub(r"\\([A-Za-z]+) ?", lambda found: sign(found[1]), formula))
+
+
+def sign(command: str) -> str:
+    """The letter or sign for a command of TeX, or nothing."""
+    try:
+        return unicodedata.lookup(f"GREEK SMALL LETTER {command}")
+    except KeyError:
+        return SIGNS.get(command, "")
+
+
 def write(app: Sphinx, error: Exception | None) -> None:
-    """Write all sections beside the scripts of the book."""
+    """Write all entries beside the scripts of the book."""
     if error is None and app.builder.format == "html":
-        found = [each for page in app.env.found_docs for each in sections(page, app.env.get_doctree(page))]
-        text = json.dumps(sorted(found, key=lambda each: each["page"]), ensure_ascii=False, separators=(",", ":"))
+        found = [each for page in sorted(app.env.found_docs) for each in entries(page, app.env.get_doctree(page))]
+        missing = {*ALSO} - {f"{each['page']}#{each['id']}" for each in found}
+        if missing and "book/memory" in app.env.found_docs:
+            logging.getLogger(__name__).warning("words of readers lead to sections that are not there: %s", missing)
+        text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
         target = Path(app.outdir, "_static", "shardlab", "sections.js")
         target.write_text(f"window.shardlabSections = {text};\n", encoding="utf-8")
 
 
 def load(_: Sphinx, page: str, __: str, context: dict[str, Any], ___: Any) -> None:
-    """Let the search page, and no other, load the sections."""
+    """Let the search page, and no other, load the entries."""
     if page == "search":
         context["metatags"] = context.get("metatags", "") + SCRIPTS
 

@@ -243,7 +243,7 @@ TYPED = {  # what a reader types -> pages that must be found
 
 
 def test_the_search_finds_what_a_reader_types(browser: Any, site: Path) -> None:
-    ask = "query => Search._performSearch(...Search._parseQuery(query)).map(([page]) => page)"
+    ask = "query => shardlabSearch(query).map(({ entry }) => entry.page)"
     with opened(browser, site.as_uri(), "search.html?q=rank") as tab:
         tab.locator("ul.search li").first.wait_for()  # the index is there
         for query, expected in TYPED.items():
