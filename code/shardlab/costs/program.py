@@ -31,6 +31,10 @@ TENSOR_OVERLAPS = {
     "backward": "the messages of an entrance overlap the gradients of its weights",
     "chunks": "messages are cut into tp chunks that overlap the product before or after them",
 }
+COLLECTIVES = {  # how all-reduces run where a switch could add; others gain nothing from one
+    "ring": "rings, or trees where NCCL takes them",
+    "switch": "or in an NVSwitch that adds: NCCL's default (NCCL_NVLS_ENABLE)",
+}
 EXPERT_WAYS = ("flat", "ranks", "nodes")  # how copies of a token travel: `expert_parallel.copies`
 EXPERT_OVERLAPS = {  # what computes while tokens travel to experts and back
     "nothing": (),
@@ -82,6 +86,7 @@ class Program:
     expert_way: str = "flat"  # how tokens travel to experts, one of EXPERT_WAYS
     expert_nodes: Count | None = None  # nodes that a token may reach, or as few as hold k experts
     expert_bytes: Positive = BF16  # of one number on the way to an expert; BF16 on the way back
+    collectives: str = "ring"  # see COLLECTIVES
     # The share of the cards' rate that collectives among replicas reach between nodes.
     between_nodes: Share = LINK_UTILISATION
     # Bytes of gradients that ranks average at a time (ZeRO-0); None: as many as make latency small.
@@ -109,6 +114,7 @@ class Program:
     def __post_init__(self) -> None:
         for field, known in (
             ("tensor_overlap", TENSOR_OVERLAPS),
+            ("collectives", COLLECTIVES),
             ("expert_way", EXPERT_WAYS),
             ("expert_overlap", EXPERT_OVERLAPS),
             ("loss", LOSSES),

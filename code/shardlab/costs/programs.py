@@ -57,7 +57,12 @@ NEMO_2024 = Program(
     data_overlap=EVERYTHING,
     context_overlap=True,
     send_overlap=True,
-    source="https://docs.nvidia.com/nemo-framework/user-guide/24.09/nemotoolkit/features/optimizations/communication_overlap.html",
+    source=(
+        "https://docs.nvidia.com/nemo-framework/user-guide/24.09/nemotoolkit/features/"
+        "optimizations/communication_overlap.html; no switch adds (NCCL_NVLS_ENABLE=0): "
+        "https://github.com/NVIDIA/NeMo/blob/03ee6d5126432876561526b5b4455cae386839fc/scripts/"
+        "performance/executors.py"
+    ),
 )
 LLAMA_2024 = Program(  # as in its report, which says nothing about overlapping tensor parallelism
     name="Llama 3, 2024",
