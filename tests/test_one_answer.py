@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import collectives, context_parallel, memory, step, tensor_parallel
+from shardlab.costs import collectives, composition, context_parallel, memory, step, tensor_parallel
 from shardlab.costs.collectives import library
 from shardlab.costs.compute import kernels
 from shardlab.costs.expert_parallel import hiding_width
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.pipeline import stage_costs
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
-from shardlab.costs.programs import BOOK, DEEPSEEK_2024, NEMO_2024
+from shardlab.costs.programs import BOOK, DEEPSEEK_2024, MEGATRON_2021, NEMO_2024
 from shardlab.costs.published import bus_bandwidth, h100, runs, steps, studies
 from shardlab.costs.step import axes, experts
 from shardlab.costs.traces.replay import replay
@@ -47,6 +47,7 @@ APART = network.uniform(4, hardware.link("InfiniBand NDR"), H100)
         ("Llama 3.2 3B", Layout(pp=4), nodes.cluster("DGX H100", 1), {"num_microbatches": 4}),  # tied
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4}),
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4, "schedule": "GPipe"}),
+        ("Llama 3 8B", Layout(tp=2, pp=2), APART, {"num_microbatches": 4}),  # every rank of tp sends its copy
     ],
     ids=str,
 )
@@ -76,6 +77,17 @@ def test_an_all_reduce_in_a_server_of_h100s_takes_as_long_in_a_formula_a_step_a_
     played = replay(step.program(run), server, algorithm=how).seconds
     assert played == pytest.approx(step.step(run).seconds, rel=1e-9)
     assert tensor_parallel.layer(gpt3, H100, link).waiting == step.microbatch(run, {"tp": link, "cp": link}).tensor
+
+
+@pytest.mark.parametrize("program", [BOOK, MEGATRON_2021, NEMO_2024], ids=lambda program: program.name)
+@pytest.mark.parametrize("sliced", [False, True])
+def test_a_step_sends_between_stages_what_is_counted_along_pp(program, sliced):
+    """All activations, or the part of a rank of tp: with slices, and where Megatron cut them in 2021 (section 4.1)."""
+    training = Training(spec=models.published("Llama 3 8B").spec, layout=Layout(tp=4, pp=2, sequence_parallel=sliced))
+    training = replace(training, program=program, num_microbatches=3)
+    parts = 4 if sliced or program == MEGATRON_2021 else 1
+    assert training.message_bytes == 8192 * 4096 * 2 / parts
+    assert composition.sent(training)["pp"]["activations"] == 3 * training.message_bytes
 
 
 def test_no_published_step_tells_a_ring_from_a_switch():

@@ -82,6 +82,9 @@ class Program:
     data_overlap: tuple[str, ...] = ()  # some of DATA_OVERLAPS
     context_overlap: bool = False  # keys and values travel while attention uses earlier ones
     send_overlap: bool = False  # a stage computes while its messages to other stages travel
+    # Without sequence parallelism every rank of tp sends 1/tp of the activations to the next stage,
+    # which gathers them. False: every rank sends its copy.
+    sends_parts: bool = False
     expert_overlap: str = "nothing"  # beside tokens on their way, one of EXPERT_OVERLAPS
     expert_way: str = "flat"  # how tokens travel to experts, one of EXPERT_WAYS
     expert_nodes: Count | None = None  # nodes that a token may reach, or as few as hold k experts
