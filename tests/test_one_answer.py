@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import context_parallel, memory, step
+from shardlab.costs import collectives, composition, context_parallel, memory, step, tensor_parallel
+from shardlab.costs.collectives import library
 from shardlab.costs.compute import kernels
 from shardlab.costs.expert_parallel import hiding_width
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.pipeline import stage_costs
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
-from shardlab.costs.programs import BOOK, DEEPSEEK_2024, NEMO_2024
-from shardlab.costs.published import bus_bandwidth, h100, runs, studies
+from shardlab.costs.programs import BOOK, DEEPSEEK_2024, MEGATRON_2021, NEMO_2024
+from shardlab.costs.published import bus_bandwidth, h100, runs, steps, studies
 from shardlab.costs.step import axes, experts
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
@@ -46,6 +47,7 @@ APART = network.uniform(4, hardware.link("InfiniBand NDR"), H100)
         ("Llama 3.2 3B", Layout(pp=4), nodes.cluster("DGX H100", 1), {"num_microbatches": 4}),  # tied
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4}),
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4, "schedule": "GPipe"}),
+        ("Llama 3 8B", Layout(tp=2, pp=2), APART, {"num_microbatches": 4}),  # every rank of tp sends its copy
     ],
     ids=str,
 )
@@ -55,6 +57,44 @@ def test_the_replay_of_a_program_takes_as_long_as_its_step(model, layout, cluste
     run = step.Run(training=Training(spec=models.published(model).spec, layout=layout, **sizes), cluster=cluster)
     played = replay(step.program(run), cluster)
     assert played.seconds == pytest.approx(step.step(run).seconds, rel=0.01)
+
+
+@pytest.mark.parametrize(("how", "busbw"), [("ring", 360), ("switch", 476)])
+def test_an_all_reduce_in_a_server_of_h100s_takes_as_long_in_a_formula_a_step_a_replay_and_in_nccls_model(how, busbw):
+    """A program says whether the switch adds; with it others printed 476 GB/s (nccl-tests#290), with rings 370."""
+    server, layout = nodes.cluster("DGX H100"), Layout(tp=8)
+    nbytes, link = 16e9, axes.links(server, layout)["tp"]
+    seconds = collectives.all_reduce_seconds(nbytes, 8, link, collectives=how)
+    assert collectives.bus_bandwidth(nbytes, seconds, 8) == pytest.approx(busbw * 1e9, rel=0.002)
+    measured = bus_bandwidth.Measured(node="DGX H100", adds=how == "switch", busbw=1.0, source="")
+    assert hardware.LINK_UTILISATION * bus_bandwidth.bound(measured) == pytest.approx(busbw * 1e9, rel=0.002)
+    adds = server.node.adds if how == "switch" else 0.0
+    nccl = library.chosen(nbytes, library.Communicator(gpus=8, adds=adds, inside=hardware.link("NVLink 4").reached))
+    assert nccl.algorithm == {"switch": "NVLS"}.get(how, how)
+    assert nccl.seconds(nbytes) == pytest.approx(seconds, rel=0.07)
+    gpt3 = Training(spec=models.published("GPT-3 175B").spec, layout=layout, program=replace(BOOK, collectives=how))
+    run = step.Run(training=gpt3, cluster=server)
+    played = replay(step.program(run), server, algorithm=how).seconds
+    assert played == pytest.approx(step.step(run).seconds, rel=1e-9)
+    assert tensor_parallel.layer(gpt3, H100, link).waiting == step.microbatch(run, {"tp": link, "cp": link}).tensor
+
+
+@pytest.mark.parametrize("program", [BOOK, MEGATRON_2021, NEMO_2024], ids=lambda program: program.name)
+@pytest.mark.parametrize("sliced", [False, True])
+def test_a_step_sends_between_stages_what_is_counted_along_pp(program, sliced):
+    """All activations, or the part of a rank of tp: with slices, and where Megatron cut them in 2021 (section 4.1)."""
+    training = Training(spec=models.published("Llama 3 8B").spec, layout=Layout(tp=4, pp=2, sequence_parallel=sliced))
+    training = replace(training, program=program, num_microbatches=3)
+    parts = 4 if sliced or program == MEGATRON_2021 else 1
+    assert training.message_bytes == 8192 * 4096 * 2 / parts
+    assert composition.sent(training)["pp"]["activations"] == 3 * training.message_bytes
+
+
+def test_no_published_step_tells_a_ring_from_a_switch():
+    """None averages whole gradients in a node whose switch adds, or adds up whole activations in every layer."""
+    for row in steps.STEPS:
+        switched = row.run.by(replace(row.run.training.program, collectives="switch"))
+        assert step.step(switched).seconds == pytest.approx(step.step(row.run).seconds, rel=1e-3)
 
 
 def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():

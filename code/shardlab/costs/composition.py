@@ -89,7 +89,7 @@ def _edges(
 ) -> Iterable[tuple[int, float]]:
     """List (rank, bytes) of every message, or ring neighbour, of a group that crosses nodes."""
     size = len(group)
-    message = training.num_microbatches * training.chunks * _message(training)
+    message = training.num_microbatches * training.chunks * training.message_bytes
     if axis == "pp":
         pairs = [(a, b, message) for a, b in pairwise(group)]
         tied = every[0]["pp"]["tied embeddings"]
@@ -109,7 +109,7 @@ def _data(training: Training, stage: int) -> dict[str, float]:
     Embedding and head are gathered separately, so that stage 3 gathers them again in backward.
     """
     layout = training.layout
-    parts = zero.sent_bytes(training, stage, hold=_holds(training, stage))
+    parts = zero.sent_bytes(training, stage, hold=training.keeps_whole(stage))
     ends = (stage == 0) + (stage == layout.pp - 1)
     if training.spec.tied and layout.pp == 1:
         ends = 0
@@ -125,22 +125,6 @@ def _table(training: Training) -> int:
     return prod(ends["embedding.tokens.weight"].local_shape)
 
 
-def _holds(training: Training, stage: int) -> bool:
-    """Tell whether gradients stay whole until the step: with tied ends, or with chunks."""
-    layout = training.layout
-    tied = training.spec.tied and layout.pp > 1 and stage in (0, layout.pp - 1)
-    return tied or training.chunks > 1
-
-
-def _message(training: Training) -> float:
-    """Count the bytes of a message between stages: a microbatch's activations, or a slice of
-    them.
-    """
-    layout = training.layout
-    whole = training.tokens * training.spec.hidden_size * training.recipe.element
-    return whole / (layout.tp if layout.sequence_parallel else 1)
-
-
 def _pipeline(training: Training, stage: int) -> dict[str, float]:
     layout = training.layout
     m = training.num_microbatches
@@ -149,8 +133,8 @@ def _pipeline(training: Training, stage: int) -> dict[str, float]:
     last = stage == layout.pp - 1
     tied = training.spec.tied and layout.pp > 1 and (first or last)
     return {
-        "activations": m * (chunks - last) * _message(training),
-        "their gradients": m * (chunks - first) * _message(training),
+        "activations": m * (chunks - last) * training.message_bytes,
+        "their gradients": m * (chunks - first) * training.message_bytes,
         "tied embeddings": tied * float(training.recipe.gradients * _table(training)),
     }
 

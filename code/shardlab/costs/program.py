@@ -31,6 +31,10 @@ TENSOR_OVERLAPS = {
     "backward": "the messages of an entrance overlap the gradients of its weights",
     "chunks": "messages are cut into tp chunks that overlap the product before or after them",
 }
+COLLECTIVES = {  # how all-reduces run where a switch could add; others gain nothing from one
+    "ring": "rings, or trees where NCCL takes them",
+    "switch": "or in an NVSwitch that adds: NCCL's default (NCCL_NVLS_ENABLE)",
+}
 # How copies of a token travel: `expert_parallel.copies`.
 EXPERT_STRATEGIES = ("flat", "ranks", "nodes")
 EXPERT_OVERLAPS = {  # what computes while tokens travel to experts and back
@@ -79,10 +83,14 @@ class Program:
     data_overlap: tuple[str, ...] = ()  # some of DATA_OVERLAPS
     context_overlap: bool = False  # keys and values travel while attention uses earlier ones
     send_overlap: bool = False  # a stage computes while its messages to other stages travel
+    # Without sequence parallelism every rank of tp sends 1/tp of the activations to the next stage,
+    # which gathers them. False: every rank sends its copy.
+    sends_parts: bool = False
     expert_overlap: str = "nothing"  # beside tokens on their way, one of EXPERT_OVERLAPS
     expert_strategy: str = "flat"  # how tokens travel to experts, one of EXPERT_STRATEGIES
     expert_nodes: Count | None = None  # nodes that a token may reach, or as few as hold k experts
     expert_bytes: Positive = BF16  # of one number on the way to an expert; BF16 on the way back
+    collectives: str = "ring"  # see COLLECTIVES
     # The share of the cards' rate that collectives among replicas reach between nodes.
     between_nodes: Share = LINK_UTILISATION
     # Bytes of gradients that ranks average at a time (ZeRO-0); None: as many as make latency small.
@@ -110,6 +118,7 @@ class Program:
     def __post_init__(self) -> None:
         for field, known in (
             ("tensor_overlap", TENSOR_OVERLAPS),
+            ("collectives", COLLECTIVES),
             ("expert_strategy", EXPERT_STRATEGIES),
             ("expert_overlap", EXPERT_OVERLAPS),
             ("loss", LOSSES),

@@ -41,6 +41,7 @@ BOOK_ON_CPU = replace(  # one operation of torch after the other
 MEGATRON_2021 = Program(
     name="Megatron-LM, 2021",
     between_nodes=SELENE_2021,
+    sends_parts=True,
     update_passes=MEGATRON_PASSES,
     source="Narayanan et al. 2021 (https://arxiv.org/abs/2104.04473) and https://github.com/NVIDIA/Megatron-LM/tree/v2.5",
 )
@@ -48,6 +49,7 @@ MEGATRON_2022 = Program(
     name="Megatron-LM, 2022",
     tensor_overlap="backward",
     between_nodes=SELENE_2021,
+    sends_parts=True,
     update_passes=MEGATRON_PASSES,
     source="Korthikanti et al. 2022, sections 4.2.2 and 6 (https://arxiv.org/abs/2205.05198) and https://github.com/NVIDIA/Megatron-LM/tree/v3.0",
 )
@@ -57,7 +59,12 @@ NEMO_2024 = Program(
     data_overlap=EVERYTHING,
     context_overlap=True,
     send_overlap=True,
-    source="https://docs.nvidia.com/nemo-framework/user-guide/24.09/nemotoolkit/features/optimizations/communication_overlap.html",
+    source=(
+        "https://docs.nvidia.com/nemo-framework/user-guide/24.09/nemotoolkit/features/"
+        "optimizations/communication_overlap.html; no switch adds (NCCL_NVLS_ENABLE=0): "
+        "https://github.com/NVIDIA/NeMo/blob/03ee6d5126432876561526b5b4455cae386839fc/scripts/"
+        "performance/executors.py"
+    ),
 )
 LLAMA_2024 = Program(  # as in its report, which says nothing about overlapping tensor parallelism
     name="Llama 3, 2024",
@@ -147,6 +154,7 @@ NANOTRON_2025 = Program(  # adds up in fp32 beside torch's DDP; overwrites the s
 )
 MEGATRON_DEEPSPEED_2022 = Program(
     name="Megatron-DeepSpeed, 2022",
+    sends_parts=True,
     source="https://github.com/bigscience-workshop/Megatron-DeepSpeed (of Megatron-LM in 2021)",
 )
 DEEPSEEK_2024 = Program(  # two microbatches at a time, and tokens that travel in 8 bits

@@ -127,6 +127,13 @@ class Training:
         return self.microbatch * self.tokens_per_sequence // self.layout.cp
 
     @property
+    def message_bytes(self) -> float:
+        """Bytes that a rank sends to the next stage for a microbatch: all activations, or 1/tp."""
+        parts = self.layout.sequence_parallel or self.program.sends_parts
+        whole = self.tokens * self.spec.hidden_size * self.recipe.element
+        return whole / (self.layout.tp if parts else 1)
+
+    @property
     def dispatched_tokens(self) -> int:
         """Tokens of one microbatch that a rank sends to experts.
 

@@ -8,7 +8,7 @@ from shardlab.costs.traces import matching, programs
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_a_plan_becomes_its_messages(n):
-    """Ten elements over n pieces; every message is waited for by both ends, step after step."""
+    """Ten elements over n pieces; two receives are posted ahead, and both ends wait for every message."""
     plan = exchanges.ring_all_reduce(n)
     events = programs.of_plan(plan, 40)
     meetings = matching.meetings(events)
@@ -16,8 +16,12 @@ def test_a_plan_becomes_its_messages(n):
     assert sum(meeting.nbytes for meeting in meetings) == 2 * (n - 1) * 40
     assert len(matching.waits(events)) == 2 * len(meetings)
     for rank in range(n):
-        kinds = [event.kind for event in events if event.rank == rank]
-        assert kinds == ["communicate", "communicate", "idle", "idle"] * len(plan.steps)
+        ops = [event.op for event in events if event.rank == rank]
+        steps = len(plan.steps)
+        between = ["receive", "send", "waiting"] * (steps - 2)
+        every = ["receive", "receive", "send", "waiting", *between, "send", "waiting", *["waiting"] * steps]
+        assert ops == every * (n > 1)
+
 
 
 def test_pieces_of_nothing_do_not_travel():

@@ -56,7 +56,8 @@ TEXTBOOK = {
 def test_every_all_reduce_takes_its_textbook_time(name, n):
     for nbytes in (4 * n, 4_000_000 * n):
         played = replay(programs.of_plan(exchanges.ALL_REDUCES[name](n), nbytes), uniform(n), link_utilisation=1.0)
-        assert played.seconds == pytest.approx(TEXTBOOK[name](n, nbytes), rel=EXACT)
+        hidden = TEXTBOOK[name](n, nbytes) - played.seconds  # two messages to one rank wait at the same time
+        assert hidden == pytest.approx((n - 1) // 2 * ALPHA if name == "naive" else 0, abs=EXACT * played.seconds)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 9])

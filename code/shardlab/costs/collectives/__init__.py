@@ -18,6 +18,7 @@ from .algorithms import (
     recursive_doubling_all_reduce,
     reduce_scatter,
     ring_all_reduce,
+    switch_share,
     tree_all_reduce,
 )
 from .bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth
@@ -37,5 +38,6 @@ __all__ = [
     "recursive_doubling_all_reduce",
     "reduce_scatter",
     "ring_all_reduce",
+    "switch_share",
     "tree_all_reduce",
 ]

@@ -3,8 +3,8 @@
 A message of n bytes takes alpha + n/beta seconds: a latency and a bandwidth (Hockney 1994).
 Sources: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521; Patarasuk and Yuan 2009,
 doi:10.1016/j.jpdc.2008.09.002, who prove that, where only ranks add, the busiest rank of no
-algorithm sends less than that of the ring. A switch that adds (NVLink SHARP) can send less; see
-`traces.traffic.switch`. The time of additions is left out: memory is faster than links.
+algorithm sends less than that of the ring; a switch that adds (NVLink SHARP) can send less. The
+time of additions is left out: memory is faster than links.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,11 @@ from math import ceil, log2
 from shardlab.arguments import Count, checked
 
 from ..facts.hardware import Link
+from ..units import us
+
+# Seconds of the shortest all-reduce inside a switch that adds:
+# https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
+SWITCH_STEP = 25 * us
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,15 +134,28 @@ ALL_REDUCES: dict[str, Callable[[float, int], Cost]] = {
 
 
 @checked
-def all_reduce_seconds(nbytes: float, ranks: Count, link: Link) -> float:
+def all_reduce_seconds(
+    nbytes: float, ranks: Count, link: Link, *, collectives: str = "ring"
+) -> float:
     """Time the faster of ring and tree, as NCCL chooses.
 
-    The ring is faster for long messages, the tree for many ranks.
+    The ring is faster for long messages, the tree for many ranks. collectives: see
+    `program.COLLECTIVES`; with "switch", a link whose switch adds may be faster than both.
     """
     ring = ring_all_reduce(nbytes, ranks)
     tree = tree_all_reduce(nbytes, ranks)
     slowest = replace(link, latency=link.slowest_hop)
-    return min(ring.seconds(link), tree.seconds(slowest))
+    seconds = min(ring.seconds(link), tree.seconds(slowest))
+    if collectives == "switch" and link.adds:
+        added = switch_share(ranks) * nbytes / (link.adds * link.bandwidth)
+        seconds = min(seconds, SWITCH_STEP + added)
+    return seconds
+
+
+@checked
+def switch_share(ranks: Count) -> float:
+    """Return the share of a buffer that every rank sends where a switch adds, and receives."""
+    return (ranks + 1) / ranks
 
 
 # ---- other collectives ---------------------------------------------------------------------------

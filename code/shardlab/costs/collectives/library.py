@@ -15,6 +15,7 @@ from shardlab.arguments import Count, Positive, checked
 
 from ..facts.hardware import PROTOCOL_STEPS, Link
 from ..units import GB, us
+from .algorithms import SWITCH_STEP
 
 # Seconds of a step down a tree; those around a ring are PROTOCOL_STEPS.
 TREE_STEPS = {
@@ -26,8 +27,7 @@ STARTS = {  # seconds before the first step
     "ring": {"LL": 6.6 * us, "LL128": 14.0 * us, "Simple": 8.4 * us},
     "tree": {"LL": 6.8 * us, "LL128": 14.0 * us, "Simple": 8.4 * us},
 }
-SWITCH_STEP = 25 * us  # adding in the NVSwitch (NVLS), and between nodes a tree on top of it
-SWITCH_SHARE = 5 / 6  # of its rate, for an all-reduce
+SWITCH_SHARE = 5 / 6  # of the rate at which an NVSwitch adds (NVLS), for an all-reduce
 RING_SHARES = {"LL": 1 / 2, "LL128": 0.92, "Simple": 1.0}
 TREE_SHARE = 0.92
 TREE_SHARES = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}

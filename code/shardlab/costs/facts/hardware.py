@@ -40,6 +40,8 @@ class Link:
     latency_source: str
     # Latency of the slowest hop, where `latency` is an average over unequal hops.
     longest_latency: float | None = None
+    # The share of `bandwidth` at which a switch adds what passes it; 0: none joins all ranks.
+    adds: float = 0.0
 
     @property
     def slowest_hop(self) -> float:

@@ -132,6 +132,6 @@ class Tables:
                 recomputation=recomputation,
                 time=step.microbatch(self.question.run(training), links),
                 memory=replace(held, gathered=held.gathered + blocks),
-                message_bytes=step.message_bytes(training),
+                message_bytes=training.message_bytes,
             )
         return self.microbatches[key]

@@ -10,7 +10,6 @@ a step event by event, for `traces.replay` to play.
 from .breakdown import COMMUNICATION, SUMMARY, Step, holdings, step, tied_seconds, update_seconds
 from .pipeline import (
     StageLayers,
-    message_bytes,
     pipeline_seconds,
     send_seconds,
     sending_seconds,
@@ -27,7 +26,6 @@ __all__ = [
     "StageLayers",
     "Step",
     "holdings",
-    "message_bytes",
     "microbatch",
     "pipeline_seconds",
     "program",

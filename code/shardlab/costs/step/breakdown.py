@@ -23,7 +23,6 @@ from ..units import DAY
 from . import axes, replicas
 from .pipeline import (
     StageLayers,
-    message_bytes,
     pipeline_seconds,
     send_seconds,
     sending_seconds,
@@ -167,7 +166,7 @@ def step(run: Run, links: dict[str, Link] | None = None) -> Step:
         schedule=training.schedule,
     )
     sending = sending_seconds(
-        send_seconds(message_bytes(training), layout.pp, links["pp"]),
+        send_seconds(training.message_bytes, layout.pp, links["pp"]),
         training.program,
         pp=layout.pp,
         num_microbatches=training.num_microbatches,

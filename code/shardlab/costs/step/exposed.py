@@ -32,7 +32,8 @@ def gather_seconds(training: Training, link: Link) -> float:
 def all_reduce_seconds(training: Training, link: Link) -> float:
     """Time an all-reduce of one microbatch's activations over tp."""
     nbytes = activation_bytes(training)
-    return collectives.all_reduce_seconds(nbytes, training.layout.tp, link)
+    how = training.program.collectives
+    return collectives.all_reduce_seconds(nbytes, training.layout.tp, link, collectives=how)
 
 
 @checked

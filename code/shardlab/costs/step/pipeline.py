@@ -12,7 +12,6 @@ from shardlab.sharding.layout import stages
 
 from ..facts.hardware import LAUNCH, Link
 from ..program import Program
-from ..training import Training
 from .replicas import DataWait
 from .run import MicrobatchTime
 
@@ -76,16 +75,6 @@ def pipeline_seconds(
         stages.most_between * layer,
     )
     return num_microbatches * slowest + (whole - slowest) / chunks
-
-
-@checked
-def message_bytes(training: Training) -> float:
-    """Count the bytes that a rank sends to the next stage for one microbatch.
-
-    Every rank of tp sends a part of the activations; the next stage gathers the parts.
-    """
-    activations = training.tokens * training.spec.hidden_size * training.recipe.element
-    return activations / training.layout.tp
 
 
 @checked

@@ -134,6 +134,7 @@ class _Rank:
         self.training = training
         numbers = training.tokens * training.spec.hidden_size
         self.nbytes = training.recipe.element * numbers  # of the activations of one microbatch
+        self.message = round(training.message_bytes)
         pipeline = groups["pp"]
         stage = pipeline.index(rank)
         self.before = pipeline[stage - 1] if stage else None
@@ -244,12 +245,8 @@ class _Rank:
         source = self.before if action.kind == "F" else self.after
         if source is None:
             return []
-        return [self.writer.receive(self._message(), source, self.groups["pp"])]
+        return [self.writer.receive(self.message, source, self.groups["pp"])]
 
     def _send(self, to: int | None) -> None:
         if to is not None:
-            self.left.append(self.writer.send(self._message(), to, self.groups["pp"]))
-
-    def _message(self) -> int:
-        layout = self.training.layout
-        return self.nbytes // (layout.tp if layout.sequence_parallel else 1)
+            self.left.append(self.writer.send(self.message, to, self.groups["pp"]))

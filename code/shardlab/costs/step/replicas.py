@@ -116,7 +116,9 @@ def data_messages(
     if zero == 0:
         nbytes = recipe.gradients * held.parameters
         buckets = held.buckets if program.bucket_bytes else 1
-        bucket = collectives.all_reduce_seconds(nbytes / buckets, layout.replicas, link)
+        bucket = collectives.all_reduce_seconds(
+            nbytes / buckets, layout.replicas, link, collectives=program.collectives
+        )
         return DataMessages(average=buckets * bucket)
     once = held.layers + 1 if program.layer_by_layer else 1
     cut_average = update = scatter = gather = rest = 0.0

@@ -4,6 +4,7 @@ A plan of `exchanges` becomes the messages of one collective. To see what ranks 
 them with `ranks.observe.ledger`.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from shardlab.exchanges import Move, Plan
 from shardlab.trace import Event
 
 from ..collectives.exchanges import piece_bytes
+
+AHEAD = 2  # receives that a rank posts before it needs them, see `ranks.collectives`
 
 
 @checked
@@ -58,30 +61,47 @@ class Writer:
 
 @checked
 def of_plan(plan: Plan, nbytes: int, *, element: Count = 4) -> list[Event]:
-    """Write how all ranks carry out a plan on a buffer of `nbytes`, one step after the other.
+    """Write how all ranks carry out a plan on a buffer of `nbytes`, as `ranks.collectives` does.
 
-    A rank issues the messages of a step and waits for them before the next. Errors: ValueError for
-    a buffer that does not hold whole numbers of `element` bytes.
+    A rank waits for what arrives in a step before it sends in the next; AHEAD receives are posted.
+    Sends to one rank follow each other; it waits for them before it turns to another. Errors:
+    ValueError for a buffer that does not hold whole numbers of `element` bytes.
     """
     if nbytes % element:
         raise ValueError(
             f"{nbytes} bytes are not a whole number of elements of {element} bytes; use a multiple"
         )
     sizes = piece_bytes(plan, nbytes // element, element)
-    writers = [Writer(rank) for rank in range(plan.num_ranks)]
-    everyone = range(plan.num_ranks)
-    for step in plan.steps:
-        issued: list[list[int]] = [[] for _ in everyone]
-        for move in step:
-            size = _size(move, sizes)
-            if size:
-                sent = writers[move.source].send(size, move.to, everyone)
-                issued[move.source].append(sent)
-                received = writers[move.to].receive(size, move.source, everyone)
-                issued[move.to].append(received)
-        for writer, numbers in zip(writers, issued, strict=True):
-            writer.wait(numbers)
-    return [event for writer in writers for event in writer.events]
+    ranks = range(plan.num_ranks)
+    return [event for rank in ranks for event in _role(plan, rank, sizes)]
+
+
+def _role(plan: Plan, rank: int, sizes: Sequence[int]) -> list[Event]:
+    """Write what one rank does in a plan."""
+    writer, group = Writer(rank), range(plan.num_ranks)
+    steps = [[move for move in step if _size(move, sizes)] for step in plan.steps]
+    due = deque(move for step in steps for move in step if move.to == rank)
+    asked: deque[int] = deque()
+    sent: dict[int, list[int]] = {}  # to a rank, not waited for
+
+    def ask() -> None:
+        while due and len(asked) < AHEAD:
+            move = due.popleft()
+            asked.append(writer.receive(_size(move, sizes), move.source, group))
+
+    for step in steps:
+        ask()
+        leaving = [move for move in step if move.source == rank]
+        for to in sent.keys() - {move.to for move in leaving} if leaving else ():
+            writer.wait(sent.pop(to))
+        for move in leaving:
+            sent.setdefault(move.to, []).append(writer.send(_size(move, sizes), move.to, group))
+        for _ in (move for move in step if move.to == rank):
+            ask()
+            writer.wait([asked.popleft()])
+    for numbers in sent.values():
+        writer.wait(numbers)
+    return writer.events
 
 
 def _size(move: Move, sizes: Sequence[int]) -> int:

@@ -12,15 +12,11 @@ from dataclasses import dataclass, replace
 
 from shardlab.arguments import Positive, checked
 
+from ..collectives.algorithms import SWITCH_STEP
 from ..facts import hops
 from ..facts.hardware import Link
 from ..facts.hops import Hop
 from ..facts.network import NETWORK, Cluster, Node
-from ..units import us
-
-# The shortest all-reduce inside a switch that adds:
-# https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
-SWITCH_STEP = 25 * us
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +132,7 @@ def orders(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
 def as_link(cluster: Cluster, gpus: Sequence[int]) -> Link:
     """Summarize the rings through these GPUs as one link, for formulas that take a link."""
     load = rings(cluster, gpus)
+    joined = switch(cluster, gpus)
     slowest = min(load.shares, key=lambda hop: hop.bandwidth / load.shares[hop])
     return Link(
         name=f"rings through {len(gpus)} GPUs of {cluster.name}",
@@ -145,6 +142,7 @@ def as_link(cluster: Cluster, gpus: Sequence[int]) -> Link:
         source=cluster.node.source,
         latency_source="an average over the hops of the rings",
         longest_latency=load.longest_latency,
+        adds=cluster.node.adds if joined else 0.0,
     )
 
 

@@ -14,12 +14,13 @@ from math import ceil, log2
 from shardlab.arguments import checked
 from shardlab.trace import Event
 
+from ..collectives import switch_share
 from ..facts.hops import Hop
 from ..facts.network import Cluster
+from ..program import COLLECTIVES
 from . import matching, traffic
 from .traffic import Load
 
-ALGORITHMS = ("ring", "switch")  # for all-reduce: on rings, or added in a switch where one can
 COMPUTE, ISSUE, WAIT = range(3)
 # (ISSUE or WAIT, transfer, position of the event), or (COMPUTE, 0, position of the event)
 Instruction = tuple[int, int, int]
@@ -73,9 +74,9 @@ def lay_out(
     unknown algorithm.
     """
     gpus = place(events, cluster, placement)
-    if algorithm not in ALGORITHMS:
+    if algorithm not in COLLECTIVES:
         raise ValueError(
-            f"no all-reduce is called {algorithm!r}; use one of {', '.join(ALGORITHMS)}"
+            f"no all-reduce is called {algorithm!r}; use one of {', '.join(COLLECTIVES)}"
         )
     layer = _Layer(cluster, gpus, algorithm)
     transfers = [layer.transfer(events, meeting) for meeting in matching.meetings(events)]
@@ -181,7 +182,7 @@ class _Layer:
             load = traffic.message(self.cluster, *gpus)
             return load.latency, 1.0, self._uses(load)
         if added is not None and count > 1:
-            return added.latency, (count + 1) / count, self._uses(added)
+            return added.latency, switch_share(count), self._uses(added)
         if op not in _TABLE:
             raise ValueError(f"unknown operation {op!r}; use send, receive, {', '.join(_TABLE)}")
         steps, share = _TABLE[op]
