@@ -13,11 +13,9 @@ def every_figure():
     return {
         "rooflines": figures.rooflines([1, 100], {"chip": [1e12, 1e14]}, {"product": (10, 1e13)}),
         "layer": figures.layer({"norm": (1e-6, "memory"), "product": (2e-6, "arithmetic")}),
-        "work_by_part": figures.work_by_part({"model": {"scores": 1, "head": 3}}),
         "utilisations": figures.utilisations({"a": (0.3, 0.4, 0.41), "b": (0.5, None, None)}),
         "days": figures.days(CHIPS, {"model": [100, 10, 1]}),
         "splits": figures.splits([1e20, 1e22], {"law": [1e9, 1e10]}),
-        "swapping": figures.swapping({"machine": (1.0, 2.0)}),
         "sizes": history.sizes({"dense": [("GPT-1", "2018-06", 117e6)]}, ["GPT-1"]),
     }
 
@@ -55,11 +53,6 @@ def test_a_layer_is_microseconds_by_what_it_waits_for():
     assert len(looks) == 2
 
 
-def test_shares_sum_to_a_hundred():
-    bars = figures.work_by_part({"a": {"scores": 1, "head": 3}, "b": {"projections": 5}}).data
-    assert [sum(bar.x[i] for bar in bars) for i in range(2)] == [100, 100]
-
-
 def test_utilisations_stack_to_hfu_beside_what_is_printed():
     found = data(figures.utilisations({"a": (0.3, 0.4, 0.41), "b": (0.5, None, None)}))
     assert list(found["model FLOPs"].x) == [30, 50]
@@ -73,12 +66,6 @@ def test_names_of_points_stand_apart():
     assert dict(zip(named.text, named.textposition, strict=True)) == {
         "high": "top left", "middle": "middle left", "low": "bottom right",
     }  # fmt: skip
-
-
-def test_swapping_shows_both_times():
-    found = data(figures.swapping({"V100": (43.0, 44.0), "H100": (5.0, 11.0)}))
-    assert list(found["arithmetic"].x) == [43, 5]
-    assert list(found["transfers"].text) == ["44 s", "11 s"]
 
 
 def test_only_the_named_models_carry_their_name():

@@ -7,23 +7,12 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import style
-from .bars import bar_rows
 from .lines import line, look, named, points
 from .trace import marker
 
 BOUND = {
     "arithmetic": marker(style.COLOR["compute"], ""),
     "memory": marker(style.COLOR["idle"], "."),
-}
-PARTS = {
-    "projections": marker(style.BLUE, ""),
-    "scores": marker(style.ORANGE, "/"),
-    "feed-forward": marker(style.GREEN, "x"),
-    "head": marker(style.PURPLE, "."),
-}
-SWAP = {
-    "arithmetic": marker(style.COLOR["compute"], ""),
-    "transfers": marker(style.COLOR["communicate"], "/"),
 }
 DURATIONS = {  # days -> what people call them
     1 / 1440: "1 minute",
@@ -113,23 +102,6 @@ def layer(parts: Mapping[str, tuple[float, str]], *, alt: str = "") -> go.Figure
         or "The time of each operation of a layer, and whether it waits for arithmetic or memory.",
         height=FRAME + BAR * len(parts),
         barmode="overlay",
-    )
-
-
-def work_by_part(models: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
-    """Draw the shares of FLOPs by part, one bar of 100 % for each label: label -> part -> FLOPs."""
-    totals = {label: sum(parts.values()) for label, parts in models.items()}
-    shares = {
-        label: {part: work / totals[label] for part, work in parts.items()}
-        for label, parts in models.items()
-    }
-    return style.figure(
-        bar_rows(shares, PARTS, "%", scale=100, digits=".1f"),
-        x=style.axis("share of the FLOPs (%)", range=[0, 100]),
-        y=style.axis(autorange="reversed"),
-        alt=alt or "Shares of the FLOPs of a step, by part of the model.",
-        height=FRAME + BAR * len(models),
-        barmode="stack",
     )
 
 
@@ -224,35 +196,6 @@ def splits(
         alt=alt
         or f"The {of} that each scaling law gives for a budget of FLOPs, and of trained models.",
         height=TALL,
-    )
-
-
-def swapping(steps: Mapping[str, tuple[float, float]], *, alt: str = "") -> go.Figure:
-    """Draw two bars per machine: label -> seconds of (arithmetic, transfers) in one step."""
-    bars = [
-        go.Bar(
-            orientation="h",
-            name=name,
-            y=list(steps),
-            x=[seconds[index] for seconds in steps.values()],
-            text=[f"{seconds[index]:.3g} s" for seconds in steps.values()],
-            textposition="outside",
-            cliponaxis=False,
-            marker=marker,
-            hovertemplate="%{y}, " + name + ": %{x:.3g} s<extra></extra>",
-        )
-        for index, (name, marker) in enumerate(SWAP.items())
-    ]
-    return style.figure(
-        bars,
-        x=style.axis(
-            "time of one step (s)", range=[0, 1.5 * max(max(seconds) for seconds in steps.values())]
-        ),
-        y=style.axis(autorange="reversed"),
-        alt=alt
-        or "Seconds of arithmetic, and of transfers to and from the host's memory, in one step.",
-        height=FRAME + 2 * BAR * len(steps),
-        barmode="group",
     )
 
 

@@ -34,30 +34,13 @@ def forward(
 
     Errors: ValueError for no tokens, more than the context, or unknown pairs.
     """
-    if pairs not in PAIRS:
-        known = ", ".join(PAIRS)
-        raise ValueError(f"unknown pairs {pairs!r}; known: {known}")
     tokens = spec.tokens(batch, sequence)
-    h = spec.hidden_size
-    counted = sequence * sequence
-    if pairs == "causal":
-        counted = sequence * (sequence + 1) // 2
-    experts = spec.experts
-    matrices = 2 if spec.style == "gpt2" and not experts else 3  # SwiGLU has a gate
-    width = spec.ffn
-    routed = 0  # numbers of the router
-    if experts:
-        width = experts.per_token * experts.expert_size + experts.shared_size
-        routed = experts.num_experts
-    projections = 2 * tokens * models.attention_matrices(spec)
-    blocks = (spec.num_layers - spec.num_dense) * (matrices * width + routed)
-    blocks += spec.num_dense * (2 if spec.style == "gpt2" else 3) * spec.ffn
-    scores = 2 * batch * counted * 2 * spec.attention_size  # queries by keys, then scores by values
+    counted = batch * _count(sequence, pairs)  # queries by keys, then scores by values
     return {
-        "projections": spec.num_layers * projections,
-        "scores": spec.num_layers * scores,
-        "feed-forward": 2 * tokens * h * blocks,
-        "head": 2 * tokens * h * spec.vocab_size,
+        "projections": 2 * tokens * spec.num_layers * models.attention_matrices(spec),
+        "scores": 2 * counted * spec.num_layers * 2 * spec.attention_size,
+        "feed-forward": 2 * tokens * spec.hidden_size * _widths(spec),
+        "head": 2 * tokens * spec.hidden_size * spec.vocab_size,
     }
 
 
@@ -182,3 +165,22 @@ def palm_per_token(
     attention_size: heads times numbers per head (H Q). Source: Chowdhery et al. 2022, appendix B.
     """
     return 6 * num_parameters + 12 * num_layers * attention_size * sequence
+
+
+def _count(sequence: int, pairs: str) -> int:
+    """Count the pairs of tokens whose scores a head computes."""
+    if pairs not in PAIRS:
+        raise ValueError(f"unknown pairs {pairs!r}; known: {', '.join(PAIRS)}")
+    return sequence * sequence if pairs == "full" else sequence * (sequence + 1) // 2
+
+
+def _widths(spec: TransformerSpec) -> int:
+    """Sum the widths of the feed-forward matrices that a token meets, over all layers."""
+    matrices = 2 if spec.style == "gpt2" else 3  # SwiGLU has a gate
+    dense = matrices * spec.ffn
+    experts = spec.experts
+    if not experts:
+        return spec.num_layers * dense
+    chosen = experts.per_token * experts.expert_size + experts.shared_size
+    routed = 3 * chosen + experts.num_experts  # and the router
+    return (spec.num_layers - spec.num_dense) * routed + spec.num_dense * dense
