@@ -56,8 +56,9 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "costs/traces/transfers.py": ("costs/traces/test_replay.py", "half of replay"),
     **{
         f"figures/{each}.py": ("figures/test_compute.py", "what all figures are made with")
-        for each in ("bars", "lines", "style")
+        for each in ("lines", "style")
     },
+    "figures/bars.py": ("figures/test_memory.py", "rows of bars are those of a memory"),
     "figures/boxes.py": ("figures/test_tensor_parallel.py", "pieces of a matrix are boxes"),
     "figures/history.py": ("figures/test_compute.py", "a figure of that chapter"),
     "figures/predictions.py": ("figures/test_planner.py", "figures of the same chapter"),
