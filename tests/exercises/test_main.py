@@ -1,5 +1,6 @@
 """The command line: what it prints, and 0, 1 or 2 at the end."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +21,12 @@ SHARD, STEP = "data_parallel.shard", "data_parallel.step_with_accumulation"
 def cli(monkeypatch, capsys):
     """Calls the command in this process: arguments -> exit code, what it printed."""
 
-    def call(*arguments):
+    def call(*arguments, apart=False):
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setattr(sys, "argv", ["exercises", *map(str, arguments)])
         code = command.main()
         captured = capsys.readouterr()
-        return code, captured.out + captured.err
+        return code, captured.out if apart else captured.out + captured.err
 
     return call
 
@@ -64,6 +65,40 @@ def test_a_shell_gets_0_for_the_solutions_and_1_for_the_starters_and_a_wrong_lin
         assert done.stdout.splitlines()[-1] == points
     last = starters.read_text().count("\n")
     assert f'starters.py", line {last}, in my_shard\n    return range(n / w)\nTypeError' in done.stdout
+
+
+def test_a_program_gets_each_verdict_with_its_properties_and_what_the_file_prints_stays_apart(cli, tmp_path):
+    notebook = tmp_path / "homework.ipynb"
+    cells = [f"import torch\n{RIGHT}", "print('points')\ntorch.boom()", "def my_clip():\n    print('2 of 2 points')\n"]
+    notebook.write_text(json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]}))
+    code, printed = cli("check", SHARD, "zero.clip", "zero.pieces", notebook, "--json", apart=True)
+    answer = json.loads(printed)
+    assert (code, answer["status"], answer["points"], answer["maximum"]) == (1, "failed", 1, 5)
+    right, wrong, missing = answer["exercises"]
+    assert (right["name"], right["status"], right["points"], right["reason"]) == (SHARD, "passed", 1, "")
+    assert {each["status"] for each in right["properties"]} == {"passed"}
+    assert (wrong["status"], wrong["points"], wrong["maximum"]) == ("failed", 0, 2)
+    assert wrong["properties"][0] == {"name": "runs to its end on every rank", "status": "failed"}
+    assert "Smallest failing case: 1 rank" in wrong["reason"]
+    assert missing["reason"] == f"zero.pieces: {notebook} defines no my_pieces"
+    assert right["seconds"] > 0
+    assert answer["shardlab"]
+
+
+def test_a_program_is_told_that_nothing_was_graded(cli, file, monkeypatch, without_ranks):
+    begin = "from shardlab.exercises import room"
+    monkeypatch.setattr(grader, "SERVE", grader.SERVE.replace(begin, "raise ImportError('no torch'); " + begin))
+    code, printed = cli("check", SHARD, file(RIGHT), "--json", apart=True)
+    answer = json.loads(printed)
+    assert (code, answer["status"], answer["points"]) == (2, "not graded", None)
+    assert "before the file was read" in answer["exercises"][0]["reason"]
+
+
+def test_a_program_is_told_that_a_file_cannot_be_run(cli, file, without_ranks):
+    code, printed = cli("check", SHARD, "zero.clip", file("1 / 0"), "--json", apart=True)
+    answer = json.loads(printed)
+    assert (code, answer["status"], answer["points"]) == (1, "failed", 0)
+    assert all("cannot be run: line 1: ZeroDivisionError" in each["reason"] for each in answer["exercises"])
 
 
 def test_list_names_every_exercise(cli):

@@ -4,19 +4,21 @@
     python -m shardlab.exercises starter data_parallel.shard > my_file.py
     python -m shardlab.exercises check data_parallel.shard my_file.py     # exit status 0: it passes
     python -m shardlab.exercises check data_parallel my_file.py           # the whole chapter
+    python -m shardlab.exercises check zero.clip memory my_file.ipynb --json    # for a program
     python -m shardlab.exercises progress                                 # what you have passed
     python -m shardlab.exercises gather class/*/ --csv class.csv          # what a class has passed
 """
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardlab.files.terminal import guarded
 
 from . import CHAPTERS, every, gather, hint, of_chapter, progress, starter
 from .checker import UNGRADED, Exercise
-from .grader import grade
+from .handed_in import check
 
 
 def main() -> int:
@@ -26,7 +28,7 @@ def main() -> int:
         if arguments.command == "progress":
             progress(arguments.chapter)
             return 0
-        exercises = select(arguments.name) if "name" in arguments else list(every().values())
+        exercises = select(arguments.name) if "name" in arguments else [*every().values()]
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
@@ -34,7 +36,7 @@ def main() -> int:
         print(f"{UNGRADED}: an exercise cannot be imported: {error!r}", file=sys.stderr)
         return 2
     if arguments.command == "check":
-        return grade(exercises, Path(arguments.file))
+        return check(exercises, arguments.file, as_json=arguments.json)
     if arguments.command == "gather":
         return show_class(arguments.path, arguments.csv)
     for exercise in exercises:
@@ -59,8 +61,9 @@ def parse() -> argparse.Namespace:
     }
     for command, text in helps.items():
         sub = commands.add_parser(command, help=text)
-        sub.add_argument("name", help="an exercise, or a chapter for all of its exercises")
-    sub.add_argument("file", help="Python file with your functions")
+        sub.add_argument("name", nargs="+", help="an exercise, or a chapter for all of its own")
+    sub.add_argument("file", type=Path, help="your functions: a Python file or a notebook")
+    sub.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     sub = commands.add_parser("progress", help="print what you have passed")
     sub.add_argument("chapter", nargs="?", default="", help="show each exercise of this chapter")
     sub = commands.add_parser("gather", help="make one table of the records of a class")
@@ -70,14 +73,17 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def select(name: str) -> list[Exercise]:
-    """Return one exercise, or all of a chapter. Errors: ValueError that lists all names."""
+def select(names: Sequence[str]) -> list[Exercise]:
+    """Return exercises, or all of a chapter, once each. Errors: ValueError that lists all names."""
     exercises = every()
-    chosen = [each for each in exercises.values() if name in (each.name, each.name.split(".")[0])]
-    if not chosen:
-        known = ", ".join(exercises)
-        raise ValueError(f"no exercise or chapter is called {name!r}; choose from {known}")
-    return chosen
+    chosen: dict[str, Exercise] = {}
+    for name in names:
+        found = {key: each for key, each in exercises.items() if name in (key, key.split(".")[0])}
+        if not found:
+            known = ", ".join(exercises)
+            raise ValueError(f"no exercise or chapter is called {name!r}; choose from {known}")
+        chosen |= found
+    return [*chosen.values()]
 
 
 def show_class(paths: list[Path], target: str | None) -> int:

@@ -14,16 +14,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from shardlab import launch
-from shardlab.files.given import shown
 from shardlab.launch import surroundings
 
-from . import record, untouched
-from .checker import FAILED, UNGRADED, Attempted, Exercise, judge
+from .checker import FAILED, PASSED, Attempted, Exercise, Report, judge
 from .output import Ends, quoted, standard
 
 START, LOAD, EXERCISE = 120.0, 30.0, 90.0  # s, to import torch; to import the file; for an exercise
@@ -53,58 +52,58 @@ class Unusable(Exception):
     """The file cannot be imported; the text says why."""
 
 
-def grade(exercises: list[Exercise], file: Path) -> int:
-    """Check the file's functions for these exercises.
+@dataclass(frozen=True)
+class Verdict:
+    """One exercise of a file: what was found, and why it did not pass."""
 
-    Return 0 if all pass, 1 if one fails, and 2 if the grader itself failed: then no points are
-    written, because a right answer may be among those that were not graded.
+    exercise: Exercise
+    report: Report | None  # None: the function did not run
+    status: str  # passed, failed or not graded
+    reason: str
+    seconds: float
+
+    @property
+    def points(self) -> int:
+        """All points of the exercise, or none."""
+        return self.exercise.points if self.status == PASSED else 0
+
+
+def grade(
+    exercises: list[Exercise], file: Path, printed: TextIO | None = None
+) -> Iterator[Verdict]:
+    """Check a file's functions, one exercise after another.
+
+    printed: where the lines go that the file prints; None: standard output. Errors: Unusable,
+    Broken.
     """
-    if launch.already_a_rank():
-        print("check starts its own ranks; call it without torchrun or mpiexec", file=sys.stderr)
-        return 1
-    points, ungraded = 0, False
-    rooms = Rooms(file)
+    rooms = Rooms(file, printed or standard())
     try:
         for exercise in exercises:
+            begun = time.monotonic()
             attempted = rooms.attempt(exercise)
-            if attempted is None:
-                print(f"{exercise.name}: {file} defines no {exercise.function}\n")
-                continue
-            report = judge(exercise, attempted)
-            print(f"{shown(str(report))}\n")
-            if report or not untouched.holds_starter(exercise, file):
-                record.keep(report)
-            points += exercise.points if report else 0
-            ungraded |= report.verdict == UNGRADED
-    except Unusable as error:
-        names = ", ".join(exercise.name for exercise in exercises)
-        trouble = f"{names}: {FAILED}, {file} cannot be run: {error}"
-        print(shown(trouble), file=sys.stderr)
-        return 1
-    except Broken as error:
-        print(f"{UNGRADED}: {shown(str(error))}", file=sys.stderr)
-        return 2
+            report = None if attempted is None else judge(exercise, attempted)
+            seconds = time.monotonic() - begun
+            if report is None:
+                missing = f"{exercise.name}: {file} defines no {exercise.function}"
+                yield Verdict(exercise, None, FAILED, missing, seconds)
+            else:
+                yield Verdict(exercise, report, report.verdict, report.reason, seconds)
     finally:
         rooms.close()
-    if ungraded:
-        print(f"no points: some exercises are {UNGRADED}", file=sys.stderr)
-        return 2
-    total = sum(exercise.points for exercise in exercises)
-    print(f"{points} of {total} points")
-    return 0 if points == total else 1
 
 
 class Rooms:
     """One room after another: a function that has destroyed its room does not fail the others."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, printed: TextIO) -> None:
         self.file = file
+        self.printed = printed
         self.room: Room | None = None
 
     def attempt(self, exercise: Exercise) -> Attempted | None:
         """Run the exercise's function; None if the file has none. Errors: Broken, Unusable."""
         try:
-            self.room = self.room or Room(self.file)
+            self.room = self.room or Room(self.file, self.printed)
         except OSError as error:
             raise Broken(f"no process can start: {error}") from error
         try:
@@ -129,27 +128,27 @@ class Rooms:
 class Room:
     """The processes of a file's functions, seen from outside. Errors: Broken, Unusable."""
 
-    def __init__(self, file: Path) -> None:
-        self.printed = Ends(standard(), quoted)
+    def __init__(self, file: Path, printed: TextIO) -> None:
+        self.printed = Ends(printed, quoted)
         self.decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.folders = ExitStack()
         folder = self.folders.enter_context(surroundings.temporary())
         self.channel, theirs = socket.socketpair()
         leash, self.leash = os.pipe()
-        self.output, printed = os.pipe()
+        self.output, output = os.pipe()
         serve = SERVE.format(path=sys.path, descriptor=theirs.fileno())
         descriptors = leash, theirs.fileno()
         self.keeper = subprocess.Popen(
             [sys.executable, "-I", KEEPER, *map(str, descriptors), sys.executable, "-c", serve],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=printed,
+            stdout=output,
+            stderr=output,
             env={**os.environ, "TMPDIR": folder},
             start_new_session=True,
         )
         os.close(leash)
-        os.close(printed)
+        os.close(output)
         theirs.close()
         try:
             self._reply(START)

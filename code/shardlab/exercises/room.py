@@ -4,8 +4,8 @@ Nothing that happens here decides a verdict: `grader`, in another process, judge
 are plain data. Requests and replies are lines of JSON on a socket.
 """
 
-import importlib.util
 import json
+import linecache
 import os
 import socket
 import sys
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from . import attempts, find
+from . import attempts, find, notebook
 
 ANSWERS = "answers"  # the name of the file as a module
 Reply = dict[str, Any]
@@ -81,11 +81,13 @@ def _caught(act: Callable[[str], Reply], request: str) -> Reply:
 
 def load(file: Path) -> ModuleType:
     """Load the file as a module whose functions are sent to the ranks by value."""
+    if file.suffix not in (".py", ".ipynb"):
+        raise ValueError("not a Python file or a notebook; its name must end with .py or .ipynb")
     sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location(ANSWERS, file)
-    if spec is None or spec.loader is None:
-        raise ValueError("not a Python file; its name must end with .py")
-    module = sys.modules[ANSWERS] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    text, path = notebook.source(file), os.path.abspath(file)
+    linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path
+    module = sys.modules[ANSWERS] = ModuleType(ANSWERS)
+    module.__file__ = path
+    exec(compile(text, path, "exec"), module.__dict__)
     cloudpickle.register_pickle_by_value(module)
     return module

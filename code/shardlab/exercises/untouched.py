@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from . import notebook
 from .checker import Exercise
 
 Functions = dict[str, str]  # name, with that of its class -> what it does
@@ -27,7 +28,7 @@ def is_starter(exercise: Exercise, function: Callable[..., Any]) -> bool:
 def holds_starter(exercise: Exercise, file: Path) -> bool:
     """Say whether a file, which is not run here, has the starter's functions as they stand."""
     try:
-        found = functions(file.read_text(encoding="utf-8"))
+        found = functions(notebook.source(file))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return False
     return functions(exercise.starter).items() <= found.items()

@@ -1,0 +1,56 @@
+"""Read what a handed-in file defines: a Python file as it stands, or the functions of a notebook.
+
+A notebook's cells also train, draw and check. So of a notebook only what defines counts: imports,
+functions, classes, and assignments that call nothing.
+"""
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from shardlab.files import given
+
+SHELL = ("%", "!", "?")  # how a line begins that is no Python
+
+
+def source(file: Path) -> str:
+    """Return the file's Python. Errors: ValueError for no notebook, SyntaxError with its cell."""
+    text = given.read(file)
+    if file.suffix != ".ipynb":
+        return text
+    try:
+        cells = [each["source"] for each in json.loads(text)["cells"] if _is_code(each)]
+        sources = [each if isinstance(each, str) else "".join(each) for each in cells]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise ValueError(f"{file} is no notebook: it has no cells with a source") from None
+    kept = [line for n, cell in enumerate(sources, 1) for line in _definitions(cell, n)]
+    return "\n".join([*kept, ""])
+
+
+def _is_code(cell: dict[str, object]) -> bool:
+    return cell["cell_type"] == "code"
+
+
+def _definitions(cell: str, number: int) -> Iterator[str]:
+    if cell.lstrip().startswith("%%"):  # a cell of another language
+        return
+    lines = cell.splitlines()
+    python = ["" if line.lstrip().startswith(SHELL) else line for line in lines]
+    try:
+        tree = ast.parse("\n".join(python))
+    except SyntaxError as error:
+        text = f"{error.msg} (code cell {number}, line {error.lineno})"
+        raise SyntaxError(text) from None
+    for node in tree.body:
+        if _defines(node):
+            yield ast.unparse(node)
+
+
+def _defines(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return not any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))
+    return isinstance(
+        node,
+        ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
+    )
