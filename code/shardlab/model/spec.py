@@ -44,6 +44,8 @@ class TransformerSpec:
     position_style: str | None = None  # one of POSITIONS; None: as in the style
     bias_places: tuple[str, ...] | None = None  # some of BIASES["gpt2"]; None: as in the style
     head_norms: bool = False  # a norm for each head's queries and keys (Dehghani et al. 2023)
+    whole_norms: bool = False  # or a norm for all heads' queries, and one for all keys (OLMo 2)
+    sinks: bool = False  # one more score for each head, which takes a share of every softmax
     post_norms: bool = False  # a norm on the result of each half of a layer, beside the one before
     num_dense: int = 0  # layers of a mixture, the first ones, with a block that all tokens use
     latent: LatentAttention | None = None  # in place of heads that share keys and values
@@ -149,8 +151,18 @@ class TransformerSpec:
 
     @property
     def biases(self) -> tuple[str, ...]:
-        """The linear layers that add a bias, some of "qkv", "out" and "ffn"."""
-        return BIASES[self.style] if self.bias_places is None else self.bias_places
+        """The linear layers that add a bias, some of "qkv", "out" and "ffn".
+
+        In a mixture "ffn" is the router and every expert; without `bias_places` they have none.
+        """
+        if self.bias_places is not None:
+            return self.bias_places
+        return tuple(each for each in BIASES[self.style] if each != "ffn" or not self.experts)
+
+    @property
+    def query_norms(self) -> bool:
+        """Whether queries and keys pass norms."""
+        return self.head_norms or self.whole_norms
 
     @property
     def num_norms(self) -> int:

@@ -91,6 +91,8 @@ def block(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> d
         **entering.by_outputs("attention.v", spec.kv_size, hidden, pieces=kv_pieces),
         **leaving.by_inputs("attention.out", hidden, spec.attention_size),
     }
+    if spec.sinks:
+        heads["attention.sinks"] = Cut(shape=(spec.num_heads,), ranks=tp, dim=0, pieces=tp)
     cuts = {
         **_norm("attention_norm", spec, tp),
         **(_latent(spec, spec.latent, tp) if spec.latent else heads),
@@ -98,32 +100,37 @@ def block(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> d
     }
     cuts |= _more_norms(spec, tp)
     if spec.experts:
-        return cuts | _mixture(spec.experts, hidden, tp, whole_experts)
+        return cuts | _mixture(spec.experts, ffn, hidden, whole_experts)
     first = ("up",) if spec.style == "gpt2" else ("gate", "up")
     return cuts | ffn.feed_forward("mlp", first, hidden, spec.ffn)
 
 
 def _latent(spec: TransformerSpec, latent: LatentAttention, tp: int) -> dict[str, Cut]:
-    """Cut what makes heads from the narrow layers; those, and their norms, stay whole."""
+    """Cut what makes heads from the narrow layers; those, norms and an indexer stay whole."""
     hidden, heads, linear = spec.hidden_size, latent.num_heads, _Linear(tp=tp, bias=False)
     keys = heads * (latent.plain_size + latent.value_size)
-    narrow = {
-        "attention.q_narrow": (latent.query_rank, hidden),
-        "attention.kv_narrow": (latent.kv_rank + latent.rotary_size, hidden),
+    whole = {
+        "attention.kv_narrow.weight": (latent.kv_rank + latent.rotary_size, hidden),
+        "attention.kv_scale": (latent.kv_rank,),
     }
+    if latent.query_rank:
+        whole["attention.q_narrow.weight"] = (latent.query_rank, hidden)
+        whole["attention.q_scale"] = (latent.query_rank,)
+    if latent.indexer and latent.query_rank:
+        whole["attention.index_q.weight"] = (latent.index_size, latent.query_rank)
+        whole["attention.index_narrow.weight"] = (latent.indexer.narrow_size, hidden)
+        whole["attention.index_scale"] = (2 * latent.indexer.head_size,)
+    inputs = latent.query_rank or hidden
     return {
-        **{f"{name}.weight": Cut(shape=shape, ranks=tp) for name, shape in narrow.items()},
-        "attention.q_scale": Cut(shape=(latent.query_rank,), ranks=tp),
-        "attention.kv_scale": Cut(shape=(latent.kv_rank,), ranks=tp),
-        **linear.by_outputs("attention.q", heads * latent.query_size, latent.query_rank),
+        **{name: Cut(shape=shape, ranks=tp) for name, shape in whole.items()},
+        **linear.by_outputs("attention.q", heads * latent.query_size, inputs),
         **linear.by_outputs("attention.kv", keys, latent.kv_rank),
         **linear.by_inputs("attention.out", hidden, heads * latent.value_size),
     }
 
 
-def _mixture(experts: Experts, hidden: int, tp: int, whole: bool) -> dict[str, Cut]:
+def _mixture(experts: Experts, linear: "_Linear", hidden: int, whole: bool) -> dict[str, Cut]:
     """Cut the router, the experts by their numbers, and the shared ones, which are one block."""
-    linear = _Linear(tp=tp, bias=False)
     cuts: dict[str, Cut] = {}
     for number in range(experts.num_experts):
         name = f"mlp.experts.{number}"
@@ -132,7 +139,10 @@ def _mixture(experts: Experts, hidden: int, tp: int, whole: bool) -> dict[str, C
         cuts = {name: Cut(shape=cut.shape, ranks=1) for name, cut in cuts.items()}
     if experts.num_shared:
         cuts |= linear.feed_forward("mlp.shared", ("gate", "up"), hidden, experts.shared_size)
-    return {"mlp.router.weight": Cut(shape=(experts.num_experts, hidden), ranks=tp), **cuts}
+    cuts["mlp.router.weight"] = Cut(shape=(experts.num_experts, hidden), ranks=linear.tp)
+    if linear.bias:
+        cuts["mlp.router.bias"] = Cut(shape=(experts.num_experts,), ranks=linear.tp)
+    return cuts
 
 
 @checked
@@ -215,6 +225,11 @@ def _more_norms(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
     if spec.head_norms:
         for name in ("attention.q_scale", "attention.k_scale"):
             norms |= _norm(name, spec, tp, spec.head_size)
+    if spec.whole_norms:
+        widths = {"attention.q_scale": (spec.attention_size, tp)}
+        widths["attention.k_scale"] = spec.kv_size, min(spec.kv_heads, tp)
+        for name, (width, pieces) in widths.items():
+            norms[name] = Cut(shape=(width,), ranks=tp, dim=0, pieces=pieces)
     if spec.post_norms:
         for name in ("attention_post_norm", "mlp_post_norm"):
             norms |= _norm(name, spec, tp)

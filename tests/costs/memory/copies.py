@@ -15,9 +15,9 @@ def held_again(spec, layout):
     more = layout.tp - 1
     after_sum = len({"out", "ffn"} & set(spec.biases))
     norms = (spec.num_norms * layers + 1) * models.norm_parameters(spec)
-    norms += layers * models.head_norm_parameters(spec)
+    norms += layers * models.query_norm_parameters(spec) * spec.head_norms
     copied_heads = layout.tp * layout.kv_heads(spec) - spec.kv_heads
-    inputs = h + ("qkv" in spec.biases)
+    inputs = 2 * (h + ("qkv" in spec.biases)) + spec.whole_norms
     vocabularies = 1 if spec.tied and layout.pp == 1 else 2
     padding = layout.tp * ceil(spec.vocab_size / layout.tp) - spec.vocab_size
     return {
@@ -25,6 +25,6 @@ def held_again(spec, layout):
         "position embedding": more * models.learned_positions(spec) * h,
         "norms": more * norms,
         "biases after a sum": more * layers * after_sum * h,
-        "key/value heads": layers * 2 * copied_heads * spec.head_size * inputs,
+        "key/value heads": layers * copied_heads * spec.head_size * inputs,
         "padding of the vocabulary": vocabularies * padding * h,
     }

@@ -22,10 +22,11 @@ PUBLISHED = [each.spec for each in models.PUBLISHED.values()]
 SMALL = TransformerSpec(
     vocab_size=50, context_length=16, hidden_size=24, num_layers=7, num_heads=6, num_kv_heads=2, ffn_size=36
 )
-CHANGED = [  # as in Qwen 2.5, Qwen 3, Gemma 3 and Pythia
+CHANGED = [  # as in Qwen 2.5, Qwen 3, Gemma 3, OLMo 2 and Pythia
     replace(SMALL, style="llama", bias_places=("qkv",)),
     replace(SMALL, style="llama", head_dim=16, head_norms=True),
     replace(SMALL, style="llama", head_dim=8, head_norms=True, post_norms=True, tied_head=True),
+    replace(SMALL, style="llama", head_dim=16, whole_norms=True, sinks=True),
     replace(SMALL, position_style="rotary", tied_head=False, bias_places=("ffn",)),
 ]
 

@@ -161,7 +161,7 @@ def layer(
     return [
         norm(t, h, element=element, name="attention norm"),
         matmul(t, h, entering, element=element, name="queries, keys, values"),
-        *norms(spec.head_norms, entering - spec.kv_size, "norms of queries and keys"),
+        *norms(spec.query_norms, entering - spec.kv_size, "norms of queries and keys"),
         *attention(spec, batch=batch, sequence=sequence, fused=fused, element=element, mask=mask),
         matmul(t, width, h, element=element, name="attention output"),
         *norms(spec.post_norms, h, "norm after attention"),

@@ -67,13 +67,14 @@ def _parts(spec: TransformerSpec, experts: int) -> dict[str, int]:
     """Count the parts; of the routed experts, `experts` in each layer."""
     rules, whole = _rules(spec), models.parameters(spec)
     sparse = spec.num_layers - spec.num_dense
-    router = rules.num_experts * (spec.hidden_size + (rules.balance == "bias"))
+    biases = (rules.balance == "bias") + ("ffn" in spec.biases)
+    router = rules.num_experts * (spec.hidden_size + biases)
     return {
         "token embedding": whole["token embedding"],
         "attention": whole["attention"],
         "dense feed-forward": spec.num_dense * models.feed_forward_parameters(spec.dense),
         "routers": sparse * router,
-        "shared experts": sparse * rules.num_shared * models.expert_parameters(spec),
+        "shared experts": sparse * models.shared_parameters(spec),
         "routed experts": sparse * experts * models.expert_parameters(spec),
         "norms": whole["norms"],
         "head": whole["head"],
@@ -167,6 +168,8 @@ _GPT_OSS_120B = _llama(
     num_heads=64,
     num_kv_heads=8,
     head_dim=64,
+    bias_places=("qkv", "out", "ffn"),
+    sinks=True,
     experts=_experts(128, 4, 2880),
 )
 _GPT_OSS_20B = replace(_GPT_OSS_120B, num_layers=24, experts=_experts(32, 4, 2880))
@@ -197,9 +200,8 @@ _K2 = f"Kimi Team 2025, Table 2 (https://arxiv.org/abs/2507.20534){_CONFIG}"
 _GPT_OSS = f"OpenAI 2025, Table 1 (https://arxiv.org/abs/2508.10925){_CONFIG}"
 _LLAMA4 = f"https://ai.meta.com/blog/llama-4-multimodal-intelligence/{_CONFIG}"
 
-# Not counted: in DeepSeek-V3 the module that predicts a second token, in gpt-oss the biases, in
-# Llama 4 the part that reads images; there every second layer of Maverick is dense, not the first
-# ones.
+# Not counted: in DeepSeek-V3 the module that predicts a second token, in Llama 4 the part that
+# reads images; there every second layer of Maverick is dense, not the first ones.
 PUBLISHED: dict[str, PublishedMixture] = {
     name: PublishedMixture(
         name=name, spec=spec, parameters=counted, printed=printed, date=date, source=source
@@ -214,7 +216,7 @@ PUBLISHED: dict[str, PublishedMixture] = {
         ("Qwen3-235B-A22B", _QWEN3_235B, None, (235e9, 22e9), "2025-04", _QWEN3),
         ("Qwen3-30B-A3B", _QWEN3_30B, None, (30.5e9, 3.3e9), "2025-04", _QWEN3),
         ("Kimi K2", _KIMI_K2, None, (1.04e12, 32.6e9), "2025-07", _K2),
-        ("gpt-oss-120b", _GPT_OSS_120B, None, (116.83e9, 5.13e9), "2025-08", _GPT_OSS),
-        ("gpt-oss-20b", _GPT_OSS_20B, None, (20.91e9, 3.61e9), "2025-08", _GPT_OSS),
+        ("gpt-oss-120b", _GPT_OSS_120B, 116_829_156_672, (116.83e9, 5.13e9), "2025-08", _GPT_OSS),
+        ("gpt-oss-20b", _GPT_OSS_20B, 20_914_757_184, (20.91e9, 3.61e9), "2025-08", _GPT_OSS),
     )
 }

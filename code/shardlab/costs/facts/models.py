@@ -57,22 +57,24 @@ def attention_parameters(spec: TransformerSpec) -> int:
         return spec.latent.parameters(h)
     entering = spec.attention_size + 2 * spec.kv_size
     biases = entering * ("qkv" in spec.biases) + h * ("out" in spec.biases)
-    return h * (entering + spec.attention_size) + biases + head_norm_parameters(spec)
+    beside = biases + spec.sinks * spec.num_heads + query_norm_parameters(spec)
+    return h * (entering + spec.attention_size) + beside
 
 
 @checked
 def attention_matrices(spec: TransformerSpec) -> int:
     """Count the parameters of one layer's attention that multiply: no norms, no biases."""
     if spec.latent:
-        norms = spec.latent.query_rank + spec.latent.kv_rank
-        return spec.latent.parameters(spec.hidden_size) - norms
+        return spec.latent.matrices(spec.hidden_size)
     return 2 * spec.hidden_size * (spec.attention_size + spec.kv_size)
 
 
 @checked
-def head_norm_parameters(spec: TransformerSpec) -> int:
-    """Count one layer's norms of queries and keys, which all heads share."""
-    return 2 * spec.head_size * (norm_parameters(spec) // spec.hidden_size) * spec.head_norms
+def query_norm_parameters(spec: TransformerSpec) -> int:
+    """Count one layer's norms of queries and keys: shared by all heads, or over all of them."""
+    width = 2 * spec.head_size * spec.head_norms
+    width += (spec.attention_size + spec.kv_size) * spec.whole_norms
+    return width * (norm_parameters(spec) // spec.hidden_size)
 
 
 @checked
@@ -83,8 +85,9 @@ def feed_forward_parameters(spec: TransformerSpec) -> int:
     """
     h = spec.hidden_size
     if spec.experts:
-        count = spec.experts.num_experts
-        return count * (h + expert_parameters(spec)) + 3 * h * spec.experts.shared_size
+        router = spec.experts.num_experts * (h + ("ffn" in spec.biases))
+        routed = spec.experts.num_experts * expert_parameters(spec)
+        return router + routed + shared_parameters(spec)
     f = spec.ffn
     readers = 1 if spec.style == "gpt2" else 2
     return (readers + 1) * h * f + (readers * f + h) * ("ffn" in spec.biases)
@@ -93,7 +96,20 @@ def feed_forward_parameters(spec: TransformerSpec) -> int:
 @checked
 def expert_parameters(spec: TransformerSpec) -> int:
     """Count one routed expert, 0 in a model without experts."""
-    return 3 * spec.hidden_size * spec.experts.expert_size if spec.experts else 0
+    return _gated(spec, spec.experts.expert_size) if spec.experts else 0
+
+
+@checked
+def shared_parameters(spec: TransformerSpec) -> int:
+    """Count one layer's shared experts, which are one block; 0 where there are none."""
+    width = spec.experts.shared_size if spec.experts else 0
+    return _gated(spec, width) if width else 0
+
+
+def _gated(spec: TransformerSpec, width: int) -> int:
+    """Count a block with a gate: three matrices, and their biases."""
+    h = spec.hidden_size
+    return 3 * h * width + (2 * width + h) * ("ffn" in spec.biases)
 
 
 @checked

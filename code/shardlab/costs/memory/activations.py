@@ -65,7 +65,7 @@ def whole_layer(training: Training) -> dict[str, float]:
         "norms: statistics": spec.num_norms * tokens * STATISTICS[spec.style] * FP32,
         "norms: normalized": 2 * wide * _unfused(training, "norms"),
         "attention: input": gathered,
-        "norms: queries and keys": spec.head_norms * queries_and_keys(training) * element,
+        "norms: queries and keys": spec.query_norms * queries_and_keys(training) * element,
         **_attention(training),
         "feed-forward: input": gathered if dense_width(spec) else wide,
         "feed-forward: hidden": training.tokens * block * element,
@@ -213,7 +213,7 @@ def _attention(training: Training) -> dict[str, float]:
     qkv = width + 2 * keys
     if spec.latent:  # narrow layers before and after their norms, then whole heads
         output = tokens * heads * spec.latent.value_size * element
-        qkv = 2 * spec.latent.narrow_size
+        qkv = 2 * spec.latent.narrow_size + spec.latent.index_size
         qkv += heads * (2 * spec.latent.query_size + spec.latent.value_size)
     return {
         "attention: queries, keys, values": tokens * qkv * element,

@@ -36,14 +36,11 @@ def parameters(
         blocks += (layers - sparse) * _layer(spec.dense, layout.tp)["feed-forward"]
     ends = _ends(spec, layout.tp)
     head = ends["token embedding"] if spec.tied and layout.pp > 1 else ends["head"]
-    away = 0  # experts on other ranks
-    if layout.ep > 1:
-        away = sparse * layer_routed(spec, layout) * (layout.ep - 1)
     return {
         "token embedding": first * ends["token embedding"],
         "position embedding": first * ends["position embedding"],
         "attention": layers * layer["attention"],
-        "feed-forward": blocks - away,
+        "feed-forward": blocks - sparse * _away(spec, layout),
         "norms": layers * layer["norms"] + last * ends["norms"],
         "head": last * head,
     }
@@ -64,7 +61,20 @@ def layer_routed(spec: TransformerSpec, layout: Layout) -> int:
     if spec.experts is None:
         return 0
     held = spec.experts.num_experts // layout.expert_ranks
-    return held * models.expert_parameters(spec) // layout.expert_tp
+    return held * _expert(spec, layout.expert_tp)
+
+
+def _expert(spec: TransformerSpec, tp: int) -> int:
+    """Count a rank's part of one expert; the bias after its sum stays whole."""
+    whole = spec.hidden_size * ("ffn" in spec.biases)
+    return (models.expert_parameters(spec) - whole) // tp + whole
+
+
+def _away(spec: TransformerSpec, layout: Layout) -> int:
+    """Count what ranks with other experts hold of a layer that tp alone would leave here."""
+    if spec.experts is None:
+        return 0
+    return spec.experts.num_experts * _expert(spec, layout.tp) - layer_routed(spec, layout)
 
 
 @checked
@@ -79,8 +89,7 @@ def sparse_layers(
 @checked
 def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
     """Count the parameters of one layer on one rank; of a mixture, one with experts."""
-    away = layer_routed(spec, layout) * (layout.ep - 1)
-    return sum(_layer(spec, layout.tp).values()) - away
+    return sum(_layer(spec, layout.tp).values()) - _away(spec, layout)
 
 
 @cache

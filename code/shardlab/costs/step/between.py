@@ -121,13 +121,18 @@ def _further_norms(training: Training) -> float:
     """Count the numbers that go into norms of heads, and into norms after each half of a layer."""
     spec = training.spec
     after = (spec.num_norms - 2) * _stream(training)
-    return after + spec.head_norms * activations.queries_and_keys(training)
+    return after + spec.query_norms * activations.queries_and_keys(training)
 
 
 def _biased(training: Training) -> float:
     """Count the numbers that get a bias: its gradient is one more pass over theirs."""
-    places = zip(("qkv", "out", "ffn", "ffn"), matrices(training), strict=False)
-    return sum(m * n for place, (m, _, n) in places if place in training.spec.biases)
+    spec = training.spec
+    places = zip(("qkv", "out", "ffn", "ffn", "ffn"), matrices(training), strict=False)
+    numbers = float(sum(m * n for place, (m, _, n) in places if place in spec.biases))
+    if spec.experts and "ffn" in spec.biases:
+        width = 2 * spec.experts.expert_size / training.layout.expert_tp
+        numbers += training.routed_tokens * (width + spec.hidden_size)
+    return numbers
 
 
 def _dropped(training: Training) -> float:

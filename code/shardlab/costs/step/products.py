@@ -27,7 +27,11 @@ def matrices(training: Training) -> list[tuple[int, int, int]]:
         latent, heads = spec.latent, spec.num_heads // tp
         sizes = [
             (tokens, spec.hidden_size, latent.narrow_size),
-            (tokens, latent.query_rank, heads * latent.query_size),
+            (
+                tokens,
+                latent.query_rank or spec.hidden_size,
+                heads * latent.query_size + latent.index_size,
+            ),
             (tokens, latent.kv_rank, heads * (latent.plain_size + latent.value_size)),
             (tokens, heads * latent.value_size, spec.hidden_size),
         ]

@@ -8,31 +8,42 @@ from shardlab.model.spec import TransformerSpec
 from .fields import Fields
 
 
-def _llama(fields: Fields, **changes: Any) -> TransformerSpec:
-    """Rotary positions, RMSNorm, a gate: Llama, and what others changed."""
-    heads = fields.count("num_attention_heads")
-    sizes = {
-        "vocab_size": fields.count("vocab_size"),
-        "context_length": fields.count("max_position_embeddings"),
-        "hidden_size": fields.count("hidden_size"),
-        "num_layers": fields.count("num_hidden_layers"),
-        "num_heads": heads,
-        "num_kv_heads": fields.count("num_key_value_heads", heads),
-        "ffn_size": fields.count("intermediate_size"),
-        "head_dim": fields.count("head_dim", None),
-        "tied_head": fields.flag("tie_word_embeddings", False),
+def rotary(fields: Fields, *, tied: bool = False, **changes: Any) -> TransformerSpec:
+    """Rotary positions, RMSNorm, a gate: Llama, and what others changed.
+
+    tied: whether the head is the embedding where the file does not say so.
+    """
+    return TransformerSpec(
+        style="llama",
+        vocab_size=fields.count("vocab_size"),
+        context_length=fields.count("max_position_embeddings"),
+        hidden_size=fields.count("hidden_size"),
+        num_layers=fields.count("num_hidden_layers"),
+        num_heads=fields.count("num_attention_heads"),
+        tied_head=fields.flag("tie_word_embeddings", tied) or None,
         **changes,
-    }
-    if sizes["head_dim"] and sizes["head_dim"] * heads == sizes["hidden_size"]:
-        sizes["head_dim"] = None  # as every model has it
-    return TransformerSpec(style="llama", **sizes)
+    )
 
 
-def _llama_biased(fields: Fields) -> TransformerSpec:
-    """Llama itself, whose file may ask for biases."""
+def grouped(fields: Fields, **changes: Any) -> TransformerSpec:
+    """Heads that may share keys and values, and may be wider or narrower than the model."""
+    heads = fields.count("num_attention_heads")
+    kv_heads = fields.count("num_key_value_heads", heads)
+    head_dim = fields.count("head_dim", None)
+    if head_dim and head_dim * heads == fields.config.get("hidden_size"):
+        head_dim = None  # as every model has it
+    return rotary(fields, num_kv_heads=kv_heads, head_dim=head_dim, **changes)
+
+
+def _llama(fields: Fields, **changes: Any) -> TransformerSpec:
+    return grouped(fields, ffn_size=fields.count("intermediate_size"), **changes)
+
+
+def _llama_biased(fields: Fields, **changes: Any) -> TransformerSpec:
+    """Llama itself, and others whose file may ask for biases."""
     places = ("qkv", "out") * fields.flag("attention_bias", False)
     places += ("ffn",) * fields.flag("mlp_bias", False)
-    return _llama(fields, bias_places=places or None)
+    return _llama(fields, bias_places=places or None, **changes)
 
 
 def _qwen2(fields: Fields) -> TransformerSpec:
@@ -42,15 +53,32 @@ def _qwen2(fields: Fields) -> TransformerSpec:
 
 def _qwen3(fields: Fields) -> TransformerSpec:
     """Qwen 3: norms of queries and keys."""
-    fields.only("attention_bias", False)
-    return _llama(fields, head_norms=True, head_dim=fields.count("head_dim", 128))
+    return _llama(fields, head_norms=True)
+
+
+def _smollm3(fields: Fields) -> TransformerSpec:
+    """SmolLM 3: Llama with a tied head, and without positions in some layers."""
+    return _llama_biased(fields, tied=True)
+
+
+def _after(fields: Fields, **changes: Any) -> TransformerSpec:
+    fields.notes.append("norms come after each half of a layer, and are timed as if before it")
+    return _llama(fields, **changes)
+
+
+def _olmo(fields: Fields) -> TransformerSpec:
+    """OLMo 2 and 3: norms after each half of a layer, and norms over all heads together."""
+    return _after(fields, whole_norms=True)
+
+
+def _exaone4(fields: Fields) -> TransformerSpec:
+    """EXAONE 4: norms after each half of a layer, and norms of each head's queries and keys."""
+    return _after(fields, head_norms=True)
 
 
 def _gemma(fields: Fields, **changes: Any) -> TransformerSpec:
     """Gemma: wide heads, and a head that is the embedding unless the file says otherwise."""
-    fields.only("attention_bias", False)
-    tied = fields.flag("tie_word_embeddings", True)
-    return _llama(fields, tied_head=tied, head_dim=fields.count("head_dim", 256), **changes)
+    return _llama(fields, tied=True, **changes)
 
 
 def _gemma2(fields: Fields) -> TransformerSpec:
@@ -65,7 +93,6 @@ def _gemma3(fields: Fields) -> TransformerSpec:
 
 def _gpt2(fields: Fields) -> TransformerSpec:
     """GPT-2, with its own names."""
-    fields.only("add_cross_attention", False)
     fields.only("n_ctx", fields.config.get("n_positions"))
     return TransformerSpec(
         vocab_size=fields.count("vocab_size"),
@@ -99,6 +126,13 @@ def _neox(fields: Fields) -> TransformerSpec:
 DENSE: dict[str, Callable[[Fields], TransformerSpec]] = {
     "LlamaForCausalLM": _llama_biased,
     "MistralForCausalLM": _llama,
+    "Ministral3ForCausalLM": _llama,
+    "Phi3ForCausalLM": _llama,
+    "GraniteForCausalLM": _llama_biased,
+    "SmolLM3ForCausalLM": _smollm3,
+    "Olmo2ForCausalLM": _olmo,
+    "Olmo3ForCausalLM": _olmo,
+    "Exaone4ForCausalLM": _exaone4,
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "GemmaForCausalLM": _gemma,

@@ -3,38 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
-from shardlab.model.attention import LatentAttention
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 
-from .. import limits
+from .dense import grouped
 from .fields import Fields
 
-
-def _mixture(fields: Fields, **sizes: Any) -> TransformerSpec:
-    fields.only("tie_word_embeddings", False)
-    return TransformerSpec(
-        style="llama",
-        vocab_size=fields.count("vocab_size"),
-        context_length=fields.count("max_position_embeddings"),
-        hidden_size=fields.count("hidden_size"),
-        num_layers=fields.count("num_hidden_layers"),
-        num_heads=fields.count("num_attention_heads"),
-        **sizes,
-    )
+BIASED = {"choose": "sigmoid", "balance": "bias"}  # a router with one more number for each expert
 
 
-def _grouped(fields: Fields, **sizes: Any) -> TransformerSpec:
-    heads = fields.count("num_attention_heads")
-    return _mixture(
-        fields,
-        num_kv_heads=fields.count("num_key_value_heads", heads),
-        head_dim=fields.count("head_dim", None),
-        **sizes,
-    )
-
-
-def _experts(fields: Fields, number: str, size: str, **rules: Any) -> Experts:
+def experts(fields: Fields, number: str, size: str, **rules: Any) -> Experts:
+    """Take the routed experts: how many there are, and how wide."""
     return Experts(
         num_experts=fields.count(number),
         per_token=fields.count("num_experts_per_tok"),
@@ -44,53 +23,95 @@ def _experts(fields: Fields, number: str, size: str, **rules: Any) -> Experts:
 
 
 def _mixtral(fields: Fields) -> TransformerSpec:
-    return _grouped(fields, experts=_experts(fields, "num_local_experts", "intermediate_size"))
+    """Mixtral, and Granite's mixture, whose head may be tied."""
+    return grouped(fields, experts=experts(fields, "num_local_experts", "intermediate_size"))
 
 
 def _qwen3(fields: Fields) -> TransformerSpec:
-    fields.only("attention_bias", False)
     fields.only("decoder_sparse_step", 1)
     fields.only("mlp_only_layers", [], None)
     fields.ignore("intermediate_size")  # of layers without experts: there are none
-    experts = _experts(fields, "num_experts", "moe_intermediate_size")
-    return _grouped(fields, experts=experts, head_norms=True)
+    mixture = experts(fields, "num_experts", "moe_intermediate_size")
+    return grouped(fields, experts=mixture, head_norms=True)
 
 
-def _deepseek(fields: Fields) -> TransformerSpec:
-    """DeepSeek-V3, and Kimi K2, which has its architecture."""
-    fields.only("attention_bias", False)
-    fields.only("moe_layer_freq", 1)
-    fields.only("topk_method", "noaux_tc")  # its router has one more number for each expert
-    fields.ignore("num_key_value_heads")  # all heads share what is kept of keys and values
-    dense = fields.take("first_k_dense_replace", int)
-    width = fields.count("intermediate_size")
-    shared = fields.take("n_shared_experts", int)
-    limits.hold("n_shared_experts", shared, limits.SIZE, least=0)
-    return _mixture(
+def _glm4(fields: Fields) -> TransformerSpec:
+    """GLM-4.5 and 4.6: biases on queries, keys and values, and DeepSeek-V3's experts."""
+    dense = fields.count("first_k_dense_replace", 0, least=0)
+    return grouped(
         fields,
-        latent=LatentAttention(
-            num_heads=fields.count("num_attention_heads"),
-            query_rank=fields.count("q_lora_rank"),
-            kv_rank=fields.count("kv_lora_rank"),
-            plain_size=fields.count("qk_nope_head_dim"),
-            rotary_size=fields.count("qk_rope_head_dim"),
-            value_size=fields.count("v_head_dim"),
-        ),
-        experts=_experts(
+        **first_dense(fields, dense),
+        experts=experts(
             fields,
             "n_routed_experts",
             "moe_intermediate_size",
-            num_shared=shared,
-            choose="sigmoid",
-            balance="bias",
+            num_shared=fields.count("n_shared_experts", 0, least=0),
+            **BIASED,
         ),
-        num_dense=dense,
-        ffn_size=width if dense else None,
+        head_norms=fields.flag("use_qk_norm", False),
+        bias_places=("qkv",) if fields.flag("attention_bias", False) else None,
     )
+
+
+def first_dense(fields: Fields, count: int) -> dict[str, Any]:
+    """Return the width of the first layers, those without experts."""
+    width = fields.count("intermediate_size")
+    return {"num_dense": count, "ffn_size": width if count else None}
+
+
+def _llama4(fields: Fields) -> TransformerSpec:
+    """Llama 4: one expert for each token beside a shared one; some have them in every second layer.
+
+    Its norms of queries and keys have no parameters.
+    """
+    fields.ignore("use_qk_norm", "moe_layers")
+    layers = fields.count("num_hidden_layers")
+    every = fields.count("interleave_moe_layer_step")
+    dense = layers - layers // every
+    if dense:
+        fields.notes.append(
+            f"interleave_moe_layer_step={every}: {dense} layers without experts are placed first"
+        )
+    width = fields.count("intermediate_size_mlp")
+    mixture = experts(
+        fields, "num_local_experts", "intermediate_size", num_shared=1, choose="sigmoid"
+    )
+    return grouped(
+        fields, experts=mixture, num_dense=dense, ffn_size=width if dense else None
+    )
+
+
+def _gpt_oss(fields: Fields) -> TransformerSpec:
+    """Count gpt-oss: a sink for each head, and biases everywhere, in experts and routers too."""
+    fields.only("experts_per_token", fields.config.get("num_experts_per_tok"))
+    attention = ("qkv", "out") if fields.flag("attention_bias", True) else ()
+    mixture = experts(fields, "num_local_experts", "intermediate_size")
+    return grouped(fields, experts=mixture, sinks=True, bias_places=(*attention, "ffn"))
+
+
+def _minimax_m2(fields: Fields) -> TransformerSpec:
+    """MiniMax-M2: norms over all heads together, and routers balanced by a bias."""
+    fields.only("use_qk_norm", True)
+    fields.only("qk_norm_type", "per_layer")
+    fields.only("use_routing_bias", True)
+    fields.only("shared_intermediate_size", 0)
+    fields.only("scoring_func", "sigmoid")
+    fields.only("attn_type_list", [1] * fields.count("num_hidden_layers"))
+    if fields.take("use_mtp", bool, False):
+        fields.notes.append("use_mtp: the modules that predict further tokens are not counted")
+    fields.ignore("mlp_intermediate_size", "num_mtp_modules", "mtp_transformer_layers")
+    fields.ignore("layernorm_full_attention_beta", "layernorm_linear_attention_beta")
+    fields.ignore("layernorm_mlp_beta")
+    mixture = experts(fields, "num_local_experts", "intermediate_size", **BIASED)
+    return grouped(fields, experts=mixture, whole_norms=True)
 
 
 MIXTURES: dict[str, Callable[[Fields], TransformerSpec]] = {
     "MixtralForCausalLM": _mixtral,
+    "GraniteMoeForCausalLM": _mixtral,
     "Qwen3MoeForCausalLM": _qwen3,
-    "DeepseekV3ForCausalLM": _deepseek,
+    "Glm4MoeForCausalLM": _glm4,
+    "Llama4ForCausalLM": _llama4,
+    "GptOssForCausalLM": _gpt_oss,
+    "MiniMaxM2ForCausalLM": _minimax_m2,
 }

@@ -11,9 +11,25 @@ from shardlab.sharding.layout import listed
 from .. import mixtures, models
 from .dense import DENSE
 from .fields import Fields
+from .latent import LATENT
 from .mixtures import MIXTURES
+from .wrappers import unwrapped
 
-ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec]] = {**DENSE, **MIXTURES}
+ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec]] = {**DENSE, **MIXTURES, **LATENT}
+_STATES = "layers that keep a state instead of keys and values"
+# Architecture -> what its layers have that a TransformerSpec cannot say.
+LACKING = {
+    "Gemma3nForCausalLM": "parameters for each layer and token, and layers that share keys",
+    "GlmMoeDsaForCausalLM": "indexers that several layers may share",
+    "GraniteMoeHybridForCausalLM": f"{_STATES} (Mamba-2)",
+    "KimiLinearForCausalLM": f"{_STATES} (Kimi Delta Attention)",
+    "MiniMaxText01ForCausalLM": f"{_STATES} (lightning attention)",
+    "MiniMaxForCausalLM": f"{_STATES} (lightning attention)",
+    "NemotronHForCausalLM": f"{_STATES} (Mamba-2)",
+    "Qwen3NextForCausalLM": f"{_STATES} (Gated DeltaNet)",
+    "Qwen3_5ForCausalLM": f"{_STATES} (Gated DeltaNet)",
+    "Qwen3_5MoeForCausalLM": f"{_STATES} (Gated DeltaNet)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,25 +55,42 @@ class HuggingFaceModel:
 
 
 @checked
-def read(config: Mapping[str, Any]) -> HuggingFaceModel:
+def read(config: Mapping[str, Any], *, ignore_unknown: bool = False) -> HuggingFaceModel:
     """Turn the contents of a `config.json` into sizes.
 
-    Errors: ValueError that names the field that is missing, of a wrong kind, or not understood.
+    ignore_unknown: note fields that are not understood, instead of refusing the file.
+
+    Errors: ValueError that names the fields that are missing, of a wrong kind, or not understood.
     """
-    fields = Fields(config)
-    named = fields.take("architectures", list)
-    if len(named) != 1 or str(named[0]) not in ARCHITECTURES:
-        raise ValueError(
-            f"architectures={named} is not understood; use one of {listed(ARCHITECTURES)}, or "
-            "write the sizes as a TransformerSpec"
-        )
-    spec = ARCHITECTURES[named[0]](fields)
+    text, notes = unwrapped(config)
+    architecture = _architecture(text)
+    fields = Fields(text, architecture)
+    fields.notes += notes
+    fields.ignore("architectures")
+    spec = ARCHITECTURES[architecture](fields)
     dropout = fields.dropout()
     fields.note()
-    fields.refuse_others(named[0])
+    fields.refuse_others(architecture, ignore_unknown)
     return HuggingFaceModel(
-        architecture=named[0],
+        architecture=architecture,
         spec=spec,
         dropout=dropout,
         notes=tuple(fields.notes),
     )
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    """Return the one architecture of a file. Errors: ValueError for one that is not counted."""
+    named = Fields(config).take("architectures", list)
+    name = str(named[0]) if len(named) == 1 else ""
+    if name in LACKING:
+        raise ValueError(
+            f"{name} has {LACKING[name]}, which this planner does not count; no plan of its size "
+            "would be honest"
+        )
+    if name not in ARCHITECTURES:
+        raise ValueError(
+            f"architectures={named} is not understood; use one of {listed(ARCHITECTURES)}, or "
+            "write the sizes as a TransformerSpec"
+        )
+    return name

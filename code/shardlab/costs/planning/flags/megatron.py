@@ -60,6 +60,9 @@ def _refusal(training: Training) -> str:
             equal_layers(training) is None
         ),
         "no flag adds a norm after each half of a layer (post_norms)": spec.post_norms,
+        "no flag norms the queries of all heads together (whole_norms)": spec.whole_norms,
+        "no flag gives each head a sink (sinks)": spec.sinks,
+        "no flag chooses tokens with an indexer": bool(spec.latent and spec.latent.indexer),
         f"no flag puts biases on {' and '.join(spec.biases)} alone": (
             set(spec.biases) not in known_biases
         ),
@@ -149,7 +152,7 @@ def _latent(training: Training) -> Options:
         return {}
     return {
         "--multi-latent-attention": True,
-        "--q-lora-rank": latent.query_rank,
+        **({"--q-lora-rank": latent.query_rank} if latent.query_rank else {}),
         "--kv-lora-rank": latent.kv_rank,
         "--qk-head-dim": latent.plain_size,
         "--qk-pos-emb-head-dim": latent.rotary_size,
