@@ -30,6 +30,7 @@ from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
 from shardlab.sharding.types import rules
+from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.redistribution import redistribution
 from shardlab.sharding.types.states import parse
 from shardlab.sharding.types.tracer import Tracer
@@ -58,7 +59,7 @@ TIMELINE = timeline.play(SCHEDULE)
 DURATIONS = {"F": 1, "B": 2, "I": 1, "W": 1}
 SHARDING = parse("[B/dp, h/tp]")
 CHANGE = redistribution("tp", "S(h) -> R")
-MESH, SIZES = {"dp": 2, "tp": 2}, {"B": 4, "h": 4}
+MESH, SIZES = {"dp": 2, "tp": 2}, {"B": 4, "h": 4, "f": 4}
 MATRIX = "GPU0 GPU1 CPU\nGPU0 X NV12 0\nGPU1 NV12 X 0\n"
 
 EXAMPLES = {
@@ -69,7 +70,7 @@ EXAMPLES = {
         *(EXPERTS, step.step(Run(training=TRAINING, cluster=CLUSTER))),
         *(PLAN.steps[0][0], schedules.Action("F", 0), Wire(a="GPU 0", b="GPU 1", link=LINK), CLUSTER.path(0, 1)[0]),
         *(replay.replay(EVENTS, CLUSTER), transfers.lay_out(EVENTS, CLUSTER, None, "ring").transfers[0]),
-        *(SHARDING, SHARDING.dims[0], CHANGE, Tracer(MESH, SIZES)),
+        *(SHARDING, SHARDING.dims[0], CHANGE, Tracer(MESH, SIZES), METHODS["data parallel step"]),
         *(Cost(steps=2, serial=2, sent=2, received=2), Layer(seconds=1, states=2)),
     )
 }
@@ -174,11 +175,15 @@ CALLS: dict[str, dict[str, Any]] = {
     "sharding.types.repairs.Repair": {"steps": [(0, CHANGE)]},
     "sharding.types.repairs.repairs": {"rule": lambda operands: rules.function(*operands)},
     "sharding.types.rules.close": {"loss": parse("[] P@dp")},
+    "sharding.types.rules.largest": {"x": parse("[B, h/tp] fixed"), "dim": "h"},
+    "sharding.types.rules.log": {"number": parse("[] R@tp")},
     "sharding.types.rules.look_up": {"table": parse("[V/tp, h]"), "tokens": parse("[B] fixed")},
     "sharding.types.rules.product": {"names": "B"},
     "sharding.types.states.parse": {"text": "[B/dp] P@tp"},
     "sharding.types.tracer.Tracer.close": {"loss": parse("[] P@dp")},
     "sharding.types.tracer.Tracer.given": {"text": "[B/dp] P@tp"},
+    "sharding.types.tracer.Tracer.largest": {"x": parse("[B, h/tp] fixed"), "dim": "h"},
+    "sharding.types.tracer.Tracer.log": {"number": parse("[] R@tp")},
     "sharding.types.tracer.Tracer.look_up": {"table": parse("[h/tp, V]"), "tokens": parse("[B] fixed")},
     "schedules.action.parse": {"text": "F0 B0"},
     "schedules.instructions.stuck": {"programs": schedules.plan(schedules.make("1F1B", 1, 2))},

@@ -14,7 +14,13 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "model/attention.py": ("model/test_spec.py", "a size of the model"),
     "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
     "ranks/expert_parallel": ("ranks/expert_parallel/test_engine.py", "a dispatch needs ranks that hold experts"),
-    "ranks/players": ("ranks/players/test_players.py", "what is spread is played, and put together"),
+    **{
+        f"ranks/players/{each}.py": ("ranks/players/test_players.py", "what is spread is played, and put together")
+        for each in ("exchange", "spread")
+    },
+    "sharding/types/methods": ("ranks/players/test_mutation.py", "a text is right if it is one process's"),
+    "sharding/types/bugs": ("ranks/players/test_numbers.py", "their numbers are those that players hold"),
+    "sharding/types/mutants.py": ("ranks/players/test_mutation.py", "what is accepted is played"),
     "ranks/zero": ("ranks/zero/test_sharding.py", "its parts only work together"),
     "ranks/pipeline/messages.py": ("ranks/pipeline/test_engine.py", "it speaks in a running pipeline only"),
     "ranks/pipeline/stage.py": ("ranks/pipeline/test_engine.py", "it computes in a running pipeline only"),

@@ -88,10 +88,68 @@ def test_a_bias_inside_the_sum_is_refused_and_a_copy_of_it_is_no_repair():
     assert [str(repair).partition(" (")[0] for repair in refusal.value.repairs] == ["operand 1: P -> I @tp"]
 
 
+def closed(on, *texts):
+    """A loss of inputs, from which backward has started."""
+    inputs = [on.given(text) for text in texts]
+    on.close(on.product("", *inputs))
+    return inputs
+
+
+def test_a_gradient_that_is_left_partial_is_refused_where_it_is_used():
+    on = Tracer(MESH, SIZES)
+    _, w = closed(on, "[B/dp, h]", "[h] R@dp")
+    gradient = on.gradient(w)
+    with pytest.raises(Refusal, match="dp=2: R with P: each rank would step by one of 2 terms") as refusal:
+        on.update(w, gradient)
+    assert [str(each).partition(" (")[0] for each in refusal.value.repairs][-1] == "operand 2: P -> R @dp"
+    assert str(on.update(w, on.redistribute(gradient, "dp", "P -> I"))) == "[h] R@dp fixed"
+
+
+def test_a_step_by_pieces_fits_pieces_only():
+    on = Tracer(MESH, SIZES)
+    with pytest.raises(Refusal, match="their pieces do not match"):
+        on.update(on.given("[h]"), on.given("[h/dp] fixed"))
+
+
+def test_a_norm_counts_a_copy_once():
+    on = Tracer(MESH, SIZES)
+    cut, copied = on.given("[f/tp] fixed"), on.given("[h] fixed")
+    cut, copied = (on.product("", on.function("square", x)) for x in (cut, copied))
+    with pytest.raises(Refusal, match="count the addend 4 times"):
+        on.add(cut, copied)
+    once = on.redistribute(on.redistribute(copied, "tp", "I -> R"), "tp", "R -> P")
+    assert str(on.add(cut, once)) == "[] P@tp fixed"
+
+
+def test_a_number_that_is_logged_is_known_to_all_ranks():
+    on = Tracer(MESH, SIZES)
+    with pytest.raises(Refusal, match="each rank would log one of 2 terms"):
+        on.log(on.given("[] P@dp fixed"))
+
+
+def test_a_maximum_over_words_that_are_cut_is_sent_and_has_no_gradient():
+    on = Tracer(MESH, SIZES)
+    assert str(on.largest(on.given("[B/dp, V/tp] fixed"), "V")) == "[B/dp] fixed"
+    assert on.collectives() == [("all_reduce", "tp", 2 * 3 / 4 * 4 * 2)]
+    with pytest.raises(Refusal, match="not the function of the sum"):
+        on.largest(on.given("[B, V] P@tp fixed"), "V")
+
+
+def test_what_is_gathered_again_is_sent_again_before_its_gradient():
+    on = Tracer(MESH, SIZES)
+    on.redistribute(on.given("[h/dp]"), "dp", "S(h) -> R", again=True)
+    assert [verb for verb, *_ in on.collectives()] == ["all_gather", "all_gather", "reduce_scatter"]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda on: on.given("[Z]"), "unknown dim Z"),
+        (lambda on: on.gradient(on.given("[B]")), r"\[B\] has no gradient; close a loss that depends on it first"),
+        (lambda on: on.gradient(on.given("[B] fixed")), "has no gradient"),
+        (lambda on: on.update(on.given("[B]"), on.given("[S] fixed")), "use the same dims"),
+        (lambda on: on.log(on.given("[B]")), "has dims; log one number"),
+        (lambda on: on.largest(on.given("[B]"), "B"), r"the largest along B of \[B\]: detach it"),
         (lambda on: on.given("[B/ep]"), r"unknown axis ep in \[B/ep\]; use dp, tp"),
         (lambda on: on.redistribute(on.given("[B]"), "ep", "I -> R"), "unknown axis ep; use dp, tp"),
         (lambda on: on.redistribute(on.given("[S]"), "tp", "P -> I"), "is I along tp, not P"),

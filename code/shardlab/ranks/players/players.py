@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shardlab.sharding.types.redistribution import redistribute, redistribution
+from shardlab.sharding.types.redistribution import redistribution
 from shardlab.sharding.types.states import Dim, Mesh, Sharding
 
 from .exchange import RedistributePlayed
@@ -24,6 +24,12 @@ FUNCTIONS: Mapping[str, Callable[..., Tensor]] = {
     "gelu": functional.gelu,
     "log": torch.log,
     "normalize": functional.normalize,  # along a dim
+    "orthogonalize": lambda x, dim: _orthogonal(x),  # along a dim, with the other one
+    "reciprocal": torch.reciprocal,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "sign": torch.sign,
+    "sqrt": torch.sqrt,
     "softmax": functional.softmax,  # along a dim
     "square": torch.square,
 }
@@ -106,16 +112,68 @@ class Players:
         names += [dim.name for dim in width]
         return self.product(" ".join(names), one_hot, table)
 
+    def rename(self, x: PlayedTensor, old: str, new: str) -> PlayedTensor:
+        """Give a dim another name."""
+        names = {old: new}
+        dims = [Dim(names.get(dim.name, dim.name), dim.axes) for dim in x.dims]
+        return PlayedTensor(x.held, tuple(dims))
+
+    def detach(self, x: PlayedTensor) -> PlayedTensor:
+        """Take the numbers without their gradient."""
+        held = x.held.detach()
+        return PlayedTensor(held, x.dims)
+
+    def largest(self, x: PlayedTensor, dim: str) -> PlayedTensor:
+        """Find the largest number along a dim; where ranks cut it, the largest of all ranks."""
+        place = x.names.index(dim)
+        held = x.held.amax(len(self.mesh) + place)
+        for axis in x.dims[place].axes:
+            number = list(self.mesh).index(axis)
+            largest = held.amax(number, keepdim=True)
+            held = largest.expand_as(held)
+        others = x.dims[:place] + x.dims[place + 1 :]
+        return PlayedTensor(held, others)
+
+    def redistribute(
+        self, x: PlayedTensor, axis: str, arrow: str, again: bool = False
+    ) -> PlayedTensor:
+        """Change the state along `axis`, for instance by "P -> I"; `again` changes no number."""
+        change = redistribution(axis, arrow)
+        place = list(self.mesh).index(axis)
+        held = RedistributePlayed.apply(x.held, place, change, x.names)
+        dims = []
+        for dim in x.dims:
+            axes = [each for each in dim.axes if each != axis]
+            if change.target == f"S({dim.name})":
+                axes.append(axis)
+            dims.append(Dim(dim.name, tuple(axes)))
+        return PlayedTensor(held, tuple(dims))
+
+    # ---- the end of the step -------------------------------------------------------------------
+
     def close(self, loss: PlayedTensor) -> PlayedTensor:
         """Let every rank start backward from what it holds."""
         loss.held.sum().backward()
         return loss
 
-    def redistribute(self, x: PlayedTensor, axis: str, arrow: str) -> PlayedTensor:
-        """Change the state along `axis`, for instance by "P -> I"."""
-        change = redistribution(axis, arrow)
-        others = {"R": (), "P": (), change.source: (axis,)}
-        before = Sharding(x.dims, replicated=others["R"], partial=others["P"])
-        place = list(self.mesh).index(axis)
-        held = RedistributePlayed.apply(x.held, place, change, x.names)
-        return PlayedTensor(held, redistribute(before, change).dims)
+    def gradient(self, x: PlayedTensor) -> PlayedTensor:
+        """Take the gradient of an input after backward."""
+        grad = x.held.grad
+        if grad is None:
+            raise ValueError(f"no loss depends on this input with dims {', '.join(x.names)}")
+        return PlayedTensor(grad, x.dims)
+
+    def update(self, parameter: PlayedTensor, step: PlayedTensor) -> PlayedTensor:
+        """Subtract a step."""
+        held = parameter.held.detach()
+        return PlayedTensor(held - step.held, parameter.dims)
+
+    def log(self, number: PlayedTensor) -> PlayedTensor:
+        """Return a number that is logged."""
+        return number
+
+
+def _orthogonal(x: Tensor) -> Tensor:
+    left, _, right = torch.linalg.svd(x, full_matrices=False)
+    result: Tensor = left @ right
+    return result

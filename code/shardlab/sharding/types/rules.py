@@ -9,6 +9,8 @@ Each axis is looked at alone. Ranks do not communicate in an operation, only in 
                  one dim cut, and R where an addend lacks the dim     that cut
     function     P is refused; so is a cut dim along which it needs all numbers
     close        a loss is I or P
+    update       a parameter and its step are whole or cut alike; P is refused
+    log          a number that is I or R
     look-up      a product with a one-hot matrix, of which each rank makes what it needs
 
 In an operand without a gradient, I means R and R means I: both only say that copies are equal.
@@ -43,6 +45,8 @@ _TERM_WITH_PIECE = "each rank multiplies or adds one of {n} terms where it needs
 _ADDED_TO_TERMS = "the sum over ranks would count the addend {n} times"
 _FUNCTION_OF_TERMS = "the sum over {n} ranks of a function is not the function of the sum"
 _REPEATED_LOSS = "each of {n} ranks starts backward from the whole loss: {n} times the gradients"
+_STEP_OF_TERMS = "each rank would step by one of {n} terms, and copies would drift apart"
+_LOGGED_TERM = "each rank would log one of {n} terms"
 _FUNCTION_OF_PIECES = "each rank would see a piece of {n}, and the function needs the whole dim"
 
 
@@ -133,6 +137,46 @@ def close(loss: Sharding) -> Sharding:
     for axis in loss.replicated:
         raise Refused(axis, ["R"], _REPEATED_LOSS)
     return loss
+
+
+@checked
+def update(parameter: Sharding, step: Sharding) -> Sharding:
+    """Return the type of a parameter minus a step, such as its gradient: without a gradient itself.
+
+    Errors: Refused; ValueError for a step with other dims.
+    """
+    if set(parameter.names) != set(step.names):
+        raise ValueError(f"a step {step} does not fit a parameter {parameter}; use the same dims")
+    _dims((parameter, step))
+    for axis in (*parameter.partial, *step.partial):
+        raise Refused(axis, [along(parameter, axis), along(step, axis)], _STEP_OF_TERMS)
+    return replace(parameter, fixed=True)
+
+
+@checked
+def log(number: Sharding) -> Sharding:
+    """Return the type of a number that is logged.
+
+    Errors: Refused for P; ValueError for a tensor with dims.
+    """
+    if number.dims:
+        raise ValueError(f"{number} has dims; log one number, such as a sum over all dims")
+    for axis in number.partial:
+        raise Refused(axis, ["P"], _LOGGED_TERM)
+    return number
+
+
+@checked
+def largest(x: Sharding, dim: str) -> Sharding:
+    """Return the type of the largest numbers along `dim`, of all ranks that cut it.
+
+    Errors: Refused for P; ValueError for x with a gradient, or without the dim.
+    """
+    if not x.fixed or dim not in x.names:
+        raise ValueError(f"the largest along {dim} of {x}: detach it, and use {', '.join(x.names)}")
+    for axis in x.partial:
+        raise Refused(axis, ["P"], _FUNCTION_OF_TERMS)
+    return replace(x, dims=tuple(each for each in x.dims if each.name != dim))
 
 
 def _dims(operands: Sequence[Sharding]) -> dict[str, Dim]:

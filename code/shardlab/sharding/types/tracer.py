@@ -7,20 +7,25 @@
         return on.redistribute(y, "tp", "P -> I")
 
 The collectives of backward follow from those of forward, in the opposite order and in a mirror. So
-the list of a step exists before anything runs.
+the list of a step exists before anything runs. After `close` the step goes on: it takes gradients,
+sums them, updates parameters and logs numbers, and all of that is checked too.
 """
 
 import linecache
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from shardlab.arguments import Count, Number, checked, unchecked
+from shardlab.trace import ring_bytes
 
 from . import rules
 from .redistribution import Redistribution, redistribute, redistribution, sent_bytes
 from .repairs import Repair, Rule, repairs
-from .states import Mesh, Sharding, Sizes, local_shape, parse
+from .states import Dim, Mesh, Sharding, Sizes, gradient, local_shape, parse
+
+Call = tuple[str, str, float]  # a collective, the axis, bytes that a rank sends
 
 _OWN = (__file__, unchecked.__code__.co_filename)  # files whose frames are not the method's
 
@@ -32,8 +37,8 @@ class Line:
 
     where: str
     result: Sharding
-    change: Redistribution | None = None
-    sent: tuple[float, float] = (0.0, 0.0)  # bytes by a rank, in forward and in backward
+    forward: tuple[Call, ...] = ()
+    backward: tuple[Call, ...] = ()
 
 
 class Refusal(ValueError):
@@ -66,6 +71,7 @@ class Tracer:
         self.sizes = sizes
         self.itemsize = itemsize
         self.lines: list[Line] = []
+        self.closed = 0  # lines before backward
 
     def given(self, text: str) -> Sharding:
         """Read the type of an input, such as "[B/dp, S]". Errors: as `parse` and `local_shape`."""
@@ -93,33 +99,78 @@ class Tracer:
         """Take the rows of `table` that `tokens` number."""
         return self._line(lambda operands: rules.look_up(*operands), (table, tokens))
 
-    def close(self, loss: Sharding) -> Sharding:
-        """Let backward start here."""
-        return self._line(lambda operands: rules.close(operands[0]), (loss,))
+    def rename(self, x: Sharding, old: str, new: str) -> Sharding:
+        """Give a dim another name, as that of the keys, which are the positions of the queries."""
+        names = {old: new}
+        dims = tuple(Dim(names.get(dim.name, dim.name), dim.axes) for dim in x.dims)
+        return self._line(lambda _: replace(x, dims=dims), (x,))
 
-    def redistribute(self, x: Sharding, axis: str, arrow: str) -> Sharding:
-        """Change the state along `axis`, for instance by "P -> I"."""
+    def detach(self, x: Sharding) -> Sharding:
+        """Take the numbers without their gradient."""
+        return self._line(lambda operands: replace(operands[0], fixed=True), (x,))
+
+    def largest(self, x: Sharding, dim: str) -> Sharding:
+        """Find the largest number along a dim; where ranks cut it, the largest of all ranks.
+
+        Errors: ValueError for x with a gradient, or without the dim.
+        """
+        result = self._line(lambda operands: rules.largest(operands[0], dim), (x,))
+        nbytes = prod(local_shape(result, self.sizes, self.mesh)) * self.itemsize
+        for axis in x.dims[x.names.index(dim)].axes:
+            sent = ring_bytes("all_reduce", nbytes, self.mesh[axis])
+            self.lines.append(Line(_where(), result, (("all_reduce", axis, sent),)))
+        return result
+
+    def redistribute(
+        self, x: Sharding, axis: str, arrow: str, again: bool = False
+    ) -> Sharding:
+        """Change the state along `axis`, for instance by "P -> I".
+
+        again: do it once more in backward, because the result is not kept until then.
+        """
         change = redistribution(axis, arrow)
         if axis not in self.mesh:
             raise ValueError(f"unknown axis {axis}; use {', '.join(self.mesh)}")
         result = redistribute(x, change)
-        sent = sent_bytes(x, change, self.sizes, self.mesh, self.itemsize)
-        self.lines.append(Line(_where(), result, change, sent))
+        forward, backward = sent_bytes(x, change, self.sizes, self.mesh, self.itemsize)
+        calls = _calls(change, forward)
+        back = () if x.fixed else _calls(change.mirror, backward)
+        self.lines.append(Line(_where(), result, calls, calls * again + back))
         return result
 
-    def collectives(self) -> list[tuple[str, str, float]]:
-        """List what ranks communicate in a forward and a backward: the verb, the axis, bytes sent.
+    # ---- the end of the step -------------------------------------------------------------------
+
+    def close(self, loss: Sharding) -> Sharding:
+        """Let backward start here."""
+        result = self._line(lambda operands: rules.close(operands[0]), (loss,))
+        self.closed = len(self.lines)
+        return result
+
+    def gradient(self, x: Sharding) -> Sharding:
+        """Take the gradient of an input after backward. Errors: ValueError before `close`."""
+        if x.fixed or not self.closed:
+            raise ValueError(f"{x} has no gradient; close a loss that depends on it first")
+        return self._line(lambda _: replace(gradient(x), fixed=True), (x,))
+
+    def update(self, parameter: Sharding, step: Sharding) -> Sharding:
+        """Subtract a step, such as a gradient that is whole."""
+        return self._line(lambda operands: rules.update(*operands), (parameter, step))
+
+    def log(self, number: Sharding) -> Sharding:
+        """Show a number, which all ranks must know."""
+        return self._line(lambda operands: rules.log(operands[0]), (number,))
+
+    def collectives(self) -> list[Call]:
+        """List what ranks communicate in forward, backward and the end of the step.
 
         Backward of a line that no loss depends on is listed too.
         """
-        forward = [(line.change, line.sent[0]) for line in self.lines]
-        gradients = [line for line in reversed(self.lines) if not line.result.fixed]
-        backward = [(line.change and line.change.mirror, line.sent[1]) for line in gradients]
-        return [
-            (change.verb, change.axis, sent)
-            for change, sent in forward + backward
-            if change and change.verb
-        ]
+        last = self.closed or len(self.lines)
+        before, after = self.lines[:last], self.lines[last:]
+        calls = [line.forward for line in before]
+        calls += [line.backward for line in reversed(before)]
+        calls += [line.forward for line in after]
+        return [call for line in calls for call in line]
 
     def _line(self, rule: Rule, operands: Sequence[Sharding]) -> Sharding:
         try:
@@ -129,6 +180,10 @@ class Tracer:
             raise Refusal(_where(), refused, self.mesh[refused.axis], found) from None
         self.lines.append(Line(_where(), result))
         return result
+
+
+def _calls(change: Redistribution, sent: float) -> tuple[Call, ...]:
+    return ((change.verb, change.axis, sent),) if change.verb else ()
 
 
 def _where() -> str:
