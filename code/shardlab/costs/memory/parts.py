@@ -203,8 +203,8 @@ def messages(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the buckets of data parallelism, and what ZeRO-2 and -3 hold whole at the peak.
 
     As in torch's fully_shard, the next layer is gathered while one computes, and what is outside
-    the layers stays whole from forward to the end of backward; so does the head's gradient, which
-    is the first to be computed.
+    the layers stays whole from forward to the end of backward, unless the program gathers embedding
+    and head again; so does the head's gradient, which is the first to be computed.
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
     layout = training.layout
@@ -220,10 +220,14 @@ def messages(training: Training, stage: int = 0) -> dict[str, float]:
     head = 0
     if stage == layout.pp - 1:
         head = parts["head"] or parts["token embedding"]  # a tied head has no parameters
+    ends = shards.embedding_and_head(training.spec, layout, stage, training.chunks)
+    whole = 2 * layer + rest
+    if training.program.regathers_ends:  # two units of the program, and what is in none
+        whole = layer + max(layer, *ends) + rest - sum(ends)
     gathered = layout.zero >= CUT_FROM["parameters"]
     return {
         "gradients of head and layer": 0.0
         if training.keeps_whole(stage)
         else min(recipe.gradients, recipe.element) * (head + layer),
-        "gathered layers": gathered * min(recipe.parameters, recipe.element) * (2 * layer + rest),
+        "gathered layers": gathered * min(recipe.parameters, recipe.element) * whole,
     }
