@@ -168,7 +168,7 @@ class Training:
 @checked
 @cache
 def in_flight(
-    schedule: str, stage: int, *, pp: Count = 1, num_microbatches: Count = 1, chunks: Count = 1
+    schedule: str, stage: int, *, pp: Count, num_microbatches: Count, chunks: Count
 ) -> MicrobatchesInFlight:
     """Count the microbatches in flight at a stage's peak, without playing the schedule.
 
