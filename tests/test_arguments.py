@@ -46,7 +46,6 @@ NOT_CALLED = {  # what is public and not tried -> why
     "sharding.types.rules.Refused": "an error, which the rules raise",
     "sharding.types.tracer.Refusal": "an error, which a tracer raises",
     "sharding.types.tracer.Tracer.product": "its operands have no names; the rule that it calls is tried",
-    "costs.planning.tables.Tables": "the inner loop of the planner, whose numbers come from a checked question",
 }
 MAY_BE_NEGATIVE = {  # whose answers have numbers below 0 -> why
     "costs.compute.flops.six_n_d_error": "a rule of thumb may be too low",

@@ -41,7 +41,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "costs/facts/hops.py": ("costs/facts/test_network.py", "a path needs a network"),
     "costs/collectives/bandwidth.py": ("costs/collectives/test_algorithms.py", "bandwidths of its costs"),
     "costs/planning/flags": ("costs/planning/test_flags.py", "one list of names for each program"),
-    "costs/planning/footprint.py": ("costs/planning/test_planner.py", "held to memory, by every plan"),
     "costs/planning/tables.py": ("costs/planning/test_planner.py", "half of the planner"),
     "costs/planning/plans.py": ("costs/planning/test_planner.py", "what the planner is asked and answers"),
     "costs/published/bus_bandwidth.py": ("costs/traces/test_traffic.py", "traffic predicts it"),

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import collectives, composition, context_parallel, memory, step, tensor_parallel
+from shardlab.costs import collectives, composition, context_parallel, memory, step, tensor_parallel, zero
 from shardlab.costs.collectives import library
 from shardlab.costs.compute import kernels
 from shardlab.costs.expert_parallel import hiding_width
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.pipeline import stage_costs
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
-from shardlab.costs.programs import BOOK, DEEPSEEK_2024, MEGATRON_2021, NEMO_2024
+from shardlab.costs.programs import BOOK, BOOK_ZERO, DEEPSEEK_2024, MEGATRON_2021, NEMO_2024
 from shardlab.costs.published import bus_bandwidth, h100, runs, steps, studies
 from shardlab.costs.step import axes, experts
 from shardlab.costs.traces.replay import replay
@@ -88,6 +88,19 @@ def test_a_step_sends_between_stages_what_is_counted_along_pp(program, sliced):
     parts = 4 if sliced or program == MEGATRON_2021 else 1
     assert training.message_bytes == 8192 * 4096 * 2 / parts
     assert composition.sent(training)["pp"]["activations"] == 3 * training.message_bytes
+
+
+@pytest.mark.parametrize(("program", "times"), [(BOOK, 1.5), (BOOK_ZERO, 1.435), (NEMO_2024, 1.435)])
+def test_stage_3_sends_for_a_program_what_is_counted_along_dp(program, times):
+    """The Trainer gathers embedding and head of Llama 3 8B again for backward; fully_shard does not."""
+    llama = models.published("Llama 3 8B").spec
+    training = Training(spec=llama, layout=Layout(dp=64, zero=3), program=program)
+    assert composition.sent(training)["dp"] == zero.sent_bytes(training)
+    assert zero.ratio(training) == pytest.approx(times, abs=5e-4)
+    run = step.Run(training=training, cluster=nodes.cluster("DGX H100", 8))
+    trainer, alone = (step.step(run.by(each)) for each in (BOOK, BOOK_ZERO))
+    assert trainer.seconds > alone.seconds
+    assert trainer.memory < alone.memory
 
 
 def test_no_published_step_tells_a_ring_from_a_switch():

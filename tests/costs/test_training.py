@@ -2,9 +2,11 @@
 
 import re
 from fractions import Fraction
+from itertools import product
 
 import pytest
 
+from shardlab import schedules
 from shardlab.costs.training import Training, in_flight
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
@@ -37,11 +39,25 @@ def test_whole_experts_get_the_tokens_of_slices():
 def test_in_flight_is_what_the_papers_state(pp, microbatches):
     def flying(schedule):
         run = training(layout=Layout(pp=pp), num_microbatches=microbatches, schedule=schedule)
-        return [in_flight(run, stage) for stage in range(pp)]
+        return [run.in_flight(stage).all for stage in range(pp)]
 
-    assert flying("naive") == [[1]] * pp
-    assert flying("GPipe") == [[microbatches]] * pp
-    assert flying("1F1B") == [[min(pp - stage, microbatches)] for stage in range(pp)]
+    assert flying("naive") == [1] * pp
+    assert flying("GPipe") == [microbatches] * pp
+    assert flying("1F1B") == [min(pp - stage, microbatches) for stage in range(pp)]
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "naive", "interleaved"])
+def test_in_flight_is_what_the_played_schedule_has_in_flight(schedule):
+    for pp, m, chunks in product(range(1, 6), range(1, 14), (2, 3, 4) if schedule == "interleaved" else (1,)):
+        for stage in range(pp if m >= pp or chunks == 1 else 0):
+            flying = most = [0] * chunks
+            for action in schedules.SCHEDULES[schedule](stage, pp, m, *[chunks] * (chunks > 1)):
+                change = 1 if action.kind == "F" else -1
+                flying = [n + change * (chunk == action.chunk) for chunk, n in enumerate(flying)]
+                most = max(most, flying, key=sum)
+            assert most == sorted(most, reverse=True)
+            counted = in_flight(schedule, stage, pp=pp, num_microbatches=m, chunks=chunks)
+            assert counted == (sum(most), most[0], most[-1])
 
 
 @pytest.mark.parametrize("pp", [2, 3, 4])
@@ -50,10 +66,9 @@ def test_interleaving_runs_ahead_on_every_stage(pp, chunks):
     """Narayanan et al. 2021: two forwards more for each stage that follows, pp more for each further chunk."""
     run = training(layout=Layout(pp=pp), schedule="interleaved", chunks=chunks, num_microbatches=4 * pp)
     for stage in range(pp):
-        flying = in_flight(run, stage)
-        assert sum(flying) == 2 * (pp - 1 - stage) + (chunks - 1) * pp + 1
-        assert sorted(flying, reverse=True) == flying
-        assert flying[-1] == 1 or stage < pp - 1
+        flying = run.in_flight(stage)
+        assert flying.all == 2 * (pp - 1 - stage) + (chunks - 1) * pp + 1
+        assert flying.of_last == 1 or stage < pp - 1
 
 
 @pytest.mark.parametrize(("layers", "pp", "chunks"), [(96, 8, 3), (105, 35, 3), (24, 4, 2)])
@@ -61,12 +76,12 @@ def test_the_interleaved_schedule_of_korthikanti(layers, pp, chunks):
     """Korthikanti et al. 2022, section 4.2.3: L (1 + (p - 1) / (p m)) layers on the first stage; GPT-3 and MT-NLG."""
     spec = TransformerSpec(**{**SIZES, "num_layers": layers})
     run = Training(spec=spec, layout=Layout(pp=pp), schedule="interleaved", chunks=chunks, num_microbatches=4 * pp)
-    layers_held = sum(in_flight(run, 0)) * Fraction(layers, pp * chunks)
+    layers_held = run.in_flight(0).all * Fraction(layers, pp * chunks)
     assert layers_held == layers * (1 + Fraction(pp - 1, pp * chunks))
 
 
 def test_without_a_pipeline_one_microbatch_is_in_flight():
-    assert in_flight(training(num_microbatches=8), 0) == [1]
+    assert training(num_microbatches=8).in_flight(0) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def sent(training: Training, stage: int = 0) -> Sent:
     share = (layout.ranks - 1) / layout.ranks
     return {
         "tp": _tensor(training, stage),
-        "dp": _data(training, stage),
+        "dp": zero.sent_bytes(training, stage, hold=training.keeps_whole(stage)),
         "pp": _pipeline(training, stage),
         ALL: {"loss and norm": 2 * 2 * share * NUMBER},
     }
@@ -101,22 +101,6 @@ def _edges(
         ring = sum(every[stage][axis].values())
         pairs = [(a, group[(i + 1) % size], ring) for i, a in enumerate(group)]
     return [(a, nbytes) for a, b, nbytes in pairs if a // per_node != b // per_node]
-
-
-def _data(training: Training, stage: int) -> dict[str, float]:
-    """Count the bytes of data parallelism as `zero` does, for ends that are units of their own.
-
-    Embedding and head are gathered separately, so that stage 3 gathers them again in backward.
-    """
-    layout = training.layout
-    parts = zero.sent_bytes(training, stage, hold=training.keeps_whole(stage))
-    ends = (stage == 0) + (stage == layout.pp - 1)
-    if training.spec.tied and layout.pp == 1:
-        ends = 0
-    if "gather in backward" in parts:
-        whole = training.num_microbatches * training.recipe.parameters * ends * _table(training)
-        parts["gather in backward"] += whole * (layout.replicas - 1) / layout.replicas
-    return parts
 
 
 def _table(training: Training) -> int:

@@ -100,6 +100,9 @@ class Program:
     # ZeRO-3: collectives for one layer's parameters, or its gradients; 1: all tensors in one.
     layer_messages: Count = 1
     regathers: bool = False  # ZeRO-3: a layer that is recomputed is gathered a third time
+    # ZeRO-3: embedding and head are freed after forward like layers, and gathered again for
+    # backward. False: what is outside the layers stays whole meanwhile, as in torch's fully_shard.
+    regathers_ends: bool = False
     kernels: Kernels = ORDINARY_KERNELS
     # Which of KERNELS run as torch's single operations, which keep more tensors; all of them
     # do in `ranks.transformer` on a CPU.

@@ -32,8 +32,15 @@ BOOK = Program(  # with kernels as fast as those of the others
     send_overlap=True,
     expert_strategy="ranks",
     expert_overlap="shared experts",
+    regathers_ends=True,
     keeps_gathered=True,
     source="`shardlab.ranks.train`, and the engines that it composes",
+)
+BOOK_ZERO = replace(  # without the Trainer
+    BOOK,
+    name="ZeRO of this book, alone",
+    regathers_ends=False,
+    source="`shardlab.ranks.zero`, and torch's fully_shard likewise",
 )
 BOOK_ON_CPU = replace(  # one operation of torch after the other
     BOOK, name="the Trainer of this book, on a CPU", unfused=KERNELS
@@ -169,6 +176,7 @@ DEEPSEEK_2024 = Program(  # two microbatches at a time, and tokens that travel i
 )
 _ALL = (
     BOOK,
+    BOOK_ZERO,
     BOOK_ON_CPU,
     MEGATRON_2021,
     MEGATRON_2022,

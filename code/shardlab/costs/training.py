@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
-from shardlab import schedules
 from shardlab.arguments import Count, checked, within
 from shardlab.model.spec import TransformerSpec
+from shardlab.schedules import classic
 from shardlab.sharding.layout import ONE_RANK, Layout, layers_of_stage
 
 from .facts.recipes import MIXED, Recipe
@@ -27,6 +28,14 @@ SCHEDULES = (
     "interleaved",
     "naive",
 )  # those of shardlab.schedules with a whole backward
+
+
+class MicrobatchesInFlight(NamedTuple):
+    """Microbatches in flight at a stage's peak, counted once for each chunk of the stage."""
+
+    all: int
+    of_first: int  # those of the stage's first chunk
+    of_last: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +111,12 @@ class Training:
         """Count the layers of a pipeline stage. Errors: ValueError for one that does not exist."""
         return len(layers_of_stage(self.spec.num_layers, self.layout.pp, stage, self.chunks))
 
+    def in_flight(self, stage: int) -> MicrobatchesInFlight:
+        """Count the microbatches whose activations a stage holds at its peak."""
+        m = self.num_microbatches
+        size = {"pp": self.layout.pp, "num_microbatches": m, "chunks": self.chunks}
+        return in_flight(self.schedule, stage, **size)
+
     @property
     def averages_late(self) -> bool:
         """Whether ZeRO-2 or -3 keeps gradients whole until the step, as `ranks.train` does.
@@ -151,29 +166,34 @@ class Training:
 
 
 @checked
-def in_flight(training: Training, stage: int) -> list[int]:
-    """Count the microbatches whose activations a stage holds at its peak, for each of its chunks.
-
-    Plays the schedule. GPipe holds all microbatches; 1F1B as many as stages follow, itself included
-    (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473); interleaving adds to them
-    (Korthikanti et al. 2022, section 4.2.3, https://arxiv.org/abs/2205.05198).
-    """
-    within("stage", stage, training.layout.pp)
-    return list(
-        _played(
-            training.schedule, stage, training.layout.pp, training.num_microbatches, training.chunks
-        )
-    )
-
-
 @cache
-def _played(
-    schedule: str, stage: int, pp: int, num_microbatches: int, chunks: int
-) -> tuple[int, ...]:
-    more = (chunks,) if schedule == "interleaved" else ()
-    flying = [0] * chunks
-    most = [0] * chunks
-    for action in schedules.SCHEDULES[schedule](stage, pp, num_microbatches, *more):
-        flying[action.chunk] += 1 if action.kind == "F" else -1
-        most = max(most, list(flying), key=sum)
-    return tuple(most)
+def in_flight(
+    schedule: str, stage: int, *, pp: Count, num_microbatches: Count, chunks: Count
+) -> MicrobatchesInFlight:
+    """Count the microbatches in flight at a stage's peak, without playing the schedule.
+
+    A stage has then run all forwards before its first backward, and no backward. GPipe holds all
+    microbatches; 1F1B as many as stages follow, itself included (Narayanan et al. 2021,
+    https://arxiv.org/abs/2104.04473); interleaving adds to them (Korthikanti et al. 2022, section
+    4.2.3, https://arxiv.org/abs/2205.05198).
+    """
+    within("stage", stage, pp)
+    if schedule not in SCHEDULES:
+        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
+    if schedule != "interleaved":
+        warm_up = min(num_microbatches, pp - stage)
+        most = {"1F1B": warm_up, "GPipe": num_microbatches, "naive": 1}[schedule]
+        return MicrobatchesInFlight(most, most, most)
+    largest = next(classic.group_sizes(num_microbatches, pp))
+    warm_up = 2 * (pp - 1 - stage) + (chunks - 1) * largest + 1
+    most = min(num_microbatches * chunks, warm_up)
+    left = most
+    of_first = 0
+    of_last = 0
+    for size in classic.group_sizes(num_microbatches, pp):  # each goes through all chunks
+        of_first += min(left, size)
+        of_last += min(max(0, left - (chunks - 1) * size), size)
+        left -= chunks * size
+        if left <= 0:
+            break
+    return MicrobatchesInFlight(most, of_first, of_last)

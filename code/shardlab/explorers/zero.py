@@ -8,7 +8,7 @@ from shardlab.costs import memory, step, units, zero
 from shardlab.costs.data_parallel import machines
 from shardlab.costs.facts import models
 from shardlab.costs.planning import remedies
-from shardlab.costs.programs import BOOK, NEMO_2024, PROGRAMS
+from shardlab.costs.programs import BOOK_ZERO, NEMO_2024, PROGRAMS
 from shardlab.costs.step import Run, Step
 from shardlab.costs.training import Training
 from shardlab.figures import zero as figures
@@ -33,7 +33,7 @@ def explorer() -> Explorer:
             "ranks": [8, 64, 512],
             "batch": [1, 4],
             "network": NETWORKS,
-            "program": [BOOK.name, NEMO_2024.name],
+            "program": [BOOK_ZERO.name, NEMO_2024.name],
         },
         title="ZeRO on H100 GPUs: memory against messages",
         labels={
@@ -50,7 +50,7 @@ def explorer() -> Explorer:
             "ranks": 64,
             "batch": 1,
             "network": NETWORKS[0],
-            "program": BOOK.name,
+            "program": BOOK_ZERO.name,
         },
     )
 

@@ -8,20 +8,19 @@ from itertools import product
 
 import pytest
 
-from shardlab.costs import context_parallel, memory, step, training
+from shardlab.costs import context_parallel, memory, step
 from shardlab.costs.facts import models, nodes, recipes
-from shardlab.costs.planning import footprint, planner, plans
+from shardlab.costs.planning import planner, plans
 from shardlab.costs.planning.plans import Question, TrainingPlan
 from shardlab.costs.programs import DEEPSEEK_2024, LLAMA_2024, MEGATRON_2021
 from shardlab.costs.published import studies
 from shardlab.costs.published.sweeps import SWEEPS
 from shardlab.costs.step import axes
-from shardlab.costs.training import Training
 from shardlab.files import measured
 from shardlab.model.attention import LatentAttention
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
-from shardlab.sharding.layout import Layout, divisors
+from shardlab.sharding.layout import divisors
 
 SMALL = TransformerSpec(vocab_size=50_257, context_length=1024, hidden_size=3072, num_layers=6, num_heads=24)
 GROUPED = replace(SMALL, style="llama", num_kv_heads=4, num_layers=8)
@@ -359,22 +358,6 @@ def test_the_recorded_bench_counts_the_plans_that_are_found_now():
 def test_the_recorded_bench_ranks_the_published_sweeps_as_they_are_ranked_now():
     now = [{"tau": each.agreement, "regret": each.regret} for each in SWEEPS]
     assert [*measured.results("planner")["sweeps"].values()] == [pytest.approx(each) for each in now]
-
-
-# ---- memory, taken apart ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "naive", "interleaved"])
-def test_in_flight_is_what_the_schedule_has_in_flight(schedule):
-    for pp, m, chunks in product(range(1, 6), range(1, 14), (2, 3, 4) if schedule == "interleaved" else (1,)):
-        if schedule == "interleaved" and m < pp:
-            continue
-        spec = replace(SMALL, num_layers=pp * chunks)
-        run = Training(spec=spec, layout=Layout(pp=pp), num_microbatches=m, schedule=schedule, chunks=chunks)
-        for stage in range(pp):
-            played = training.in_flight(run, stage)
-            counted = footprint.in_flight(schedule, stage, pp=pp, num_microbatches=m, chunks=chunks)
-            assert counted == (sum(played), played[0], played[-1])
 
 
 def test_degrees_use_all_gpus():

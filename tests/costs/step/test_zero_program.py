@@ -5,7 +5,7 @@ import pytest
 from shardlab.costs import step, zero
 from shardlab.costs.compute import kernels
 from shardlab.costs.facts import models, nodes
-from shardlab.costs.programs import BOOK
+from shardlab.costs.programs import BOOK, BOOK_ZERO
 from shardlab.costs.step.zero_program import zero_program
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
@@ -17,7 +17,7 @@ DGX = nodes.cluster("DGX H100", 1)
 def run(stage, model="GPT-2 XL", ranks=8, **options):
     spec = models.published(model).spec
     layout = Layout(dp=ranks, zero=stage)
-    training = Training(spec=spec, layout=layout, sequence=1024, program=BOOK, **options)
+    training = Training(spec=spec, layout=layout, sequence=1024, program=BOOK_ZERO, **options)
     return step.Run(training=training, cluster=DGX)
 
 
@@ -62,3 +62,5 @@ def test_stage_3_hides_its_messages_from_so_many_tokens_of_a_microbatch():
 def test_other_layouts_are_refused():
     with pytest.raises(ValueError, match=r"has other axes than dp, or no ZeRO; use `program`"):
         zero_program(run(0))
+    with pytest.raises(ValueError, match="gathers its ends again; use BOOK_ZERO"):
+        zero_program(run(3).by(BOOK))

@@ -7,13 +7,12 @@ Beside tensors: see `overhead`. Left out: the messages of the pipeline and of co
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
 
 from shardlab.arguments import Count, checked
 from shardlab.sharding.layout import ZERO_STAGES, listed
 
 from ..facts.recipes import MIXED, Recipe
-from ..training import Training, in_flight
+from ..training import MicrobatchesInFlight, Training
 from . import activations, overhead, shards
 
 # The ZeRO stage from which a part is cut over the replicas.
@@ -37,14 +36,6 @@ class MicrobatchBytes:
     gathered: float  # sequence parallelism's gathered input of a matrix
 
 
-class MicrobatchesInFlight(NamedTuple):
-    """Microbatches in flight at a stage's peak, counted once for each chunk of the stage."""
-
-    all: int
-    of_first: int  # those of the stage's first chunk
-    of_last: int
-
-
 @checked
 def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the bytes on a rank of the stage at its peak.
@@ -54,11 +45,8 @@ def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
     and likewise in torch's DDP). A rank alone that computes one microbatch holds less, because its
     gradients appear while activations go: see `timeline`.
     """
-    held = {
-        **states(training, stage),
-        **kept(training, stage),
-        "buffers": sum(buffers(training, stage).values()),
-    }
+    held = {**states(training, stage), **_of_microbatches(training, stage)}
+    held["buffers"] += sum(messages(training, stage).values())
     beside = overhead.overhead(training, sum(held.values()))
     return {**held, "overhead": sum(beside.values())}
 
@@ -147,19 +135,35 @@ def microbatch_bytes(training: Training) -> MicrobatchBytes:
 
 
 @checked
-def kept_bytes(
+def of_microbatches(
     one: MicrobatchBytes, flying: MicrobatchesInFlight, layers: float, *, first: bool, last: bool
-) -> float:
-    """Count the bytes of activations without logits that microbatches in flight keep on a stage.
+) -> dict[str, float]:
+    """Count the bytes on a rank at its stage's peak that depend on the microbatches, by part.
 
-    layers: of each chunk. first, last: whether the stage is the first, or the last.
+    layers: of each chunk. first, last: whether the stage is the first, or the last, which alone has
+    logits. Of the buffers that backward needs, only the largest exists.
     """
-    nbytes = flying.all * layers * one.layer
+    activations = flying.all * layers * one.layer
     if first:
-        nbytes += flying.of_first * one.embedding
+        activations += flying.of_first * one.embedding
     if last:
-        nbytes += flying.of_last * one.head
-    return nbytes
+        activations += flying.of_last * one.head
+    return {
+        "activations": activations,
+        "logits": flying.of_last * one.logits if last else 0.0,
+        "buffers": one.gathered + _at_work(one, last),
+    }
+
+
+def _at_work(one: MicrobatchBytes, last: bool) -> float:
+    return max(one.loss, one.backward) if last else one.backward
+
+
+def _of_microbatches(training: Training, stage: int) -> dict[str, float]:
+    one, flying = microbatch_bytes(training), training.in_flight(stage)
+    layers = training.layers_of(stage) / training.chunks
+    last = stage == training.layout.pp - 1
+    return of_microbatches(one, flying, layers, first=stage == 0, last=last)
 
 
 @checked
@@ -168,16 +172,8 @@ def kept(training: Training, stage: int = 0) -> dict[str, float]:
 
     The logits have an entry of their own, because only the last stage has them.
     """
-    pp = training.layout.pp
-    last = stage == pp - 1
-    counts = in_flight(training, stage)
-    flying = MicrobatchesInFlight(sum(counts), counts[0], counts[-1])
-    layers = training.layers_of(stage) / training.chunks
-    one = microbatch_bytes(training)
-    return {
-        "activations": kept_bytes(one, flying, layers, first=stage == 0, last=last),
-        "logits": flying.of_last * one.logits if last else 0.0,
-    }
+    parts = _of_microbatches(training, stage)
+    return {part: parts[part] for part in ("activations", "logits")}
 
 
 @checked
@@ -187,11 +183,9 @@ def buffers(training: Training, stage: int = 0) -> dict[str, float]:
     Of those that backward needs, only the largest exists at the peak.
     """
     one = microbatch_bytes(training)
-    last = stage == training.layout.pp - 1
-    backward = {"loss": one.loss if last else 0.0, "backward of a layer": one.backward}
-    largest = max(backward, key=lambda part: backward[part])
+    largest = _at_work(one, stage == training.layout.pp - 1)
     return {
-        largest: backward[largest],
+        "backward of a layer" if largest == one.backward else "loss": largest,
         "sequence parallelism": one.gathered,
         **messages(training, stage),
     }
@@ -209,8 +203,8 @@ def messages(training: Training, stage: int = 0) -> dict[str, float]:
     """Count the buckets of data parallelism, and what ZeRO-2 and -3 hold whole at the peak.
 
     As in torch's fully_shard, the next layer is gathered while one computes, and what is outside
-    the layers stays whole from forward to the end of backward; so does the head's gradient, which
-    is the first to be computed.
+    the layers stays whole from forward to the end of backward, unless the program gathers embedding
+    and head again; so does the head's gradient, which is the first to be computed.
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
     layout = training.layout
@@ -226,10 +220,14 @@ def messages(training: Training, stage: int = 0) -> dict[str, float]:
     head = 0
     if stage == layout.pp - 1:
         head = parts["head"] or parts["token embedding"]  # a tied head has no parameters
+    ends = shards.embedding_and_head(training.spec, layout, stage, training.chunks)
+    whole = 2 * layer + rest
+    if training.program.regathers_ends:  # two units of the program, and what is in none
+        whole = layer + max(layer, *ends) + rest - sum(ends)
     gathered = layout.zero >= CUT_FROM["parameters"]
     return {
         "gradients of head and layer": 0.0
         if training.keeps_whole(stage)
         else min(recipe.gradients, recipe.element) * (head + layer),
-        "gathered layers": gathered * min(recipe.parameters, recipe.element) * (2 * layer + rest),
+        "gathered layers": gathered * min(recipe.parameters, recipe.element) * whole,
     }

@@ -47,6 +47,19 @@ def parameters(
 
 
 @checked
+def embedding_and_head(
+    spec: TransformerSpec, layout: Layout, stage: int = 0, chunks: Count = 1
+) -> tuple[int, int]:
+    """Count the parameters of embedding and head that ZeRO can gather by themselves on a stage.
+
+    Where one stage has both and they are tied, there are none.
+    """
+    held = parameters(spec, layout, stage, chunks)
+    apart = not (spec.tied and layout.pp == 1)
+    return apart * held["token embedding"], apart * held["head"]
+
+
+@checked
 def routed(spec: TransformerSpec, layout: Layout, stage: int = 0, chunks: Count = 1) -> int:
     """Count the parameters of the routed experts on a rank of the stage: 1/ep of all."""
     return sparse_layers(spec, layout, stage, chunks) * layer_routed(spec, layout)

@@ -12,7 +12,7 @@ from ..facts import models
 from ..facts.hardware import Chip
 from ..memory import overhead, shards
 from ..step import layer_time
-from ..training import Training, in_flight
+from ..training import Training
 from . import balance
 from .balance import Layer
 
@@ -50,7 +50,7 @@ def pieces(training: Training, chip: Chip) -> list[Layer]:
 @checked
 def held(training: Training) -> list[int]:
     """Count the microbatches that each stage holds at its peak."""
-    return [sum(in_flight(training, stage)) for stage in range(training.layout.pp)]
+    return [training.in_flight(stage).all for stage in range(training.layout.pp)]
 
 
 @checked

@@ -1,6 +1,6 @@
 """Search for the fastest layout of a model on a cluster.
 
-`plans` defines questions and answers, `planner` searches, with the `tables` that plans share and
-the memory counts of `footprint`, and `remedies` names what to change where nothing fits.
+`plans` defines questions and answers, `planner` searches, with the `tables` that plans share, and
+`remedies` names what to change where nothing fits.
 `flags` writes a plan as the options of three programs.
 """

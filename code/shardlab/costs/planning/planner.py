@@ -5,8 +5,10 @@ plans that share it, so that a hundred thousand plans take about a second. A tes
 results with `step.step` and `memory.total`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import product
 from operator import add
 from typing import Any
 
@@ -14,19 +16,20 @@ from shardlab.arguments import checked, unchecked
 from shardlab.sharding.layout import divisors
 
 from .. import memory, step
+from .. import training as trainings
+from ..memory import overhead
 from ..step import axes, replicas
 from ..step.replicas import DataMessages, Holdings
 from ..training import Training
-from . import footprint
 from .plans import Plans, Question, TrainingPlan
-from .tables import Degrees, Microbatch, Tables, every_degree
+from .tables import Degrees, Microbatch, every_degree
 
 MOST_PLANS = 2_000_000  # a search of this size takes about a quarter of a minute, and 1 GB
 MOST_PARTS = 10**9  # sequences, or GPUs: to find their divisors takes time, too
 
 # A question is checked once. These are called for each of its plans.
-in_flight = unchecked(footprint.in_flight)
-microbatch_bytes = unchecked(footprint.microbatch_bytes)
+in_flight = unchecked(trainings.in_flight)
+of_microbatches = unchecked(memory.of_microbatches)
 data_wait = unchecked(replicas.data_wait)
 sending_seconds = unchecked(step.sending_seconds)
 pipeline_seconds = unchecked(step.pipeline_seconds)
@@ -69,14 +72,14 @@ def search(question: Question) -> Plans:
     Errors: ValueError where there are more than MOST_PLANS plans, with their number.
     """
     _check_size(question)
-    tables = Tables(question)
+    microbatch = cache(partial(Microbatch.of, question))
     fitting: list[TrainingPlan] = []
     rejected: list[TrainingPlan] = []
     for degrees, reason in every_degree(question):
         if reason:
             rejected.append(degrees.rejected(reason))
             continue
-        for plan in _Search(tables, degrees).plans():
+        for plan in _Search(question, degrees, microbatch).plans():
             (rejected if plan.reason else fitting).append(plan)
     fitting.sort()
     return Plans(question, fitting, rejected)
@@ -119,16 +122,29 @@ def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
             yield chunks
 
 
+def _resident(training: Training, stage: int) -> float:
+    """Count the bytes on a rank of the stage that do not depend on the microbatches."""
+    tensors = sum((memory.states(training, stage) | memory.messages(training, stage)).values())
+    return tensors + sum(overhead.overhead(training, tensors).values())
+
+
 class _Search:
     """All plans with given degrees."""
 
-    def __init__(self, tables: Tables, degrees: Degrees) -> None:
-        self.tables = tables
-        self.question = tables.question
+    def __init__(
+        self, question: Question, degrees: Degrees, microbatch: Callable[..., Microbatch]
+    ) -> None:
+        self.question = question
+        self.capacity = question.capacity
         self.degrees = degrees
+        self.microbatch = microbatch
         self.links = axes.links(self.question.cluster, degrees.layout)
         self.orders = list(self._orders())
         self.sizes = divisors(self.question.batch // degrees.dp)
+        stored = question.attention == "stored"  # else there are no scores to recompute
+        self.recomputations = [
+            each for each in question.recomputations if each != "selective" or stored
+        ]
 
     def _cut(self, schedule: str, chunks: int) -> _Cut:
         layout = self.degrees.layout
@@ -143,12 +159,12 @@ class _Search:
         return _Cut(fullest=fullest, held=held, zeros=zeros)
 
     def _zero(self, training: Training, held: Holdings, fullest: Iterable[int]) -> _Zero:
-        update = step.update_seconds(training, held, self.tables.chip)
+        update = step.update_seconds(training, held, self.question.cluster.node.chip)
         return _Zero(
             stage=training.layout.zero,
             messages=replicas.messages_of_replicas(training, self.links, held),
             once=update + step.tied_seconds(training, self.links["pp"]),
-            resident=[footprint.resident_bytes(training, stage) for stage in fullest],
+            resident=[_resident(training, stage) for stage in fullest],
         )
 
     def _orders(self) -> Iterator[_Order]:
@@ -167,57 +183,56 @@ class _Search:
     def plans(self) -> list[TrainingPlan]:
         """List every plan, timed or rejected."""
         found: list[TrainingPlan] = []
-        tp = self.degrees.tp
+        tp, layout = self.degrees.tp, replace(self.degrees.layout, dp=self.degrees.ep, pp=1)
         ways = {True} if self.degrees.whole_experts else self.question.sequence_parallel
         for shared in ways if tp > 1 else (False,):
             if shared and self.question.length % (self.degrees.cp * tp):
                 found.append(self.degrees.rejected("sequence", sequence_parallel=True))
                 continue
-            for size in self.sizes:
-                for again in self.tables.recomputations:
-                    one = self.tables.microbatch(
-                        self.degrees, size, sequence_parallel=shared, recomputation=again
-                    )
-                    found.extend(self._plans_of(one))
+            sliced = replace(layout, sequence_parallel=shared)
+            for size, again in product(self.sizes, self.recomputations):
+                found.extend(self._plans_of(self.microbatch(sliced, size, again)))
         return found
 
     def _plans_of(self, one: Microbatch) -> Iterator[TrainingPlan]:
         """Yield the plans of all schedules and all stages of ZeRO for one kind of microbatch."""
         program = self.question.program
-        num_microbatches = self.question.batch // (self.degrees.dp * one.size)
-        send = send_seconds(one.message_bytes, self.degrees.pp, self.links["pp"])
+        num_microbatches = self.question.batch // (self.degrees.dp * one.training.microbatch)
+        send = send_seconds(one.training.message_bytes, self.degrees.pp, self.links["pp"])
         of_layer = one.time.forward, one.time.backward
-        again = one.recomputation == "full"
+        again = one.training.recomputation
+        plan = partial(
+            TrainingPlan,
+            **vars(self.degrees),
+            sequence_parallel=one.training.layout.sequence_parallel,
+            microbatch=one.training.microbatch,
+            recomputation=again,
+        )
         waits = {
             cut: [
-                data_wait(
-                    zero.messages, program, cut.held, *of_layer, recomputed=again
-                )
+                data_wait(zero.messages, program, cut.held, *of_layer, recomputed=again == "full")
                 for zero in cut.zeros
             ]
             for cut in {order.cut for order in self.orders}
         }
         for order in self.orders:
             cut = order.cut
+            kind: dict[str, Any] = {"schedule": order.schedule, "chunks": order.chunks}
             if order.schedule == "interleaved" and num_microbatches < self.degrees.pp:
-                yield self._plan(one, order, reason="microbatches")
+                yield plan(**kind, reason="microbatches")
                 continue
             flying = self._bytes_in_flight(one, order, num_microbatches)
-            played: dict[str, Any] = {
-                "num_microbatches": num_microbatches,
-                "chunks": order.chunks,
-                "schedule": order.schedule,
-            }
+            played = {**kind, "num_microbatches": num_microbatches}
             beside = one.time.forward * cut.held.layers / order.chunks
             sending = sending_seconds(send, program, pp=self.degrees.pp, beside=beside, **played)
             for zero, wait in zip(cut.zeros, waits[cut], strict=True):
                 nbytes = max(map(add, zero.resident, flying))
-                if nbytes > self.question.capacity:
-                    yield self._plan(one, order, zero.stage, nbytes=nbytes, reason="memory")
+                if nbytes > self.capacity:
+                    yield plan(**kind, zero=zero.stage, nbytes=nbytes, reason="memory")
                     continue
                 busy = pipeline_seconds(one.time, wait, order.stages, **played)
                 seconds = busy + sending + wait.end + zero.once
-                yield self._plan(one, order, zero.stage, seconds=seconds, nbytes=nbytes)
+                yield plan(**kind, zero=zero.stage, seconds=seconds, nbytes=nbytes)
 
     def _bytes_in_flight(
         self, one: Microbatch, order: _Order, num_microbatches: int
@@ -225,41 +240,12 @@ class _Search:
         """Count the bytes on each stage that depend on the microbatches."""
         pp = self.degrees.pp
         size = {"pp": pp, "num_microbatches": num_microbatches, "chunks": order.chunks}
+        grown = 1 + self.question.program.margin
         found = []
         for stage, layers in order.cut.fullest.items():
             flying = in_flight(order.schedule, stage, **size)
-            last = stage == pp - 1
-            found.append(
-                microbatch_bytes(
-                    one.memory, flying, layers / order.chunks, first=stage == 0, last=last
-                )
-            )
+            first, last = stage == 0, stage == pp - 1
+            each = layers / order.chunks
+            parts = of_microbatches(one.memory, flying, each, first=first, last=last)
+            found.append(grown * sum(parts.values()) + one.blocks)
         return found
-
-    def _plan(
-        self,
-        one: Microbatch,
-        order: _Order,
-        zero: int = 0,
-        *,
-        seconds: float = 0.0,
-        nbytes: float = 0.0,
-        reason: str = "",
-    ) -> TrainingPlan:
-        return TrainingPlan(
-            seconds=seconds,
-            nbytes=nbytes,
-            tp=self.degrees.tp,
-            cp=self.degrees.cp,
-            pp=self.degrees.pp,
-            dp=self.degrees.dp,
-            ep=self.degrees.ep,
-            zero=zero,
-            sequence_parallel=one.sequence_parallel,
-            whole_experts=self.degrees.whole_experts,
-            microbatch=one.size,
-            recomputation=one.recomputation,
-            schedule=order.schedule,
-            chunks=order.chunks,
-            reason=reason,
-        )

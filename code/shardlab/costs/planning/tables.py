@@ -1,7 +1,7 @@
-"""What many plans share: degrees that use every GPU, and the microbatches of one (tp, cp, ep)."""
+"""What many plans share: degrees that use every GPU, and one microbatch on a single stage."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from shardlab.arguments import Count, checked
@@ -9,7 +9,7 @@ from shardlab.sharding.layout import Layout, divisors, tensor_degrees
 
 from .. import context_parallel, memory, step
 from ..step import axes
-from . import footprint
+from ..training import Training
 from .plans import Question, TrainingPlan
 
 
@@ -40,16 +40,8 @@ class Degrees:
 
     def rejected(self, reason: str, *, sequence_parallel: bool = False) -> TrainingPlan:
         """Reject all plans with these degrees and choices for one of `plans.REASONS`."""
-        return TrainingPlan(
-            tp=self.tp,
-            cp=self.cp,
-            pp=self.pp,
-            dp=self.dp,
-            ep=self.ep,
-            sequence_parallel=sequence_parallel or self.whole_experts,
-            whole_experts=self.whole_experts,
-            reason=reason,
-        )
+        shared = sequence_parallel or self.whole_experts
+        return TrainingPlan(**vars(self), sequence_parallel=shared, reason=reason)
 
 
 @checked
@@ -90,48 +82,20 @@ def every_degree(question: Question) -> Iterator[tuple[Degrees, str]]:
 class Microbatch:
     """One kind of microbatch: its choices, and what it costs on every stage."""
 
-    size: Count
-    sequence_parallel: bool
-    recomputation: str
+    training: Training  # of one stage, without replicas
     time: step.MicrobatchTime
-    memory: memory.MicrobatchBytes  # "gathered" with the blocks of other ranks of cp
-    message_bytes: float
+    memory: memory.MicrobatchBytes
+    blocks: float  # bytes of keys and values of other ranks of cp
 
-
-class Tables:
-    """What many plans share, computed once."""
-
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.chip = question.cluster.node.chip
-        stored = question.attention == "stored"  # else there are no scores to recompute
-        self.recomputations = [
-            each for each in question.recomputations if each != "selective" or stored
-        ]
-        self.microbatches: dict[tuple[object, ...], Microbatch] = {}
-
-    def microbatch(
-        self, degrees: Degrees, size: Count, *, sequence_parallel: bool, recomputation: str
-    ) -> Microbatch:
-        """Look up one kind of microbatch, or compute it. Of `degrees` pp and dp do not matter."""
-        dealt = degrees.ep, degrees.whole_experts
-        key = degrees.tp, degrees.cp, *dealt, size, sequence_parallel, recomputation
-        if key not in self.microbatches:
-            layout = replace(
-                degrees.layout, dp=degrees.ep, pp=1, sequence_parallel=sequence_parallel
-            )
-            training = self.question.training(
-                layout, microbatch=size, recomputation=recomputation
-            )
-            links = axes.links(self.question.cluster, layout)
-            held = footprint.of_a_microbatch(training)
-            blocks = context_parallel.at_work(training, training.program.context_strategy)
-            self.microbatches[key] = Microbatch(
-                size=size,
-                sequence_parallel=sequence_parallel,
-                recomputation=recomputation,
-                time=step.microbatch(self.question.run(training), links),
-                memory=replace(held, gathered=held.gathered + blocks),
-                message_bytes=training.message_bytes,
-            )
-        return self.microbatches[key]
+    @classmethod
+    def of(
+        cls, question: Question, layout: Layout, size: Count, recomputation: str
+    ) -> "Microbatch":
+        """Count what a microbatch of so many sequences costs; layout: without pp and replicas."""
+        training = question.training(layout, microbatch=size, recomputation=recomputation)
+        return cls(
+            training=training,
+            time=step.microbatch(question.run(training), axes.links(question.cluster, layout)),
+            memory=memory.microbatch_bytes(training),
+            blocks=context_parallel.at_work(training, training.program.context_strategy),
+        )

@@ -129,7 +129,7 @@ def data_messages(
         cut_average = seconds(recipe.gradients, held.parameters, once)
     if zero >= CUT_FROM["parameters"]:
         gather = seconds(recipe.parameters, held.layer, program.layer_messages)
-        rest += seconds(recipe.parameters, held.rest)
+        rest += (1 + program.regathers_ends) * seconds(recipe.parameters, held.rest)
     else:
         update = seconds(recipe.parameters, held.parameters, once)
     return DataMessages(

@@ -1,4 +1,8 @@
-"""What a step is predicted for: a run, and one microbatch of it on one rank."""
+"""What a step is predicted for: a run, and one microbatch of it on one rank.
+
+What a rank holds and sends follows from a `Training`, which names its program: `memory.total` and
+`composition.sent` take no more. Seconds also need the cluster: `step.step` takes a `Run`.
+"""
 
 from dataclasses import dataclass, replace
 

@@ -3,7 +3,7 @@
 As `ranks.zero` does it (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054; Zhao et al. 2023,
 https://arxiv.org/abs/2304.11277): from stage 2 on, a layer's messages travel while the next one
 computes; what travels once in a step, does so after the last backward. `breakdown.step` is its
-closed form for `programs.BOOK`.
+closed form for `programs.BOOK_ZERO`.
 """
 
 from shardlab.arguments import checked, within
@@ -22,12 +22,14 @@ def zero_program(run: Run, rank: int = 0, *, hold: bool = False) -> list[Event]:
     """List the events of one rank in a step under ZeRO-1, -2 or -3, without other axes.
 
     hold: gradients stay whole until the last microbatch, see `zero.sent_bytes`. Errors: ValueError
-    for other layouts.
+    for other layouts, and programs that gather embedding and head again.
     """
     layout = run.training.layout
     within("rank", rank, layout.ranks)
     if not layout.zero or layout.ranks != layout.dp:
         raise ValueError(f"{layout} has other axes than dp, or no ZeRO; use `program`")
+    if run.training.program.regathers_ends:
+        raise ValueError(f"{run.training.program.name} gathers its ends again; use BOOK_ZERO")
     writer = _Writer(run, rank)
     last = run.training.num_microbatches - 1
     cuts = layout.zero >= CUT_FROM["gradients"]

@@ -76,7 +76,8 @@ def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dic
 
     hold: gradients stay whole on each rank until the last microbatch (`no_sync`), as stages 0 and 1
     always do; otherwise stages 2 and 3 cut those of every microbatch. Around rings, or from each
-    rank to each other.
+    rank to each other. Whether stage 3 gathers embedding and head once or twice for a microbatch is
+    a choice of the program: `regathers_ends`.
     """
     recipe = training.recipe
     zero = training.layout.zero
@@ -92,8 +93,11 @@ def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dic
     if zero < memory.CUT_FROM["parameters"]:
         gathered = share * recipe.parameters * total
         return {"cut gradients": cut, "gather after the step": gathered}
-    layers = padded(shards.layer_parameters(training.spec, training.layout), n)
-    again = layers * training.layers_of(stage)
+    again = padded(shards.layer_parameters(training.spec, training.layout), n)
+    again *= training.layers_of(stage)
+    if training.program.regathers_ends:
+        where = training.spec, training.layout, stage, training.chunks
+        again += sum(shards.embedding_and_head(*where))
     return {
         "gather in forward": count * share * recipe.parameters * total,
         "gather in backward": count * share * recipe.parameters * again,
