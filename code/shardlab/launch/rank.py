@@ -174,7 +174,10 @@ class _Rank:
             this._config["tempdir"] = folder
         folder = os.environ.get(contracts.FOLDER, folder)
         peers.install(contracts.comparisons(folder, self.tell))
-        fn, args = pickle.loads(job.call)
+        try:
+            fn, args = pickle.loads(job.call)
+        except AttributeError as error:  # pickle has only its name
+            raise TypeError(f"{error}; make it inside the function") from None
         if getattr(fn, "__module__", "") == "__main__":
             # pickle looks there for the classes of a notebook's cells
             vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
