@@ -141,7 +141,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.facts.machines.with_gpus": {"gpus": 16},
     "costs.facts.network.Node.route": {"start": "GPU 0", "goal": "GPU 1"},
     "costs.facts.topology_matrix.node": {"text": MATRIX, "chip": "A100 SXM 80 GB", "sockets": "sockets (AMD)"},
-    "costs.facts.topology_matrix.read": {"text": MATRIX},
+    "costs.facts.topology_text.read": {"text": MATRIX},
     "costs.memory.timeline.through_step": {"training": Training(spec=SPEC, num_microbatches=2)},
     "costs.planning.reasons.text": {"reason": "batch", "degrees": {"dp": 2}},
     "costs.step.experts.token_traffic": {"training": MIXED},

@@ -38,6 +38,7 @@ def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
 
     op: sum, max, min or product.
     """
+    _check_member(group)
     y = x.clone(memory_format=torch.contiguous_format)
     _communicate(dist.all_reduce, y, _operation(op), group=group)
     return y
@@ -56,6 +57,7 @@ def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
 
 def all_gather(x: Tensor, group: Group) -> Tensor:
     """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [N*n, ...]."""
+    _check_member(group)
     y = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
     _communicate(_all_gather, y, x.contiguous(), group=group)
     return y
@@ -63,6 +65,7 @@ def all_gather(x: Tensor, group: Group) -> Tensor:
 
 def reduce_scatter(x: Tensor, group: Group) -> Tensor:
     """Sum over ranks and keep this rank's slice of dim 0: [N*n, ...] -> [n, ...]."""
+    _check_member(group)
     size, rows = group.size(), len(x)
     if rows % size:
         raise ValueError(f"{rows} rows do not split over {size} ranks; pad to a multiple of {size}")
@@ -83,6 +86,7 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
 
 def barrier(group: Group) -> None:
     """Return when every rank of the group has called this."""
+    _check_member(group)
     dist.barrier(group)
 
 
@@ -96,6 +100,7 @@ def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
 
     Do not touch the buffer before that function has returned.
     """
+    _check_member(group)
     wait: Wait = dist.all_reduce(buffer, group=group, async_op=True).wait
     return wait
 
@@ -105,6 +110,7 @@ def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
 
     Returns a function that waits for the result. Do not touch either tensor before it has returned.
     """
+    _check_member(group)
     wait: Wait = _all_gather(into, x, group=group, async_op=True).wait
     return wait
 
@@ -114,6 +120,7 @@ def start_all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows
 
     Do not touch either tensor before the function that waits has returned.
     """
+    _check_member(group)
     size, rows = group.size(), len(x)
     sends = list(sends or [rows // size] * size)
     receives = list(receives or sends)
@@ -135,6 +142,7 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     CPUs the ranks send each other their slices, because gloo's own reduce-scatter is an all-reduce
     that discards all but one slice, and sends twice as much.
     """
+    _check_member(group)
     slices = x.view(group.size(), -1)                                 # [N, n], one for each rank
     if x.is_cuda:
         y = torch.empty_like(slices[0])                               # [n], the sum
@@ -176,6 +184,7 @@ def exchange(x: Tensor, group: Group, to: int, source: int) -> Tensor:
 
     Cannot deadlock, unlike two ranks that both `send` first.
     """
+    _check_ranks(group, to, source)
     if to == source == group.rank():
         return x.clone()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -232,13 +241,23 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
     return made
 
 
+def _check_member(group: Group) -> None:
+    if group == dist.GroupMember.NON_GROUP_MEMBER:  # what torch returns in place of a group
+        raise ValueError(
+            f"rank {dist.get_rank()} is not in this group; only the ranks that were given to "
+            "dist.new_group may communicate in it"
+        )
+
+
 def _check_ranks(group: Group, *ranks: int) -> None:
+    _check_member(group)
     for rank in ranks:
         if not 0 <= rank < group.size():
             raise ValueError(f"there is no rank {rank} in a group of {group.size()} ranks")
 
 
 def _check_splits(group: Group, size: int) -> None:
+    _check_member(group)
     n = group.size()
     if size < 1 or n % size:
         raise ValueError(f"{n} ranks do not split into groups of {size}; use a divisor of {n}")

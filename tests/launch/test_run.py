@@ -1,8 +1,10 @@
 """Runs that succeed: from a script, a thread, a notebook's kernel, torchrun and mpiexec."""
 
+import fnmatch
 import io
 import multiprocessing
 import os
+import pickle
 import random
 import socket
 import subprocess
@@ -22,7 +24,7 @@ import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
 from shardlab import comm, launch
-from shardlab.launch import RankError, already_a_rank, run, watch
+from shardlab.launch import RankError, already_a_rank, run, travel, watch
 from shardlab.launch.local import Helper
 from tests.launch.failing import LIGHT
 from tests.patience import until
@@ -469,3 +471,75 @@ def test_a_process_that_slurm_started_alone_is_no_rank(monkeypatch):
     assert already_a_rank()
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
     assert run(rank_of, world_size=2) == [0, 1]
+
+
+# ---- what pickle would only name -------------------------------------------------------------------------------------
+
+CACHED = """
+import functools
+import sys
+
+from shardlab.launch import RankError, run
+
+
+@functools.cache
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@functools.lru_cache
+def even(n):
+    return n == 0 or odd(n - 1)
+
+
+@functools.lru_cache(maxsize=3)
+def odd(n):
+    return n != 0 and even(n - 1)
+
+
+class Twice:
+    @functools.lru_cache
+    def of(self, n):
+        return 2 * n
+
+
+class Named:
+    def __reduce__(self):
+        return "named_only"
+
+
+named_only = Named()
+
+
+def call(group):
+    names = {"helper", "rank", "sys"} & {*vars(sys.modules["__main__"])}
+    known = fibonacci(90), even(10), Twice().of(4)
+    return *known, odd.cache_parameters()["maxsize"], fibonacci.__name__, names - {"sys"}
+
+
+if __name__ == "__main__":
+    print(run(call, world_size=1)[0])
+    print(run(lambda group, f: f(30), fibonacci, world_size=1)[0], len({fibonacci(30), 832040}))
+    local = functools.cache(lambda n: n + 1)
+    print(run(lambda group: local(1), world_size=1)[0])
+    try:
+        run(lambda group: named_only, world_size=1)
+    except RankError as error:
+        print(error)
+"""
+
+
+def test_functions_with_a_cache_are_copied_like_others(tmp_path):
+    script = tmp_path / "cached.py"
+    script.write_text(CACHED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)
+    said = done.stdout.splitlines()
+    assert said[0] == "(2880067194370816120, True, 8, 3, 'fibonacci', set())"
+    assert said[1:3] == ["832040 1", "2"]
+    assert said[-1].startswith("TypeError: Can't get attribute 'named_only'")
+    assert said[-1].endswith("; make it inside the function")
+
+
+def test_a_cached_function_that_can_be_imported_is_pickled_by_name():
+    pattern = fnmatch._compile_pattern
+    assert pickle.loads(travel.packed_call(pattern, ())) == (pattern, ())

@@ -5,6 +5,8 @@ maximum on the next, crashes ranks or leaves wrong numbers. So each rank first w
 where all ranks can read it, and then reads its peers' calls with the same number. Of two ranks that
 disagree at least the second to write sees both calls, and raises before it sends.
 
+A refused call is told the launcher before it raises, and all later ones raise the same.
+
 Calls are seen where Python hands them to torch's ProcessGroup. What C++ calls by itself, such as
 DDP's all-reduces, is not compared.
 """
@@ -39,23 +41,27 @@ COLLECTIVES = {  # names of ProcessGroup's methods -> the usual ones
     "alltoall_base": "all_to_all",
     "barrier": "barrier",
 }
+Tell = Callable[[str], None]
 ANY_SHAPE = ("all_to_all",)
+PASSED_SECOND = ("all_gather", "reduce_scatter")  # their first argument is the result
 TOOLS = (str(Path(__file__).parent), comm.__file__, str(Path(torch.__file__).parent) + os.sep)
 
 
 class Contracts:
     """The calls of this rank in a folder, and a look at those of its peers."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, tell: Tell) -> None:
         self.folder = Path(folder)
+        self.tell = tell
+        self.refusal = ""
         self.files: dict[str, int] = {}  # descriptors by name
         self.counts: Counter[str] = Counter()  # calls so far, by the name of their file
         self.unordered: set[str] = set()  # groups in which a receive took what came first
 
     def collective(self, verb: str, group: comm.Group, *given: Any) -> None:
         """Write down a collective. Errors: ValueError when a peer has another call."""
-        first = given[0] if given else None
-        x = first[0] if isinstance(first, list) else first
+        x = given[verb in PASSED_SECOND] if given else None
+        x = x[0] if isinstance(x, list) else x
         contract = verb + "".join(map(_option, given))
         if isinstance(x, torch.Tensor):
             contract += f" of {_dtype(x)}{'' if verb in ANY_SHAPE else list(x.shape)}"
@@ -71,6 +77,8 @@ class Contracts:
 
     def _compare(self, name: str, what: str, ranks: list[int], row: int, contract: str) -> None:
         """Write down the contract in this rank's row; raise if another row has another one."""
+        if self.refusal:
+            raise ValueError(self.refusal)
         number = self.counts[name] = self.counts[name] + 1
         file = self.files.get(name) or self._open(name)
         start = number % SLOTS * len(ranks) * SIZE
@@ -80,7 +88,9 @@ class Contracts:
         found = {rank: text for rank, text in zip(ranks, rows, strict=False) if text}
         if any(text.partition("\n")[0] != contract for text in found.values()):
             said = [f"\n  rank {rank}: {', '.join(found[rank].split(chr(10)))}" for rank in found]
-            raise ValueError(f"the ranks disagree about {what} number {number}:{''.join(said)}")
+            self.refusal = f"the ranks disagree about {what} number {number}:{''.join(said)}"
+            self.tell(self.refusal)
+            raise ValueError(self.refusal)
 
     def _open(self, name: str) -> int:
         self.files[name] = os.open(self.folder / f"calls-{name}", os.O_RDWR | os.O_CREAT)
@@ -123,14 +133,14 @@ def _text(call: bytes, number: int) -> str:
     return content[NUMBER:].rstrip(b"\0").decode(errors="replace")
 
 
-def comparisons(folder: str) -> dict[str, Callable[..., None]]:
+def comparisons(folder: str, tell: Tell = lambda _: None) -> dict[str, Callable[..., None]]:
     """Return what writes down and compares a call, by the name of ProcessGroup's method.
 
-    Nothing where `folder` is empty.
+    Nothing where `folder` is empty. tell: gets a refusal before it is raised.
     """
     if not folder:
         return {}
-    mine = Contracts(folder)
+    mine = Contracts(folder, tell)
     return {
         **{method: partial(mine.collective, verb) for method, verb in COLLECTIVES.items()},
         "send": lambda group, x, to, tag=0: mine.message(group, x[0], group.rank(), to, tag),

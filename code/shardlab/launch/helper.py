@@ -178,8 +178,9 @@ def start_python(expression: str, descriptors: list[int]) -> "subprocess.Popen[b
     """
     path = f"import sys; sys.path[:] = {sys.path!r}"
     package = "from shardlab.launch import helper, rank"
+    program = f"{path}; {package}; {expression}"
     return subprocess.Popen(
-        [sys.executable, "-c", f"{path}; {package}; {expression}"],
+        [sys.executable, "-c", f"exec({program!r}, {{}})"],  # without names in `__main__`
         pass_fds=descriptors,
         stdin=subprocess.DEVNULL,
         start_new_session=True,

@@ -109,6 +109,7 @@ class Rank:
         self.text = bytearray()  # printed and not yet shown
         self.result: bytes | None = None
         self.calls: list[Call] = []
+        self.refusal: Failure | None = None
         self.failure: Failure | None = None
         self.lost = False
         self.at_work = False
@@ -118,7 +119,7 @@ class Rank:
     @property
     def settled(self) -> bool:
         """Whether the rank will send neither a result nor a failure any more."""
-        return self.result is not None or self.failure is not None or self.lost
+        return self.result is not None or self.failure is not self.refusal or self.lost
 
     @property
     def silent(self) -> bool:
@@ -146,7 +147,9 @@ class Rank:
                 self.calls = content
                 self.result = self.channel.recv_bytes()
             elif message is Message.FAILED:
-                self.failure = content
+                self.failure = content.after(self.refusal)
+            elif message is Message.REFUSED:
+                self.failure = self.refusal = content  # whatever the function does about it
             elif message is Message.AT_WORK:
                 self.at_work = True
             else:

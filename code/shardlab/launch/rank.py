@@ -69,8 +69,9 @@ def be_rank(rank: int, channel: int, output: int) -> NoReturn:
         me.post(Message.DONE, state.calls(with_places=False), result)
     except BaseException as error:
         _leave_child(process, error)
+        failure = state.failure(error)  # asks for its text, which may take for ever
         me.finished = True
-        me.post(Message.FAILED, state.failure(error))
+        me.post(Message.FAILED, failure)
     threading.Event().wait()
     os._exit(0)
 
@@ -123,6 +124,12 @@ class _Rank:
             if attachment is not None:
                 self.channel.send_bytes(attachment)
 
+    def tell(self, refusal: str) -> None:
+        """Tell the launcher of a call that is refused, whatever the function does about it."""
+        with suppress(OSError):  # in a child that the function has forked
+            raised = state.Raised(state.places(sys._getframe()), f"ValueError: {refusal}")
+            self.post(Message.REFUSED, state.Failure([raised], set(), False))
+
     def listen(self) -> None:
         """Answer questions while the main thread computes; exit when the launcher hangs up."""
         while True:
@@ -165,8 +172,12 @@ class _Rank:
         if len(os.fsencode(folder)) <= MAX_FOLDER:  # here the launcher tidies up after workers
             this: Any = multiprocessing.current_process()
             this._config["tempdir"] = folder
-        peers.install(contracts.comparisons(os.environ.get(contracts.FOLDER, folder)))
-        fn, args = pickle.loads(job.call)
+        folder = os.environ.get(contracts.FOLDER, folder)
+        peers.install(contracts.comparisons(folder, self.tell))
+        try:
+            fn, args = pickle.loads(job.call)
+        except AttributeError as error:  # pickle has only its name
+            raise TypeError(f"{error}; make it inside the function") from None
         if getattr(fn, "__module__", "") == "__main__":
             # pickle looks there for the classes of a notebook's cells
             vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))

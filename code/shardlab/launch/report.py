@@ -4,10 +4,10 @@ import linecache
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .state import Call, Failure, Place, Raised, Whereabouts
 
@@ -16,15 +16,9 @@ MAX_PLACES = 12  # of a stack, at each end
 MAX_GROUPS = 5  # groups of ranks at the same line, listed after Ctrl-C
 MAX_SOURCE = 60  # characters of such a line of code
 PACKAGE = Path(__file__).parents[1]
-SAME_SHAPE = {  # collectives that need the same shape on every rank
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "gather",
-    "barrier",
-}
+# Collectives that need the same shape on every rank.
+SAME_SHAPE = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"}
+SAME_SHAPE |= {"gather", "barrier"}
 
 
 @dataclass
@@ -44,7 +38,7 @@ def report(outcome: Outcome) -> str:
     lines = []
     for rank, code in sorted(outcome.died.items()):
         lines.append(f"rank {rank} died: {_cause_of_death(code)}")
-    for ranks, chain in _alike(culprits):
+    for ranks, chain in _alike(culprits, _told):
         lines += _raised(ranks, chain)
     if victims:
         lines.append(f"{_ranks(victims)} then lost the connection to a peer.")
@@ -79,13 +73,15 @@ def _blame(outcome: Outcome) -> tuple[dict[int, list[Raised]], list[int]]:
 def _cause_of_death(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
-    name = signal.Signals(-code).name
+    name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
     return name + (" (killed from outside, or out of memory)" if name == "SIGKILL" else "")
 
 
 def _raised(ranks: list[int], chain: list[Raised]) -> list[str]:
     lines = [f"{_ranks(ranks)} raised"]
-    for each in chain:
+    for number, each in enumerate(chain):
+        if number:
+            lines.append("and then")
         text = re.sub('File "([^"]+)"', lambda found: _name(found[1]), each.text)
         lines += [*_stack(each.places), text]
     return lines
@@ -164,12 +160,20 @@ def _describe(call: Call) -> str:
 # ---- words -------------------------------------------------------------------------------------
 
 
-def _alike(items: Mapping[int, Fact]) -> list[tuple[list[int], Fact]]:
-    """Put ranks with equal facts together, lowest rank first."""
-    groups: dict[str, tuple[list[int], Fact]] = {}
-    for rank, value in sorted(items.items()):
-        groups.setdefault(repr(value), ([], value))[0].append(rank)
-    return list(groups.values())
+def _alike(
+    items: Mapping[int, Fact], told: Callable[[int, Fact], Any] = lambda _, fact: fact
+) -> list[tuple[list[int], Fact]]:
+    """Put ranks with facts that are `told` alike together, lowest rank first; keep the longest."""
+    groups: dict[str, dict[int, Fact]] = {}
+    for rank, fact in sorted(items.items()):
+        groups.setdefault(repr(told(rank, fact)), {})[rank] = fact
+    return [([*by], max(by.values(), key=lambda fact: len(repr(fact)))) for by in groups.values()]
+
+
+def _told(rank: int, chain: list[Raised]) -> list[Raised]:
+    """Leave out what differs where ranks raised the same: their numbers, and the calls they saw."""
+    own = re.compile(rf"\brank {rank}\b|\n  rank \d+: .*, File .*", re.DOTALL)
+    return [Raised(each.places, own.sub("rank", each.text)) for each in chain]
 
 
 def _ranks(ranks: Iterable[int]) -> str:

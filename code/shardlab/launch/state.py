@@ -23,6 +23,7 @@ class Message(Enum):
 
     AT_WORK = auto()  # from the rank: it calls the function now
     DONE = auto()  # from the rank: its collectives, and then its result as bytes
+    REFUSED = auto()  # from the rank: a call that disagrees with its peers', as a failure
     FAILED = auto()  # from the rank: its exceptions
     SIGNS = auto()  # a question, and its answer: signs of life
     WHERE = auto()  # a question, and its answer: whereabouts
@@ -41,6 +42,14 @@ class Failure(NamedTuple):
     chain: list[Raised]  # the exception and its causes, first cause first
     awaited: set[int]  # the ranks of the communication that broke; none: an error of its own
     in_torch: bool  # torch may have communicated by itself, with ranks that are not known
+
+    def after(self, refusal: "Failure | None") -> "Failure":
+        """Put a refused call first, or where it was raised again; what follows is its result."""
+        if refusal is None:
+            return self
+        (first,) = refusal.chain
+        chain = [first if each.text == first.text else each for each in self.chain]
+        return refusal._replace(chain=chain if first in chain else [first, *chain])
 
 
 @dataclass(frozen=True, kw_only=True)

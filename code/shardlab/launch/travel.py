@@ -5,6 +5,8 @@ function uses from its notebook or script, and the tensors that it makes are all
 device; the result returns to the CPU.
 """
 
+import copyreg
+import functools
 import inspect
 import io
 import pickle
@@ -21,6 +23,29 @@ def away(fn: Callable[..., Any], group: Any, args: tuple[Any, ...], device: Any)
     fn, args = unpacked(packed((fn, args)), device)
     with _afresh(device):
         return packed_result(fn(group, *args), packed)
+
+
+def _by_value(cached: Any) -> Any:
+    """Pickle a function with a cache as cloudpickle does others, which pickle would only name."""
+    name = cached.__qualname__
+    by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    if cached.__module__ not in by_value and "<locals>" not in name:
+        return name
+    new = functools.partial(_empty, **cached.cache_parameters())
+    return new, (), cached.__wrapped__, None, None, functools.update_wrapper
+
+
+def _empty(**parameters: Any) -> Any:
+    """Make a cache whose function is set later, since that may call itself by its name."""
+
+    @functools.lru_cache(**parameters)
+    def cached(*args: Any, **options: Any) -> Any:
+        return cached.__wrapped__(*args, **options)
+
+    return cached
+
+
+copyreg.pickle(functools._lru_cache_wrapper, _by_value)
 
 
 def packed(x: Any) -> bytes:

@@ -69,7 +69,7 @@ class Watch:
 
     def _succeeded(self) -> bool:
         """Tell whether every rank has a result, and they agreed on every collective on the way."""
-        if any(rank.result is None for rank in self.ranks):
+        if any(rank.result is None or rank.failure for rank in self.ranks):
             return False
         return not mismatch({rank.number: rank.calls for rank in self.ranks})
 

@@ -1,9 +1,11 @@
 """The matrix of nvidia-smi is read as the node that it describes, or what is missing is asked for."""
 
+import itertools
+
 import pytest
 
 from shardlab.costs.facts import hardware, hops, nodes, topology_matrix
-from shardlab.costs.facts.network import Cluster
+from shardlab.costs.facts.network import Cluster, Node
 from shardlab.costs.traces import traffic
 
 # https://github.com/NVIDIA/nccl/issues/1264, without the cards that belong to no GPU
@@ -93,3 +95,125 @@ def test_what_the_matrix_does_not_tell_must_be_named():
 def test_no_nvlink_is_no_wire():
     bare = topology_matrix.node(PAIRS.replace("NV12", "NV0 "), chip="A100 PCIe 80 GB", sockets="sockets (AMD)")
     assert {wire.link.kind for wire in bare.wires if "GPU" in wire.a} == {"PCIe"}
+
+
+def square(name: str, *, nvlinks: str, apart: str = "NODE", gpus: int = 4) -> str:
+    """Return a matrix in which GPUs share NVLinks, except the one called `name`."""
+    devices = [f"GPU{number}" for number in range(gpus)]
+    lines = [" ".join([*devices, "CPU Affinity", "NUMA Affinity"])]
+    for row in devices:
+        cells = [
+            "X" if row == column else apart if name in (row, column) else nvlinks for column in devices
+        ]
+        lines.append(" ".join([row, *cells, "0-55", "0"]))
+    return "\n".join(lines)
+
+
+def nvlinks(node: Node) -> dict[tuple[str, str], float]:
+    """Return GB/s of the NVLinks between two parts."""
+    return {(w.a, w.b): w.bandwidth / 1e9 for w in node.wires if w.link.kind == "NVLink"}
+
+
+@pytest.mark.parametrize(
+    ("chip", "cell", "rate"),
+    [
+        ("H100 SXM 80 GB", "NV18", 450),
+        ("H100 SXM 80 GB", "NV16", 400),
+        ("H100 SXM 80 GB", "NV8", 200),  # an H800, called by its sister's name
+        ("A100 SXM 80 GB", "NV12", 300),
+        ("A100 SXM 80 GB", "NV8", 200),  # an A800
+        ("B200 SXM 180 GB", "NV18", 900),
+    ],
+)
+def test_nvlinks_count_against_those_of_the_chip(chip: str, cell: str, rate: float):
+    """More than its own links in a row: a switch. Its rate is that of the links that are there."""
+    node = topology_matrix.node(square("", nvlinks=cell), chip=chip)
+    assert nvlinks(node) == pytest.approx({(f"GPU {gpu}", "NVSwitch"): rate for gpu in range(4)})
+
+
+def test_nvlinks_of_four_gpus_without_a_switch():
+    """Each of the 12 links of an A100 leads to one of three others; the switch of a pair shows all."""
+    node = topology_matrix.node(square("", nvlinks="NV4"), chip="A100 SXM 80 GB")
+    assert nvlinks(node) == {(f"GPU {a}", f"GPU {b}"): 100.0 for a, b in itertools.combinations(range(4), 2)}
+    pair = topology_matrix.node(square("", nvlinks="NV18", gpus=2), chip="H100 SXM 80 GB")
+    assert nvlinks(pair) == {("GPU 0", "GPU 1"): 450.0}
+    bridge = topology_matrix.node(square("", nvlinks="NV4", gpus=2), chip="A100 PCIe 80 GB")
+    assert nvlinks(bridge) == pytest.approx({("GPU 0", "GPU 1"): 100.0})  # one bridge of three
+
+
+@pytest.mark.parametrize("lost", ["GPU0", "GPU2", "GPU3"])
+def test_a_gpu_off_the_switch_slows_nobody_else(lost: str):
+    name = lost.replace("GPU", "GPU ")
+    with pytest.warns(UserWarning, match=f"{name} has lost NVLink") as caught:
+        node = topology_matrix.node(square(lost, nvlinks="NV18"), chip="H100 SXM 80 GB")
+    assert caught[0].filename == __file__
+    assert nvlinks(node) == {(f"GPU {gpu}", "NVSwitch"): 450.0 for gpu in range(4) if f"GPU {gpu}" != name}
+
+
+def test_two_switches_that_nothing_joins():
+    halves = square("", nvlinks="NV18", gpus=6).splitlines()
+    rows = [" ".join(halves[0].split())]
+    for number, line in enumerate(halves[1:]):
+        words = line.split()
+        far = range(4, 7) if number < 3 else range(1, 4)
+        rows.append(" ".join("NODE" if at in far else word for at, word in enumerate(words)))
+    wires = nvlinks(topology_matrix.node("\n".join(rows), chip="H100 SXM 80 GB"))
+    assert [switch for _, switch in wires] == ["NVSwitch"] * 3 + ["NVSwitch 1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("chip", "cell", "said"),
+    [
+        ("A100 SXM 80 GB", "NV18", "GPU0 and GPU1 share 18 NVLinks, but A100 SXM 80 GB has 12"),
+        ("V100 SXM2 32 GB", "NV12", "share 12 NVLinks, but V100 SXM2 32 GB has 6"),
+        ("RTX 4090 24 GB", "NV4", "share 4 NVLinks, but RTX 4090 24 GB has 0"),
+        ("MI300X 192 GB", "NV4", "share 4 NVLinks, but MI300X 192 GB has 0"),
+    ],
+)
+def test_more_nvlinks_than_the_chip_has(chip: str, cell: str, said: str):
+    with pytest.raises(ValueError, match=f"{said}; name the chip"):
+        topology_matrix.node(square("", nvlinks=cell), chip=chip)
+
+
+def test_gpus_of_one_processor_whose_numa_node_is_not_told():
+    """The same cores make the same processor: no link between two is asked for."""
+    for told in ("N/A", "", "0-1", "0,1"):
+        text = PAIRS.replace("      0\n", f"      {told}\n").replace("      1\n", f"      {told}\n")
+        node = topology_matrix.node(text, **UNNAMED)
+        assert node.wires == topology_matrix.node(PAIRS, **UNNAMED).wires
+
+
+def test_a_demand_says_how_it_is_met():
+    with pytest.raises(ValueError, match=r"sockets='sockets \(AMD\)'; known: .*sockets \(Sapphire Rapids\)"):
+        topology_matrix.node(PAIRS, chip="A100 PCIe 80 GB")
+    with pytest.raises(ValueError, match=r"network='InfiniBand NDR'; known: .*InfiniBand HDR"):
+        topology_matrix.node(HGX_H100, chip="H100 SXM 80 GB")
+
+
+CARDS = """GPU0 GPU1 NIC0 NIC1 NIC2 CPU Affinity NUMA Affinity
+GPU0 X NV18 {0} PIX NODE 0-79 0
+GPU1 NV18 X {0} NODE PIX 0-79 0
+NIC0 {0} {0} X {0} {0}
+NIC1 PIX NODE {0} X NODE
+NIC2 NODE PIX {0} NODE X
+"""
+H100 = {"chip": "H100 SXM 80 GB", "network": "InfiniBand NDR"}
+
+
+@pytest.mark.parametrize("way", ["SYS", "NODE", "PHB"])
+def test_a_card_that_is_nobodys_nearest_is_for_management(way: str):
+    with pytest.warns(UserWarning, match=r"left out, .*: NIC0; choose yourself with cards=\['NIC0'"):
+        node = topology_matrix.node(CARDS.format(way), **H100)
+    assert node.network_bandwidth == 2 * 50e9
+    chosen = topology_matrix.node(CARDS.format("NODE"), cards=["NIC0", "NIC2"], **H100)
+    assert chosen.network_bandwidth == 2 * 50e9
+    assert chosen.wires != node.wires
+    with pytest.raises(ValueError, match=r"no network card 'NIC7' in the matrix; it has \['NIC0'"):
+        topology_matrix.node(CARDS.format("NODE"), cards=["NIC7"], **H100)
+
+
+def test_cards_equally_near_all_count():
+    """A single card, and cards that are all beyond the other processor, are somebody's nearest."""
+    far = CARDS.format("SYS").replace("PIX", "SYS").replace("NODE", "SYS")
+    node = topology_matrix.node(far, sockets="sockets (AMD)", **H100)
+    assert node.cards == 3

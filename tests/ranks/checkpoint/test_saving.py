@@ -6,8 +6,10 @@ import os
 import resource
 import shutil
 import signal
+import warnings
 from math import prod
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,7 +19,7 @@ from shardlab import comm
 from shardlab.launch import RankError, run
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, train, transformer
-from shardlab.ranks.checkpoint import index, saving, tensors
+from shardlab.ranks.checkpoint import folders, index, loading, saving, tensors
 from shardlab.ranks.checkpoint.boxes import TensorBox
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
@@ -277,6 +279,125 @@ def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoints(where, tmp_p
     assert "\n" not in one[1]
     assert one[2] == ["step-00000001"]
     assert checkpoint.latest(tmp_path).name == "step-00000002"
+
+
+# ---- among other things in the folder --------------------------------------------------------------------------------
+
+
+def save_steps(group, folder, steps, keep=2):
+    """Save these steps; return what was warned of on this rank."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in steps:
+            checkpoint.save(folder, step, group, [], {}, keep=keep)
+    return [str(each.message) for each in told]
+
+
+WRONG = [-1, 0, 1.5, 2.0, None, "2", True, np.array([2]), torch.tensor(2.0), 10**30, 10**5000, float("nan")]
+
+
+def test_numbers_that_are_none_cost_no_checkpoint(tmp_path):
+    def save(group):
+        save_steps(group, tmp_path, [1])
+        for wrong in WRONG:
+            with pytest.raises(ValueError, match="keep must be a whole number from 1 to"):
+                save_steps(group, tmp_path, [2], wrong)
+        for wrong in (-1, *WRONG[2:]):
+            with pytest.raises(ValueError, match="step must be a whole number from 0 to"):
+                save_steps(group, tmp_path, [wrong])
+
+    run(save, world_size=1)
+    assert os.listdir(tmp_path) == ["step-00000001"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [(0, 1, 2), (99_999_999, 10**8, 10**9), (8, 10**17, 10**18), (np.int64(1), torch.tensor(2), np.uint8(3))],
+)
+def test_steps_of_any_size_and_kind_are_kept_in_their_order(steps, tmp_path):
+    assert run(save_steps, tmp_path, steps, np.int64(2), world_size=1) == [[]]
+    assert sorted(os.listdir(tmp_path)) == sorted(f"step-{int(step):08d}" for step in steps[1:])
+    assert checkpoint.latest(tmp_path).name == f"step-{int(steps[2]):08d}"
+
+
+def moved(folder, name):
+    """Move a checkpoint to another disk, and leave a link."""
+    shutil.move(folder / name, folder.parent / "disk")
+    (folder / name).symlink_to(folder.parent / "disk")
+
+
+STRAY = {
+    "a checkpoint that was moved": lambda folder: moved(folder, "step-00000001"),
+    "a link to nowhere": lambda folder: (folder / "step-00000000").symlink_to(folder / "nowhere"),
+    "a link in a circle": lambda folder: (folder / "step-00000000").symlink_to(folder / "step-00000000"),
+    "a file with such a name": lambda folder: (folder / "step-00000000").write_text("mine"),
+    "a folder with such a name": lambda folder: (folder / "step-00000000").mkdir(),
+    "another name": lambda folder: (folder / "step-000000001").mkdir(),
+    "notes": lambda folder: (folder / ".step-notes.old").write_text("mine"),
+}
+ENDS = {  # of a save that was killed, or of an earlier version
+    "a link": lambda path: path.symlink_to(path.parent / "step-00000001"),
+    "a file": lambda path: path.write_text(""),
+    "a folder": lambda path: (path / "deep").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("stray", STRAY)
+def test_what_else_lies_there_ends_no_save(stray, tmp_path):
+    folder = tmp_path / "run"
+    run(save_steps, folder, [1], world_size=1)
+    STRAY[stray](folder)
+    before = {path.name for path in folder.iterdir()} - {"step-00000001"}
+    assert run(save_steps, folder, [2, 3, 4], world_size=1) == [[]]
+    assert {path.name for path in folder.iterdir()} == before | {"step-00000003", "step-00000004"}
+    if stray == "a checkpoint that was moved":
+        assert loading.problem(tmp_path / "disk") is None
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("name", [".step-00000001.old", ".step-00000002.part", ".step-00000009.part"])
+def test_the_rests_of_other_saves_go(name, end, tmp_path):
+    run(save_steps, tmp_path, [1], world_size=1)
+    ENDS[end](tmp_path / name)
+    assert run(save_steps, tmp_path, [2, 3], world_size=1) == [[]]
+    assert sorted(os.listdir(tmp_path)) == ["step-00000002", "step-00000003"]
+
+
+def test_a_link_to_a_damaged_checkpoint_is_replaced_and_a_file_is_not(tmp_path):
+    folder = tmp_path / "run"
+    run(save_steps, folder, [1], world_size=1)
+    moved(folder, "step-00000001")
+    (tmp_path / "disk" / index.FILE).write_text("{}")
+    run(save_steps, folder, [1], world_size=1)
+    assert checkpoint.latest(folder) == folder / "step-00000001"
+    assert (tmp_path / "disk" / index.FILE).read_text() == "{}"
+    (folder / "step-00000002").write_text("mine")
+    with pytest.raises(RankError, match="step-00000002 is a file, and no checkpoint; move it away"):
+        run(save_steps, folder, [2], world_size=1)
+
+
+@pytest.mark.parametrize("refused", ["rename", "rmtree"])
+def test_a_save_that_cannot_tidy_up_warns(refused, tmp_path):
+    """As for a mount, a folder of another user, or a file that is in use."""
+
+    def busy(*_, **__):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    def save(group):
+        owner = shutil if refused == "rmtree" else folders.Path
+        kept = getattr(owner, refused)
+        save_steps(group, tmp_path, [1, 2])
+        act = lambda path, *rest: busy() if "00000001" in path.name else kept(path, *rest)  # noqa: E731
+        setattr(owner, refused, act)
+        told = save_steps(group, tmp_path, [3, 4, 5])
+        setattr(owner, refused, kept)
+        return told
+
+    (told,) = run(save, world_size=1)
+    assert len(told) >= 3
+    assert all("step-00000001" in each and "could not be deleted: Device or resource busy" in each for each in told)
+    assert {"step-00000004", "step-00000005"} < {*os.listdir(tmp_path)}
+    assert len(os.listdir(tmp_path)) == 3
 
 
 # ---- who writes what -------------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ stores (https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). It pi
 so loading can run code.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from operator import index as index_of
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from shardlab import comm
 
 from . import index, tensors
 from .boxes import TensorBox, whole
-from .folders import NAME, delete, delete_partial, flush, named
+from .folders import MAX_STEP, NAME, delete, delete_partial, flush, named, step_in
 from .index import OWN, TENSORS, Index, Piece, collect, key
 from .loading import problem
 from .together import from_all, together
@@ -48,10 +50,13 @@ def save(
     own    tensors and plain data of this rank, such as its random states
 
     A kill at any moment leaves the earlier checkpoints: the new one gets its name when it is
-    complete. It replaces a damaged one of the same step. Errors, raised on all ranks, which leave
-    nothing behind: ValueError for a step that exists already, for data that JSON cannot hold, and
-    where the boxes of all ranks do not fill every tensor; OSError where a rank cannot write.
+    complete. It replaces a damaged one of the same step. What cannot be deleted stays, with a
+    warning. Errors, raised on all ranks, which leave nothing behind: ValueError for a step that
+    exists already or is no whole number, `keep` below 1, data that JSON cannot hold, and where the
+    boxes of all ranks do not fill every tensor; OSError where a rank cannot write.
     """
+    step = _whole("step", step, 0)
+    keep = _whole("keep", keep, 1)
     path = Path(folder) / NAME.format(step)
     part = path.with_name(f".{path.name}.part")
     rank = group.rank()
@@ -114,6 +119,17 @@ def share(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
     return writers
 
 
+def _whole(name: str, value: Any, least: int) -> int:
+    """Return a whole number of any kind, such as numpy's; ValueError for another value."""
+    try:
+        number = index_of(value)
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or not least <= number <= MAX_STEP:
+        raise ValueError(f"{name} must be a whole number from {least} to {MAX_STEP}")
+    return number
+
+
 def _piece(box: TensorBox) -> Piece:
     return Piece(
         name=box.name,
@@ -135,6 +151,8 @@ def _begin(path: Path, part: Path) -> None:
             f"{path} is there already; go on from it (checkpoint.latest), "
             "or save into another folder"
         )
+    if path.is_file():
+        raise ValueError(f"{path} is a file, and no checkpoint; move it away")
     delete_partial(path.parent)
     part.mkdir(parents=True)
 
@@ -156,7 +174,7 @@ def _drop(part: Path) -> None:
 
 def _give_name(part: Path, path: Path) -> None:
     flush(part)
-    if path.exists():  # it is damaged, else `_begin` had refused
+    if os.path.lexists(path):  # it is damaged, else `_begin` had refused
         delete(path)
     part.rename(path)
     flush(path.parent)
@@ -166,7 +184,7 @@ def _delete_old(path: Path, keep: int) -> None:
     """Keep this checkpoint and those before it, `keep` in all; an empty folder does not count."""
     there = []
     for each in named(path.parent):
-        if each <= path and (each / index.FILE).is_file():
+        if step_in(each) <= step_in(path) and (each / index.FILE).is_file():
             there.append(each)
     for old in there[:-keep]:
         delete(old)
