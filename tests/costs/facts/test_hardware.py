@@ -4,8 +4,11 @@ import re
 
 import pytest
 
-from shardlab.costs.facts import hardware
+from shardlab.costs.facts import hardware, models
+from shardlab.costs.step import exposed
+from shardlab.costs.training import Training
 from shardlab.costs.units import GB
+from shardlab.sharding.layout import Layout
 
 EVERYTHING = [*hardware.CHIPS.values(), *hardware.LINKS.values()]
 GPUS = [chip for chip in hardware.CHIPS.values() if "fp16" in chip.peaks]  # not a TPU, nor a laptop's processor
@@ -145,3 +148,13 @@ def test_unknown_names_are_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"NVLink 9.*NVLink 4"):
         hardware.link("NVLink 9")
     assert hardware.chip("B200 SXM 180 GB").name == "B200 SXM 180 GB"
+
+
+def test_a_rate_is_reduced_once_and_what_is_sold_times_no_step():
+    sold = hardware.link("NVLink 4")
+    assert sold.reached.bandwidth == hardware.LINK_UTILISATION * sold.bandwidth
+    assert sold.reached.reached == sold.reached
+    training = Training(spec=models.published("GPT-2 XL").spec, layout=Layout(tp=5))
+    with pytest.raises(ValueError, match="must be a ReachedLink"):
+        exposed.gather_seconds(training, sold)
+    assert exposed.gather_seconds(training, sold.reached) > 0

@@ -195,7 +195,7 @@ def test_a_larger_batch_feeds_a_deeper_pipeline():
 def test_messages_between_replicas_carry_the_bytes_of_zero(zero, model):
     layout = Layout(dp=8, zero=zero)
     training = Training(spec=models.published(model).spec, layout=layout, num_microbatches=5, sequence=1024)
-    link = replace(hardware.link("NVLink 4"), latency=0.0)
+    link = replace(hardware.link("NVLink 4"), latency=0.0).reached
     held = step.holdings(training)
     sent = replicas.data_messages(layout, training.recipe, NEMO_2024, link, held)
     every_microbatch = held.layers * (sent.scatter + 2 * sent.gather) + sent.rest

@@ -75,7 +75,7 @@ def test_weak_scaling_is_that_of_megatron(hidden_size, num_heads, num_layers, tp
     spec = gpt(hidden_size, num_heads, num_layers, 1024)
     training = Training(spec=spec, layout=Layout(tp=tp), microbatch=8, program=BOOK)
     result = layer(training, V100, hardware.link("NVLink 2").reached)
-    alone = layer(replace(training, layout=Layout()), V100, hardware.link("NVLink 2"))
+    alone = layer(replace(training, layout=Layout()), V100, hardware.link("NVLink 2").reached)
     slower = costs.rate(alone.training, V100) / 39e12  # their kernels, beside those of today
     efficiency = slower * alone.compute / (slower * result.compute + result.waiting) / tp
     assert efficiency == pytest.approx(published, abs=0.025)

@@ -14,7 +14,7 @@ from math import sqrt
 from shardlab.arguments import Positive, checked
 from shardlab.sharding.layout import listed
 
-from ..facts.hardware import Link
+from ..facts.hardware import ReachedLink
 from ..training import Training
 from .strategies import SplitAttention, attention, messages, resident, sent_bytes
 
@@ -25,7 +25,7 @@ PROGRAMS = ("ring", "gathered")  # of STRATEGIES, those that a step can be predi
 def exposed_seconds(
     a: SplitAttention,
     strategy: str,
-    link: Link,
+    link: ReachedLink,
     *,
     forward: float,
     backward: float,
@@ -52,7 +52,7 @@ def exposed_seconds(
 
 @checked
 def ring_seconds(
-    a: SplitAttention, link: Link, *, computing: float = 0.0, backward: bool = False
+    a: SplitAttention, link: ReachedLink, *, computing: float = 0.0, backward: bool = False
 ) -> float:
     """Time what a rank waits for while blocks go once round the ring.
 

@@ -4,7 +4,7 @@ The bandwidth of a link is one direction, for one GPU. Makers of GPUs print the 
 directions.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 from shardlab.arguments import Positive, checked
 
@@ -19,6 +19,7 @@ __all__ = [
     "NCCL",
     "Chip",
     "Link",
+    "ReachedLink",
     "chip",
     "host_link",
     "link",
@@ -49,9 +50,21 @@ class Link:
         return self.latency if self.longest_latency is None else self.longest_latency
 
     @property
-    def reached(self) -> "Link":
-        """The same link at the rate that collectives reach: `LINK_UTILISATION` of what is sold."""
-        return replace(self, bandwidth=LINK_UTILISATION * self.bandwidth)
+    def reached(self) -> "ReachedLink":
+        """The link at the rate that collectives reach: `LINK_UTILISATION` of what is sold."""
+        sold = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ReachedLink(**sold | {"bandwidth": LINK_UTILISATION * self.bandwidth})
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class ReachedLink(Link):
+    """A link at the rate that collectives reach; what is sold as `Link` never times a step."""
+
+    @property
+    def reached(self) -> "ReachedLink":
+        """The link itself: its rate is not reduced twice."""
+        return self
 
 
 # NCCL's own performance model, ring algorithm, "Simple" protocol: microseconds for each step over

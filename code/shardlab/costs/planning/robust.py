@@ -13,7 +13,7 @@ from shardlab.arguments import Count, Positive, checked
 from shardlab.sharding.layout import listed
 
 from .. import step
-from ..facts.hardware import Link
+from ..facts.hardware import ReachedLink
 from ..facts.network import NETWORK, Cluster
 from ..step import axes
 from . import plans
@@ -96,7 +96,7 @@ def _drawn_cluster(cluster: Cluster, drawn: Mapping[str, float]) -> Cluster:
     return replace(cluster, node=node)
 
 
-def _seconds(run: step.Run, links: Mapping[str, Link], drawn: Mapping[str, float]) -> float:
+def _seconds(run: step.Run, links: Mapping[str, ReachedLink], drawn: Mapping[str, float]) -> float:
     """Time a run. Slower arithmetic is a slower clock, on which other rates are higher."""
     slower = 1 / drawn["arithmetic"]
     scaled = {
@@ -106,7 +106,7 @@ def _seconds(run: step.Run, links: Mapping[str, Link], drawn: Mapping[str, float
     return slower * step.step(run, scaled).seconds
 
 
-def _scaled(link: Link, factor: float) -> Link:
+def _scaled(link: ReachedLink, factor: float) -> ReachedLink:
     return replace(link, bandwidth=factor * link.bandwidth)
 
 

@@ -13,14 +13,14 @@ from shardlab.arguments import Count, checked
 from shardlab.sharding.layout import Layout, strides
 
 from ..collectives.fabric import card_rate
-from ..facts.hardware import LINK_UTILISATION, Link
+from ..facts.hardware import ReachedLink
 from ..facts.hops import Hop
 from ..facts.network import Cluster
 from ..traces import traffic
 
 
 @checked
-def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
+def links(cluster: Cluster, layout: Layout) -> dict[str, ReachedLink]:
     """Return the link of each axis.
 
     That of "replicas" joins the ranks of cp and dp, which hold the same parameters. With experts
@@ -40,7 +40,7 @@ def links(cluster: Cluster, layout: Layout) -> dict[str, Link]:
 
 
 @checked
-def link(cluster: Cluster, stride: Count, size: Count) -> Link:
+def link(cluster: Cluster, stride: Count, size: Count) -> ReachedLink:
     """Return the link of a ring through `size` GPUs that are `stride` apart.
 
     Its bandwidth is the share that collectives reach. A group that leaves its node has as many GPUs
@@ -53,7 +53,7 @@ def link(cluster: Cluster, stride: Count, size: Count) -> Link:
 
 
 @checked
-def neighbour(cluster: Cluster, stride: Count, size: Count) -> Link:
+def neighbour(cluster: Cluster, stride: Count, size: Count) -> ReachedLink:
     """Return the slowest link from a GPU to the one `stride` further, among `size` stages."""
     gpus = cluster.node.gpus
     if stride * size <= gpus or cluster.num_nodes == 1:
@@ -61,7 +61,7 @@ def neighbour(cluster: Cluster, stride: Count, size: Count) -> Link:
     return _behind(cluster, _rings(cluster, 2, max(stride, gpus), 1), stride, size)
 
 
-def _of_experts(cluster: Cluster, layout: Layout, stride: dict[str, int]) -> dict[str, Link]:
+def _of_experts(cluster: Cluster, layout: Layout, stride: dict[str, int]) -> dict[str, ReachedLink]:
     """Return the links of experts. Across nodes, all ranks of a node send at once.
 
     With whole experts and cp, a group is several runs of neighbours; it is taken for a single one.
@@ -93,7 +93,7 @@ def fits_nodes(cluster: Cluster, tp: Count) -> bool:
     return gpus % tp == 0 or (tp % gpus == 0 and cluster.num_nodes > 1)
 
 
-def _behind(cluster: Cluster, link: Link, stride: int, size: int) -> Link:
+def _behind(cluster: Cluster, link: ReachedLink, stride: int, size: int) -> ReachedLink:
     """Slow a link down by the fabric: all cards send at once, to a node so far away."""
     fabric = cluster.fabric
     gpus = cluster.node.gpus
@@ -104,7 +104,7 @@ def _behind(cluster: Cluster, link: Link, stride: int, size: int) -> Link:
 
 
 @cache
-def _rings(cluster: Cluster, num_nodes: int, stride: int, inside: int) -> Link:
+def _rings(cluster: Cluster, num_nodes: int, stride: int, inside: int) -> ReachedLink:
     """Return the link of every ring while the rings of all groups run; the busiest hop decides.
 
     inside: GPUs of a group in each node. Two nodes stand for any number of nodes.
@@ -121,7 +121,7 @@ def _rings(cluster: Cluster, num_nodes: int, stride: int, inside: int) -> Link:
     rates = (hop.bandwidth / share for hop, share in shares.items())
     rate = min(rates, default=alone.bandwidth)
     name = f"{len(groups)} groups in {few.name}"
-    return replace(alone, name=name, bandwidth=LINK_UTILISATION * rate)
+    return replace(alone, name=name, bandwidth=rate).reached
 
 
 @cache

@@ -16,7 +16,7 @@ from shardlab.arguments import checked
 from .. import context_parallel, memory
 from ..compute import flops
 from ..compute.kernels import moved_seconds
-from ..facts.hardware import Chip, Link
+from ..facts.hardware import Chip, ReachedLink
 from ..memory import shards
 from ..training import Training
 from ..units import DAY
@@ -140,7 +140,7 @@ class Step:
 
 
 @checked
-def step(run: Run, links: dict[str, Link] | None = None) -> Step:
+def step(run: Run, links: dict[str, ReachedLink] | None = None) -> Step:
     """Predict one step, part by part. links: axis -> its link; None: as `axes.links` finds them."""
     training = run.training
     layout = training.layout
@@ -249,7 +249,7 @@ def update_seconds(training: Training, held: Holdings, chip: Chip) -> float:
 
 
 @checked
-def tied_seconds(training: Training, link: Link) -> float:
+def tied_seconds(training: Training, link: ReachedLink) -> float:
     """Time the sum of the first and the last stage's gradients of a tied embedding."""
     spec = training.spec
     layout = training.layout

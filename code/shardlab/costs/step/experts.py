@@ -14,7 +14,7 @@ from shardlab.arguments import Positive, checked
 
 from .. import expert_parallel
 from ..expert_parallel import TokenTraffic
-from ..facts.hardware import Link
+from ..facts.hardware import ReachedLink
 from ..facts.network import Cluster
 from ..program import EXPERT_OVERLAPS
 from ..training import Training
@@ -31,7 +31,7 @@ class ExpertWait(NamedTuple):
 
 @checked
 def waiting(
-    training: Training, cluster: Cluster, links: Mapping[str, Link], time: LayerTime
+    training: Training, cluster: Cluster, links: Mapping[str, ReachedLink], time: LayerTime
 ) -> ExpertWait:
     """Time one layer's waiting. Full recomputation dispatches and combines a second time."""
     if training.spec.experts is None:
@@ -68,7 +68,7 @@ def forward(
 
 
 @checked
-def trip_seconds(training: Training, cluster: Cluster, links: Mapping[str, Link]) -> float:
+def trip_seconds(training: Training, cluster: Cluster, links: Mapping[str, ReachedLink]) -> float:
     """Time a dispatch and a combine of one microbatch, hidden or not; 0 where no token travels."""
     if training.layout.expert_ranks == 1:
         return 0.0

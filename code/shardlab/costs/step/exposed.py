@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shardlab.arguments import checked
 
 from .. import collectives, context_parallel
-from ..facts.hardware import Link
+from ..facts.hardware import ReachedLink
 from ..facts.network import NETWORK
 from ..training import Training
 from .layer_time import LayerTime
@@ -22,14 +22,14 @@ def activation_bytes(training: Training) -> float:
 
 
 @checked
-def gather_seconds(training: Training, link: Link) -> float:
+def gather_seconds(training: Training, link: ReachedLink) -> float:
     """Time an all-gather, or a reduce-scatter, of one microbatch's activations over tp."""
     nbytes = activation_bytes(training)
     return collectives.all_gather(nbytes, training.layout.tp).seconds(link)
 
 
 @checked
-def all_reduce_seconds(training: Training, link: Link) -> float:
+def all_reduce_seconds(training: Training, link: ReachedLink) -> float:
     """Time an all-reduce of one microbatch's activations over tp."""
     nbytes = activation_bytes(training)
     how = training.program.collectives
@@ -37,7 +37,7 @@ def all_reduce_seconds(training: Training, link: Link) -> float:
 
 
 @checked
-def logits_seconds(training: Training, link: Link) -> float:
+def logits_seconds(training: Training, link: ReachedLink) -> float:
     """Time the gathering of all words' logits, which a "whole" loss needs on every rank of tp."""
     if training.layout.tp == 1 or training.program.loss != "whole":
         return 0.0
@@ -53,13 +53,13 @@ class Passes(NamedTuple):
 
 
 @checked
-def tensor_seconds(training: Training, link: Link, time: LayerTime) -> float:
+def tensor_seconds(training: Training, link: ReachedLink, time: LayerTime) -> float:
     """Time one layer's waiting for the other ranks of tp, in forward and backward."""
     return sum(tensor_passes(training, link, time))
 
 
 @checked
-def tensor_passes(training: Training, link: Link, time: LayerTime) -> Passes:
+def tensor_passes(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
     """Time one layer's waiting for the other ranks of tp, in each pass.
 
     Full recomputation runs forward, and waits for its messages, a second time.
@@ -87,7 +87,7 @@ def _blocks(training: Training) -> int:
     return 1 + (not experts or training.layout.expert_tp > 1 or experts.num_shared > 0)
 
 
-def _whole(training: Training, link: Link, time: LayerTime) -> Passes:
+def _whole(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
     """Two all-reduces in each pass; those of backward may overlap the gradients of weights."""
     sums = 2 * all_reduce_seconds(training, link)
     if training.program.tensor_overlap == "none":
@@ -96,7 +96,7 @@ def _whole(training: Training, link: Link, time: LayerTime) -> Passes:
     return Passes(sums, sums - sum(min(sums / 2, product) for product in entering))
 
 
-def _sliced(training: Training, link: Link, time: LayerTime) -> Passes:
+def _sliced(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
     """All-gathers and reduce-scatters of slices.
 
     Forward gathers at each entrance and scatters at each exit. Backward scatters at the entrances,
@@ -112,7 +112,7 @@ def _sliced(training: Training, link: Link, time: LayerTime) -> Passes:
     return Passes(2 * blocks * half, backward)
 
 
-def _in_chunks(training: Training, link: Link, time: LayerTime) -> Passes:
+def _in_chunks(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
     """The same messages, each in chunks beside a product."""
     half = gather_seconds(training, link)
     blocks = _blocks(training)
@@ -133,7 +133,7 @@ def _chunked(message: float, product: float, chunks: int) -> float:
 
 
 @checked
-def context_seconds(training: Training, link: Link, time: LayerTime) -> float:
+def context_seconds(training: Training, link: ReachedLink, time: LayerTime) -> float:
     """Time one layer's waiting for keys and values of the other ranks of cp."""
     if training.layout.cp == 1:
         return 0.0

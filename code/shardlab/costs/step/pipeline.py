@@ -10,7 +10,7 @@ from functools import cache
 from shardlab.arguments import Count, checked
 from shardlab.sharding.layout import stages
 
-from ..facts.hardware import LAUNCH, Link
+from ..facts.hardware import LAUNCH, ReachedLink
 from ..program import Program
 from .replicas import DataWait
 from .run import MicrobatchTime
@@ -78,7 +78,7 @@ def pipeline_seconds(
 
 
 @checked
-def send_seconds(nbytes: float, pp: Count, link: Link) -> float:
+def send_seconds(nbytes: float, pp: Count, link: ReachedLink) -> float:
     """Time one message of `nbytes` between two stages; 0 where pp is 1."""
     return link.latency + nbytes / link.bandwidth if pp > 1 else 0.0
 

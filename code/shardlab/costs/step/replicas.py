@@ -9,7 +9,7 @@ from shardlab.arguments import Count, checked
 from shardlab.sharding.layout import Layout
 
 from .. import collectives
-from ..facts.hardware import LINK_UTILISATION, Link
+from ..facts.hardware import LINK_UTILISATION, ReachedLink
 from ..facts.network import NETWORK
 from ..facts.recipes import Recipe
 from ..memory import CUT_FROM
@@ -61,7 +61,7 @@ class DataWait(NamedTuple):
 
 @checked
 def messages_of_replicas(
-    training: Training, links: Mapping[str, Link], held: Holdings
+    training: Training, links: Mapping[str, ReachedLink], held: Holdings
 ) -> DataMessages:
     """Time every message of data parallelism and ZeRO for a training.
 
@@ -91,15 +91,15 @@ def data_messages(
     layout: Layout,
     recipe: Recipe,
     program: Program,
-    link: Link,
+    link: ReachedLink,
     held: Holdings,
     *,
     late: bool = False,
 ) -> DataMessages:
     """Time every message of data parallelism and ZeRO, for a rank that holds `held`.
 
-    link: among the replicas, at LINK_UTILISATION of its rate. late: whether gradients stay whole
-    until the step, see `Training.averages_late`.
+    link: among the replicas. late: whether gradients stay whole until the step, see
+    `Training.averages_late`.
     """
     if layout.replicas == 1:
         return DataMessages()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from shardlab.arguments import checked
 
-from ..facts.hardware import Link
+from ..facts.hardware import ReachedLink
 from ..facts.network import Cluster
 from ..program import Program
 from ..training import Training
@@ -67,7 +67,7 @@ class MicrobatchTime:
 
 
 @checked
-def microbatch(run: Run, links: dict[str, Link]) -> MicrobatchTime:
+def microbatch(run: Run, links: dict[str, ReachedLink]) -> MicrobatchTime:
     """Time one microbatch on one rank. Of the layout, pp and dp do not matter.
 
     links: axis -> its link, as `axes.links` finds them.

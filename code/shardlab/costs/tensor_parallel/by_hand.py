@@ -8,14 +8,14 @@ piece each, and one more rank adds the pieces. Messages take latency + bytes / b
 from shardlab.arguments import checked
 
 from ..compute.kernels import moved_seconds
-from ..facts.hardware import Chip, Link
+from ..facts.hardware import Chip, ReachedLink
 from ..step.exposed import activation_bytes
 from ..training import Training
 from .layer import layer
 
 
 @checked
-def parts(training: Training, chip: Chip, link: Link) -> dict[str, float]:
+def parts(training: Training, chip: Chip, link: ReachedLink) -> dict[str, float]:
     """List the seconds that follow one another.
 
     training: its tp is the number of ranks with pieces, without the one that adds.
@@ -34,7 +34,7 @@ def parts(training: Training, chip: Chip, link: Link) -> dict[str, float]:
 
 
 @checked
-def busy(training: Training, chip: Chip, link: Link) -> dict[str, float]:
+def busy(training: Training, chip: Chip, link: ReachedLink) -> dict[str, float]:
     """Return the share of time for which ranks compute, by hand and with tensor parallelism."""
     seconds = parts(training, chip, link)
     whole = sum(seconds.values())

@@ -14,7 +14,7 @@ from shardlab.sharding.layout import Layout, divisors, listed
 from .. import collectives, memory
 from ..compute import flops
 from ..facts import models
-from ..facts.hardware import Chip, Link
+from ..facts.hardware import Chip, ReachedLink
 from ..facts.network import Cluster, Node
 from ..memory import activations, overhead, shards
 from ..step import layer_time
@@ -31,7 +31,7 @@ class TensorParallelLayer:
 
     training: Training
     chip: Chip
-    link: Link  # of every hop, at the rate that is reached
+    link: ReachedLink  # of every hop
     time: LayerTime
     busy: Passes  # how long the links are busy
     exposed: Passes  # how long the rank waits for them
@@ -78,7 +78,7 @@ class TensorParallelLayer:
 
 
 @checked
-def layer(training: Training, chip: Chip, link: Link) -> TensorParallelLayer:
+def layer(training: Training, chip: Chip, link: ReachedLink) -> TensorParallelLayer:
     """Predict one layer. Of the layout only tp matters. link: see `spread`."""
     time = layer_time.layer(training, chip)
     nothing_hidden = replace(training.program, tensor_overlap="none")
@@ -116,7 +116,7 @@ def sent_bytes(training: Training) -> float:
 
 
 @checked
-def communication_ratio(training: Training, chip: Chip, link: Link) -> float:
+def communication_ratio(training: Training, chip: Chip, link: ReachedLink) -> float:
     """Return a layer's communication time over its computing time: (t - 1) * 8 e h F / (6 P beta).
 
     A rule of thumb. A layer of P weights takes 6 P FLOPs for each token, divided by t; each rank
@@ -130,7 +130,7 @@ def communication_ratio(training: Training, chip: Chip, link: Link) -> float:
 
 
 @checked
-def most_ranks(training: Training, chip: Chip, link: Link, share: Positive = 0.25) -> float:
+def most_ranks(training: Training, chip: Chip, link: ReachedLink, share: Positive = 0.25) -> float:
     """Return the tp at which `communication_ratio` reaches `share`."""
     two = replace(training, layout=Layout(tp=2))
     return 1 + share / communication_ratio(two, chip, link)
@@ -169,8 +169,8 @@ def placement(node: Node, tp: Count, per_node: Count | None = None) -> list[int]
 
 
 @checked
-def spread(node: Node, tp: Count, per_node: Count | None = None) -> Link:
-    """Return the link of a ring through ranks placed in this way, at the rate that is reached.
+def spread(node: Node, tp: Count, per_node: Count | None = None) -> ReachedLink:
+    """Return the link of a ring through ranks placed in this way.
 
     One rank gets the link of two.
     """
