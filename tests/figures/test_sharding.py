@@ -1,41 +1,16 @@
 """The figures of sharding draw what types mean, and a step is what a tracer lists."""
 
 import re
-from itertools import pairwise
 
 import pytest
 
 from shardlab.figures import sharding as figures
 from shardlab.sharding.types.methods import METHODS
-from shardlab.sharding.types.redistribution import redistribution
 from shardlab.sharding.types.states import parse
 from tests.figures.drawn import data
 
 MESH = {"dp": 2, "tp": 4}
 SIZES = {"B": 4, "S": 4, "h": 8, "f": 16}
-
-
-def test_the_numbers_of_two_ranks_make_the_tensor_in_each_state():
-    for numbers, whole in ((figures.VALUES, [5, 7]), (figures.GRADIENTS, [1, 8])):
-        held = {state: [[int(x) for x in text.split(", ")] for text in texts] for state, texts in numbers.items()}
-        assert held["I"] == held["R"] == [whole, whole]
-        assert held["S"] == [[x] for x in whole]
-        assert [sum(terms) for terms in zip(*held["P"], strict=True)] == whole
-
-
-def test_every_arrow_returns_in_backward_with_its_mirror():
-    figure = figures.states()
-    assert figure.layout.meta["alt"]
-    notes = figure.layout.annotations
-    pairs = [(note, label) for note, label in pairwise(notes) if note.showarrow]
-    drawn = [(arrow.ax, arrow.x, label.text) for arrow, label in sorted(pairs, key=lambda pair: -pair[0].y)]
-    half = len(figures.ARROWS)
-    for arrow, down, back in zip(figures.ARROWS, drawn[:half], drawn[half:], strict=True):
-        change = redistribution("tp", arrow)
-        start, end = ("IRSP".index(state[0]) for state in (change.source, change.target))
-        verbs = [each.verb.replace("_", "-") or "nothing" for each in (change, change.mirror)]
-        assert down == (start, end, verbs[0])
-        assert back == (end, start, verbs[1])
 
 
 def test_a_rank_holds_its_piece_and_a_term_has_a_pattern():
@@ -65,11 +40,19 @@ def test_a_step_lists_lines_types_and_bytes_both_ways():
     assert "128 B" in rows[0]  # 2 x 4 x 8 numbers of 2 bytes, of which a ring of two sends 1/2 twice
 
 
+def test_the_end_of_a_step_comes_after_backward():
+    method = METHODS["data parallel step"]
+    tracer = method.trace({"dp": 2}, SIZES)
+    text = figures.step(method, {"dp": 2}, SIZES).data
+    assert text.count("after backward") == len(tracer.lines) - tracer.closed > 0
+    assert "after backward" not in figures.step(METHODS["tensor parallel mlp"], MESH, SIZES).data
+
+
 def test_bars_of_mutants_and_of_what_is_wrong():
-    score = {"a rule refuses": 6, "no number changes": 3}
+    score = {"refused": 6, "harmless": 3}
     bars = data(figures.mutation({"vocabulary parallel embedding": score, "ulysses": {"escaped": 1}}))
     assert set(bars) == set(figures.OUTCOMES)
-    assert list(bars["a rule refuses"].x) == [6, 0]
+    assert list(bars["refused"].x) == [6, 0]
     assert list(bars["escaped"].x) == [0, 1]
     assert list(bars["escaped"].y) == ["vocabulary parallel<br>embedding", "ulysses"]
     wrong = figures.wrong_by({"loss": 0.0, "gradient of x": 1.28})

@@ -36,7 +36,7 @@ STATES = {
     "w_dp": ["S(h)", "S(f)", "R", "I"],
     "w_tp": ["S(h)", "S(f)", "R", "I"],
 }
-SHOWN = 3  # repairs
+SHOWN = 3  # repairs that a view lists
 SMALL = {**dict.fromkeys("BSfHeTGEC", 4), "h": 8, "V": 8}  # sizes of what was played
 RESULTS = {  # what a step returns
     "vocabulary parallel loss": ("logged loss",),
@@ -58,7 +58,7 @@ def cuts() -> Explorer:
     return Explorer(
         product_view,
         STATES,
-        title="Cuts of a product on 2 by 4 ranks: y [B, S, f] = x [B, S, h] · w [h, f]",
+        title=f"Cuts of a product on 2 by 4 ranks: x [B, S, h] · w [h, f] of {MODEL}",
         labels={
             name: f"{tensor} along {axis}={MESH[axis]}" for name, (tensor, axis) in names.items()
         },
@@ -103,7 +103,7 @@ def _multiplied(factors: Sequence[Sharding]) -> Sharding:
 @cache
 def _sizes() -> dict[str, int]:
     spec = models.published(MODEL).spec
-    return {"B": BATCH, "S": SEQUENCE, "h": spec.hidden_size, "f": spec.ffn_size}
+    return {"B": BATCH, "S": SEQUENCE, "h": spec.hidden_size, "f": spec.ffn}
 
 
 def _holding(sharding: Sharding) -> list[str]:

@@ -1,4 +1,4 @@
-"""The figures of sharding: the four states, what ranks hold of a product, a step as a list."""
+"""The figures of sharding: what ranks hold of a product, a step as a list, wrong programs."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 from IPython.display import HTML
 
 from shardlab.sharding.types.methods.method import Method
-from shardlab.sharding.types.redistribution import Redistribution, redistribution
-from shardlab.sharding.types.states import MIRROR, Dim, Mesh, Sharding, Sizes
+from shardlab.sharding.types.states import Dim, Mesh, Sharding, Sizes
 from shardlab.sharding.types.tracer import Call
 
 from . import style, trace
@@ -18,67 +17,15 @@ from .bars import bar_rows
 from .boxes import Box, corners, outline
 from .table import table
 
-COLUMNS = ("I", "R", "S", "P")
-VALUES = {  # state -> what two ranks hold of the tensor 5, 7
-    **dict.fromkeys("IR", ("5, 7", "5, 7")),
-    "S": ("5", "7"),
-    "P": ("2, 4", "3, 3"),
-}
-GRADIENTS = {  # and of its gradient 1, 8, by the gradient's own state
-    **dict.fromkeys("IR", ("1, 8", "1, 8")),
-    "S": ("1", "8"),
-    "P": ("0, 6", "1, 2"),
-}
-NAMES = {"I": "invariant", "R": "replicated", "S": "sharded", "P": "partial"}
-ARROWS = ("I -> R", "P -> I", "P -> R", "S(d) -> R", "P -> S(d)", "S(d) -> I", "I -> S(d)")
-LANE, ROW = 0.62, 1.0  # heights: of an arrow, of what the ranks hold
 COLORS = {"x": style.PURPLE, "w": style.BLUE, "y": style.GREEN}
 GAP = 0.2  # between two matrices, as a share of one
 PANEL = 2.7  # width and height of a rank's part
-OUTCOMES = {  # of mutants, as `mutation` takes them
-    "the arrow does not fit": trace.marker(style.BLUE, ""),
-    "a rule refuses": trace.marker(style.GREEN, "/"),
-    "no number changes": trace.marker(style.GREY, "."),
+OUTCOMES = {  # of mutants, as `ranks.players.mutation` counts them
+    "unfit": trace.marker(style.BLUE, ""),
+    "refused": trace.marker(style.GREEN, "/"),
+    "harmless": trace.marker(style.GREY, "."),
     "escaped": trace.marker(style.RED, "x"),
 }
-
-
-def states() -> go.Figure:
-    """Draw the tensor 5, 7 on two ranks in each state, its gradient, and the arrows between them.
-
-    In the lower half each arrow of the upper half returns, with the collective of backward.
-    """
-    lanes = [redistribution("", arrow) for arrow in ARROWS]
-    below = -ROW - LANE * len(lanes) - 1.4
-    boxes: list[Box] = []
-    notes: list[dict[str, Any]] = []
-    for place, state in enumerate(COLUMNS):
-        halves = {"value": (0.0, state), "gradient": (below, MIRROR.get(state, state))}
-        for half, (top, kind) in halves.items():
-            notes.append(_word(f"<b>{kind}</b>", place, top + 0.62, size=16))
-            notes.append(_word(f"{half}<br>{NAMES[kind]}", place, top + 0.17, size=11))
-            numbers_of = GRADIENTS if half == "gradient" else VALUES
-            for rank, numbers in enumerate(numbers_of[kind]):
-                left = place - 0.45 + 0.46 * rank
-                boxes.append(Box(left=left, width=0.44, top=top - 0.1, bottom=top - 0.6))
-                notes.append(_word(numbers, left + 0.22, top - 0.35))
-    for number, change in enumerate(lanes):
-        y = -ROW - LANE * (number + 0.5)
-        notes += _arrow(change.source, change.target, change, y)
-        notes += _arrow(change.target, change.source, change.mirror, below + y)
-    lowest = below - ROW - LANE * len(lanes)
-    return style.figure(
-        [outline(boxes, width=1.5)],
-        x={"visible": False, "range": [-0.5, 3.5], "fixedrange": True},
-        y={"visible": False, "range": [lowest, 0.8], "fixedrange": True},
-        alt=(
-            "The tensor 5, 7 on two ranks in the states I, R, S and P, with the state of its "
-            "gradient below each, and arrows for the redistributions between them."
-        ),
-        height=680,
-        margin={"l": 4, "r": 4, "t": 4, "b": 4},
-        annotations=notes,
-    )
 
 
 def held(operands: Mapping[str, Sharding], mesh: Mesh, *, alt: str = "") -> go.Figure:
@@ -115,14 +62,16 @@ def held(operands: Mapping[str, Sharding], mesh: Mesh, *, alt: str = "") -> go.F
 def step(method: Method, mesh: Mesh, sizes: Sizes, itemsize: int = 2) -> HTML:
     """List the lines of a method, the type after each, and what a rank sends, by direction.
 
-    Forward is read down and backward up. itemsize: bytes of a number. Errors: as `Method.trace`.
+    Forward is read down and backward up; the lines after the loss is closed follow backward.
+    itemsize: bytes of a number. Errors: as `Method.trace`.
     """
     tracer = method.trace(mesh, sizes, itemsize)
     rows: list[Sequence[Any]] = [("line and type of its result", "forward", "backward")]
     for number, line in enumerate(tracer.lines, start=1):
         text = html.escape(line.where.partition(": ")[2])
         code = f'<code style="white-space: normal">{text}</code><br>{number}. {line.result}'
-        rows.append((HTML(code), _sent(line.forward), _sent(line.backward)))
+        backward = _sent(line.backward) if number <= tracer.closed else "after backward"
+        rows.append((HTML(code), _sent(line.forward), backward))
     axes = ", ".join(f"{axis}={ranks}" for axis, ranks in mesh.items())
     return table(rows, f"{method.name} on {axes}: bytes that each rank sends")
 
@@ -154,29 +103,12 @@ def wrong_by(shares: Mapping[str, float], *, alt: str = "") -> go.Figure:
     )
 
 
-def _word(text: str, x: float, y: float, size: int = style.FONT_SIZE) -> dict[str, Any]:
-    font = {"size": size}
-    return {"text": text, "x": x, "y": y, "showarrow": False, "font": font}
-
-
-def _arrow(
-    source: str, target: str, change: Redistribution, y: float
-) -> list[dict[str, Any]]:
-    """Draw an arrow from the column of one state to that of another, with what communicates."""
-    start, end = (COLUMNS.index(state[0]) for state in (source, target))
-    color = style.COLOR["communicate"] if change.verb else style.GREY
-    arrow = {"x": end, "ax": start, "y": y, "ay": y, "axref": "x", "ayref": "y", "text": ""}
-    arrow |= {"showarrow": True, "arrowhead": 2, "arrowwidth": 2, "arrowcolor": color}
-    verb = change.verb.replace("_", "-") or "nothing"
-    return [arrow, {**_word(verb, (start + end) / 2, y, size=11), "yanchor": "bottom"}]
-
-
 def _part(
     dims: Sequence[Dim], x: float, y: float, at: Mapping[str, int], mesh: Mesh
 ) -> Box:
     """Return what the rank at these coordinates holds of the unit square below and right of x, y.
 
-    Pieces of a dim lie in the pieces of the dim before, so each rank's part is one block.
+    Rows are sorted so that each rank's part is one block: those of S/tp are not B strips.
     """
     top, height = _span(dims[:-1], at, mesh)
     left, width = _span(dims[-1:], at, mesh)
