@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shardlab.explorers.played import WRONG_BY
-from shardlab.explorers.sharding import RESULTS, SMALL, mesh_of, quantities
+from shardlab.explorers.sharding import RESULTS, SMALL, small_mesh, quantities
 from shardlab.ranks.players.players import Players
 from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.mutants import Altered, mutants
@@ -31,7 +31,7 @@ def numbers(sharding, place):
 
 def held(method, mutant=None):
     """What the ranks hold of each quantity; of a gradient that is partial, the sum."""
-    mesh = mesh_of(method)
+    mesh = small_mesh(method)
     players = Closing(mesh)
     inputs = [players.given(numbers(each, place), each) for place, each in enumerate(method.types)]
     results = method(Altered(players, mutant), *inputs)
@@ -48,7 +48,7 @@ def held(method, mutant=None):
 
 def accepted(method, mutant):
     try:
-        method(Altered(Tracer(mesh_of(method), SMALL), mutant), *method.types)
+        method(Altered(Tracer(small_mesh(method), SMALL), mutant), *method.types)
     except ValueError:
         return False
     return True
@@ -58,7 +58,7 @@ def wrong_by(method):
     """Number of a redistribution without which the ranks still run, with wrong numbers -> by how much."""
     right = held(method)
     shares = {}
-    for mutant in mutants(method, mesh_of(method), SMALL):
+    for mutant in mutants(method, small_mesh(method), SMALL):
         if mutant.what == "removed" and not accepted(method, mutant):
             try:
                 wrong = held(method, mutant)

@@ -112,7 +112,7 @@ def test_the_question_keeps_its_answer_and_the_answer_is_where_the_tracer_refuse
     removal = Mutant("removed", missing, original)
     method = METHODS[name]
     with pytest.raises(Refusal) as refusal:
-        method(Altered(Tracer(explorers.mesh_of(method), explorers.SMALL), removal), *method.types)
+        method(Altered(Tracer(explorers.small_mesh(method), explorers.SMALL), removal), *method.types)
     assert str(refusal.value).split("\n")[1].replace("->", "→") in told.sentence
 
 

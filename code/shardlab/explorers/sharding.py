@@ -231,7 +231,7 @@ def quantities(method: Method) -> list[str]:
     return ["loss", *RESULTS.get(method.name, ()), *gradients]
 
 
-def mesh_of(method: Method) -> dict[str, int]:
+def small_mesh(method: Method) -> dict[str, int]:
     """Return two ranks along each axis that the method's inputs name."""
     return {axis: 2 for sharding in method.types for axis in sharding.axes}
 
@@ -239,7 +239,7 @@ def mesh_of(method: Method) -> dict[str, int]:
 @cache
 def _removed(name: str) -> dict[int, Mutant]:
     method = METHODS[name]
-    every = mutants(method, mesh_of(method), SMALL)
+    every = mutants(method, small_mesh(method), SMALL)
     return {each.number: each for each in every if each.what == "removed"}
 
 
@@ -247,7 +247,7 @@ def _answer(method: Method, mutant: Mutant) -> str:
     """Say which redistribution is missing, and where the tracer refuses the program."""
     missing = f"<b>Missing: ({mutant.number}) {mutant.original}.</b>"
     try:
-        method(Altered(Tracer(mesh_of(method), SMALL), mutant), *method.types)
+        method(Altered(Tracer(small_mesh(method), SMALL), mutant), *method.types)
     except Refusal as refusal:
         where, why, _ = str(refusal).split("\n")
         ways = [str(each).rpartition(" (")[0] for each in refusal.repairs[:SHOWN]]

@@ -108,7 +108,7 @@ def _part(
 ) -> Box:
     """Return what the rank at these coordinates holds of the unit square below and right of x, y.
 
-    Rows are sorted so that each rank's part is one block: those of S/tp are not B strips.
+    Rows are sorted so that each rank's part is one block, also where S is cut and B is not.
     """
     top, height = _span(dims[:-1], at, mesh)
     left, width = _span(dims[-1:], at, mesh)
