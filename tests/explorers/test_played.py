@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shardlab.explorers.played import WRONG_BY
-from shardlab.explorers.sharding import RESULTS, SMALL, small_mesh, quantities
+from shardlab.explorers.sharding import RESULTS, SMALL, quantities, small_mesh
 from shardlab.ranks.players.players import Players
 from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.mutants import Altered, mutants
