@@ -45,6 +45,7 @@ LOCAL = {
     "memory.md": {"x": "a layer $y = x W$", "y": "a layer $y = x W$"},
     "notation.md": {"Y": "$Y$ are the matrices"},
     "pipeline.md": {"x": "a layer $y = xW$", "y": "a layer $y = xW$"},
+    "sharding.md": {"x": "the whole input $x$", "y": "$y = \\sum_r y_r$"},
     "tensor_parallel.md": {"Y": "$Y = XW$", "q": "queries", "z": "logit $z_"},
 }
 

@@ -22,6 +22,8 @@ from shardlab.explorers import expert_parallel as explorers
 from shardlab.explorers import tensor_parallel as tensors
 from shardlab.files import project
 from shardlab.sharding.layout import Layout
+from shardlab.sharding.types.bugs import BUGS
+from shardlab.sharding.types.methods import METHODS
 from tests.explorers.views import number, table
 
 CELL = re.compile(r"```\{code-cell\} python\n(.*?)```", re.DOTALL)
@@ -237,6 +239,13 @@ def test_along_dp_what_is_not_whole_is_a_mean():
     along_dp = [row.split("|")[4].strip() for row in states.splitlines() if row.startswith("| ")]
     assert along_dp.count("partial mean") == 4
     assert "partial sum" not in along_dp
+
+
+def test_the_page_of_types_has_the_numbers_of_bugs_and_texts():
+    page = (project.BOOK / "sharding.md").read_text()
+    assert (len(BUGS), sum(not bug.refusal for bug in BUGS), len(METHODS)) == (20, 4, 12)
+    for words in "Of twenty bugs", "it refuses sixteen", "Four of the twenty bugs", "eleven of the twelve texts":
+        assert words in page
 
 
 def test_a_page_that_shards_layers_with_torch_shards_the_root_as_well():

@@ -14,6 +14,9 @@ from shardlab.costs.planning import planner
 from shardlab.costs.published import studies
 from shardlab.costs.units import GB, MiB
 from shardlab.figures import style
+from shardlab.ranks.players.numbers import numbers
+from shardlab.sharding.types.bugs import BUGS
+from shardlab.sharding.types.redistribution import redistribution
 
 ALL = sorted(drawings.IMAGES.glob("*.svg"))
 LIGHT, DARK = "#FFFFFF", "#121212"  # the pages
@@ -49,6 +52,29 @@ def test_the_search_for_a_trillion_parameters() -> None:
     assert set(lost.values()) <= set(shown)
     degrees = [count for count in lost.values() if count < 100]
     assert shown[:3] == [shown[1] + sum(degrees), shown[1], plans - sum(degrees)]
+
+
+def test_two_programs_with_one_loss_and_two_gradients() -> None:
+    (_, x), _ = BUGS[0].inputs
+    wrong, right = (numbers(BUGS[0], each).tolist() for each in (False, True))
+    loss = sum(a * b for a, b in zip(x, right[0], strict=True))  # which is linear in x
+    shown = [float(each) for each in words("sharding_minute") if each.isdigit()]
+    assert shown == [number for gradient in (*wrong, *right) for number in (loss, *gradient)]
+
+
+def test_one_tensor_in_four_states_and_what_leads_from_one_to_another() -> None:
+    shown = words("sharding_states")
+    numbers_shown = [int(each) for each in shown if each.isdigit()]
+    values, gradients = numbers_shown[:14], numbers_shown[14:]
+    for held, terms in (values, 10), (gradients, 4):  # two of each of four numbers, and two of them cut
+        whole = held[:2]
+        assert [a + b for a, b in zip(held[terms : terms + 2], held[terms + 2 : terms + 4], strict=True)] == whole
+        held[terms : terms + 4] = whole * 2
+        assert held == whole * 7
+    arrows = [redistribution("tp", each) for each in ("I -> R", "S(d) -> R", "P -> S(d)", "P -> I")]
+    verbs = [each.verb for each in arrows] + [each.mirror.verb for each in arrows]
+    drawn = [each for each in shown if each == "nothing" or "-" in each]
+    assert drawn == [verb.replace("_", "-") or "nothing" for verb in verbs]
 
 
 def test_states_of_llama_3_8b_by_stage_of_zero() -> None:

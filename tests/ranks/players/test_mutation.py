@@ -29,6 +29,7 @@ def mesh_of(method, ranks):
     return {axis: ranks for x in method.types for axis in x.axes}
 
 
+@pytest.mark.parity("sharding", "each text on all ranks and on one: results, logged numbers, gradients")
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_computes_on_many_ranks_what_it_does_on_one(name):
     """What it returns, new parameters and numbers that are logged among it, and all gradients."""

@@ -102,6 +102,7 @@ def recorded(group, call):
     return [(each.op, trace.wire_bytes(each)) for each in trace.communication(ledger.events)]
 
 
+@pytest.mark.counted("sharding", "collectives of each method, with their bytes, as its text lists them")
 @pytest.mark.parametrize("call", ON_RANKS, ids=lambda call: str(getattr(call, "keywords", "") or call.__name__))
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_list_of_a_text_is_that_of_the_ledger(call, ranks):
