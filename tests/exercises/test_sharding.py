@@ -164,7 +164,7 @@ def takes_all_copies_for_r(program):
     return ["R" if here and state == "I" else state for here, state in zip(computed, right, strict=True)]
 
 
-@mistake("states", states.PARTIAL, at="1 rank", says="expected  P")
+@mistake("states", states.PARTIAL, at="1 rank, a program of 25 lines", says="expected  P")
 def sums_whatever_comes_next(program):
     right = solutions.my_states(program)
     sums = [any(right[i] == "P" for i in line["of"]) and "arrow" not in line for line in program]
@@ -218,19 +218,19 @@ def sums_first_and_cuts_then(source, target, nbytes, ranks):
 LINE, HERE, LATER = missing_sum.EXERCISE.properties
 
 
-@mistake("missing_sum", LINE, at="1 rank", says="got       line")
+@mistake("missing_sum", LINE, at="1 rank, a program of 11 lines", says="got       line")
 def names_the_line_where_the_operand_is_made(program):
     _, operand, arrow = solutions.my_missing_sum(program)
     return operand, operand, arrow
 
 
-@mistake("missing_sum", HERE, at="1 rank", says="got       P -> I of line")
+@mistake("missing_sum", HERE, at="1 rank, a program of 11 lines", says="got       P -> I of line")
 def knows_the_sum_of_forward_only(program):
     line, operand, _ = solutions.my_missing_sum(program)
     return line, operand, "P -> I"
 
 
-@mistake("missing_sum", LATER, at="1 rank", says="with which line")
+@mistake("missing_sum", LATER, at="1 rank, a program of 11 lines", says="with which line")
 def stops_after_the_line(program):
     """Take the last redistribution with which the line itself is right."""
     right = solutions.my_missing_sum(program)
@@ -243,7 +243,7 @@ def stops_after_the_line(program):
     return found[-1]
 
 
-@mistake("missing_sum", HERE, at="1 rank", says="an operand of line")
+@mistake("missing_sum", HERE, at="1 rank, a program of 11 lines", says="an operand of line")
 def names_the_operand_by_its_place(program):
     line, operand, arrow = solutions.my_missing_sum(program)
     return line, -1 - program[line]["of"].index(operand), arrow

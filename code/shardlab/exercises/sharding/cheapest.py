@@ -22,15 +22,14 @@ STARTER = '''\
 def my_cheapest(tokens, widths, ends, prices):
     """Return how to cut each matrix, as a list: "columns", "rows" or "gathered".
 
-    Matrix i has shape [widths[i], widths[i + 1]]; a function follows all but the last.
-    columns: takes the tensor R, and leaves its new width cut. rows: takes it with its
-    width cut, and leaves P. gathered: takes its tokens cut, and leaves them cut; the
-    matrix, of which a rank keeps a piece, is redistributed first: prices["S -> R"].
-    A function refuses P. The tensor comes in the state `ends`, "I" or "S(tokens)", and
-    has to leave in it. A tensor's dims are tokens and a width.
-    prices: bytes for each number of the tensor or matrix, in forward and backward
-    together: "S -> R", "P -> R", "P -> S", "P -> I", "S -> I", "I -> R", "I -> S";
-    "S -> S" from one dim to the other. No other redistribution is needed.
+    Matrix i is [widths[i], widths[i + 1]]. columns: takes the tensor R, and leaves
+    its new width cut. rows: takes its width cut, and leaves P. gathered: takes tokens
+    cut, and leaves them cut; the matrix is redistributed S -> R first. The tensor,
+    [tokens, width], comes in the state `ends`, "I" or "S(tokens)", and leaves in it.
+    On the way it goes from what one matrix leaves to what the next takes.
+    prices: bytes for each number of a whole tensor or matrix, forward and backward
+    together: "S -> R", "P -> R", "P -> S", "P -> I", "S -> I", "I -> R", "I -> S",
+    and "S -> S" to cut another dim.
     """
     return ["columns" for _ in widths[1:]]  # not the cheapest: fix it
 '''
@@ -77,10 +76,7 @@ def sent(tracer: Tracer) -> float:
 
 @cache
 def nbytes(given: Given, plan: Plan) -> float:
-    """Compute what a rank sends with this plan, in forward and backward together.
-
-    A sum that a function waits for is redistributed to what the next matrix takes.
-    """
+    """Compute what a rank sends with this plan, in forward and backward together."""
     tokens, widths, ends, ranks = given
     sizes = {"tokens": tokens} | {f"w{i}": width for i, width in enumerate(widths)}
     tracer = Tracer({typed.AXIS: ranks}, sizes, ITEM)
@@ -88,8 +84,6 @@ def nbytes(given: Given, plan: Plan) -> float:
     for i, kind in enumerate(plan):
         old, new = f"w{i}", f"w{i + 1}"
         x = _to(tracer, x, TAKES[kind].replace("width", old))
-        if i:
-            x = tracer.function("gelu", x)
         x = tracer.product(f"tokens {new}", x, _matrix(tracer, kind, old, new))
     _to(tracer, x, ends)
     return sent(tracer)

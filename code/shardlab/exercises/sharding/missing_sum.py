@@ -18,9 +18,9 @@ def my_missing_sum(program):
     program: lines as in my_states; one redistribution has been lost, or has become
     another one. A line is wrong where its operands' states do not fit together: ranks
     would compute something else than one process, in forward or in backward.
-    operand: the number of a line in its "of"; arrow: how that is redistributed before
-    this line and for it alone, such as "P -> I", so that all lines to the end are right.
-    Arrows lead from I to R, S; from R to S, P; from S to I, R, S, P; from P to I, R, S.
+    operand: the number of a line in its "of". arrow: how that is redistributed before
+    this line and for it alone, as "P -> I", so that all lines become right. Arrows
+    lead from I to R, S; from R to S, P; from S to I, R, S, P; from P to I, R, S.
     """
     return len(program) - 1, program[-1]["of"][0], "P -> I"  # fix it
 '''
@@ -105,9 +105,9 @@ EXERCISE = Exercise(
     ),
     starter=STARTER,
     hint=(
-        "Write down when a line is right. A product: one operand P and all others R; or all I; or "
-        "one dim cut in every operand that has it, and R in the others. A sum of two: all alike, "
-        "or that cut. A function: anything but P. A loss: I or P. A redistribution: its source. "
+        "Write down when a line is right. A product: all I; all R; one P and all others R; or one "
+        "dim cut in every operand that has it, and R in the others. An addition: all alike, or "
+        "that cut. A function: not P. close: I or P. A redistribution: the source of its arrow. "
         "Then try every arrow on every operand, and read the program to its end."
     ),
     points=3,

@@ -17,7 +17,7 @@ def my_moves(source, target, nbytes, ranks):
     """Return (verb, mirror, forward, backward) of source -> target along one axis.
 
     source, target: "I", "R", "P", or "S(h)"; nbytes: of the whole tensor.
-    verb: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", or "" for nothing.
+    verb: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", or "": nothing.
     mirror: what happens to the gradient, written as "P -> I".
     forward, backward: bytes that a rank sends, with rings: an all-to-all sends each
     other rank its part of the piece.

@@ -15,13 +15,13 @@ from ..shared import formulas
 
 STARTER = '''\
 def my_reducer(dims, x, y, tokens, degrees):
-    """Return (axes, factor): where a gradient is summed, and what it is multiplied with.
+    """Return (axes, factor): where a gradient is summed, and its factor.
 
-    dims: those of the parameter, such as ["h", "f"]. x: what it is multiplied with;
-    y: the product; tokens: the batch. Each is a dict, axis -> state: "I", "R", "P", or
-    "S(f)". degrees: axis -> ranks, for "dp", "cp", "tp", "ep".
-    axes: over which the end of the step sums the gradient. factor: each rank's loss is
-    the mean over the tokens that it reads, and all ranks read equally many; the
+    dims: the parameter's, such as ["h", "f"]. x: what it is multiplied by; y: the
+    product; tokens: the batch. Each is a dict, axis -> state: "I", "R", "P", "S(f)".
+    degrees: axis -> ranks, for "dp", "cp", "tp", "ep".
+    axes: over which the end of the step sums the gradient. factor: each rank's loss
+    is the mean over the tokens that it reads, and all ranks read equally many; the
     gradient has to be that of the mean over all tokens.
     """
     axes = list(degrees)

@@ -13,11 +13,11 @@ STARTER = '''\
 def my_states(program):
     """Return a list: the state of each line along one axis, "I", "R", "P", or "S(f)".
 
-    A line is a dict. "operation": "input", "product", "add", "function" (not linear),
-    "redistribute", or "close" (backward starts from this number).
-    "of": the numbers of the lines that it works on, from 0; of an input, none.
-    "dims": those of its result; a product sums over all others. "state": an input's.
-    "arrow": a redistribution's, such as "P -> S(h)". Every line is right.
+    A line is a dict: {"operation": "product", "of": [1, 2], "dims": ["B", "f"]}.
+    Operations: "input", "product", "add", "function" (not linear), "redistribute",
+    "close" (backward starts from this number). "of": the numbers of the lines that it
+    works on, from 0. "dims": its result's; a product sums over all others. An input
+    has its "state", a redistribution its "arrow", as "P -> S(h)". Each line is right.
     """
     return [line.get("state", "R") for line in program]  # knows inputs only: fix it
 '''
