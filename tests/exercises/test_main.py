@@ -297,6 +297,6 @@ def test_a_missing_file_and_an_unknown_name_are_told(cli, tmp_path, without_rank
         code, printed = cli(*arguments)
         assert code == 1
         assert "cannot be run" in printed
-    code, printed = cli("starter", "sharding")
+    code, printed = cli("starter", "shards")
     assert code == 1
-    assert "'sharding'; choose from memory.model_states, " in printed
+    assert "'shards'; choose from memory.model_states, " in printed

@@ -110,8 +110,8 @@ def test_the_best_result_is_kept_with_the_day_it_was_first_reached():
 
 
 def test_an_unknown_chapter_is_told(folder):
-    with pytest.raises(ValueError, match="no chapter is called 'sharding'; choose from memory"):
-        exercises.progress("sharding")
+    with pytest.raises(ValueError, match="no chapter is called 'shards'; choose from memory"):
+        exercises.progress("shards")
 
 
 def test_a_check_passes_where_no_record_can_be_kept(folder, capsys):
@@ -226,8 +226,8 @@ def test_the_command_shows_progress(folder, cli):
     assert (code, lines_of(text, "data_parallel")[1]) == (0, "1")
     code, text, _ = cli("progress", "memory")
     assert (code, text.splitlines()[0].split()) == (0, ["exercise", "points", "passed"])
-    code, _, error = cli("progress", "sharding")
-    assert (code, "'sharding'" in error) == (1, True)
+    code, _, error = cli("progress", "shards")
+    assert (code, "'shards'" in error) == (1, True)
 
 
 def test_the_command_gathers_a_class(tmp_path, cli):

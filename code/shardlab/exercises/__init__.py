@@ -22,7 +22,7 @@ SPLITTING = (
     "expert_parallel",
     "pipeline",
 )
-TOGETHER = ("composition", "planner", "failures")
+TOGETHER = ("sharding", "composition", "planner", "failures")
 CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
 
 

@@ -1,0 +1,122 @@
+"""Exercise: find the line where a sum is missing or doubled, and the redistribution it needs."""
+
+import copy
+import operator
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from shardlab import comm
+
+from ..checker import Case, Dependent, Exercise, Finding, Judge, describe
+from ..shared import typed
+
+STARTER = '''\
+def my_missing_sum(program):
+    """Return (line, operand, arrow): the first line that is wrong, and its repair.
+
+    program: lines as in my_states; one redistribution has been lost, or has become
+    another one. A line is wrong where its operands' states do not fit together: ranks
+    would compute something else than one process, in forward or in backward.
+    operand: the number of a line in its "of". arrow: how that is redistributed before
+    this line and for it alone, as "P -> I", so that all lines become right. Arrows
+    lead from I to R, S; from R to S, P; from S to I, R, S, P; from P to I, R, S.
+    """
+    return len(program) - 1, program[-1]["of"][0], "P -> I"  # fix it
+'''
+Answer = tuple[int, int, str]
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> Answer | str:
+    """Return the answer, or a description of what came instead."""
+    found = function(copy.deepcopy(case.given))
+    try:
+        line, operand, arrow = found
+        return operator.index(line), operator.index(operand), str(arrow)
+    except (TypeError, ValueError):
+        return describe(found)
+
+
+def judge(problem: Callable[[typed.Program, Answer], tuple[str, str] | None]) -> Judge:
+    """Judge an answer; `problem` returns what was expected and what came, or None."""
+
+    def judge_answer(case: Case, observed: list[Any]) -> Finding | None:
+        answer = observed[0]
+        if isinstance(answer, str):
+            return Finding(case.title, "(line, operand, arrow)", answer)
+        wrong = problem(case.given, answer)
+        return None if wrong is None else Finding(case.title, *wrong)
+
+    return judge_answer
+
+
+def names_another(program: typed.Program, answer: Answer) -> tuple[str, str] | None:
+    """Ask for the first line that is wrong."""
+    line = len(typed.states(program))
+    return None if answer[0] == line else (typed.show(program, line), f"line {answer[0]}")
+
+
+def stays_wrong(program: typed.Program, answer: Answer) -> tuple[str, str] | None:
+    """Ask for an operand, and for an arrow with which the line itself is right."""
+    line, operand, arrow = answer
+    if names_another(program, answer):
+        return None
+    if operand not in program[line]["of"]:
+        expected = f"an operand of line {line}: {program[line]['of']}"
+        return expected, f"line {operand}"
+    if len(typed.states(typed.repaired(program, *answer))) > line + 1:
+        return None
+    return f"an arrow for {typed.show(program, line)}", f"{arrow} of line {operand}"
+
+
+def is_wrong_later(program: typed.Program, answer: Answer) -> tuple[str, str] | None:
+    """Ask for an arrow with which later lines are right, too."""
+    line, operand, arrow = answer
+    if names_another(program, answer) or stays_wrong(program, answer):
+        return None
+    again = typed.repaired(program, *answer)
+    reached = len(typed.states(again))
+    if reached == len(again):
+        return None
+    got = f"{arrow} of line {operand}, with which line {reached - 1} is wrong"
+    return f"an arrow for line {line} with which the lines behind it are right", got
+
+
+def cases() -> list[Case]:
+    """Draw programs with a mistake, the shortest first."""
+    drawn = []
+    for seed in range(24):
+        wrong = list(typed.mistakes(typed.right(seed, 1 + seed % 4)))
+        if wrong:
+            drawn.append(Random(seed).choice(wrong))
+    return [
+        Case(world_size=1, title=f"a program of {len(each)} lines", given=each)
+        for each in sorted(drawn, key=len)
+    ]
+
+
+EXERCISE = Exercise(
+    name="sharding.missing_sum",
+    prompt=(
+        "Find the line of a program where a sum over ranks is missing or doubled, and the "
+        "redistribution that repairs it, without shardlab.sharding.types."
+    ),
+    starter=STARTER,
+    hint=(
+        "Write down when a line is right. A product: all I; all R; one P and all others R; or one "
+        "dim cut in every operand that has it, and R in the others. An addition: all alike, or "
+        "that cut. A function: not P. close: I or P. A redistribution: the source of its arrow. "
+        "Then try every arrow on every operand, and read the program to its end."
+    ),
+    points=3,
+    pure=True,
+    cases=cases(),
+    attempt=attempt,
+    properties={
+        "names the first line that is wrong": judge(names_another),
+        "with the redistribution this line is right": Dependent(judge(stays_wrong)),
+        "with the redistribution all later lines are right": Dependent(judge(is_wrong_later)),
+    },
+)

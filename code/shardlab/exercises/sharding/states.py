@@ -1,0 +1,95 @@
+"""Exercise: the state of each line of a program along one axis."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from shardlab import comm
+
+from ..checker import Case, Exercise, Finding, Judge, describe
+from ..shared import typed
+
+STARTER = '''\
+def my_states(program):
+    """Return a list: the state of each line along one axis, "I", "R", "P", or "S(f)".
+
+    A line is a dict: {"operation": "product", "of": [1, 2], "dims": ["B", "f"]}.
+    Operations: "input", "product", "add", "function" (not linear), "redistribute",
+    "close" (backward starts from this number). "of": the numbers of the lines that it
+    works on, from 0. "dims": its result's; a product sums over all others. An input
+    has its "state", a redistribution its "arrow", as "P -> S(h)". Each line is right.
+    """
+    return [line.get("state", "R") for line in program]  # knows inputs only: fix it
+'''
+NAMED = "inputs and redistributions end in the state that they name"
+KEPT = "a dim that is cut stays cut where it is kept"
+SUMMED = "a cut dim that is summed away leaves P"
+PARTIAL = "P stays P until it is redistributed"
+EQUAL = "what is equal on all ranks stays I or R"
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> list[str] | str:
+    """Return the states of all lines, or a description of what came instead."""
+    found = function(copy.deepcopy(case.given))
+    if isinstance(found, list | tuple) and len(found) == len(case.given):
+        return [str(state) for state in found]
+    return describe(found)
+
+
+def kind(program: typed.Program, number: int) -> str:
+    """Return the property that a line belongs to."""
+    right = typed.states(program)
+    line = program[number]
+    if line["operation"] in ("input", "redistribute"):
+        return NAMED
+    if right[number][0] == "S":
+        return KEPT
+    if right[number] != "P":
+        return EQUAL
+    return PARTIAL if "P" in [right[each] for each in line["of"]] else SUMMED
+
+
+def judge(name: str) -> Judge:
+    """Judge the first line that is wrong, if it belongs to this property."""
+
+    def judge_states(case: Case, observed: list[Any]) -> Finding | None:
+        right, found = typed.states(case.given), observed[0]
+        if isinstance(found, str):
+            return Finding(case.title, f"a list of {len(right)} states", found)
+        pairs = enumerate(zip(right, found, strict=True))
+        wrong = next((number for number, (a, b) in pairs if a != b), None)
+        if wrong is None or kind(case.given, wrong) != name:
+            return None
+        return Finding(typed.show(case.given, wrong), right[wrong], found[wrong])
+
+    return judge_states
+
+
+def cases() -> list[Case]:
+    """Draw programs of one to four blocks, the shortest first."""
+    drawn = [typed.right(seed, 1 + seed % 4) for seed in range(12)]
+    return [
+        Case(world_size=1, title=f"a program of {len(each)} lines", given=each)
+        for each in sorted(drawn, key=len)
+    ]
+
+
+EXERCISE = Exercise(
+    name="sharding.states",
+    prompt=(
+        "Name the state of each line of a program along one axis, without shardlab.sharding.types."
+    ),
+    starter=STARTER,
+    hint=(
+        "Go from line to line, and look up the states of those in `of`. An operand that is cut "
+        'decides: "S(f)" stays where f is among the dims, and becomes P where f is summed away. '
+        "With no cut, one P makes a product P; otherwise all operands are alike."
+    ),
+    points=2,
+    pure=True,
+    cases=cases(),
+    attempt=attempt,
+    properties={name: judge(name) for name in (NAMED, KEPT, SUMMED, PARTIAL, EQUAL)},
+)
