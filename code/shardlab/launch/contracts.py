@@ -43,7 +43,7 @@ COLLECTIVES = {  # names of ProcessGroup's methods -> the usual ones
 }
 Tell = Callable[[str], None]
 ANY_SHAPE = ("all_to_all",)
-PASSED_SECOND = ("all_gather", "reduce_scatter")  # their first argument is the result
+PASSED_SECOND = ("all_gather", "reduce_scatter")  # after one tensor for the result
 TOOLS = (str(Path(__file__).parent), comm.__file__, str(Path(torch.__file__).parent) + os.sep)
 
 
@@ -60,8 +60,11 @@ class Contracts:
 
     def collective(self, verb: str, group: comm.Group, *given: Any) -> None:
         """Write down a collective. Errors: ValueError when a peer has another call."""
-        x = given[verb in PASSED_SECOND] if given else None
-        x = x[0] if isinstance(x, list) else x
+        x = given[0] if given else None
+        if verb in PASSED_SECOND and isinstance(x, torch.Tensor):
+            x = given[1]
+        while isinstance(x, list):
+            x = x[0]
         contract = verb + "".join(map(_option, given))
         if isinstance(x, torch.Tensor):
             contract += f" of {_dtype(x)}{'' if verb in ANY_SHAPE else list(x.shape)}"
