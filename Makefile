@@ -4,7 +4,10 @@ PYTHON ?= python3
 BIN = .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: book archive pdf test test-book lab reset bench check clean
+QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_notation.py test_schedules.py \
+	test_exchanges.py test_trace.py model sharding plain costs/step costs/memory costs/collectives costs/zero)
+
+.PHONY: book archive pdf quick test test-book lab reset bench check clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
@@ -14,6 +17,9 @@ archive: book               ## the built pages in one zip file, to read without 
 
 pdf: book                   ## the built pages in one PDF
 	python tools/pdf.py
+
+quick: .venv/ready          ## in a minute: house rules, costs, schedules, types, and plain files on one and two ranks
+	pytest -n logical --maxprocesses 4 -q $(QUICK) -k "not [3- and not [4-"
 
 test: .venv/ready           ## test the package, on up to four cores
 	pytest -n logical --maxprocesses 4 --ignore tests/book
