@@ -5,7 +5,8 @@ BIN = .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_notation.py test_schedules.py \
-	test_exchanges.py test_trace.py model sharding plain costs/step costs/memory costs/collectives costs/zero)
+	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
+	$(addprefix tests/plain/, test_budget.py test_data_parallel.py test_zero.py)
 
 .PHONY: book archive pdf quick test test-book lab reset bench check clean
 
@@ -18,8 +19,8 @@ archive: book               ## the built pages in one zip file, to read without 
 pdf: book                   ## the built pages in one PDF
 	python tools/pdf.py
 
-quick: .venv/ready          ## in a minute: house rules, costs, schedules, types, and plain files on one and two ranks
-	pytest -n logical --maxprocesses 4 -q $(QUICK) -k "not [3- and not [4-"
+quick: .venv/ready          ## in a minute: house rules, schedules, types, the model of a step, two plain files
+	pytest -q -n logical --maxprocesses 4 $(QUICK)
 
 test: .venv/ready           ## test the package, on up to four cores
 	pytest -n logical --maxprocesses 4 --ignore tests/book
