@@ -202,7 +202,9 @@ def missing_view(*, program: str, answer: bool) -> View:
     method = METHODS[name]
     shares = dict(zip(quantities(method), WRONG_BY[name][number], strict=True))
     removals = _removed(name)
-    figure = figures.wrong_by(shares, alt=f"What is wrong on the ranks of {program}.")
+    missing = f", without {removals[number].original}".replace("->", "→") if answer else ""
+    alt = f"What is wrong on the ranks of {program}{missing}."
+    figure = figures.wrong_by(shares, missing=missing, alt=alt)
     if answer:
         told = _answer(method, removals[number])
     else:

@@ -89,14 +89,17 @@ def mutation(scores: Mapping[str, Mapping[str, int]], *, alt: str = "") -> go.Fi
     )
 
 
-def wrong_by(shares: Mapping[str, float], *, alt: str = "") -> go.Figure:
-    """Draw how far what ranks hold is from what it should be: quantity -> share of its size."""
+def wrong_by(shares: Mapping[str, float], *, missing: str = "", alt: str = "") -> go.Figure:
+    """Draw how far what ranks hold is from what it should be: quantity -> share of its size.
+
+    missing: what the program lacks, named at the axis.
+    """
     bars = {name: {"wrong by": share} for name, share in shares.items()}
     look = {"wrong by": trace.marker(style.COLOR["limit"], "/")}
     widest = max([100.0, *(100 * share for share in shares.values())])
     return style.figure(
         bar_rows(bars, look, "%", scale=100),
-        x=style.axis("wrong by (% of its size)", range=[0, 1.04 * widest]),
+        x=style.axis(f"wrong by (% of its size){missing}", range=[0, 1.04 * widest]),
         y=style.axis(autorange="reversed"),
         alt=alt or "How far the numbers of the ranks are from those of the right program.",
         height=110 + 40 * len(bars),
