@@ -48,13 +48,7 @@ def test_the_end_of_a_step_comes_after_backward():
     assert "after backward" not in figures.step(METHODS["tensor parallel mlp"], MESH, SIZES).data
 
 
-def test_bars_of_mutants_and_of_what_is_wrong():
-    score = {"refused": 6, "harmless": 3}
-    bars = data(figures.mutation({"vocabulary parallel embedding": score, "ulysses": {"escaped": 1}}))
-    assert set(bars) == set(figures.OUTCOMES)
-    assert list(bars["refused"].x) == [6, 0]
-    assert list(bars["escaped"].x) == [0, 1]
-    assert list(bars["escaped"].y) == ["vocabulary parallel<br>embedding", "ulysses"]
+def test_bars_show_what_is_wrong():
     wrong = figures.wrong_by({"loss": 0.0, "gradient of x": 1.28})
     assert list(data(wrong)["wrong by"].x) == [0, 128]
     assert wrong.layout.xaxis.range[1] > 128

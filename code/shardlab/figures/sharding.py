@@ -20,12 +20,6 @@ from .table import table
 COLORS = {"x": style.PURPLE, "w": style.BLUE, "y": style.GREEN}
 GAP = 0.2  # between two matrices, as a share of one
 PANEL = 2.7  # width and height of a rank's part
-OUTCOMES = {  # of mutants, as `ranks.players.mutation` counts them
-    "unfit": trace.marker(style.BLUE, ""),
-    "refused": trace.marker(style.GREEN, "/"),
-    "harmless": trace.marker(style.GREY, "."),
-    "escaped": trace.marker(style.RED, "x"),
-}
 
 
 def held(operands: Mapping[str, Sharding], mesh: Mesh, *, alt: str = "") -> go.Figure:
@@ -74,19 +68,6 @@ def step(method: Method, mesh: Mesh, sizes: Sizes, itemsize: int = 2) -> HTML:
         rows.append((HTML(code), _sent(line.forward), backward))
     axes = ", ".join(f"{axis}={ranks}" for axis, ranks in mesh.items())
     return table(rows, f"{method.name} on {axes}: bytes that each rank sends")
-
-
-def mutation(scores: Mapping[str, Mapping[str, int]], *, alt: str = "") -> go.Figure:
-    """Draw what became of the mutants of each method: method -> one of OUTCOMES -> how many."""
-    named = {_in_two_lines(name): score for name, score in scores.items()}
-    return style.figure(
-        bar_rows(named, OUTCOMES, "mutants", digits="d"),
-        x=style.axis("wrong redistributions", rangemode="tozero"),
-        y=style.axis(autorange="reversed", tickfont={"size": 11}),
-        alt=alt or "What became of wrong redistributions, by method.",
-        height=130 + 34 * len(named),
-        barmode="stack",
-    )
 
 
 def wrong_by(shares: Mapping[str, float], *, missing: str = "", alt: str = "") -> go.Figure:
@@ -153,10 +134,3 @@ def _texts(places: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
 
 def _sent(calls: Sequence[Call]) -> str:
     return ", ".join(f"{verb} @{axis} {sent:,.0f} B" for verb, axis, sent in calls)
-
-
-def _in_two_lines(name: str) -> str:
-    """Break a name in two, so that a phone has room for bars."""
-    words = name.split()
-    half = (len(words) + 1) // 2
-    return "<br>".join(" ".join(part) for part in (words[:half], words[half:]) if part)

@@ -1,31 +1,21 @@
-"""What types say holds on real ranks: what each holds, and the collectives of a step with their bytes."""
+"""What types say holds on real ranks: what each holds before and after a redistribution."""
 
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.nn import functional
 
-from shardlab import trace
 from shardlab.launch import run
 from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
-from shardlab.ranks.observe.ledger import Ledger
 from shardlab.ranks.players.exchange import redistributed
 from shardlab.ranks.players.spread import spread
 from shardlab.ranks.tensor_parallel.conjugates import GatherFromRanks, ScatterToRanks
 from shardlab.ranks.tensor_parallel.sequence import GatherSequence, ScatterSequence
 from shardlab.sharding.types import states
 from shardlab.sharding.types.redistribution import redistribution
-from shardlab.sharding.types.tracer import Tracer
 
 from .shardings import MESH
-from .test_tracer import mlp, sequence_parallel_mlp
 
-SIZES = {"B": 2, "S": 4, "h": 8, "f": 16}
-METHODS = {  # text of a method -> type of its input, and the pair of functions at its ends
-    mlp: ("[B, S, h]", CopyToRanks, SumOverRanks),
-    sequence_parallel_mlp: ("[B, S/tp, h]", GatherSequence, ScatterSequence),
-}
 PAIRS = {  # function of the package -> its arguments, and the redistribution that it is
     CopyToRanks: ((), "I -> R"),
     SumOverRanks: ((), "P -> I"),
@@ -34,28 +24,6 @@ PAIRS = {  # function of the package -> its arguments, and the redistribution th
     GatherSequence: ((), "S(S) -> R"),
     ScatterSequence: ((), "P -> S(S)"),
 }
-
-
-def recorded(group, start, end):
-    """Run the feed-forward block on this rank; list what the ledger saw."""
-    ranks = group.size()
-    x = torch.ones(2, 4 // ranks if start is GatherSequence else 4, 8, requires_grad=True)
-    up, down = torch.ones(16 // ranks, 8), torch.ones(8, 16 // ranks)
-    with Ledger() as ledger:
-        hidden = functional.gelu(functional.linear(start.apply(x, group), up))
-        end.apply(functional.linear(hidden, down), group).sum().backward()
-    return [(each.op, trace.wire_bytes(each)) for each in trace.communication(ledger.events)]
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_list_of_a_step_is_that_of_the_ledger(method, ranks):
-    text, start, end = METHODS[method]
-    tracer = Tracer({"tp": ranks}, SIZES, itemsize=4)
-    method(tracer, *map(tracer.given, [text, "[h, f/tp]", "[f/tp, h]"]))
-    expected = [(verb, sent) for verb, _, sent in tracer.collectives()]
-    for seen in run(recorded, start, end, world_size=ranks):
-        assert seen == expected
 
 
 def through(group, function, arguments, x, grad):

@@ -91,7 +91,7 @@ class Microbatch:
     def of(
         cls, question: Question, layout: Layout, size: Count, recomputation: str
     ) -> "Microbatch":
-        """Count what a microbatch of so many sequences costs; layout: without pp and replicas."""
+        """Count what a microbatch of `size` sequences costs. In `layout`, pp is 1 and dp is ep."""
         training = question.training(layout, microbatch=size, recomputation=recomputation)
         return cls(
             training=training,

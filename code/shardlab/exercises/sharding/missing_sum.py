@@ -91,10 +91,7 @@ def cases() -> list[Case]:
         wrong = list(typed.mistakes(typed.right(seed, 1 + seed % 4)))
         if wrong:
             drawn.append(Random(seed).choice(wrong))
-    return [
-        Case(world_size=1, title=f"a program of {len(each)} lines", given=each)
-        for each in sorted(drawn, key=len)
-    ]
+    return typed.cases(drawn)
 
 
 EXERCISE = Exercise(

@@ -67,15 +67,6 @@ def judge(name: str) -> Judge:
     return judge_states
 
 
-def cases() -> list[Case]:
-    """Draw programs of one to four blocks, the shortest first."""
-    drawn = [typed.right(seed, 1 + seed % 4) for seed in range(12)]
-    return [
-        Case(world_size=1, title=f"a program of {len(each)} lines", given=each)
-        for each in sorted(drawn, key=len)
-    ]
-
-
 EXERCISE = Exercise(
     name="sharding.states",
     prompt=(
@@ -89,7 +80,7 @@ EXERCISE = Exercise(
     ),
     points=2,
     pure=True,
-    cases=cases(),
+    cases=typed.cases(typed.right(seed, 1 + seed % 4) for seed in range(12)),
     attempt=attempt,
     properties={name: judge(name) for name in (NAMED, KEPT, SUMMED, PARTIAL, EQUAL)},
 )

@@ -4,12 +4,14 @@ A line is a dict: its operation, the numbers of the lines that it works `of`, th
 result, the state of an input, the arrow of a redistribution.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
 from shardlab.sharding.types import redistribution, rules
 from shardlab.sharding.types.states import Sharding, along, parse
+
+from ..checker import Case
 
 AXIS = "tp"
 Line = dict[str, Any]
@@ -67,6 +69,14 @@ def repaired(program: Program, number: int, operand: int, arrow: str) -> Program
     of = before[number + 1]["of"]
     before[number + 1]["of"] = [number if each == operand else each for each in of]
     return before
+
+
+def cases(programs: Iterable[Program]) -> list[Case]:
+    """Return a case for each program, the shortest first."""
+    return [
+        Case(world_size=1, title=f"a program of {len(each)} lines", given=each)
+        for each in sorted(programs, key=len)
+    ]
 
 
 def show(program: Program, number: int) -> str:
