@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import prod
 
 from shardlab import trace
-from shardlab.arguments import Count, checked, within
+from shardlab.files.arguments import Count, checked, within
 from shardlab.sharding import cuts
 from shardlab.sharding.layout import AXES_3D, Layout, coordinates, groups
 from shardlab.trace import Event

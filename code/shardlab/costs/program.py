@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, Positive, Share, checked
+from shardlab.files.arguments import Count, Positive, Share, checked
 from shardlab.sharding.layout import listed
 
 from .facts.hardware import LINK_UTILISATION

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from .program import EVERYTHING, FP8, KERNELS, ORDINARY_KERNELS, Kernels, Program
 from .units import MiB

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from shardlab.arguments import Count, checked, within
+from shardlab.files.arguments import Count, checked, within
 from shardlab.model.spec import TransformerSpec
 from shardlab.schedules import classic
 from shardlab.sharding.layout import ONE_RANK, Layout, layers_of_stage

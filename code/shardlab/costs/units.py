@@ -6,7 +6,7 @@ The library computes in bytes, seconds and FLOP/s; these names are for its input
 
 import math
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 MB, GB, TB = 1e6, 1e9, 1e12
 MiB, GiB, TiB = 2**20, 2**30, 2**40

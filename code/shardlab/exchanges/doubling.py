@@ -8,7 +8,7 @@ end.
 
 from collections.abc import Sequence
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .plan import ADD, COPY, Move, Moves, Plan, powers
 

@@ -4,7 +4,7 @@ Cho et al. 2019, "BlueConnect",
 https://proceedings.mlsys.org/paper_files/paper/2019/hash/0c8abcf158ed12d0dd94480681186fda-Abstract.html
 """
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .plan import Plan, placed, side_by_side
 from .ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter

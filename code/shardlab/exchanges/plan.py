@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from shardlab.arguments import Count, Integer, checked, within
+from shardlab.files.arguments import Count, Integer, checked, within
 
 ADD, COPY = "add", "copy"
 

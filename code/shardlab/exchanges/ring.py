@@ -4,7 +4,7 @@ Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the broadcast: Thakur, 
 Gropp 2005, doi:10.1177/1094342005051521.
 """
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .plan import ADD, COPY, Move, Moves, Plan, powers
 

@@ -3,7 +3,7 @@
 Binomial trees: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521.
 """
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .plan import ADD, COPY, Move, Moves, Plan, powers
 

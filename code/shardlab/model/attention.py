@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ with the highest scores: Shazeer et al. 2017 (https://arxiv.org/abs/1701.06538).
 from dataclasses import dataclass
 from math import ceil, comb
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 CHOICES = ("softmax before", "softmax after", "sigmoid")
 BALANCES = ("none", "loss", "bias")

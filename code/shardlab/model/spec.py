@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from math import isqrt
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .attention import LatentAttention
 from .experts import Experts

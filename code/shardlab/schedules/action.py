@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 KINDS = {
     "F": "forward",

@@ -5,7 +5,7 @@ Every function returns what one stage does. In the pictures a backward takes as 
 
 from collections.abc import Iterator, Sequence
 
-from shardlab.arguments import Count, checked, within
+from shardlab.files.arguments import Count, checked, within
 from shardlab.sharding.deal import deal
 
 from .action import Action

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from shardlab.arguments import Exact, checked
+from shardlab.files.arguments import Exact, checked
 
 from .action import Action, Schedule
 from .instructions import blocks

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from shardlab.arguments import Integer, checked, within
+from shardlab.files.arguments import Integer, checked, within
 
 from .action import Action, Schedule
 

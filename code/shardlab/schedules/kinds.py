@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from . import classic, v_shaped, zero_bubble
 from .action import Action, Schedule, loop, vee

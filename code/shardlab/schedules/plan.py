@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from .action import Schedule
 from .clock import Times, times

@@ -1,6 +1,6 @@
 """Why an order of actions cannot be right, in words, before anything runs."""
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from .action import KINDS, Action, Schedule
 from .instructions import deadlock

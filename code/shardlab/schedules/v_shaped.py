@@ -7,7 +7,7 @@ on one rank.
 import re
 from collections import Counter
 
-from shardlab.arguments import Count, checked, within
+from shardlab.files.arguments import Count, checked, within
 
 from .action import Action
 

@@ -8,7 +8,7 @@ nothing but their I, and only the optimizer needs them: they fill what would be 
 
 from collections import deque
 
-from shardlab.arguments import Count, checked, within
+from shardlab.files.arguments import Count, checked, within
 
 from .action import Action
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 
 @checked

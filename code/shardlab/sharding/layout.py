@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd, isqrt, prod
 
-from shardlab.arguments import Count, checked, within
+from shardlab.files.arguments import Count, checked, within
 from shardlab.model.spec import TransformerSpec
 
 from .deal import deal

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .deal import deal
 from .layout import divisors, listed

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from shardlab.arguments import Count, checked
 from shardlab.costs.published import rows as reader
+from shardlab.files.arguments import Count, checked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, log2
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from ..facts.hardware import Link
 from ..units import us

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 # nccl-tests multiplies size / time by these factors, so that the result depends on the links and
 # not on n. The size is the larger of one rank's input and output.

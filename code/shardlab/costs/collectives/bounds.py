@@ -9,7 +9,7 @@ doi:10.1002/cpe.1206. A switch that adds is left out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 from ..facts.hardware import Link
 from .algorithms import Cost

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from shardlab.arguments import Count, checked
 from shardlab.exchanges import Move, Plan
+from shardlab.files.arguments import Count, checked
 from shardlab.sharding.deal import deal
 
 from .algorithms import Cost

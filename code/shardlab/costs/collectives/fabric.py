@@ -6,7 +6,7 @@ this is a full fat tree (Leiserson 1985, doi:10.1109/TC.1985.6312192). No two me
 same cable while another one is idle.
 """
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 
 @checked

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log2
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 from ..facts.hardware import PROTOCOL_STEPS, Link
 from ..units import GB, us

@@ -9,7 +9,7 @@ norms, activations, softmax and the optimizer are left out.
 et al. 2022, section 4.1, https://arxiv.org/abs/2204.02311).
 """
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
 
 from ..facts import models

@@ -25,7 +25,7 @@ from functools import cache
 from math import ceil
 from typing import NamedTuple
 
-from shardlab.arguments import Count, Positive, Share, checked, unchecked
+from shardlab.files.arguments import Count, Positive, Share, checked, unchecked
 
 from ..facts.hardware import Chip
 from ..program import ORDINARY_KERNELS, Kernels

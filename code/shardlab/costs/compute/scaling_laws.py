@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 
 from ..units import DAY
 

@@ -8,7 +8,7 @@ never the lower of the two.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardlab.arguments import Count, Positive, Share, checked
+from shardlab.files.arguments import Count, Positive, Share, checked
 from shardlab.model.spec import TransformerSpec
 
 from ..facts.hardware import Chip

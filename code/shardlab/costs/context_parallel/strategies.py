@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding import sequences
 from shardlab.sharding.layout import divisors, listed

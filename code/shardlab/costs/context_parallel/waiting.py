@@ -11,7 +11,7 @@ Two strategies of programs with tensor and pipeline parallelism, both with a zig
 from collections.abc import Iterator
 from math import sqrt
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 from shardlab.sharding.layout import listed
 
 from ..facts.hardware import ReachedLink

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.sharding.layout import Layout
 
 from ..facts import hardware, models, nodes

@@ -14,7 +14,7 @@ backward. That is left out; on a real GPU the overlapped part of backward is sli
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, checked, within
+from shardlab.files.arguments import Count, checked, within
 from shardlab.trace import Event
 
 from .. import collectives, step

@@ -8,7 +8,7 @@ with the ranks.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .. import step
 from ..facts.network import Cluster

@@ -14,7 +14,7 @@ All quantities are for one layer's forward, as a mean over ranks.
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 from shardlab.model.experts import Experts, distinct
 from shardlab.sharding.layout import divisors, listed
 

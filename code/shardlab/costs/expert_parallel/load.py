@@ -12,7 +12,7 @@ from heapq import nlargest
 from math import erf, exp, sqrt
 from random import Random
 
-from shardlab.arguments import Count, Positive, checked, within
+from shardlab.files.arguments import Count, Positive, checked, within
 from shardlab.model.experts import Experts
 from shardlab.sharding.layout import listed
 

@@ -5,7 +5,7 @@ Rings are the orders in which messages visit the GPUs of a mesh or a torus to us
 
 from collections.abc import Iterator
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from . import hardware
 from .network import NETWORK, Wire

@@ -13,7 +13,7 @@ Conventions, the same for every entry:
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 from ..units import GB, GFLOP, TB, TFLOP
 

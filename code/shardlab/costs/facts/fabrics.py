@@ -13,7 +13,7 @@ counted with the cards'.
 
 from dataclasses import dataclass, field
 
-from shardlab.arguments import Count, Positive, Share, checked
+from shardlab.files.arguments import Count, Positive, Share, checked
 
 from .hops import Hop
 

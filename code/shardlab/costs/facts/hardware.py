@@ -6,7 +6,7 @@ directions.
 
 from dataclasses import dataclass, fields
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 
 from ..units import GB, Gbit, us
 from .chips import CHIPS, Chip, chip

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 
 
 @dataclass(frozen=True, kw_only=True)

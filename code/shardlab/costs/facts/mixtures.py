@@ -8,7 +8,7 @@ DeepSeek-V3 (https://arxiv.org/abs/2412.19437): RMSNorm, SwiGLU, no biases, unti
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.model.attention import LatentAttention
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec

@@ -6,7 +6,7 @@ Llama arrange them.
 
 from dataclasses import dataclass
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.model.spec import TransformerSpec
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shardlab.arguments import Count, Positive, checked, within
+from shardlab.files.arguments import Count, Positive, checked, within
 
 from .fabrics import Fabric
 from .hardware import Chip, Link

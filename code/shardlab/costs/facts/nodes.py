@@ -6,7 +6,7 @@ Chips and links are those of `hardware`; each node names the source of its assem
 from collections.abc import Iterable
 from typing import Any
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from . import assembly, hardware
 from .network import Cluster, Node, Wire

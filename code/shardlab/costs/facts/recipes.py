@@ -5,7 +5,7 @@ Mixed precision: Micikevicius et al. 2018 (https://arxiv.org/abs/1710.03740).
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import combinations
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from . import hardware
 from .network import NETWORK, SWITCH, Node, Wire

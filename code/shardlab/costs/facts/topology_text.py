@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 BELOW_A_SWITCH, BELOW_A_PROCESSOR = ("PIX", "PXB"), ("PIX", "PXB", "PHB", "NODE")
 NEAREST_FIRST = (*BELOW_A_PROCESSOR, "SYS", "SOC")

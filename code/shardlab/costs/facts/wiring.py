@@ -5,7 +5,7 @@ DGX H100:  8 x GPU to NVSwitch, NVLink 4;  8 x GPU to PCIe switch, PCIe 5.0 x16;
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 from .hardware import Link
 from .network import Node, Wire

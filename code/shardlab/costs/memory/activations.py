@@ -8,7 +8,7 @@ their inputs; an addition keeps nothing.
 
 from math import ceil
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.model.experts import distinct
 from shardlab.model.spec import TransformerSpec
 

@@ -9,7 +9,7 @@ both directions at once, and transfers may overlap arithmetic: times are lower b
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, Positive, Share, checked
+from shardlab.files.arguments import Count, Positive, Share, checked
 
 from ..facts.hardware import LINK_UTILISATION, Chip, Link
 from ..facts.recipes import MIXED, Recipe

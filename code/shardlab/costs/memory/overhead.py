@@ -6,7 +6,7 @@ allocator holds blocks that are free and too small for what is asked: the margin
 tensors. A capacity is the number on the data sheet; what a driver shows beyond it is not counted.
 """
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ..training import Training
 

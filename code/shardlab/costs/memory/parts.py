@@ -8,7 +8,7 @@ Beside tensors: see `overhead`. Left out: the messages of the pipeline and of co
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.sharding.layout import ZERO_STAGES, listed
 
 from ..facts.recipes import MIXED, Recipe

@@ -8,7 +8,7 @@ from collections import Counter
 from functools import cache
 from math import prod
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding import cuts
 from shardlab.sharding.layout import Layout, layers_of_stage

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ..training import Training
 from . import activations, parts, shards

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
 
-from shardlab.arguments import checked, within
+from shardlab.files.arguments import checked, within
 
 from .. import units
 

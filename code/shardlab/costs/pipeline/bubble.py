@@ -9,7 +9,7 @@ stage's time. `timeline.play` finds the same by playing the schedule.
 from collections.abc import Mapping
 from typing import Any
 
-from shardlab.arguments import Count, Exact, checked
+from shardlab.files.arguments import Count, Exact, checked
 
 SOURCES = {
     "naive": "one stage at a time: Huang et al. 2019, Figure 2b (https://arxiv.org/abs/1811.06965)",

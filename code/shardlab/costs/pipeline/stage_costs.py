@@ -5,7 +5,7 @@ For such reasons Llama 3 takes one layer from the first stage and one from the l
 2024, section 3.3.2, https://arxiv.org/abs/2407.21783).
 """
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from .. import memory
 from ..facts import models

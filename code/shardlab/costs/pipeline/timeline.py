@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from shardlab import schedules
-from shardlab.arguments import Exact, Positive, checked, within
+from shardlab.files.arguments import Exact, Positive, checked, within
 from shardlab.schedules import Action, Schedule
 from shardlab.trace import Event
 

@@ -12,7 +12,7 @@ from itertools import product
 from operator import add
 from typing import Any
 
-from shardlab.arguments import checked, unchecked
+from shardlab.files.arguments import checked, unchecked
 from shardlab.sharding.layout import divisors
 
 from .. import memory, step

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import ZERO_STAGES, Layout, divisors, listed
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import divisors, expert_degrees, listed, tensor_degrees
 

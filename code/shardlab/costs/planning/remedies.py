@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, groupby
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.sharding.layout import Layout, divisors, expert_degrees, tensor_degrees
 
 from .. import memory, units

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 from shardlab.sharding.layout import listed
 
 from .. import step

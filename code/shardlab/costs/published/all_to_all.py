@@ -7,7 +7,7 @@ https://github.com/deepseek-ai/DeepEP). The sender's own bytes use no wire, so t
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 from .. import expert_parallel as costs
 from ..expert_parallel import TokenTraffic

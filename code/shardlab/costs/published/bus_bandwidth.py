@@ -8,7 +8,7 @@ GPU sends and receives only (n+1)/n of the buffer, so that busbw may exceed the 
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 from ..facts import nodes
 from ..traces import traffic

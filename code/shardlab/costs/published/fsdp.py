@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 
 from ..facts import hardware, nodes
 from ..facts.network import Node

@@ -6,7 +6,7 @@ otherwise they are the number that the authors print.
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 
 from ..facts import mixtures, models
 from .rows import rows

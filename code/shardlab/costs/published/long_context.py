@@ -10,7 +10,7 @@ Assumed: the H100's own rates of products, and 16 bytes of states for each param
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 from ..facts import nodes
 from ..program import EVERYTHING, Program

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.sharding.layout import Layout
 
 from .rows import rows

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2204.02311).
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 
 from ..compute import flops
 from ..facts import models

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ..compute import flops
 from . import a100, fsdp, h100

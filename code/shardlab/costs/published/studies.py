@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 from shardlab.sharding.layout import Layout
 
 from .. import step

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from math import gcd
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.sharding.layout import Layout, strides
 
 from ..collectives.fabric import card_rate

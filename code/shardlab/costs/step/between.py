@@ -3,7 +3,7 @@
 Every number that is read or written is counted.
 """
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ..memory import activations
 from ..training import Training

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from .. import context_parallel, memory
 from ..compute import flops

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 
 from .. import expert_parallel
 from ..expert_parallel import TokenTraffic

@@ -6,7 +6,7 @@ hidden behind arithmetic that runs at the same time.
 
 from typing import NamedTuple
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from .. import collectives, context_parallel
 from ..facts.hardware import ReachedLink

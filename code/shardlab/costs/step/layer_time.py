@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from shardlab.arguments import checked, unchecked
+from shardlab.files.arguments import checked, unchecked
 
 from ..compute import kernels
 from ..compute.kernels import flash_seconds

@@ -7,7 +7,7 @@ every stage waits for the slowest one.
 from dataclasses import dataclass
 from functools import cache
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.sharding.layout import stages
 
 from ..facts.hardware import LAUNCH, ReachedLink

@@ -1,6 +1,6 @@
 """The matrix products of one layer on one rank, as their sizes: what `layer_time` times."""
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ..memory import activations
 from ..training import Training

@@ -9,7 +9,7 @@ from math import ceil
 from typing import NamedTuple
 
 from shardlab import schedules
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.schedules import Action
 from shardlab.sharding.layout import AXES_3D, groups, together
 from shardlab.trace import Event

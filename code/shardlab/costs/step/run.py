@@ -6,7 +6,7 @@ What a rank holds and sends follows from a `Training`, which names its program: 
 
 from dataclasses import dataclass, replace
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ..facts.hardware import ReachedLink
 from ..facts.network import Cluster

@@ -6,7 +6,7 @@ computes; what travels once in a step, does so after the last backward. `breakdo
 closed form for `programs.BOOK_ZERO`.
 """
 
-from shardlab.arguments import checked, within
+from shardlab.files.arguments import checked, within
 from shardlab.trace import Event
 
 from .. import zero

@@ -5,7 +5,7 @@ piece each, and one more rank adds the pieces. Messages take latency + bytes / b
 1994); all pieces come and go through the last rank's one link.
 """
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ..compute.kernels import moved_seconds
 from ..facts.hardware import Chip, ReachedLink

@@ -8,7 +8,7 @@ The seconds are those of `costs.step`, by the program of the training. Shoeybi e
 
 from dataclasses import dataclass, replace
 
-from shardlab.arguments import Count, Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 from shardlab.sharding.layout import Layout, divisors, listed
 
 from .. import collectives, memory

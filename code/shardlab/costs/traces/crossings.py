@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.trace import Event
 
 from ..facts.network import Cluster

@@ -7,7 +7,7 @@ of it the network is the bound, right of it the chips are.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 from shardlab.trace import Event
 
 from ..facts.network import NETWORK, Cluster, Wire

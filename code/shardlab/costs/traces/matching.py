@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.trace import Event, line
 
 # Collectives whose payloads must be equal on all ranks.

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from shardlab.arguments import Count, checked
 from shardlab.exchanges import Move, Plan
+from shardlab.files.arguments import Count, checked
 from shardlab.trace import Event
 
 from ..collectives.exchanges import piece_bytes

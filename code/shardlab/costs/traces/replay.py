@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from shardlab import trace
-from shardlab.arguments import Positive, Share, checked, within
+from shardlab.files.arguments import Positive, Share, checked, within
 from shardlab.trace import Event
 
 from ..compute import kernels

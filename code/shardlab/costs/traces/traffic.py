@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 
 from ..collectives.algorithms import SWITCH_STEP
 from ..facts import hops

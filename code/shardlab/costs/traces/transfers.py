@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.trace import Event
 
 from ..collectives import switch_share

@@ -11,7 +11,7 @@ upper bound on the waiting.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.trace import Event
 
 from . import matching

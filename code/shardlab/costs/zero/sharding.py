@@ -8,7 +8,7 @@ cutting the parameters costs half as much again.
 from dataclasses import replace
 from math import ceil
 
-from shardlab.arguments import Count, Positive, checked, within
+from shardlab.files.arguments import Count, Positive, checked, within
 
 from .. import memory
 from ..memory import shards

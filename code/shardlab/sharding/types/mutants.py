@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .methods.method import Method
 from .redistribution import Redistribution, possible, redistribution

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.trace import ring_bytes
 
 from .states import MIRROR, Dim, Mesh, Sharding, Sizes, along, local_shape

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from .redistribution import Redistribution, possible, redistribute, sent_bytes
 from .states import Mesh, Sharding, Sizes

@@ -19,7 +19,7 @@ In an operand without a gradient, I means R and R means I: both only say that co
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from .states import Dim, Sharding, along
 

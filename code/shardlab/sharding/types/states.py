@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 Mesh = Mapping[str, Count]  # axis -> ranks, the slowest axis first
 Sizes = Mapping[str, Count]  # dim -> size of the whole tensor

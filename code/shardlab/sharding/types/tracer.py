@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from shardlab.arguments import Count, Number, checked, unchecked
+from shardlab.files.arguments import Count, Number, checked, unchecked
 from shardlab.trace import ring_bytes
 
 from . import rules

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import listed
 

@@ -7,7 +7,7 @@ its engine asserts that their ZeRO is not 3. Unless tp cuts experts, their group
 https://github.com/microsoft/DeepSpeed/blob/01c61b8c36a9202c99ed836ef40e4baa95726a3f/deepspeed/utils/groups.py
 """
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from ...training import Training
 from ..plans import Question

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from shardlab.arguments import Positive, checked
+from shardlab.files.arguments import Positive, checked
 
 from ..plans import Question, TrainingPlan, training_of
 from .deepspeed import deepspeed

@@ -6,7 +6,7 @@ ZeRO-2 and ZeRO-3; megatron/core/transformer/moe/README.md has the options of ex
 whose ranks are counted with those of tp where these hold whole ones.
 """
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import BIASES
 
 from ...training import Training

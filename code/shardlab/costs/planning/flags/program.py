@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ...training import Training
 

@@ -4,7 +4,7 @@ ZeRO-3 is FSDP that gives parameters back after each layer's forward, ZeRO-2 FSD
 https://github.com/pytorch/torchtitan/blob/1a618d1d75dc67b78977fb35a785633b70e5999e/torchtitan/config/configs.py
 """
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from ...training import Training
 from ..plans import Question

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.arguments import checked
+from shardlab.files.arguments import checked
 
 from ..states import parse
 from ..tracer import Tracer

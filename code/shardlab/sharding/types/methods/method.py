@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.arguments import Count, checked
+from shardlab.files.arguments import Count, checked
 
 from ..states import Mesh, Sharding, Sizes, parse
 from ..tracer import Tracer

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardlab.arguments import Count, Exact, Integer, Positive, Share, checked, unchecked, within
 from shardlab.exchanges import Move
+from shardlab.files.arguments import Count, Exact, Integer, Positive, Share, checked, unchecked, within
 from shardlab.schedules import Instruction
 
-from . import calls
+from .. import calls
 
 BAD = [math.nan, math.inf, -math.inf, -1, -0.5, 0, 1.5, 40, True, None, "no such thing", object(), (), {}, ...]
 BAD += [[math.nan], [-1], [0], ["no such thing"], {"no such thing": math.nan}]
