@@ -12,8 +12,8 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .arguments import checked
 from .files import given
+from .files.arguments import checked
 
 # Bytes that a rank sends under a bandwidth-optimal algorithm, as a share of the message, for n
 # ranks. Where ranks differ, the share is their average: in broadcast and reduce, n - 1 ranks of a
