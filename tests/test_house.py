@@ -67,7 +67,7 @@ LEVELS = [
     {"program"},
     {"programs"},
     {"training"},
-    {"compute", "memory", "collectives"},
+    {"compute", "memory", "collectives", "operations"},
     {"context_parallel"},
     {"traces"},
     {"expert_parallel"},
