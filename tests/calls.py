@@ -16,6 +16,7 @@ from shardlab.costs import step
 from shardlab.costs.collectives import Cost
 from shardlab.costs.facts import hardware, nodes, recipes
 from shardlab.costs.facts.network import Cluster, Wire
+from shardlab.costs.operations import Stretch
 from shardlab.costs.pipeline import timeline
 from shardlab.costs.pipeline.balance import Layer
 from shardlab.costs.planning import planner
@@ -71,7 +72,7 @@ EXAMPLES = {
         *(PLAN.steps[0][0], schedules.Action("F", 0), Wire(a="GPU 0", b="GPU 1", link=LINK), CLUSTER.path(0, 1)[0]),
         *(replay.replay(EVENTS, CLUSTER), transfers.lay_out(EVENTS, CLUSTER, None, "ring").transfers[0]),
         *(SHARDING, SHARDING.dims[0], CHANGE, Tracer(MESH, SIZES), METHODS["data parallel step"]),
-        *(Cost(steps=2, serial=2, sent=2, received=2), Layer(seconds=1, states=2)),
+        *(Cost(steps=2, serial=2, sent=2, received=2), Layer(seconds=1, states=2), Stretch("useful", 0, 1)),
     )
 }
 NAMED = {  # name of an argument -> a value

@@ -24,7 +24,7 @@ class Stretch(NamedTuple):
 def play(run: Reliability, interval: Positive, useful: Positive, seed: int) -> Iterator[Stretch]:
     """Yield the stretches of a run until at least `useful` seconds of training are safe.
 
-    Steps between two saves are one stretch. What a failure takes back is one stretch that ends with it.
+    Steps between two saves are one stretch, and so is what a failure takes back; it ends with it.
     Errors: ValueError as `Reliability.losses`, or where hardly an interval is ever finished.
     """
     if run.goodput(interval) < LEAST:
