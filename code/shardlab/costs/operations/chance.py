@@ -61,7 +61,7 @@ def shares(stretches: Iterable[Stretch]) -> Losses:
     seconds = dict.fromkeys(KINDS, 0.0)
     for stretch in stretches:
         if stretch.kind not in seconds:
-            raise ValueError(f"kind={stretch.kind!r} must be one of {', '.join(KINDS)}")
+            raise ValueError(f"stretches={stretch!r}: a kind is one of {', '.join(KINDS)}")
         seconds[stretch.kind] += stretch.end - stretch.start
     total = sum(seconds.values())
     if not total:
