@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from shardlab.files.arguments import Positive, checked
 
@@ -12,7 +12,9 @@ KINDS = Losses._fields
 LEAST = 1e-6  # goodput of a run that can be played
 
 
-class Stretch(NamedTuple):
+@dataclass(frozen=True)
+@checked
+class Stretch:
     """A stretch of the run that went for one thing."""
 
     kind: str  # one of KINDS
