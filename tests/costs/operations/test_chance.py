@@ -16,7 +16,7 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_a_played_run_loses_what_the_formulas_say(name):
     run, interval = RUNS[name]
-    played = shares(play(run, interval, 3_000 * run.between, seed=7))
+    played = shares([*play(run, interval, 3_000 * run.between, seed=7)])
     assert played == pytest.approx(run.losses(interval), abs=0.008)
 
 

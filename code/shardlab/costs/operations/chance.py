@@ -1,7 +1,7 @@
 """A run with failures at random times, played: the same losses as the formulas', one by one."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardlab.files.arguments import Positive, checked
@@ -58,7 +58,8 @@ def _stretches(
         now += run.restart
 
 
-def shares(stretches: Iterable[Stretch]) -> Losses:
+@checked
+def shares(stretches: Sequence[Stretch]) -> Losses:
     """Return where the time of a played run went, as shares of all of it."""
     seconds = dict.fromkeys(KINDS, 0.0)
     for stretch in stretches:
