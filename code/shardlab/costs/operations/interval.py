@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from shardlab.files.arguments import Count, Positive, checked
 
-HOUR = 3600.0  # s
+from ..units import HOUR
+
 STEPS = 200  # of a bisection: more than a float has bits
 
 

@@ -1,0 +1,21 @@
+"""The figures of operations draw the shares and the stretches that they are given."""
+
+import pytest
+
+from shardlab.costs.operations import Reliability, play
+from shardlab.figures import operations as figures
+
+
+def test_losses_are_drawn_in_percent_with_the_chosen_point():
+    figure = figures.losses([1, 10], {"saving": [0.2, 0.02], "together": [0.3, 0.1]}, (10, 0.1))
+    assert [trace.name for trace in figure.data] == ["saving", "together", "chosen"]
+    assert [list(trace.y) for trace in figure.data] == [pytest.approx(each) for each in ([20, 2], [30, 10], [10])]
+
+
+def test_hours_are_drawn_up_to_the_end_of_the_window_and_add_up_to_it():
+    stretches = play(Reliability(between=3600.0, save=60.0, restart=300.0), 600.0, 80_000.0, 3)
+    rows = [(each.kind, each.start, each.end) for each in stretches]
+    figure = figures.hours({"10 min": rows}, 10)
+    assert {trace.name for trace in figure.data} == {kind for kind, _, _ in rows}
+    assert sum(sum(trace.x) for trace in figure.data) == pytest.approx(10)
+    assert max(base + x for trace in figure.data for base, x in zip(trace.base, trace.x, strict=True)) == 10
