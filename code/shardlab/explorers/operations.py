@@ -60,7 +60,7 @@ def goodput_view(
     shares["together"] = [1 - each.useful for each in found]
     sentence = (
         f"Something fails every {_time(between)}. With {_time(train)} of training between saves "
-        f"<b>{100 * (1 - lost.useful):.1f} %</b> of the time is lost; with {_time(best)}, the best, "
+        f"<b>{100 * (1 - lost.useful):.1f} %</b> is lost; with {_time(best)}, the best, "
         f"{100 * (1 - run.goodput(best)):.1f} %."
     )
     each = {**dict(zip(Losses._fields[1:], lost[1:], strict=True)), "together": 1 - lost.useful}
