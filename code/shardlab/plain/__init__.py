@@ -9,6 +9,7 @@ them. Read the files in this order. Beside each stands the engine that does the 
     tensor_parallel    ranks.tensor_parallel    one sum for all layers that read the same input
     context_parallel   ranks.context_parallel   any length, fewer key/value heads than ranks
     ring_attention     ranks.context_parallel   the next block travels while this one is used
+    linear_attention                            no engine: chunks of tokens need a GPU's kernel
     expert_parallel    ranks.expert_parallel    a token travels once to each rank, or to each node
     pipeline           ranks.pipeline           any schedule, as lists of actions; early receives
 """

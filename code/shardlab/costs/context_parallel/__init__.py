@@ -1,9 +1,11 @@
 """Context parallelism, predicted: one layer's attention over sequences that ranks share.
 
 Read `strategies` first: bytes, messages, memory and balance of each strategy. `waiting` prices one
-for the planner: what a rank waits for, and what it holds for a moment.
+for the planner: what a rank waits for, and what it holds for a moment. `states` counts the bytes of
+attention without softmax.
 """
 
+from .states import sent_by_states
 from .strategies import (
     STRATEGIES,
     SplitAttention,
@@ -44,6 +46,7 @@ __all__ = [
     "resident",
     "ring_seconds",
     "ring_steps",
+    "sent_by_states",
     "sent_bytes",
     "turns",
 ]
