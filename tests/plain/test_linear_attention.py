@@ -205,8 +205,8 @@ WRONG = {  # what went wrong: (what stands there, what stands there then, what t
     "gradients go the same way as states": ("to=before, source=after)", "to=after, source=before)", None),
     "gradients of maps that went nowhere": ("dx = torch.zeros_like(dx)", "dx = dx", None),
     "b is not multiplied by the later map": (
-        "return m @ first + new",
-        "return torch.stack([m @ first[0], first[1] + b])",
+        "both: Tensor = m @ first + new",
+        "both = torch.stack([m @ first[0], first[1] + b])",
         None,
     ),
 }
