@@ -182,6 +182,16 @@ def test_what_does_not_split_is_refused(sizes, count):
         run(call, world_size=3)
 
 
+def test_a_mixture_of_experts_is_refused():
+    """This file does not cut its matrices; the engine does."""
+
+    def call(group):
+        tensor_parallel.parallelize(lesson.build("top 2", False, seed=0), group)
+
+    with pytest.raises(RankError, match=r"blocks\.0\.mlp has experts; use ranks\.tensor_parallel"):
+        run(call, world_size=2)
+
+
 def test_tokens_that_no_rank_has_are_refused():
     def call(group):
         model = lesson.build("gpt2", False, seed=0)

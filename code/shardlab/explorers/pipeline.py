@@ -2,6 +2,8 @@
 
 from functools import cache
 
+from plotly.graph_objects import Figure
+
 from shardlab import schedules
 from shardlab.costs import units
 from shardlab.costs.pipeline import bubble, timeline
@@ -56,19 +58,20 @@ def schedule_view(
 ) -> View:
     """Show one state."""
     run = _play(schedule, stages, microbatches, durations, latency)
-    chunks = run.schedule.num_chunks
-    held = [run.held(stage, activation=1 / chunks) for stage in range(stages)]
-    figure = figures.gantt_and_memory(
-        run.events(),
-        held,
-        unit="forward of a stage = 1",
-        alt=(
-            f"{schedule}, {stages} stages, {microbatches} microbatches: "
-            "what each stage does, and what it holds."
-        ),
+    alt = (
+        f"{schedule}, {stages} stages, {microbatches} microbatches: "
+        "what each stage does, and what it holds."
     )
+    figure = chart(run, alt=alt)
     sentence = _schedule_sentence(run, schedule, durations, latency)
     return View(figure, sentence, _schedule_table(run, durations, latency))
+
+
+def chart(run: Timeline, *, alt: str = "") -> Figure:
+    """Draw a schedule on a clock, and the activations of whole stages that each stage holds."""
+    share = 1 / run.schedule.num_chunks
+    held = [run.held(stage, activation=share) for stage in range(run.schedule.num_stages)]
+    return figures.gantt_and_memory(run.events(), held, unit="forward of a stage = 1", alt=alt)
 
 
 @cache

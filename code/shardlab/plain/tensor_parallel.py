@@ -63,8 +63,7 @@ class ColumnLinear(Module):
 
     def forward(self, x: Tensor) -> Tensor:           # [B, S, h], whole
         x = CopyToRanks.apply(x, self.group)          # [B, S, h]; sums the gradient
-        x = functional.linear(x, self.weight, self.bias)  # [B, S, outputs/N]
-        return x
+        return functional.linear(x, self.weight, self.bias)  # [B, S, outputs/N]
 
 
 class RowLinear(Module):
@@ -128,12 +127,13 @@ def shard(whole: Any, dim: int, group: comm.Group) -> Any:
 
 def parallelize(model: Any, group: comm.Group) -> None:
     """Replace every matrix of the reference transformer by this rank's part of it."""
+    if model.spec.experts:
+        raise ValueError("blocks.0.mlp has experts; use ranks.tensor_parallel, which cuts them")
     for size in ("num_heads", "kv_heads", "ffn", "vocab_size"):
         count = getattr(model.spec, size)
         if count % group.size():
             raise ValueError(f"{size}={count} on {group.size()} ranks; use a divisor of {count}")
-    embedding = model.embedding
-    embedding.tokens = VocabularyEmbedding(embedding.tokens, group)
+    model.embedding.tokens = VocabularyEmbedding(model.embedding.tokens, group)
     for block in model.blocks:
         attention, mlp = block.attention, block.mlp
         attention.q = ColumnLinear(attention.q, group)
@@ -146,5 +146,5 @@ def parallelize(model: Any, group: comm.Group) -> None:
         mlp.down = RowLinear(mlp.down, group)
     model.head = ColumnLinear(model.head, group)
     if model.spec.tied:
-        model.head.weight = embedding.tokens.weight   # one parameter, as before
+        model.head.weight = model.embedding.tokens.weight  # one parameter, as before
     model.loss = lambda logits, targets: cross_entropy(logits, targets, group)
