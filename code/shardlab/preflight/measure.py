@@ -19,22 +19,21 @@ SIZE, SEED, PRODUCTS = 256, 20, 4  # of the matrices of the checksum
 def clocks(roll: Roll, ranks: list[int], seconds: float) -> dict[int, tuple[float, float]]:
     """Ask the clocks of ranks, from rank 0: rank -> seconds it is ahead, and half the round trip.
 
-    Cristian 1989 (https://doi.org/10.1007/BF01784024).
+    Stops at the first one that does not answer. Cristian 1989 (https://doi.org/10.1007/BF01784024).
     """
-    found = {}
+    found: dict[int, tuple[float, float]] = {}
     for rank in ranks:
         trips = []
         for trip in range(TRIPS):
             before = time.time()
             roll.post(f"ask/{rank}/{trip}", None)
             if not roll.at_once(f"tell/{rank}/{trip}", seconds):
-                break
+                return found
             after = time.time()
             told = roll.read(f"tell/{rank}/{trip}", seconds)
             trips.append(((after - before) / 2, told - (before + after) / 2))
-        if trips:
-            error, ahead = min(trips)
-            found[rank] = (ahead, error)
+        error, ahead = min(trips)
+        found[rank] = (ahead, error)
     return found
 
 
