@@ -8,7 +8,7 @@ QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_no
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
 	$(addprefix tests/plain/, test_budget.py test_data_parallel.py test_zero.py)
 
-.PHONY: book archive pdf quick test test-book lab reset bench check clean
+.PHONY: book archive pdf quick test test-book lab reset bench preflight check clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
@@ -37,6 +37,9 @@ reset: .venv/ready          ## make CHAPTER=memory anew; your own version stays 
 
 bench: .venv/ready          ## measure again, and write bench/results
 	for file in bench/[a-z]*.py; do python $$file || exit 1; done
+
+preflight: .venv/ready      ## check this machine, with two ranks; on others start it as you start the run
+	torchrun --standalone --nproc-per-node 2 -m shardlab.preflight
 
 check: .venv/ready          ## style, types, and no outputs in notebooks
 	ruff check . && mypy && pytest -q tests/test_house.py tests/test_mirror.py

@@ -38,6 +38,7 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
     "explorers": BRIDGES | {"costs", "figures"},
     "exercises": BRIDGES | {"costs", "comm", "launch", "plain", "ranks"},
     "plan": BRIDGES | {"costs"},
+    "preflight": BRIDGES | {"comm", "costs", "launch", "plan"},
 }
 MAY_UNPICKLE = {  # module, or folder -> what it unpickles
     "launch": "calls and results, from sockets to its own processes",
@@ -45,6 +46,7 @@ MAY_UNPICKLE = {  # module, or folder -> what it unpickles
 }
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 NAMES_TORCH_DISTRIBUTED = {"comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/together.py"}
+NAMES_TORCH_DISTRIBUTED |= {"preflight/roll.py"}  # who is missing is known before there is a group
 MAX_LINES, MAX_CELL, MAX_WIDTH = 270, 15, 86  # most files have fewer than 150 lines
 MAX_CODE_WIDTH = 100  # in these rooms
 MIN_OPEN = 0.5  # of the lines of code that a chapter shows
@@ -53,6 +55,7 @@ MAX_DENSITY = {
     **{"costs": 6.1, "exchanges": 6.1, "exercises": 5.2, "explorers": 5.8},
     **{"figures": 5.8, "plan": 6.2, "ranks": 6.25, "schedules": 6.0, "trace": 5.7},
     **{"comm": 7.6, "launch": 5.4, "model": 4.4, "sharding": 6.3, "files": 6.3},
+    "preflight": 6.3,
 }
 PICTURE = re.compile(r" +stage \d+: ")  # of a schedule, in its docstring
 MAX_ENTRIES = {"ranks": 20, "costs": 20}  # in ranks a folder for each method, with what they share

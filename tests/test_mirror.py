@@ -7,6 +7,7 @@ from .test_house import PACKAGE, ROOT, faults, imports, name, of_room, tree
 
 TESTS = ROOT / "tests"
 MIRRORED = ("comm", "launch", "plain", "model", "sharding", "files", "costs", "ranks", "figures", "explorers")
+MIRRORED += ("preflight",)
 TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
     "launch": ("launch/test_run.py", "its processes only live together"),
     "files/myst.py": ("files/test_reading.py", "it takes the pages apart"),
@@ -58,6 +59,8 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         f"costs/step/{each}.py": ("costs/step/test_breakdown.py", "a term of the sum")
         for each in ("axes", "between", "exposed", "layer_time", "pipeline", "products", "replicas", "run")
     },
+    "preflight/__main__.py": ("preflight/test_together.py", "a command of ranks"),
+    "preflight/roll.py": ("preflight/test_together.py", "a roll call needs ranks"),
     "costs/program.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
     "costs/programs.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
     "costs/traces/crossings.py": ("costs/step/test_program.py", "it counts what a program sends"),

@@ -42,7 +42,7 @@ class _Last:
 
     def __del__(self) -> None:
         if returned(self.program):
-            _finalize_mpi()
+            finalize_mpi()
             _flush()
             os._exit(0)
 
@@ -64,7 +64,7 @@ def _program() -> FrameType:
     return frame
 
 
-def _finalize_mpi() -> None:
+def finalize_mpi() -> None:
     """Say goodbye to MPI, which would call this rank lost."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():

@@ -75,9 +75,8 @@ def _initialise(timeout: float) -> None:
     import torch
     import torch.distributed as dist
 
-    if _mpi_started_us() and "RANK" not in os.environ:
-        _meet_through_mpi()
-    gpu = _own_gpu()
+    learn_rank()
+    gpu = own_gpu()
     if gpu is not None:
         torch.cuda.set_device(gpu)
     elif os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
@@ -89,7 +88,13 @@ def _initialise(timeout: float) -> None:
     ending.leave_at_the_end(_groups)
 
 
-def _own_gpu() -> Any:
+def learn_rank() -> None:
+    """Set torchrun's environment variables where MPI started this process as a rank."""
+    if _mpi_started_us() and "RANK" not in os.environ:
+        _meet_through_mpi()
+
+
+def own_gpu() -> Any:
     """Return this rank's GPU, or None on a machine without GPUs.
 
     Errors: ValueError where ranks would have to share a GPU, or where it is unknown which is ours.
