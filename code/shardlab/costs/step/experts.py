@@ -78,7 +78,8 @@ def trip_seconds(training: Training, cluster: Cluster, links: Mapping[str, Reach
         )
     levels = {level: links[f"ep {level}"] for level in ("inside", "across")}
     each = token_traffic(training, cluster)
-    return max(expert_parallel.travelling(each, training.program.expert_strategy, **levels).values())
+    travels = expert_parallel.travelling(each, training.program.expert_strategy, **levels)
+    return max(travels.values())
 
 
 @checked
