@@ -5,7 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs import collectives, composition, context_parallel, memory, step, tensor_parallel, zero
+from shardlab.costs import (
+    collectives,
+    composition,
+    context_parallel,
+    expert_parallel,
+    memory,
+    step,
+    tensor_parallel,
+    zero,
+)
 from shardlab.costs.collectives import library
 from shardlab.costs.compute import kernels
 from shardlab.costs.expert_parallel import hiding_width
@@ -15,6 +24,7 @@ from shardlab.costs.program import BF16, EXPERT_OVERLAPS
 from shardlab.costs.programs import BOOK, BOOK_ZERO, DEEPSEEK_2024, MEGATRON_2021, NEMO_2024
 from shardlab.costs.published import bus_bandwidth, h100, runs, steps, studies
 from shardlab.costs.step import axes, experts
+from shardlab.costs.traces.programs import Writer
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
 from shardlab.explorers import context_parallel as contexts
@@ -156,6 +166,25 @@ def test_experts_of_deepseek_v3_take_as_long_in_the_explorer_on_the_page_and_in_
         assert waits == pytest.approx(2 * travels)
     computes = step.microbatch(run, axes.links(servers, alone.layout)).forward
     assert sum(even[part] for part in EXPERT_OVERLAPS["another microbatch"]) == pytest.approx(computes)
+
+
+def test_an_all_to_all_takes_as_long_in_a_formula_a_step_and_a_replay():
+    """One latency, that of the farthest pair, since no message waits for another."""
+    servers, spec = nodes.cluster("DGX H100", 8), mixtures.published("DeepSeek-V3").spec
+    program = replace(DEEPSEEK_2024, expert_strategy="flat", expert_nodes=None)
+    layout = Layout(dp=64, ep=64)
+    for tokens in (1, 4096):
+        training = Training(spec=spec, layout=layout, sequence=tokens, program=program)
+        links = axes.links(servers, layout)
+        trips = expert_parallel.sent_bytes(experts.token_traffic(training, servers), "flat").values()
+        formula = sum(collectives.at_once(trip["across"]).seconds(links["ep across"]) for trip in trips)
+        assert experts.trip_seconds(training, servers, links) == pytest.approx(formula)
+        writers = [Writer(rank) for rank in range(64)]
+        for writer in writers:
+            for trip in trips:  # 56 of 64 ranks are on other servers
+                writer.wait([writer.collective("all_to_all", trip["across"] * 64 / 56, range(64))])
+        events = [event for writer in writers for event in writer.events]
+        assert replay(events, servers).seconds == pytest.approx(formula, rel=1e-3)
 
 
 def test_experts_of_published_models_are_as_wide_as_the_page_says_at_the_rate_of_products():

@@ -7,6 +7,7 @@ from statistics import fmean
 import pytest
 
 from shardlab.costs import expert_parallel as costs
+from shardlab.costs.facts import hardware
 from shardlab.costs.program import BF16, EXPERT_STRATEGIES, FP8
 from shardlab.model.experts import Experts
 
@@ -80,7 +81,7 @@ def test_fp8_on_the_way_there_saves_almost_a_quarter():
 
 def test_the_slower_level_decides():
     """An H800's NVLink reaches 160 GB/s and its card 40; two nodes hand most tokens on inside."""
-    rates = {"inside": 160e9, "across": 40e9}
+    rates = {"inside": hardware.link("NVLink 4 (H800)").reached, "across": hardware.link("InfiniBand NDR").reached}
     levels = costs.travelling(TRAINED, "nodes", **rates)
     assert levels["across"] > levels["inside"]
     two = costs.travelling(replace(TRAINED, ep=16), "nodes", **rates)

@@ -175,11 +175,23 @@ def all_gather(nbytes: float, ranks: Count) -> Cost:
 
 @checked
 def all_to_all(nbytes: float, ranks: Count) -> Cost:
-    """Exchange pairwise.
+    """Exchange with all ranks at once, see `at_once`.
 
     nbytes: a rank's whole buffer, of which it sends 1/n to every other rank.
     """
-    return _ring(nbytes, ranks)
+    return at_once(nbytes * (ranks - 1) / ranks)
+
+
+@checked
+def at_once(sent: float) -> Cost:
+    """Count one latency for all that a rank sends to others: no message waits for another.
+
+    So NCCL does an all-to-all, whose messages are one group that progresses together:
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html. What each message
+    costs its sender is left out. In rounds, as the plan `pairwise_all_to_all`, n - 1 latencies
+    follow one another.
+    """
+    return Cost(steps=int(sent > 0), serial=sent, sent=sent, received=sent)
 
 
 def _ring(nbytes: float, ranks: int) -> Cost:

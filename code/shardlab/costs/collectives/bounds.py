@@ -3,7 +3,7 @@
 In one step a rank can at best inform one other rank, so what all ranks must know takes
 ceil(log2(n)) steps. And what must leave a rank cannot leave it faster than its link. An algorithm
 need not reach both bounds at once. Chan, Heimlich, Purkayastha and van de Geijn 2007,
-doi:10.1002/cpe.1206. A switch that adds is left out.
+doi:10.1002/cpe.1206. A switch that adds is left out, and so are messages to many ranks at once.
 """
 
 from collections.abc import Mapping

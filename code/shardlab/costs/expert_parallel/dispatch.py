@@ -18,6 +18,8 @@ from shardlab.files.arguments import Count, Positive, checked
 from shardlab.model.experts import Experts, distinct
 from shardlab.sharding.layout import divisors, listed
 
+from ..collectives import at_once
+from ..facts.hardware import ReachedLink
 from ..program import BF16, EXPERT_STRATEGIES
 
 
@@ -110,16 +112,13 @@ def sent_bytes(traffic: TokenTraffic, strategy: str) -> dict[str, dict[str, floa
 
 @checked
 def travelling(
-    traffic: TokenTraffic, strategy: str, *, inside: Positive, across: Positive
+    traffic: TokenTraffic, strategy: str, *, inside: ReachedLink, across: ReachedLink
 ) -> dict[str, float]:
-    """Time a dispatch and a combine, by level; both levels send at once, on different wires.
-
-    inside, across: bytes/s that a rank sends on the level.
-    """
-    sent = sent_bytes(traffic, strategy).values()
+    """Time a dispatch and a combine, by level; both levels send at once, on different wires."""
+    trips = sent_bytes(traffic, strategy).values()
     return {
-        level: sum(trip[level] for trip in sent) / rate
-        for level, rate in (("inside", inside), ("across", across))
+        level: sum(at_once(trip[level]).seconds(link) for trip in trips)
+        for level, link in (("inside", inside), ("across", across))
     }
 
 

@@ -76,12 +76,10 @@ def trip_seconds(training: Training, cluster: Cluster, links: Mapping[str, Reach
         raise ValueError(
             f"links have no {' and '.join(sorted(missing))}; use those of `axes.links`"
         )
-    inside, across = links["ep inside"], links["ep across"]
+    levels = {level: links[f"ep {level}"] for level in ("inside", "across")}
     each = token_traffic(training, cluster)
-    rates = {"inside": inside.bandwidth, "across": across.bandwidth}
-    farthest = across if each.nodes > 1 else inside
-    travels = expert_parallel.travelling(each, training.program.expert_strategy, **rates)
-    return max(travels.values()) + 2 * farthest.latency
+    travels = expert_parallel.travelling(each, training.program.expert_strategy, **levels)
+    return max(travels.values())
 
 
 @checked

@@ -60,7 +60,7 @@ def pairs(cluster: Cluster, gpus: Sequence[int]) -> Load:
     for gpu in gpus:
         cluster.node_of(gpu)
     others = len(gpus) - 1
-    return _sum_of(cluster, [(a, b) for a in gpus for b in gpus if a != b], max(others, 1))
+    return _at_once(cluster, [(a, b) for a in gpus for b in gpus if a != b], max(others, 1))
 
 
 @checked
@@ -88,7 +88,7 @@ def uneven_pairs(cluster: Cluster, gpus: Sequence[int], pieces: Sequence[Sequenc
 def star(cluster: Cluster, center: int, gpus: Sequence[int], *, inward: bool) -> Load:
     """Load messages from all other GPUs to `center` (inward), or from `center` to them."""
     ends = [(gpu, center) if inward else (center, gpu) for gpu in gpus if gpu != center]
-    return _sum_of(cluster, ends, 1)
+    return _at_once(cluster, ends, 1)
 
 
 @checked
@@ -144,6 +144,12 @@ def as_link(cluster: Cluster, gpus: Sequence[int]) -> Link:
         longest_latency=load.longest_latency,
         adds=cluster.node.adds if joined else 0.0,
     )
+
+
+def _at_once(cluster: Cluster, ends: Sequence[tuple[int, int]], parts: int) -> Load:
+    """Add up messages of which none waits for another: the slowest has the last word."""
+    load = _sum_of(cluster, ends, parts)
+    return replace(load, latency=load.longest_latency)
 
 
 def _sum_of(cluster: Cluster, ends: Sequence[tuple[int, int]], parts: int) -> Load:

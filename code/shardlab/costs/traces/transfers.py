@@ -1,10 +1,10 @@
 """A trace laid out on a cluster: what each rank does in order, and which hops each transfer uses.
 
 A message takes the path between two GPUs. A collective of torch is one transfer: all ranks pass on
-their part in step, so it takes its algorithm's steps and bytes (as in `collectives`), and shares
+their part in step, so it takes its algorithm's steps and bytes (those of `collectives`), and shares
 each hop with whatever else crosses it. The algorithms are those of NCCL: rings for all-reduce,
-all-gather and reduce-scatter, a pipelined chain for broadcast and reduce, pairs for all-to-all;
-where asked for and possible, a switch that adds.
+all-gather and reduce-scatter, a pipelined chain for broadcast and reduce, all messages at once for
+an all-to-all; where asked for and possible, a switch that adds.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,14 @@ from math import ceil, log2
 from shardlab.files.arguments import checked
 from shardlab.trace import Event
 
-from ..collectives import switch_share
+from ..collectives import (
+    Cost,
+    all_gather,
+    all_to_all,
+    reduce_scatter,
+    ring_all_reduce,
+    switch_share,
+)
 from ..facts.hops import Hop
 from ..facts.network import Cluster
 from ..program import COLLECTIVES
@@ -27,18 +34,22 @@ Instruction = tuple[int, int, int]
 Uses = tuple[tuple[int, float], ...]  # (hop, bytes through it for each byte that a rank passes on)
 
 # For n ranks: steps, and bytes that each rank passes on as a share of the payload.
-_TABLE: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
-    "all_reduce": (lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
-    "all_gather": (lambda n: n - 1, lambda n: (n - 1) / n),
-    "reduce_scatter": (lambda n: n - 1, lambda n: (n - 1) / n),
-    "broadcast": (lambda n: n - 1, lambda n: float(n > 1)),
-    "reduce": (lambda n: n - 1, lambda n: float(n > 1)),
-    "all_to_all": (lambda n: n - 1, lambda n: (n - 1) / n),
-    "gather": (lambda n: min(n - 1, 1), lambda n: 1 / n),
-    "scatter": (lambda n: min(n - 1, 1), lambda n: 1 / n),
+_TABLE: dict[str, Callable[[int], tuple[int, float]]] = {
+    "all_reduce": lambda n: _of(ring_all_reduce(1.0, n)),
+    "all_gather": lambda n: _of(all_gather(1.0, n)),
+    "reduce_scatter": lambda n: _of(reduce_scatter(1.0, n)),
+    "broadcast": lambda n: (n - 1, float(n > 1)),
+    "reduce": lambda n: (n - 1, float(n > 1)),
+    "all_to_all": lambda n: _of(all_to_all(1.0, n)),
+    "gather": lambda n: (min(n - 1, 1), 1 / n),
+    "scatter": lambda n: (min(n - 1, 1), 1 / n),
     # Dissemination: Hensgen et al. 1988, doi:10.1007/BF01379320.
-    "barrier": (lambda n: ceil(log2(n)), lambda n: 0.0),
+    "barrier": lambda n: (ceil(log2(n)), 0.0),
 }
+
+
+def _of(cost: Cost) -> tuple[int, float]:
+    return cost.steps, cost.sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,11 +173,11 @@ class _Layer:
     ) -> Transfer:
         """Lay out an all-to-all with another size for each pair."""
         load = traffic.uneven_pairs(self.cluster, [self.gpus[rank] for rank in ranks], pieces)
-        steps, _ = _TABLE[meeting.op]
+        steps, _ = _TABLE[meeting.op](len(ranks))
         return Transfer(
             events=meeting.events,
             channel=("collective", ranks),
-            latency=steps(len(ranks)) * load.latency,
+            latency=steps * load.latency,
             nbytes=max(map(sum, pieces)),
             uses=self._uses(load),
         )
@@ -185,9 +196,9 @@ class _Layer:
             return added.latency, switch_share(count), self._uses(added)
         if op not in _TABLE:
             raise ValueError(f"unknown operation {op!r}; use send, receive, {', '.join(_TABLE)}")
-        steps, share = _TABLE[op]
+        steps, share = _TABLE[op](count)
         load = self._load(op, gpus, self.gpus[center])
-        return steps(count) * load.latency, share(count), self._uses(load)
+        return steps * load.latency, share, self._uses(load)
 
     def _load(self, op: str, gpus: list[int], center: int) -> Load:
         if op == "all_to_all":
