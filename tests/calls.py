@@ -102,6 +102,7 @@ NAMED = {  # name of an argument -> a value
     "stage": 1,
     "table": next(iter(steps.TABLES)),
     "strategy": "ring",
+    "way": "owned",
 }
 NAMES = {  # module -> what its functions find by `name`
     "costs.data_parallel.machines": "PCIe, 25 GbE",

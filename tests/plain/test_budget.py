@@ -40,7 +40,7 @@ def test_a_plain_file_leans_on_torch_and_comm(path):
 
 def test_every_method_with_an_engine_beside_it_is_there():
     methods = {"data_parallel", "zero", "tensor_parallel", "context_parallel", "expert_parallel", "pipeline"}
-    ways_of_context_parallelism = {"ring_attention", "linear_attention"}
-    assert {path.stem for path in FILES} == methods | ways_of_context_parallelism
+    parts = {"ring_attention", "linear_attention", "muon"}  # of context parallelism, of ZeRO
+    assert {path.stem for path in FILES} == methods | parts
     words = ast.get_docstring(ast.parse((PLAIN / "__init__.py").read_text()))
     assert all(path.stem in words for path in FILES)

@@ -6,6 +6,7 @@ them. Read the files in this order. Beside each stands the engine that does the 
 
     data_parallel      ranks.data_parallel      buckets, sent while backward computes
     zero               ranks.zero               flat buffers, layers gathered ahead of their turn
+    muon                                        no engine: Megatron-LM's deals whole matrices
     tensor_parallel    ranks.tensor_parallel    one sum for all layers that read the same input
     context_parallel   ranks.context_parallel   any length, fewer key/value heads than ranks
     ring_attention     ranks.context_parallel   the next block travels while this one is used

@@ -133,7 +133,7 @@ def parallelize(model: Any, group: comm.Group) -> None:
         count = getattr(model.spec, size)
         if count % group.size():
             raise ValueError(f"{size}={count} on {group.size()} ranks; use a divisor of {count}")
-    model.embedding.tokens = VocabularyEmbedding(model.embedding.tokens, group)
+    tokens = model.embedding.tokens = VocabularyEmbedding(model.embedding.tokens, group)
     for block in model.blocks:
         attention, mlp = block.attention, block.mlp
         attention.q = ColumnLinear(attention.q, group)
@@ -146,5 +146,5 @@ def parallelize(model: Any, group: comm.Group) -> None:
         mlp.down = RowLinear(mlp.down, group)
     model.head = ColumnLinear(model.head, group)
     if model.spec.tied:
-        model.head.weight = model.embedding.tokens.weight  # one parameter, as before
+        model.head.weight = tokens.weight             # one parameter, as before
     model.loss = lambda logits, targets: cross_entropy(logits, targets, group)
