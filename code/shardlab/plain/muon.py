@@ -21,8 +21,8 @@ a mean of gradients near 1. What a row becomes depends on all other rows.
         (share * model(mine[:, :-1], mine[:, 1:])).backward()
         optimizer.step()
 
-N = ranks, B = samples of all ranks, S = sequence. A matrix is [R, C], and N divides R;
-a `piece` is a rank's part of its rows, [R/N, C].
+N = ranks, which divides the rows of each matrix; B = samples of all ranks, S = sequence.
+A `piece` is a rank's rows of a matrix: [rows/N, columns].
 """
 
 from collections.abc import Iterator
@@ -37,12 +37,12 @@ RATE, DECAY = 0.02, 0.95
 
 
 def orthogonalized(x: Tensor, rounds: int = 5) -> Tensor:
-    """Bring the singular values of a matrix near 1, by products alone: [R, C] -> [R, C]."""
+    """Bring the singular values of a matrix near 1, by products alone: [rows, columns] -> [rows, columns]."""
     if x.shape[0] > x.shape[1]:
         return orthogonalized(x.mT, rounds).mT
     x = x / (x.norm() + 1e-7)                  # now no singular value is above 1
     for _ in range(rounds):
-        gram = x @ x.mT                        # [R, R]
+        gram = x @ x.mT                        # [rows, rows]
         x = A * x + (B * gram + C * gram @ gram) @ x
     return x
 
@@ -61,16 +61,16 @@ class Muon:
         return self.momentum[p]
 
     def change(self, p: Tensor, update: Tensor) -> None:
-        """Take a step along an update: [R, C]."""
+        """Take a step along an update: [rows, columns]."""
         p.data -= RATE * update
 
     def summed(self, p: Tensor) -> Tensor:
-        """Sum a gradient over the ranks: [R, C]."""
+        """Sum a gradient over the ranks: [rows, columns]."""
         assert p.grad is not None
         return comm.all_reduce(p.grad, self.group)
 
     def piece(self, p: Tensor) -> Tensor:
-        """Sum a gradient over the ranks, and keep this rank's rows: [R/N, C]."""
+        """Sum a gradient over the ranks, and keep this rank's rows: [rows/N, columns]."""
         assert p.grad is not None
         return comm.reduce_scatter(p.grad, self.group)
 
@@ -122,9 +122,9 @@ class ExchangedMuon(Muon):
         for batch in alike(self.matrices, size):
             pieces = [self.grow(p, self.piece(p)) for p in batch]
             pieces += [torch.zeros_like(pieces[0])] * (size - len(pieces))
-            x = torch.stack(pieces)            # [N, R/N, C]: rows of N matrices
+            x = torch.stack(pieces)            # [N, rows/N, columns]: of N matrices
             x = comm.all_to_all(x, self.group)  # all rows of one matrix
-            whole = orthogonalized(x.flatten(0, 1))  # [R, C]
+            whole = orthogonalized(x.flatten(0, 1))  # [rows, columns]
             x = whole.view_as(x)
             x = comm.all_to_all(x, self.group)  # rows of N matrices again
             for p, piece in zip(batch, x, strict=False):

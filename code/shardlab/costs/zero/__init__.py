@@ -9,7 +9,6 @@ from .sharding import (
     sent_bytes,
     states,
     tokens_to_hide,
-    tokens_to_tie,
     whole_for_a_moment,
 )
 
@@ -22,6 +21,5 @@ __all__ = [
     "sent_bytes",
     "states",
     "tokens_to_hide",
-    "tokens_to_tie",
     "whole_for_a_moment",
 ]

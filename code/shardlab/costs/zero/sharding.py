@@ -146,20 +146,3 @@ def tokens_to_hide(training: Training, flops_per_byte: Positive) -> float:
     forward = recipe.parameters / 2
     backward = (recipe.parameters + recipe.gradients) / 4
     return flops_per_byte * max(forward, backward)
-
-
-@checked
-def tokens_to_tie(training: Training) -> float:
-    """Return the tokens at which tensor parallelism sends as much for a layer as stage 3.
-
-    Stage 3 sends the layer's P weights twice and its gradients once, (2 e + g) P bytes; tensor
-    parallelism sends four all-reduces of activations, 8 e T h bytes (Narayanan et al. 2021, section
-    3.2, https://arxiv.org/abs/2104.04473); both times (n - 1)/n. With fewer tokens stage 3 sends
-    more. For GPT in 16 bits: 4.5 h.
-    """
-    spec = training.spec
-    recipe = training.recipe
-    whole = replace(training.layout, tp=1, sequence_parallel=False)
-    weights = shards.layer_parameters(spec, whole)
-    sent = (2 * recipe.parameters + recipe.gradients) * weights
-    return sent / (8 * recipe.element * spec.hidden_size)
