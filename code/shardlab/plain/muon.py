@@ -37,7 +37,7 @@ RATE, DECAY = 0.02, 0.95
 
 
 def orthogonalized(x: Tensor, rounds: int = 5) -> Tensor:
-    """Bring the singular values of a matrix near 1, by products alone: [rows, columns] -> [rows, columns]."""
+    """Bring the singular values of a matrix near 1, by products alone: shapes stay."""
     if x.shape[0] > x.shape[1]:
         return orthogonalized(x.mT, rounds).mT
     x = x / (x.norm() + 1e-7)                  # now no singular value is above 1
