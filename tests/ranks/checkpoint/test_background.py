@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -151,6 +152,25 @@ def test_a_step_that_is_none_is_refused_at_once_and_one_that_is_there_by_wait(tm
     run(save, world_size=2)
 
 
+def test_the_bytes_of_all_ranks_are_on_the_disk_before_the_name_is_given(tmp_path):
+    """A kill leaves what the system holds in memory; a machine that loses power does not."""
+
+    def save(group):
+        log, fsync, rename = os.open(tmp_path / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT), os.fsync, Path.rename
+        os.fsync = lambda file: (fsync(file), os.write(log, f"{os.fstat(file).st_ino}\n".encode()))
+        Path.rename = lambda path, to: (os.write(log, b"name\n"), rename(path, to))
+        saver = checkpoint.Background(tmp_path / "run", group)
+        saver.save(1, held(1, group.rank(), 4), {})
+        return saver.wait()
+
+    (path, *_) = run(save, world_size=4)
+    before, after = (tmp_path / "log").read_text().split("name\n")
+    files = {str(each.stat().st_ino) for each in (path, *path.iterdir())}
+    assert len(files) == 1 + 4 + 1
+    assert set(before.split()) == files
+    assert after.split() == [str(path.parent.stat().st_ino)]
+
+
 # ---- killed ----------------------------------------------------------------------------------------------------------
 
 KILLS = int(os.environ.get("SHARDLAB_KILLS", "10"))  # 300 take some minutes: see CONTRIBUTING.md
@@ -201,7 +221,7 @@ def train_on(group, folder, doomed, share, within):
         step = facts["step"]
         assert (x == step).all()
         assert own["seed"].tolist() == [step] * OWN
-    saver = checkpoint.Background(folder / "run", group)
+    saver = checkpoint.Background(folder / "run", group, keep=1)
     comm.barrier(group)
     saving = killer(folder, rank, share, within) if rank in doomed else bytearray(1)
     while True:
