@@ -41,6 +41,7 @@ from .tensor_parallel import shards
 from .transformer import Transformer
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
+Facts = dict[str, Any]
 EXPERTS = ".mlp.experts."  # in the names of their parameters
 
 
@@ -154,11 +155,19 @@ class Trainer:
         It holds weights, optimizer states and options, random states, and your own facts, such as
         the position in the data. keep, errors and result: as in `checkpoint.save`.
         """
+        boxes, facts, own = self._saved(facts)
+        return checkpoint.save(folder, step, self.mesh.world, boxes, facts, own, keep=keep)
+
+    def save_behind(
+        self, saver: checkpoint.Background, step: int, **facts: Any
+    ) -> checkpoint.Stall:
+        """Let a saver write such a checkpoint in the background; errors and result are its own."""
+        return saver.save(step, *self._saved(facts))
+
+    def _saved(self, facts: Facts) -> tuple[Iterator[TensorBox], Facts, Facts]:
         # every part of a model has the same options
         facts["options"] = extras.options_of(self.states[0].optimizer)
-        own = extras.random_states()
-        world = self.mesh.world
-        return checkpoint.save(folder, step, world, self.boxes(), facts, own, keep=keep)
+        return self.boxes(), facts, extras.random_states()
 
     def load(self, path: str | Path) -> dict[str, Any]:
         """Restore a checkpoint of any layout; return its step and the facts saved with it.

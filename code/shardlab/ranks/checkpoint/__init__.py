@@ -1,12 +1,13 @@
 """Checkpoints that any layout can read, and that run no code when they are read.
 
 Read `boxes` first, which says what a rank holds of the whole model; then `tensors`, a file of such
-boxes, and `index`, which says where each box is; then `saving` and `loading`. `folders` keeps
-checkpoints complete, `together` lets ranks fail together, and `extras` are random states and the
-options of optimizers.
+boxes, and `index`, which says where each box is; then `saving` and `loading`, and `background`,
+which saves while training goes on. `folders` keeps checkpoints complete, `together` lets ranks fail
+together, and `extras` are random states and the options of optimizers.
 """
 
+from .background import Background, Stall
 from .loading import check, contents, latest, load, weights
 from .saving import save
 
-__all__ = ["check", "contents", "latest", "load", "save", "weights"]
+__all__ = ["Background", "Stall", "check", "contents", "latest", "load", "save", "weights"]

@@ -5,14 +5,15 @@
 A checkpoint is a folder with the index and a file of tensors from each rank. A box that several
 ranks hold is written by one of them, chosen so that all write about as much.
 
-At scale one uses torch.distributed.checkpoint, which also writes in the background and to object
-stores (https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). It pickles its metadata,
-so loading can run code.
+`background` writes while training goes on. At scale one uses torch.distributed.checkpoint, which
+also writes to object stores (https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). It
+pickles its metadata, so loading can run code.
 """
 
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from operator import index as index_of
 from pathlib import Path
@@ -30,6 +31,17 @@ from .loading import problem
 from .together import from_all, together
 
 Checksums = dict[Piece, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToWrite:
+    """A rank's share of a checkpoint."""
+
+    path: Path  # of the checkpoint
+    keep: int
+    facts: dict[str, Any]
+    plain: dict[str, Any]  # of this rank's own data what is no tensor
+    held: dict[Piece, Tensor]
 
 
 def save(
@@ -55,12 +67,23 @@ def save(
     exists already or is no whole number, `keep` below 1, data that JSON cannot hold, and where the
     boxes of all ranks do not fill every tensor; OSError where a rank cannot write.
     """
+    return write(prepare(folder, step, group, boxes, facts, own, keep=keep), group)
+
+
+def prepare(
+    folder: str | Path,
+    step: int,
+    group: comm.Group,
+    boxes: Iterable[TensorBox],
+    facts: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+    *,
+    keep: int = 2,
+) -> ToWrite:
+    """Let the ranks agree on who writes what, and return this rank's share; as in `save`."""
     step = _whole("step", step, 0)
     keep = _whole("keep", keep, 1)
-    path = Path(folder) / NAME.format(step)
-    part = path.with_name(f".{path.name}.part")
     rank = group.rank()
-    facts = {**facts, "step": step}
     plain = {}
     held = {_piece(box): box.tensor for box in boxes}
     for name, value in (own or {}).items():
@@ -70,22 +93,30 @@ def save(
         else:
             plain[name] = value
     writers = share(from_all(list(held), group))
+    mine = {piece: held[piece] for piece in held if writers[piece] == rank}
+    path = Path(folder) / NAME.format(step)
+    return ToWrite(path=path, keep=keep, facts={**facts, "step": step}, plain=plain, held=mine)
 
-    def write() -> tuple[Checksums, dict[str, Any]]:
-        index.check_plain(facts, plain)
-        mine = {piece: held[piece] for piece in held if writers[piece] == rank}
-        file = part / TENSORS.format(rank, group.size())
-        return _write(file, mine), plain
+
+def write(share: ToWrite, group: comm.Group) -> Path:
+    """Write the shares of all ranks, and give the checkpoint its name; as in `save`."""
+    path = share.path
+    part = path.with_name(f".{path.name}.part")
+
+    def write_mine() -> tuple[Checksums, dict[str, Any]]:
+        index.check_plain(share.facts, share.plain)
+        file = part / TENSORS.format(group.rank(), group.size())
+        return _write(file, share.held), share.plain
 
     def finish() -> None:
         checksums, own = zip(*written, strict=True)
         boxes = collect(checksums)
-        index.write(part, Index(facts=facts, tensors=boxes, own=own))
+        index.write(part, Index(facts=share.facts, tensors=boxes, own=own))
         _give_name(part, path)
 
     try:
         _first(group, lambda: _begin(path, part))
-        written = together(group, write)
+        written = together(group, write_mine)
         _first(group, finish)
     except ValueError:
         _first(group, lambda: _drop(part))
@@ -95,7 +126,7 @@ def save(
         said = f"{path} was not saved: {error.strerror}"
         hint = "make room, or save into another folder"
         raise OSError(error.errno, f"{said}; {hint}") from None
-    _first(group, lambda: _delete_old(path, keep))
+    _first(group, lambda: _delete_old(path, share.keep))
     return path
 
 
