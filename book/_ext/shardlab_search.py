@@ -43,6 +43,11 @@ ALSO = {
     ),
     "book/failures#case-4-connection-closed-by-peer": "SIGKILL signal 9 exitcode gloo transport tcp",
     "book/failures#case-5-the-all-reduce-takes-half-of-the-step": "straggler slow rank",
+    "book/operations#from-a-message-to-one-command": (
+        "client socket has timed out while trying to connect, server socket has failed to listen, port, address in use,"
+        " failed to connect/validate to host, environment variable RANK expected, DistStoreError"
+    ),
+    "book/operations#one-idea-one-formula-save-so-often-that-saving-costs-as-much-as-repeating": "MTBF Young Daly",
     "book/pipeline#when-it-breaks": "deadlock hang send recv",
     "book/planner#the-procedure-fits-on-one-card-and-the-batch-comes-first": "choose tensor parallel and pipeline size",
     "book/tensor_parallel#the-embedding-and-the-loss-are-cut-by-words": "vocab parallel cross entropy",

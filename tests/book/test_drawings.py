@@ -14,6 +14,7 @@ from shardlab.costs.planning import planner
 from shardlab.costs.published import studies
 from shardlab.costs.units import GB, MiB
 from shardlab.figures import style
+from shardlab.ranks.operations.stages import STAGES
 from shardlab.ranks.players.numbers import numbers
 from shardlab.sharding.types.bugs import BUGS
 from shardlab.sharding.types.redistribution import redistribution
@@ -88,3 +89,10 @@ def test_a_ring_for_each_card_and_one_ring() -> None:
     whole = collectives.ring_all_reduce(256 * MiB, 32).sent / MiB
     shown = re.findall(r"(\d+) MiB", " ".join(words("collectives_servers")))
     assert shown == [f"{whole:.0f}", f"{whole / 8:.0f}"]
+
+
+def test_the_meetings_of_a_start_wait_as_torch_does() -> None:
+    minutes = {stage.name: stage.seconds / 60 for stage in STAGES}
+    meetings = ("static rendezvous", "process group, gloo", "process group, NCCL", "exit barrier")
+    shown = re.findall(r"(\d+) min", " ".join(words("operations_minute")))
+    assert shown == [f"{minutes[name]:.0f}" for name in meetings]

@@ -198,3 +198,22 @@ def test_a_stage_says_where_its_time_out_stands(stage):
     if not torch.__version__.startswith("2.13.") or stage.file.startswith("third_party/"):
         pytest.skip("not the torch that the stages are of, or not a file of it")
     assert stage.constant in (Path(torch.__file__).parent / stage.file).read_text()
+
+
+# ---- on the page ---------------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[3] / "book" / "operations.md").read_text()
+TABLE = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("message", TABLE)
+def test_a_message_of_the_pages_table_was_said(message):
+    pattern = ".*".join(map(re.escape, message.split(" … ")))
+    assert any(re.search(pattern, told(agent)) for row in ROWS.values() for agent in row["agents"] or ())
+
+
+def test_the_page_counts_wrong_starts_and_rivals():
+    (message,) = re.findall(r'^message = "(.*)"$', PAGE, re.MULTILINE)
+    assert (len(START), len(starts.cause(message)), len(TABLE)) == (26, 4, 13)
+    assert "The package has 26 wrong starts." in PAGE
+    assert "Four causes say the same thing" in PAGE
