@@ -16,11 +16,11 @@ from ..shared import disk
 
 STARTER = '''\
 def my_commit(store, step, pieces):
-    """Save pieces (name -> bytes) as the checkpoint of this step, and keep the last one.
+    """Save pieces (name -> bytes) as the checkpoint of this step; keep the last one.
 
-    The loader takes the highest step that has a file "<step>.whole", the lines of which
-    are names of pieces, and reads "<step>.<name>" for each. When this returns, no power
-    cut may harm the checkpoint, and the files of all steps but the last two are gone.
+    The loader takes the highest step that has a file "<step>.whole", whose lines are
+    the names of pieces, and reads "<step>.<name>" for each. When this returns, no
+    power cut can harm the checkpoint, and only the last two steps still have files.
     store: write(name, data), read(name), rename(old, new), delete(name), names(),
     flush(name) for the bytes of a file, flush_folder() for the names of all files.
     """

@@ -13,16 +13,16 @@ from ..shared import formulas
 
 STARTER = '''\
 def my_interval(between, save, lag, restart):
-    """Return the seconds of training between two saves that lose least, and the goodput.
+    """Return the best seconds of training between two saves, and the goodput there.
 
-    Failures come at random and without memory, every `between` seconds on average, also
-    during saves and restarts. After each interval of training, a save holds it up for
-    `save` seconds. What was saved is safe `lag` seconds later, while training goes on; the
-    next save has to wait for that. A failure takes back whatever is not safe yet; training
+    Failures come at random and without memory, every `between` seconds on average,
+    also during saves and restarts. After each interval a save holds up training for
+    `save` seconds. It is safe `lag` seconds later, while training goes on; the next
+    save has to wait for that. A failure takes back whatever is not safe yet; training
     goes on once `restart` seconds have passed without another failure.
     """
     interval = (save * between) ** 0.5  # fix both lines
-    return interval, interval / (interval + save)  # the goodput if nothing ever failed
+    return interval, interval / (interval + save)  # if nothing ever failed
 '''
 
 SHORT = 1 / 2000  # of the time between failures: a save below it is short

@@ -15,12 +15,12 @@ STARTER = '''\
 import torch
 
 def my_stream(step, rank, ranks, num_samples, batch, seed):
-    """Return the samples that this rank takes in this step (0, 1, ...), as a list of indices.
+    """Return the indices of the samples that this rank takes in this step, as a list.
 
-    The lists of ranks 0, 1, ... joined make the step's batch: the same samples in the same
-    order for every number of ranks that divides `batch`. An epoch takes each sample once,
-    in an order of its own; what is left and fills no batch is dropped. A run that restarts
-    calls this with its next step, so the arguments are all that you may use.
+    The lists of ranks 0, 1, ... joined make the step's batch: the same samples in the
+    same order for every number of ranks that divides `batch`. An epoch takes each
+    sample once, in an order of its own; what is left and fills no batch is dropped.
+    A restarted run calls this with its next step: use nothing but the arguments.
     """
     generator = torch.Generator().manual_seed(seed + rank)
     order = torch.randperm(num_samples, generator=generator)
