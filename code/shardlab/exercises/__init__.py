@@ -22,7 +22,7 @@ SPLITTING = (
     "expert_parallel",
     "pipeline",
 )
-TOGETHER = ("sharding", "composition", "planner", "failures")
+TOGETHER = ("sharding", "composition", "planner", "operations", "failures")
 CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
 
 
