@@ -152,7 +152,9 @@ def data_wait(
     forward, backward: seconds that one layer computes. ZeRO-2 scatters the gradients of every
     microbatch, for it has no room to add them up; ZeRO-3 also gathers every layer, twice, and a
     third time where `recomputed` layers need it. What is outside the layers has nothing to hide
-    behind, nor do the first layer of forward and the last of backward.
+    behind, nor do the first layer of forward and the last of backward. Waits for ranks of tp hide
+    nothing here, though on other wires they do: with tp inside nodes and ZeRO-3 between them, a
+    replay of `program` takes up to a sixth less.
     """
     gather = messages.gather
     scatter = messages.scatter
