@@ -63,6 +63,8 @@ APART = network.uniform(4, hardware.link("InfiniBand NDR"), H100)
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4}),
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4, "schedule": "GPipe"}),
         ("Llama 3 8B", Layout(tp=2, pp=2), APART, {"num_microbatches": 4}),  # every rank of tp sends its copy
+        ("Llama 3.2 3B", Layout(dp=2, pp=2, zero=2), APART, {"num_microbatches": 4}),  # tied ends keep gradients whole
+        ("Llama 3.2 3B", Layout(dp=2, pp=2, zero=3), APART, {"num_microbatches": 4}),
         *(("Llama 3 8B", replace(layout, zero=zero), nodes.cluster("DGX H100", 2), {"num_microbatches": 4})
           for layout in (Layout(dp=16), Layout(dp=4, tp=2, pp=2), Layout(dp=8, pp=2), Layout(dp=2, tp=4, pp=2))
           for zero in (1, 2, 3)),

@@ -66,7 +66,9 @@ def messages_of_replicas(
     """Time every message of data parallelism and ZeRO for a training.
 
     Routed experts travel by themselves where ranks of ep hold different ones: only dp / ep ranks
-    (times cp) hold the same. Errors: ValueError for links that lack an axis.
+    (times cp) hold the same. Gradients stay whole until the step where no stage cuts them before:
+    with several chunks, or two stages with tied ends. Errors: ValueError for links that lack an
+    axis.
     """
     needed = {"replicas"} | ({"expert replicas"} if training.layout.ep > 1 else set())
     if missing := needed - links.keys():
@@ -74,7 +76,7 @@ def messages_of_replicas(
             f"links have no {' and '.join(sorted(missing))}; use those of `axes.links`"
         )
     layout = training.layout
-    late = training.averages_late
+    late = training.averages_late or all(map(training.keeps_whole, range(layout.pp)))
     how = training.recipe, training.program
     if layout.ep == 1:
         return data_messages(layout, *how, links["replicas"], held, late=late)
