@@ -7,12 +7,15 @@ one computes; what travels once in a step, does so after the last backward.
 
 from collections.abc import Sequence
 
+from shardlab.files.arguments import checked
+
 from .. import zero
 from ..memory import CUT_FROM, shards
 from ..traces.programs import Writer
 from ..training import Training
 
 
+@checked
 class ZeroMessages:
     """Writes the messages of one rank into its program; none without ZeRO."""
 
@@ -29,8 +32,8 @@ class ZeroMessages:
         self.writer = writer
         self.recipe = training.recipe
         self.group = tuple(replicas)
-        self.zero = layout.zero if len(replicas) > 1 else 0
-        sizes = [zero.padded(numel, len(replicas)) for numel in zero.buffers(training, stage)]
+        self.zero = layout.zero if layout.replicas > 1 else 0
+        sizes = [zero.padded(numel, layout.replicas) for numel in zero.buffers(training, stage)]
         self.layer = sizes[0]
         self.layers = [count * self.layer for count in counts]
         self.rest = sum(sizes[sum(counts) :])
