@@ -131,12 +131,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.expert_parallel.dispatch.travelling": {"strategy": "nodes"},
     "costs.published.all_to_all.Dispatched": {"machine": "8 x H800", "ep": 16},
     "costs.compute.time_to_train.rule_of_thumb_days": {"utilisation": 0.5},
-    "costs.context_parallel.strategies.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},
+    "costs.context_parallel.waiting.held": {"training": Training(spec=SPEC, layout=Layout(cp=2, tp=2))},
     "costs.context_parallel.strategies.turns": {"length": 8},
     "costs.data_parallel.scaling.speedups": {"steps": [step.step(Run(training=Training(spec=SPEC), cluster=CLUSTER))]},
-    "costs.step.zero_program.zero_program": {
-        "run": Run(training=Training(spec=SPEC, layout=Layout(dp=2, zero=2)), cluster=CLUSTER)
-    },
     "costs.facts.assembly.mesh": {"pairs": {(0, 1): 1}},
     "costs.facts.assembly.pcie": {"generation": 4, "gpus": 2},
     "costs.facts.assembly.torus": {"link": "ICI (TPU v6e)"},

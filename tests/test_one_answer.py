@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardlab import schedules
 from shardlab.costs import (
     collectives,
     composition,
@@ -16,14 +17,16 @@ from shardlab.costs import (
     zero,
 )
 from shardlab.costs.collectives import library
-from shardlab.costs.compute import kernels
+from shardlab.costs.compute import flops, kernels, roofline
 from shardlab.costs.expert_parallel import hiding_width
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes
-from shardlab.costs.pipeline import stage_costs
+from shardlab.costs.memory import timeline as moments
+from shardlab.costs.pipeline import bubble, stage_costs, timeline
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
 from shardlab.costs.programs import BOOK, BOOK_ZERO, DEEPSEEK_2024, MEGATRON_2021, NEMO_2024
 from shardlab.costs.published import bus_bandwidth, h100, runs, steps, studies
-from shardlab.costs.step import axes, experts
+from shardlab.costs.step import axes, experts, products
+from shardlab.costs.step.replicas import DataWait
 from shardlab.costs.traces.programs import Writer
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
@@ -60,6 +63,11 @@ APART = network.uniform(4, hardware.link("InfiniBand NDR"), H100)
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4}),
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4, "schedule": "GPipe"}),
         ("Llama 3 8B", Layout(tp=2, pp=2), APART, {"num_microbatches": 4}),  # every rank of tp sends its copy
+        ("Llama 3.2 3B", Layout(dp=2, pp=2, zero=2), APART, {"num_microbatches": 4}),  # tied ends keep gradients whole
+        ("Llama 3.2 3B", Layout(dp=2, pp=2, zero=3), APART, {"num_microbatches": 4}),
+        *(("Llama 3 8B", replace(layout, zero=zero), nodes.cluster("DGX H100", 2), {"num_microbatches": 4})
+          for layout in (Layout(dp=16), Layout(dp=4, tp=2, pp=2), Layout(dp=8, pp=2), Layout(dp=2, tp=4, pp=2))
+          for zero in (1, 2, 3)),
     ],
     ids=str,
 )
@@ -146,6 +154,53 @@ def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():
     run = step.Run(training=Training(spec=gpt3, layout=Layout(pp=48), program=BOOK), cluster=cluster)
     beta = hardware.link("100 GbE").reached.bandwidth
     assert step.step(run).rate / beta / 12 < gpt3.hidden_size  # "enough even for 100 GbE"
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(tp=4), Layout(tp=4, sequence_parallel=True)], ids=str)
+@pytest.mark.parametrize("recomputation", ["none", "full"])
+def test_a_layer_a_moment_and_a_long_text_hold_what_a_rank_is_said_to_hold(layout, recomputation):
+    """A layer is what one layer more adds; a step in pieces has its peak there; a loss in one piece is the ordinary."""
+    llama = models.published("Llama 3 8B").spec
+    training = Training(spec=llama, layout=layout, recomputation=recomputation, num_microbatches=2)
+    whole, beside = (memory.per_rank(replace(training, spec=replace(llama, num_layers=n))) for n in (32, 33))
+    more = {part: beside[part] - whole[part] for part in whole.keys() - {"overhead"}}
+    layer = {**dict.fromkeys(more, 0), **tensor_parallel.layer_bytes(training)}
+    assert more == layer
+    peak = moments.peak(moments.through_step(training)).held
+    assert peak == {part: nbytes for part, nbytes in whole.items() if part != "overhead"}
+    assert context_parallel.held(training, loss_tokens=training.tokens) == whole
+
+
+@pytest.mark.parametrize("name", ["naive", "GPipe", "1F1B", "interleaved"])
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 8), (3, 6)])
+def test_a_pipeline_takes_as_long_in_a_step_on_a_clock_and_by_the_papers(name, p, m):
+    """The papers have schedules of equal stages only; a step needs unequal ones in no time; a clock plays them all."""
+    v, takes = 1 + (name == "interleaved"), {"F": 4.0, "I": 4.0, "W": 4.0}
+    spec = replace(models.published("Llama 3 8B").spec, num_layers=p * v)
+    server = nodes.cluster("DGX H100")
+    micro = step.microbatch(step.Run(training=Training(spec=spec), cluster=server), axes.links(server, Layout()))
+    equal = replace(micro, first=0.0, last=0.0, layer=12.0)
+    size = {"num_microbatches": m, "chunks": v, "schedule": name}
+    seconds = step.pipeline_seconds(equal, DataWait(0.0, 0.0, 0.0), step.stages_of(p * v, p, v), **size)
+    assert seconds == timeline.play(schedules.make(name, p, m, v), takes).makespan
+    assert seconds == m * v * 12 + bubble.waiting(name, p, m, takes)
+
+
+@pytest.mark.parametrize("model", ["GPT-2 medium", "Llama 3 8B", "Llama 3.2 3B"])
+@pytest.mark.parametrize("tp", [1, 4])
+def test_the_products_of_a_layer_are_counted_listed_and_timed_alike(model, tp):
+    """A formula for the model, a list with bytes for the roofline, sizes on a rank to time, pairs on a rank of cp."""
+    spec, size = models.published(model).spec, {"batch": 2, "sequence": 512}
+    counted = flops.forward(spec, **size)
+    listed = roofline.layer(spec, **size, mask="full")
+    layers = sum(counted.values()) - counted["head"]
+    assert spec.num_layers * sum(work.flops for work in listed if not work.vector) == layers
+    training = Training(spec=spec, layout=Layout(tp=tp), microbatch=2, sequence=512)
+    timed = tp * sum(2 * rows * inner * columns for rows, inner, columns in products.matrices(training))
+    assert spec.num_layers * timed == layers - counted["scores"]
+    shared = context_parallel.attention(spec, length=512, ranks=4, tp=tp, batch=2)
+    pairs = context_parallel.flops(shared, "zig-zag", causal=False)
+    assert spec.num_layers * tp * sum(each["forward"] for each in pairs) == counted["scores"]
 
 
 @pytest.mark.parametrize("overlap", EXPERT_OVERLAPS)

@@ -7,7 +7,7 @@ import pytest
 from shardlab.costs import composition, context_parallel
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.memory import shards
-from shardlab.costs.programs import BOOK, MEGATRON_2022
+from shardlab.costs.programs import BOOK, BOOK_ZERO, MEGATRON_2022
 from shardlab.costs.step import Run, layer_time, program
 from shardlab.costs.step import step as predicted
 from shardlab.costs.traces import crossings, knee
@@ -37,7 +37,7 @@ def run_of(layout, spec=SPEC, cluster=None, **options):
 
 @pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize("recomputation", ["none", "full"])
-@pytest.mark.parametrize("layout", [*LAYOUTS, SLICED, Layout(cp=4)], ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS, SLICED, Layout(cp=4), Layout(dp=2, tp=2, pp=2, zero=3)], ids=str)
 def test_all_ranks_together_compute_as_long_as_the_step_does(layout, recomputation, together):
     """The seconds of a replica's stages are those of all its parts; nothing is computed twice, nothing is left out."""
     run = run_of(layout, recomputation=recomputation)
@@ -53,9 +53,11 @@ def test_all_ranks_together_compute_as_long_as_the_step_does(layout, recomputati
 
 
 @pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("layout", [*LAYOUTS, SLICED], ids=str)
-def test_every_rank_sends_the_bytes_of_the_formulas(layout, tied):
-    run = run_of(layout, replace(SPEC, tied_head=tied))
+@pytest.mark.parametrize("how", [BOOK, BOOK_ZERO], ids=lambda program: program.name)
+def test_every_rank_sends_the_bytes_of_the_formulas(layout, tied, zero, how):
+    run = run_of(replace(layout, zero=zero), replace(SPEC, tied_head=tied), program=how)
     events = program(run)
     for stage in range(layout.pp):
         rank = groups(layout)["pp"][0][stage]
@@ -124,7 +126,6 @@ def test_a_replayed_ring_waits_as_long_as_the_formula_has_it(length):
 def test_what_is_not_written_is_refused():
     mixture = mixtures.published("Mixtral 8x7B").spec
     for options, message in (
-        ({"layout": Layout(dp=2, zero=1)}, "without ZeRO"),
         ({"layout": Layout(), "spec": mixture}, "a model without experts"),
         ({"layout": Layout(pp=2), "schedule": "interleaved", "chunks": 2, "num_microbatches": 2}, "chunks=1"),
         ({"layout": Layout(), "program": MEGATRON_2022}, "Megatron-LM, 2022 overlaps other messages .*; use BOOK"),

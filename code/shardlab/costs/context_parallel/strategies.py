@@ -24,10 +24,6 @@ from shardlab.sharding import sequences
 from shardlab.sharding.layout import divisors, listed
 from shardlab.sharding.sequences import Tile
 
-from .. import memory
-from ..memory import overhead
-from ..training import Training
-
 STRATEGIES = ("gathered", "ring", "ulysses", "grid")
 
 
@@ -222,33 +218,3 @@ def turns(
         [cut(mine, places[rank - turn]) for turn in range(ranks)]
         for rank, mine in enumerate(places)
     ]
-
-
-@checked
-def held(training: Training, *, loss_tokens: Count = 1024) -> dict[str, float]:
-    """Count the bytes on a rank of a ring at its peak, with a loss that is computed in pieces.
-
-    As `memory.per_rank`, with two differences: only the logits of `loss_tokens` tokens exist at a
-    time, and a layer at work also has the blocks of other ranks. Errors: ValueError for more than
-    one pipeline stage, for only the last one has logits.
-    """
-    layout = training.layout
-    if layout.pp > 1:
-        raise ValueError(f"pp={layout.pp} leaves the first stage without a loss; use pp=1")
-    parts = {**memory.states(training), **memory.kept(training)}
-    tokens = training.tokens_per_sequence / layout.cp * training.microbatch
-    logits = parts["logits"] * min(1.0, loss_tokens / tokens)
-    a = attention(
-        training.spec,
-        length=training.tokens_per_sequence,
-        ranks=layout.cp,
-        tp=layout.tp,
-        batch=training.microbatch,
-    )
-    travelling = resident(a, "ring") - 2 * a.block
-    at_work = memory.microbatch_bytes(training).backward + travelling
-    loss = memory.microbatch_bytes(training).loss / parts["logits"] * logits
-    messages = sum(memory.messages(training).values())
-    held = {**parts, "logits": logits, "buffers": max(at_work, loss) + messages}
-    beside = overhead.overhead(training, sum(held.values()))
-    return {**held, "overhead": sum(beside.values())}

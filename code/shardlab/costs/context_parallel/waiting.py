@@ -9,11 +9,13 @@ Two strategies of programs with tensor and pipeline parallelism, both with a zig
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import sqrt
 
-from shardlab.files.arguments import Positive, checked
+from shardlab.files.arguments import Count, Positive, checked
 from shardlab.sharding.layout import listed
 
+from .. import memory
 from ..facts.hardware import ReachedLink
 from ..training import Training
 from .strategies import SplitAttention, attention, messages, resident, sent_bytes
@@ -114,6 +116,25 @@ def at_work(training: Training, strategy: str) -> float:
         return 0.0
     a = of(training)
     return resident(a, strategy) - 2 * a.block
+
+
+@checked
+def held(training: Training, *, loss_tokens: Count = 1024) -> dict[str, float]:
+    """Count the bytes on a rank of a ring at its peak, with a loss that is computed in pieces.
+
+    As `memory.per_rank`, with two differences: only the logits of `loss_tokens` tokens exist at a
+    time, and a layer at work also has the blocks of other ranks. Errors: ValueError for more than
+    one pipeline stage, for only the last one has logits.
+    """
+    if training.layout.pp > 1:
+        raise ValueError(
+            f"pp={training.layout.pp} leaves the first stage without a loss; use pp=1"
+        )
+    one = memory.microbatch_bytes(training)
+    share = min(1.0, loss_tokens / training.tokens)
+    backward = one.backward + at_work(training, "ring")
+    in_pieces = replace(one, logits=share * one.logits, loss=share * one.loss, backward=backward)
+    return memory.per_rank(training, one=in_pieces)
 
 
 @checked

@@ -37,15 +37,19 @@ class MicrobatchBytes:
 
 
 @checked
-def per_rank(training: Training, stage: int = 0) -> dict[str, float]:
+def per_rank(
+    training: Training, stage: int = 0, one: MicrobatchBytes | None = None
+) -> dict[str, float]:
     """Count the bytes on a rank of the stage at its peak.
 
+    one: what a microbatch needs; None: see `microbatch_bytes`.
     The peak is where backward begins, with all gradients present: those of earlier microbatches, or
     the buckets of data parallelism, which exist from its start on (`ranks.data_parallel.buckets`,
     and likewise in torch's DDP). A rank alone that computes one microbatch holds less, because its
     gradients appear while activations go: see `timeline`.
     """
-    held = {**states(training, stage), **_of_microbatches(training, stage)}
+    one = one or microbatch_bytes(training)
+    held = {**states(training, stage), **_of_microbatches(training, stage, one)}
     held["buffers"] += sum(messages(training, stage).values())
     beside = overhead.overhead(training, sum(held.values()))
     return {**held, "overhead": sum(beside.values())}
@@ -159,8 +163,8 @@ def _at_work(one: MicrobatchBytes, last: bool) -> float:
     return max(one.loss, one.backward) if last else one.backward
 
 
-def _of_microbatches(training: Training, stage: int) -> dict[str, float]:
-    one, flying = microbatch_bytes(training), training.in_flight(stage)
+def _of_microbatches(training: Training, stage: int, one: MicrobatchBytes) -> dict[str, float]:
+    flying = training.in_flight(stage)
     layers = training.layers_of(stage) / training.chunks
     last = stage == training.layout.pp - 1
     return of_microbatches(one, flying, layers, first=stage == 0, last=last)
@@ -172,7 +176,7 @@ def kept(training: Training, stage: int = 0) -> dict[str, float]:
 
     The logits have an entry of their own, because only the last stage has them.
     """
-    parts = _of_microbatches(training, stage)
+    parts = _of_microbatches(training, stage, microbatch_bytes(training))
     return {part: parts[part] for part in ("activations", "logits")}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shardlab.files.arguments import checked
 
 from ..training import Training
-from . import activations, parts, shards
+from . import parts, shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,29 +73,27 @@ def _pieces(training: Training) -> list[_Piece]:
     embedding = counts["token embedding"]
     positions = counts["position embedding"]
     norm = counts["norms"] / (2 * spec.num_layers + 1)
-    kept = activations.head(training)
-    logits = kept.pop("logits")
-    again = parts.recomputed(training)
+    one = parts.microbatch_bytes(training)
     one_layer = _Piece(
         name="layer",
         forward=1.0,
-        activations=sum(activations.layer(training).values()),
-        buffers=again + activations.layer_gradients(training),
-        again=again > 0,
+        activations=one.layer,
+        buffers=one.gathered + one.backward,
+        again=parts.recomputed(training) > 0,
         gradients=each * layer,
     )
     first = _Piece(
         name="embedding",
         forward=0.0,
-        activations=sum(activations.embedding(training).values()),
+        activations=one.embedding,
         gradients=each * (positions + (0.0 if spec.tied else embedding)),
     )
     last = _Piece(
         name="head",
         forward=embedding / layer,  # as many multiplications for each token as it has numbers
-        activations=sum(kept.values()),
-        logits=logits,
-        buffers=activations.loss(training),
+        activations=one.head,
+        logits=one.logits,
+        buffers=one.gathered + one.loss,
         gradients=each * (norm + embedding),
     )
     return [first, *[one_layer] * spec.num_layers, last]

@@ -21,6 +21,7 @@ from ..training import Training
 from . import layer_time
 from .breakdown import holdings, update_seconds
 from .run import Run
+from .zero_messages import ZeroMessages
 
 
 @checked
@@ -30,11 +31,11 @@ def program(run: Run, order: Sequence[str] = AXES_3D, layers_at_a_time: Count = 
     A layer waits for its sums over tp. Every rank of a stage sends its copy, or its slice, to the
     rank with the same other coordinates in the next stage; receives are posted in advance. Ranks of
     cp hold parts of each sequence in a zig-zag and pass keys and values round a ring: `order` must
-    name that axis, too. Gradients are averaged a bucket at a time during the last backward, then
-    every rank updates as many parameters as the fullest one holds.
+    name that axis, too. Gradients are averaged a bucket at a time during the last backward, or as
+    ZeRO has it; then every rank updates as many parameters as the fullest one holds.
     layers_at_a_time: how many layers compute and communicate as one; the latencies of tp and cp
-    count once. Errors: ValueError for ZeRO, experts, chunks, programs that overlap something else,
-    and an order that lacks an axis.
+    count once. Errors: ValueError for experts, chunks, programs that overlap something else, and
+    an order that lacks an axis.
     """
     training = run.training
     layout = training.layout
@@ -54,20 +55,19 @@ def program(run: Run, order: Sequence[str] = AXES_3D, layers_at_a_time: Count = 
         stage = mine["pp"].index(rank)
         one = _Rank(rank, mine, parts[stage], training)
         one.run(planned.orders[stage])
-        one.writer.work(update, "update")
+        one.zero.update(update)
         writers.append(one.writer)
     return [event for writer in writers for event in writer.events]
 
 
 def _check(training: Training, order: Sequence[str]) -> None:
-    layout = training.layout
     how = training.program
-    if layout.zero or training.spec.experts or training.chunks > 1:
+    if training.spec.experts or training.chunks > 1:
         raise ValueError(
-            "a program is written for dense models without ZeRO, one chunk on each stage; use "
-            "Layout(zero=0), chunks=1 and a model without experts"
+            "a program is written for dense models, one chunk on each stage; use chunks=1 and a "
+            "model without experts"
         )
-    hidden = "average" in how.data_overlap and how.context_overlap and how.send_overlap
+    hidden = how.data_overlap == ("average", "layers") and how.context_overlap and how.send_overlap
     if how.tensor_overlap != "none" or how.loss == "whole" or not hidden:
         raise ValueError(f"{how.name} overlaps other messages than this program; use BOOK")
     if missing := set(AXES_3D) - set(order):
@@ -142,6 +142,8 @@ class _Rank:
         # Whether it shares an embedding with the other end of the pipeline.
         self.tied = training.spec.tied and (self.before is None) != (self.after is None)
         self.left: list[int] = []  # messages in flight that the step must wait for
+        counts = [part.layers for part in parts if part.layers]
+        self.zero = ZeroMessages(self.writer, training, stage, groups["replicas"], counts)
 
     def run(self, actions: Sequence[Action]) -> None:
         """Write the actions of a stage in order, and average gradients during the last backward."""
@@ -149,13 +151,19 @@ class _Rank:
         last = next(action for action in reversed(actions) if action.kind == "B")
         for action in actions:
             self.writer.wait(expected[action])
+            self.zero.begin(action.kind)
             if action.kind == "F":
                 for part in self.parts:
+                    self.zero.enter(part.layers)
                     self._forward(part)
-            else:
-                for part in reversed(self.parts):
-                    self._backward(part, part.gradients if action == last else 0.0)
-            self._send(self.after if action.kind == "F" else self.before)
+                self._send(self.after)
+                continue
+            for part in reversed(self.parts):
+                self.zero.enter(part.layers)
+                self._backward(part, action == last)
+                self.zero.leave(part.layers)
+            self._send(self.before)
+            self.zero.finish()
         if self.tied:
             self._tie()
         self.writer.wait(self.left)
@@ -172,7 +180,8 @@ class _Rank:
         if part is self.parts[0]:  # ranks of tp hold different words
             self._sum("all_reduce")
 
-    def _backward(self, part: LayerGroup, gradients: float) -> None:
+    def _backward(self, part: LayerGroup, last: bool) -> None:
+        gradients = part.gradients if last else 0.0
         if part.layers:
             if self.training.recomputation == "full":
                 self._forward(part)
@@ -201,7 +210,7 @@ class _Rank:
     def _average(self, gradients: float, seconds: float = 0.0) -> None:
         """Average gradients a bucket at a time, while the `seconds` pass that complete them."""
         replicas = self.groups["replicas"]
-        if len(replicas) == 1 or not gradients:
+        if len(replicas) == 1 or not gradients or self.training.layout.zero:
             return self.writer.work(seconds, "backward")
         buckets = ceil(gradients / (self.training.program.bucket_bytes or gradients))
         for _ in range(buckets):
