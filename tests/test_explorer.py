@@ -160,7 +160,7 @@ def test_decoration_is_no_data() -> None:
     bars = go.Bar(orientation="h", x=[2.5], y=["a"], name="bars")
     figure = go.Figure([bars, go.Scatter(x=[0, 1], y=[3, 4], hoverinfo="skip")])
     figure.update_layout(xaxis_title="time (s)")
-    assert view.View(figure).plain()["table"] == [["series", "y", "time (s)"], ["bars", "a", "2.500"]]
+    assert view.View(figure).plain()["table"] == [["series", "place", "time (s)"], ["bars", "a", "2.500"]]
 
 
 def test_without_a_table_the_points_are_listed() -> None:
@@ -169,8 +169,13 @@ def test_without_a_table_the_points_are_listed() -> None:
     assert table == [["series", "part", "GB"], ["bytes", "a", "3"], ["bytes", "b", "4"]]
     heat = go.Figure(go.Heatmap(x=["dp 1", "dp 2"], y=["tp 1"], z=[[1, 2]]))
     assert view.View(heat).plain()["table"][1:] == [["", "dp 1", "tp 1", "1"], ["", "dp 2", "tp 1", "2"]]
-    long = go.Figure(go.Scatter(x=list(range(1000)), y=list(range(1000))))
-    assert len(view.View(long).plain()["table"]) <= 1 + view.MAX_ROWS
+    long = view.View(go.Figure(go.Scatter(x=list(range(1000)), y=list(range(1000))))).plain()["table"]
+    assert len(long) <= 1 + view.MAX_ROWS
+    assert long[0] == ["series (one point of 25)", "place", "value"]
+    bars = go.Bar(x=[2, 1], base=[0, 3], y=["rank 0", "rank 1"], orientation="h", name="sum")
+    table = view.View(style.figure([bars], x="time (ms)")).plain()["table"]
+    assert table[0] == ["series", "place", "start: time (ms)", "end: time (ms)"]
+    assert table[1:] == [["sum", "rank 0", "0", "2"], ["sum", "rank 1", "3", "4"]]
     many = style.figure([go.Bar(x=list(range(50)), y=[1] * 50)])
     assert len(view.View(many).plain()["table"]) == 51
 

@@ -78,25 +78,38 @@ def rounded(x: float) -> float | int | None:
 
 
 def points(figure: dict[str, Any]) -> list[list[Any]]:
-    """List the points of a plain figure: series, where, value.
+    """List the points of a plain figure: series, where, value; of bars in time, start and end.
 
-    All bars are listed; curves and timelines are thinned to at most MAX_ROWS rows. Traces without
-    a hover text are decoration, and left out.
+    All bars that begin at zero are listed; curves and timelines are thinned to at most MAX_ROWS
+    rows, and their first head says so. Traces without a hover text are decoration, and left out.
     """
     layout = figure["layout"]
     rows = []
     data = [trace for trace in figure["data"] if trace.get("hoverinfo") != "skip"]
-    titles = [
-        (layout.get(axis, {}).get("title") or {}).get("text") or axis[0]
-        for axis in ("xaxis", "yaxis")
-    ]
     lying = bool(data) and all(trace.get("orientation") == "h" for trace in data)
+    in_time = lying and all("base" in trace for trace in data)
+    where, value = _titles(layout, lying)
     for trace in data:
-        rows += [[trace.get("name", ""), *point] for point in trace_points(trace)]
-    header = ["series", *(reversed(titles) if lying else titles)]
+        found = trace_stretches(trace) if in_time else trace_points(trace)
+        rows += [[trace.get("name", ""), *point] for point in found]
     all_bars = all(trace.get("type") == "bar" and "base" not in trace for trace in data)
     every = 1 if all_bars else math.ceil(len(rows) / MAX_ROWS)
-    return [header, *rows[::every]]
+    series = "series" if every <= 1 else f"series (one point of {every})"
+    values = [f"start: {value}", f"end: {value}"] if in_time else [value]
+    return [[series, where, *values], *rows[::every]]
+
+
+def _titles(layout: dict[str, Any], lying: bool) -> tuple[str, str]:
+    """Return the titles of where points lie and of what they are."""
+    titles = [(layout.get(axis, {}).get("title") or {}).get("text") for axis in ("xaxis", "yaxis")]
+    where, value = reversed(titles) if lying else titles
+    return where or "place", value or "value"
+
+
+def trace_stretches(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """List (row, start, end) of each bar of a timeline."""
+    bars = zip(trace["y"], trace["base"], trace["x"], strict=True)
+    return [(row, start, rounded(start + length)) for row, start, length in bars]
 
 
 def trace_points(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
