@@ -151,6 +151,25 @@ def test_ranks_see_environment_folder_and_path(tmp_path, monkeypatch):
     ] * 2
 
 
+def test_a_path_among_the_folders_of_python_is_passed_over_as_python_does(tmp_path):
+    script = "import pathlib, sys; sys.path.insert(0, pathlib.Path('/nowhere'))\n"
+    script += "from shardlab import launch\nprint(launch.run(lambda group: group.size(), world_size=2))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ran.stdout == "[2, 2]\n", ran.stderr
+
+
+class Unreadable(Exception):
+    """Pickle makes it anew from one argument."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
+
+
+def test_a_result_that_cannot_be_read_names_its_rank():
+    with pytest.raises(RankError, match="what rank 1 returned cannot be read here: TypeError: .*missing 1 required"):
+        run(lambda group: Unreadable(1, 2) if group.rank() else 0, world_size=2)
+
+
 def test_ranks_draw_different_random_numbers_unless_they_seed_alike():
     def draw(group, seed):
         if seed is not None:

@@ -118,7 +118,18 @@ def run(
     outcome = watch.outcome(codes)
     if outcome is not None:
         raise RankError(report(outcome))
-    return [pickle.loads(rank.result or b"") for rank in watch.ranks]
+    return [_read(rank.number, rank.result or b"") for rank in watch.ranks]
+
+
+def _read(rank: int, result: bytes) -> Any:
+    """Read what a rank has returned."""
+    try:
+        return pickle.loads(result)
+    except Exception as error:  # what an object does when it is read is its own
+        raise RankError(
+            f"what rank {rank} returned cannot be read here: {type(error).__name__}: {error}. "
+            "Return tensors, numbers, texts, and lists or dictionaries of them"
+        ) from error
 
 
 def warm() -> None:

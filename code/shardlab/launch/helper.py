@@ -176,7 +176,8 @@ def start_python(expression: str, descriptors: list[int]) -> "subprocess.Popen[b
     The interpreter gets a session of its own, so that Ctrl-C reaches only the notebook, which then
     ends the ranks in order.
     """
-    path = f"import sys; sys.path[:] = {sys.path!r}"
+    folders = [entry for entry in sys.path if isinstance(entry, str)]  # Python reads no others
+    path = f"import sys; sys.path[:] = {folders!r}"
     package = "from shardlab.launch import helper, rank"
     program = f"{path}; {package}; {expression}"
     return subprocess.Popen(
