@@ -166,7 +166,7 @@ class Unreadable(Exception):
 
 
 def test_a_result_that_cannot_be_read_names_its_rank():
-    with pytest.raises(RankError, match="what rank 1 returned cannot be read here: TypeError: .*missing 1 required"):
+    with pytest.raises(RankError, match=r"what rank 1 returned cannot be read here: TypeError: .*missing 1 required"):
         run(lambda group: Unreadable(1, 2) if group.rank() else 0, world_size=2)
 
 
