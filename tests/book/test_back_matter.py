@@ -110,3 +110,10 @@ def test_gradients_and_capacities_are_those_of_the_package() -> None:
     assert f"take {recipes.recipe('mixed, fp32 gradients').bytes_per_parameter} bytes" in text
     assert f"{80 * GiB / GB:.1f} GB" in assumption("GB and GiB.")
     assert hardware.chip("H100 SXM 80 GB").memory == 80 * GB
+
+
+def test_a_source_has_a_key_of_its_own_and_every_cited_key_a_source():
+    keys = re.findall(r"^@\w+\{(\w+),", (BOOK / "references.bib").read_text(), re.MULTILINE)
+    cited = re.findall(r"\{cite(?::\w)?\}`([^`]+)`", "".join(page.read_text() for page in BOOK.glob("*.md")))
+    assert sorted(keys) == sorted(set(keys)), "a key stands twice"
+    assert set(keys) == set(re.split(r"[, ]+", ",".join(cited)))
