@@ -31,6 +31,9 @@ OUTPUT, GRADIENTS = "every rank has the output of its tokens", "queries, keys an
 SENT, MESSAGES = "forward sends each number to one rank", "forward sends two messages"
 SMALLEST = "2 ranks, 2 heads, 2 of keys"
 SENT_BACK, MESSAGES_BACK = "backward sends no more than forward", "backward sends two messages"
+M, B = "m is what a state is multiplied by", "b is what an empty state becomes"
+BEGINS, ROUNDS = "every rank has the state with which it begins", "it takes ceil(log2(n)) steps"
+ONE_MAP, FEW_MAPS = "a rank gets one map at a time", "a rank sends at most one map in each step"
 
 
 @mistake("merge", MERGED, at="1 rank, one query, a key in each part", says="y = [")
@@ -328,3 +331,188 @@ def gathers_everything(q, k, v, attend, group):
 def returns_heads_in_another_order(q, k, v, attend, group):
     y = solutions.my_exchange_heads(q, k, v, attend, group)
     return y.unflatten(0, (group.size(), -1)).transpose(0, 1).flatten(0, 1)
+
+
+def compose_with(step, join=solutions.after):
+    """A map of tokens by `step(state, key, value, keep, write)`, joined with the later one."""
+
+    def compose(k, v, keep, write, later):
+        m = torch.eye(k.shape[-1]).to(k)
+        b = torch.zeros_like(m)
+        for key, value, *gates in zip(k, v, keep, write, strict=True):
+            m, b = step(m, key, 0 * value, *gates), step(b, key, value, *gates)
+        return join((m, b), later)
+
+    return compose
+
+
+def right_token(state, key, value, keep, write):
+    state = keep * state
+    return state + write * torch.outer(key, value - key @ state)
+
+
+@mistake("compose", M, B, at="1 rank, no token, and some that follow", says="later = (")
+def leaves_out_the_later_map(*arguments):
+    return compose_with(right_token, lambda first, later: first)(*arguments)
+
+
+@mistake("compose", M, B, at="1 rank, two tokens, and some that follow", says="m = [")
+def applies_the_later_map_first(*arguments):
+    return compose_with(right_token, lambda first, later: solutions.after(later, first))(*arguments)
+
+
+@mistake("compose", B, at="1 rank, two tokens, and some that follow", says="b = [")
+def does_not_multiply_b(*arguments):
+    return compose_with(right_token, lambda a, later: (later[0] @ a[0], a[1] + later[1]))(*arguments)
+
+
+@mistake("compose", B, at="1 rank, one token that keeps half", says="b = [")
+def keeps_after_the_write(*arguments):
+    def token(state, key, value, keep, write):
+        return keep * (state + write * torch.outer(key, value - key @ state))
+
+    return compose_with(token)(*arguments)
+
+
+@mistake("compose", M, B, at="1 rank, one token that keeps half")
+def takes_the_error_before_it_keeps(*arguments):
+    def token(state, key, value, keep, write):
+        return keep * state + write * torch.outer(key, value - key @ state)
+
+    return compose_with(token)(*arguments)
+
+
+@mistake("compose", M, B, at="1 rank, one token that keeps all")
+def adds_without_reading(*arguments):
+    def token(state, key, value, keep, write):
+        return keep * state + write * torch.outer(key, value)
+
+    return compose_with(token)(*arguments)
+
+
+@mistake("compose", M, B, at="1 rank, two tokens\n")
+def reads_from_the_end(k, v, keep, write, later):
+    return solutions.my_compose(*(x.flip(0) for x in (k, v, keep, write)), later)
+
+
+@mistake("compose", M, at="1 rank, one token that keeps all")
+def writes_the_value_into_m(k, v, keep, write, later):
+    m = torch.eye(k.shape[-1]).to(k)
+    for token in zip(k, v, keep, write, strict=True):
+        m = right_token(m, *token)
+    return later[0] @ m, solutions.my_compose(k, v, keep, write, later)[1]
+
+
+@mistake("compose", UNCHANGED, at="1 rank, one token that keeps all", says="b has changed")
+def composes_in_place(k, v, keep, write, later):
+    m, b = solutions.my_compose(k, v, keep, write, later)
+    return m, later[1].copy_(b)
+
+
+@mistake("compose", M, B, at="1 rank, one token that keeps all", says="m and b, two tensors")
+def returns_a_state(k, v, keep, write, later):
+    return solutions.my_compose(k, v, keep, write, later)[1].sum().item()
+
+
+def scan_with(*, inclusive=False, swapped=False, wraps=False, factor=2, passes_on="up_to", multiplies=True):
+    """A scan in which one thing is wrong."""
+
+    def join(first, second):
+        first, second = (second, first) if swapped else (first, second)
+        m, b = solutions.after(first, second)
+        return torch.stack([m, b if multiplies else first[1] + second[1]])
+
+    def scan(m, b, group):
+        rank, size = group.rank(), group.size()
+        kept = {"before": torch.stack([torch.eye(len(m)).to(m), torch.zeros_like(b)]), "up_to": torch.stack([m, b])}
+        distance = 1
+        for _ in range((size - 1).bit_length()):
+            ways = {"to": (rank + distance) % size, "source": (rank - distance) % size}
+            sent = torch.cat([kept["up_to"], kept["before"]]) if passes_on == "both" else kept[passes_on]
+            earlier = comm.exchange(sent, group, **ways)[:2]
+            if wraps or rank >= distance:
+                kept = {name: join(earlier, each) for name, each in kept.items()}
+            distance *= factor
+        return kept["up_to" if inclusive else "before"][1]
+
+    return scan
+
+
+@mistake("scan", BEGINS, at="1 rank, e = 2", says="[0, 0, 0, 0] on rank 0")
+def counts_its_own_tokens(m, b, group):
+    return scan_with(inclusive=True)(m, b, group)
+
+
+@mistake("scan", BEGINS, at="3 ranks, e = 2", says="on rank 2")
+def applies_maps_in_the_wrong_order(m, b, group):
+    return scan_with(swapped=True)(m, b, group)
+
+
+@mistake("scan", BEGINS, at="2 ranks, e = 2", says="[0, 0, 0, 0] on rank 0")
+def begins_with_the_end_of_the_text(m, b, group):
+    return scan_with(wraps=True)(m, b, group)
+
+
+@mistake("scan", BEGINS, at="3 ranks, e = 2", says="on rank 2")
+def stays_at_distance_one(m, b, group):
+    return scan_with(factor=1)(m, b, group)
+
+
+@mistake("scan", BEGINS, at="2 ranks, e = 2", says="on rank 1")
+def sends_what_came_before_it(m, b, group):
+    return scan_with(passes_on="before")(m, b, group)
+
+
+@mistake("scan", BEGINS, at="3 ranks, e = 2", says="on rank 2")
+def adds_what_ranks_write(m, b, group):
+    return scan_with(multiplies=False)(m, b, group)
+
+
+@mistake("scan", ROUNDS, at="4 ranks, e = 3", says="3 steps")
+def waits_for_the_rank_before(m, b, group):
+    rank, state = group.rank(), torch.zeros_like(b)
+    if rank > 0:
+        state = comm.receive(b, group, source=rank - 1)
+    if rank + 1 < group.size():
+        comm.send(m @ state + b, group, to=rank + 1)
+    return state
+
+
+@mistake("scan", ROUNDS, FEW_MAPS, at="2 ranks, e = 2", says="2 steps")
+def passes_the_result_on(m, b, group):
+    """As the plain file does."""
+    rank, size = group.rank(), group.size()
+    whole = torch.stack([m, scan_with(inclusive=True)(m, b, group)])
+    before = comm.exchange(whole, group, to=(rank + 1) % size, source=(rank - 1) % size)[1]
+    return before if rank else torch.zeros_like(b)
+
+
+@mistake("scan", ROUNDS, at="2 ranks, e = 2", says="2 steps")
+def sends_m_and_b_apart(m, b, group):
+    rank, size, distance = group.rank(), group.size(), 1
+    before, up_to = (torch.eye(len(m)).to(m), torch.zeros_like(b)), (m, b)
+    while distance < size:
+        ways = {"to": (rank + distance) % size, "source": (rank - distance) % size}
+        earlier = [comm.exchange(x, group, **ways) for x in up_to]
+        if rank >= distance:
+            before, up_to = solutions.after(earlier, before), solutions.after(earlier, up_to)
+        distance *= 2
+    return before[1]
+
+
+@mistake("scan", ONE_MAP, FEW_MAPS, at="2 ranks, e = 2", says="join two maps to one")
+def sends_two_maps_in_a_message(m, b, group):
+    return scan_with(passes_on="both")(m, b, group)
+
+
+@mistake("scan", ALONE, ROUNDS, ONE_MAP, FEW_MAPS, at="1 rank, e = 2", says="all_gather on rank 0")
+def gathers_all_maps(m, b, group):
+    state = torch.zeros_like(b)
+    for earlier in comm.all_gather(torch.stack([m, b])[None], group)[: group.rank()]:
+        state = earlier[0] @ state + earlier[1]
+    return state
+
+
+@mistake("scan", UNCHANGED, at="1 rank, e = 2", says="b has changed")
+def writes_into_b(m, b, group):
+    return b.copy_(solutions.my_scan(m, b, group))

@@ -31,6 +31,8 @@ NUMBER = "a rank sends one number"
 OUTPUT, X, PIECE = "every rank has its output", "x gets its gradient", "the piece gets its row of the summed gradient"
 KEEPS = "between forward and backward a rank has its piece only"
 SENT = "forward sends at most one all-gather, backward one more and a reduce-scatter"
+ROWS, ONE_MATRIX = "every rank has its rows of all matrices", "each rank orthogonalises one whole matrix"
+TWO_WAYS, KEPT = "a rank sends two all-to-alls at most", "the pieces stay what they were"
 
 
 @mistake("pieces", MISSING, EQUAL, at="2 ranks, sizes [1, 4]", says="rank 1: [(1, 1, 3)]")
@@ -327,3 +329,59 @@ def forgets_the_padding_of_the_weight(x, piece, shape, group):
         return grad @ whole_of(piece, ctx.shape, ctx.group), row, None, None
 
     return linear(forward, backward)(x, piece, shape, group)
+
+
+@mistake("orthogonalize", ROWS, ONE_MATRIX, TWO_WAYS, at="2 ranks, 2 rows of 6")
+def orthogonalizes_its_rows(pieces, orthogonalized, group):
+    return torch.stack([orthogonalized(piece) for piece in pieces])
+
+
+@mistake("orthogonalize", ROWS, at="2 ranks, 2 rows of 6")
+def joins_rows_of_many_matrices(pieces, orthogonalized, group):
+    update = orthogonalized(pieces.flatten(0, 1)).view_as(pieces)
+    return comm.all_to_all(comm.all_to_all(update, group), group)
+
+
+@mistake("orthogonalize", ROWS, at="2 ranks, 2 rows of 6")
+def keeps_the_whole_matrix(pieces, orthogonalized, group):
+    rows = comm.all_to_all(pieces, group)
+    return orthogonalized(rows.flatten(0, 1)).view_as(rows)
+
+
+@mistake("orthogonalize", ROWS, at="2 ranks, 2 rows of 6")
+def deals_rows_in_stripes(pieces, orthogonalized, group):
+    rows = comm.all_to_all(pieces, group)
+    whole = orthogonalized(rows.flatten(0, 1))
+    stripes = whole.unflatten(0, (-1, group.size())).transpose(0, 1)
+    return comm.all_to_all(stripes, group)
+
+
+def wholes(pieces, group):
+    """All matrices, on every rank: [N, rows, columns]."""
+    return comm.all_gather(pieces[None], group).transpose(0, 1).flatten(1, 2)
+
+
+@mistake("orthogonalize", ONE_MATRIX, TWO_WAYS, at="2 ranks, 2 rows of 6", says="each on another matrix")
+def works_on_all_matrices(pieces, orthogonalized, group):
+    whole = torch.stack([orthogonalized(x) for x in wholes(pieces, group)])
+    return whole.chunk(group.size(), 1)[group.rank()]
+
+
+@mistake("orthogonalize", ONE_MATRIX, TWO_WAYS, at="2 ranks, 2 rows of 6", says="on rank 0")
+def leaves_the_work_to_rank_0(pieces, orthogonalized, group):
+    whole = wholes(pieces, group)
+    if group.rank() == 0:
+        whole = torch.stack([orthogonalized(x) for x in whole])
+    return comm.broadcast(whole, group).chunk(group.size(), 1)[group.rank()]
+
+
+@mistake("orthogonalize", TWO_WAYS, at="2 ranks, 2 rows of 6", says="1 x all_to_all, 1 x all_gather")
+def gathers_the_results(pieces, orthogonalized, group):
+    rows = comm.all_to_all(pieces, group)
+    whole = orthogonalized(rows.flatten(0, 1))
+    return comm.all_gather(whole[None], group).chunk(group.size(), 1)[group.rank()]
+
+
+@mistake("orthogonalize", KEPT, at="1 rank, 2 rows of 3", says="pieces has changed")
+def writes_into_the_pieces(pieces, orthogonalized, group):
+    return pieces.copy_(solutions.my_orthogonalize(pieces, orthogonalized, group))

@@ -74,3 +74,33 @@ def my_exchange_heads(q, k, v, attend, group):
     arrived = AllToAll.apply(packed, group, 0, 1)
     y = attend(*arrived.split([len(x) // size for x in (q, k, v)]))
     return AllToAll.apply(y, group, 1, 0)
+
+
+def after(first, second):
+    """Join two maps: the second is applied to what the first has left."""
+    return second[0] @ first[0], second[0] @ first[1] + second[1]
+
+
+def my_compose(k, v, keep, write, later):
+    m = torch.eye(k.shape[-1]).to(k)
+    b = torch.zeros_like(m)
+    for key, value, kept, written in zip(k, v, keep, write, strict=True):
+        m, b = kept * m, kept * b
+        m = m - written * torch.outer(key, key @ m)
+        b = b + written * torch.outer(key, value - key @ b)
+    return after((m, b), later)
+
+
+def my_scan(m, b, group):
+    rank, size = group.rank(), group.size()
+    before = torch.stack([torch.eye(len(m)).to(m), torch.zeros_like(b)])  # of the ranks before this one
+    up_to = torch.stack([m, b])  # with this one
+    distance = 1
+    while distance < size:
+        ways = {"to": (rank + distance) % size, "source": (rank - distance) % size}
+        earlier = comm.exchange(up_to, group, **ways)
+        if rank >= distance:
+            before = torch.stack(after(earlier, before))
+            up_to = torch.stack(after(earlier, up_to))
+        distance *= 2
+    return before[1]

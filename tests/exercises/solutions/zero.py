@@ -69,3 +69,9 @@ class Gathered(torch.autograd.Function):
         weight = gather(piece, ctx.shape, ctx.group)
         (row,) = comm.reduce_scatter(rows(grad.T @ x, ctx.group), ctx.group)
         return grad @ weight, row, None, None
+
+
+def my_orthogonalize(pieces, orthogonalized, group):
+    rows = comm.all_to_all(pieces, group)
+    whole = orthogonalized(rows.flatten(0, 1))
+    return comm.all_to_all(whole.view_as(rows), group)

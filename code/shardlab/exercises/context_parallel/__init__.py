@@ -1,6 +1,6 @@
-"""The exercises on context parallelism, easiest first: context_parallel.<file> names each."""
+"""The exercises on context parallelism, in the page's order: context_parallel.<file> names each."""
 
-from . import exchange_heads, merge, place, ring_backward, ring_forward
+from . import compose, exchange_heads, merge, place, ring_backward, ring_forward, scan
 
 EXERCISES = (
     merge.EXERCISE,
@@ -8,4 +8,6 @@ EXERCISES = (
     ring_forward.EXERCISE,
     ring_backward.EXERCISE,
     exchange_heads.EXERCISE,
+    compose.EXERCISE,
+    scan.EXERCISE,
 )

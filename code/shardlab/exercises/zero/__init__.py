@@ -1,5 +1,11 @@
-"""The exercises on ZeRO, easiest first: zero.<file> names each."""
+"""The exercises on ZeRO, in the page's order: zero.<file> names each."""
 
-from . import clip, gathered_linear, pieces, step
+from . import clip, gathered_linear, orthogonalize, pieces, step
 
-EXERCISES = (pieces.EXERCISE, step.EXERCISE, clip.EXERCISE, gathered_linear.EXERCISE)
+EXERCISES = (
+    pieces.EXERCISE,
+    step.EXERCISE,
+    clip.EXERCISE,
+    gathered_linear.EXERCISE,
+    orthogonalize.EXERCISE,
+)

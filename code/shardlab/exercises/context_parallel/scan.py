@@ -1,0 +1,152 @@
+"""Exercise: the state with which each rank begins, in one round less than the plain file takes.
+
+`plain.linear_attention.state_before` finds the map of all ranks up to this one by doubling, and
+sends it on in a round of its own. Hillis and Steele 1986, https://doi.org/10.1145/7902.7903
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shardlab import comm, trace
+from shardlab.ranks.observe import ledger
+
+from .. import evidence
+from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
+from ..shared.messages import log2, only_messages, takes_at_most
+from ..shared.steps import SEND
+
+STARTER = '''\
+import torch
+from shardlab import comm
+
+def my_scan(m, b, group):
+    """Return the state with which this rank begins, [e, e]; rank 0 begins with 0.
+
+    The tokens of a rank make m @ state + b of a state, and the next rank begins with
+    that; all three are [e, e]. Take ceil(log2(n)) steps, where a state passed from
+    rank to rank takes n - 1. In each a rank sends one map at most, in one message.
+    """
+    rank, n = group.rank(), group.size()
+    both = torch.stack([m, b])
+    before = comm.exchange(both, group, to=(rank + 1) % n, source=(rank - 1) % n)
+    return before[1]  # what one rank alone would leave, even on rank 0: fix it
+'''
+
+
+def tensors(case: Case, rank: int) -> dict[str, Tensor]:
+    """Make the map of a rank, different on every one; `case.given` is e."""
+    shape = case.given, case.given
+    m = evidence.whole_numbers(rank, *shape)
+    return {"m": m, "b": evidence.whole_numbers(10 + rank, *shape)}
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> evidence.Seen:
+    """Call the function with this rank's map, and record its messages."""
+    given = tensors(case, rank)
+    with ledger.Ledger() as book:
+        result = function(*given.values(), group)
+    kept = result.detach().clone() if isinstance(result, Tensor) else describe(result)
+    changed = evidence.changed(tensors(case, rank), given)
+    return evidence.Seen(result=kept, changed=changed, events=book.program)
+
+
+def state_before(case: Case, rank: int) -> Tensor:
+    """Let each rank before this one change the state in turn."""
+    state = torch.zeros(case.given, case.given).double()
+    for each in range(case.members(rank).start, rank):
+        m, b = tensors(case, each).values()
+        state = m @ state + b
+    return state
+
+
+@on_each_rank
+def begins_right(case: Case, rank: int, seen: evidence.Seen) -> Finding | None:
+    """Compare the result with the state that the ranks before leave."""
+    right = state_before(case, rank)
+    at = evidence.first_difference(right, seen.result)
+    if at is None:
+        return None
+    expected, got = f"{evidence.show(right, at)} on rank {rank}", seen.result
+    shown = got if isinstance(got, str) else evidence.show_got(got, right, at)
+    return Finding(_given(case, rank), expected, shown)
+
+
+def map_bytes(case: Case) -> int:
+    """Return the bytes of m and b."""
+    m, b = tensors(case, 0).values()
+    return m.nbytes + b.nbytes
+
+
+@Dependent
+@on_each_rank
+def gets_one_map_at_a_time(case: Case, rank: int, seen: evidence.Seen) -> Finding | None:
+    """Ask for no message larger than one map, and for one to each rank but the first."""
+    arrived = [event.nbytes for event in trace.communication(seen.events) if event.op != SEND]
+    is_first = rank == case.members(rank).start
+    if max(arrived, default=0) <= map_bytes(case) and (arrived or is_first):
+        return None
+    expected = f"messages of at most {map_bytes(case)} bytes, m and b"
+    got = f"{max(arrived, default=0)} bytes at once on rank {rank}"
+    return Finding(case.title, expected, got, "join two maps to one before you send them")
+
+
+@Dependent
+@on_each_rank
+def sends_few_maps(case: Case, rank: int, seen: evidence.Seen) -> Finding | None:
+    """Ask for at most one map in each step, and for a state from each rank but the last."""
+    ranks = len(case.members(rank))
+    most = log2(ranks) * map_bytes(case)
+    least = 0 if rank + 1 == case.members(rank).stop else map_bytes(case) / 2
+    sent = sum(map(trace.wire_bytes, seen.events))
+    if least <= sent <= most:
+        return None
+    bound = f"at most {most:.0f}" if sent > most else f"at least {least:.0f}"
+    shown = evidence.show_sent(rank, seen.events)
+    return Finding(f"{case.title}, {ranks} ranks", f"{bound} bytes sent by a rank", shown)
+
+
+def _given(case: Case, rank: int) -> str:
+    shown = []
+    for each in case.members(rank):
+        m, b = tensors(case, each).values()
+        shown.append(f"m = {evidence.show(m)}, b = {evidence.show(b)} on rank {each}")
+    return "; ".join(shown)
+
+
+EXERCISE = Exercise(
+    name="context_parallel.scan",
+    prompt=(
+        "Give each rank the state with which its tokens begin, in ceil(log2(n)) steps: a chain of "
+        "n - 1 steps does not pass."
+    ),
+    starter=STARTER,
+    hint=(
+        "1. First find the map of all ranks up to this one: in the round of distance d = 1, 2, 4 "
+        "... send your map d ranks on, and put what you get from d ranks before under your own: "
+        "its tokens come first. 2. The first d ranks get nothing: what comes round the ends is "
+        "not for them. 3. That includes your own map. Keep a second one without it, which begins "
+        "as m = 1, b = 0 and takes in the same messages: its b is the answer."
+    ),
+    points=3,
+    cases=[
+        Case(world_size=1, title="e = 2", given=2),
+        Case(world_size=2, title="e = 2", given=2),
+        Case(world_size=3, title="e = 2", given=2),
+        Case(world_size=4, title="e = 3", given=3),
+        Case(world_size=4, title="e = 2", given=2, group_size=2),
+    ],
+    attempt=attempt,
+    properties={
+        "every rank has the state with which it begins": begins_right,
+        "the arguments stay what they were": evidence.leaves_arguments,
+        "ranks send messages to one rank at a time": only_messages,
+        "it takes ceil(log2(n)) steps": takes_at_most(log2, "ceil(log2(n))"),
+        "a rank gets one map at a time": gets_one_map_at_a_time,
+        "a rank sends at most one map in each step": sends_few_maps,
+    },
+)

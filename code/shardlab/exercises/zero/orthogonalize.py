@@ -1,0 +1,145 @@
+"""Exercise: make N matrices whole, one on each rank, for an optimizer that needs them so.
+
+It is the turn of N matrices in `plain.muon.ExchangedMuon.step`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shardlab import comm
+from shardlab.costs import collectives
+from shardlab.plain import muon
+from shardlab.ranks.observe import ledger
+
+from .. import evidence
+from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
+from ..shared import passes
+
+STARTER = '''\
+import torch
+from shardlab import comm
+
+def my_orthogonalize(pieces, orthogonalized, group):
+    """Return this rank's rows of N orthogonalised matrices, as many as ranks.
+
+    pieces: [N, rows/N, columns], this rank's rows of each matrix. orthogonalized(x)
+    takes a whole matrix, [rows, columns], and returns another one. Each rank calls
+    it once. Returns [N, rows/N, columns], and sends no more than two all-to-alls.
+    """
+    return torch.stack([orthogonalized(rows) for rows in pieces])  # in pieces: fix it
+'''
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orthogonalized(evidence.Seen):
+    """What a rank has afterwards, and what it has orthogonalised."""
+
+    shapes: list[list[int]]
+
+
+def matrices(case: Case) -> Tensor:
+    """Make the matrices of a group, one for each rank: [N, rows, columns]."""
+    share, columns = case.given
+    ranks = len(case.members(0))
+    return evidence.whole_numbers(1, ranks, share * ranks, columns)
+
+
+def attempt(
+    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
+) -> Orthogonalized:
+    """Call the function with this rank's rows, and count what it orthogonalises."""
+    shapes = []
+
+    def orthogonalized(x: Tensor) -> Tensor:
+        shapes.append(list(x.shape))
+        return muon.orthogonalized(x)
+
+    before = passes.piece(matrices(case), case, rank, 1)
+    pieces = before.clone()
+    with ledger.Ledger() as book:
+        result = function(pieces, orthogonalized, group)
+    return Orthogonalized(
+        result=result.detach().clone() if isinstance(result, Tensor) else describe(result),
+        changed=evidence.changed({"pieces": before}, {"pieces": pieces}),
+        events=book.events,
+        shapes=shapes,
+    )
+
+
+@on_each_rank
+def has_its_rows(case: Case, rank: int, seen: Orthogonalized) -> Finding | None:
+    """Compare with the rows of matrices that one process has orthogonalised."""
+    whole = torch.stack([muon.orthogonalized(x) for x in matrices(case)])
+    right = passes.piece(whole, case, rank, 1)
+    at = evidence.first_difference(right, seen.result)
+    if at is None:
+        return None
+    expected, got = f"{evidence.show(right, at)} on rank {rank}", seen.result
+    shown = got if isinstance(got, str) else evidence.show_got(got, right, at)
+    return Finding(_given(case), expected, shown)
+
+
+@Dependent
+@on_each_rank
+def works_once(case: Case, rank: int, seen: Orthogonalized) -> Finding | None:
+    """Ask for one whole matrix on each rank."""
+    whole = list(matrices(case)[0].shape)
+    if seen.shapes == [whole]:
+        return None
+    got = f"{seen.shapes} on rank {rank}"
+    advice = "the ranks can work at the same time, each on another matrix"
+    return Finding(_given(case), f"one matrix, {whole}", got, advice)
+
+
+def two_exchanges(case: Case) -> float:
+    """Return the bytes that a rank sends of its pieces, and of as many rows on their way back."""
+    ranks = len(case.members(0))
+    return 2 * collectives.all_to_all(matrices(case)[0].nbytes, ranks).sent
+
+
+def _given(case: Case) -> str:
+    share, columns = case.given
+    ranks = len(case.members(0))
+    shape = f"[{share * ranks}, {columns}]"
+    return f"{ranks} matrices {shape}, {share} rows of each on each of {ranks} ranks"
+
+
+def _case(ranks: int, share: int, columns: int, group_size: int | None = None) -> Case:
+    title = f"{share} rows of {columns}"
+    return Case(world_size=ranks, title=title, given=(share, columns), group_size=group_size)
+
+
+EXERCISE = Exercise(
+    name="zero.orthogonalize",
+    prompt=(
+        "Orthogonalise N matrices that are cut by rows, each of them whole on one rank, and cut "
+        "the results again."
+    ),
+    starter=STARTER,
+    hint=(
+        "1. comm.all_to_all sends slice r of dim 0 to rank r, which are this rank's rows of matrix "
+        "r. 2. What arrives is [N, rows/N, columns], too: the rows of one matrix, in the order of "
+        "ranks. Flatten the first two dims. 3. View the result as what arrived; the same verb "
+        "sends it back."
+    ),
+    points=3,
+    cases=[
+        _case(1, 2, 3),
+        _case(2, 2, 6),
+        _case(2, 3, 2),
+        _case(3, 2, 4),
+        _case(4, 1, 5),
+        _case(4, 2, 3, group_size=2),
+    ],
+    attempt=attempt,
+    properties={
+        "every rank has its rows of all matrices": has_its_rows,
+        "the pieces stay what they were": evidence.leaves_arguments,
+        "each rank orthogonalises one whole matrix": works_once,
+        "a rank sends two all-to-alls at most": evidence.sends_at_most(two_exchanges),
+    },
+)
