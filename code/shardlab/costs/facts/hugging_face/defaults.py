@@ -36,6 +36,10 @@ _QWEN3_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_si
 _OSS = {"head_dim": 64, "sliding_window": 128, "num_local_experts": 128, "num_experts_per_tok": 4}
 _M2 = {"head_dim": 128, "num_local_experts": 256, "num_experts_per_tok": 8}
 _TWO_OF_8 = {"num_local_experts": 8, "num_experts_per_tok": 2}
+_DELTA = {"head_dim": 256, "full_attention_interval": 4, "linear_conv_kernel_dim": 4}
+_DELTA |= {"linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+_DELTA |= {"linear_num_value_heads": 32}
+_DELTA_MOE = {**_DELTA, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
 
 DEFAULTS: dict[str, dict[str, float]] = {
     "LlamaForCausalLM": _row(32000, 2048, 4096, 32, 32, None, 11008),
@@ -71,5 +75,12 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "DeepseekV3ForCausalLM": _row(129280, 4096, 7168, 61, 128, 128, 18432, **_LATENT, **_V3),
     "DeepseekV32ForCausalLM": _row(
         129280, 163840, 7168, 61, 128, 128, 18432, **_LATENT, **_V3, **_V32
+    ),
+    "Qwen3NextForCausalLM": _row(
+        151936, 32768, 2048, 48, 16, 2, 5632, **_DELTA_MOE, num_experts=512, num_experts_per_tok=10
+    ),
+    "Qwen3_5ForCausalLM": _row(248320, 32768, 4096, 32, 16, 4, 12288, **_DELTA),
+    "Qwen3_5MoeForCausalLM": _row(
+        248320, 32768, 2048, 40, 16, 2, None, **_DELTA_MOE, num_experts=256, num_experts_per_tok=8
     ),
 }
