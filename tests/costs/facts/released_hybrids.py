@@ -41,7 +41,21 @@ def sparse(*numbers, heads, experts, chosen, width):
     return file
 
 
+FULL = [4, 8, 12, 16, 20, 24, 27]
+KIMI_LINEAR = named("KimiLinear", 163840, 0, 2304, 27, 32, 32, 9216, head_dim=72, model_max_length=1048576)
+KIMI_LINEAR |= {"q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+KIMI_LINEAR |= {"v_head_dim": 128, "mla_use_nope": True, "num_experts": 256, "num_experts_per_token": 8}
+KIMI_LINEAR |= {"num_shared_experts": 1, "moe_intermediate_size": 1024, "first_k_dense_replace": 1}
+KIMI_LINEAR |= {"moe_layer_freq": 1, "moe_router_activation_func": "sigmoid", "moe_renormalize": True}
+KIMI_LINEAR |= {"use_grouped_topk": True, "num_expert_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0}
+KIMI_LINEAR["linear_attn_config"] = {
+    **{"full_attn_layers": FULL, "kda_layers": [place for place in range(1, 28) if place not in FULL]},
+    **{"head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4},
+}
+del KIMI_LINEAR["max_position_embeddings"]
 HYBRIDS = [
+    # with 6,656 biases of its routers, which are buffers in transformers
+    ("moonshotai/Kimi-Linear-48B-A3B-Base", KIMI_LINEAR, 49_122_675_072 + 6_656),
     ("Qwen/Qwen3-Next-80B-A3B-Instruct", QWEN3_NEXT, 79_674_391_296),
     ("Qwen/Qwen3.5-9B", dense(248320, 262144, 4096, 32, 16, 4, 12288, heads=32), 8_953_803_264),
     ("Qwen/Qwen3.5-27B", dense(248320, 262144, 5120, 64, 24, 4, 17408, heads=48), 26_895_998_464),

@@ -27,6 +27,11 @@ class Fields:
         self.notes: list[str] = []
         self.attentions = set(ATTENTIONS)
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Call fields as transformers does: own name -> name there."""
+        self.config = {names.get(name, name): value for name, value in self.config.items()}
+        self.left = set(self.config)
+
     def take(self, name: str, kind: Any, *default: Any) -> Any:
         """Take a field that must be of a kind; `default` is for null, and where none is known."""
         self.left.discard(name)

@@ -7,11 +7,18 @@ from shardlab.model.experts import Experts
 from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
-from .dense import grouped
+from .dense import grouped, rotary
 from .fields import Fields
-from .mixtures import experts
+from .latent import latent
+from .mixtures import BIASED, experts, first_dense
 
 STATES = "linear_attention"  # the kind of layer, in `layer_types`
+# Fields of Kimi Linear -> their names in transformers.
+KIMI_NAMES = {
+    "model_max_length": "max_position_embeddings",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+}
 
 
 def _delta(fields: Fields, **block: Any) -> TransformerSpec:
@@ -99,8 +106,60 @@ def _gated_experts(fields: Fields) -> Experts:
     )
 
 
+def _kimi(fields: Fields) -> TransformerSpec:
+    """Kimi Linear: latent attention without positions in some layers, else Kimi Delta Attention."""
+    fields.rename(KIMI_NAMES)
+    fields.only("mla_use_nope", True)
+    fields.only("moe_layer_freq", 1)
+    fields.only("moe_router_activation_func", "sigmoid")
+    # As in DeepSeek-V3, a head's size follows from its parts; the rest says how a router chooses.
+    fields.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
+    fields.ignore("architectures", "use_grouped_topk", "moe_renormalize", "num_expert_group")
+    recurrent = _kimi_delta(fields)
+    _note(fields, recurrent)
+    fields.notes.append("mla_use_nope: rotations are timed in layers with attention, too")
+    return rotary(
+        fields,
+        **first_dense(fields, fields.count("first_k_dense_replace", 0, least=0)),
+        latent=latent(fields),
+        recurrent=recurrent,
+        experts=experts(
+            fields,
+            "num_experts",
+            "moe_intermediate_size",
+            num_shared=fields.count("n_shared_experts", 0, least=0),
+            **BIASED,
+        ),
+    )
+
+
+def _kimi_delta(fields: Fields) -> Recurrent:
+    """Take the object that says which layers keep states, counted from 1, and their sizes."""
+    own = Fields(fields.take("linear_attn_config", dict))
+    places = {name: own.take(name, list) for name in ("kda_layers", "full_attn_layers")}
+    count = fields.count("num_hidden_layers")
+    named = [place for each in places.values() for place in each]
+    if sorted(map(str, named)) != sorted(str(place) for place in range(1, count + 1)):
+        raise ValueError(
+            f"kda_layers and full_attn_layers must name each of num_hidden_layers={count} once, "
+            "from 1"
+        )
+    recurrent = Recurrent(
+        rule="Kimi Delta Attention",
+        layers=tuple(sorted(int(place) - 1 for place in places["kda_layers"])),
+        num_heads=own.count("num_heads"),
+        key_heads=own.count("num_heads"),
+        key_size=own.count("head_dim"),
+        value_size=own.count("head_dim"),
+        convolution=own.count("short_conv_kernel_size"),
+    )
+    own.refuse_others("linear_attn_config", ignore_unknown=False)
+    return recurrent
+
+
 HYBRIDS: dict[str, Callable[[Fields], TransformerSpec]] = {
     "Qwen3NextForCausalLM": _qwen3_next,
     "Qwen3_5ForCausalLM": _qwen3_5,
     "Qwen3_5MoeForCausalLM": _qwen3_5_moe,
+    "KimiLinearForCausalLM": _kimi,
 }

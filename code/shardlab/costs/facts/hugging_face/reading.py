@@ -28,7 +28,6 @@ LACKING = {
     "Gemma3nForCausalLM": "parameters for each layer and token, and layers that share keys",
     "GlmMoeDsaForCausalLM": "indexers that several layers may share",
     "GraniteMoeHybridForCausalLM": f"{_STATES} (Mamba-2)",
-    "KimiLinearForCausalLM": f"{_STATES} (Kimi Delta Attention)",
     "MiniMaxText01ForCausalLM": f"{_STATES} (lightning attention)",
     "MiniMaxForCausalLM": f"{_STATES} (lightning attention)",
     "NemotronHForCausalLM": f"{_STATES} (Mamba-2)",
