@@ -432,10 +432,14 @@ def test_a_hybrid_s_layer_is_timed_as_the_mean_of_its_layers(rule, tp):
         attention, states = (getattr(time, name) for time in each)
         assert getattr(hybrid, name) == pytest.approx([(a + 3 * s) / 4 for a, s in zip(attention, states, strict=True)])
     narrow = spec.recurrent.narrow  # layers that every rank computes
-    timed = sum(2 * m * k * n for m, k, n in products.matrices(Training(spec=kinds[1], layout=layout)))
-    counted = flops.forward(kinds[1], batch=1, sequence=64)
-    again = (tp - 1) * 2 * 64 * 16 * narrow
-    assert tp * timed == (counted["projections"] + counted["feed-forward"]) / 8 + again
+    counted = [flops.forward(kind, batch=1, sequence=64) for kind in kinds]
+    for kind, count, again in zip(kinds, counted, (0, (tp - 1) * 2 * 64 * 16 * narrow), strict=True):
+        timed = sum(2 * m * k * n for m, k, n in products.matrices(Training(spec=kind, layout=layout)))
+        assert tp * timed == (count["projections"] + count["feed-forward"]) / 8 + again
+    assert counted[1]["scores"] == 0
+    assert counted[1]["states"] == 8 * 64 * spec.recurrent.flops
+    for part, count in flops.forward(spec, batch=1, sequence=64).items():
+        assert count == (counted[0].get(part, 0) + 3 * counted[1][part]) / 4 or part == "head"
 
 
 def test_norms_and_rotations_that_a_model_has_take_time_and_products_do_not_change():
