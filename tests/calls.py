@@ -28,6 +28,7 @@ from shardlab.costs.traces import programs, replay, transfers
 from shardlab.costs.training import Training
 from shardlab.exchanges import everyones, ring_all_reduce
 from shardlab.model.experts import Experts
+from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
 from shardlab.sharding.types import rules
@@ -39,6 +40,9 @@ from shardlab.sharding.types.tracer import Tracer
 ROOTS = ("model", "sharding", "schedules", "exchanges", "costs")
 
 SPEC = TransformerSpec(vocab_size=64, context_length=16, hidden_size=16, num_layers=4, num_heads=4)
+RECURRENT = Recurrent(
+    rule="Gated DeltaNet", layers=(0,), num_heads=2, key_heads=2, key_size=4, value_size=4, convolution=4
+)
 EXPERTS = Experts(num_experts=4, per_token=2, expert_size=8)
 LAYOUT = Layout(dp=2, tp=2, pp=2)
 TRAINING = Training(spec=SPEC, layout=LAYOUT, microbatch=2, num_microbatches=4)
@@ -68,7 +72,7 @@ EXAMPLES = {
     for each in (
         *(SPEC, LAYOUT, TRAINING, LINK, NODE, CLUSTER, SCHEDULE, PLAN, QUESTION, PLANS, PLANS.fitting[0], TIMELINE),
         *(EVENTS[0], recipes.MIXED, hardware.chip("H100 SXM 80 GB"), Run(training=TRAINING, cluster=CLUSTER)),
-        *(EXPERTS, step.step(Run(training=TRAINING, cluster=CLUSTER))),
+        *(EXPERTS, RECURRENT, step.step(Run(training=TRAINING, cluster=CLUSTER))),
         *(PLAN.steps[0][0], schedules.Action("F", 0), Wire(a="GPU 0", b="GPU 1", link=LINK), CLUSTER.path(0, 1)[0]),
         *(replay.replay(EVENTS, CLUSTER), transfers.lay_out(EVENTS, CLUSTER, None, "ring").transfers[0]),
         *(SHARDING, SHARDING.dims[0], CHANGE, Tracer(MESH, SIZES), METHODS["data parallel step"]),
@@ -142,6 +146,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.facts.topology_matrix.node": {"text": MATRIX, "chip": "A100 SXM 80 GB", "sockets": "sockets (AMD)"},
     "costs.facts.topology_text.read": {"text": MATRIX},
     "costs.memory.timeline.through_step": {"training": Training(spec=SPEC, num_microbatches=2)},
+    "costs.memory.routed.unfused": {"kernel": "norms"},
+    "model.recurrent.Recurrent": vars(RECURRENT),
     "costs.planning.reasons.text": {"reason": "batch", "degrees": {"dp": 2}},
     "costs.step.experts.token_traffic": {"training": MIXED},
     "costs.step.products.expert_matrices": {"training": MIXED},

@@ -143,7 +143,10 @@ def _tensor(training: Training, stage: int) -> dict[str, float]:
         for name, cut in cuts.ends(spec, layout.tp).items()
         if (first if "embedding" in name else last)
     }
-    block = _copies(training, cuts.block(spec, layout.tp))
+    kinds = spec.kinds or ((1.0, spec),)
+    block = sum(
+        share * _copies(training, cuts.block(kind, layout.tp)) for share, kind in kinds
+    )
     regathered = layout.sequence_parallel and not training.program.keeps_gathered
     return {
         "layers": (5 if regathered else 4) * count * once,

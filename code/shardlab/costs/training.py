@@ -1,12 +1,13 @@
 """Training: what a run computes on each rank and what it keeps, as one frozen object."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 from shardlab.files.arguments import Count, checked, within
 from shardlab.model.spec import TransformerSpec
 from shardlab.schedules import classic
+from shardlab.sharding.hybrids import alike, unlike
 from shardlab.sharding.layout import ONE_RANK, Layout, layers_of_stage
 
 from .facts.recipes import MIXED, Recipe
@@ -94,6 +95,8 @@ class Training:
                 )
             return
         pieces = self.chunks * self.layout.pp
+        if not alike(self.spec, pieces):
+            raise ValueError(f"chunks * pp = {pieces}: {unlike(self.spec)}")
         ends = self.spec.num_layers + 2  # Llama 3: embedding and head count as a layer each
         if self.spec.num_layers % pieces and ends % pieces:
             raise ValueError(
@@ -106,6 +109,15 @@ class Training:
     def tokens_per_sequence(self) -> int:
         """Tokens of one sample, over all ranks of cp together."""
         return self.spec.context_length if self.sequence is None else self.sequence
+
+    @property
+    def kinds(self) -> "list[tuple[float, Training]]":
+        """Of a hybrid, each kind of layer's share and the same run with layers of it alone.
+
+        Every stage has as many of each (`Layout.check`), so a mean over kinds, weighted by their
+        shares, is exact for a sum over a stage's layers. Empty where all layers are of one kind.
+        """
+        return [(share, replace(self, spec=spec)) for share, spec in self.spec.kinds]
 
     def layers_of(self, stage: int) -> int:
         """Count the layers of a pipeline stage. Errors: ValueError for one that does not exist."""

@@ -45,6 +45,7 @@ class Experts:
     per_token: Count  # experts that each token chooses
     expert_size: Count  # width of the hidden layer of one expert
     num_shared: int = 0  # experts of the same width that every token uses
+    shared_gate: bool = False  # whether each token weights what the shared experts give
     choose: str = "softmax after"
     capacity: float | None = None
     balance: str = "none"

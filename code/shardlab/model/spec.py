@@ -1,12 +1,14 @@
 """TransformerSpec: the sizes that define a decoder-only transformer, for model and costs."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 from math import isqrt
 
 from shardlab.files.arguments import Count, checked
 
 from .attention import LatentAttention
 from .experts import Experts
+from .recurrent import Recurrent
 
 STYLES = ("gpt2", "llama")
 POSITIONS = {"gpt2": "learned", "llama": "rotary"}
@@ -49,6 +51,8 @@ class TransformerSpec:
     post_norms: bool = False  # a norm on the result of each half of a layer, beside the one before
     num_dense: int = 0  # layers of a mixture, the first ones, with a block that all tokens use
     latent: LatentAttention | None = None  # in place of heads that share keys and values
+    output_gate: bool = False  # one more query for each head, which weights attention's output
+    recurrent: Recurrent | None = None  # in place of attention, in some layers
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -76,6 +80,10 @@ class TransformerSpec:
                 + ("rotary_size" if self.latent else "hidden_size / num_heads, or head_dim,")
                 + " even"
             )
+        self._check_layers()
+
+    def _check_layers(self) -> None:
+        """Refuse experts, latent attention and states that do not belong to these layers."""
         if self.experts and bool(self.ffn_size) != bool(self.num_dense):
             raise ValueError(
                 f"ffn_size={self.ffn_size} has no meaning in a mixture with num_dense="
@@ -92,6 +100,11 @@ class TransformerSpec:
             raise ValueError(
                 f"num_heads={self.num_heads} and latent attention with {self.latent.num_heads} "
                 "heads; use as many"
+            )
+        if self.recurrent and self.recurrent.layers[-1] >= self.num_layers:
+            raise ValueError(
+                f"layer {self.recurrent.layers[-1]} of {self.recurrent.rule} is not among "
+                f"num_layers={self.num_layers}; count from 0"
             )
 
     def tokens(self, batch: Count, sequence: Count) -> int:
@@ -111,6 +124,24 @@ class TransformerSpec:
     def dense(self) -> "TransformerSpec":
         """The same model with a block of `ffn_size` in every layer, as in the first ones."""
         return replace(self, experts=None, num_dense=0)
+
+    @property
+    def num_recurrent(self) -> int:
+        """The layers that keep a state instead of keys and values."""
+        return len(self.recurrent.layers) if self.recurrent else 0
+
+    @property
+    def kinds(self) -> "tuple[tuple[float, TransformerSpec], ...]":
+        """Of a hybrid, each kind of layer's share and the same model with layers of it alone.
+
+        Layers with attention come first. The tuple is empty where all layers are of one kind.
+        """
+        return _kinds(self) if self.recurrent else ()
+
+    @property
+    def states_only(self) -> Recurrent | None:
+        """What stands in place of attention in all layers, if anything does."""
+        return self.recurrent if self.num_recurrent == self.num_layers else None
 
     @property
     def kv_heads(self) -> int:
@@ -168,6 +199,15 @@ class TransformerSpec:
     def num_norms(self) -> int:
         """The norms of one layer on the residual stream: 2, or 4 with `post_norms`."""
         return 4 if self.post_norms else 2
+
+
+@cache
+def _kinds(spec: TransformerSpec) -> tuple[tuple[float, TransformerSpec], ...]:
+    if not spec.recurrent or spec.states_only:
+        return ()
+    share = spec.num_recurrent / spec.num_layers
+    every = replace(spec.recurrent, layers=tuple(range(spec.num_layers)))
+    return (1 - share, replace(spec, recurrent=None)), (share, replace(spec, recurrent=every))
 
 
 def _nearest_divisor(total: int, wanted: int) -> int:

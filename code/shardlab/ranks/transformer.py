@@ -30,7 +30,8 @@ EPSILON = 1e-5
 ROTARY_BASE = 500_000.0  # Llama 3, section 3.2 (RoFormer and Llama 1 have 10,000)
 # Fields of a spec that `costs` counts and this model leaves at None or False.
 NORMS = ("head_norms", "whole_norms", "post_norms")
-COUNTED_ONLY = ("head_dim", "position_style", "bias_places", "latent", "sinks", *NORMS)
+LAYERS = ("latent", "sinks", "output_gate", "recurrent")
+COUNTED_ONLY = ("head_dim", "position_style", "bias_places", *LAYERS, *NORMS)
 # q [B, H, S, e], k and v [B, K, S, e] -> [B, H, S, e]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 # tokens [B, S], or hidden states [B, S, h] -> positions [S] or [B, S]

@@ -17,6 +17,7 @@ from math import ceil, prod
 from shardlab.files.arguments import Count, checked, within
 from shardlab.model.attention import LatentAttention
 from shardlab.model.experts import Experts
+from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
 
@@ -74,7 +75,8 @@ class Cut:
 def block(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> dict[str, Cut]:
     """Cut the parameters of one layer, by their names in the reference model.
 
-    Of a mixture it is a layer with experts; `TransformerSpec.dense` has the others.
+    Of a mixture it is a layer with experts; `TransformerSpec.dense` has the others. Of a hybrid it
+    is a layer with attention; `TransformerSpec.kinds` has the others.
 
     With fewer key/value heads than ranks, tp / kv_heads neighbours hold the same head. With whole
     experts each of them is on one rank. A `tp` that does not split the layer is refused by
@@ -91,14 +93,18 @@ def block(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> d
         **entering.by_outputs("attention.v", spec.kv_size, hidden, pieces=kv_pieces),
         **leaving.by_inputs("attention.out", hidden, spec.attention_size),
     }
+    if spec.output_gate:
+        heads |= entering.by_outputs("attention.gate", spec.attention_size, hidden)
     if spec.sinks:
         heads["attention.sinks"] = Cut(shape=(spec.num_heads,), ranks=tp, dim=0, pieces=tp)
-    cuts = {
-        **_norm("attention_norm", spec, tp),
-        **(_latent(spec, spec.latent, tp) if spec.latent else heads),
-        **_norm("mlp_norm", spec, tp),
-    }
-    cuts |= _more_norms(spec, tp)
+    if spec.latent:
+        heads = _latent(spec, spec.latent, tp)
+    if spec.states_only:
+        heads = _recurrent(spec.states_only, hidden, tp)
+    else:
+        heads |= _query_norms(spec, tp)
+    cuts = {**_norm("attention_norm", spec, tp), **heads, **_norm("mlp_norm", spec, tp)}
+    cuts |= _post_norms(spec, tp)
     if spec.experts:
         return cuts | _mixture(spec.experts, ffn, hidden, whole_experts)
     first = ("up",) if spec.style == "gpt2" else ("gate", "up")
@@ -129,6 +135,14 @@ def _latent(spec: TransformerSpec, latent: LatentAttention, tp: int) -> dict[str
     }
 
 
+def _recurrent(recurrent: Recurrent, hidden: int, tp: int) -> dict[str, Cut]:
+    """Cut what belongs to heads; the norm of one head and narrow layers stay whole."""
+    return {
+        f"attention.{name}": Cut(shape=shape, ranks=tp, dim=dim, pieces=tp if dim in (0, 1) else 1)
+        for name, (shape, dim) in recurrent.shapes(hidden).items()
+    }
+
+
 def _mixture(experts: Experts, linear: "_Linear", hidden: int, whole: bool) -> dict[str, Cut]:
     """Cut the router, the experts by their numbers, and the shared ones, which are one block."""
     cuts: dict[str, Cut] = {}
@@ -139,6 +153,8 @@ def _mixture(experts: Experts, linear: "_Linear", hidden: int, whole: bool) -> d
         cuts = {name: Cut(shape=cut.shape, ranks=1) for name, cut in cuts.items()}
     if experts.num_shared:
         cuts |= linear.feed_forward("mlp.shared", ("gate", "up"), hidden, experts.shared_size)
+    if experts.shared_gate:
+        cuts["mlp.shared_gate.weight"] = Cut(shape=(1, hidden), ranks=linear.tp)
     cuts["mlp.router.weight"] = Cut(shape=(experts.num_experts, hidden), ranks=linear.tp)
     if linear.bias:
         cuts["mlp.router.bias"] = Cut(shape=(experts.num_experts,), ranks=linear.tp)
@@ -174,6 +190,8 @@ def model(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> d
 @checked
 def num_parameters(spec: TransformerSpec, tp: Count) -> int:
     """Count the numbers that one rank holds, with padding and what other ranks hold as well."""
+    if spec.kinds:
+        return round(sum(share * num_parameters(kind, tp) for share, kind in spec.kinds))
     sparse = spec.num_layers - spec.num_dense
     layers = sparse * _held(block(spec, tp)) + spec.num_dense * _held(block(spec.dense, tp))
     return _held(ends(spec, tp)) + layers
@@ -219,8 +237,8 @@ class _Linear:
         return {**named, f"{name}.bias": bias} if self.bias else named
 
 
-def _more_norms(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
-    """Cut the norms of one layer that the reference model does not have: every rank holds them."""
+def _query_norms(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
+    """Cut the norms of queries and keys: of one head, or over all of them."""
     norms: dict[str, Cut] = {}
     if spec.head_norms:
         for name in ("attention.q_scale", "attention.k_scale"):
@@ -230,6 +248,12 @@ def _more_norms(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
         widths["attention.k_scale"] = spec.kv_size, min(spec.kv_heads, tp)
         for name, (width, pieces) in widths.items():
             norms[name] = Cut(shape=(width,), ranks=tp, dim=0, pieces=pieces)
+    return norms
+
+
+def _post_norms(spec: TransformerSpec, tp: int) -> dict[str, Cut]:
+    """Cut the norms after each half of a layer: every rank holds them."""
+    norms: dict[str, Cut] = {}
     if spec.post_norms:
         for name in ("attention_post_norm", "mlp_post_norm"):
             norms |= _norm(name, spec, tp)

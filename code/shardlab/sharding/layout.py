@@ -13,6 +13,7 @@ from shardlab.files.arguments import Count, checked, within
 from shardlab.model.spec import TransformerSpec
 
 from .deal import deal
+from .hybrids import alike, unlike, unshared
 
 ZERO_STAGES = {
     0: "everything on every rank",
@@ -83,10 +84,16 @@ class Layout:
         works = tensor_degrees(spec)
         if self.tp not in works:
             width = f"expert_size={spec.experts.expert_size}" if spec.experts else f"ffn={spec.ffn}"
+            if spec.recurrent:
+                width += f", and {spec.recurrent.key_heads} heads of keys of {spec.recurrent.rule},"
             raise ValueError(
                 f"{spec.num_heads} heads, {spec.kv_heads} key/value heads and {width} "
                 f"do not split over tp={self.tp}; use tp = {listed(works)}"
             )
+        if self.cp > 1 and spec.recurrent:
+            raise ValueError(f"cp={self.cp}: {unshared(spec)}")
+        if self.pp > 1 and not alike(spec, self.pp):
+            raise ValueError(f"pp={self.pp}: {unlike(spec)}")
         if self.pp > spec.num_layers:
             raise ValueError(
                 f"{spec.num_layers} layers leave some of pp={self.pp} stages empty; "
@@ -121,9 +128,12 @@ def tensor_degrees(spec: TransformerSpec) -> list[int]:
     size.
     """
     width = spec.experts.expert_size if spec.experts else spec.ffn
+    heads = spec.num_heads
+    if spec.recurrent:  # whole heads of keys, with all heads of values that they serve
+        heads = gcd(heads, spec.recurrent.key_heads)
     return [
         tp
-        for tp in divisors(spec.num_heads)
+        for tp in divisors(heads)
         # equally many key/value heads for each rank, or equally many ranks for each head
         if width % tp == 0 and 0 in (spec.kv_heads % tp, tp % spec.kv_heads)
     ]

@@ -11,8 +11,9 @@ from shardlab.costs.facts.hugging_face import defaults, known, reading, wrappers
 from shardlab.model.spec import TransformerSpec
 
 from .released import BUILT, DEEPSEEK, GEMMA_4B, MIXTRAL, QWEN3_MOE, RELEASED, neox
+from .released_hybrids import HYBRIDS, KIMI_LINEAR, QWEN3_NEXT
 
-KNOWN = [*RELEASED, *BUILT]
+KNOWN = [*RELEASED, *BUILT, *HYBRIDS]
 DENSE = [row for row in KNOWN if row[1]["architectures"][0] in reading.DENSE]
 LLAMA = RELEASED[0][1]
 
@@ -136,7 +137,12 @@ def test_normed_attention_counts_what_torch_does():
         ({**LLAMA, "add_cross_attention": True}, "add_cross_attention=True is not understood.*only False"),
         ({**LLAMA, "pruned_heads": {"0": [1]}}, "pruned_heads={'0': .*only {}, None"),
         ({**QWEN3_MOE, "attention_bias": True}, "attention_bias=True is not understood"),
-        ({"architectures": ["Qwen3NextForCausalLM"]}, r"has layers that keep a state .*\(Gated DeltaNet\), which this"),
+        ({"architectures": ["NemotronHForCausalLM"]}, r"has layers that keep a state .*\(Mamba-2\), which this"),
+        ({**QWEN3_NEXT, "layer_types": ["linear_attention"]}, "layer_types must be .*num_hidden_layers=48"),
+        ({**KIMI_LINEAR, "num_hidden_layers": 28}, "kda_layers and full_attn_layers must name each of num_hidden_lay"),
+        ({**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "a": 1}}, "not understood: a=1"),
+        ({**QWEN3_NEXT, "full_attention_interval": 1}, "and some linear_attention"),
+        ({**QWEN3_NEXT, "shared_expert_intermediate_size": 700}, "=700 must be a multiple of moe_.*=512"),
         ({"text_config": {"model_type": "beit"}}, "text_config has model_type='beit', which is not understood; use"),
         ({**DEEPSEEK, "topk_method": "greedy"}, "topk_method='greedy' is not understood.*only 'noaux_tc'"),
     ],

@@ -22,6 +22,8 @@ from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import divisors
 
+from ...sharding.test_hybrids import HYBRID
+
 SMALL = TransformerSpec(vocab_size=50_257, context_length=1024, hidden_size=3072, num_layers=6, num_heads=24)
 GROUPED = replace(SMALL, style="llama", num_kv_heads=4, num_layers=8)
 
@@ -41,6 +43,7 @@ def small(spec=SMALL, *, num_nodes=2, batch=48, room=8e9, node="DGX A100", headr
     return Question(spec=spec, cluster=cluster, batch=batch, headroom=headroom, **options)
 
 
+WIDE = {"hidden_size": 1024, "vocab_size": 50_000, "context_length": 1024}
 QUESTIONS = {
     "GPT, one node": small(num_nodes=1, batch=24),
     "GPT, two nodes, scores stored": small(attention="stored", dropout=True, program=MEGATRON_2021),
@@ -49,6 +52,7 @@ QUESTIONS = {
     "mixture, imbalance": small(MIXTURE, num_nodes=1, batch=8, room=4e9, imbalance=1.25),
     "mixture, whole experts": small(MIXTURE, batch=16, room=5e9, whole_experts=(False, True)),
     "latent attention, dense layers": small(LATENT, batch=16, room=4e9, program=DEEPSEEK_2024),
+    "hybrid, contexts": small(replace(HYBRID, **WIDE), num_nodes=1, batch=8, room=4e9, context=(1, 2)),
     "fp8": small(GROUPED, node="DGX H100", batch=32, precision="fp8", program=LLAMA_2024),
 }
 
@@ -156,6 +160,15 @@ def test_reasons_name_what_is_wrong():
     assert plans.why(heads, TrainingPlan(tp=8, reason="heads")) == "12 heads do not split over tp=8; use 1, 2, 4"
     short = small(num_nodes=1, sequence=1022)
     assert "1022 tokens do not split over 4 ranks" in plans.why(short, TrainingPlan(tp=4, dp=2, reason="sequence"))
+
+
+def test_a_hybrid_is_planned_where_its_stages_are_alike_and_sequences_whole():
+    answer = answered("hybrid, contexts")
+    assert {plan.pp for plan in answer.fitting} == {1, 2}
+    assert {plan.chunks for plan in answer.fitting} == {1}  # two stages in two chunks each would not be alike
+    for reason, words in (("kinds", "use 1, 2 in all"), ("states", "use cp = 1")):
+        plan = next(plan for plan in answer.rejected if plan.reason == reason)
+        assert words in plans.why(answer.question, plan)
 
 
 def test_a_plan_that_lacks_memory_says_how_much():

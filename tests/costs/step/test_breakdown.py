@@ -21,8 +21,11 @@ from shardlab.costs.step.layer_time import LayerTime, PassTime
 from shardlab.costs.step.replicas import DataWait
 from shardlab.costs.traces import knee
 from shardlab.costs.training import Training
+from shardlab.model.recurrent import RULES
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout, stages
+
+from ...sharding.test_hybrids import HYBRID, STATES
 
 DGX = nodes.cluster("DGX A100", 8)
 
@@ -415,6 +418,28 @@ def test_the_products_that_are_timed_are_those_that_are_counted(tp):
     copies = tp * Layout(tp=tp).kv_heads(WIDE) - 2  # of key/value heads, on ranks that share one
     held_again = 2 * 64 * 24 * 2 * copies * 16
     assert tp * timed == (counted["projections"] + counted["feed-forward"]) / 2 + held_again
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_hybrid_s_layer_is_timed_as_the_mean_of_its_layers(rule, tp):
+    chip, layout = hardware.chip("H100 SXM 80 GB"), Layout(tp=tp)
+    keys = STATES.num_heads if rule == RULES[1] else STATES.key_heads
+    spec = replace(HYBRID, recurrent=replace(STATES, rule=rule, key_heads=keys))
+    kinds = [each for _, each in spec.kinds]
+    hybrid, *each = (layer_time.layer(Training(spec=one, layout=layout), chip) for one in (spec, *kinds))
+    for name in ("forward", "backward"):
+        attention, states = (getattr(time, name) for time in each)
+        assert getattr(hybrid, name) == pytest.approx([(a + 3 * s) / 4 for a, s in zip(attention, states, strict=True)])
+    narrow = spec.recurrent.narrow  # layers that every rank computes
+    counted = [flops.forward(kind, batch=1, sequence=64) for kind in kinds]
+    for kind, count, again in zip(kinds, counted, (0, (tp - 1) * 2 * 64 * 16 * narrow), strict=True):
+        timed = sum(2 * m * k * n for m, k, n in products.matrices(Training(spec=kind, layout=layout)))
+        assert tp * timed == (count["projections"] + count["feed-forward"]) / 8 + again
+    assert counted[1]["scores"] == 0
+    assert counted[1]["states"] == 8 * 64 * spec.recurrent.flops
+    for part, count in flops.forward(spec, batch=1, sequence=64).items():
+        assert count == (counted[0].get(part, 0) + 3 * counted[1][part]) / 4 or part == "head"
 
 
 def test_norms_and_rotations_that_a_model_has_take_time_and_products_do_not_change():

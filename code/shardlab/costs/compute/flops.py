@@ -30,15 +30,23 @@ def forward(
 
     pairs: "full" counts every pair of tokens, as papers on utilisation do
     (Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311); "causal"
-    counts the pairs that a causal mask leaves, about half.
+    counts the pairs that a causal mask leaves, about half. Layers that keep states instead of
+    keys have "states", which grow with the tokens alone.
 
     Errors: ValueError for no tokens, more than the context, or unknown pairs.
     """
     tokens = spec.tokens(batch, sequence)
     counted = batch * _count(sequence, pairs)  # queries by keys, then scores by values
+    layers = spec.num_layers - spec.num_recurrent  # those with attention
+    matrices = layers * models.attention_matrices(spec)
+    states = {}
+    if spec.recurrent:
+        matrices += spec.num_recurrent * spec.recurrent.matrices(spec.hidden_size)
+        states["states"] = tokens * spec.num_recurrent * spec.recurrent.flops
     return {
-        "projections": 2 * tokens * spec.num_layers * models.attention_matrices(spec),
-        "scores": 2 * counted * spec.num_layers * 2 * spec.attention_size,
+        "projections": 2 * tokens * matrices,
+        "scores": 2 * counted * layers * 2 * spec.attention_size,
+        **states,
         "feed-forward": 2 * tokens * spec.hidden_size * _widths(spec),
         "head": 2 * tokens * spec.hidden_size * spec.vocab_size,
     }
@@ -76,7 +84,7 @@ def recomputed(
     parts = {
         "none": (),
         "selective": ("scores",),
-        "full": ("projections", "scores", "feed-forward"),
+        "full": ("projections", "scores", "states", "feed-forward"),
     }[recomputation]
     counts = forward(spec, batch=batch, sequence=sequence, pairs=pairs)
     return {part: count for part, count in counts.items() if part in parts}
@@ -182,5 +190,5 @@ def _widths(spec: TransformerSpec) -> int:
     if not experts:
         return spec.num_layers * dense
     chosen = experts.per_token * experts.expert_size + experts.shared_size
-    routed = 3 * chosen + experts.num_experts  # and the router
+    routed = 3 * chosen + experts.num_experts + experts.shared_gate  # and the router
     return (spec.num_layers - spec.num_dense) * routed + spec.num_dense * dense

@@ -124,7 +124,7 @@ def attention(
     kv = spec.kv_size
     pairs = mask if fused else "full"
     counts = flops.forward(spec, batch=batch, sequence=sequence, pairs=pairs)
-    work = counts["scores"] / spec.num_layers
+    work = counts["scores"] / (spec.num_layers - spec.num_recurrent)
     if fused:
         nbytes = element * tokens * (2 * width + 2 * kv)
         return [Work(name="attention", flops=work, nbytes=nbytes)]

@@ -29,7 +29,8 @@ def parameters(spec: TransformerSpec) -> dict[str, int]:
     return {
         "token embedding": spec.vocab_size * spec.hidden_size,
         "position embedding": learned_positions(spec) * spec.hidden_size,
-        "attention": layers * attention_parameters(spec),
+        "attention": (layers - spec.num_recurrent) * attention_parameters(spec)
+        + spec.num_recurrent * recurrent_parameters(spec),
         "feed-forward": (layers - spec.num_dense) * feed_forward_parameters(spec)
         + spec.num_dense * feed_forward_parameters(spec.dense),
         "norms": (spec.num_norms * layers + 1) * norm_parameters(spec),
@@ -51,14 +52,23 @@ def learned_positions(spec: TransformerSpec) -> int:
 
 @checked
 def attention_parameters(spec: TransformerSpec) -> int:
-    """Count one layer's attention: queries, keys, values, norms, and the output projection."""
+    """Count one layer's attention: queries, keys, values, norms, and the output projection.
+
+    Of a hybrid it is a layer with attention; `recurrent_parameters` has the others.
+    """
     h = spec.hidden_size
     if spec.latent:
         return spec.latent.parameters(h)
     entering = spec.attention_size + 2 * spec.kv_size
     biases = entering * ("qkv" in spec.biases) + h * ("out" in spec.biases)
     beside = biases + spec.sinks * spec.num_heads + query_norm_parameters(spec)
-    return h * (entering + spec.attention_size) + beside
+    return h * (entering + (1 + spec.output_gate) * spec.attention_size) + beside
+
+
+@checked
+def recurrent_parameters(spec: TransformerSpec) -> int:
+    """Count what stands in place of attention in a layer with states; 0 where there is none."""
+    return spec.recurrent.parameters(spec.hidden_size) if spec.recurrent else 0
 
 
 @checked
@@ -66,7 +76,8 @@ def attention_matrices(spec: TransformerSpec) -> int:
     """Count the parameters of one layer's attention that multiply: no norms, no biases."""
     if spec.latent:
         return spec.latent.matrices(spec.hidden_size)
-    return 2 * spec.hidden_size * (spec.attention_size + spec.kv_size)
+    queries = (2 + spec.output_gate) * spec.attention_size
+    return spec.hidden_size * (queries + 2 * spec.kv_size)
 
 
 @checked
@@ -102,8 +113,10 @@ def expert_parameters(spec: TransformerSpec) -> int:
 @checked
 def shared_parameters(spec: TransformerSpec) -> int:
     """Count one layer's shared experts, which are one block; 0 where there are none."""
-    width = spec.experts.shared_size if spec.experts else 0
-    return _gated(spec, width) if width else 0
+    if not spec.experts or not spec.experts.num_shared:
+        return 0
+    gate = spec.hidden_size * spec.experts.shared_gate
+    return _gated(spec, spec.experts.shared_size) + gate
 
 
 def _gated(spec: TransformerSpec, width: int) -> int:
@@ -120,7 +133,10 @@ def norm_parameters(spec: TransformerSpec) -> int:
 
 @checked
 def layer_parameters(spec: TransformerSpec) -> int:
-    """Count the parameters of one layer, including its norms; of a mixture, one with experts."""
+    """Count the parameters of one layer, including its norms.
+
+    Of a mixture it is one with experts, of a hybrid one with attention.
+    """
     norms = spec.num_norms * norm_parameters(spec)
     return attention_parameters(spec) + feed_forward_parameters(spec) + norms
 

@@ -8,13 +8,16 @@ their inputs; an addition keeps nothing.
 
 from math import ceil
 
-from shardlab.files.arguments import checked
-from shardlab.model.experts import distinct
+from shardlab.files.arguments import checked, unchecked
 from shardlab.model.spec import TransformerSpec
 
 from ..training import Training
+from . import recurrent as recurrent_layers
+from . import routed as mixture
+from .routed import FP32, INT64
 
-FP32, INT64 = 4, 8  # bytes
+between, unfused = unchecked(mixture.between), unchecked(mixture.unfused)
+hidden = unchecked(mixture.hidden)
 STATISTICS = {"gpt2": 2, "llama": 1}  # numbers for each token: a LayerNorm keeps mean and deviation
 
 
@@ -25,7 +28,7 @@ def embedding(training: Training) -> dict[str, float]:
     positions = training.tokens / training.microbatch if spec.positions == "learned" else 0
     return {
         "token numbers": INT64 * (training.tokens + positions),
-        "dropout masks": training.dropout * _between(training) * spec.hidden_size,
+        "dropout masks": training.dropout * between(training) * spec.hidden_size,
     }
 
 
@@ -37,7 +40,7 @@ def layer(training: Training) -> dict[str, float]:
     the sequence.
     """
     if training.recomputation == "full":
-        numbers = _between(training) * training.spec.hidden_size
+        numbers = between(training) * training.spec.hidden_size
         return {"layer input": numbers * training.recipe.element}
     parts = whole_layer(training)
     if training.recomputation == "selective":
@@ -50,12 +53,15 @@ def whole_layer(training: Training) -> dict[str, float]:
     """Count the bytes that one layer needs for its backward, by tensor.
 
     Without recomputation it keeps all of them from its forward. A rank has `Training.imbalance`
-    times the mean of the tokens that choose experts.
+    times the mean of the tokens that choose experts. Of a hybrid the bytes are the mean of all
+    layers.
     """
+    if training.kinds:
+        return _mean(training)
     spec = training.spec
     element = training.recipe.element
-    tokens = _between(training)
-    block = _hidden(training, dense_width(spec), training.layout.tp)
+    tokens = between(training)
+    block = hidden(training, dense_width(spec), training.layout.tp)
     wide = tokens * spec.hidden_size * element
     gathered = wide
     if training.program.keeps_gathered:
@@ -63,13 +69,12 @@ def whole_layer(training: Training) -> dict[str, float]:
     return {
         "norms: input": spec.num_norms * wide,
         "norms: statistics": spec.num_norms * tokens * STATISTICS[spec.style] * FP32,
-        "norms: normalized": 2 * wide * _unfused(training, "norms"),
+        "norms: normalized": 2 * wide * unfused(training, "norms"),
         "attention: input": gathered,
-        "norms: queries and keys": spec.query_norms * queries_and_keys(training) * element,
-        **_attention(training),
+        **_mixer(training),
         "feed-forward: input": gathered if dense_width(spec) else wide,
         "feed-forward: hidden": training.tokens * block * element,
-        **_routed(training),
+        **mixture.routed(training),
         "dropout masks": training.dropout * 2 * tokens * spec.hidden_size,
     }
 
@@ -81,22 +86,27 @@ def layer_gradients(training: Training) -> float:
     Beside the gradient of the residual there are gradients between the matrices of the feed-forward
     block, or between the projections of attention, whichever take more.
     """
+    if training.kinds:
+        return max(layer_gradients(kind) for _, kind in training.kinds)
     spec = training.spec
     tp = training.layout.tp
     element = training.recipe.element
-    residual = _between(training) * spec.hidden_size
-    hidden = training.tokens * dense_width(spec) / tp
+    residual = between(training) * spec.hidden_size
+    numbers = training.tokens * dense_width(spec) / tp
     width = spec.attention_size / tp
     keys = training.layout.kv_heads(spec) * spec.head_size
     between_projections = training.tokens * (2 * width + 2 * keys)
     if training.attention == "stored":  # before and after the softmax
         heads = spec.num_heads / tp
         between_projections += 2 * training.tokens * heads * training.tokens_per_sequence
-    feed_forward = hidden * (2 if spec.style == "gpt2" else 3)
+    between_projections += training.tokens * width * spec.output_gate
+    if spec.states_only:
+        between_projections = recurrent_layers.gradients(spec.states_only, training.tokens, tp)
+    feed_forward = numbers * (2 if spec.style == "gpt2" else 3)
     if spec.experts:  # of the copies of tokens, on their way back as well as where they came from
         width = spec.experts.expert_size / training.layout.expert_tp
-        numbers = 3 * width + 2 * spec.hidden_size
-        feed_forward += training.imbalance * training.routed_tokens * numbers
+        copy = 3 * width + 2 * spec.hidden_size
+        feed_forward += training.imbalance * training.routed_tokens * copy
     return element * (residual + max(feed_forward, between_projections))
 
 
@@ -106,53 +116,6 @@ def dense_width(spec: TransformerSpec) -> int:
     return spec.experts.shared_size if spec.experts else spec.ffn
 
 
-def _routed(training: Training) -> dict[str, float]:
-    """Count the bytes that the router and the routed experts keep, for the tokens that come here.
-
-    A copy of a token is kept as an expert's input, in its hidden layer, and as its output, on which
-    the gradient of its weight depends; where torch adds up what comes back, weighted, too. The
-    router reads an fp32 copy, or its slice of what shared experts keep whole; it keeps its scores
-    and the chosen numbers. Of tokens that travel torch keeps each row that comes back, two numbers
-    of its place, and the numbers of all its experts, wherever they are.
-    """
-    spec = training.spec
-    experts = spec.experts
-    if experts is None:
-        return {}
-    element = training.recipe.element
-    hidden = spec.hidden_size
-    rows = training.imbalance * training.routed_tokens
-    apart = _unfused(training, "experts")
-    chosen = experts.num_experts if apart else experts.per_token  # torch keeps a view of all
-    weights = {"softmax before": 0, "softmax after": experts.per_token}
-    numbers = experts.num_experts + weights.get(experts.choose, experts.per_token + 1)
-    sliced = training.program.keeps_gathered and _between(training) < training.tokens
-    copied = element < FP32 or (sliced and experts.num_shared > 0)
-    width = _hidden(training, experts.expert_size, training.layout.expert_tp)
-    sums = apart * _sums(training)
-    places = training.routed_tokens + (sums * experts.per_token or training.routed_tokens)
-    return {
-        "router: input": copied * _between(training) * hidden * FP32,
-        "router: scores and weights": training.tokens * numbers * FP32,
-        "router: choices": (training.tokens * chosen + places) * INT64,
-        "routed experts: weights": rows * element,
-        "routed experts: input": rows * hidden * element,
-        "routed experts: hidden": rows * width * element,
-        "routed experts: output": (1 + apart) * rows * hidden * element,
-        "routed experts: sums": sums * (hidden * element + 2 * INT64),
-    }
-
-
-def _sums(training: Training) -> float:
-    """Count the rows that come back to a rank from those with experts of its tokens."""
-    experts = training.spec.experts
-    ranks = training.layout.expert_ranks
-    if experts is None or ranks == 1:
-        return 0.0
-    held = experts.num_experts // ranks
-    return training.dispatched_tokens * distinct(ranks, held, experts.per_token)
-
-
 @checked
 def head(training: Training) -> dict[str, float]:
     """Count the bytes that the last norm, the head and the loss keep.
@@ -160,12 +123,12 @@ def head(training: Training) -> dict[str, float]:
     The loss keeps the logarithm of every probability in fp32.
     """
     spec = training.spec
-    tokens = _between(training)
+    tokens = between(training)
     wide = tokens * spec.hidden_size * training.recipe.element
     return {
         "norm: input": wide,
         "norm: statistics": tokens * STATISTICS[spec.style] * FP32,
-        "norm: normalized": wide * _unfused(training, "norms"),
+        "norm: normalized": wide * unfused(training, "norms"),
         "head: input": wide,
         "logits": logits(training),
         "targets": INT64 * training.tokens + FP32,  # and the sum of their weights
@@ -195,6 +158,27 @@ def loss(training: Training) -> float:
     return beside[training.program.loss]
 
 
+def _mean(training: Training) -> dict[str, float]:
+    """Count the bytes of a hybrid's mean layer."""
+    total: dict[str, float] = {}
+    for share, kind in training.kinds:
+        for name, nbytes in whole_layer(kind).items():
+            total[name] = total.get(name, 0.0) + share * nbytes
+    return total
+
+
+def _mixer(training: Training) -> dict[str, float]:
+    """Count the bytes of attention, or of what stands in its place."""
+    spec = training.spec
+    if spec.states_only:
+        held = recurrent_layers.kept(
+            spec.states_only, training.tokens, training.layout.tp, training.recipe.element
+        )
+        return {**held, "attention: scores": 0.0}
+    numbers = spec.query_norms * queries_and_keys(training)
+    return {"norms: queries and keys": numbers * training.recipe.element, **_attention(training)}
+
+
 def _attention(training: Training) -> dict[str, float]:
     """Count the bytes between attention's projections: all are cut by heads, so divided by tp."""
     spec = training.spec
@@ -211,18 +195,19 @@ def _attention(training: Training) -> dict[str, float]:
     scores = tokens * heads * training.tokens_per_sequence
     output = tokens * width * element
     qkv = width + 2 * keys
+    qkv += 2 * width * spec.output_gate  # the gate, and what it leaves of the output
     if spec.latent:  # narrow layers before and after their norms, then whole heads
         output = tokens * heads * spec.latent.value_size * element
         qkv = 2 * spec.latent.narrow_size + spec.latent.index_size
         qkv += heads * (2 * spec.latent.query_size + spec.latent.value_size)
     return {
         "attention: queries, keys, values": tokens * qkv * element,
-        "attention: rotary tables": _unfused(training, "rotary") * rotary * element,
+        "attention: rotary tables": unfused(training, "rotary") * rotary * element,
         "attention: scores": stored * scores * _bytes_per_score(training),
         # FlashAttention keeps the logarithm of the softmax's sum.
         "attention: statistics": (not stored) * tokens * heads * FP32,
         "attention: output": output,
-        "attention: output, rearranged": _unfused(training, "attention") * (not stored) * output,
+        "attention: output, rearranged": unfused(training, "attention") * (not stored) * output,
     }
 
 
@@ -243,23 +228,3 @@ def _bytes_per_score(training: Training) -> int:
     element = training.recipe.element
     softmax = FP32 if "attention" in training.program.unfused and element < FP32 else 0
     return softmax + (2 * element + 1 if training.dropout else element)
-
-
-def _hidden(training: Training, width: int, ranks: int) -> float:
-    """Count the numbers that a hidden layer, cut over `ranks`, keeps for each token.
-
-    Before and after GELU; or gate, up and their product, and without a fused kernel SiLU(gate).
-    """
-    gated = training.spec.style != "gpt2" or training.spec.experts is not None
-    copies = 3 + ("SwiGLU" in training.program.unfused) if gated else 2
-    return copies * width / ranks
-
-
-def _between(training: Training) -> float:
-    """Count a rank's tokens between the matrices: in norms, residuals, and their inputs."""
-    return training.tokens / (training.layout.tp if training.layout.sequence_parallel else 1)
-
-
-def _unfused(training: Training, kernel: str) -> bool:
-    has_it = training.spec.style == "llama" or kernel == "experts"
-    return has_it and kernel in training.program.unfused

@@ -6,7 +6,7 @@ https://arxiv.org/abs/1909.08053).
 
 from collections import Counter
 from functools import cache
-from math import prod
+from math import ceil, prod
 
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
@@ -34,12 +34,15 @@ def parameters(
     blocks = sparse * layer["feed-forward"]
     if sparse < layers:
         blocks += (layers - sparse) * _layer(spec.dense, layout.tp)["feed-forward"]
+    attention = layers * layer["attention"]
+    if spec.kinds:
+        attention = _exactly(layers, spec, layout, "attention")
     ends = _ends(spec, layout.tp)
     head = ends["token embedding"] if spec.tied and layout.pp > 1 else ends["head"]
     return {
         "token embedding": first * ends["token embedding"],
         "position embedding": first * ends["position embedding"],
-        "attention": layers * layer["attention"],
+        "attention": attention,
         "feed-forward": blocks - sparse * _away(spec, layout),
         "norms": layers * layer["norms"] + last * ends["norms"],
         "head": last * head,
@@ -101,8 +104,23 @@ def sparse_layers(
 
 @checked
 def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
-    """Count the parameters of one layer on one rank; of a mixture, one with experts."""
-    return sum(_layer(spec, layout.tp).values()) - _away(spec, layout)
+    """Count the parameters of one layer on one rank; of a mixture, one with experts.
+
+    Of a hybrid it is the mean of all layers, rounded up.
+    """
+    layer = sum(_layer(spec, layout.tp).values()) - _away(spec, layout)
+    if spec.kinds:
+        own = _layer(spec, layout.tp)["attention"]
+        mean = _exactly(spec.num_layers, spec, layout, "attention") / spec.num_layers
+        layer += ceil(mean) - own
+    return layer
+
+
+def _exactly(layers: int, spec: TransformerSpec, layout: Layout, part: str) -> int:
+    """Count a part of a stage's layers, of which it has as large a share of each kind as all."""
+    return sum(
+        round(share * layers) * _layer(kind, layout.tp)[part] for share, kind in spec.kinds
+    )
 
 
 @cache

@@ -13,6 +13,7 @@ from operator import add
 from typing import Any
 
 from shardlab.files.arguments import checked, unchecked
+from shardlab.sharding.hybrids import alike
 from shardlab.sharding.layout import divisors
 
 from .. import memory, step
@@ -118,7 +119,8 @@ def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
     num_layers = question.spec.num_layers
     most = -(-(num_layers + 2) // pp)
     for chunks in range(2, min(most, question.most_chunks or most) + 1):
-        if num_layers % (chunks * pp) == 0 or (num_layers + 2) % (chunks * pp) == 0:
+        even = num_layers % (chunks * pp) == 0 or (num_layers + 2) % (chunks * pp) == 0
+        if even and alike(question.spec, chunks * pp):
             yield chunks
 
 

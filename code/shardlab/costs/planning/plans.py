@@ -26,6 +26,8 @@ REASONS = {
     "heads": "heads do not split over tp",
     "node size": "tp shares nodes unevenly",
     "layers": "fewer layers than stages",
+    "kinds": "stages have unequal kinds of layer",
+    "states": "ranks of cp do not pass on states",
     "batch": "the batch does not split over dp",
     "experts": "experts do not split over their ranks",
     "sequence": "the sequence does not split",

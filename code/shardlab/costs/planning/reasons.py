@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.hybrids import unlike, unshared
 from shardlab.sharding.layout import divisors, expert_degrees, listed, tensor_degrees
 
 from ..facts.network import Cluster
@@ -36,6 +37,8 @@ def text(
             f"tp={tp} does not share nodes of {gpus} GPUs evenly; use {listed(works)}"
         ),
         "layers": lambda: f"{spec.num_layers} layers leave some of {pp} stages empty",
+        "kinds": lambda: unlike(spec),
+        "states": lambda: unshared(spec),
         "batch": lambda: f"a batch of {batch} does not split over dp={dp} replicas",
         "experts": lambda: _experts(spec, dp, ep, tp if whole_experts else 1),
         "sequence": lambda: f"{length} tokens do not split over {cp * tp} ranks",

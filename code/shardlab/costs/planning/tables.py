@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from shardlab.files.arguments import Count, checked
+from shardlab.sharding.hybrids import alike
 from shardlab.sharding.layout import Layout, divisors, tensor_degrees
 
 from .. import context_parallel, memory, step
@@ -61,6 +62,8 @@ def every_degree(question: Question) -> Iterator[tuple[Degrees, str]]:
                     "heads": tp not in possible,
                     "node size": not axes.fits_nodes(question.cluster, tp),
                     "layers": pp > spec.num_layers,
+                    "kinds": not alike(spec, pp),
+                    "states": cp > 1 and spec.recurrent is not None,
                     "batch": question.batch % dp > 0,
                     "sequence": question.length % cp > 0,
                 }

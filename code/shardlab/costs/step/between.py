@@ -25,6 +25,9 @@ NORM_FORWARD, NORM_BACKWARD = 2, 3
 # weights it and adds it up. Backward copies the gradient, weights it, reads the expert's output for
 # the weight's gradient, and adds up.
 COPIED_FORWARD, COPIED_BACKWARD = 4, 5
+# Numbers read and written, in forward and backward, for each number of an output that a gate
+# weights (and that a norm scales first, in the same kernel), and of what a convolution reads.
+GATED, CONVOLVED = (3, 5), (2, 3)
 # Bytes of the dropout mask for each number that may be dropped, once in each half of a layer. Its
 # backward is a pass of its own.
 MASK = 1
@@ -43,6 +46,7 @@ def forward_bytes(training: Training, precision: str | None) -> float:
     per_hidden, _ = _activation(training)
     moved = BETWEEN_FORWARD * _stream(training) + per_hidden * _hidden(training)
     moved += NORM_FORWARD * _further_norms(training) + COPIED_FORWARD * _copies(training)
+    moved += _gated(training, 0)
     nbytes = training.recipe.element * moved + MASK * _dropped(training) + _rotated_bytes(training)
     if precision == "fp8":  # a cast reads two bytes of every input, and writes two casts of it
         cast = sum(m * k for m, k, _ in matrices(training)) + _cast(training, 1)
@@ -57,7 +61,7 @@ def backward_bytes(training: Training, precision: str | None) -> float:
     _, per_hidden = _activation(training)
     moved = BETWEEN_BACKWARD * _stream(training) + per_hidden * _hidden(training)
     moved += NORM_BACKWARD * _further_norms(training) + COPIED_BACKWARD * _copies(training)
-    moved += _biased(training)
+    moved += _biased(training) + _gated(training, 1)
     dropout = (MASK + 2 * element) * _dropped(training)
     nbytes = element * moved + dropout + _rotated_bytes(training)
     if precision == "fp8":  # likewise, for the gradients of the outputs
@@ -121,7 +125,21 @@ def _further_norms(training: Training) -> float:
     """Count the numbers that go into norms of heads, and into norms after each half of a layer."""
     spec = training.spec
     after = (spec.num_norms - 2) * _stream(training)
+    if spec.states_only:  # queries and keys have no scale, but a length of 1
+        return after + training.tokens * 2 * spec.states_only.keys / training.layout.tp
     return after + spec.query_norms * activations.queries_and_keys(training)
+
+
+def _gated(training: Training, way: int) -> float:
+    """Count the numbers moved by gates of attention's output, and by convolutions before states.
+
+    way: 0 forward, 1 backward.
+    """
+    spec, ranks = training.spec, training.layout.tp
+    if states := spec.states_only:
+        numbers = CONVOLVED[way] * states.convolved + GATED[way] * states.values
+        return training.tokens * numbers / ranks
+    return spec.output_gate * GATED[way] * training.tokens * spec.attention_size / ranks
 
 
 def _biased(training: Training) -> float:
@@ -142,6 +160,6 @@ def _dropped(training: Training) -> float:
 
 def _rotated_bytes(training: Training) -> float:
     """Count the bytes that rotating queries and keys reads and writes."""
-    if training.spec.positions != "rotary":
+    if training.spec.positions != "rotary" or training.spec.states_only:
         return 0.0
     return 2 * training.recipe.element * activations.queries_and_keys(training)

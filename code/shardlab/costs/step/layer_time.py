@@ -4,11 +4,15 @@ Every matrix product of `products` is timed for the size that remains on one ran
 everything `between` them, the numbers read and written are counted. Messages are in `exposed`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+from operator import attrgetter, mul
 from typing import NamedTuple
 
 from shardlab.files.arguments import checked, unchecked
+from shardlab.model.recurrent import CHUNK, Recurrent
+from shardlab.model.spec import TransformerSpec
 
 from ..compute import kernels
 from ..compute.kernels import flash_seconds
@@ -25,6 +29,9 @@ moved_seconds = unchecked(kernels.moved_seconds)
 FP32 = 4
 # Bytes that eager torch moves beyond for each logit, forward and backward: -> fp32, softmax.
 EAGER_LOSS = 4, 12
+# Backward of a rule over chunks against its forward: twice as many products, and half of them
+# again, T K, T V and those of the states, which are not kept (see `memory.recurrent`).
+STATES_BACKWARD = 2.5
 
 
 class PassTime(NamedTuple):
@@ -67,15 +74,17 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
     """Time what a rank computes for one layer.
 
     precision: of its matrices; None: the chip's training precision. A mixture's experts are timed
-    for equally many tokens each.
+    for equally many tokens each. Of a hybrid the times are the mean of all layers.
     """
+    if training.kinds:
+        return _mean(training, chip, precision)
     sizes = matrices(training)
     products = [matmul_seconds(*size, chip, precision=precision) for size in sizes]
     gradients = [_gradient_seconds(*size, chip, precision) for size in sizes]
     routed = _routed(training, chip, precision)
     mixed = training.spec.experts is not None
     # Of a mixture the last two are those of shared experts, if it has any.
-    out = 3 if training.spec.latent else 1  # the place of attention's output among the products
+    out = _output(training.spec)
     last = slice(-2, None) if mixed and activations.dense_width(training.spec) else slice(0)
     shared = sum(products[last]), sum(gradients[last])
     attention, attention_backward = _attention(training, chip)
@@ -100,6 +109,33 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
         routed=routed,
         shared=shared,
     )
+
+
+def _mean(training: Training, chip: Chip, precision: str | None) -> LayerTime:
+    """Time a hybrid's mean layer."""
+    kinds = [(share, layer(kind, chip, precision)) for share, kind in training.kinds]
+
+    def mean(of: Callable[[LayerTime], tuple[float, ...]]) -> tuple[float, ...]:
+        columns = zip(*(of(time) for _, time in kinds), strict=True)
+        shares = [share for share, _ in kinds]
+        return tuple(sum(map(mul, shares, column)) for column in columns)
+
+    pairs = {
+        name: mean(attrgetter(name)) for name in ("entering", "leaving", "routed", "shared")
+    }
+    return LayerTime(
+        forward=PassTime(*mean(lambda time: time.forward)),
+        backward=PassTime(*mean(lambda time: time.backward)),
+        recomputed=mean(lambda time: (time.recomputed,))[0],
+        **pairs,  # type: ignore[arg-type]
+    )
+
+
+def _output(spec: TransformerSpec) -> int:
+    """Return the place of attention's output among the products."""
+    if spec.states_only:
+        return 2 if spec.states_only.narrow else 1
+    return 3 if spec.latent else 1
 
 
 @checked
@@ -162,6 +198,8 @@ def _attention(training: Training, chip: Chip) -> tuple[float, float]:
     spec = training.spec
     layout = training.layout
     sequence = training.tokens_per_sequence
+    if spec.states_only:
+        return _states(spec.states_only, training, chip)
     if training.attention == "flash":
         pairs = training.microbatch * sequence * (sequence + 1) / 2 / layout.cp
         return flash_seconds(pairs, spec.attention_size / layout.tp, chip, training.program.kernels)
@@ -177,3 +215,12 @@ def _attention(training: Training, chip: Chip) -> tuple[float, float]:
     return products + softmax, 2 * products + softmax_backward
 
 
+def _states(recurrent: Recurrent, training: Training, chip: Chip) -> tuple[float, float]:
+    """Time forward and backward of a rule over chunks, as products of many small matrices.
+
+    No published time of a whole model confirms it.
+    """
+    heads = recurrent.num_heads // training.layout.tp
+    count = heads * ceil(training.tokens / CHUNK)
+    forward = sum(matmul_seconds(*size, chip, count=count) for size in recurrent.products())
+    return forward, STATES_BACKWARD * forward

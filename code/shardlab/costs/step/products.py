@@ -1,6 +1,7 @@
 """The matrix products of one layer on one rank, as their sizes: what `layer_time` times."""
 
 from shardlab.files.arguments import checked
+from shardlab.model.recurrent import Recurrent
 
 from ..memory import activations
 from ..training import Training
@@ -22,7 +23,8 @@ def matrices(training: Training) -> list[tuple[int, int, int]]:
     hidden = activations.dense_width(spec) // tp
     # Matrices of the feed-forward block that read x.
     readers = 1 if spec.style == "gpt2" and not spec.experts else 2
-    sizes = [(tokens, spec.hidden_size, width + 2 * keys), (tokens, width, spec.hidden_size)]
+    read = (1 + spec.output_gate) * width + 2 * keys
+    sizes = [(tokens, spec.hidden_size, read), (tokens, width, spec.hidden_size)]
     if spec.latent:  # into the narrow layers, and from there to heads
         latent, heads = spec.latent, spec.num_heads // tp
         sizes = [
@@ -35,12 +37,26 @@ def matrices(training: Training) -> list[tuple[int, int, int]]:
             (tokens, latent.kv_rank, heads * (latent.plain_size + latent.value_size)),
             (tokens, heads * latent.value_size, spec.hidden_size),
         ]
+    if spec.states_only:
+        sizes = _recurrent(training, spec.states_only)
     if spec.experts:
         sizes.append((tokens, spec.hidden_size, spec.experts.num_experts))
     if hidden:
         sizes.append((tokens, spec.hidden_size, readers * hidden))
         sizes.append((tokens, hidden, spec.hidden_size))
     return sizes
+
+
+def _recurrent(training: Training, recurrent: Recurrent) -> list[tuple[int, int, int]]:
+    """List the products of a layer with states but for those of the rule itself."""
+    hidden, tp = training.spec.hidden_size, training.layout.tp
+    shapes = {name: shape for name, (shape, _) in recurrent.shapes(hidden).items()}
+    entering = shapes["in.weight"][0] // tp + recurrent.narrow
+    sizes = [(training.tokens, hidden, entering)]
+    if recurrent.narrow:
+        outputs, inputs = shapes["wide.weight"]
+        sizes.append((training.tokens, inputs, outputs // tp))
+    return [*sizes, (training.tokens, recurrent.values // tp, hidden)]
 
 
 @checked

@@ -36,6 +36,13 @@ _QWEN3_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_si
 _OSS = {"head_dim": 64, "sliding_window": 128, "num_local_experts": 128, "num_experts_per_tok": 4}
 _M2 = {"head_dim": 128, "num_local_experts": 256, "num_experts_per_tok": 8}
 _TWO_OF_8 = {"num_local_experts": 8, "num_experts_per_tok": 2}
+_NO_QUERIES = {name: size for name, size in _LATENT.items() if name != "q_lora_rank"}
+_KIMI = {"num_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8}
+_KIMI |= {"moe_intermediate_size": 1024, "first_k_dense_replace": 1}
+_DELTA = {"head_dim": 256, "full_attention_interval": 4, "linear_conv_kernel_dim": 4}
+_DELTA |= {"linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+_DELTA |= {"linear_num_value_heads": 32}
+_DELTA_MOE = {**_DELTA, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
 
 DEFAULTS: dict[str, dict[str, float]] = {
     "LlamaForCausalLM": _row(32000, 2048, 4096, 32, 32, None, 11008),
@@ -71,5 +78,15 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "DeepseekV3ForCausalLM": _row(129280, 4096, 7168, 61, 128, 128, 18432, **_LATENT, **_V3),
     "DeepseekV32ForCausalLM": _row(
         129280, 163840, 7168, 61, 128, 128, 18432, **_LATENT, **_V3, **_V32
+    ),
+    "KimiLinearForCausalLM": _row(
+        163840, 1048576, 2304, 27, 32, 32, 9216, **_NO_QUERIES, **_KIMI
+    ),
+    "Qwen3NextForCausalLM": _row(
+        151936, 32768, 2048, 48, 16, 2, 5632, **_DELTA_MOE, num_experts=512, num_experts_per_tok=10
+    ),
+    "Qwen3_5ForCausalLM": _row(248320, 32768, 4096, 32, 16, 4, 12288, **_DELTA),
+    "Qwen3_5MoeForCausalLM": _row(
+        248320, 32768, 2048, 40, 16, 2, None, **_DELTA_MOE, num_experts=256, num_experts_per_tok=8
     ),
 }

@@ -25,6 +25,12 @@ class Fields:
         self.left = set(config)
         self.assumed: dict[str, int | None] = {}
         self.notes: list[str] = []
+        self.attentions = set(ATTENTIONS)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Call fields as transformers does: own name -> name there."""
+        self.config = {names.get(name, name): value for name, value in self.config.items()}
+        self.left = set(self.config)
 
     def take(self, name: str, kind: Any, *default: Any) -> Any:
         """Take a field that must be of a kind; `default` is for null, and where none is known."""
@@ -84,8 +90,9 @@ class Fields:
             self.notes.append(f"left out, so as in transformers: {sizes}")
         self.left.discard("use_sliding_window")
         layers = self.take("layer_types", list, [])
-        if unknown := [each for each in layers if str(each) not in ATTENTIONS]:
-            raise ValueError(f"layer_types has {unknown[0]!r}; known: {listed(sorted(ATTENTIONS))}")
+        if unknown := [each for each in layers if str(each) not in self.attentions]:
+            knows = listed(sorted(self.attentions))
+            raise ValueError(f"layer_types has {unknown[0]!r}; known: {knows}")
         window = self.take("sliding_window", int, None)
         if window and self.flag("use_sliding_window", True):
             self.notes.append(

@@ -11,6 +11,19 @@ from .fields import Fields
 from .mixtures import BIASED, experts, first_dense
 
 
+def latent(fields: Fields, indexer: Indexer | None = None) -> LatentAttention:
+    """Take the sizes of latent attention, which have the same names everywhere."""
+    return LatentAttention(
+        num_heads=fields.count("num_attention_heads"),
+        query_rank=fields.count("q_lora_rank", None),
+        kv_rank=fields.count("kv_lora_rank"),
+        plain_size=fields.count("qk_nope_head_dim"),
+        rotary_size=fields.count("qk_rope_head_dim"),
+        value_size=fields.count("v_head_dim"),
+        indexer=indexer,
+    )
+
+
 def _deepseek(
     fields: Fields, indexer: Indexer | None = None, **rules: Any
 ) -> TransformerSpec:
@@ -21,15 +34,7 @@ def _deepseek(
     return rotary(
         fields,
         **first_dense(fields, dense),
-        latent=LatentAttention(
-            num_heads=fields.count("num_attention_heads"),
-            query_rank=fields.count("q_lora_rank", None),
-            kv_rank=fields.count("kv_lora_rank"),
-            plain_size=fields.count("qk_nope_head_dim"),
-            rotary_size=fields.count("qk_rope_head_dim"),
-            value_size=fields.count("v_head_dim"),
-            indexer=indexer,
-        ),
+        latent=latent(fields, indexer),
         experts=experts(
             fields,
             "n_routed_experts",

@@ -11,24 +11,26 @@ from shardlab.sharding.layout import listed
 from .. import mixtures, models
 from .dense import DENSE
 from .fields import Fields
+from .hybrids import HYBRIDS
 from .latent import LATENT
 from .mixtures import MIXTURES
 from .wrappers import unwrapped
 
-ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec]] = {**DENSE, **MIXTURES, **LATENT}
+ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec]] = {
+    **DENSE,
+    **MIXTURES,
+    **LATENT,
+    **HYBRIDS,
+}
 _STATES = "layers that keep a state instead of keys and values"
 # Architecture -> what its layers have that a TransformerSpec cannot say.
 LACKING = {
     "Gemma3nForCausalLM": "parameters for each layer and token, and layers that share keys",
     "GlmMoeDsaForCausalLM": "indexers that several layers may share",
     "GraniteMoeHybridForCausalLM": f"{_STATES} (Mamba-2)",
-    "KimiLinearForCausalLM": f"{_STATES} (Kimi Delta Attention)",
     "MiniMaxText01ForCausalLM": f"{_STATES} (lightning attention)",
     "MiniMaxForCausalLM": f"{_STATES} (lightning attention)",
     "NemotronHForCausalLM": f"{_STATES} (Mamba-2)",
-    "Qwen3NextForCausalLM": f"{_STATES} (Gated DeltaNet)",
-    "Qwen3_5ForCausalLM": f"{_STATES} (Gated DeltaNet)",
-    "Qwen3_5MoeForCausalLM": f"{_STATES} (Gated DeltaNet)",
 }
 
 

@@ -11,7 +11,15 @@ from shardlab.files.arguments import Count, checked
 
 from ...training import Training
 from ..plans import Question
-from .program import ALL_CUT, FP32, Flags, Options, cut_beside_stages, first
+from .program import (
+    ALL_CUT,
+    FP32,
+    Flags,
+    Options,
+    cut_beside_stages,
+    first,
+    states_are_not_set_up,
+)
 
 
 @checked
@@ -55,6 +63,7 @@ def _refusal(training: Training) -> str:
     pipelined = layout.pp > 1
     causes = {
         **cut_beside_stages(training),
+        **(states_are_not_set_up(training) if layout.tp > 1 else {}),  # AutoTP knows no such layers
         "AutoTP does not make pipeline stages; choose pp = 1 or tp = 1": (
             pipelined and layout.tp > 1
         ),

@@ -11,7 +11,15 @@ from shardlab.model.spec import BIASES
 
 from ...training import Training
 from ..plans import Question
-from .program import FP32, Flags, Options, cut_beside_stages, equal_layers, first
+from .program import (
+    FP32,
+    Flags,
+    Options,
+    cut_beside_stages,
+    equal_layers,
+    first,
+    states_are_not_set_up,
+)
 
 STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}  # stage of ZeRO -> its name
 
@@ -62,6 +70,7 @@ def _refusal(training: Training) -> str:
         "no flag adds a norm after each half of a layer (post_norms)": spec.post_norms,
         "no flag norms the queries of all heads together (whole_norms)": spec.whole_norms,
         "no flag gives each head a sink (sinks)": spec.sinks,
+        **states_are_not_set_up(training),
         "no flag chooses tokens with an indexer": bool(spec.latent and spec.latent.indexer),
         f"no flag puts biases on {' and '.join(spec.biases)} alone": (
             set(spec.biases) not in known_biases

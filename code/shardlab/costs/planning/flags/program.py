@@ -63,6 +63,14 @@ def cut_beside_stages(training: Training) -> dict[str, bool]:
 
 
 @checked
+def states_are_not_set_up(training: Training) -> dict[str, bool]:
+    """Say that no options are known here for layers that keep states instead of keys."""
+    recurrent = training.spec.recurrent
+    rule = recurrent.rule if recurrent else "states"
+    return {f"no options for layers of {rule} are known here": recurrent is not None}
+
+
+@checked
 def equal_layers(training: Training) -> int | None:
     """Count the layers of each chunk; None where chunks are unequal."""
     pieces = training.layout.pp * training.chunks

@@ -8,7 +8,15 @@ from shardlab.files.arguments import Count, checked
 
 from ...training import Training
 from ..plans import Question
-from .program import ALL_CUT, STATES_CUT, Flags, Options, equal_layers
+from .program import (
+    ALL_CUT,
+    STATES_CUT,
+    Flags,
+    Options,
+    equal_layers,
+    first,
+    states_are_not_set_up,
+)
 
 PARALLEL = "--parallelism."
 PIPELINE = "--parallelism.pipeline_parallel_"
@@ -62,6 +70,8 @@ def torchtitan(question: Question, training: Training, steps: Count) -> Flags:
 
 def _refusal(training: Training) -> str:
     layout = training.layout
+    if training.spec.recurrent:
+        return first(states_are_not_set_up(training))
     if layout.pp > 1 and training.schedule not in SCHEDULES:
         return f"it has no schedule {training.schedule!r}"
     if layout.ep > 1 and not layout.zero:

@@ -1,0 +1,165 @@
+"""Architectures some of whose layers keep states instead of keys and values."""
+
+from collections.abc import Callable
+from typing import Any
+
+from shardlab.model.experts import Experts
+from shardlab.model.recurrent import Recurrent
+from shardlab.model.spec import TransformerSpec
+
+from .dense import grouped, rotary
+from .fields import Fields
+from .latent import latent
+from .mixtures import BIASED, experts, first_dense
+
+STATES = "linear_attention"  # the kind of layer, in `layer_types`
+# Fields of Kimi Linear -> their names in transformers.
+KIMI_NAMES = {
+    "model_max_length": "max_position_embeddings",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+}
+
+
+def _delta(fields: Fields, **block: Any) -> TransformerSpec:
+    """Qwen3-Next and Qwen3.5: gated attention in every fourth layer, else Gated DeltaNet."""
+    fields.only("attn_output_gate", True)
+    fields.ignore("mamba_ssm_dtype", "mtp_use_dedicated_embeddings")
+    if more := fields.take("mtp_num_hidden_layers", int, 0):
+        fields.notes.append(f"mtp_num_hidden_layers={more}: their parameters are not counted")
+    layers = _places(fields)
+    recurrent = Recurrent(
+        rule="Gated DeltaNet",
+        layers=layers,
+        num_heads=fields.count("linear_num_value_heads"),
+        key_heads=fields.count("linear_num_key_heads"),
+        key_size=fields.count("linear_key_head_dim"),
+        value_size=fields.count("linear_value_head_dim"),
+        convolution=fields.count("linear_conv_kernel_dim"),
+    )
+    _note(fields, recurrent)
+    return grouped(
+        fields,
+        head_norms=True,
+        output_gate=True,
+        recurrent=recurrent,
+        **block,
+    )
+
+
+def _places(fields: Fields) -> tuple[int, ...]:
+    """Take the places of the layers with states: listed, or all but every so many."""
+    count = fields.count("num_hidden_layers")
+    every = fields.count("full_attention_interval")
+    types = fields.take("layer_types", list, None)
+    if types is None:
+        types = ["full_attention" if (n + 1) % every == 0 else STATES for n in range(count)]
+    if len(types) != count or not {STATES} <= set(map(str, types)) <= {STATES, "full_attention"}:
+        raise ValueError(
+            f"layer_types must be {STATES} or full_attention, one for each of "
+            f"num_hidden_layers={count}, and some {STATES}"
+        )
+    fields.attentions |= {STATES}
+    return tuple(place for place, kind in enumerate(types) if kind == STATES)
+
+
+def _note(fields: Fields, recurrent: Recurrent) -> None:
+    fields.notes.append(
+        f"{recurrent.rule} in {len(recurrent.layers)} layers: timed as products over chunks, which "
+        "no published step confirms"
+    )
+
+
+def _qwen3_next(fields: Fields) -> TransformerSpec:
+    """Qwen3-Next, which has a mixture in every layer."""
+    fields.only("decoder_sparse_step", 1)
+    return _delta(fields, experts=_gated_experts(fields))
+
+
+def _qwen3_5(fields: Fields) -> TransformerSpec:
+    """Qwen3.5 with one feed-forward block in a layer."""
+    fields.only("mlp_only_layers", [], None)
+    return _delta(fields, ffn_size=fields.count("intermediate_size"))
+
+
+def _qwen3_5_moe(fields: Fields) -> TransformerSpec:
+    return _delta(fields, experts=_gated_experts(fields))
+
+
+def _gated_experts(fields: Fields) -> Experts:
+    """Take a mixture with a shared expert, which each token weights."""
+    fields.only("mlp_only_layers", [], None)
+    fields.ignore("intermediate_size")  # of layers without experts: there are none
+    shared = fields.count("shared_expert_intermediate_size")
+    width = fields.count("moe_intermediate_size")
+    if shared % width:
+        raise ValueError(
+            f"shared_expert_intermediate_size={shared} must be a multiple of "
+            f"moe_intermediate_size={width}"
+        )
+    return experts(
+        fields,
+        "num_experts",
+        "moe_intermediate_size",
+        num_shared=shared // width,
+        shared_gate=True,
+    )
+
+
+def _kimi(fields: Fields) -> TransformerSpec:
+    """Kimi Linear: latent attention without positions in some layers, else Kimi Delta Attention."""
+    fields.rename(KIMI_NAMES)
+    fields.only("mla_use_nope", True)
+    fields.only("moe_layer_freq", 1)
+    fields.only("moe_router_activation_func", "sigmoid")
+    # As in DeepSeek-V3, a head's size follows from its parts; the rest says how a router chooses.
+    fields.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
+    fields.ignore("architectures", "use_grouped_topk", "moe_renormalize", "num_expert_group")
+    recurrent = _kimi_delta(fields)
+    _note(fields, recurrent)
+    fields.notes.append("mla_use_nope: rotations are timed in layers with attention, too")
+    return rotary(
+        fields,
+        **first_dense(fields, fields.count("first_k_dense_replace", 0, least=0)),
+        latent=latent(fields),
+        recurrent=recurrent,
+        experts=experts(
+            fields,
+            "num_experts",
+            "moe_intermediate_size",
+            num_shared=fields.count("n_shared_experts", 0, least=0),
+            **BIASED,
+        ),
+    )
+
+
+def _kimi_delta(fields: Fields) -> Recurrent:
+    """Take the object that says which layers keep states, counted from 1, and their sizes."""
+    own = Fields(fields.take("linear_attn_config", dict))
+    places = {name: own.take(name, list) for name in ("kda_layers", "full_attn_layers")}
+    count = fields.count("num_hidden_layers")
+    named = [place for each in places.values() for place in each]
+    if sorted(map(str, named)) != sorted(str(place) for place in range(1, count + 1)):
+        raise ValueError(
+            f"kda_layers and full_attn_layers must name each of num_hidden_layers={count} once, "
+            "from 1"
+        )
+    recurrent = Recurrent(
+        rule="Kimi Delta Attention",
+        layers=tuple(sorted(int(place) - 1 for place in places["kda_layers"])),
+        num_heads=own.count("num_heads"),
+        key_heads=own.count("num_heads"),
+        key_size=own.count("head_dim"),
+        value_size=own.count("head_dim"),
+        convolution=own.count("short_conv_kernel_size"),
+    )
+    own.refuse_others("linear_attn_config", ignore_unknown=False)
+    return recurrent
+
+
+HYBRIDS: dict[str, Callable[[Fields], TransformerSpec]] = {
+    "Qwen3NextForCausalLM": _qwen3_next,
+    "Qwen3_5ForCausalLM": _qwen3_5,
+    "Qwen3_5MoeForCausalLM": _qwen3_5_moe,
+    "KimiLinearForCausalLM": _kimi,
+}

@@ -1,0 +1,43 @@
+"""What layers with states instead of keys leave for backward, and what is there during it.
+
+As the kernels of flash-linear-attention do it (`fla/ops/gated_delta_rule/chunk.py` and
+`fla/ops/kda/chunk.py` of https://github.com/fla-org/flash-linear-attention): they keep what enters
+them and each chunk's inverted triangle, and compute the states between chunks again in backward.
+"""
+
+from shardlab.files.arguments import Count, checked
+from shardlab.model.recurrent import CHUNK, Recurrent
+
+FP32 = 4  # bytes: of decays, and of a norm's statistics
+
+
+@checked
+def kept(recurrent: Recurrent, tokens: Count, tp: Count, element: Count) -> dict[str, float]:
+    """Count the bytes that one layer keeps on one of `tp` ranks, by tensor.
+
+    element: bytes of a number between the matrices. The convolution keeps its input, the rule its
+    normed queries and keys, values, strengths and decays; the gated norm the gate and its input.
+    """
+    heads, values = recurrent.num_heads, recurrent.values
+    statistics = 2 * recurrent.key_heads + heads
+    return {
+        "states: narrow layers": tokens * recurrent.narrow * element,
+        "states: convolution": tokens * recurrent.convolved / tp * element,
+        "states: queries, keys, values": tokens * (recurrent.convolved + heads) / tp * element,
+        "states: decays": tokens * recurrent.decays / tp * FP32,
+        "states: triangles": tokens * heads * CHUNK / tp * element,
+        "states: gate and output": tokens * 3 * values / tp * element,
+        "states: statistics": tokens * statistics / tp * FP32,
+    }
+
+
+@checked
+def gradients(recurrent: Recurrent, tokens: Count, tp: Count) -> float:
+    """Count the numbers that are there together in the rule's backward.
+
+    They are the gradients of the convolved, of the gate, of the output and of the decays; the
+    states between chunks, computed again; and the gradients of those.
+    """
+    between = recurrent.convolved + 2 * recurrent.values + recurrent.decays
+    chunks = recurrent.values * recurrent.key_size / CHUNK
+    return tokens * (between + 2 * chunks) / tp

@@ -1,0 +1,40 @@
+"""Hybrids, some of whose layers keep states: which stages are alike, and what is not cut."""
+
+from collections import Counter
+
+from shardlab.files.arguments import Count, checked
+from shardlab.model.spec import TransformerSpec
+
+
+@checked
+def alike(spec: TransformerSpec, pieces: Count) -> bool:
+    """Tell whether `pieces` in a row, stages or chunks of them, have as many layers of each kind.
+
+    Where all layers are of one kind, any pieces do.
+    """
+    if not spec.kinds or spec.recurrent is None:
+        return True
+    size, rest = divmod(spec.num_layers, pieces)
+    counts = Counter(place // size for place in spec.recurrent.layers) if not rest else {}
+    return len(counts) == pieces and len(set(counts.values())) == 1
+
+
+@checked
+def unlike(spec: TransformerSpec) -> str:
+    """Say which numbers of stages, times chunks, are `alike` in a hybrid."""
+    rule = spec.recurrent.rule if spec.recurrent else ""
+    works = [str(pieces) for pieces in range(1, spec.num_layers + 1) if alike(spec, pieces)]
+    return (
+        f"only stages or chunks that have as many layers of {rule} each are counted here; "
+        f"use {', '.join(works)} in all"
+    )
+
+
+@checked
+def unshared(spec: TransformerSpec) -> str:
+    """Say why ranks of cp do not share the sequences of a model with states."""
+    rule = spec.recurrent.rule if spec.recurrent else ""
+    return (
+        f"ranks that share a sequence pass on states in layers of {rule}, which is not timed here; "
+        "use cp = 1, and costs.context_parallel.sent_by_states for the bytes of one layer"
+    )

@@ -1,0 +1,72 @@
+"""Released models some of whose layers keep states: their `config.json` and parameters, as in `released`.
+
+The parameters are those of the model that transformers 5.24 builds on the meta device from the text model's fields:
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**fields))
+    sum(parameter.numel() for parameter in model.parameters())
+"""
+
+from .released import named
+
+DELTA = {"head_dim": 256, "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_num_key_heads": 16}
+DELTA |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "attention_bias": False}
+MORE = {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1}
+MORE |= {"mtp_use_dedicated_embeddings": False}
+QWEN3_NEXT = {
+    **named("Qwen3Next", 151936, 262144, 2048, 48, 16, 2, 5120, **DELTA, linear_num_value_heads=32),
+    **{"num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512, "norm_topk_prob": True},
+    **{"shared_expert_intermediate_size": 512, "decoder_sparse_step": 1, "mlp_only_layers": []},
+}
+
+
+def wrapped(name, kind, *numbers, **more):
+    """Return a file of Qwen3.5: what reads text is its `text_config`, whose layers are listed."""
+    text = {**named("", *numbers, **DELTA, **MORE, **more), "model_type": kind}
+    layers = text["num_hidden_layers"]
+    text["layer_types"] = (["linear_attention"] * 3 + ["full_attention"]) * (layers // 4)
+    del text["architectures"]
+    return {"architectures": [name], "text_config": text, "vision_config": {}, "tie_word_embeddings": False}
+
+
+def dense(*numbers, heads):
+    return wrapped("Qwen3_5ForConditionalGeneration", "qwen3_5_text", *numbers, linear_num_value_heads=heads)
+
+
+def sparse(*numbers, heads, experts, chosen, width):
+    text = {"num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": width}
+    text |= {"shared_expert_intermediate_size": width, "linear_num_value_heads": heads}
+    file = wrapped("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", *numbers, **text)
+    del file["text_config"]["intermediate_size"]
+    return file
+
+
+FULL = [4, 8, 12, 16, 20, 24, 27]
+KIMI_LINEAR = named("KimiLinear", 163840, 0, 2304, 27, 32, 32, 9216, head_dim=72, model_max_length=1048576)
+KIMI_LINEAR |= {"q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+KIMI_LINEAR |= {"v_head_dim": 128, "mla_use_nope": True, "num_experts": 256, "num_experts_per_token": 8}
+KIMI_LINEAR |= {"num_shared_experts": 1, "moe_intermediate_size": 1024, "first_k_dense_replace": 1}
+KIMI_LINEAR |= {"moe_layer_freq": 1, "moe_router_activation_func": "sigmoid", "moe_renormalize": True}
+KIMI_LINEAR |= {"use_grouped_topk": True, "num_expert_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0}
+KIMI_LINEAR["linear_attn_config"] = {
+    **{"full_attn_layers": FULL, "kda_layers": [place for place in range(1, 28) if place not in FULL]},
+    **{"head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4},
+}
+del KIMI_LINEAR["max_position_embeddings"]
+HYBRIDS = [
+    # with 6,656 biases of its routers, which are buffers in transformers
+    ("moonshotai/Kimi-Linear-48B-A3B-Base", KIMI_LINEAR, 49_122_675_072 + 6_656),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", QWEN3_NEXT, 79_674_391_296),
+    ("Qwen/Qwen3.5-9B", dense(248320, 262144, 4096, 32, 16, 4, 12288, heads=32), 8_953_803_264),
+    ("Qwen/Qwen3.5-27B", dense(248320, 262144, 5120, 64, 24, 4, 17408, heads=48), 26_895_998_464),
+    (
+        "Qwen/Qwen3.5-35B-A3B",
+        sparse(248320, 262144, 2048, 40, 16, 2, 0, heads=32, experts=256, chosen=8, width=512),
+        34_660_610_688,
+    ),
+    (
+        "Qwen/Qwen3.5-397B-A17B",
+        sparse(248320, 262144, 4096, 60, 32, 2, 0, heads=64, experts=512, chosen=10, width=1024),
+        396_346_350_336,
+    ),
+]

@@ -1,0 +1,61 @@
+"""Stages of a hybrid are counted where each has its share of both kinds of layer; others are refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardlab.model.recurrent import Recurrent
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding import cuts
+from shardlab.sharding.hybrids import alike, unlike, unshared
+from shardlab.sharding.layout import Layout, tensor_degrees
+
+STATES = Recurrent(
+    rule="Gated DeltaNet", layers=(0, 1, 2, 4, 5, 6), num_heads=8, key_heads=4, key_size=4, value_size=6, convolution=3
+)
+HYBRID = TransformerSpec(
+    vocab_size=50, context_length=64, hidden_size=16, num_layers=8, num_heads=8, style="llama", output_gate=True,
+    head_norms=True, recurrent=STATES,
+)  # fmt: skip
+
+
+def test_pieces_are_alike_that_have_as_many_layers_of_each_kind():
+    assert [pieces for pieces in range(1, 9) if alike(HYBRID, pieces)] == [1, 2]
+    halves = replace(HYBRID, recurrent=replace(STATES, layers=(1, 3, 5, 7)))
+    assert [pieces for pieces in range(1, 9) if alike(halves, pieces)] == [1, 2, 4]
+    first = replace(HYBRID, recurrent=replace(STATES, layers=(0, 1)))
+    assert [pieces for pieces in range(1, 9) if alike(first, pieces)] == [1]
+    _, (_, every) = HYBRID.kinds
+    assert all(alike(replace(HYBRID, recurrent=None), 3) and alike(every, 3) for pieces in range(1, 9))
+
+
+def test_what_is_not_counted_is_refused_with_the_way_out():
+    Layout(pp=2, tp=4).check(HYBRID)
+    with pytest.raises(ValueError, match=r"pp=4: only stages .* use 1, 2 in all") as refusal:
+        Layout(pp=4).check(HYBRID)
+    assert unlike(HYBRID) in str(refusal.value)
+    with pytest.raises(ValueError, match=r"cp=2: .* Gated DeltaNet, .* use cp = 1, and costs.*sent") as refusal:
+        Layout(cp=2).check(HYBRID)
+    assert unshared(HYBRID) in str(refusal.value)
+
+
+def test_tensor_parallelism_deals_whole_heads_of_keys():
+    """The 8 heads of attention, and of values, would do with 8 ranks; 4 heads of keys do not."""
+    assert tensor_degrees(replace(HYBRID, recurrent=None)) == [1, 2, 4, 8]
+    assert tensor_degrees(HYBRID) == [1, 2, 4]
+    with pytest.raises(ValueError, match="and 4 heads of keys of Gated DeltaNet, do not split over tp=8"):
+        Layout(tp=8).check(HYBRID)
+
+
+def test_each_rank_of_tp_holds_its_heads_and_all_of_a_head_s_norm():
+    _, (_, every) = HYBRID.kinds
+    held = {name: cut.local_shape for name, cut in cuts.block(every, 4).items() if name.startswith("attention.")}
+    assert held == {
+        "attention.in.weight": ((2 * 16 + 2 * 48 + 2 * 8) // 4, 16),
+        "attention.convolution": ((2 * 16 + 48) // 4, 3),
+        "attention.decay": (2 * 8 // 4,),
+        "attention.scale": (6,),
+        "attention.out.weight": (16, 48 // 4),
+    }
+    gate = cuts.block(HYBRID, 4)["attention.gate.weight"]
+    assert gate.local_shape == (4, 16)
