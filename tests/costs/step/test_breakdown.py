@@ -30,7 +30,7 @@ DGX = nodes.cluster("DGX A100", 8)
 def micro(layer, first=0, last=0):
     idle = PassTime(0, 0, 0)
     time = LayerTime(forward=idle, backward=idle, recomputed=0, entering=(0, 0), leaving=(0, 0))
-    waiting = {"tensor": 0, "context": 0}
+    waiting = {"tensor": exposed.Passes(0, 0), "context": 0}
     return step.MicrobatchTime(
         time=time, first=first, last=last, layer=layer, forward=0, backward=0, **waiting
     )
