@@ -5,6 +5,7 @@ from shardlab.costs.facts.hardware import chip, link
 from shardlab.costs.facts.network import uniform
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
+from shardlab.costs.step.exposed import Passes
 from shardlab.costs.step.layer_time import LayerTime, PassTime
 from shardlab.costs.step.replicas import DataWait
 from shardlab.exercises import checker
@@ -26,7 +27,7 @@ def test_the_solution_is_what_costs_predict():
     idle = PassTime(0, 0, 0)
     time = LayerTime(forward=idle, backward=idle, recomputed=0, entering=(0, 0), leaving=(0, 0))
     seconds = {"first": 0.0, "last": 12.0, "layer": 3.0, "forward": 0, "backward": 0}
-    micro = step.MicrobatchTime(time=time, tensor=0, context=0, **seconds)
+    micro = step.MicrobatchTime(time=time, tensor=Passes(0, 0), context=0, **seconds)
     ours = step.pipeline_seconds(micro, DataWait(0, 0, 0), step.stages_of(16, 8), num_microbatches=32)
     assert solutions.my_step_seconds(2, 8, 3.0, 12.0, 32) == ours
 

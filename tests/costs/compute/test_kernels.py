@@ -107,7 +107,7 @@ def layer_of_22b(shared: bool):
     )
     link = axes.links(cluster, training.layout)["tp"]
     time = layer_time.layer(training, cluster.node.chip)
-    waited = exposed.tensor_seconds(training, link, time)
+    waited = sum(exposed.tensor_passes(training, link, time))
     forward = 4 * exposed.gather_seconds(training, link) if shared else 2 * exposed.all_reduce_seconds(training, link)
     return time.forward.seconds + forward, time.backward_seconds + waited - forward
 

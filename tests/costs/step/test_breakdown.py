@@ -33,7 +33,7 @@ DGX = nodes.cluster("DGX A100", 8)
 def micro(layer, first=0, last=0):
     idle = PassTime(0, 0, 0)
     time = LayerTime(forward=idle, backward=idle, recomputed=0, entering=(0, 0), leaving=(0, 0))
-    waiting = {"tensor": 0, "context": 0}
+    waiting = {"tensor": exposed.Passes(0, 0), "context": 0}
     return step.MicrobatchTime(
         time=time, first=first, last=last, layer=layer, forward=0, backward=0, **waiting
     )
@@ -237,8 +237,8 @@ def test_inputs_that_were_kept_are_not_gathered_again():
     link = axes.links(DGX, layout)["tp"]
     time = layer_time.layer(again, DGX.node.chip)
     saved, chunked = (
-        exposed.tensor_seconds(replace(again, program=program), link, time)
-        - exposed.tensor_seconds(replace(again, program=replace(program, keeps_gathered=True)), link, time)
+        sum(exposed.tensor_passes(replace(again, program=program), link, time))
+        - sum(exposed.tensor_passes(replace(again, program=replace(program, keeps_gathered=True)), link, time))
         for program in (MEGATRON_2021, NEMO_2024)
     )
     assert saved == pytest.approx(2 * exposed.gather_seconds(again, link))

@@ -56,12 +56,13 @@ def backward_parts(run: Run) -> list[ModelPart]:
     The gradient of a tied head is complete only when the embedding has added its share: at the very
     end.
     """
-    micro = step.microbatch(run, axes.links(run.cluster, run.training.layout))
+    links = axes.links(run.cluster, run.training.layout)
+    beside = step.microbatch(run, links).beside(links)
     held = step.holdings(run.training)
     chip = run.cluster.node.chip
     _, seconds = layer_time.head_seconds(run.training, chip)
     head = ModelPart(parameters=held.rest - held.first, seconds=seconds, at_once=True)
-    layer = ModelPart(parameters=held.layer, seconds=micro.backward)
+    layer = ModelPart(parameters=held.layer, seconds=beside.backward)
     return [head, *[layer] * held.layers, ModelPart(parameters=held.first, seconds=0.0)]
 
 

@@ -201,7 +201,7 @@ class _Search:
         program = self.question.program
         num_microbatches = self.question.batch // (self.degrees.dp * one.training.microbatch)
         send = send_seconds(one.training.message_bytes, self.degrees.pp, self.links["pp"])
-        of_layer = one.time.forward, one.time.backward
+        of_layer = one.time.beside(self.links)
         again = one.training.recomputation
         plan = partial(
             TrainingPlan,

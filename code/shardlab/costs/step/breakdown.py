@@ -153,8 +153,7 @@ def step(run: Run, links: dict[str, ReachedLink] | None = None) -> Step:
         messages,
         training.program,
         held,
-        micro.forward,
-        micro.backward,
+        *micro.beside(links),
         recomputed=training.recomputation == "full",
     )
     busy = pipeline_seconds(
@@ -201,7 +200,7 @@ def _working(
         "norms and residuals": layers * (time.forward.between + time.backward.between),
         "recomputation": layers * time.recomputed,
         "embedding and head": ends * (micro.first + micro.last),
-        "tensor parallel": layers * micro.tensor,
+        "tensor parallel": layers * sum(micro.tensor),
         "context parallel": layers * micro.context,
         "expert parallel": layers * micro.experts,
         "fullest expert": layers * micro.fullest,

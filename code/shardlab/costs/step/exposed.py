@@ -53,12 +53,6 @@ class Passes(NamedTuple):
 
 
 @checked
-def tensor_seconds(training: Training, link: ReachedLink, time: LayerTime) -> float:
-    """Time one layer's waiting for the other ranks of tp, in forward and backward."""
-    return sum(tensor_passes(training, link, time))
-
-
-@checked
 def tensor_passes(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
     """Time one layer's waiting for the other ranks of tp, in each pass.
 

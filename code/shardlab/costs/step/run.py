@@ -4,15 +4,17 @@ What a rank holds and sends follows from a `Training`, which names its program: 
 `composition.sent` take no more. Seconds also need the cluster: `step.step` takes a `Run`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from shardlab.files.arguments import checked
 
 from ..facts.hardware import ReachedLink
-from ..facts.network import Cluster
+from ..facts.network import NETWORK, Cluster
 from ..program import Program
 from ..training import Training
 from . import experts, exposed, layer_time
+from .exposed import Passes
 from .layer_time import LayerTime
 
 
@@ -55,7 +57,7 @@ class MicrobatchTime:
     """Seconds of one microbatch on one rank."""
 
     time: LayerTime
-    tensor: float  # how long one layer waits for the other ranks of tp
+    tensor: Passes  # how long one layer waits for the other ranks of tp
     context: float  # how long one layer waits for the other ranks of cp
     first: float  # the embedding, forward and backward, with its messages
     last: float  # the head and the loss, likewise
@@ -64,6 +66,18 @@ class MicrobatchTime:
     backward: float  # what one layer computes in backward, recomputation included
     experts: float = 0.0  # how long one layer waits for tokens to travel to experts and back
     fullest: float = 0.0  # and for the rank whose experts have the most
+
+    def beside(self, links: Mapping[str, ReachedLink]) -> Passes:
+        """Seconds of each pass of a layer in which messages among replicas may travel.
+
+        They travel while it computes. While it waits for ranks of tp, links in a node with twice
+        the rate of the replicas' have room for both; with the same rate, and on network cards,
+        whatever the one gains the other loses. links: axis -> its link, of "tp" and "replicas".
+        """
+        tp, data = links["tp"], links["replicas"]
+        room = min(1.0, max(0.0, tp.bandwidth / data.bandwidth - 1)) * (tp.kind != NETWORK)
+        forward, backward = self.tensor
+        return Passes(self.forward + room * forward, self.backward + room * backward)
 
 
 @checked
@@ -79,7 +93,7 @@ def microbatch(run: Run, links: dict[str, ReachedLink]) -> MicrobatchTime:
     training = run.training
     chip = run.cluster.node.chip
     time = layer_time.layer(training, chip, run.precision)
-    tensor = exposed.tensor_seconds(training, links["tp"], time)
+    tensor = exposed.tensor_passes(training, links["tp"], time)
     context = exposed.context_seconds(training, links["cp"], time)
     routed = experts.waiting(training, run.cluster, links, time)
     forward = time.forward.seconds
@@ -94,7 +108,7 @@ def microbatch(run: Run, links: dict[str, ReachedLink]) -> MicrobatchTime:
         context=context,
         first=sum(layer_time.embedding_seconds(training, chip)) + message,
         last=sum(layer_time.head_seconds(training, chip)) + message + logits,
-        layer=forward + backward + tensor + context + sum(routed),
+        layer=forward + backward + sum(tensor) + context + sum(routed),
         forward=forward,
         backward=backward,
         experts=routed.messages,
