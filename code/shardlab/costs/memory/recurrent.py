@@ -1,8 +1,8 @@
 """What layers with states instead of keys leave for backward, and what is there during it.
 
-As the kernels of flash-linear-attention do it (`fla/ops/gated_delta_rule/chunk.py` and
-`fla/ops/kda/chunk.py` of https://github.com/fla-org/flash-linear-attention): they keep what enters
-them and each chunk's inverted triangle, and compute the states between chunks again in backward.
+Our count, for kernels that work in chunks as those of flash-linear-attention do
+(https://github.com/fla-org/flash-linear-attention): they keep what enters them and each chunk's
+inverted triangle, and compute the states between chunks again in backward. Nobody has measured it.
 """
 
 from shardlab.files.arguments import Count, checked
