@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from . import style
-from .lines import line, points
+from .lines import line, look, points
 
 MINUTES = {0.1: "6 s", 1: "1 min", 10: "10 min", 60: "1 h", 600: "10 h"}
+SECONDS = (0.1, 0.2, 0.5, 1, 2, 5)
 LOOKS = {  # a loss -> colour and dash of its line
     "saving": (style.GREEN, "dash"),
     "repeating": (style.PURPLE, "dashdot"),
@@ -46,6 +47,39 @@ def losses(
         y=style.axis("lost, % of the time", range=[0, 100]),
         alt=alt or "What a run loses to saves, repeated steps and restarts, by how often it saves.",
     )
+
+
+def goodput(
+    predicted: Mapping[str, Sequence[tuple[float, float]]],
+    measured: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    alt: str = "",
+) -> go.Figure:
+    """Draw the goodput against the seconds between two saves: a line and points for each way.
+
+    predicted, measured: a way to save -> (seconds, share of the time that counts).
+    """
+    traces = []
+    for number, (way, curve) in enumerate(predicted.items()):
+        color, dash = look(number)
+        traces.append(line(*_percent(curve), f"{way}, predicted", color, dash))
+        found = _percent(measured[way])
+        traces.append(points(*found, f"{way}, measured", color, "measured"))
+    return style.figure(
+        traces,
+        x=style.axis(
+            "training between two saves, s",
+            type="log",
+            tickvals=SECONDS,
+            ticktext=[f"{each:g}" for each in SECONDS],
+        ),
+        y=style.axis("goodput, % of the time", rangemode="tozero"),
+        alt=alt or "The goodput of runs that are killed again and again, by how often they save.",
+    )
+
+
+def _percent(curve: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in curve], [100 * y for _, y in curve]
 
 
 def hours(
