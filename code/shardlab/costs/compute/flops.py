@@ -30,26 +30,18 @@ def forward(
 
     pairs: "full" counts every pair of tokens, as papers on utilisation do
     (Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311); "causal"
-    counts the pairs that a causal mask leaves, about half. Layers that keep states instead of
-    keys have "states", which grow with the tokens alone.
+    counts the pairs that a causal mask leaves, about half.
 
     Errors: ValueError for no tokens, more than the context, or unknown pairs.
     """
     tokens = spec.tokens(batch, sequence)
     counted = batch * _count(sequence, pairs)  # queries by keys, then scores by values
-    layers = spec.num_layers - spec.num_recurrent  # those with attention
-    matrices = layers * models.attention_matrices(spec)
-    states = {}
-    if spec.recurrent:
-        matrices += spec.num_recurrent * spec.recurrent.matrices(spec.hidden_size)
-        states["states"] = tokens * spec.num_recurrent * spec.recurrent.flops
     return {
-        "projections": 2 * tokens * matrices,
-        "scores": 2 * counted * layers * 2 * spec.attention_size,
-        **states,
+        "projections": 2 * tokens * _projections(spec),
+        "scores": 2 * counted * (spec.num_layers - spec.num_recurrent) * 2 * spec.attention_size,
         "feed-forward": 2 * tokens * spec.hidden_size * _widths(spec),
         "head": 2 * tokens * spec.hidden_size * spec.vocab_size,
-    }
+    } | _states(spec, tokens)
 
 
 @checked
@@ -180,6 +172,19 @@ def _count(sequence: int, pairs: str) -> int:
     if pairs not in PAIRS:
         raise ValueError(f"unknown pairs {pairs!r}; known: {', '.join(PAIRS)}")
     return sequence * sequence if pairs == "full" else sequence * (sequence + 1) // 2
+
+
+def _projections(spec: TransformerSpec) -> int:
+    """Count the weights of all layers' matrices around attention, or around states."""
+    recurrent = spec.recurrent
+    states = spec.num_recurrent * recurrent.matrices(spec.hidden_size) if recurrent else 0
+    return (spec.num_layers - spec.num_recurrent) * models.attention_matrices(spec) + states
+
+
+def _states(spec: TransformerSpec, tokens: int) -> dict[str, int]:
+    """Count what layers do that keep states instead of keys: it grows with the tokens alone."""
+    recurrent = spec.recurrent
+    return {"states": tokens * spec.num_recurrent * recurrent.flops} if recurrent else {}
 
 
 def _widths(spec: TransformerSpec) -> int:
