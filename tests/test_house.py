@@ -7,13 +7,8 @@ import subprocess
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from statistics import median
 
 import pytest
-
-from shardlab import exercises
-from shardlab.files import reading
-from shardlab.files.myst import blocks
 
 from .density import density
 
@@ -21,8 +16,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "code" / "shardlab"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 CHAPTERS = sorted((ROOT / "book").glob("*.md"))
-TAUGHT = [ROOT / "book" / f"{chapter}.md" for chapter in exercises.CHAPTERS]
-IMPORTS = ast.Import | ast.ImportFrom
 BRIDGES = {
     *("model", "sharding", "schedules", "exchanges", "trace", "files"),
 }
@@ -49,8 +42,6 @@ NAMES_TORCH_DISTRIBUTED = {"comm.py", "ranks/observe/ledger.py", "ranks/checkpoi
 NAMES_TORCH_DISTRIBUTED |= {"preflight/roll.py"}  # who is missing is known before there is a group
 MAX_LINES, MAX_CELL, MAX_WIDTH = 270, 15, 86  # most files have fewer than 150 lines
 MAX_CODE_WIDTH = 100  # in these rooms
-MIN_OPEN = 0.5  # of the lines of code that a chapter shows
-MAX_NAMES, MAX_USUAL_NAMES = 7, 6  # that the set-up of a chapter imports; the second is for half of the chapters
 MAX_DENSITY = {
     **{"costs": 6.1, "exchanges": 6.1, "exercises": 5.2, "explorers": 5.8},
     **{"figures": 5.8, "plan": 6.2, "ranks": 6.25, "schedules": 6.0, "trace": 5.7},
@@ -301,33 +292,6 @@ def test_a_cell_is_short():
         return len("\n".join(lines).strip().splitlines()) <= MAX_CELL and max(map(len, cell.splitlines())) <= MAX_WIDTH
 
     assert faults(CHAPTERS, lambda chapter: [cell for cell in cells(chapter) if not is_short(cell)]) == {}
-
-
-def names_of_set_up(chapter):
-    """Count what the first cell with an import brings."""
-    imported = [[node for node in ast.parse(cell).body if isinstance(node, IMPORTS)] for cell in cells(chapter)]
-    first = next(nodes for nodes in imported if nodes)
-    return sum(len(node.names) for node in first)
-
-
-def test_a_set_up_imports_few_names():
-    """What one part of a chapter needs is imported there: a reader sees where it comes from."""
-    counts = {path.stem: names_of_set_up(path) for path in TAUGHT}
-    assert max(counts.values()) <= MAX_NAMES, counts
-    assert median(counts.values()) <= MAX_USUAL_NAMES, counts
-
-
-def open_share(chapter):
-    """The share of lines in cells that a reader need not unfold, of all that the page shows."""
-    found = [block for block in blocks(chapter.read_text()) if block.directive == "code-cell"]
-    shown = [(block.options.get("tags", ""), reading.filled(block.text)) for block in found]
-    shown = [(tags, lines) for tags, lines in shown if "remove-input" not in tags]
-    return sum(lines for tags, lines in shown if "hide-" not in tags) / sum(lines for _, lines in shown)
-
-
-def test_most_code_of_a_chapter_is_open():
-    """What is not worth reading is deleted, or a function of the package."""
-    assert {path.stem: share for path in TAUGHT if (share := open_share(path)) < MIN_OPEN} == {}
 
 
 SHOWN = ("shardlab.figures", "shardlab.explorers")  # what they return is there to be looked at

@@ -1,8 +1,12 @@
-"""The minutes of a page: what counts and at which rate, and that no chapter takes too long."""
+"""The minutes of a page: what counts and at which rate. No chapter takes too long, or hides its code."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import itertools
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -12,6 +16,9 @@ from shardlab.files import myst, reading
 BOOK = Path(__file__).parents[2] / "book"
 WORD = reading.SECONDS["word"]
 TEXT, MAIN, SECOND = 40, 75, 25  # minutes of a chapter's text, of it with code, of its second sitting
+MIN_OPEN = 0.5  # of the lines of code that a chapter shows
+MAX_NAMES, MAX_USUAL_NAMES = 7, 6  # that the set-up of a chapter imports; the second is for half of the chapters
+IMPORTS = ast.Import | ast.ImportFrom
 
 
 def page(tmp_path: Path, text: str) -> reading.Minutes:
@@ -87,3 +94,33 @@ def test_a_chapter_takes_one_sitting_or_two(chapter: str) -> None:
     assert found.text <= TEXT
     assert found.all <= MAIN
     assert found.second <= SECOND
+
+
+@functools.cache
+def cells(chapter: str) -> list[myst.PageBlock]:
+    """The code cells that a chapter shows."""
+    found = myst.blocks((BOOK / f"{chapter}.md").read_text())
+    cells = [block for block in found if block.directive == "code-cell"]
+    return [cell for cell in cells if "remove-input" not in cell.options.get("tags", "")]
+
+
+def names_of_set_up(chapter: str) -> int:
+    """Count what the first cell with an import brings."""
+    imported = [[node for node in ast.parse(cell.text).body if isinstance(node, IMPORTS)] for cell in cells(chapter)]
+    first = next(nodes for nodes in imported if nodes)
+    return sum(len(node.names) for node in first)
+
+
+def test_a_set_up_imports_few_names() -> None:
+    """What one part of a chapter needs is imported there: a reader sees where it comes from."""
+    counts = {chapter: names_of_set_up(chapter) for chapter in exercises.CHAPTERS}
+    assert max(counts.values()) <= MAX_NAMES, counts
+    assert median(counts.values()) <= MAX_USUAL_NAMES, counts
+
+
+@pytest.mark.parametrize("chapter", exercises.CHAPTERS)
+def test_most_code_of_a_chapter_is_open(chapter: str) -> None:
+    """What is not worth reading is deleted, or a function of the package."""
+    is_open = ["hide-" not in cell.options.get("tags", "") for cell in cells(chapter)]
+    lines = [reading.filled(cell.text) for cell in cells(chapter)]
+    assert sum(itertools.compress(lines, is_open)) >= MIN_OPEN * sum(lines)
