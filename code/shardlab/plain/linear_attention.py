@@ -26,7 +26,7 @@ under it. A token keeps a part of the state, and writes its value under its key,
     state = keep * state
     state = state + write * k (v - k state)        # k: a column before, a row in it
 
-which is linear in the state. So all tokens of a rank together do no more than
+which is affine in the state. So all tokens of a rank together do no more than
 
     state = m state + b                            # m, b: [e, e], the rank's map
 

@@ -1,7 +1,8 @@
 """Muon, plainly: an optimizer that needs whole matrices, over ranks that hold pieces.
 
 Jordan 2024, https://kellerjordan.github.io/posts/muon/. It brings the singular values of
-a mean of gradients near 1. What a row becomes depends on all other rows.
+a mean of gradients near 1. What a row becomes depends on all other rows. Left out: Nesterov's
+momentum, and a rate for each shape.
 
                  momentum       whole to be orthogonalised by      sent, beside the gradients
     Redundant    whole          every rank: N times the work       nothing

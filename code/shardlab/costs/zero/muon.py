@@ -2,7 +2,7 @@
 
 `plain.muon` has the ways as programs: "redundant", "gathered", "owned" and "exchanged". Shapes are
 rows and columns of the matrices; the number of ranks divides the rows. Bytes are those of the
-plain programs: an engine reduces a gradient to its owner alone, where `owned` sums it everywhere.
+plain programs: an engine may reduce a gradient to its owner alone; `owned` sums it everywhere.
 """
 
 from collections import Counter
