@@ -17,7 +17,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "ranks/expert_parallel": ("ranks/expert_parallel/test_engine.py", "a dispatch needs ranks that hold experts"),
     **{
         f"ranks/players/{each}.py": ("ranks/players/test_players.py", "what is spread is played, and put together")
-        for each in ("exchange", "spread")
+        for each in ("redistributed", "spread")
     },
     "sharding/types/methods": ("ranks/players/test_mutation.py", "a text is right if it is one process's"),
     "sharding/types/bugs": ("ranks/players/test_numbers.py", "their numbers are those that players hold"),
@@ -58,7 +58,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     },
     **{
         f"costs/step/{each}.py": ("costs/step/test_breakdown.py", "a term of the sum")
-        for each in ("axes", "between", "exposed", "layer_time", "pipeline", "products", "replicas", "run")
+        for each in ("axes", "elementwise", "exposed", "layer_time", "pipeline", "products", "replicas", "run")
     },
     "preflight/__main__.py": ("preflight/test_together.py", "a command of ranks"),
     "preflight/roll.py": ("preflight/test_together.py", "a roll call needs ranks"),

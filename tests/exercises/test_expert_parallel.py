@@ -5,7 +5,7 @@ from torch.nn.functional import one_hot
 
 from shardlab import comm
 from shardlab.exercises import checker
-from shardlab.plain.expert_parallel import ExchangeRows
+from shardlab.plain.expert_parallel import AllToAllRows
 
 from .grading import Chapter, Graded
 from .solutions import expert_parallel as solutions
@@ -129,7 +129,7 @@ def widths(*tensors):
 
 
 def dispatch_with(
-    rows=lambda x, parts, *way: ExchangeRows.apply(torch.cat([x, parts], 1), *way).split(widths(x, parts), 1),
+    rows=lambda x, parts, *way: AllToAllRows.apply(torch.cat([x, parts], 1), *way).split(widths(x, parts), 1),
     pairs=lambda dense: (dense != 0).any(-1).T.nonzero(as_tuple=True),
 ):
     """A dispatch that lists other pairs of a rank and a token, or sends their rows in another way."""
@@ -170,7 +170,7 @@ def sends_the_last_token_first(*arguments):
 @mistake("dispatch", TWO, ONE_BACK, at="1 rank, one choice", says="3 messages (3 x all_to_all)")
 def sends_weights_apart(*arguments):
     def rows(x, parts, *way):
-        return ExchangeRows.apply(x, *way), ExchangeRows.apply(parts, *way)
+        return AllToAllRows.apply(x, *way), AllToAllRows.apply(parts, *way)
 
     return dispatch_with(rows)(*arguments)
 
@@ -206,7 +206,7 @@ def pads_to_a_capacity(*arguments):
         packed = torch.cat([x, parts], 1).split(sends)
         padded = torch.cat([torch.cat([each, each.new_zeros(most - len(each), each.shape[1])]) for each in packed])
         equal = [most] * group.size()
-        arrived = ExchangeRows.apply(padded, group, equal, equal).split(most)
+        arrived = AllToAllRows.apply(padded, group, equal, equal).split(most)
         kept = torch.cat([part[:count] for part, count in zip(arrived, receives, strict=True)])
         return kept.split([x.shape[1], parts.shape[1]], 1)
 
@@ -218,7 +218,7 @@ def skips_the_exchange_of_no_rows(*arguments):
     def rows(x, parts, group, sends, receives):
         if not sum(receives):
             return x[:0], parts[:0]
-        rows = ExchangeRows.apply(torch.cat([x, parts], 1), group, sends, receives)
+        rows = AllToAllRows.apply(torch.cat([x, parts], 1), group, sends, receives)
         return rows.split(widths(x, parts), 1)
 
     return dispatch_with(rows)(*arguments)
@@ -231,7 +231,7 @@ SUMS = SUM, Y_GRADIENT, SHARE_GRADIENT
 def takes_results_row_by_row(y, shares, tokens, num_tokens, sends, receives, group):
     row, expert = shares.nonzero(as_tuple=True)
     rows = torch.zeros(len(shares), y.shape[1], dtype=y.dtype).index_add(0, row, y * shares[row, expert, None])
-    rows = ExchangeRows.apply(rows, group, sends, receives)
+    rows = AllToAllRows.apply(rows, group, sends, receives)
     return y.new_zeros(num_tokens, y.shape[1]).index_add(0, tokens, rows)
 
 
@@ -262,7 +262,7 @@ def averages_the_rows_of_a_token(y, shares, tokens, num_tokens, *rest):
 def brings_home_a_row_for_each_expert(y, shares, tokens, num_tokens, sends, receives, group):
     dense = y.new_zeros(*shares.T.shape, y.shape[1])
     dense = dense.index_put(shares.T.nonzero(as_tuple=True), y) * shares.T[..., None]
-    rows = ExchangeRows.apply(dense.transpose(0, 1).flatten(1), group, sends, receives)
+    rows = AllToAllRows.apply(dense.transpose(0, 1).flatten(1), group, sends, receives)
     rows = rows.view(len(tokens), shares.shape[1], y.shape[1]).sum(1)
     return y.new_zeros(num_tokens, y.shape[1]).index_add(0, tokens, rows)
 

@@ -164,7 +164,7 @@ def test_a_step_sends_what_the_formula_says(style, ranks, ep):
 
 IN_TWO_GROUPS = 'self.replicas if ".experts." in name else self.group'
 SUM = "comm.all_reduce(parameter.grad, group)"
-EXCHANGE = "rows = ExchangeRows.apply(rows, group, there, here)"
+EXCHANGE = "rows = AllToAllRows.apply(rows, group, there, here)"
 
 WRONG = {  # what went wrong: (the mixture, what stands there, what stands there then, what the launcher reports)
     "experts are summed over all ranks": ("top 2", IN_TWO_GROUPS, "self.group", None),

@@ -19,7 +19,8 @@ from . import lesson
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
 
 SOURCE = inspect.getsource(muon)
-WAYS = ("Redundant", "Gathered", "Owned", "Exchanged")
+NAMES = {"Redundant": "redundant", "Gathered": "gathered", "Owned": "owned", "AllToAll": "all-to-all"}
+WAYS = tuple(NAMES)
 CASES = [(way, case) for way in WAYS for case in lesson.CASES]
 
 
@@ -85,7 +86,7 @@ def held(variables, _):
 def test_what_each_way_keeps(way):
     shapes = [tuple(p.shape) for p in lesson.build("llama", False, seed=0).blocks.parameters() if p.dim() == 2]
     found = run(train, way, ("llama", False), SOURCE, held, world_size=3)
-    predicted = costs.momentum(shapes, ranks=3, way=way.lower())
+    predicted = costs.momentum(shapes, ranks=3, way=NAMES[way])
     assert max(rank[-1] for rank in found) == predicted
 
 
@@ -99,7 +100,7 @@ def test_what_each_way_sends(way):
             *(way, ("llama", False)),
             world_size=ranks,
         )
-        predicted = 4 * costs.sent(shapes, ranks=ranks, way=way.lower())
+        predicted = 4 * costs.sent(shapes, ranks=ranks, way=NAMES[way])
         assert [rank[-1] for rank in found] == pytest.approx([predicted] * ranks)
 
 
@@ -113,13 +114,13 @@ WRONG = {  # what went wrong: (way, what stands there, what stands there then, w
         None,
     ),
     "rows of many matrices are orthogonalised": (
-        "Exchanged",
+        "AllToAll",
         "orthogonalized(x.flatten(0, 1))",
         "orthogonalized(torch.stack(pieces).flatten(0, 1))",
         None,
     ),
     "the way back is forgotten": (
-        "Exchanged",
+        "AllToAll",
         "x = comm.all_to_all(x, self.group)  # rows of N matrices again",
         "x = x  #",
         None,

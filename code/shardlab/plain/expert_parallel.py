@@ -76,9 +76,9 @@ class LocalExperts:
         here = received.sum(1).tolist()            # ep numbers
         sends = sends.view(ep, -1)                 # [ep, E/ep]
         there = sends.sum(1).tolist()              # ep numbers
-        rows = ExchangeRows.apply(rows, group, there, here)  # [A, h]
+        rows = AllToAllRows.apply(rows, group, there, here)  # [A, h]
         rows = run(mixture.experts, rows, received.tolist())  # [A, h]
-        rows = ExchangeRows.apply(rows, group, here, there)  # [R, h], home again
+        rows = AllToAllRows.apply(rows, group, here, there)  # [R, h], home again
 
         # Add up what a token's experts made of it.
         rows = rows * weights[order, None].to(rows.dtype)
@@ -118,7 +118,7 @@ def run(experts: nn.ModuleDict, rows: Tensor, received: list[list[int]]) -> Tens
     return torch.cat([piece for pieces in results for piece in pieces])
 
 
-class ExchangeRows(Function):
+class AllToAllRows(Function):
     """Send each rank its rows; in backward their gradients go the way back."""
 
     @staticmethod
@@ -128,5 +128,5 @@ class ExchangeRows(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        gradient = ExchangeRows.apply(gradient, *ctx.way_back)
+        gradient = AllToAllRows.apply(gradient, *ctx.way_back)
         return gradient, None, None, None

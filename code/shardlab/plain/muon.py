@@ -1,14 +1,13 @@
 """Muon, plainly: an optimizer that needs whole matrices, over ranks that hold pieces.
 
-Jordan 2024, https://kellerjordan.github.io/posts/muon/. It brings the singular values of
-a mean of gradients near 1. What a row becomes depends on all other rows. Left out: Nesterov's
-momentum, and a rate for each shape.
+Jordan 2024, https://kellerjordan.github.io/posts/muon/, without Nesterov's momentum. Singular
+values of a mean of gradients come near 1, and what a row becomes depends on all other rows.
 
                  momentum       whole to be orthogonalised by      sent, beside the gradients
     Redundant    whole          every rank: N times the work       nothing
     Gathered     rows: 1/N      every rank: N times the work       the momentum, 1 gather
     Owned        matrices: 1/N  its owner                          the parameters, 1 broadcast
-    Exchanged    rows: 1/N      one rank, N matrices at a time     2/N of it, and the update
+    AllToAll     rows: 1/N      one rank, N matrices at a time     2/N of it, and the update
 
     model = Transformer(spec)                     # different numbers on every rank
     data_parallel.copy_from_rank_0(model, group)  # the same numbers on every rank
@@ -114,7 +113,7 @@ class OwnedMuon(Muon):
             p.data = comm.broadcast(p.data, self.group, owner[p])
 
 
-class ExchangedMuon(Muon):
+class AllToAllMuon(Muon):
     """Momentum is cut by rows. Of N matrices each rank makes one whole, and its rows again."""
 
     def step(self) -> None:

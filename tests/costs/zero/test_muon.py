@@ -16,7 +16,7 @@ def test_work_and_idle_time():
     total = sum(map(muon.flops, SHAPES))
     assert [muon.work(SHAPES, ranks=2, way=way) for way in muon.WAYS[:2]] == [total, total]
     assert muon.work(SHAPES, ranks=2, way="owned") == 2 * muon.flops((4, 6))
-    assert muon.work(SHAPES, ranks=2, way="exchanged") == 2 * muon.flops((4, 6)) + muon.flops((8, 2))
+    assert muon.work(SHAPES, ranks=2, way="all-to-all") == 2 * muon.flops((4, 6)) + muon.flops((8, 2))
     assert muon.idle(SHAPES, ranks=2, way="gathered") == 0.5
     assert muon.idle(SHAPES, ranks=1, way="owned") == muon.idle([], ranks=2, way="owned") == 0
 
@@ -24,10 +24,10 @@ def test_work_and_idle_time():
 def test_momentum_and_bytes():
     assert [muon.momentum(SHAPES, ranks=2, way=way) for way in muon.WAYS] == [88, 44, 48, 44]
     assert [muon.sent(SHAPES, ranks=2, way=way) for way in muon.WAYS] == [88, 88, 132, 88 + 64]
-    assert muon.sent([(8, 8)] * 8, ranks=8, way="exchanged") == 7 / 8 * (2 + 2 / 8) * 512
+    assert muon.sent([(8, 8)] * 8, ranks=8, way="all-to-all") == 7 / 8 * (2 + 2 / 8) * 512
 
 
 def test_an_unknown_way_is_refused():
     for ask in (muon.work, muon.idle, muon.momentum, muon.sent):
-        with pytest.raises(ValueError, match="way='mine' must be one of redundant, gathered, owned, exchanged"):
+        with pytest.raises(ValueError, match="way='mine' must be one of redundant, gathered, owned, all-to-all"):
             ask(SHAPES, ranks=2, way="mine")

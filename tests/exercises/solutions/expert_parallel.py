@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from shardlab import comm
-from shardlab.plain.expert_parallel import ExchangeRows
+from shardlab.plain.expert_parallel import AllToAllRows
 
 
 def my_route(scores, per_token, before, slots):
@@ -27,7 +27,7 @@ def my_dispatch(x, chosen, weights, num_experts, group):
     sends = goes.sum(1)
     receives = comm.all_to_all(sends, group).tolist()
     packed = torch.cat([x[token], by_rank[token, rank]], dim=1)
-    arrived = ExchangeRows.apply(packed, group, sends.tolist(), receives)
+    arrived = AllToAllRows.apply(packed, group, sends.tolist(), receives)
     return arrived.split([x.shape[1], here], dim=1)
 
 
@@ -35,7 +35,7 @@ def my_combine(y, shares, tokens, num_tokens, sends, receives, group):
     expert, row = shares.T.nonzero(as_tuple=True)
     weighted = y * shares[row, expert, None]
     rows = y.new_zeros(len(shares), y.shape[1]).index_add(0, row, weighted)
-    rows = ExchangeRows.apply(rows, group, sends, receives)
+    rows = AllToAllRows.apply(rows, group, sends, receives)
     return y.new_zeros(num_tokens, y.shape[1]).index_add(0, tokens, rows)
 
 

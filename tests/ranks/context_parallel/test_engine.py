@@ -18,7 +18,7 @@ from shardlab.model.spec import TransformerSpec
 from shardlab.plain import context_parallel as plain_context
 from shardlab.plain import ring_attention
 from shardlab.ranks import context_parallel, transformer
-from shardlab.ranks.context_parallel import ContextStrategy, engine, exchange, ring, tiles
+from shardlab.ranks.context_parallel import ContextStrategy, engine, heads, ring, tiles
 from shardlab.ranks.data_parallel.averaging import mean
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
@@ -385,12 +385,12 @@ EXCHANGING = ContextStrategy(gathered=True), ContextStrategy(ulysses=3)
 
 @pytest.mark.parametrize(("what", "strategy"), [*zip(WRONG_EXCHANGES, EXCHANGING, strict=True)])
 def test_a_mistake_in_an_exchange_is_noticed(what, strategy):
-    source = changed(exchange, *WRONG_EXCHANGES[what])
+    source = changed(heads, *WRONG_EXCHANGES[what])
     if strategy.gathered:
-        assert not all(run(right, exchange, source, strategy, world_size=3))
+        assert not all(run(right, heads, source, strategy, world_size=3))
     else:
         with pytest.raises(RankError, match="returned an invalid gradient"):
-            run(right, exchange, source, strategy, world_size=3)
+            run(right, heads, source, strategy, world_size=3)
 
 
 # ---- lined up --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from shardlab.launch import run
 from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
-from shardlab.ranks.players.exchange import redistributed
+from shardlab.ranks.players.redistributed import redistributed
 from shardlab.ranks.players.spread import spread
 from shardlab.ranks.tensor_parallel.conjugates import GatherFromRanks, ScatterToRanks
 from shardlab.ranks.tensor_parallel.sequence import GatherSequence, ScatterSequence

@@ -19,8 +19,8 @@ from ..compute.kernels import flash_seconds
 from ..facts.hardware import Chip
 from ..memory import activations
 from ..training import Training
-from . import between
-from .between import MASK
+from . import elementwise
+from .elementwise import MASK
 from .products import expert_matrices, matrices
 
 matmul_seconds = unchecked(kernels.matmul_seconds)  # called twenty times for one layer
@@ -88,9 +88,9 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
     last = slice(-2, None) if mixed and activations.dense_width(training.spec) else slice(0)
     shared = sum(products[last]), sum(gradients[last])
     attention, attention_backward = _attention(training, chip)
-    eager, eager_backward = between.eager_bytes(training)
-    eager += between.forward_bytes(training, precision)
-    eager_backward += between.backward_bytes(training, precision)
+    eager, eager_backward = elementwise.eager_bytes(training)
+    eager += elementwise.forward_bytes(training, precision)
+    eager_backward += elementwise.backward_bytes(training, precision)
     rest, rest_backward = moved_seconds(eager, chip), moved_seconds(eager_backward, chip)
     forward = PassTime(sum(products) + routed[0], attention, rest)
     repeated = training.program.kernels.repeated

@@ -8,7 +8,6 @@ from .sharding import (
     ratio,
     sent_bytes,
     states,
-    tokens_to_hide,
     whole_for_a_moment,
 )
 
@@ -20,6 +19,5 @@ __all__ = [
     "ratio",
     "sent_bytes",
     "states",
-    "tokens_to_hide",
     "whole_for_a_moment",
 ]

@@ -1,6 +1,6 @@
 """Muon over ranks, predicted: work, bytes and momentum of four ways to orthogonalise matrices.
 
-`plain.muon` has the ways as programs: "redundant", "gathered", "owned" and "exchanged". Shapes are
+`plain.muon` has the ways as programs: "redundant", "gathered", "owned" and "all-to-all". Shapes are
 rows and columns of the matrices; the number of ranks divides the rows. Bytes are those of the
 plain programs: an engine may reduce a gradient to its owner alone; `owned` sums it everywhere.
 """
@@ -12,7 +12,7 @@ from math import ceil
 from shardlab.files.arguments import Count, checked
 
 ROUNDS = 5  # of the iteration: Jordan 2024, https://kellerjordan.github.io/posts/muon/
-WAYS = ("redundant", "gathered", "owned", "exchanged")
+WAYS = ("redundant", "gathered", "owned", "all-to-all")
 Shape = tuple[Count, Count]
 
 
@@ -60,7 +60,7 @@ def sent(shapes: Sequence[Shape], *, ranks: Count, way: str) -> float:
     _known(way)
     share = (ranks - 1) / ranks
     whole = sum(map(_size, shapes))
-    if way == "exchanged":
+    if way == "all-to-all":
         filled = sum(
             ceil(count / ranks) * _size(shape) for shape, count in Counter(shapes).items()
         )

@@ -8,7 +8,7 @@ cutting the parameters costs half as much again.
 from dataclasses import replace
 from math import ceil
 
-from shardlab.files.arguments import Count, Positive, checked, within
+from shardlab.files.arguments import Count, checked, within
 
 from .. import memory
 from ..memory import shards
@@ -132,17 +132,3 @@ def whole_for_a_moment(training: Training, stage: int = 0) -> dict[str, float]:
         part: getattr(recipe, part) * numbers if layout.zero >= memory.CUT_FROM[part] else 0.0
         for part in ("parameters", "gradients")
     }
-
-
-@checked
-def tokens_to_hide(training: Training, flops_per_byte: Positive) -> float:
-    """Return the tokens of a microbatch above which computing hides what stage 3 sends.
-
-    flops_per_byte: FLOP/s reached over bytes/s reached. Forward takes 2 P T FLOPs and gathers e P
-    bytes; backward takes twice as many FLOPs and sends e + g: the larger demand decides. Every
-    microbatch sends again, whereas plain data parallelism sends once in a step.
-    """
-    recipe = training.recipe
-    forward = recipe.parameters / 2
-    backward = (recipe.parameters + recipe.gradients) / 4
-    return flops_per_byte * max(forward, backward)

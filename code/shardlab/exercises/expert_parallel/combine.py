@@ -19,7 +19,7 @@ from ..shared import passes, tokens
 STARTER = '''\
 import torch
 from shardlab import comm
-from shardlab.plain.expert_parallel import ExchangeRows
+from shardlab.plain.expert_parallel import AllToAllRows
 
 def my_combine(y, shares, tokens, num_tokens, sends, receives, group):
     """Bring home what experts have computed: return [T, h], a sum for each token.
@@ -30,7 +30,7 @@ def my_combine(y, shares, tokens, num_tokens, sends, receives, group):
     each rank, A in all, in one message. receives: how many rows come from each rank;
     `tokens` are the numbers of their tokens. T = num_tokens; no row: a token gets 0.
     """
-    rows = ExchangeRows.apply(y[: len(shares)], group, sends, receives)
+    rows = AllToAllRows.apply(y[: len(shares)], group, sends, receives)
     total = y.new_zeros(num_tokens, y.shape[1])
     return total.index_add(0, tokens, rows)  # without weights and sums: fix it
 '''

@@ -19,7 +19,7 @@ from ..shared import passes, tokens
 STARTER = '''\
 import torch
 from shardlab import comm
-from shardlab.plain.expert_parallel import ExchangeRows
+from shardlab.plain.expert_parallel import AllToAllRows
 
 def my_dispatch(x, chosen, weights, num_experts, group):
     """Send tokens to the ranks of their experts, once to each; return rows, shares.
@@ -28,7 +28,7 @@ def my_dispatch(x, chosen, weights, num_experts, group):
     weights: [T, k], none is 0. Rank 0 of N holds the first E/N experts, and so on.
     rows: [A, h], tokens that chose experts here, by rank and in their order there.
     shares: [A, E/N], the weight of each expert here for each row, 0 if not chosen.
-    Two messages: how many rows, and rows with shares. ExchangeRows.apply(rows, group,
+    Two messages: how many rows, and rows with shares. AllToAllRows.apply(rows, group,
     sends, receives) takes numbers of rows as lists, and in backward the way back.
     """
     dense = weights.new_zeros(len(x), num_experts + 1).scatter(1, chosen, weights)

@@ -1,6 +1,6 @@
 """Exercise: make N matrices whole, one on each rank, for an optimizer that needs them so.
 
-It is the turn of N matrices in `plain.muon.ExchangedMuon.step`.
+It is the turn of N matrices in `plain.muon.AllToAllMuon.step`.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Context parallelism: every rank holds a part of each sequence, and attention goes beyond it.
 
 Read `tiles` first: attention in blocks, whose softmax is merged online. `ring` lets keys and values
-travel; `exchange` gathers them, or exchanges parts of sequences for heads (Ulysses). `engine` puts
+travel; `heads` gathers them, or exchanges parts of sequences for heads (Ulysses). `engine` puts
 these into a model: one way, or Ulysses inside and a ring across.
 
 The plain files are `plain.context_parallel` and `plain.ring_attention`. What this one adds: the

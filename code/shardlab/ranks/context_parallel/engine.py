@@ -29,7 +29,7 @@ from shardlab.sharding.sequences import Runs, Tile
 from .. import agreement, transformer
 from ..mixture import mixtures
 from ..transformer import Attention, Transformer
-from . import exchange, ring
+from . import heads, ring
 
 TILE = 1024  # queries, and keys, of a tile at most: its scores are what attention holds besides
 
@@ -133,17 +133,17 @@ class ContextParallel:
         plan = ring.Round(group=self.ring, lengths=by_turn, tiles=self.tiles)
         if self.strategy.gathered:
             lengths = [sequences.count(runs) for runs in self.places]
-            k, v = exchange.Gather.apply(torch.stack([k, v]), self.group, lengths)
+            k, v = heads.Gather.apply(torch.stack([k, v]), self.group, lengths)
             return ring.attend(q, k, v, plan)
         if self.strategy.ulysses == 1:
             return ring.attend(q, k, v, plan)
         lengths = [sequences.count(runs) for runs in self.peers(self.ring_place)]
         times = sequences.copies(q.shape[1], k.shape[1], self.strategy.ulysses)
         kv = torch.cat([k, v]).repeat_interleave(times, dim=1)        # [2B, K*times, c, e]
-        q = exchange.ToHeads.apply(q, self.heads, lengths)
-        k, v = exchange.ToHeads.apply(kv, self.heads, lengths).chunk(2)
+        q = heads.ToHeads.apply(q, self.heads, lengths)
+        k, v = heads.ToHeads.apply(kv, self.heads, lengths).chunk(2)
         y = ring.attend(q, k, v, plan)                                # [B, H/ulysses, tokens, e]
-        whole: Tensor = exchange.ToTokens.apply(y, self.heads, lengths)
+        whole: Tensor = heads.ToTokens.apply(y, self.heads, lengths)
         return whole
 
     def peers(self, place: int) -> list[Runs]:

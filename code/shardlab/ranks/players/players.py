@@ -16,7 +16,7 @@ from torch.nn import functional
 from shardlab.sharding.types.redistribution import redistribution
 from shardlab.sharding.types.states import Dim, Mesh, Sharding
 
-from .exchange import RedistributePlayed
+from .redistributed import RedistributePlayed
 from .spread import spread
 
 FUNCTIONS: Mapping[str, Callable[..., Tensor]] = {

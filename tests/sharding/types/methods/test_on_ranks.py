@@ -65,8 +65,8 @@ def experts(group):
     n = group.size()
     rows = tensor(4 // n * 4 * 2, 8)
     even = [len(rows) // n] * n
-    there = expert_parallel.ExchangeRows.apply(rows, group, even, even)
-    expert_parallel.ExchangeRows.apply(functional.gelu(there), group, even, even).sum().backward()
+    there = expert_parallel.AllToAllRows.apply(rows, group, even, even)
+    expert_parallel.AllToAllRows.apply(functional.gelu(there), group, even, even).sum().backward()
 
 
 def replicas(group):

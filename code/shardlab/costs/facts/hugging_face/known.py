@@ -78,4 +78,3 @@ DROPOUTS = (
 )
 # Kinds of a layer's attention, in `layer_types`.
 ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
-WINDOWS = ("sliding_window", "attention_chunk_size")
