@@ -33,7 +33,7 @@ class Swap:
     recomputes: bool = False  # backward computes forward a second time
     update: str = "host"  # where the parameters are updated, see UPDATES
     recipe: Recipe = MIXED
-    utilisation: Share = 0.4  # of the chip's peak, while it computes
+    utilisation: Share = 0.4  # of the chip's peak, while nothing waits for a transfer
     link_utilisation: Share = LINK_UTILISATION  # of the link's rate, while it transfers
 
     def __post_init__(self) -> None:
