@@ -67,6 +67,7 @@ class MicrobatchTime:
     experts: float = 0.0  # how long one layer waits for tokens to travel to experts and back
     fullest: float = 0.0  # and for the rank whose experts have the most
 
+    @checked
     def beside(self, links: Mapping[str, ReachedLink]) -> Passes:
         """Seconds of each pass of a layer in which messages among replicas may travel.
 
@@ -74,6 +75,8 @@ class MicrobatchTime:
         the rate of the replicas' have room for both; with the same rate, and on network cards,
         whatever the one gains the other loses. links: axis -> its link, of "tp" and "replicas".
         """
+        if "tp" not in links or "replicas" not in links:
+            raise ValueError("links= has no tp or no replicas; use those of `axes.links`")
         tp, data = links["tp"], links["replicas"]
         room = min(1.0, max(0.0, tp.bandwidth / data.bandwidth - 1)) * (tp.kind != NETWORK)
         forward, backward = self.tensor
