@@ -1,6 +1,7 @@
 """The figures of operations: what a run loses, by how often it saves, and where its hours went."""
 
 from collections.abc import Mapping, Sequence
+from math import log10
 
 import plotly.graph_objects as go
 
@@ -8,6 +9,7 @@ from . import style
 from .lines import line, look, points
 
 MINUTES = {0.1: "6 s", 1: "1 min", 10: "10 min", 60: "1 h", 600: "10 h"}
+ROOM = 0.12  # of a power of ten, beside the first point and the last
 SECONDS = (0.1, 0.2, 0.5, 1, 2, 5)
 LOOKS = {  # a loss -> colour and dash of its line
     "saving": (style.GREEN, "dash"),
@@ -60,6 +62,7 @@ def goodput(
     predicted, measured: a way to save -> (seconds, share of the time that counts).
     """
     traces = []
+    seconds = [x for curve in (*predicted.values(), *measured.values()) for x, _ in curve]
     for number, (way, curve) in enumerate(predicted.items()):
         color, dash = look(number)
         traces.append(line(*_percent(curve), f"{way}, predicted", color, dash))
@@ -72,6 +75,7 @@ def goodput(
             type="log",
             tickvals=SECONDS,
             ticktext=[f"{each:g}" for each in SECONDS],
+            range=[log10(min(seconds)) - ROOM, log10(max(seconds)) + ROOM],
         ),
         y=style.axis("goodput, % of the time", rangemode="tozero"),
         alt=alt or "The goodput of runs that are killed again and again, by how often they save.",
