@@ -45,6 +45,7 @@ def losses(
             type="log",
             tickvals=list(MINUTES),
             ticktext=list(MINUTES.values()),
+            range=[log10(min(MINUTES)) - ROOM, log10(max(MINUTES)) + ROOM],
         ),
         y=style.axis("lost, % of the time", range=[0, 100]),
         alt=alt or "What a run loses to saves, repeated steps and restarts, by how often it saves.",
