@@ -33,7 +33,7 @@ STARTS = (
     Start(
         name="own name is loopback",
         cause="each node's own name resolves to 127.0.1.1, and gloo gives that to the others",
-        command="getent hosts $(hostname)   # then GLOO_SOCKET_IFNAME=CARD, or mend /etc/hosts",
+        command="getent hosts $(hostname)   # then GLOO_SOCKET_IFNAME=CARD, or repair /etc/hosts",
         phrases=(CONNECT, FULL_MESH),
         stage="connections, gloo",
         nodes=(

@@ -48,7 +48,7 @@ def _delta(fields: Fields, **block: Any) -> TransformerSpec:
 
 
 def _places(fields: Fields) -> tuple[int, ...]:
-    """Take the places of the layers with states: listed, or all but every so many."""
+    """Take the places of the layers with states, from a list or from an interval."""
     count = fields.count("num_hidden_layers")
     every = fields.count("full_attention_interval")
     types = fields.take("layer_types", list, None)
