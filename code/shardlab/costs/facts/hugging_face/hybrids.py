@@ -7,16 +7,17 @@ from shardlab.model.experts import Experts
 from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
-from .dense import grouped, rotary
+from .dense import grouped
 from .fields import Fields
-from .latent import latent
-from .mixtures import BIASED, experts, first_dense
+from .latent import deepseek
+from .mixtures import BIASED, experts
 
 STATES = "linear_attention"  # the kind of layer, in `layer_types`
 # Fields of Kimi Linear -> their names in transformers.
 KIMI_NAMES = {
     "model_max_length": "max_position_embeddings",
     "num_experts_per_token": "num_experts_per_tok",
+    "num_experts": "n_routed_experts",
     "num_shared_experts": "n_shared_experts",
 }
 
@@ -110,27 +111,12 @@ def _kimi(fields: Fields) -> TransformerSpec:
     """Kimi Linear: latent attention without positions in some layers, else Kimi Delta Attention."""
     fields.rename(KIMI_NAMES)
     fields.only("mla_use_nope", True)
-    fields.only("moe_layer_freq", 1)
     fields.only("moe_router_activation_func", "sigmoid")
-    # As in DeepSeek-V3, a head's size follows from its parts; the rest says how a router chooses.
-    fields.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
     fields.ignore("architectures", "use_grouped_topk", "moe_renormalize", "num_expert_group")
     recurrent = _kimi_delta(fields)
     _note(fields, recurrent)
     fields.notes.append("mla_use_nope: rotations are timed in layers with attention, too")
-    return rotary(
-        fields,
-        **first_dense(fields, fields.count("first_k_dense_replace", 0, least=0)),
-        latent=latent(fields),
-        recurrent=recurrent,
-        experts=experts(
-            fields,
-            "num_experts",
-            "moe_intermediate_size",
-            num_shared=fields.count("n_shared_experts", 0, least=0),
-            **BIASED,
-        ),
-    )
+    return deepseek(fields, BIASED, recurrent=recurrent)
 
 
 def _kimi_delta(fields: Fields) -> Recurrent:

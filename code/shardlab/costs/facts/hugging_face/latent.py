@@ -1,9 +1,10 @@
 """Architectures with latent attention: DeepSeek-V2, V3 and V3.2, and Kimi K2, which has V3's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardlab.model.attention import Indexer, LatentAttention
+from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
 from .dense import rotary
@@ -11,22 +12,14 @@ from .fields import Fields
 from .mixtures import BIASED, experts, first_dense
 
 
-def latent(fields: Fields, indexer: Indexer | None = None) -> LatentAttention:
-    """Take the sizes of latent attention, which have the same names everywhere."""
-    return LatentAttention(
-        num_heads=fields.count("num_attention_heads"),
-        query_rank=fields.count("q_lora_rank", None),
-        kv_rank=fields.count("kv_lora_rank"),
-        plain_size=fields.count("qk_nope_head_dim"),
-        rotary_size=fields.count("qk_rope_head_dim"),
-        value_size=fields.count("v_head_dim"),
-        indexer=indexer,
-    )
-
-
-def _deepseek(
-    fields: Fields, indexer: Indexer | None = None, **rules: Any
+def deepseek(
+    fields: Fields,
+    rules: Mapping[str, Any],
+    *,
+    indexer: Indexer | None = None,
+    recurrent: Recurrent | None = None,
 ) -> TransformerSpec:
+    """Take latent attention and experts by DeepSeek's names; `rules` say how a router chooses."""
     fields.only("moe_layer_freq", 1)
     # All heads share what is kept of keys and values; a head's size follows from its parts.
     fields.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
@@ -34,7 +27,16 @@ def _deepseek(
     return rotary(
         fields,
         **first_dense(fields, dense),
-        latent=latent(fields, indexer),
+        latent=LatentAttention(
+            num_heads=fields.count("num_attention_heads"),
+            query_rank=fields.count("q_lora_rank", None),
+            kv_rank=fields.count("kv_lora_rank"),
+            plain_size=fields.count("qk_nope_head_dim"),
+            rotary_size=fields.count("qk_rope_head_dim"),
+            value_size=fields.count("v_head_dim"),
+            indexer=indexer,
+        ),
+        recurrent=recurrent,
         experts=experts(
             fields,
             "n_routed_experts",
@@ -47,13 +49,13 @@ def _deepseek(
 
 def _deepseek_v2(fields: Fields) -> TransformerSpec:
     fields.only("topk_method", "greedy", "group_limited_greedy")
-    return _deepseek(fields, choose="softmax before")
+    return deepseek(fields, {"choose": "softmax before"})
 
 
 def _deepseek_v3(fields: Fields, indexer: Indexer | None = None) -> TransformerSpec:
     fields.only("topk_method", "noaux_tc")  # its router has one more number for each expert
     fields.only("scoring_func", "sigmoid")
-    return _deepseek(fields, indexer, **BIASED)
+    return deepseek(fields, BIASED, indexer=indexer)
 
 
 def _deepseek_v32(fields: Fields) -> TransformerSpec:
