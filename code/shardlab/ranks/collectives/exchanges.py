@@ -172,8 +172,8 @@ def _overlap(one: slice, other: slice) -> bool:
 class _Transport:
     """The messages of one rank: sends in flight, and receives that it has asked for.
 
-    NCCL pairs sends and receives only within one call of `comm.start`; there a rank asks for one
-    message at a time.
+    NCCL pairs sends and receives only within one call of `comm.start_messages`; there a rank asks
+    for one message at a time.
 
     A message that is taken as it is arrives in its place early, perhaps while this rank is still at
     a step before. In the plans here that is safe: such a message is finished, so it already
@@ -195,7 +195,7 @@ class _Transport:
         asking: list[comm.Receive] = []
         while self.due and len(self.asked) + len(asking) < len(self.buffers):
             asking.append(self._ask(self.due.popleft()))
-        waits = comm.start(messages, asking, self.group)
+        waits = comm.start_messages(messages, asking, self.group)
         self.in_flight += waits[: len(messages)]
         for wait, (into, _) in zip(waits[len(messages) :], asking, strict=True):
             self.asked.append((wait, into))
