@@ -75,9 +75,9 @@ LEVELS = [
     {"traces"},
     {"expert_parallel"},
     {"zero"},
-    {"composition", "step"},
+    {"step"},
     {"data_parallel", "tensor_parallel", "pipeline", "planning"},
-    {"published"},
+    {"composition", "formulas", "published"},
 ]
 
 
