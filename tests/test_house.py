@@ -76,8 +76,9 @@ LEVELS = [
     {"expert_parallel"},
     {"zero"},
     {"step"},
-    {"data_parallel", "tensor_parallel", "pipeline", "planning"},
-    {"composition", "formulas", "published"},
+    {"data_parallel", "tensor_parallel", "pipeline"},
+    {"composition", "planning"},
+    {"published"},
 ]
 
 
