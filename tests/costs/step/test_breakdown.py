@@ -212,6 +212,19 @@ def test_messages_between_replicas_carry_the_bytes_of_zero(zero, model):
     assert late.cut_average == (once if zero > 1 else sent.cut_average)
 
 
+@pytest.mark.parametrize("recomputation", ["none", "full"])
+def test_a_layer_that_is_recomputed_waits_for_the_third_gather_that_is_counted(recomputation):
+    sizes = {"spec": models.published("Llama 3 8B").spec, "layout": Layout(dp=8, zero=3), "program": DEEPSPEED_2021}
+    training = Training(**sizes, recomputation=recomputation)
+    link = replace(hardware.link("NVLink 4"), latency=0.0).reached
+    held = step.holdings(training)
+    messages = replicas.messages_of_replicas(training, {"replicas": link}, held)
+    recomputed = recomputation == "full"
+    wait = replicas.data_wait(messages, DEEPSPEED_2021, held, 0.0, 0.0, recomputed=recomputed)
+    counted = sum(zero_costs.sent_bytes(training).values()) / link.bandwidth
+    assert held.layers * wait.layer + wait.rest == pytest.approx(counted, rel=1e-4)  # padding
+
+
 def test_gradients_between_nodes_reach_the_share_that_was_measured():
     """Korthikanti et al. 2022, section 6.3: eight replicas of 530B add 1.32 s; in 16 bits 0.9 of them, in 32 1.7."""
     added = {}
