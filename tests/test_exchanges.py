@@ -20,7 +20,7 @@ def all_reduces(n):
 def every_plan(n):
     makes = [getattr(exchanges, name) for name in exchanges.__all__ if name.startswith(("binomial", "ring", "scatter"))]
     makes += [exchanges.halving_reduce_scatter, exchanges.doubling_all_gather, exchanges.pairwise_all_to_all]
-    return [*all_reduces(n).values(), *(make(n) for make in makes), exchanges.dissemination_barrier(n)]
+    return [*all_reduces(n).values(), *(make(n) for make in makes)]
 
 
 def after(plan, start):
@@ -69,11 +69,6 @@ def test_an_all_to_all_transposes(n):
     own = [[here[rank][rank] if place == rank else () for place in range(n)] for rank in range(n)]
     held = after(exchanges.pairwise_all_to_all(n), [out + into for out, into in zip(here, own, strict=True)])
     assert [row[n:] for row in held] == [[here[source][rank] for source in range(n)] for rank in range(n)]
-
-
-@pytest.mark.parametrize("n", RANKS)
-def test_after_a_barrier_everybody_has_heard_of_everybody(n):
-    assert all(set(row[0]) == set(range(n)) for row in sums(exchanges.dissemination_barrier(n)))
 
 
 @pytest.mark.parametrize("n", RANKS)

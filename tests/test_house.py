@@ -75,8 +75,9 @@ LEVELS = [
     {"traces"},
     {"expert_parallel"},
     {"zero"},
-    {"composition", "step"},
-    {"data_parallel", "tensor_parallel", "pipeline", "planning"},
+    {"step"},
+    {"data_parallel", "tensor_parallel", "pipeline"},
+    {"composition", "planning"},
     {"published"},
 ]
 

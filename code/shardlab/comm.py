@@ -153,7 +153,7 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
         others = [other for other in range(group.size()) if other != group.rank()]
         arriving = [torch.empty_like(y) for _ in others]              # the other terms
         sends = [(slices[other], other) for other in others]
-        waits = start(sends, list(zip(arriving, others, strict=True)), group)
+        waits = start_messages(sends, list(zip(arriving, others, strict=True)), group)
 
     def finish() -> Tensor:
         for wait in waits:
@@ -188,12 +188,12 @@ def exchange(x: Tensor, group: Group, to: int, source: int) -> Tensor:
     if to == source == group.rank():
         return x.clone()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    for wait in start([(x.contiguous(), to)], [(y, source)], group):
+    for wait in start_messages([(x.contiguous(), to)], [(y, source)], group):
         wait()
     return y
 
 
-def start(sends: Sequence[Send], receives: Sequence[Receive], group: Group) -> list[Wait]:
+def start_messages(sends: Sequence[Send], receives: Sequence[Receive], group: Group) -> list[Wait]:
     """Start to send and to receive, and return one function per message that waits for it.
 
     The functions of the sends come first. Do not touch the tensors, which must be contiguous,

@@ -96,6 +96,11 @@ def test_inputs_that_are_gathered_again_are_two_more_halves_of_the_eight_of_a_la
     assert again["tp"]["loss"] == kept["tp"]["loss"]
 
 
+def test_keys_and_values_are_refused_and_not_left_out():
+    with pytest.raises(ValueError, match=r"cp=2.* use cp=1, and add context_parallel\.sent_bytes"):
+        composition.sent(Training(spec=LLAMA, layout=Layout(cp=2)))
+
+
 # ---- leaving a node --------------------------------------------------------------------------------------------------
 
 MODEL = models.published("Llama 3 8B").spec

@@ -101,7 +101,7 @@ def check_empty(group, function):
     """Exchange a number with every other rank; a message that the function left behind comes before it."""
     others = [rank for rank in range(group.size()) if rank != group.rank()]
     mark, arrived = torch.tensor([float("inf")]), [torch.zeros(1) for _ in others]
-    for wait in comm.start([(mark, rank) for rank in others], list(zip(arrived, others, strict=True)), group):
+    for wait in comm.start_messages([(mark, rank) for rank in others], list(zip(arrived, others, strict=True)), group):
         wait()
     if any(each != mark for each in arrived):
         raise ValueError(f"{function.__name__} has left a message")

@@ -41,6 +41,7 @@ def test_the_sentence_the_table_and_the_figure_agree(state):
     assert sum(parts) == pytest.approx(number(rows["step"]), rel=0.02)
     assert number(rows["memory"]) == pytest.approx(sum(held.values()), rel=0.006)
     assert rows["step"] in view.sentence
+    assert rows["share of computing"] == f"{100 * taken.computing / taken.seconds:.1f} %"
     assert ("does not fit" in view.sentence) == (sum(held.values()) > 80e9)
     if state["ranks"] > 1:
         assert rows["waiting"] in view.sentence

@@ -37,6 +37,7 @@ def test_the_sentence_the_table_and_the_figure_agree(state):
     assert number(column["step"]) == pytest.approx(each.seconds, rel=0.006)
     assert column["waiting"] in view.sentence
     assert column["step"] in view.sentence
+    assert column["share of computing"] == f"{100 * each.computing / each.seconds:.1f} %"
     assert ("does not fit" in view.sentence) == (sum(held.values()) > 80e9)
     assert ("mostly waits" in view.sentence) == (each.waiting > 0.5 * each.seconds)
     bars = {bar.name: bar for bar in view.figure.data}

@@ -242,7 +242,7 @@ def groups_in_another_order(group):
 
 
 def unsent_start(group):
-    for wait in comm.start([], [(torch.ones(1), 1 - group.rank())], group):
+    for wait in comm.start_messages([], [(torch.ones(1), 1 - group.rank())], group):
         wait()
 
 

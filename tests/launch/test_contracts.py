@@ -46,7 +46,7 @@ def an_exchange_of_unlike_tensors(group):
 
 def messages_that_were_started(group):
     other = 1 - group.rank()
-    for wait in comm.start([(torch.ones(4), other)], [(torch.ones(4 + group.rank()), other)], group):
+    for wait in comm.start_messages([(torch.ones(4), other)], [(torch.ones(4 + group.rank()), other)], group):
         wait()
 
 
@@ -265,7 +265,7 @@ def test_a_group_without_this_rank():
             lambda x, group: comm.send(x, group, 0),
             lambda x, group: comm.receive(x, group, 0),
             lambda x, group: comm.exchange(x, group, 0, 0),
-            lambda x, group: comm.start([], [(x, 0)], group),
+            lambda x, group: comm.start_messages([], [(x, 0)], group),
             lambda x, group: comm.split(group, 1),
             lambda x, group: comm.across(group, 1),
             lambda x, group: comm.subgroup(group, [0]),
@@ -286,7 +286,7 @@ def test_a_rank_that_the_group_does_not_have(to):
         lambda group: comm.receive(x, group, source=to),
         lambda group: comm.exchange(x, group, to=to, source=0),
         lambda group: comm.exchange(x, group, to=0, source=to),
-        lambda group: comm.start([(x, to)], [], group),
+        lambda group: comm.start_messages([(x, to)], [], group),
         lambda group: comm.broadcast(x, group, source=to),
         lambda group: comm.subgroup(group, [0, to]),
     )

@@ -65,7 +65,7 @@ def wrapped_twice(group):
 
 
 def started(group):
-    for wait in comm.start([], [(torch.ones(1), 0)], group):
+    for wait in comm.start_messages([], [(torch.ones(1), 0)], group):
         wait()
 
 

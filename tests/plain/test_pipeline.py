@@ -218,7 +218,7 @@ def watch_messages(group, name, num_microbatches, source=SOURCE):
     alive, waiting, most = weakref.WeakSet(), [], [0]
 
     def start(sends, receives, group):
-        waits = comm.start(sends, receives, group)
+        waits = comm.start_messages(sends, receives, group)
         if sends:
             assert sends[0][0].nbytes == MEGABYTES * 2**20
             waits = [Message(wait, waiting) for wait in waits]
@@ -226,7 +226,7 @@ def watch_messages(group, name, num_microbatches, source=SOURCE):
         most[0] = max(most[0], len(alive) + len(stage.kept))
         return waits
 
-    module.comm = types.SimpleNamespace(start=start, split=comm.split)
+    module.comm = types.SimpleNamespace(start_messages=start, split=comm.split)
     stage = module.Stage(Wide(), group)
     tokens = (torch.arange(num_microbatches * 4 * LONG) % 7).view(num_microbatches, 4, LONG)
     schedule = {"1F1B": module.one_forward_one_backward, "GPipe": module.gpipe}[name]

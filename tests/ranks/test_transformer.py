@@ -1,5 +1,6 @@
 """The model against independent implementations: torch's encoder layer, complex rotation, attention by hand."""
 
+import dataclasses
 import math
 
 import pytest
@@ -257,3 +258,8 @@ def test_a_spec_that_only_costs_knows_is_refused(changes):
     (name,) = changes
     with pytest.raises(ValueError, match=f"does not build {name}=.*count and plan this spec"):
         transformer.Transformer(TransformerSpec(**SIZES, **changes))
+
+
+def test_every_field_after_the_experts_is_refused():
+    names = [each.name for each in dataclasses.fields(TransformerSpec)]
+    assert {*transformer.COUNTED_ONLY} == {*names[names.index("experts") + 1 :]}

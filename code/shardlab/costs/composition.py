@@ -14,7 +14,7 @@ from shardlab.sharding import cuts
 from shardlab.sharding.layout import AXES_3D, Layout, coordinates, groups
 from shardlab.trace import Event
 
-from . import zero
+from . import tensor_parallel, zero
 from .training import Training
 
 ALL, NUMBER = "all", 8  # the group of all ranks; bytes of loss and norm (float64)
@@ -26,11 +26,16 @@ Sent = dict[str, dict[str, float]]
 def sent(training: Training, stage: int = 0) -> Sent:
     """Count the bytes that a rank of `stage` sends in one step, as axis -> purpose -> bytes.
 
-    Collectives go around rings; a rank receives as many bytes as it sends. For trainings with
-    recomputation="none"; `ranks.train` keeps gathered inputs (`keeps_gathered`). "all" holds the
-    loss and the gradients' norm, which every rank receives.
+    Collectives go around rings; a rank receives as many bytes as it sends. `ranks.train` recomputes
+    nothing, and keeps gathered inputs (`keeps_gathered`). "all" holds the loss and the gradients'
+    norm, which every rank receives. Errors: ValueError for cp above 1.
     """
     layout = training.layout
+    if layout.cp > 1:
+        raise ValueError(
+            f"cp={layout.cp}: keys and values are not counted here; use cp=1, and add "
+            "context_parallel.sent_bytes for each layer and microbatch"
+        )
     within("stage", stage, layout.pp)
     share = (layout.ranks - 1) / layout.ranks
     return {
@@ -126,8 +131,7 @@ def _pipeline(training: Training, stage: int) -> dict[str, float]:
 def _tensor(training: Training, stage: int) -> dict[str, float]:
     """Count all-reduces of activations: 2 (t - 1)/t times the activations' bytes.
 
-    A layer has four, or eight halves. Where matrices keep only slices of their gathered inputs,
-    backward gathers both again: two more halves.
+    What a layer sends, `tensor_parallel.sent_bytes` counts.
     """
     spec = training.spec
     layout = training.layout
@@ -147,9 +151,8 @@ def _tensor(training: Training, stage: int) -> dict[str, float]:
     block = sum(
         share * _copies(training, cuts.block(kind, layout.tp)) for share, kind in kinds
     )
-    regathered = layout.sequence_parallel and not training.program.keeps_gathered
     return {
-        "layers": (5 if regathered else 4) * count * once,
+        "layers": m * count * tensor_parallel.sent_bytes(training),
         "embedding and head": (first + last) * once,
         "loss": last * m * share * PER_TOKEN * numbers,
         "gradients of copies": m * (count * block + _copies(training, held)),

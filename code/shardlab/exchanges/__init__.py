@@ -9,7 +9,6 @@
 
 from .all_to_all import pairwise_all_to_all
 from .doubling import (
-    dissemination_barrier,
     doubling_all_gather,
     halving_doubling_all_reduce,
     halving_reduce_scatter,
@@ -57,7 +56,6 @@ __all__ = [
     "binomial_broadcast",
     "binomial_reduce",
     "contents",
-    "dissemination_barrier",
     "doubling_all_gather",
     "everyones",
     "halving_doubling_all_reduce",

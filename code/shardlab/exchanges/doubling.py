@@ -57,18 +57,6 @@ def doubling_all_gather(n: Count) -> Plan:
     return Plan(name="doubling all-gather", num_ranks=n, num_pieces=n, steps=steps)
 
 
-@checked
-def dissemination_barrier(n: Count) -> Plan:
-    """Plan a barrier: pass all you have heard to the rank 1, then 2, then 4 ... places on.
-
-    Hensgen, Finkel and Manber 1988, doi:10.1007/BF01379320.
-    """
-    steps = []
-    for d in powers(n):
-        steps.append([Move(rank, (rank + d) % n, WHOLE, ADD) for rank in range(n)])
-    return Plan(name="dissemination barrier", num_ranks=n, num_pieces=1, steps=steps)
-
-
 # ---- halving and doubling among the core ---------------------------------------------------------
 
 

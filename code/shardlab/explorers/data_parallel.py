@@ -123,7 +123,7 @@ def _table(taken: Step) -> list[list[str]]:
         ["update", units.text(update, "s")],
         ["step", units.text(taken.seconds, "s")],
         ["network busy", units.text(overlap.busy_seconds(taken.run), "s")],
-        ["efficiency", f"{100 * taken.computing / taken.seconds:.1f} %"],
+        ["share of computing", f"{100 * taken.computing / taken.seconds:.1f} %"],
         ["tokens per second", units.text(taken.tokens_per_second, "")],
         *([part, units.text(nbytes, "B")] for part, nbytes in held.items()),
     ]

@@ -150,5 +150,5 @@ def _table(held: dict[int, dict[str, float]], steps: dict[int, Step]) -> list[li
     rows.append(["step", *(units.text(each.seconds, "s") for each in steps.values())])
     rows.append(["waiting", *(units.text(each.waiting, "s") for each in steps.values())])
     busy = [each.computing / each.seconds for each in steps.values()]
-    rows.append(["efficiency", *(f"{100 * share:.1f} %" for share in busy)])
+    rows.append(["share of computing", *(f"{100 * share:.1f} %" for share in busy)])
     return [["one rank", *map(_name, held)], *rows]

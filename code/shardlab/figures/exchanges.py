@@ -99,11 +99,18 @@ def _narrow(cell: Cell) -> str:
 def _cells(
     held: Sequence[Sequence[Cell]], finished: Sequence[Cell], moves: Sequence[Move]
 ) -> dict[str, Any]:
-    num_pieces = len(held[0])
+    num_pieces, few = len(held[0]), len(held) <= FEW
     places = [(rank, piece) for rank in range(len(held)) for piece in range(num_pieces)]
+    cells = [held[rank][piece] for rank, piece in places]
     shares = [len(held[rank][piece]) / len(finished[piece]) for rank, piece in places]
     done = [held[rank][piece] == finished[piece] for rank, piece in places]
+    colors = [FINISHED if end else _shade(x) for x, end in zip(shares, done, strict=True)]
     arrived = {(move.to, piece) for move in moves for piece in move.landing}
+    new = [place in arrived for place in places]
+    border = {
+        "color": [ARRIVED if each else style.GREY for each in new],
+        "width": [3.5 if each else 0.5 for each in new],
+    }
     height = (1 - GAP) / num_pieces
     return {
         "type": "bar",
@@ -112,28 +119,15 @@ def _cells(
         "y": [height] * len(places),
         "base": [_middle(piece, num_pieces) - height / 2 for _, piece in places],
         "width": BAR,
-        "marker": {
-            "color": [
-                FINISHED if end else _shade(share) for share, end in zip(shares, done, strict=True)
-            ],
-            "line": {
-                "color": [ARRIVED if place in arrived else style.GREY for place in places],
-                "width": [3.5 if place in arrived else 0.5 for place in places],
-            },
-        },
-        "text": [
-            (named if len(held) <= FEW else _narrow)(held[rank][piece]) for rank, piece in places
-        ],
+        "marker": {"color": colors, "line": border},
+        "text": [named(cell) if few else _narrow(cell) for cell in cells],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "constraintext": "none",
         "textfont": {
-            "size": 14 if len(held) <= FEW else 11,
-            "color": [
-                "white" if end or share >= DARK else "#1A2B4A"
-                for share, end in zip(shares, done, strict=True)
-            ],
+            "size": 14 if few else 11,
+            "color": ["white" if share >= DARK else "#1A2B4A" for share in shares],
         },
         "customdata": [[piece, named(held[rank][piece])] for rank, piece in places],
         "hovertemplate": "rank %{x}, piece %{customdata[0]}: %{customdata[1]}<extra></extra>",

@@ -8,7 +8,9 @@
 The same line in a script started by `torchrun --nproc-per-node 4` or `mpiexec -n 4` runs on the
 ranks that were started.
 
-To read on, in this order:
+A user needs the names in `__all__` alone. Each of the other files is named for what it does in a
+run; a leading underscore marks a name that only its own file uses. To read on, begin with `run`
+below, then in this order:
 
     the launcher   local (its ends of the processes), watch (one run), report (what went wrong),
                    progress (a line meanwhile), surroundings (folders and streams)

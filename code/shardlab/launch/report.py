@@ -34,7 +34,7 @@ class Outcome:
 
 def report(outcome: Outcome) -> str:
     """Write the report, culprits first: ranks that died, then those that raised, then others."""
-    culprits, victims = _blame(outcome)
+    culprits, victims = _culprits_and_victims(outcome)
     lines = []
     for rank, code in sorted(outcome.died.items()):
         lines.append(f"rank {rank} died: {_cause_of_death(code)}")
@@ -54,11 +54,15 @@ def report(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _blame(outcome: Outcome) -> tuple[dict[int, list[Raised]], list[int]]:
-    """Tell the failed ranks that caused the end of the run from those that lost a peer.
+def _culprits_and_victims(outcome: Outcome) -> tuple[dict[int, list[Raised]], list[int]]:
+    """Tell the failed ranks that ended the run, with what they raised, from those that lost a peer.
 
-    Causes are ranks that died or whose error is their own. Without any, they are ranks that gave
-    up: they waited for one that is still there. A victim waited for a cause.
+    A rank that ...                 is
+    died, or raised its own error   a cause
+    waited for a rank still there   a cause, if there is no other
+    waited for a cause              a victim
+
+    Every failed rank that is no victim is a culprit.
     """
     failed, died = outcome.failed, {*outcome.died}
     awaited = {

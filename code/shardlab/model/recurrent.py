@@ -123,11 +123,3 @@ class Recurrent:
         """
         head = sum(2 * m * k * n for m, k, n in self.products()) + CHUNK**3 // 3
         return self.num_heads * head // CHUNK + 2 * self.convolution * self.convolved
-
-    def state_bytes(self, element: Count = 4) -> int:
-        """Count the bytes that one layer keeps of a text when it continues it: no keys, no values.
-
-        element: bytes of a number, of the states and of the tokens that the convolution reads.
-        """
-        read = (self.convolution - 1) * self.convolved
-        return element * (self.num_heads * self.key_size * self.value_size + read)

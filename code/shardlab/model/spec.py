@@ -28,8 +28,10 @@ class TransformerSpec:
     With `experts` a mixture of them stands in place of every feed-forward block, but for those of
     the first `num_dense` layers, the only ones for which `ffn_size` has a meaning.
 
-    The fields after `experts` describe what released models changed. `costs` counts, times and
-    plans them; the reference model of `ranks` has none of them.
+    The fields after `experts` describe what released models changed. `sharding` and `costs` read
+    them together with the others; the reference model of `ranks` builds none of them, and
+    `ranks.transformer.check` refuses a spec that has one. All are in one dataclass, because most
+    refine a number or a style above, and a spec in two would be cut and counted in halves.
     """
 
     vocab_size: Count

@@ -131,7 +131,7 @@ class Channel:
 
     def receive(self, empty: Tensor) -> Tensor:
         """Wait for the next message, and return it in the tensor given."""
-        [wait] = comm.start([], [(empty, self.source)], self.group)
+        [wait] = comm.start_messages([], [(empty, self.source)], self.group)
         wait()
         return empty
 
@@ -139,7 +139,7 @@ class Channel:
         """Wait until the last message has gone, then start to send this one."""
         self.finish()
         x = x.contiguous()
-        [wait] = comm.start([(x, self.to)], [], self.group)
+        [wait] = comm.start_messages([(x, self.to)], [], self.group)
         self.in_flight = (x, wait)        # holds the tensor until it has gone
 
     def finish(self) -> None:

@@ -28,9 +28,9 @@ from .mixture import GatedMLP, Mixture, Router, balance_loss
 # in every norm: https://github.com/openai/gpt-2/blob/master/src/model.py; Llama 3 has the same
 EPSILON = 1e-5
 ROTARY_BASE = 500_000.0  # Llama 3, section 3.2 (RoFormer and Llama 1 have 10,000)
-# Fields of a spec that `costs` counts and this model leaves at None or False.
+# Fields of a spec that `costs` counts and this model leaves at None, False or 0.
 NORMS = ("head_norms", "whole_norms", "post_norms")
-LAYERS = ("latent", "sinks", "output_gate", "recurrent")
+LAYERS = ("num_dense", "latent", "sinks", "output_gate", "recurrent")
 COUNTED_ONLY = ("head_dim", "position_style", "bias_places", *LAYERS, *NORMS)
 # q [B, H, S, e], k and v [B, K, S, e] -> [B, H, S, e]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -191,7 +191,7 @@ def make_feed_forward(spec: TransformerSpec) -> nn.Module:
 
 def check(spec: TransformerSpec) -> None:
     """Raise ValueError, with its fields, for a spec that only `costs` knows."""
-    fields = {name: getattr(spec, name) for name in (*COUNTED_ONLY, "num_dense")}
+    fields = {name: getattr(spec, name) for name in COUNTED_ONLY}
     given = [f"{name}={value!r}" for name, value in fields.items() if value not in (None, False)]
     if given:
         raise ValueError(

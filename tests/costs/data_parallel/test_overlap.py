@@ -11,7 +11,7 @@ from shardlab import trace
 from shardlab.costs import collectives, step
 from shardlab.costs.data_parallel import overlap, scaling
 from shardlab.costs.data_parallel.overlap import ModelPart
-from shardlab.costs.facts import hardware, models, network, recipes
+from shardlab.costs.facts import hardware, models, network, nodes, recipes
 from shardlab.costs.programs import BOOK
 from shardlab.costs.step import Run
 from shardlab.costs.training import Training
@@ -57,8 +57,8 @@ def test_buckets_by_hand():
 
 
 def test_messages_by_hand():
-    """An all-reduce takes a second a byte; backward ends while the second bucket travels."""
-    sent = overlap.send([2, 4, 4], 2.5, lambda nbytes: nbytes)
+    """An all-reduce of 2.5 bytes takes 2.5 seconds; backward ends while the second bucket travels."""
+    sent = overlap.send([2, 4, 4], 2.5, 2.5)
     assert [(m.ready, m.start, m.end) for m in sent] == [(2, 2, 4.5), (4, 4.5, 7), (4, 7, 9.5)]
 
 
@@ -88,6 +88,18 @@ def test_the_last_message_ends_when_the_step_says_so(one):
     assert all(first.end <= second.start for first, second in pairwise(sent))
     held = models.num_parameters(one.training.spec) * one.training.recipe.gradients
     assert sum(m.nbytes for m in sent) == pytest.approx(held if sent else 0)
+
+
+@pytest.mark.parametrize("change", [{"collectives": "switch"}, {"between_nodes": 0.4}, {"bucket_bytes": None}], ids=str)
+def test_messages_travel_as_the_program_decides(change):
+    """By the adding switch of a node, at the share of the cards that it reaches, in as many pieces as a step sends."""
+    cluster = nodes.cluster("DGX H100", 1 if "collectives" in change else 2)
+    late = scaling.without_overlap(run(ranks=cluster.gpus))
+    asked = replace(late, cluster=cluster)
+    changed = asked.by(replace(late.training.program, **change))
+    for each in (asked, changed):
+        assert step.step(each).waiting == pytest.approx(overlap.busy_seconds(each))
+    assert abs(overlap.busy_seconds(changed) / overlap.busy_seconds(asked) - 1) > 0.1
 
 
 @given(runs)

@@ -56,8 +56,10 @@ def test_all_ranks_together_compute_as_long_as_the_step_does(layout, recomputati
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("layout", [*LAYOUTS, SLICED], ids=str)
 @pytest.mark.parametrize("how", [BOOK, BOOK_ZERO], ids=lambda program: program.name)
-def test_every_rank_sends_the_bytes_of_the_formulas(layout, tied, zero, how):
-    run = run_of(replace(layout, zero=zero), replace(SPEC, tied_head=tied), program=how)
+@pytest.mark.parametrize("recomputation", ["none", "full"])
+def test_every_rank_sends_the_bytes_of_the_formulas(layout, tied, zero, how, recomputation):
+    cut, spec = replace(layout, zero=zero), replace(SPEC, tied_head=tied)
+    run = run_of(cut, spec, program=how, recomputation=recomputation)
     events = program(run)
     for stage in range(layout.pp):
         rank = groups(layout)["pp"][0][stage]

@@ -31,7 +31,6 @@ def plans(n):
             exchanges.ring_all_gather,
             exchanges.doubling_all_gather,
             exchanges.pairwise_all_to_all,
-            exchanges.dissemination_barrier,
         )
     ]
     return {plan.name: plan for plan in found}

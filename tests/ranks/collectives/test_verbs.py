@@ -221,20 +221,6 @@ def test_a_mistake_in_any_algorithm_is_seen():
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_leaves_a_barrier_before_everybody_has_come():
-    import time
-
-    def meet(group):
-        time.sleep(0.05 * group.rank())
-        came = time.perf_counter()
-        collectives.barrier(group)
-        return came, time.perf_counter()
-
-    for world_size in (2, 5):
-        came, left = zip(*run(meet, world_size=world_size), strict=True)
-        assert max(came) <= min(left)
-
-
 def test_ranks_of_a_smaller_group_talk_among_themselves():
     def in_pairs(group):
         pair = comm.split(group, 2)

@@ -186,7 +186,7 @@ class Resident:
 
 def watched(resident):
     """Let `resident` know what messages and gathering fill; returns how to stop that."""
-    start, gather = comm.start, comm.all_gather
+    start, gather = comm.start_messages, comm.all_gather
 
     def note_start(sends, receives, group):
         for y, _ in receives:
@@ -198,10 +198,10 @@ def watched(resident):
         resident.add(y)
         return y
 
-    comm.start, comm.all_gather = note_start, note_gather
+    comm.start_messages, comm.all_gather = note_start, note_gather
 
     def stop():
-        comm.start, comm.all_gather = start, gather
+        comm.start_messages, comm.all_gather = start, gather
 
     return stop
 
@@ -275,7 +275,7 @@ def test_flops_of_each_rank_are_those_of_the_formulas(placement, size):
 
 def order_of(group):
     """What a rank does in a round: starts a message, computes, waits."""
-    seen, start, attend = [], comm.start, tiles.attend
+    seen, start, attend = [], comm.start_messages, tiles.attend
 
     def noting(*args):
         seen.append("start")
@@ -286,14 +286,14 @@ def order_of(group):
         seen.append("compute")
         attend(*args)
 
-    comm.start, tiles.attend = noting, compute
+    comm.start_messages, tiles.attend = noting, compute
     try:
         x = torch.randn(1, 2, 4, 6)
         context = engine.parallelize(build("gpt2"), group, ContextStrategy())
         context.shard(torch.zeros(1, 12))
         context.attend(x, x, x)
     finally:
-        comm.start, tiles.attend = start, attend
+        comm.start_messages, tiles.attend = start, attend
     return seen
 
 

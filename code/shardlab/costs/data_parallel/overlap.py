@@ -11,14 +11,14 @@ NCCL's all-reduces run on the GPU too and take some of its multiprocessors and m
 backward. That is left out; on a real GPU the overlapped part of backward is slightly slower.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardlab.files.arguments import Count, checked, within
 from shardlab.trace import Event
 
-from .. import collectives, step
+from .. import step
 from ..step import Run, axes, layer_time
+from ..step.replicas import data_messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,19 +94,16 @@ def fill_buckets(parts: list[ModelPart], buckets: Count) -> list[float]:
 
 
 @checked
-def send(
-    ready: list[float], nbytes: float, seconds: Callable[[float], float]
-) -> list[BucketMessage]:
+def send(ready: list[float], nbytes: float, seconds: float) -> list[BucketMessage]:
     """All-reduce one bucket after the other, each as soon as it is ready and the network is free.
 
-    ready: seconds after which each bucket exists. nbytes: of each. seconds: bytes -> duration of an
-    all-reduce.
+    ready: seconds after which each bucket exists. nbytes, seconds: of the all-reduce of each.
     """
     messages: list[BucketMessage] = []
     free = 0.0
     for exists in ready:
         start = max(exists, free)
-        free = start + seconds(nbytes)
+        free = start + seconds
         messages.append(BucketMessage(nbytes=nbytes, ready=exists, start=start, end=free))
     return messages
 
@@ -115,20 +112,21 @@ def send(
 def messages(run: Run) -> list[BucketMessage]:
     """List the all-reduces of one step; none for one rank.
 
-    What they end after backward is what `step.step` waits for. A program that does not overlap them
-    sends all when backward is over.
+    They take as long as a step says, and what they end after backward is what `step.step` waits
+    for. A program that does not overlap them sends all when backward is over.
     """
     training = run.training
-    ranks = training.layout.replicas
-    if ranks == 1:
+    whole = replace(training.layout, zero=0)
+    if whole.replicas == 1:
         return []
-    link = axes.links(run.cluster, training.layout)["replicas"]
+    link = axes.links(run.cluster, whole)["replicas"]
     held = step.holdings(training)
     ready = [backward_seconds(run)] * held.buckets
     if "average" in training.program.data_overlap:
         ready = fill_buckets(backward_parts(run), held.buckets)
     nbytes = training.recipe.gradients * held.parameters / held.buckets
-    return send(ready, nbytes, lambda size: collectives.all_reduce_seconds(size, ranks, link))
+    sent = data_messages(whole, training.recipe, training.program, link, held)
+    return send(ready, nbytes, sent.average / held.buckets)
 
 
 @checked

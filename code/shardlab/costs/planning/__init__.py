@@ -2,5 +2,6 @@
 
 `plans` defines questions and answers, `planner` searches, with the `tables` that plans share, and
 `remedies` names what to change where nothing fits.
-`flags` writes a plan as the options of three programs.
+`flags` writes a plan as the options of three programs, and `formulas` sets the chapters' formulas
+beside the terms of a step.
 """

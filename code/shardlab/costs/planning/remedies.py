@@ -14,9 +14,8 @@ from ..training import Training
 
 GPUS_PER_SERVER = 8  # with more ranks, tensor parallelism waits for the network
 LONG = 8192  # tokens of a sequence for each rank that shares it: fewer would be for no long text
-MOST_RANKS = (
-    2**14
-)  # as many as trained Llama 3 405B (Llama Team 2024, https://arxiv.org/abs/2407.21783)
+# as many as trained Llama 3 405B (Llama Team 2024, https://arxiv.org/abs/2407.21783)
+MOST_RANKS = 2**14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +90,12 @@ def _changes(training: Training, hopeful: Callable[[Training], bool]) -> Iterato
 
     hopeful: whether anything without further ranks could help.
     """
-    for count in range(len(AT_ONCE) if hopeful(training) else 1):
-        yield from _combined(training, AT_ONCE, count)
-    for adam, smaller in _eight_bit(training):
-        for count in range(len(AT_ONCE) if hopeful(smaller) else 0):
+    yield (), training
+    if hopeful(training):
+        for count in range(1, len(AT_ONCE)):
+            yield from _combined(training, AT_ONCE, count)
+    for adam, smaller in filter(lambda change: hopeful(change[1]), _eight_bit(training)):
+        for count in range(len(AT_ONCE)):
             for words, changed in _combined(smaller, AT_ONCE, count):
                 yield (*words, adam), changed
     grown = sorted(_larger(training), key=_size)
@@ -190,7 +191,9 @@ def _deals(training: Training, layout: Layout) -> bool:
 
 def _zero(training: Training) -> Changes:
     layout = training.layout
-    for stage in range(layout.zero + 1, 4 if layout.replicas > 1 else 0):
+    if layout.replicas == 1:
+        return
+    for stage in range(layout.zero + 1, 4):
         changed = replace(layout, zero=stage)
         yield f"ZeRO-{stage} over {layout.replicas} ranks", replace(training, layout=changed)
 

@@ -12,7 +12,6 @@ from ..facts.recipes import MIXED
 from ..planning.plans import Plans, Question, TrainingPlan
 from ..programs import LLAMA_2024, MEGATRON_2021, NEMO_2024
 from ..traces import knee
-from ..training import Training
 
 WITHOUT = replace(  # a rank waits for every message
     NEMO_2024,
@@ -82,76 +81,45 @@ STUDIES: dict[str, Study] = {
 }
 
 
-def _run(
-    model: str,
-    node: str,
-    layout: Layout,
-    *,
-    num_microbatches: int = 1,
-    sequence: int | None = None,
-    **options: object,
-) -> step.Run:
-    training = Training(
-        spec=models.published(model).spec,
-        layout=layout,
-        num_microbatches=num_microbatches,
-        sequence=sequence,
-        recomputation="full",
-        **options,  # type: ignore[arg-type]
+def _run(question: Question, layout: Layout, **choices: object) -> step.Run:
+    microbatches = question.batch // layout.dp
+    training = question.training(
+        layout, num_microbatches=microbatches, recomputation="full", **choices
     )
-    cluster = nodes.cluster(node, -(-layout.ranks // nodes.node(node).gpus))
-    return step.Run(training=training, cluster=cluster)
+    return question.run(training)
 
 
 def runs() -> dict[str, step.Run]:
     """Name machines and layouts, from those with few messages to those that mostly communicate.
 
-    All recompute every layer in backward, and fit.
+    All recompute every layer in backward, and answer the questions that the planner is asked: they
+    have its recipe, and fit with its headroom.
     """
-    small = "Llama 3 8B"
-    large = "Llama 3 70B"
+    h100, small, large = "DGX H100", "Llama 3 8B", "Llama 3 70B"
     cut = Layout(dp=64, zero=3)
     shared = Layout(tp=8, dp=8, zero=1, sequence_parallel=True)
-    deep = Layout(tp=8, pp=64, dp=6)
-    wide = Layout(tp=8, pp=16, dp=128, zero=1, sequence_parallel=True)
-    card = "GCP a2-highgpu-8g"
+    trillion = STUDIES["a trillion on 3,072 A100"].question
+    llama = STUDIES["Llama 3 405B on 16,384 H100"].question
+    eight, seventy = _question(small, h100, 64, 256), _question(large, h100, 64, 64)
+    card = _question(large, "GCP a2-highgpu-8g", 64, 64)
     return {
-        "1T, 3,072 A100, tp 8, pp 64, dp 6": _run(
-            "Megatron 1008B",
-            "DGX A100",
-            deep,
-            num_microbatches=512,
-            program=MEGATRON_2021,
-            attention="stored",
-            dropout=True,
-        ),
-        "8B, 64 H100, ZeRO-3": _run(small, "DGX H100", cut, num_microbatches=4),
+        "1T, 3,072 A100, tp 8, pp 64, dp 6": _run(trillion, Layout(tp=8, pp=64, dp=6)),
+        "8B, 64 H100, ZeRO-3": _run(eight, cut),
         "405B, 16,384 H100, tp 8, pp 16, dp 128": _run(
-            "Llama 3 405B",
-            "DGX H100",
-            wide,
-            num_microbatches=16,
-            sequence=8192,
-            program=LLAMA_2024,
-            schedule="interleaved",
-            chunks=8,
+            llama, replace(shared, pp=16, dp=128), schedule="interleaved", chunks=8
         ),
-        "70B, 64 H100, tp 8, dp 8": _run(large, "DGX H100", shared, num_microbatches=8),
-        "70B, 64 A100 (one 100 Gb/s card), tp 8, pp 2, dp 4": _run(
-            large, card, replace(shared, dp=4, pp=2), num_microbatches=16
+        "70B, 64 H100, tp 8, dp 8": _run(seventy, shared),
+        "70B, 64 A100 (one 100 Gb/s card), tp 8, pp 4, dp 2": _run(
+            card, replace(shared, dp=2, pp=4)
         ),
         "8B, 64 H100 (4 x 200 Gb/s a node), ZeRO-3": _run(
-            small, "GCP a3-highgpu-8g", cut, num_microbatches=4
+            _question(small, "GCP a3-highgpu-8g", 64, 256), cut
         ),
         "8B, 64 H100, PCIe and one 400 Gb/s card, ZeRO-3": _run(
-            small, "PCIe box, InfiniBand NDR", cut, num_microbatches=4
+            _question(small, "PCIe box, InfiniBand NDR", 64, 256), cut
         ),
-        "70B, 64 H100, tp 16 across nodes": _run(
-            large, "DGX H100", replace(shared, tp=16, dp=4), num_microbatches=16
-        ),
-        "70B, 64 A100 (one 100 Gb/s card), tp 8, ZeRO-3": _run(
-            large, card, replace(shared, zero=3), num_microbatches=8
-        ),
+        "70B, 64 H100, tp 16 across nodes": _run(seventy, replace(shared, tp=16, dp=4)),
+        "70B, 64 A100 (one 100 Gb/s card), tp 8, ZeRO-3": _run(card, replace(shared, zero=3)),
     }
 
 

@@ -77,7 +77,7 @@ def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dic
     hold: gradients stay whole on each rank until the last microbatch (`no_sync`), as stages 0 and 1
     always do; otherwise stages 2 and 3 cut those of every microbatch. Around rings, or from each
     rank to each other. Whether stage 3 gathers embedding and head once or twice for a microbatch is
-    a choice of the program: `regathers_ends`.
+    a choice of the program, `regathers_ends`, and a third gather of recomputed layers `regathers`.
     """
     recipe = training.recipe
     zero = training.layout.zero
@@ -94,7 +94,8 @@ def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dic
         gathered = share * recipe.parameters * total
         return {"cut gradients": cut, "gather after the step": gathered}
     again = padded(shards.layer_parameters(training.spec, training.layout), n)
-    again *= training.layers_of(stage)
+    regathered = training.recomputation == "full" and training.program.regathers
+    again *= training.layers_of(stage) * (2 if regathered else 1)
     if training.program.regathers_ends:
         where = training.spec, training.layout, stage, training.chunks
         again += sum(shards.embedding_and_head(*where))

@@ -10,7 +10,6 @@ from .verbs import (
     all_gather,
     all_reduce,
     all_to_all,
-    barrier,
     reduce_scatter,
 )
 
@@ -20,6 +19,5 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
-    "barrier",
     "reduce_scatter",
 ]

@@ -104,20 +104,24 @@ def _check(plan: Plan, y: Tensor, group: comm.Group, op: str) -> None:
 
 
 def role_of(plan: Plan, rank: int, x: Tensor, y: Tensor) -> Role:
-    """Return what this rank sends and receives in every step; x and y as in `execute`."""
+    """Return what this rank sends and receives in every step; x and y as in `execute`.
+
+    In a ring of three, rank 0 sends piece 2 of x, then pieces 1, 0 and 2 of y, each of which it has
+    received the step before.
+    """
     cut = list(deal(y.numel(), plan.num_pieces))
     newest = [x] * plan.num_pieces  # the tensor that has this rank's latest version of each piece
     sent: list[tuple[Tensor, slice]] = []  # all messages so far: the tensor, and where in it
     sends: list[list[comm.Send]] = []
     receives: list[list[Arrival]] = []
     for step in plan.steps:
-        sends.append([])
+        sends.append([])  # of each piece, the latest version
         for move in (move for move in step if move.source == rank):
             buffer = newest[move.pieces[0]]
             for place in _places(move.pieces, cut, y):
                 sends[-1].append((buffer[place], move.to))
                 sent.append((buffer, place))
-        receives.append([])
+        receives.append([])  # all into y, which has the latest version from now on
         for move in (move for move in step if move.to == rank):
             mine = newest[move.landing[0]] if move.action == ADD else None
             for place in _places(move.landing, cut, y):
@@ -172,8 +176,8 @@ def _overlap(one: slice, other: slice) -> bool:
 class _Transport:
     """The messages of one rank: sends in flight, and receives that it has asked for.
 
-    NCCL pairs sends and receives only within one call of `comm.start`; there a rank asks for one
-    message at a time.
+    NCCL pairs sends and receives only within one call of `comm.start_messages`; there a rank asks
+    for one message at a time.
 
     A message that is taken as it is arrives in its place early, perhaps while this rank is still at
     a step before. In the plans here that is safe: such a message is finished, so it already
@@ -195,7 +199,7 @@ class _Transport:
         asking: list[comm.Receive] = []
         while self.due and len(self.asked) + len(asking) < len(self.buffers):
             asking.append(self._ask(self.due.popleft()))
-        waits = comm.start(messages, asking, self.group)
+        waits = comm.start_messages(messages, asking, self.group)
         self.in_flight += waits[: len(messages)]
         for wait, (into, _) in zip(waits[len(messages) :], asking, strict=True):
             self.asked.append((wait, into))

@@ -100,12 +100,6 @@ def all_to_all(
     return both[1].clone()
 
 
-def barrier(group: comm.Group, plan: Planner = plans.dissemination_barrier) -> None:
-    """Return when every rank of the group has called this."""
-    here = torch.zeros(1, dtype=torch.uint8, device=comm.device(group))
-    execute(plan(group.size()), here, here, group, "max")
-
-
 # ---- agreement ---------------------------------------------------------------------------------
 
 

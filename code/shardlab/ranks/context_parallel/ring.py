@@ -41,7 +41,7 @@ class Round:
         rank, size = self.group.rank(), self.group.size()
         length = self.lengths[turn % size]
         y = x.new_empty(*x.shape[:-2], length, x.shape[-1])
-        waits = comm.start([(x, (rank + 1) % size)], [(y, (rank - 1) % size)], self.group)
+        waits = comm.start_messages([(x, (rank + 1) % size)], [(y, (rank - 1) % size)], self.group)
         lent = [x]
 
         def finish() -> Tensor:

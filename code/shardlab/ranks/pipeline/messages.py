@@ -68,7 +68,7 @@ class StageMessages:
         shape, dtype = self.borders[part - 1 if is_forward else part]
         device = comm.device(self.group)
         buffer = torch.empty(self.sizes[microbatch], *shape, dtype=dtype, device=device)
-        (wait,) = comm.start([], [(buffer, instruction.peer)], self.group)
+        (wait,) = comm.start_messages([], [(buffer, instruction.peer)], self.group)
         self.receives[instruction.message] = MessageInFlight(buffer, wait)
 
     def take(self, action: Action) -> Tensor | None:
@@ -96,7 +96,7 @@ class StageMessages:
         if len(self.sends) == MAX_SENDS:
             self.sends.popleft().wait()
         y = self.outgoing.pop(instruction.message).contiguous()
-        (wait,) = comm.start([(y, instruction.peer)], [], self.group)
+        (wait,) = comm.start_messages([(y, instruction.peer)], [], self.group)
         self.sends.append(MessageInFlight(y, wait))
 
     def end(self) -> None:

@@ -1,0 +1,76 @@
+"""The formulas of the chapters in seconds, each beside the term of the step that it stands for."""
+
+from dataclasses import dataclass
+
+from shardlab.files.arguments import checked
+
+from .. import tensor_parallel, zero
+from ..compute import kernels
+from ..facts import models
+from ..memory import CUT_FROM
+from ..step import Run, step
+from ..step.axes import links
+
+TERMS = {  # chapter: the parts of a step that its formula stands for; every other part has none
+    "compute": ("matrices", "attention", "norms and residuals", "embedding and head"),
+    "memory": ("recomputation",),
+    "tensor_parallel": ("tensor parallel",),
+    "pipeline": ("waiting for stages",),
+    "data_parallel": ("data parallel", "ZeRO"),
+}
+NONE = "no formula"
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Explained:
+    """A term of a step, and what the bare formula gives for it."""
+
+    by_hand: float | None  # seconds; None where there is no formula
+    term: float  # seconds, of `step`
+    share: float  # of the step
+
+
+@checked
+def explained(run: Run) -> dict[str, Explained]:
+    """Compare the chapters' formulas with a run's step, as chapter -> seconds and share.
+
+    The last row, NONE, holds what no formula explains, so that the shares add up to 1. Errors:
+    ValueError for ranks of ep and dense layers in a mixture, see `zero.buffers`.
+    """
+    taken = step(run)
+    seconds = by_hand(run)
+    terms = {name: sum(taken.parts[part] for part in parts) for name, parts in TERMS.items()}
+    terms[NONE] = taken.seconds - sum(terms.values())
+    return {
+        name: Explained(by_hand=seconds.get(name), term=term, share=term / taken.seconds)
+        for name, term in terms.items()
+    }
+
+
+@checked
+def by_hand(run: Run) -> dict[str, float]:
+    """Return the seconds of the bare formulas, without latency, as chapter -> seconds.
+
+    F is what ordinary products reach. Nothing hides messages of tensor parallelism; those among
+    replicas hide behind the last backward, from ZeRO-2 on behind all computing.
+    """
+    training = run.training
+    layout = training.layout
+    m = training.num_microbatches
+    beta = links(run.cluster, layout)
+    reached = kernels.ordinary_flops(run.cluster.node.chip, run.precision)
+    computing = 6 * models.num_parameters(training.spec) * run.tokens / (layout.ranks * reached)
+    again = computing / 3 * (training.recomputation == "full")
+    layers = m * training.spec.num_layers / layout.pp
+    tensor = layers * tensor_parallel.sent_bytes(training) / beta["tp"].bandwidth
+    busy = computing + again + tensor
+    sent = sum(zero.sent_bytes(training).values()) / beta["replicas"].bandwidth
+    beside = computing + again if layout.zero >= CUT_FROM["gradients"] else computing * 2 / 3 / m
+    return {
+        "compute": computing,
+        "memory": again,
+        "tensor_parallel": tensor,
+        "pipeline": busy * (layout.pp - 1) / (training.chunks * m),
+        "data_parallel": max(0.0, sent - beside),
+    }
