@@ -95,7 +95,7 @@ def messages_of_replicas(
 
 @checked
 def bucket_count(training: Training, parameters: Count, layer: Count) -> int:
-    """Count the messages of all gradients; where none is hidden, one.
+    """Count the messages of all gradients; where a program hides none, one.
 
     A program without buckets of its own has NeMo's: about a layer in each, or as many as reach
     `BUCKET`. Of a stage only the first chunk is cut, whose gradients are complete last.
@@ -105,7 +105,7 @@ def bucket_count(training: Training, parameters: Count, layer: Count) -> int:
     how, chunks = training.program, training.chunks
     if how.bucket_bytes:
         return ceil(training.recipe.gradients * parameters / how.bucket_bytes)
-    if not any(how.hides(training.layout.zero)):
+    if not how.data_overlap:
         return 1
     return chunks - 1 + ceil(parameters / chunks / max(layer, BUCKET))
 
