@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +28,6 @@ dist.destroy_process_group()
 """
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--shutdown-timeout=2")
 LIMIT = 45.0  # s until agents that still wait are ended
-GRACE = 5.0  # s for an agent to end its workers
 TIMEOUT = 4  # s that a process group waits, instead of torch's half an hour
 AMONG = re.compile("MASTER_|RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|TORCHELASTIC_|GLOO_|NCCL_|OMP_")
 
@@ -78,7 +77,7 @@ def meet(start: Start, limit: float = LIMIT) -> StartOutcome:
             "other": str(held.enter_context(ports.STATES[start.other]())),
             "folder": str(folder),
         }
-        agents = [_Agent(node, folder / f"node{i}", known) for i, node in enumerate(start.nodes)]
+        agents = [Agent(node, folder / f"node{i}", known) for i, node in enumerate(start.nodes)]
         for agent in agents:
             held.callback(agent.end)
         _watch(agents, limit)
@@ -91,7 +90,7 @@ def meet(start: Start, limit: float = LIMIT) -> StartOutcome:
         )
 
 
-class _Agent:
+class Agent:
     """One process of torchrun, and its workers."""
 
     def __init__(self, node: StartNode, folder: Path, known: Mapping[str, str]) -> None:
@@ -103,7 +102,8 @@ class _Agent:
         folder.mkdir()
         (folder / "train.py").write_text(node.program.replace("{timeout}", str(TIMEOUT)))
 
-    def begin(self) -> None:
+    def begin(self) -> int:
+        """Start it in a folder of its own, temporary files too, and return its process."""
         arguments = [each.format(**self.known) for each in self.node.arguments]
         added = {name: each.format(**self.known) for name, each in self.node.environment.items()}
         usual = {name: each for name, each in os.environ.items() if not AMONG.match(name)}
@@ -112,11 +112,12 @@ class _Agent:
             self.process = subprocess.Popen(
                 [*self.node.launcher, *arguments, "train.py"],
                 cwd=self.folder,
-                env={**usual, "OMP_NUM_THREADS": "1", **added},
+                env={**usual, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder), **added},
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        return self.process.pid
 
     def look(self) -> bool:
         """Return whether it has ended, and keep when and how."""
@@ -128,25 +129,21 @@ class _Agent:
         return self.code is not None
 
     def end(self) -> None:
-        """Ask the agent to end its workers, and end by force what is left of them."""
+        """End by force the agent and all below it: an agent that is stopped starts nothing more."""
         if self.process is None:
             return
-        family = [self.process.pid, *descendants(self.process.pid)]
         if self.process.poll() is None:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(GRACE)
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+            self.process.send_signal(signal.SIGSTOP)
+        kill([self.process.pid, *descendants(self.process.pid)])
         self.process.wait()
 
     def printed(self) -> str:
+        """Read all that it and its workers printed so far."""
         file = self.folder / "printed"
         return file.read_text(errors="replace") if file.exists() else ""
 
 
-def _watch(agents: list[_Agent], limit: float) -> None:
+def _watch(agents: list[Agent], limit: float) -> None:
     """Begin each agent when its time has come; return when all have ended, or after the limit."""
     begun = time.monotonic()
     while (elapsed := time.monotonic() - begun) < limit:
@@ -156,6 +153,13 @@ def _watch(agents: list[_Agent], limit: float) -> None:
         if all([agent.look() for agent in agents]):
             return
         time.sleep(0.05)
+
+
+def kill(pids: Iterable[int]) -> None:
+    """End processes by force, each with its group, whether they run or stand still."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:

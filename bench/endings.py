@@ -1,0 +1,49 @@
+"""What becomes of a run in training when one of its processes is killed or stands still.
+
+Two agents of torchrun and their ranks on loopback, as the rows say; seconds are counted from the event. The process
+group waits 6 s, and --shutdown-timeout is 2 s; all else is torch's default. Rows that end in different ways are run
+three times. Four runs take place at once.
+"""
+
+import concurrent.futures
+import dataclasses
+from typing import Any
+
+import record
+
+from shardlab.ranks.operations import endings, starts
+from shardlab.ranks.operations.endings import Ending
+
+RUNS = {"rank killed": 3, "rank killed, store not shared": 3, "rank killed, static": 3}
+AT_ONCE = 4
+
+
+def once(ending: Ending) -> dict[str, Any]:
+    """One run of a row."""
+    found = endings.run(ending)
+    print(ending.name, [(life.who, life.steps, life.ended, life.how) for life in found.lives], flush=True)
+    return {
+        "lives": [dataclasses.asdict(life) for life in found.lives],
+        "said": {name: starts.said(message) for name, message in found.messages.items()},
+    }
+
+
+def main() -> None:
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        runs = {
+            ending.name: [pool.submit(once, ending) for _ in range(RUNS.get(ending.name, 1))]
+            for ending in endings.ENDINGS
+        }
+    rows = [
+        {
+            **dataclasses.asdict(ending),
+            "sent": ending.sent.name,
+            "runs": [each.result() for each in runs[ending.name]],
+        }
+        for ending in endings.ENDINGS
+    ]
+    print("written to", record.write("endings", {"group": endings.GROUP, "rows": rows}).name)
+
+
+if __name__ == "__main__":
+    main()
