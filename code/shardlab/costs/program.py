@@ -93,9 +93,9 @@ class Program:
     collectives: str = "ring"  # see COLLECTIVES
     # The share of the cards' rate that collectives among replicas reach between nodes.
     between_nodes: Share = LINK_UTILISATION
-    # Bytes of gradients that ranks average at a time (ZeRO-0); None: as many as make latency small.
+    # Bytes of gradients that ranks average at a time; None: see `replicas.bucket_count`.
     bucket_bytes: float | None = None
-    # ZeRO-1 and -2: whether what travels once in a step does so a layer at a time, or all at once.
+    # ZeRO-1 and -2: whether what travels once in a step does so a layer at a time, or in buckets.
     layer_by_layer: bool = False
     # ZeRO-3: collectives for one layer's parameters, or its gradients; 1: all tensors in one.
     layer_messages: Count = 1

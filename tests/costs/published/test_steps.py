@@ -20,7 +20,7 @@ AT_MOST = {
     published.h100.FP8: 0.06,
     published.h100.NEMO: 0.065,
     published.h100.LLAMA: 0.02,
-    published.h100.MEGATRON: 0.035,
+    published.h100.MEGATRON: 0.045,
     published.fsdp.H100: 0.025,
     published.fsdp.A100: 0.045,
     published.fsdp.H200: 0.115,

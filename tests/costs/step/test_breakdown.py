@@ -212,6 +212,23 @@ def test_messages_between_replicas_carry_the_bytes_of_zero(zero, model):
     assert late.cut_average == (once if zero > 1 else sent.cut_average)
 
 
+def test_every_bucket_of_gradients_pays_its_latency():
+    """NeMo's have a layer, or several that are small; of a stage only the first of its chunks is cut."""
+    llama = Training(spec=models.published("Llama 3 8B").spec, layout=Layout(dp=64, zero=1))
+    held, none = step.holdings(llama), hardware.link("NVLink 4")
+    assert 32 < held.buckets < 38  # head, layers, embedding
+    links = [{"replicas": replace(none, latency=latency).reached} for latency in (0.0, 1e-5)]
+    fast, slow = (replicas.messages_of_replicas(llama, each, held) for each in links)
+    for part in ("cut_average", "update"):
+        assert getattr(slow, part) - getattr(fast, part) == pytest.approx(held.buckets * 63 * 1e-5)
+    small = replace(llama, layout=Layout(dp=64, zero=1, tp=8))
+    assert step.holdings(small).buckets == 8
+    chunks = {"num_microbatches": 8, "schedule": "interleaved", "chunks": 4}
+    assert step.holdings(replace(llama, layout=Layout(dp=64, zero=1, pp=2), **chunks)).buckets == 3 + 5
+    alone = replace(llama, program=replace(NEMO_2024, data_overlap=()))
+    assert step.holdings(alone).buckets == 1
+
+
 @pytest.mark.parametrize("recomputation", ["none", "full"])
 def test_a_layer_that_is_recomputed_waits_for_the_third_gather_that_is_counted(recomputation):
     sizes = {"spec": models.published("Llama 3 8B").spec, "layout": Layout(dp=8, zero=3), "program": DEEPSPEED_2021}

@@ -49,7 +49,7 @@ class _Order:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Cut:
-    """What schedules share that deal the same layers to stages, with one chunk or with several."""
+    """What schedules share that deal the same layers to stages in as many chunks."""
 
     fullest: dict[int, int]  # stage that may be the fullest -> its layers
     held: Holdings  # of the stage with the most parameters
@@ -58,7 +58,7 @@ class _Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class _Zero:
-    """What one stage of ZeRO costs for given degrees, with one chunk or with several."""
+    """What one stage of ZeRO costs for given degrees and chunks."""
 
     stage: int
     messages: DataMessages
@@ -173,14 +173,13 @@ class _Search:
         """Yield schedules with their chunks and stages; on a single stage all are the same."""
         pp = self.degrees.pp
         num_layers = self.question.spec.num_layers
-        cuts: dict[tuple[bool, bool], _Cut] = {}
+        cuts: dict[int, _Cut] = {}
         for schedule in self.question.schedules if pp > 1 else ("1F1B",):
             for chunks in _chunks(self.question, schedule, pp):
-                alike = chunks > 1, num_layers % (chunks * pp) > 0
-                if alike not in cuts:
-                    cuts[alike] = self._cut(schedule, chunks)
+                if chunks not in cuts:
+                    cuts[chunks] = self._cut(schedule, chunks)
                 stages = step.stages_of(num_layers, pp, chunks)
-                yield _Order(schedule=schedule, chunks=chunks, stages=stages, cut=cuts[alike])
+                yield _Order(schedule=schedule, chunks=chunks, stages=stages, cut=cuts[chunks])
 
     def plans(self) -> list[TrainingPlan]:
         """List every plan, timed or rejected."""

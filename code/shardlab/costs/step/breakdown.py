@@ -9,7 +9,6 @@ the GPU waits for, reading data, writing checkpoints.
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 
 from shardlab.files.arguments import checked
 
@@ -28,7 +27,7 @@ from .pipeline import (
     sending_seconds,
     stages_of,
 )
-from .replicas import DataWait, Holdings
+from .replicas import DataWait, Holdings, bucket_count
 from .run import MicrobatchTime, Run, microbatch
 
 COMMUNICATION = (
@@ -224,14 +223,13 @@ def holdings(training: Training) -> Holdings:
             embedding = parts["token embedding"] + parts["position embedding"]
             ends.append((sum(parts.values()), layers, embedding))
     parameters, layers, first = max(ends)
-    bucket = training.program.bucket_bytes or training.recipe.gradients * layer
     return Holdings(
         layer=layer,
         layers=layers,
         rest=parameters - layers * layer,
         experts=shards.layer_routed(spec, layout),
         first=first,
-        buckets=ceil(training.recipe.gradients * parameters / bucket),
+        buckets=bucket_count(training, parameters, layer),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import ceil
 from typing import NamedTuple
 
 from shardlab.files.arguments import Count, checked
@@ -16,6 +17,10 @@ from ..memory import CUT_FROM
 from ..program import Program
 from ..training import Training
 
+# Parameters that fill a bucket, which the parameter that fills it closes:
+# https://github.com/NVIDIA/NeMo/blob/03ec89696d41c03e2d76150d151a9596e4b6968d/nemo/lightning/pytorch/callbacks/megatron_comm_overlap.py
+BUCKET = 128 * 2**20
+
 
 class Holdings(NamedTuple):
     """How many parameters one rank holds."""
@@ -25,7 +30,7 @@ class Holdings(NamedTuple):
     rest: int  # parameters outside the layers: embedding, last norm, head
     experts: int = 0  # routed experts among the parameters of one layer
     first: int = 0  # of the rest: the embedding, needed first, its gradient complete last
-    buckets: Count = 1  # equal messages in which all gradients travel where they are hidden
+    buckets: Count = 1  # equal messages in which all gradients, or parameters, travel
 
     @property
     def parameters(self) -> int:
@@ -81,11 +86,28 @@ def messages_of_replicas(
     if layout.ep == 1:
         return data_messages(layout, *how, links["replicas"], held, late=late)
     rest = held._replace(layer=held.layer - held.experts, experts=0)
-    routed = Holdings(layer=held.experts, layers=held.layers, rest=0)
+    routed = Holdings(layer=held.experts, layers=held.layers, rest=0, buckets=held.buckets)
     few = replace(layout, dp=layout.dp // layout.ep, ep=1)
     return data_messages(layout, *how, links["replicas"], rest, late=late) + data_messages(
         few, *how, links["expert replicas"], routed, late=late
     )
+
+
+@checked
+def bucket_count(training: Training, parameters: Count, layer: Count) -> int:
+    """Count the messages of all gradients; where a program hides none, one.
+
+    A program without buckets of its own has NeMo's: about a layer in each, or as many as reach
+    `BUCKET`. Of a stage only the first chunk is cut, whose gradients are complete last.
+    https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/features/optimizations/communication_overlap.html
+    https://github.com/NVIDIA/Megatron-LM/blob/core_r0.9.0/megatron/core/distributed/distributed_data_parallel.py
+    """
+    how, chunks = training.program, training.chunks
+    if how.bucket_bytes:
+        return ceil(training.recipe.gradients * parameters / how.bucket_bytes)
+    if not how.data_overlap:
+        return 1
+    return chunks - 1 + ceil(parameters / chunks / max(layer, BUCKET))
 
 
 @checked
@@ -117,12 +139,11 @@ def data_messages(
 
     if zero == 0:
         nbytes = recipe.gradients * held.parameters
-        buckets = held.buckets if program.bucket_bytes else 1
         bucket = collectives.all_reduce_seconds(
-            nbytes / buckets, layout.replicas, link, collectives=program.collectives
+            nbytes / held.buckets, layout.replicas, link, collectives=program.collectives
         )
-        return DataMessages(average=buckets * bucket)
-    once = held.layers + 1 if program.layer_by_layer else 1
+        return DataMessages(average=held.buckets * bucket)
+    once = held.layers + 1 if program.layer_by_layer else held.buckets
     cut_average = update = scatter = gather = rest = 0.0
     if zero >= CUT_FROM["gradients"] and not late:
         scatter = seconds(recipe.gradients, held.layer, program.layer_messages)
