@@ -1,8 +1,8 @@
 """What becomes of a run in training when one of its processes is killed or stands still.
 
 Two agents of torchrun and their ranks on loopback, as the rows say; seconds are counted from the event. The process
-group waits 6 s, and --shutdown-timeout is 2 s; all else is torch's default. Rows that end in different ways are run
-three times. Four runs take place at once.
+group waits 6 s, and --shutdown-timeout is 2 s; all else is torch's default. The rows in RUNS are run three times, for
+their ends differ, or to compare with one whose ends do. Four runs take place at once, on few cores: seconds are long.
 """
 
 import concurrent.futures

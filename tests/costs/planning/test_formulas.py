@@ -10,7 +10,7 @@ from shardlab.costs.published import studies
 from shardlab.sharding.layout import Layout
 
 RUNS = studies.runs()
-SLOW = RUNS["70B, 64 A100 (one 100 Gb/s card), tp 8, pp 2, dp 4"]
+SLOW = RUNS["70B, 64 A100 (one 100 Gb/s card), tp 8, pp 4, dp 2"]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -30,7 +30,8 @@ def test_every_formula_comes_near_its_term_where_messages_are_long_and_nothing_h
     found = formulas.explained(SLOW.by(studies.WITHOUT))
     ratios = {name: each.by_hand / each.term for name, each in found.items() if each.by_hand}
     assert set(ratios) == set(formulas.TERMS)
-    assert ratios == pytest.approx(dict.fromkeys(ratios, 1), abs=0.25)
+    assert ratios.pop("pipeline") == pytest.approx(0.7, abs=0.05)  # the last stage also has the head
+    assert ratios == pytest.approx(dict.fromkeys(ratios, 1), abs=0.16)
 
 
 def test_without_a_cut_nothing_is_sent_and_without_recomputation_nothing_repeated():

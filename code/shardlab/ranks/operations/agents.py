@@ -1,4 +1,4 @@
-"""Two agents of torchrun on this machine, started as a row says, and taken away again."""
+"""Start two agents of torchrun on this machine as a row says, and end them again."""
 
 import contextlib
 import os

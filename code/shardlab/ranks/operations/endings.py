@@ -1,4 +1,4 @@
-"""Who decides: stop or kill one process of a run in training, and watch what becomes of the rest.
+"""Stop or kill processes of a run in training, and watch what becomes of the others.
 
 Each row is one event in a run of two nodes: two agents of torchrun, and the ranks that each starts.
 """
@@ -32,8 +32,8 @@ class Life:
     who: str  # "agent 1", "rank 1"; with a prime for each start after the first
     begun: float  # negative for those of the first start
     steps: int  # after the event
-    ended: float | None  # None if it lives at the end of the observation
-    how: str  # exit code, or the signals from its agent; empty where it lives or nobody learned it
+    ended: float | None  # None if it was alive when the observation ended
+    how: str  # exit code, or the signal from its agent; empty if it lives or no agent saw it end
     left: str  # "runs" or "stands still" at the end of the observation; empty if it has ended
 
 
@@ -46,7 +46,7 @@ class EndingOutcome:
 
 
 def run(ending: Ending) -> EndingOutcome:
-    """Run a row; whatever lives in the end, orphans too, is ended before this returns.
+    """Run a row, and end whatever is still alive before returning, orphans too.
 
     Raises:
         RuntimeError: if the training has not begun after two minutes.
@@ -121,7 +121,7 @@ class _Run:
                 return
 
     def look(self) -> bool:
-        """Note which processes have ended since; return whether one lives."""
+        """Note which processes have ended since the last look; return whether any is alive."""
         time.sleep(LOOK)
         listed = subprocess.check_output(["ps", "-A", "-o", "pid=,stat="], text=True)
         self.states = {int(pid): stat for pid, stat in map(str.split, listed.splitlines())}
@@ -176,7 +176,7 @@ class _Run:
 
 
 def _told(printed: str) -> dict[int, str]:
-    """Find how each rank ended, as its agent printed it."""
+    """Find how each rank ended, by process, in what its agent printed."""
     told = {int(pid): f"exit code {code}" for code, pid in FAILED.findall(printed)}
     told |= {int(pid): f"{name} from its agent" for pid, name in CLOSED.findall(printed)}
     return told | {int(pid): "SIGKILL from its agent" for pid in FORCED.findall(printed)}
@@ -194,7 +194,7 @@ def rows(lives: Sequence[Life]) -> list[list[str]]:
 
 
 def summary(to: Sequence[str], lives: Sequence[Life]) -> list[str]:
-    """Say how many steps came after the event, who ended first but `to`, and who is left."""
+    """Return the most steps after the event, who except `to` ended first, and who was left."""
     others = [life for life in lives if life.who not in to]
     ended = [(life.ended, life.who) for life in others if life.ended is not None]
     first = "{1}, {0:g} s".format(*min(ended)) if ended else "nobody"
