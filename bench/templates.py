@@ -152,6 +152,7 @@ def slurm(folder: Path) -> list[dict[str, Any]]:
         before = steps(log)
         after = wait(lambda: steps(log)[len(before) + 4 :], "the second start") and steps(log)[len(before)]
         subprocess.run(["scancel", job], check=True)
+        wait(lambda: not said(["squeue", "-h"]).strip(), "the end of all ranks")
     finally:
         end(folder)
     tool = said(["sbatch", "--version"]).strip()
