@@ -105,6 +105,14 @@ def test_with_an_address_links_lead_to_the_pages_there() -> None:
     assert "https://example.org/book/book/memory.html" in set(links(found))
 
 
+def test_with_an_address_a_link_to_a_file_leads_to_where_the_page_has_it(site: Path) -> None:
+    address = "https://example.org/"
+    found = set(links(notebooks.notebook(Book(ROOT, address), "book/operations")))
+    files = [each.removeprefix(address) for each in found if "_downloads" in each]
+    assert files
+    assert all((site / file).is_file() for file in files)
+
+
 # ---- a book of two pages, to change ---------------------------------------------------------------------------------
 
 PAGE = """\
