@@ -37,6 +37,9 @@ def test_what_is_not_counted_is_refused_with_the_way_out():
     with pytest.raises(ValueError, match=r"cp=2: .* Gated DeltaNet, .* use cp = 1, and costs.*sent") as refusal:
         Layout(cp=2).check(HYBRID)
     assert unshared(HYBRID) in str(refusal.value)
+    mamba = replace(HYBRID, recurrent=replace(STATES, rule="Mamba-2"))
+    with pytest.raises(ValueError, match=r"cp=2: .* Mamba-2, which is not timed here; use cp = 1$"):
+        Layout(cp=2).check(mamba)
 
 
 def test_tensor_parallelism_deals_whole_heads_of_keys():
@@ -57,5 +60,8 @@ def test_each_rank_of_tp_holds_its_heads_and_all_of_a_head_s_norm():
         "attention.scale": (6,),
         "attention.out.weight": (16, 48 // 4),
     }
+    _, (_, mamba) = replace(HYBRID, recurrent=replace(STATES, rule="Mamba-2")).kinds
+    norm = cuts.block(mamba, 4)["attention.scale"]
+    assert norm.local_shape == (48 // 4,)
     gate = cuts.block(HYBRID, 4)["attention.gate.weight"]
     assert gate.local_shape == (4, 16)

@@ -34,7 +34,10 @@ def unlike(spec: TransformerSpec) -> str:
 def unshared(spec: TransformerSpec) -> str:
     """Say why ranks of cp do not share the sequences of a model with states."""
     rule = spec.recurrent.rule if spec.recurrent else ""
+    more = ", and costs.context_parallel.sent_by_states for the bytes of one layer"
+    if spec.recurrent and not spec.recurrent.corrects:
+        more = ""  # it counts a delta rule's maps of states, and decays are one number
     return (
         f"ranks that share a sequence pass on states in layers of {rule}, which is not timed here; "
-        "use cp = 1, and costs.context_parallel.sent_by_states for the bytes of one layer"
+        f"use cp = 1{more}"
     )

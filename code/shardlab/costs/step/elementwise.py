@@ -125,8 +125,8 @@ def _further_norms(training: Training) -> float:
     """Count the numbers that go into norms of heads, and into norms after each half of a layer."""
     spec = training.spec
     after = (spec.num_norms - 2) * _stream(training)
-    if spec.states_only:  # queries and keys have no scale, but a length of 1
-        return after + training.tokens * 2 * spec.states_only.keys / training.layout.tp
+    if states := spec.states_only:  # a delta rule's queries and keys have a length of 1, no scale
+        return after + training.tokens * 2 * states.keys * states.corrects / training.layout.tp
     return after + spec.query_norms * activations.queries_and_keys(training)
 
 

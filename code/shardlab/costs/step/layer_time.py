@@ -11,7 +11,7 @@ from operator import attrgetter, mul
 from typing import NamedTuple
 
 from shardlab.files.arguments import checked, unchecked
-from shardlab.model.recurrent import CHUNK, Recurrent
+from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
 from ..compute import kernels
@@ -220,7 +220,12 @@ def _states(recurrent: Recurrent, training: Training, chip: Chip) -> tuple[float
 
     No published time of a whole model confirms it.
     """
-    heads = recurrent.num_heads // training.layout.tp
-    count = heads * ceil(training.tokens / CHUNK)
-    forward = sum(matmul_seconds(*size, chip, count=count) for size in recurrent.products())
+    chunks = ceil(training.tokens / recurrent.chunk)
+    forward = 0.0
+    for heads, products in (
+        (recurrent.num_heads, recurrent.products()),
+        (recurrent.key_heads, recurrent.shared()),
+    ):
+        count = heads // training.layout.tp * chunks
+        forward += sum(matmul_seconds(*size, chip, count=count) for size in products)
     return forward, STATES_BACKWARD * forward
