@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from shardlab.model.experts import Experts
 from shardlab.model.recurrent import CHUNK, RULES, Recurrent
 from shardlab.model.spec import TransformerSpec
 
@@ -157,3 +158,22 @@ def test_a_hybrid_has_two_kinds_of_layer():
     assert spec.states_only is plain.states_only is None
     with pytest.raises(ValueError, match="layer 3 of Gated DeltaNet is not among num_layers=3; count from 0"):
         replace(spec, num_layers=3)
+
+
+def test_layers_of_one_half_are_of_three_kinds():
+    """M M - M *: a layer is states, attention or a block, and each has one norm."""
+    sizes = {"vocab_size": 9, "context_length": 8, "hidden_size": 16, "num_heads": 4, "style": "llama"}
+    spec = TransformerSpec(num_layers=5, recurrent=SMALL, blocks_at=(2,), gated=False, **sizes)
+    (one, attention), (three, states), (last, blocks) = spec.kinds
+    assert (one, three, last) == (1 / 5, 3 / 5, 1 / 5)
+    assert [kind.num_attention for kind in (spec, attention, states, blocks)] == [1, 5, 0, 0]
+    assert [kind.num_blocks for kind in (spec, attention, states, blocks)] == [1, 0, 0, 5]
+    assert [kind.num_norms for kind in (spec, attention, states, blocks)] == [1, 1, 1, 1]
+    assert [kind.blocks_only for kind in (spec, attention, states, blocks)] == [False, False, False, True]
+    assert states.states_only
+    assert not spec.has_gate
+    for places in ((1,), (5,), (4, 2)):
+        with pytest.raises(ValueError, match=r"blocks_at=.* must be layers without states, of num_layers=5"):
+            replace(spec, blocks_at=places)
+    with pytest.raises(ValueError, match=r"blocks_at=\(2,\) are layers without experts"):
+        replace(spec, experts=Experts(num_experts=2, per_token=1, expert_size=4))

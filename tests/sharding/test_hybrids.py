@@ -18,6 +18,9 @@ HYBRID = TransformerSpec(
     head_norms=True, recurrent=STATES,
 )  # fmt: skip
 
+MAMBA = replace(STATES, rule="Mamba-2", layers=(0, 2, 4, 6), chunk=16)
+HALVES = replace(HYBRID, recurrent=MAMBA, blocks_at=(1, 5), gated=False, output_gate=False, head_norms=False)
+
 
 def test_pieces_are_alike_that_have_as_many_layers_of_each_kind():
     assert [pieces for pieces in range(1, 9) if alike(HYBRID, pieces)] == [1, 2]
@@ -27,6 +30,20 @@ def test_pieces_are_alike_that_have_as_many_layers_of_each_kind():
     assert [pieces for pieces in range(1, 9) if alike(first, pieces)] == [1]
     _, (_, every) = HYBRID.kinds
     assert all(alike(replace(HYBRID, recurrent=None), 3) and alike(every, 3) for pieces in range(1, 9))
+
+
+def test_pieces_of_single_halves_have_as_many_of_all_three_kinds():
+    """M - M * M - M *: two of each four layers keep states, one is a block."""
+    assert [pieces for pieces in range(1, 9) if alike(HALVES, pieces)] == [1, 2]
+    moved = replace(HALVES, blocks_at=(1, 3))
+    assert [pieces for pieces in range(1, 9) if alike(moved, pieces)] == [1]
+
+
+def test_a_layer_of_one_half_has_one_norm_and_nothing_of_the_other_half():
+    attention, states, blocks = (cuts.block(kind, 2) for _, kind in HALVES.kinds)
+    assert {name.partition(".")[0] for name in attention} == {"attention", "attention_norm"}
+    assert {name.partition(".")[0] for name in states} == {"attention", "attention_norm"}
+    assert sorted(blocks) == ["mlp.down.weight", "mlp.up.weight", "mlp_norm.weight"]
 
 
 def test_what_is_not_counted_is_refused_with_the_way_out():

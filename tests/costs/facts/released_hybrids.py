@@ -65,7 +65,26 @@ def granite(width, heads, kv_heads, hidden, shared, *, experts, chosen, states):
 
 
 GRANITE_SMALL = granite(4096, 32, 8, 768, 1536, experts=72, chosen=10, states=128)
+PERIOD = "M-M-M-M-M*-"
+NEMOTRON_52 = "M-M-M-M*-" + 3 * PERIOD + "M-M-M-M-M-"
+NEMOTRON_56 = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
+NEMOTRON_98 = "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-"
+NEMOTRON_118 = "M-M-M-M*-" + 9 * PERIOD + "M-M-M-M-M-"
+
+
+def nemotron(pattern, width, heads, hidden, states, size, keys):
+    file = named("NemotronH", 131072, 8192, width, len(pattern), heads, 8, hidden, attention_head_dim=128)
+    file |= {"hybrid_override_pattern": pattern, "mamba_num_heads": states, "mamba_head_dim": size, "n_groups": 8}
+    file |= {"ssm_state_size": keys, "conv_kernel": 4, "expand": 2, "chunk_size": 128, "mlp_hidden_act": "relu2"}
+    return {**file, "use_bias": False, "use_conv_bias": True, "mamba_proj_bias": False, "residual_in_fp32": False}
+
+
+NEMOTRON_8B = nemotron(NEMOTRON_52, 4096, 32, 21504, 128, 64, 128)
 HYBRIDS = [
+    ("nvidia/Nemotron-H-8B-Base-8K", NEMOTRON_8B, 8_100_852_736),
+    ("nvidia/Nemotron-H-47B-Base-8K", nemotron(NEMOTRON_98, 8192, 64, 30720, 256, 64, 256), 46_791_554_816),
+    ("nvidia/Nemotron-H-56B-Base-8K", nemotron(NEMOTRON_118, 8192, 64, 32768, 256, 64, 256), 56_324_350_464),
+    ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", nemotron(NEMOTRON_56, 4480, 40, 15680, 128, 80, 128), 8_888_227_328),
     # with 6,656 biases of its routers, which are buffers in transformers
     ("moonshotai/Kimi-Linear-48B-A3B-Base", KIMI_LINEAR, 49_122_675_072 + 6_656),
     ("ibm-granite/granite-4.0-h-small", GRANITE_SMALL, 32_207_337_984),

@@ -7,7 +7,7 @@ from shardlab.costs.training import Training
 from shardlab.model.recurrent import CHUNK
 from shardlab.sharding.layout import Layout
 
-from ...sharding.test_hybrids import HYBRID, STATES
+from ...sharding.test_hybrids import HALVES, HYBRID, STATES
 
 _, (_, EVERY) = HYBRID.kinds
 MAMBA = replace(STATES, rule="Mamba-2", chunk=16)
@@ -47,6 +47,20 @@ def test_a_hybrid_keeps_the_sum_of_its_layers():
         assert activations.layer_gradients(hybrid) == max(
             activations.layer_gradients(Training(spec=spec, layout=layout)) for spec in (plain, EVERY)
         )
+
+
+def test_a_layer_of_one_half_keeps_what_that_half_of_a_whole_layer_keeps():
+    """Attention and a block, each with its norm, are a whole layer; the mean weights the kinds."""
+    for layout in (Layout(), Layout(tp=4, sequence_parallel=True)):
+        kinds = HALVES.kinds
+        kept = [activations.layer(Training(spec=spec, layout=layout)) for _, spec in kinds]
+        attention, states, block = kept
+        whole = activations.layer(Training(spec=replace(kinds[0][1], blocks_at=None), layout=layout))
+        assert {name: attention.get(name, 0) + block.get(name, 0) for name in whole} == whole
+        hybrid = activations.layer(Training(spec=HALVES, layout=layout))
+        means = zip((2, 4, 2), kept, strict=True)
+        assert 8 * sum(hybrid.values()) == sum(count * sum(each.values()) for count, each in means)
+        assert states["feed-forward: hidden"] == states["feed-forward: input"] == block["attention: input"] == 0
 
 
 def test_recomputation_holds_the_layer_that_needs_the_most():

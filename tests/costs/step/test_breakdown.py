@@ -26,7 +26,7 @@ from shardlab.model.recurrent import RULES
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout, stages
 
-from ...sharding.test_hybrids import HYBRID, STATES
+from ...sharding.test_hybrids import HALVES, HYBRID, STATES
 
 DGX = nodes.cluster("DGX A100", 8)
 
@@ -473,6 +473,29 @@ def test_a_hybrid_s_layer_is_timed_as_the_mean_of_its_layers(rule, tp):
     assert counted[1]["states"] == 8 * 64 * spec.recurrent.flops
     for part, count in flops.forward(spec, batch=1, sequence=64).items():
         assert count == (counted[0].get(part, 0) + 3 * counted[1][part]) / 4 or part == "head"
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_layers_of_one_half_take_the_time_of_that_half(tp):
+    """Attention and a block by themselves take what a whole layer does; each waits for one message."""
+    chip, layout = hardware.chip("H100 SXM 80 GB"), Layout(tp=tp)
+    (_, attention), _, (_, block) = HALVES.kinds
+    specs = (replace(attention, blocks_at=None), attention, block)
+    whole, *halves = (Training(spec=spec, layout=layout) for spec in specs)
+    times = [layer_time.layer(each, chip) for each in (whole, *halves)]
+    for name in ("forward", "backward"):
+        columns = zip(*(getattr(time, name) for time in times[1:]), strict=True)
+        assert getattr(times[0], name) == pytest.approx([sum(column) for column in columns])
+    for name in ("entering", "leaving"):
+        (first, second), (mixer, none), (nothing, last) = (getattr(time, name) for time in times)
+        assert (mixer, none, nothing, last) == (first, 0, 0, second)
+    link = hardware.link("NVLink 4").reached
+    waits = [exposed.tensor_passes(each, link, time) for each, time in zip((whole, *halves), times, strict=True)]
+    assert sum(waits[0]) == pytest.approx(sum(waits[1]) + sum(waits[2]))
+    counted = [flops.forward(spec, batch=1, sequence=64) for spec in (HALVES, *(kind for _, kind in HALVES.kinds))]
+    for part, count in counted[0].items():
+        shares = zip((2, 4, 2), counted[1:], strict=True)
+        assert 8 * count == sum(share * each.get(part, 0) for share, each in shares) or part == "head"
 
 
 def test_norms_and_rotations_that_a_model_has_take_time_and_products_do_not_change():

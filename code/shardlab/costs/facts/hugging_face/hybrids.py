@@ -15,6 +15,14 @@ from .mixtures import BIASED, experts
 
 STATES = "linear_attention"  # the kind of layer, in `layer_types`
 OLDER = {"mamba": STATES, "attention": "full_attention"}  # Granite's names for it
+# Fields of Nemotron-H on which no size depends while its layers have no experts.
+NEMOTRON_UNUSED = (
+    *("expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "use_mamba_kernels"),
+    *("num_logits_to_keep", "rescale_prenorm_residual", "residual_in_fp32", "norm_eps"),
+    *("time_step_limit", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank"),
+    *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    *("moe_shared_expert_intermediate_size", "moe_latent_size", "moe_shared_expert_overlap"),
+)
 # Fields of Kimi Linear -> their names in transformers.
 KIMI_NAMES = {
     "model_max_length": "max_position_embeddings",
@@ -204,10 +212,48 @@ def _mamba(fields: Fields) -> Recurrent | None:
     return recurrent
 
 
+def _nemotron(fields: Fields) -> TransformerSpec:
+    """Nemotron-H, Nemotron Nano 2: each layer is Mamba-2, attention or a block without a gate."""
+    fields.rename({"attention_head_dim": "head_dim"})
+    fields.only("mlp_hidden_act", "relu2")
+    fields.only("use_conv_bias", True)
+    fields.only("mamba_proj_bias", False)
+    fields.ignore("architectures", *NEMOTRON_UNUSED)
+    pattern = fields.take("hybrid_override_pattern", str)
+    count = fields.count("num_hidden_layers", len(pattern))
+    if len(pattern) != count or not {*"M-"} <= {*pattern} <= {*"M*-"}:
+        raise ValueError(
+            f"hybrid_override_pattern={pattern!r} must have M, * or - for each of "
+            f"num_hidden_layers={count}, and some M and -; experts, E, are not counted here"
+        )
+    fields.config = {**fields.config, "num_hidden_layers": count}
+    places = {kind: tuple(n for n, each in enumerate(pattern) if each == kind) for kind in "M-"}
+    recurrent = Recurrent(
+        rule="Mamba-2",
+        layers=places["M"],
+        num_heads=fields.count("mamba_num_heads"),
+        key_heads=fields.count("n_groups"),
+        key_size=fields.count("ssm_state_size"),
+        value_size=fields.count("mamba_head_dim"),
+        convolution=fields.count("conv_kernel"),
+        chunk=fields.count("chunk_size"),
+    )
+    _note(fields, recurrent)
+    fields.notes.append("no positions: rotations are timed in layers with attention")
+    return grouped(
+        fields,
+        ffn_size=fields.count("intermediate_size"),
+        recurrent=recurrent,
+        gated=False,
+        blocks_at=places["-"],
+    )
+
+
 HYBRIDS: dict[str, Callable[[Fields], TransformerSpec]] = {
     "Qwen3NextForCausalLM": _qwen3_next,
     "Qwen3_5ForCausalLM": _qwen3_5,
     "Qwen3_5MoeForCausalLM": _qwen3_5_moe,
     "KimiLinearForCausalLM": _kimi,
     "GraniteMoeHybridForCausalLM": _granite,
+    "NemotronHForCausalLM": _nemotron,
 }

@@ -29,7 +29,6 @@ LACKING = {
     "GlmMoeDsaForCausalLM": "indexers that several layers may share",
     "MiniMaxText01ForCausalLM": f"{_STATES} (lightning attention)",
     "MiniMaxForCausalLM": f"{_STATES} (lightning attention)",
-    "NemotronHForCausalLM": f"{_STATES} (Mamba-2)",
 }
 
 
