@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from shardlab import schedules
-from shardlab.costs import memory, step
+from shardlab.costs import memory, step, tensor_parallel
 from shardlab.costs import zero as zero_costs
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, models, nodes
@@ -475,10 +475,10 @@ def test_a_hybrid_s_layer_is_timed_as_the_mean_of_its_layers(rule, tp):
         assert count == (counted[0].get(part, 0) + 3 * counted[1][part]) / 4 or part == "head"
 
 
-@pytest.mark.parametrize("tp", [1, 4])
-def test_layers_of_one_half_take_the_time_of_that_half(tp):
-    """Attention and a block by themselves take what a whole layer does; each waits for one message."""
-    chip, layout = hardware.chip("H100 SXM 80 GB"), Layout(tp=tp)
+@pytest.mark.parametrize("layout", [Layout(), Layout(tp=4), Layout(tp=4, sequence_parallel=True)], ids=str)
+def test_layers_of_one_half_take_the_time_of_that_half(layout):
+    """Attention and a block by themselves take what a whole layer does; each waits for its messages."""
+    chip = hardware.chip("H100 SXM 80 GB")
     (_, attention), _, (_, block) = HALVES.kinds
     specs = (replace(attention, blocks_at=None), attention, block)
     whole, *halves = (Training(spec=spec, layout=layout) for spec in specs)
@@ -492,6 +492,8 @@ def test_layers_of_one_half_take_the_time_of_that_half(tp):
     link = hardware.link("NVLink 4").reached
     waits = [exposed.tensor_passes(each, link, time) for each, time in zip((whole, *halves), times, strict=True)]
     assert sum(waits[0]) == pytest.approx(sum(waits[1]) + sum(waits[2]))
+    sent = [tensor_parallel.sent_bytes(each) for each in (whole, *halves)]
+    assert sent[0] == 2 * sent[1] == 2 * sent[2]
     counted = [flops.forward(spec, batch=1, sequence=64) for spec in (HALVES, *(kind for _, kind in HALVES.kinds))]
     for part, count in counted[0].items():
         shares = zip((2, 4, 2), counted[1:], strict=True)
