@@ -172,8 +172,8 @@ def test_layers_of_one_half_are_of_three_kinds():
     assert [kind.blocks_only for kind in (spec, attention, states, blocks)] == [False, False, False, True]
     assert states.states_only
     assert not spec.has_gate
-    for places in ((1,), (5,), (4, 2)):
-        with pytest.raises(ValueError, match=r"blocks_at=.* must be layers without states, of num_layers=5"):
+    for places in ((1,), (5,), (4, 2), [2]):
+        with pytest.raises(ValueError, match=r"blocks_at=.* must be a tuple of layers without states, of num_l.*=5"):
             replace(spec, blocks_at=places)
     with pytest.raises(ValueError, match=r"blocks_at=\(2,\) are layers without experts"):
         replace(spec, experts=Experts(num_experts=2, per_token=1, expert_size=4))

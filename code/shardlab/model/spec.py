@@ -112,9 +112,9 @@ class TransformerSpec:
             )
         places = self.blocks_at or ()
         others = self.recurrent.layers if self.recurrent else ()
-        if sorted({*places} & {*range(self.num_layers)} - {*others}) != list(places):
+        if tuple(sorted({*places} & {*range(self.num_layers)} - {*others})) != places:
             raise ValueError(
-                f"blocks_at={places} must be layers without states, of num_layers="
+                f"blocks_at={places} must be a tuple of layers without states, of num_layers="
                 f"{self.num_layers}, in rising order and counted from 0"
             )
         if self.blocks_at is not None and self.experts:
