@@ -45,7 +45,7 @@ MAX_CODE_WIDTH = 100  # in these rooms
 MAX_DENSITY = {
     **{"costs": 6.1, "exchanges": 6.1, "exercises": 5.2, "explorers": 5.8},
     **{"figures": 5.8, "plan": 6.2, "ranks": 6.25, "schedules": 6.0, "trace": 5.7},
-    **{"comm": 7.6, "launch": 5.4, "model": 5.0, "sharding": 6.3, "files": 6.3},
+    **{"comm": 7.6, "launch": 5.4, "model": 5.2, "sharding": 6.3, "files": 6.3},
     "preflight": 6.3,
 }
 PICTURE = re.compile(r" +stage \d+: ")  # of a schedule, in its docstring

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from shardlab.model.experts import Experts
 from shardlab.model.recurrent import CHUNK, RULES, Recurrent
 from shardlab.model.spec import TransformerSpec
 
@@ -14,6 +15,8 @@ SMALL = Recurrent(
     rule="Gated DeltaNet", layers=(0, 1, 3), num_heads=4, key_heads=2, key_size=6, value_size=10, convolution=3
 )
 NEXT = replace(SMALL, num_heads=32, key_heads=16, key_size=128, value_size=128, convolution=4)  # Qwen3-Next's
+
+MAMBA = replace(SMALL, rule="Mamba-2", chunk=8)
 
 
 def linear(*sizes):
@@ -32,9 +35,15 @@ def kimi_delta(h):
     return nn.ModuleList([*pieces, nn.Conv1d(88, 88, 3, groups=88, bias=False), nn.RMSNorm(10), linear(40, h)]), 4 + 24
 
 
+def mamba_2(h):
+    """A gate, what is convolved, and a step for each head; its bias, A and D; one norm for all heads."""
+    pieces = [linear(h, 40 + 64 + 4), nn.Conv1d(64, 64, 3, groups=64), nn.RMSNorm(40), linear(40, h)]
+    return nn.ModuleList(pieces), 3 * 4
+
+
 @pytest.mark.parametrize(
     ("recurrent", "modules"),
-    [(SMALL, delta_net), (replace(SMALL, rule="Kimi Delta Attention", key_heads=4), kimi_delta)],
+    [(SMALL, delta_net), (replace(SMALL, rule="Kimi Delta Attention", key_heads=4), kimi_delta), (MAMBA, mamba_2)],
     ids=RULES,
 )
 def test_the_parameters_are_those_of_the_modules(recurrent, modules):
@@ -88,6 +97,34 @@ def test_a_chunk_takes_the_products_that_are_counted():
     assert SMALL.flops == SMALL.num_heads * (counted + triangles) // (2 * CHUNK) + convolution
 
 
+def test_a_chunk_of_mamba_2_takes_the_products_that_are_counted():
+    """Two heads share keys B and queries C, whose product is computed once for both."""
+    torch.manual_seed(0)
+    c, b = (torch.randn(16, MAMBA.key_size, dtype=torch.float64) for _ in range(2))
+    values = torch.randn(2, 16, MAMBA.value_size, dtype=torch.float64)
+    decay = 1 - torch.rand(2, 16, dtype=torch.float64) / 8
+    expected = torch.zeros_like(values)
+    for head in range(2):
+        state = torch.zeros(MAMBA.key_size, MAMBA.value_size, dtype=torch.float64)
+        for t in range(16):
+            state = decay[head, t] * state + b[t][:, None] * values[head, t]
+            expected[head, t] = (c[t][:, None] * state).sum(0)
+    outputs, states = torch.zeros_like(values), torch.zeros(2, MAMBA.key_size, MAMBA.value_size, dtype=torch.float64)
+    with FlopCounterMode(display=False) as counter:
+        for part in (slice(8), slice(8, None)):
+            scores = c[part] @ b[part].T
+            for head in range(2):
+                fall = decay[head, part].cumprod(0)
+                between = (fall[:, None] / fall[None, :]).tril()
+                x, state = values[head, part], states[head].clone()
+                outputs[head, part] = (between * scores) @ x + fall[:, None] * (c[part] @ state)
+                states[head] = fall[-1] * state + b[part].T @ ((fall[-1] / fall)[:, None] * x)
+    assert torch.allclose(outputs, expected)
+    convolution = 2 * 3 * 64
+    assert counter.get_total_flops() * MAMBA.key_heads == 16 * (MAMBA.flops - convolution)
+    assert MAMBA.flops == 4 * (4 * 6 * 10 + 2 * 8 * 10) + 2 * 2 * 8 * 6 + convolution
+
+
 def test_the_formula_of_the_docstring_is_the_sum_of_the_products():
     k, v, chunk = 128, 128, CHUNK
     head = 6 * k * v + chunk * (6 * k + 4 * v) + chunk**2 / 3
@@ -121,3 +158,22 @@ def test_a_hybrid_has_two_kinds_of_layer():
     assert spec.states_only is plain.states_only is None
     with pytest.raises(ValueError, match="layer 3 of Gated DeltaNet is not among num_layers=3; count from 0"):
         replace(spec, num_layers=3)
+
+
+def test_layers_of_one_half_are_of_three_kinds():
+    """M M - M *: a layer is states, attention or a block, and each has one norm."""
+    sizes = {"vocab_size": 9, "context_length": 8, "hidden_size": 16, "num_heads": 4, "style": "llama"}
+    spec = TransformerSpec(num_layers=5, recurrent=SMALL, blocks_at=(2,), gated=False, **sizes)
+    (one, attention), (three, states), (last, blocks) = spec.kinds
+    assert (one, three, last) == (1 / 5, 3 / 5, 1 / 5)
+    assert [kind.num_attention for kind in (spec, attention, states, blocks)] == [1, 5, 0, 0]
+    assert [kind.num_blocks for kind in (spec, attention, states, blocks)] == [1, 0, 0, 5]
+    assert [kind.num_norms for kind in (spec, attention, states, blocks)] == [1, 1, 1, 1]
+    assert [kind.blocks_only for kind in (spec, attention, states, blocks)] == [False, False, False, True]
+    assert states.states_only
+    assert not spec.has_gate
+    for places in ((1,), (5,), (4, 2), [2]):
+        with pytest.raises(ValueError, match=r"blocks_at=.* must be a tuple of layers without states, of num_l.*=5"):
+            replace(spec, blocks_at=places)
+    with pytest.raises(ValueError, match=r"blocks_at=\(2,\) are layers without experts"):
+        replace(spec, experts=Experts(num_experts=2, per_token=1, expert_size=4))

@@ -18,6 +18,9 @@ HYBRID = TransformerSpec(
     head_norms=True, recurrent=STATES,
 )  # fmt: skip
 
+MAMBA = replace(STATES, rule="Mamba-2", layers=(0, 2, 4, 6), chunk=16)
+HALVES = replace(HYBRID, recurrent=MAMBA, blocks_at=(1, 5), gated=False, output_gate=False, head_norms=False)
+
 
 def test_pieces_are_alike_that_have_as_many_layers_of_each_kind():
     assert [pieces for pieces in range(1, 9) if alike(HYBRID, pieces)] == [1, 2]
@@ -29,6 +32,20 @@ def test_pieces_are_alike_that_have_as_many_layers_of_each_kind():
     assert all(alike(replace(HYBRID, recurrent=None), 3) and alike(every, 3) for pieces in range(1, 9))
 
 
+def test_pieces_of_single_halves_have_as_many_of_all_three_kinds():
+    """M - M * M - M *: two of each four layers keep states, one is a block."""
+    assert [pieces for pieces in range(1, 9) if alike(HALVES, pieces)] == [1, 2]
+    moved = replace(HALVES, blocks_at=(1, 3))
+    assert [pieces for pieces in range(1, 9) if alike(moved, pieces)] == [1]
+
+
+def test_a_layer_of_one_half_has_one_norm_and_nothing_of_the_other_half():
+    attention, states, blocks = (cuts.block(kind, 2) for _, kind in HALVES.kinds)
+    assert {name.partition(".")[0] for name in attention} == {"attention", "attention_norm"}
+    assert {name.partition(".")[0] for name in states} == {"attention", "attention_norm"}
+    assert sorted(blocks) == ["mlp.down.weight", "mlp.up.weight", "mlp_norm.weight"]
+
+
 def test_what_is_not_counted_is_refused_with_the_way_out():
     Layout(pp=2, tp=4).check(HYBRID)
     with pytest.raises(ValueError, match=r"pp=4: only stages .* use 1, 2 in all") as refusal:
@@ -37,6 +54,9 @@ def test_what_is_not_counted_is_refused_with_the_way_out():
     with pytest.raises(ValueError, match=r"cp=2: .* Gated DeltaNet, .* use cp = 1, and costs.*sent") as refusal:
         Layout(cp=2).check(HYBRID)
     assert unshared(HYBRID) in str(refusal.value)
+    mamba = replace(HYBRID, recurrent=replace(STATES, rule="Mamba-2"))
+    with pytest.raises(ValueError, match=r"cp=2: .* Mamba-2, which is not timed here; use cp = 1$"):
+        Layout(cp=2).check(mamba)
 
 
 def test_tensor_parallelism_deals_whole_heads_of_keys():
@@ -57,5 +77,8 @@ def test_each_rank_of_tp_holds_its_heads_and_all_of_a_head_s_norm():
         "attention.scale": (6,),
         "attention.out.weight": (16, 48 // 4),
     }
+    _, (_, mamba) = replace(HYBRID, recurrent=replace(STATES, rule="Mamba-2")).kinds
+    norm = cuts.block(mamba, 4)["attention.scale"]
+    assert norm.local_shape == (48 // 4,)
     gate = cuts.block(HYBRID, 4)["attention.gate.weight"]
     assert gate.local_shape == (4, 16)

@@ -7,6 +7,10 @@ the text. How it changes with a token is the rule:
                            of Qwen3-Next and Qwen3.5
     Kimi Delta Attention   Kimi Team 2025 (https://arxiv.org/abs/2510.26692), section 3: a decay for
                            each number of a key, from a narrow layer, as the gate of the output
+    Mamba-2                Dao & Gu 2024 (https://arxiv.org/abs/2405.21060), sections 6 and 7: a
+                           token adds to the state, and its step sets what it adds and what decays;
+                           B are keys, C queries, x values; the layer of Granite 4 and
+                           Nemotron-H
 """
 
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ from math import prod
 
 from shardlab.files.arguments import Count, checked
 
-RULES = ("Gated DeltaNet", "Kimi Delta Attention")
+RULES = ("Gated DeltaNet", "Kimi Delta Attention", "Mamba-2")
 CHUNK = 64  # tokens that kernels compute together: flash-linear-attention, and the paper on KDA
 
 
@@ -34,6 +38,7 @@ class Recurrent:
     key_size: Count  # numbers of one head's key, and of its query
     value_size: Count
     convolution: Count  # tokens, up to its own, from which a query, key or value is made
+    chunk: Count = CHUNK  # tokens that are computed together
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -45,6 +50,11 @@ class Recurrent:
             )
         if not self.layers or list(self.layers) != sorted({*self.layers} - {-1}):
             raise ValueError(f"layers={self.layers} must be at least one place, in rising order")
+
+    @property
+    def corrects(self) -> bool:
+        """Whether a token first takes out what its key reads: the delta rules do."""
+        return self.rule != "Mamba-2"
 
     @property
     def keys(self) -> int:
@@ -79,8 +89,8 @@ class Recurrent:
 
         Matrices are [outputs, inputs]; None: no dimension belongs to heads.
         """
-        strengths = self.num_heads  # of what a token writes
-        gates = 0 if self.narrow else self.values + self.decays
+        strengths = self.num_heads  # of what a token writes; Mamba-2's steps also set decays
+        gates = 0 if self.narrow else self.values + self.decays * self.corrects
         shapes: dict[str, tuple[tuple[int, ...], int | None]] = {
             "in.weight": ((self.convolved + strengths + gates, hidden_size), 0),
             "convolution": ((self.convolved, self.convolution), 0),
@@ -88,6 +98,10 @@ class Recurrent:
             "scale": ((self.value_size,), None),
             "out.weight": ((hidden_size, self.values), 1),
         }
+        if not self.corrects:  # a norm over all heads of one key; what passes each head by, too
+            shapes["convolution.bias"] = ((self.convolved,), 0)
+            shapes["passing"] = ((self.num_heads,), 0)
+            shapes["scale"] = ((self.values,), 0)
         if self.narrow:
             shapes["narrow.weight"] = ((self.narrow, hidden_size), None)
             shapes["wide.weight"] = ((self.decays + self.values, self.key_size), 0)
@@ -105,21 +119,33 @@ class Recurrent:
     def products(self) -> list[tuple[int, int, int]]:
         """List the products [m, k] x [k, n] of one head and one chunk of C tokens, as (m, k, n).
 
-        C = 64; K, Q [C, k] and V [C, v] are keys, queries and values, T [C, C] inverts a triangle.
+        K, Q [C, k] and V [C, v] are keys, queries and values, T [C, C] inverts a triangle.
         K K^T, Q K^T, T K, T V, then with the state S [k, v]: (T K) S, Q S, the rest's product with
-        V, and K^T V. Sources: Yang et al. 2024 (https://arxiv.org/abs/2406.06484), section 3.2, and
-        for both rules the papers above.
+        V, and K^T V. Of Mamba-2 only the last three; Q K^T is in `shared`. Sources: Yang et al.
+        2024 (https://arxiv.org/abs/2406.06484), section 3.2, and the papers above.
         """
-        k, v = self.key_size, self.value_size
-        scores = [(CHUNK, k, CHUNK)] * 2 + [(CHUNK, CHUNK, k), (CHUNK, CHUNK, v)]
-        return [*scores, (CHUNK, k, v), (CHUNK, k, v), (CHUNK, CHUNK, v), (k, CHUNK, v)]
+        chunk, k, v = self.chunk, self.key_size, self.value_size
+        common = [(chunk, k, v), (chunk, chunk, v), (k, chunk, v)]
+        scores = [(chunk, k, chunk)] * 2
+        corrections = [*scores, (chunk, chunk, k), (chunk, chunk, v), (chunk, k, v)]
+        return corrections * self.corrects + common
+
+    def shared(self) -> list[tuple[int, int, int]]:
+        """List the products of one head of keys and one chunk, which serve its heads of values."""
+        return [] if self.corrects else [(self.chunk, self.key_size, self.chunk)]
 
     @property
     def flops(self) -> int:
         """FLOPs of one token's states in forward: 6kv + C(6k + 4v) + C^2/3 for each head.
 
         Products as in `products`, whole squares though a mask leaves half of some, and the
-        inversion of a triangle by substitution; beside them the convolution.
+        inversion of a triangle by substitution; beside them the convolution. Of Mamba-2 it is
+        4kv + 2Cv for each head and 2Ck for each head of keys.
         """
-        head = sum(2 * m * k * n for m, k, n in self.products()) + CHUNK**3 // 3
-        return self.num_heads * head // CHUNK + 2 * self.convolution * self.convolved
+        head = _flops(self.products()) + self.corrects * (self.chunk**3 // 3)
+        chunk = self.num_heads * head + self.key_heads * _flops(self.shared())
+        return chunk // self.chunk + 2 * self.convolution * self.convolved
+
+
+def _flops(products: list[tuple[int, int, int]]) -> int:
+    return sum(2 * m * k * n for m, k, n in products)

@@ -55,6 +55,8 @@ class TransformerSpec:
     latent: LatentAttention | None = None  # in place of heads that share keys and values
     output_gate: bool = False  # one more query for each head, which weights attention's output
     recurrent: Recurrent | None = None  # in place of attention, in some layers
+    gated: bool | None = None  # whether feed-forward blocks have a gate; None: as in the style
+    blocks_at: tuple[int, ...] | None = None  # layers of a block alone; the others have none
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -108,6 +110,15 @@ class TransformerSpec:
                 f"layer {self.recurrent.layers[-1]} of {self.recurrent.rule} is not among "
                 f"num_layers={self.num_layers}; count from 0"
             )
+        places = self.blocks_at or ()
+        others = self.recurrent.layers if self.recurrent else ()
+        if tuple(sorted({*places} & {*range(self.num_layers)} - {*others})) != places:
+            raise ValueError(
+                f"blocks_at={places} must be a tuple of layers without states, of num_layers="
+                f"{self.num_layers}, in rising order and counted from 0"
+            )
+        if self.blocks_at is not None and self.experts:
+            raise ValueError(f"blocks_at={places} are layers without experts; leave experts out")
 
     def tokens(self, batch: Count, sequence: Count) -> int:
         """Count the tokens of `batch` sequences of length `sequence`.
@@ -138,7 +149,32 @@ class TransformerSpec:
 
         Layers with attention come first. The tuple is empty where all layers are of one kind.
         """
-        return _kinds(self) if self.recurrent else ()
+        return _kinds(self) if self.recurrent or self.blocks_at else ()
+
+    @property
+    def halves(self) -> int:
+        """The halves of a layer: attention or states, and a feed-forward block, or one of them."""
+        return 2 if self.blocks_at is None else 1
+
+    @property
+    def num_blocks(self) -> int:
+        """The layers with a feed-forward block."""
+        return self.num_layers if self.blocks_at is None else len(self.blocks_at)
+
+    @property
+    def num_attention(self) -> int:
+        """The layers with attention."""
+        return self.num_layers - self.num_recurrent - len(self.blocks_at or ())
+
+    @property
+    def blocks_only(self) -> bool:
+        """Whether all layers are feed-forward blocks alone."""
+        return self.blocks_at is not None and self.num_blocks == self.num_layers
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether a feed-forward block has a gate."""
+        return self.style != "gpt2" if self.gated is None else self.gated
 
     @property
     def states_only(self) -> Recurrent | None:
@@ -199,17 +235,22 @@ class TransformerSpec:
 
     @property
     def num_norms(self) -> int:
-        """The norms of one layer on the residual stream: 2, or 4 with `post_norms`."""
-        return 4 if self.post_norms else 2
+        """The norms of one layer on the residual stream: one, or two with `post_norms`, a half."""
+        return self.halves * (2 if self.post_norms else 1)
 
 
 @cache
 def _kinds(spec: TransformerSpec) -> tuple[tuple[float, TransformerSpec], ...]:
-    if not spec.recurrent or spec.states_only:
-        return ()
-    share = spec.num_recurrent / spec.num_layers
-    every = replace(spec.recurrent, layers=tuple(range(spec.num_layers)))
-    return (1 - share, replace(spec, recurrent=None)), (share, replace(spec, recurrent=every))
+    every = tuple(range(spec.num_layers))
+    alone = None if spec.blocks_at is None else ()
+    found = [(spec.num_attention, replace(spec, recurrent=None, blocks_at=alone))]
+    if spec.recurrent:
+        states = replace(spec.recurrent, layers=every)
+        found.append((spec.num_recurrent, replace(spec, recurrent=states, blocks_at=alone)))
+    if spec.blocks_at:
+        found.append((spec.num_blocks, replace(spec, recurrent=None, blocks_at=every)))
+    kinds = tuple((count / spec.num_layers, kind) for count, kind in found if count)
+    return kinds if len(kinds) > 1 else ()
 
 
 def _nearest_divisor(total: int, wanted: int) -> int:

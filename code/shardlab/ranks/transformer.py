@@ -30,7 +30,7 @@ EPSILON = 1e-5
 ROTARY_BASE = 500_000.0  # Llama 3, section 3.2 (RoFormer and Llama 1 have 10,000)
 # Fields of a spec that `costs` counts and this model leaves at None, False or 0.
 NORMS = ("head_norms", "whole_norms", "post_norms")
-LAYERS = ("num_dense", "latent", "sinks", "output_gate", "recurrent")
+LAYERS = ("num_dense", "latent", "sinks", "output_gate", "recurrent", "gated", "blocks_at")
 COUNTED_ONLY = ("head_dim", "position_style", "bias_places", *LAYERS, *NORMS)
 # q [B, H, S, e], k and v [B, K, S, e] -> [B, H, S, e]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

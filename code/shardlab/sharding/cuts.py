@@ -103,11 +103,14 @@ def block(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> d
         heads = _recurrent(spec.states_only, hidden, tp)
     else:
         heads |= _query_norms(spec, tp)
-    cuts = {**_norm("attention_norm", spec, tp), **heads, **_norm("mlp_norm", spec, tp)}
+    heads |= _norm("attention_norm", spec, tp)
+    if not spec.num_blocks:
+        return heads
+    cuts = _norm("mlp_norm", spec, tp) | ({} if spec.blocks_only else heads)
     cuts |= _post_norms(spec, tp)
     if spec.experts:
         return cuts | _mixture(spec.experts, ffn, hidden, whole_experts)
-    first = ("up",) if spec.style == "gpt2" else ("gate", "up")
+    first = ("gate", "up") if spec.has_gate else ("up",)
     return cuts | ffn.feed_forward("mlp", first, hidden, spec.ffn)
 
 

@@ -12,11 +12,14 @@ def alike(spec: TransformerSpec, pieces: Count) -> bool:
 
     Where all layers are of one kind, any pieces do.
     """
-    if not spec.kinds or spec.recurrent is None:
+    if not spec.kinds:
         return True
     size, rest = divmod(spec.num_layers, pieces)
-    counts = Counter(place // size for place in spec.recurrent.layers) if not rest else {}
-    return len(counts) == pieces and len(set(counts.values())) == 1
+    named = [spec.recurrent.layers if spec.recurrent else (), spec.blocks_at or ()]
+    counts = [Counter(place // size for place in places) for places in named if places and not rest]
+    return bool(counts) and all(
+        len(count) == pieces and len(set(count.values())) == 1 for count in counts
+    )
 
 
 @checked
@@ -25,7 +28,8 @@ def unlike(spec: TransformerSpec) -> str:
     rule = spec.recurrent.rule if spec.recurrent else ""
     works = [str(pieces) for pieces in range(1, spec.num_layers + 1) if alike(spec, pieces)]
     return (
-        f"only stages or chunks that have as many layers of {rule} each are counted here; "
+        f"only stages or chunks that have as many layers of {rule or 'each kind'} each, and of "
+        "every other kind, are counted here; "
         f"use {', '.join(works)} in all"
     )
 
@@ -34,7 +38,10 @@ def unlike(spec: TransformerSpec) -> str:
 def unshared(spec: TransformerSpec) -> str:
     """Say why ranks of cp do not share the sequences of a model with states."""
     rule = spec.recurrent.rule if spec.recurrent else ""
+    more = ", and costs.context_parallel.sent_by_states for the bytes of one layer"
+    if spec.recurrent and not spec.recurrent.corrects:
+        more = ""  # it counts a delta rule's maps of states, and decays are one number
     return (
         f"ranks that share a sequence pass on states in layers of {rule}, which is not timed here; "
-        "use cp = 1, and costs.context_parallel.sent_by_states for the bytes of one layer"
+        f"use cp = 1{more}"
     )

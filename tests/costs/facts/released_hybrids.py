@@ -53,9 +53,51 @@ KIMI_LINEAR["linear_attn_config"] = {
     **{"head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4},
 }
 del KIMI_LINEAR["max_position_embeddings"]
+
+
+def granite(width, heads, kv_heads, hidden, shared, *, experts, chosen, states):
+    file = named("GraniteMoeHybrid", 100352, 131072, width, 40, heads, kv_heads, hidden, num_local_experts=experts)
+    file |= {"num_experts_per_tok": chosen, "shared_intermediate_size": shared, "position_embedding_type": "nope"}
+    file |= {"mamba_n_heads": states, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_d_conv": 4}
+    file |= {"mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False}
+    layers = ["attention" if place % 10 == 5 else "mamba" for place in range(40)]
+    return {**file, "layer_types": layers, "tie_word_embeddings": True, "normalization_function": "rmsnorm"}
+
+
+GRANITE_SMALL = granite(4096, 32, 8, 768, 1536, experts=72, chosen=10, states=128)
+PERIOD = "M-M-M-M-M*-"
+NEMOTRON_52 = "M-M-M-M*-" + 3 * PERIOD + "M-M-M-M-M-"
+NEMOTRON_56 = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
+NEMOTRON_98 = "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-"
+NEMOTRON_118 = "M-M-M-M*-" + 9 * PERIOD + "M-M-M-M-M-"
+
+
+def nemotron(pattern, width, heads, hidden, states, size, keys):
+    file = named("NemotronH", 131072, 8192, width, len(pattern), heads, 8, hidden, attention_head_dim=128)
+    file |= {"hybrid_override_pattern": pattern, "mamba_num_heads": states, "mamba_head_dim": size, "n_groups": 8}
+    file |= {"ssm_state_size": keys, "conv_kernel": 4, "expand": 2, "chunk_size": 128, "mlp_hidden_act": "relu2"}
+    return {**file, "use_bias": False, "use_conv_bias": True, "mamba_proj_bias": False, "residual_in_fp32": False}
+
+
+NEMOTRON_8B = nemotron(NEMOTRON_52, 4096, 32, 21504, 128, 64, 128)
 HYBRIDS = [
+    ("nvidia/Nemotron-H-8B-Base-8K", NEMOTRON_8B, 8_100_852_736),
+    ("nvidia/Nemotron-H-47B-Base-8K", nemotron(NEMOTRON_98, 8192, 64, 30720, 256, 64, 256), 46_791_554_816),
+    ("nvidia/Nemotron-H-56B-Base-8K", nemotron(NEMOTRON_118, 8192, 64, 32768, 256, 64, 256), 56_324_350_464),
+    ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", nemotron(NEMOTRON_56, 4480, 40, 15680, 128, 80, 128), 8_888_227_328),
     # with 6,656 biases of its routers, which are buffers in transformers
     ("moonshotai/Kimi-Linear-48B-A3B-Base", KIMI_LINEAR, 49_122_675_072 + 6_656),
+    ("ibm-granite/granite-4.0-h-small", GRANITE_SMALL, 32_207_337_984),
+    (
+        "ibm-granite/granite-4.0-h-tiny",
+        granite(1536, 12, 4, 512, 1024, experts=64, chosen=6, states=48),
+        6_939_037_248,
+    ),
+    (
+        "ibm-granite/granite-4.0-h-micro",
+        granite(2048, 32, 8, 8192, 8192, experts=0, chosen=0, states=64),
+        3_191_396_096,
+    ),
     ("Qwen/Qwen3-Next-80B-A3B-Instruct", QWEN3_NEXT, 79_674_391_296),
     ("Qwen/Qwen3.5-9B", dense(248320, 262144, 4096, 32, 16, 4, 12288, heads=32), 8_953_803_264),
     ("Qwen/Qwen3.5-27B", dense(248320, 262144, 5120, 64, 24, 4, 17408, heads=48), 26_895_998_464),

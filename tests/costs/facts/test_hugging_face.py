@@ -11,7 +11,7 @@ from shardlab.costs.facts.hugging_face import defaults, known, reading, wrappers
 from shardlab.model.spec import TransformerSpec
 
 from .released import BUILT, DEEPSEEK, GEMMA_4B, MIXTRAL, QWEN3_MOE, RELEASED, neox
-from .released_hybrids import HYBRIDS, KIMI_LINEAR, QWEN3_NEXT
+from .released_hybrids import GRANITE_SMALL, HYBRIDS, KIMI_LINEAR, NEMOTRON_8B, QWEN3_NEXT
 
 KNOWN = [*RELEASED, *BUILT, *HYBRIDS]
 DENSE = [row for row in KNOWN if row[1]["architectures"][0] in reading.DENSE]
@@ -137,7 +137,13 @@ def test_normed_attention_counts_what_torch_does():
         ({**LLAMA, "add_cross_attention": True}, "add_cross_attention=True is not understood.*only False"),
         ({**LLAMA, "pruned_heads": {"0": [1]}}, "pruned_heads={'0': .*only {}, None"),
         ({**QWEN3_MOE, "attention_bias": True}, "attention_bias=True is not understood"),
-        ({"architectures": ["NemotronHForCausalLM"]}, r"has layers that keep a state .*\(Mamba-2\), which this"),
+        ({"architectures": ["MiniMaxForCausalLM"]}, r"has layers that keep a state .*\(lightning attention\), which"),
+        ({**NEMOTRON_8B, "hybrid_override_pattern": "ME*"}, "must have M, .* for each of num_hid.*=52.* E, are not"),
+        ({**NEMOTRON_8B, "mlp_hidden_act": "silu"}, "mlp_hidden_act='silu' is not understood"),
+        ({**GRANITE_SMALL, "layer_types": ["mamba"] * 39}, "layer_types must be mamba or attention, .*=40"),
+        ({**GRANITE_SMALL, "mamba_d_head": 32}, "=128 of mamba_d_head=32 must be mamba_expand times hidden_size"),
+        ({**GRANITE_SMALL, "shared_intermediate_size": 1000}, "=1000 must be a multiple of intermediate_size=768"),
+        ({**GRANITE_SMALL, "mamba_conv_bias": False}, "mamba_conv_bias=False is not understood"),
         ({**QWEN3_NEXT, "layer_types": ["linear_attention"]}, "layer_types must be .*num_hidden_layers=48"),
         ({**KIMI_LINEAR, "num_hidden_layers": 28}, "kda_layers and full_attn_layers must name each of num_hidden_lay"),
         ({**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "a": 1}}, "not understood: a=1"),

@@ -7,9 +7,10 @@ from shardlab.costs.training import Training
 from shardlab.model.recurrent import CHUNK
 from shardlab.sharding.layout import Layout
 
-from ...sharding.test_hybrids import HYBRID, STATES
+from ...sharding.test_hybrids import HALVES, HYBRID, STATES
 
 _, (_, EVERY) = HYBRID.kinds
+MAMBA = replace(STATES, rule="Mamba-2", chunk=16)
 KIMI = replace(STATES, rule="Kimi Delta Attention", key_heads=8)
 
 
@@ -19,6 +20,8 @@ def test_what_is_kept_of_one_token():
     assert sum(kept.values()) == 2 * (80 + 80 + 8 + 8 * CHUNK + 3 * 48) + 4 * (8 + 2 * 4 + 8)
     kimi = recurrent.kept(KIMI, 1, 1, 2)  # decays for 32 numbers of keys, from a narrow layer, as the gate
     assert sum(kimi.values()) == 2 * (2 * 4 + 112 + 112 + 8 + 8 * CHUNK + 3 * 48) + 4 * (32 + 2 * 8 + 8)
+    mamba = recurrent.kept(MAMBA, 1, 1, 2)  # steps, and statistics of a norm for each head of keys
+    assert sum(mamba.values()) == 2 * (80 + 8 + 3 * 48) + 4 * 4
 
 
 def test_ranks_of_tp_share_all_but_the_narrow_layers():
@@ -32,6 +35,7 @@ def test_ranks_of_tp_share_all_but_the_narrow_layers():
 def test_backward_has_the_states_between_chunks_and_their_gradients():
     """64 tokens are one chunk, after which each of 8 heads has a state of 4 by 6 numbers."""
     assert recurrent.gradients(STATES, CHUNK, 1) == CHUNK * (80 + 2 * 48 + 8) + 2 * 8 * 4 * 6
+    assert recurrent.gradients(MAMBA, 16, 1) == 16 * (2 * 80 + 2 * 48 + 8 + 4 * 16) + 2 * 8 * 4 * 6
 
 
 def test_a_hybrid_keeps_the_sum_of_its_layers():
@@ -43,6 +47,20 @@ def test_a_hybrid_keeps_the_sum_of_its_layers():
         assert activations.layer_gradients(hybrid) == max(
             activations.layer_gradients(Training(spec=spec, layout=layout)) for spec in (plain, EVERY)
         )
+
+
+def test_a_layer_of_one_half_keeps_what_that_half_of_a_whole_layer_keeps():
+    """Attention and a block, each with its norm, are a whole layer; the mean weights the kinds."""
+    for layout in (Layout(), Layout(tp=4, sequence_parallel=True)):
+        kinds = HALVES.kinds
+        kept = [activations.layer(Training(spec=spec, layout=layout)) for _, spec in kinds]
+        attention, states, block = kept
+        whole = activations.layer(Training(spec=replace(kinds[0][1], blocks_at=None), layout=layout))
+        assert {name: attention.get(name, 0) + block.get(name, 0) for name in whole} == whole
+        hybrid = activations.layer(Training(spec=HALVES, layout=layout))
+        means = zip((2, 4, 2), kept, strict=True)
+        assert 8 * sum(hybrid.values()) == sum(count * sum(each.values()) for count, each in means)
+        assert states["feed-forward: hidden"] == states["feed-forward: input"] == block["attention: input"] == 0
 
 
 def test_recomputation_holds_the_layer_that_needs_the_most():

@@ -16,7 +16,7 @@ from shardlab.model.spec import TransformerSpec
 from shardlab.sharding import cuts
 from shardlab.sharding.layout import Layout, tensor_degrees
 
-from ...sharding.test_hybrids import HYBRID
+from ...sharding.test_hybrids import HALVES, HYBRID
 from .copies import held_again
 
 PUBLISHED = [each.spec for each in models.PUBLISHED.values()]
@@ -80,15 +80,16 @@ def test_a_rank_holds_the_pieces_that_are_cut_for_it(spec):
         ) - models.norm_parameters(spec)
 
 
-def test_stages_of_a_hybrid_hold_the_whole_model():
-    held = [sum(shards.parameters(HYBRID, Layout(pp=2), stage).values()) for stage in range(2)]
-    assert sum(held) == models.num_parameters(HYBRID)
-    for tp in tensor_degrees(HYBRID):
+@pytest.mark.parametrize("spec", [HYBRID, HALVES], ids=["whole layers", "single halves"])
+def test_stages_of_a_hybrid_hold_the_whole_model(spec):
+    held = [sum(shards.parameters(spec, Layout(pp=2), stage).values()) for stage in range(2)]
+    assert sum(held) == models.num_parameters(spec)
+    for tp in tensor_degrees(spec):
         layout = Layout(tp=tp)
-        held = shards.parameters(HYBRID, layout)
-        assert sum(held.values()) == cuts.num_parameters(HYBRID, tp)
-        layers = held["attention"] + held["feed-forward"] + held["norms"] - HYBRID.hidden_size
-        assert 0 <= 8 * shards.layer_parameters(HYBRID, layout) - layers < 8  # of the mean, rounded up
+        held = shards.parameters(spec, layout)
+        assert sum(held.values()) == cuts.num_parameters(spec, tp)
+        layers = held["attention"] + held["feed-forward"] + held["norms"] - spec.hidden_size
+        assert 0 <= 8 * shards.layer_parameters(spec, layout) - layers < 8  # of the mean, rounded up
 
 
 def test_stages_hold_what_stands_at_their_ends():

@@ -6,18 +6,19 @@ from fractions import Fraction
 import pytest
 
 from shardlab import schedules
-from shardlab.costs import memory, step
+from shardlab.costs import memory, step, tensor_parallel
 from shardlab.costs import zero as zero_costs
-from shardlab.costs.compute import flops
+from shardlab.costs.compute import flops, roofline
+from shardlab.costs.compute.kernels import matmul_seconds
 from shardlab.costs.facts import hardware, models, nodes
 from shardlab.costs.facts.network import uniform
 from shardlab.costs.facts.recipes import MIXED, RECIPES
-from shardlab.costs.memory import shards
+from shardlab.costs.memory import activations, shards
 from shardlab.costs.pipeline import timeline
 from shardlab.costs.planning import plans
 from shardlab.costs.programs import DEEPSPEED_2021, MEGATRON_2021, MEGATRON_2022, NEMO_2024, PROGRAMS
 from shardlab.costs.published import studies
-from shardlab.costs.step import axes, exposed, layer_time, products, replicas
+from shardlab.costs.step import axes, elementwise, exposed, layer_time, products, replicas
 from shardlab.costs.step.layer_time import LayerTime, PassTime
 from shardlab.costs.step.replicas import DataWait
 from shardlab.costs.traces import knee
@@ -26,7 +27,7 @@ from shardlab.model.recurrent import RULES
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout, stages
 
-from ...sharding.test_hybrids import HYBRID, STATES
+from ...sharding.test_hybrids import HALVES, HYBRID, STATES
 
 DGX = nodes.cluster("DGX A100", 8)
 
@@ -473,6 +474,65 @@ def test_a_hybrid_s_layer_is_timed_as_the_mean_of_its_layers(rule, tp):
     assert counted[1]["states"] == 8 * 64 * spec.recurrent.flops
     for part, count in flops.forward(spec, batch=1, sequence=64).items():
         assert count == (counted[0].get(part, 0) + 3 * counted[1][part]) / 4 or part == "head"
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(tp=4), Layout(tp=4, sequence_parallel=True)], ids=str)
+def test_layers_of_one_half_take_the_time_of_that_half(layout):
+    """Attention and a block by themselves take what a whole layer does; each waits for its messages."""
+    chip = hardware.chip("H100 SXM 80 GB")
+    (_, attention), _, (_, block) = HALVES.kinds
+    specs = (replace(attention, blocks_at=None), attention, block)
+    whole, *halves = (Training(spec=spec, layout=layout) for spec in specs)
+    times = [layer_time.layer(each, chip) for each in (whole, *halves)]
+    for name in ("forward", "backward"):
+        columns = zip(*(getattr(time, name) for time in times[1:]), strict=True)
+        assert getattr(times[0], name) == pytest.approx([sum(column) for column in columns])
+    for name in ("entering", "leaving"):
+        (first, second), (mixer, none), (nothing, last) = (getattr(time, name) for time in times)
+        assert (mixer, none, nothing, last) == (first, 0, 0, second)
+    link = hardware.link("NVLink 4").reached
+    for overlap in ("none", "chunks"):
+        how = replace(whole.program, tensor_overlap=overlap)
+        pairs = zip((replace(each, program=how) for each in (whole, *halves)), times, strict=True)
+        waits = [sum(exposed.tensor_passes(each, link, time)) for each, time in pairs]
+        assert waits[0] == pytest.approx(waits[1] + waits[2])
+    sent = [tensor_parallel.sent_bytes(each) for each in (whole, *halves)]
+    assert sent[0] == 2 * sent[1] == 2 * sent[2]
+    counted = [flops.forward(spec, batch=1, sequence=64) for spec in (HALVES, *(kind for _, kind in HALVES.kinds))]
+    for part, count in counted[0].items():
+        shares = zip((2, 4, 2), counted[1:], strict=True)
+        assert 8 * count == sum(share * each.get(part, 0) for share, each in shares) or part == "head"
+
+
+def test_a_block_without_a_gate_multiplies_keeps_and_moves_two_thirds_or_less():
+    """Of width 8, for 64 tokens of 16 numbers: two matrices; the hidden layer before and after ReLU squared."""
+    block = replace(HALVES.kinds[2][1], ffn_size=8)
+    assert block.blocks_only
+    bare, gated = (Training(spec=replace(block, gated=gated)) for gated in (False, True))
+    for matrices, training in ((2, bare), (3, gated)):
+        work = 2 * 64 * 16 * 8 * matrices
+        assert flops.forward(training.spec, batch=1, sequence=64)["feed-forward"] == 8 * work
+        assert sum(2 * m * k * n for m, k, n in products.matrices(training)) == work
+        assert activations.whole_layer(training)["feed-forward: hidden"] == 2 * 64 * 8 * matrices
+        assert activations.layer_gradients(training) == 2 * 64 * (16 + 8 * matrices)
+    more = elementwise.forward_bytes(gated, None) - elementwise.forward_bytes(bare, None)
+    assert more == 2 * 64 * 8 * (3 - 2)
+    attention = HALVES.kinds[0][1]
+    work = [roofline.attention(spec, batch=1, sequence=64)[0].flops for spec in (HALVES, attention)]
+    assert work[0] == work[1]
+
+
+def test_mamba_2_takes_the_time_of_its_products_and_norms_no_keys():
+    """64 tokens are 4 chunks; 8 heads share 4 heads of keys, of 16 numbers in all."""
+    chip = hardware.chip("H100 SXM 80 GB")
+    mamba = replace(HALVES.kinds[1][1], blocks_at=None)
+    delta = replace(mamba, recurrent=replace(mamba.recurrent, rule=RULES[0]))
+    training = Training(spec=mamba)
+    expected = sum(matmul_seconds(*size, chip, count=8 * 4) for size in mamba.recurrent.products())
+    expected += matmul_seconds(16, 4, 16, chip, count=4 * 4)
+    assert layer_time.layer(training, chip).forward.attention == pytest.approx(expected)
+    more = elementwise.forward_bytes(Training(spec=delta), None) - elementwise.forward_bytes(training, None)
+    assert more == 2 * 2 * 64 * 2 * 16
 
 
 def test_norms_and_rotations_that_a_model_has_take_time_and_products_do_not_change():

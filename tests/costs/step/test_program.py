@@ -129,6 +129,7 @@ def test_what_is_not_written_is_refused():
     mixture = mixtures.published("Mixtral 8x7B").spec
     for options, message in (
         ({"layout": Layout(), "spec": mixture}, "a model without experts"),
+        ({"layout": Layout(), "spec": replace(SPEC, blocks_at=(1, 3))}, "layers of two halves; leave blocks_at out"),
         ({"layout": Layout(pp=2), "schedule": "interleaved", "chunks": 2, "num_microbatches": 2}, "chunks=1"),
         ({"layout": Layout(), "program": MEGATRON_2022}, "Megatron-LM, 2022 overlaps other messages .*; use BOOK"),
     ):

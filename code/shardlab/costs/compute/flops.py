@@ -38,7 +38,7 @@ def forward(
     counted = batch * _count(sequence, pairs)  # queries by keys, then scores by values
     return {
         "projections": 2 * tokens * _projections(spec),
-        "scores": 2 * counted * (spec.num_layers - spec.num_recurrent) * 2 * spec.attention_size,
+        "scores": 2 * counted * spec.num_attention * 2 * spec.attention_size,
         "feed-forward": 2 * tokens * spec.hidden_size * _widths(spec),
         "head": 2 * tokens * spec.hidden_size * spec.vocab_size,
     } | _states(spec, tokens)
@@ -178,7 +178,7 @@ def _projections(spec: TransformerSpec) -> int:
     """Count the weights of all layers' matrices around attention, or around states."""
     recurrent = spec.recurrent
     states = spec.num_recurrent * recurrent.matrices(spec.hidden_size) if recurrent else 0
-    return (spec.num_layers - spec.num_recurrent) * models.attention_matrices(spec) + states
+    return spec.num_attention * models.attention_matrices(spec) + states
 
 
 def _states(spec: TransformerSpec, tokens: int) -> dict[str, int]:
@@ -189,11 +189,10 @@ def _states(spec: TransformerSpec, tokens: int) -> dict[str, int]:
 
 def _widths(spec: TransformerSpec) -> int:
     """Sum the widths of the feed-forward matrices that a token meets, over all layers."""
-    matrices = 2 if spec.style == "gpt2" else 3  # SwiGLU has a gate
-    dense = matrices * spec.ffn
+    dense = (2 + spec.has_gate) * spec.ffn
     experts = spec.experts
     if not experts:
-        return spec.num_layers * dense
+        return spec.num_blocks * dense
     chosen = experts.per_token * experts.expert_size + experts.shared_size
     routed = 3 * chosen + experts.num_experts + experts.shared_gate  # and the router
     return (spec.num_layers - spec.num_dense) * routed + spec.num_dense * dense

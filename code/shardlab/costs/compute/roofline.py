@@ -124,7 +124,7 @@ def attention(
     kv = spec.kv_size
     pairs = mask if fused else "full"
     counts = flops.forward(spec, batch=batch, sequence=sequence, pairs=pairs)
-    work = counts["scores"] / (spec.num_layers - spec.num_recurrent)
+    work = counts["scores"] / spec.num_attention
     if fused:
         nbytes = element * tokens * (2 * width + 2 * kv)
         return [Work(name="attention", flops=work, nbytes=nbytes)]
@@ -150,7 +150,7 @@ def layer(
     width = spec.attention_size
     entering = width + 2 * spec.kv_size
     f = spec.ffn
-    gated = spec.style == "llama"
+    gated = spec.has_gate
 
     def add(name: str) -> Work:
         return elementwise(t * h, inputs=2, arithmetic=ADD, element=element, name=name)

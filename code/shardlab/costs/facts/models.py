@@ -29,9 +29,9 @@ def parameters(spec: TransformerSpec) -> dict[str, int]:
     return {
         "token embedding": spec.vocab_size * spec.hidden_size,
         "position embedding": learned_positions(spec) * spec.hidden_size,
-        "attention": (layers - spec.num_recurrent) * attention_parameters(spec)
+        "attention": spec.num_attention * attention_parameters(spec)
         + spec.num_recurrent * recurrent_parameters(spec),
-        "feed-forward": (layers - spec.num_dense) * feed_forward_parameters(spec)
+        "feed-forward": (spec.num_blocks - spec.num_dense) * feed_forward_parameters(spec)
         + spec.num_dense * feed_forward_parameters(spec.dense),
         "norms": (spec.num_norms * layers + 1) * norm_parameters(spec),
         "head": 0 if spec.tied else spec.vocab_size * spec.hidden_size,
@@ -100,7 +100,7 @@ def feed_forward_parameters(spec: TransformerSpec) -> int:
         routed = spec.experts.num_experts * expert_parameters(spec)
         return router + routed + shared_parameters(spec)
     f = spec.ffn
-    readers = 1 if spec.style == "gpt2" else 2
+    readers = 1 + spec.has_gate
     return (readers + 1) * h * f + (readers * f + h) * ("ffn" in spec.biases)
 
 

@@ -69,13 +69,13 @@ def whole_layer(training: Training) -> dict[str, float]:
     return {
         "norms: input": spec.num_norms * wide,
         "norms: statistics": spec.num_norms * tokens * STATISTICS[spec.style] * FP32,
-        "norms: normalized": 2 * wide * unfused(training, "norms"),
-        "attention: input": gathered,
+        "norms: normalized": spec.halves * wide * unfused(training, "norms"),
+        "attention: input": gathered * (not spec.blocks_only),
         **_mixer(training),
-        "feed-forward: input": gathered if dense_width(spec) else wide,
+        "feed-forward: input": (spec.num_blocks > 0) * (gathered if dense_width(spec) else wide),
         "feed-forward: hidden": training.tokens * block * element,
         **mixture.routed(training),
-        "dropout masks": training.dropout * 2 * tokens * spec.hidden_size,
+        "dropout masks": training.dropout * spec.halves * tokens * spec.hidden_size,
     }
 
 
@@ -102,7 +102,9 @@ def layer_gradients(training: Training) -> float:
     between_projections += training.tokens * width * spec.output_gate
     if spec.states_only:
         between_projections = recurrent_layers.gradients(spec.states_only, training.tokens, tp)
-    feed_forward = numbers * (2 if spec.style == "gpt2" else 3)
+    if spec.blocks_only:
+        between_projections = 0.0
+    feed_forward = numbers * (2 + spec.has_gate)
     if spec.experts:  # of the copies of tokens, on their way back as well as where they came from
         width = spec.experts.expert_size / training.layout.expert_tp
         copy = 3 * width + 2 * spec.hidden_size
@@ -113,6 +115,8 @@ def layer_gradients(training: Training) -> float:
 @checked
 def dense_width(spec: TransformerSpec) -> int:
     """Return the width of what every token uses: of the feed-forward block, or shared experts."""
+    if not spec.num_blocks:
+        return 0
     return spec.experts.shared_size if spec.experts else spec.ffn
 
 
@@ -170,6 +174,8 @@ def _mean(training: Training) -> dict[str, float]:
 def _mixer(training: Training) -> dict[str, float]:
     """Count the bytes of attention, or of what stands in its place."""
     spec = training.spec
+    if spec.blocks_only:
+        return {"attention: scores": 0.0}
     if spec.states_only:
         held = recurrent_layers.kept(
             spec.states_only, training.tokens, training.layout.tp, training.recipe.element

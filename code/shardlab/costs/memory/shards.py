@@ -31,20 +31,21 @@ def parameters(
     layers = len(layers_of_stage(spec.num_layers, layout.pp, stage, chunks))
     layer = _layer(spec, layout.tp)
     sparse = sparse_layers(spec, layout, stage, chunks) if spec.num_dense else layers
-    blocks = sparse * layer["feed-forward"]
-    if sparse < layers:
-        blocks += (layers - sparse) * _layer(spec.dense, layout.tp)["feed-forward"]
-    attention = layers * layer["attention"]
+    whole = Counter({part: layers * count for part, count in layer.items()})
     if spec.kinds:
-        attention = _exactly(layers, spec, layout, "attention")
+        whole = Counter({part: _exactly(layers, spec, layout, part) for part in layer})
+    blocks = whole["feed-forward"]
+    if sparse < layers:
+        dense = _layer(spec.dense, layout.tp)["feed-forward"]
+        blocks += (layers - sparse) * (dense - layer["feed-forward"])
     ends = _ends(spec, layout.tp)
     head = ends["token embedding"] if spec.tied and layout.pp > 1 else ends["head"]
     return {
         "token embedding": first * ends["token embedding"],
         "position embedding": first * ends["position embedding"],
-        "attention": attention,
+        "attention": whole["attention"],
         "feed-forward": blocks - sparse * _away(spec, layout),
-        "norms": layers * layer["norms"] + last * ends["norms"],
+        "norms": whole["norms"] + last * ends["norms"],
         "head": last * head,
     }
 
@@ -108,12 +109,11 @@ def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
 
     Of a hybrid it is the mean of all layers, rounded up.
     """
-    layer = sum(_layer(spec, layout.tp).values()) - _away(spec, layout)
-    if spec.kinds:
-        own = _layer(spec, layout.tp)["attention"]
-        mean = _exactly(spec.num_layers, spec, layout, "attention") / spec.num_layers
-        layer += ceil(mean) - own
-    return layer
+    parts = _layer(spec, layout.tp)
+    if not spec.kinds:
+        return sum(parts.values()) - _away(spec, layout)
+    whole = sum(_exactly(spec.num_layers, spec, layout, part) for part in parts)
+    return ceil(whole / spec.num_layers) - _away(spec, layout)
 
 
 def _exactly(layers: int, spec: TransformerSpec, layout: Layout, part: str) -> int:

@@ -12,8 +12,8 @@ from .products import expert_matrices, matrices
 # Numbers read and written by norms and additions for each of a token's hidden numbers, each being
 # one kernel: a norm reads one and writes one, an addition to the residual reads two and writes one.
 # In backward a norm reads the gradient and its input and writes one, and the gradients of both
-# branches are added. Twice in a layer.
-BETWEEN_FORWARD, BETWEEN_BACKWARD = 2 * (2 + 3), 2 * (3 + 3)
+# branches are added. Once in each half of a layer.
+BETWEEN_FORWARD, BETWEEN_BACKWARD = 2 + 3, 3 + 3
 # Numbers read and written for each number of the feed-forward block's hidden layer, in forward and
 # backward. GELU reads one and writes one; its backward reads two and writes one. A gate makes that
 # two and one, and three and two.
@@ -44,7 +44,7 @@ EAGER_GATE = 10 - 6, 18 - 10
 def forward_bytes(training: Training, precision: str | None) -> float:
     """Count the bytes that forward reads and writes between the matrices of a layer."""
     per_hidden, _ = _activation(training)
-    moved = BETWEEN_FORWARD * _stream(training) + per_hidden * _hidden(training)
+    moved = BETWEEN_FORWARD * _halves(training) + per_hidden * _hidden(training)
     moved += NORM_FORWARD * _further_norms(training) + COPIED_FORWARD * _copies(training)
     moved += _gated(training, 0)
     nbytes = training.recipe.element * moved + MASK * _dropped(training) + _rotated_bytes(training)
@@ -59,7 +59,7 @@ def backward_bytes(training: Training, precision: str | None) -> float:
     """Count the bytes that backward reads and writes between the matrices of a layer."""
     element = training.recipe.element
     _, per_hidden = _activation(training)
-    moved = BETWEEN_BACKWARD * _stream(training) + per_hidden * _hidden(training)
+    moved = BETWEEN_BACKWARD * _halves(training) + per_hidden * _hidden(training)
     moved += NORM_BACKWARD * _further_norms(training) + COPIED_BACKWARD * _copies(training)
     moved += _biased(training) + _gated(training, 1)
     dropout = (MASK + 2 * element) * _dropped(training)
@@ -72,7 +72,7 @@ def backward_bytes(training: Training, precision: str | None) -> float:
 
 def _activation(training: Training) -> tuple[int, int]:
     """Return the passes over the hidden layer: experts have a gate in every style."""
-    return ACTIVATION["llama" if training.spec.experts else training.spec.style]
+    return ACTIVATION["llama" if training.spec.experts or training.spec.has_gate else "gpt2"]
 
 
 @checked
@@ -84,9 +84,9 @@ def eager_bytes(training: Training) -> tuple[float, float]:
     if training.spec.style != "llama":
         return 0.0, 0.0
     moved = (
-        ("norms", 2 * _stream(training), EAGER_NORM),
+        ("norms", _halves(training), EAGER_NORM),
         ("rotary", _rotated_bytes(training) / (2 * training.recipe.element), EAGER_ROTATION),
-        ("SwiGLU", _hidden(training), EAGER_GATE),
+        ("SwiGLU", training.spec.has_gate * _hidden(training), EAGER_GATE),
     )
     each = [row for row in moved if row[0] in training.program.unfused]
     return sum(n * way[0] for _, n, way in each), sum(n * way[1] for _, n, way in each)
@@ -104,6 +104,11 @@ def _stream(training: Training) -> float:
     """Count the numbers of the residual stream on a rank: whole, or its part of the sequence."""
     sharing = training.layout.tp if training.layout.sequence_parallel else 1
     return training.tokens / sharing * training.spec.hidden_size
+
+
+def _halves(training: Training) -> float:
+    """Count the numbers of the residual stream at the entrances of a layer's halves."""
+    return training.spec.halves * _stream(training)
 
 
 def _hidden(training: Training) -> float:
@@ -124,9 +129,11 @@ def _copies(training: Training) -> float:
 def _further_norms(training: Training) -> float:
     """Count the numbers that go into norms of heads, and into norms after each half of a layer."""
     spec = training.spec
-    after = (spec.num_norms - 2) * _stream(training)
-    if spec.states_only:  # queries and keys have no scale, but a length of 1
-        return after + training.tokens * 2 * spec.states_only.keys / training.layout.tp
+    after = (spec.num_norms - spec.halves) * _stream(training)
+    if spec.blocks_only:
+        return after
+    if states := spec.states_only:  # a delta rule's queries and keys have a length of 1, no scale
+        return after + training.tokens * 2 * states.keys * states.corrects / training.layout.tp
     return after + spec.query_norms * activations.queries_and_keys(training)
 
 
@@ -155,11 +162,12 @@ def _biased(training: Training) -> float:
 
 def _dropped(training: Training) -> float:
     """Count the numbers that dropout may drop in a layer."""
-    return 2 * training.dropout * _stream(training)
+    return training.dropout * _halves(training)
 
 
 def _rotated_bytes(training: Training) -> float:
     """Count the bytes that rotating queries and keys reads and writes."""
-    if training.spec.positions != "rotary" or training.spec.states_only:
+    spec = training.spec
+    if spec.positions != "rotary" or spec.states_only or spec.blocks_only:
         return 0.0
     return 2 * training.recipe.element * activations.queries_and_keys(training)

@@ -78,16 +78,27 @@ def _blocks(training: Training) -> int:
     Whole experts need neither; what is left are shared experts, if any.
     """
     experts = training.spec.experts
+    if training.spec.halves == 1:
+        return 1
     return 1 + (not experts or training.layout.expert_tp > 1 or experts.num_shared > 0)
+
+
+def _of_blocks(training: Training, pair: tuple[float, float]) -> tuple[float, ...]:
+    """Take the products beside which each block's messages travel.
+
+    Where a layer is one half, the mean layer's product is the sum of both kinds' shares.
+    """
+    return pair[: _blocks(training)] if training.spec.halves > 1 else (sum(pair),)
 
 
 def _whole(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
     """Two all-reduces in each pass; those of backward may overlap the gradients of weights."""
-    sums = 2 * all_reduce_seconds(training, link)
+    each = all_reduce_seconds(training, link)
+    sums = training.spec.halves * each
     if training.program.tensor_overlap == "none":
         return Passes(sums, sums)
-    entering = time.entering[: _blocks(training)]
-    return Passes(sums, sums - sum(min(sums / 2, product) for product in entering))
+    entering = _of_blocks(training, time.entering)
+    return Passes(sums, sums - sum(min(each, product) for product in entering))
 
 
 def _sliced(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
@@ -101,7 +112,7 @@ def _sliced(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
     again = not training.program.keeps_gathered
     backward = (2 + again) * blocks * half
     if training.program.tensor_overlap != "none":
-        products = time.entering[:blocks]
+        products = _of_blocks(training, time.entering)
         backward -= sum((1 + again) * min(half, product) for product in products)
     return Passes(2 * blocks * half, backward)
 
@@ -109,8 +120,7 @@ def _sliced(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
 def _in_chunks(training: Training, link: ReachedLink, time: LayerTime) -> Passes:
     """The same messages, each in chunks beside a product."""
     half = gather_seconds(training, link)
-    blocks = _blocks(training)
-    entering, leaving = time.entering[:blocks], time.leaving[:blocks]
+    entering, leaving = (_of_blocks(training, each) for each in (time.entering, time.leaving))
     tp = training.layout.tp
     forward = sum(_chunked(half, product, tp) for product in (*entering, *leaving))
     if training.program.keeps_gathered:

@@ -11,7 +11,7 @@ from operator import attrgetter, mul
 from typing import NamedTuple
 
 from shardlab.files.arguments import checked, unchecked
-from shardlab.model.recurrent import CHUNK, Recurrent
+from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
 from ..compute import kernels
@@ -85,6 +85,8 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
     mixed = training.spec.experts is not None
     # Of a mixture the last two are those of shared experts, if it has any.
     out = _output(training.spec)
+    mixes = not training.spec.blocks_only
+    plain = not mixed and activations.dense_width(training.spec) > 0
     last = slice(-2, None) if mixed and activations.dense_width(training.spec) else slice(0)
     shared = sum(products[last]), sum(gradients[last])
     attention, attention_backward = _attention(training, chip)
@@ -104,8 +106,8 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
         backward=PassTime(sum(gradients) + routed[1], attention_backward, rest_backward),
         recomputed=recomputed[training.recomputation],
         # Nothing that a mixture multiplies hides messages of tp; narrow layers do not either.
-        entering=(products[0], 0.0 if mixed else products[out + 1]),
-        leaving=(products[out], 0.0 if mixed else products[-1]),
+        entering=(mixes * products[0], products[out + 1] if plain else 0.0),
+        leaving=(mixes * products[out], products[-1] if plain else 0.0),
         routed=routed,
         shared=shared,
     )
@@ -132,7 +134,9 @@ def _mean(training: Training, chip: Chip, precision: str | None) -> LayerTime:
 
 
 def _output(spec: TransformerSpec) -> int:
-    """Return the place of attention's output among the products."""
+    """Return the place of attention's output among the products, -1 without attention."""
+    if spec.blocks_only:
+        return -1
     if spec.states_only:
         return 2 if spec.states_only.narrow else 1
     return 3 if spec.latent else 1
@@ -198,6 +202,8 @@ def _attention(training: Training, chip: Chip) -> tuple[float, float]:
     spec = training.spec
     layout = training.layout
     sequence = training.tokens_per_sequence
+    if spec.blocks_only:
+        return 0.0, 0.0
     if spec.states_only:
         return _states(spec.states_only, training, chip)
     if training.attention == "flash":
@@ -220,7 +226,12 @@ def _states(recurrent: Recurrent, training: Training, chip: Chip) -> tuple[float
 
     No published time of a whole model confirms it.
     """
-    heads = recurrent.num_heads // training.layout.tp
-    count = heads * ceil(training.tokens / CHUNK)
-    forward = sum(matmul_seconds(*size, chip, count=count) for size in recurrent.products())
+    chunks = ceil(training.tokens / recurrent.chunk)
+    forward = 0.0
+    for heads, products in (
+        (recurrent.num_heads, recurrent.products()),
+        (recurrent.key_heads, recurrent.shared()),
+    ):
+        count = heads // training.layout.tp * chunks
+        forward += sum(matmul_seconds(*size, chip, count=count) for size in products)
     return forward, STATES_BACKWARD * forward

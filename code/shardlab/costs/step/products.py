@@ -22,7 +22,7 @@ def matrices(training: Training) -> list[tuple[int, int, int]]:
     width = spec.attention_size // tp
     hidden = activations.dense_width(spec) // tp
     # Matrices of the feed-forward block that read x.
-    readers = 1 if spec.style == "gpt2" and not spec.experts else 2
+    readers = 2 if spec.has_gate or spec.experts else 1
     read = (1 + spec.output_gate) * width + 2 * keys
     sizes = [(tokens, spec.hidden_size, read), (tokens, width, spec.hidden_size)]
     if spec.latent:  # into the narrow layers, and from there to heads
@@ -39,6 +39,8 @@ def matrices(training: Training) -> list[tuple[int, int, int]]:
         ]
     if spec.states_only:
         sizes = _recurrent(training, spec.states_only)
+    if spec.blocks_only:
+        sizes = []
     if spec.experts:
         sizes.append((tokens, spec.hidden_size, spec.experts.num_experts))
     if hidden:

@@ -67,6 +67,8 @@ def _check(training: Training, order: Sequence[str]) -> None:
             "a program is written for dense models, one chunk on each stage; use chunks=1 and a "
             "model without experts"
         )
+    if training.spec.halves == 1:
+        raise ValueError("a program is written for layers of two halves; leave blocks_at out")
     hidden = how.data_overlap == ("average", "layers") and how.context_overlap and how.send_overlap
     if how.tensor_overlap != "none" or how.loss == "whole" or not hidden:
         raise ValueError(f"{how.name} overlaps other messages than this program; use BOOK")

@@ -112,7 +112,8 @@ def sent_bytes(training: Training) -> float:
     layout = training.layout
     again = layout.sequence_parallel and not training.program.keeps_gathered
     halves = 8 + 2 * again + 4 * (training.recomputation == "full")
-    return halves * collectives.all_gather(activation_bytes(training), layout.tp).sent
+    part = training.spec.halves / 2
+    return part * halves * collectives.all_gather(activation_bytes(training), layout.tp).sent
 
 
 @checked

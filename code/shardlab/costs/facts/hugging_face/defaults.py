@@ -44,6 +44,13 @@ _DELTA |= {"linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_value
 _DELTA |= {"linear_num_value_heads": 32}
 _DELTA_MOE = {**_DELTA, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
 
+_GRANITE = {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024}
+_GRANITE |= {"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4}
+_GRANITE |= {"mamba_expand": 2, "mamba_chunk_size": 256}
+
+_NEMOTRON = {"head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8}
+_NEMOTRON |= {"ssm_state_size": 128, "conv_kernel": 4, "chunk_size": 128}
+
 DEFAULTS: dict[str, dict[str, float]] = {
     "LlamaForCausalLM": _row(32000, 2048, 4096, 32, 32, None, 11008),
     "MistralForCausalLM": _row(32000, 131072, 4096, 32, 32, 8, 14336, sliding_window=4096),
@@ -82,6 +89,8 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "KimiLinearForCausalLM": _row(
         163840, 1048576, 2304, 27, 32, 32, 9216, **_NO_QUERIES, **_KIMI
     ),
+    "GraniteMoeHybridForCausalLM": _row(32000, 2048, 4096, 32, 32, None, 11008, **_GRANITE),
+    "NemotronHForCausalLM": _row(131072, 4096, 4096, None, 32, 8, 21504, **_NEMOTRON),
     "Qwen3NextForCausalLM": _row(
         151936, 32768, 2048, 48, 16, 2, 5632, **_DELTA_MOE, num_experts=512, num_experts_per_tok=10
     ),

@@ -126,6 +126,7 @@ def _short(value: Any) -> str:
 KINDS: dict[Any, str] = {
     int: "a whole number",
     bool: "true or false",
+    str: "a text",
     list: "a list",
     dict: "an object",
     (int, float): "a number",

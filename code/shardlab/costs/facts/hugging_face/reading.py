@@ -27,10 +27,8 @@ _STATES = "layers that keep a state instead of keys and values"
 LACKING = {
     "Gemma3nForCausalLM": "parameters for each layer and token, and layers that share keys",
     "GlmMoeDsaForCausalLM": "indexers that several layers may share",
-    "GraniteMoeHybridForCausalLM": f"{_STATES} (Mamba-2)",
     "MiniMaxText01ForCausalLM": f"{_STATES} (lightning attention)",
     "MiniMaxForCausalLM": f"{_STATES} (lightning attention)",
-    "NemotronHForCausalLM": f"{_STATES} (Mamba-2)",
 }
 
 
