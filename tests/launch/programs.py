@@ -1,4 +1,4 @@
-"""Forty programs: twenty that end by themselves, however long they wait, and twenty that never would."""
+"""Programs that end by themselves, however long they wait, and programs that never would."""
 
 import asyncio
 import concurrent.futures
@@ -155,6 +155,25 @@ def a_semaphore_of_a_timer(group):
     gate.acquire()
 
 
+def a_message_to_an_event_loop_in_a_thread(group):
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        time.sleep(LONG)
+        theirs.send(b"x")
+        os._exit(0)
+    loop, came = asyncio.new_event_loop(), threading.Event()
+    loop.add_reader(ours, came.set)
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    came.wait()
+
+
+def a_call_that_an_event_loop_makes_later(group):
+    loop, came = asyncio.new_event_loop(), threading.Event()
+    loop.call_later(LONG, came.set)
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    came.wait()
+
+
 ENDING = [
     lock_released_by_a_thread,
     lock_with_a_time_limit,
@@ -176,6 +195,8 @@ ENDING = [
     lock_and_a_heartbeat,
     a_group_that_one_rank_joins_late,
     a_semaphore_of_a_timer,
+    a_message_to_an_event_loop_in_a_thread,
+    a_call_that_an_event_loop_makes_later,
 ]
 
 
@@ -287,6 +308,11 @@ def object_gathered_by_one(group):
         dist.all_gather_object([None, None], 1, group=group)
 
 
+def idle_event_loop_in_a_thread(group):
+    threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True).start()
+    one_skips_a_barrier(group)
+
+
 STUCK = [
     receive_without_send,
     both_send_first,
@@ -308,4 +334,5 @@ STUCK = [
     hook_of_one,
     object_gathered_by_one,
     gather_to_a_rank_that_left,
+    idle_event_loop_in_a_thread,
 ]

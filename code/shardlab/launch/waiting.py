@@ -2,13 +2,14 @@
 
 Linux shows in which system call each thread sleeps (proc(5), syscall and wchan), and so when its
 wait ends by itself. A wait ends by itself if it has a time limit before that of the run, waits for
-a clock, a file or a socket of the program's own, or shares its lock with another process. A thread
-of yours that wakes now and then, such as a heartbeat, may be about to do anything: while one lives,
-a deadlock is not noticed before the run's time limit.
+a clock, a file or another program, or shares its lock with another process. A thread of yours that
+wakes now and then, such as a heartbeat, may be about to do anything: while one lives, a deadlock is
+not noticed before the run's time limit. An idle event loop wakes nobody.
 """
 
 import os
 import signal
+import socket
 import struct
 import sys
 import threading
@@ -23,6 +24,8 @@ FUTEX, WAKEABLE = "futex", ("futex", "do_epoll_wait", "ep_poll")
 TIMESPEC = struct.Struct("qq")  # s, ns
 # operations and flags of futex(2)
 WAIT, WAIT_BITSET, OPERATION, PRIVATE, REAL_TIME = 0, 9, 127, 128, 256
+FOREVER = 0xFFFFFFFF  # -1 as the time limit of epoll_wait(2), in ms
+CREDENTIALS = struct.Struct("iii")  # process, user and group, see SO_PEERCRED in unix(7)
 
 STORE = str(Path(__file__).with_name("meeting.py"))
 
@@ -71,15 +74,35 @@ def _sleeps_in(thread: int) -> str:
 
 def _ends_by_itself(thread: int) -> bool:
     """Tell whether a thread runs, or sleeps in a wait that may end without another thread."""
-    if not _sleeps_in(thread).startswith(FUTEX):
+    where = _sleeps_in(thread)
+    if not where.startswith(WAKEABLE):
         return True
     words = (TASKS / str(thread) / "syscall").read_text().split()
     if words == ["running"]:  # by now
         return True
-    _number, _address, operation, _value, limit, *_ = (int(word, 0) for word in words)
-    if not operation & PRIVATE and _has_children():
+    _number, first, second, _, limit, *_ = (int(word, 0) for word in words)
+    if not where.startswith(FUTEX):
+        return limit & FOREVER != FOREVER or _hears_others(first)
+    if not second & PRIVATE and _has_children():
         return True
-    return time.monotonic() + _seconds_left(operation, limit) < run_ends
+    return time.monotonic() + _seconds_left(second, limit) < run_ends
+
+
+def _hears_others(epoll: int) -> bool:
+    """Tell whether another process may write to a socket that epoll(7) watches.
+
+    Errors: OSError where it watches anything but sockets.
+    """
+    lines = Path(f"/proc/self/fdinfo/{epoll}").read_text().splitlines()
+    watched = [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
+    return _has_children() or not all(map(_is_ours, watched))
+
+
+def _is_ours(descriptor: int) -> bool:
+    """Tell whether this process has made both ends of a socket."""
+    with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as copy:
+        peer = copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(peer)[0]) == os.getpid()
 
 
 def _seconds_left(operation: int, limit: int) -> float:
