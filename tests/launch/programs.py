@@ -2,11 +2,13 @@
 
 import asyncio
 import concurrent.futures
+import ctypes
 import multiprocessing
 import os
 import queue
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -174,6 +176,32 @@ def a_call_that_an_event_loop_makes_later(group):
     came.wait()
 
 
+def handled(sends):
+    """Let a signal that a shell's commands send end a wait."""
+    came = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: came.set())
+    signal.signal(signal.SIGCHLD, lambda *_: came.set())
+    subprocess.Popen(["sh", "-c", sends])
+    came.wait()
+
+
+def a_child_that_ends(group):
+    handled(f"sleep {LONG}")
+
+
+def a_signal_from_a_child(group):
+    handled(f"sleep {LONG}; kill -USR1 $PPID; sleep 9")
+
+
+def a_timer_of_the_kernel(group):
+    came, libc, timer = threading.Event(), ctypes.CDLL(None), ctypes.c_void_p()
+    signal.signal(signal.SIGALRM, lambda *_: came.set())
+    assert libc.timer_create(time.CLOCK_MONOTONIC, None, ctypes.byref(timer)) == 0
+    once = struct.pack("qqqq", 0, 0, 0, int(LONG * 1e9))
+    assert libc.timer_settime(timer, 0, once, None) == 0
+    came.wait()
+
+
 ENDING = [
     lock_released_by_a_thread,
     lock_with_a_time_limit,
@@ -197,6 +225,9 @@ ENDING = [
     a_semaphore_of_a_timer,
     a_message_to_an_event_loop_in_a_thread,
     a_call_that_an_event_loop_makes_later,
+    a_child_that_ends,
+    a_signal_from_a_child,
+    a_timer_of_the_kernel,
 ]
 
 
@@ -313,6 +344,12 @@ def idle_event_loop_in_a_thread(group):
     one_skips_a_barrier(group)
 
 
+def handler_that_cannot_run(group):
+    """Python's handlers wait until torch's call has ended."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    one_skips_a_barrier(group)
+
+
 STUCK = [
     receive_without_send,
     both_send_first,
@@ -335,4 +372,5 @@ STUCK = [
     object_gathered_by_one,
     gather_to_a_rank_that_left,
     idle_event_loop_in_a_thread,
+    handler_that_cannot_run,
 ]

@@ -4,9 +4,11 @@ Linux shows in which system call each thread sleeps (proc(5), syscall and wchan)
 wait ends by itself. A wait ends by itself if it has a time limit before that of the run, waits for
 a clock, a file or another program, or shares its lock with another process. A thread of yours that
 wakes now and then, such as a heartbeat, may be about to do anything: while one lives, a deadlock is
-not noticed before the run's time limit. An idle event loop wakes nobody.
+not noticed before the run's time limit; and while your function handles a signal, only where it
+waits in torch. An idle event loop wakes nobody.
 """
 
+import importlib.util
 import os
 import signal
 import socket
@@ -27,7 +29,8 @@ WAIT, WAIT_BITSET, OPERATION, PRIVATE, REAL_TIME = 0, 9, 127, 128, 256
 FOREVER = 0xFFFFFFFF  # -1 as the time limit of epoll_wait(2), in ms
 CREDENTIALS = struct.Struct("iii")  # process, user and group, see SO_PEERCRED in unix(7)
 
-STORE = str(Path(__file__).with_name("meeting.py"))
+STORE, PEERS = (str(Path(__file__).with_name(name)) for name in ("meeting.py", "peers.py"))
+TORCH = getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
 
 run_began, run_ends = -inf, inf  # time.monotonic(); the launcher stops the run when it ends
 ended_in_store = 0  # waits for another rank's entry in the store of `meeting`
@@ -41,7 +44,7 @@ def main_frame() -> FrameType | None:
 def for_ranks_alone(finished: bool) -> bool:
     """Tell whether only other ranks can wake this one. Errors: OSError where that is not shown."""
     asleep = finished or in_store() or not _ends_by_itself(os.getpid())
-    return asleep and _nobody_wakes_it()
+    return asleep and (finished or not _handles_signals()) and _nobody_wakes_it()
 
 
 def in_store() -> bool:
@@ -50,10 +53,17 @@ def in_store() -> bool:
     return frame is not None and frame.f_code.co_filename == STORE
 
 
-def _nobody_wakes_it() -> bool:
-    """Tell whether no other thread of this rank and no timer will wake the main thread."""
-    if signal.getitimer(signal.ITIMER_REAL)[0]:
+def _handles_signals() -> bool:
+    """Tell whether a signal may call a function of yours: none does while torch waits."""
+    frame = main_frame()
+    if frame is None or frame.f_code.co_filename.startswith((PEERS, *TORCH)):
         return False
+    handlers = {signal.getsignal(each) for each in signal.valid_signals()}
+    return any(callable(each) for each in handlers - {signal.default_int_handler})
+
+
+def _nobody_wakes_it() -> bool:
+    """Tell whether no other thread of this rank will wake the main thread."""
     ours = {thread.native_id for thread in threading.enumerate()}
     if len(sys._current_frames()) > len(ours):  # some were started without `threading`
         return False
