@@ -22,6 +22,7 @@ from shardlab.ranks.checkpoint.boxes import TensorBox
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
 from shardlab.sharding.layout import Layout
+from tests.patience import kills
 from tests.ranks.second_device import as_on_gpus
 
 # ---- what it writes --------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_the_bytes_of_all_ranks_are_on_the_disk_before_the_name_is_given(tmp_pat
 
 # ---- killed ----------------------------------------------------------------------------------------------------------
 
-KILLS = int(os.environ.get("SHARDLAB_KILLS", "10"))  # 300 take some minutes: see CONTRIBUTING.md
+KILLS = kills(10)
 RANKS, NUMBERS, OWN = 2, 100_000, 10_000
 SAVES, PERIOD = 2, 0.12  # saves before the one in which the kill falls; s from one to the next, about
 MOMENT = 0.0002  # s
