@@ -140,8 +140,9 @@ class Room:
         self.spared = keeper.children()
         serve = SERVE.format(path=sys.path, descriptor=theirs.fileno())
         descriptors = leash, theirs.fileno()
+        keep = sys.executable, "-I", keeper.__file__, *map(str, descriptors)
         self.keeper = subprocess.Popen(
-            [sys.executable, "-I", keeper.__file__, *map(str, descriptors), sys.executable, "-c", serve],
+            [*keep, sys.executable, "-c", serve],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -3,6 +3,7 @@
 import os
 import pickle
 import socket
+import struct
 import sys
 import time
 import traceback
@@ -16,8 +17,7 @@ from typing import Any, NamedTuple
 
 from . import waiting
 
-# bytes of tcp_info, see tcp(7), and where in it the bytes stand: those acknowledged, and received
-INFO, BYTES = 136, (120, 128)
+BYTES = struct.Struct("120xQQ")  # in Linux's struct tcp_info: acknowledged, received
 MAX_TEXT = 10_000  # characters of an exception's text that are worth sending
 Place = tuple[str, int, str]  # file, line, function
 
@@ -213,6 +213,6 @@ def _moved() -> int:
             if not os.readlink(f"/proc/self/fd/{each}").startswith("socket:"):
                 continue
             with socket.fromfd(int(each), socket.AF_INET, socket.SOCK_STREAM) as copy:
-                told = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO)
-            moved += sum(int.from_bytes(told[at : at + 8], sys.byteorder) for at in BYTES)
+                told = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES.size)
+            moved += sum(BYTES.unpack(told))
     return moved

@@ -59,7 +59,8 @@ def _handles_signals() -> bool:
     if frame is None or frame.f_code.co_filename.startswith((PEERS, *TORCH)):
         return False
     handlers = {signal.getsignal(each) for each in signal.valid_signals()}
-    return any(callable(each) for each in handlers - {signal.default_int_handler})
+    handlers.discard(signal.default_int_handler)
+    return any(callable(each) for each in handlers)
 
 
 def _nobody_wakes_it() -> bool:
@@ -103,16 +104,19 @@ def _hears_others(epoll: int) -> bool:
 
     Errors: OSError where it watches anything but sockets.
     """
+    if _has_children():
+        return True
     lines = Path(f"/proc/self/fdinfo/{epoll}").read_text().splitlines()
-    watched = [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
-    return _has_children() or not all(map(_is_ours, watched))
+    watched = [line.split()[1] for line in lines if line.startswith("tfd:")]
+    return not all(_is_ours(int(each)) for each in watched)
 
 
 def _is_ours(descriptor: int) -> bool:
     """Tell whether this process has made both ends of a socket."""
     with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as copy:
         peer = copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    return int(CREDENTIALS.unpack(peer)[0]) == os.getpid()
+    process, _user, _group = CREDENTIALS.unpack(peer)
+    return int(process) == os.getpid()
 
 
 def _seconds_left(operation: int, limit: int) -> float:
