@@ -18,11 +18,12 @@ RUNS = {"rank killed": 3, "rank killed, store not shared": 3, "rank killed, stat
 AT_ONCE = 4
 
 
-def once(ending: Ending) -> dict[str, Any]:
+def once(ending: Ending, number: int) -> dict[str, Any]:
     """One run of a row."""
     found = endings.run(ending)
     print(ending.name, [(life.who, life.steps, life.ended, life.how) for life in found.lives], flush=True)
     return {
+        "run": number,
         "lives": [dataclasses.asdict(life) for life in found.lives],
         "said": {name: starts.said(message) for name, message in found.messages.items()},
     }
@@ -31,7 +32,7 @@ def once(ending: Ending) -> dict[str, Any]:
 def main() -> None:
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         runs = {
-            ending.name: [pool.submit(once, ending) for _ in range(RUNS.get(ending.name, 1))]
+            ending.name: [pool.submit(once, ending, 1 + at) for at in range(RUNS.get(ending.name, 1))]
             for ending in endings.ENDINGS
         }
     rows = [

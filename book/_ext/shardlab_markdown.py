@@ -7,6 +7,7 @@ translate is an error that names the page and the line: nothing reaches a notebo
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import itertools
 import os
@@ -186,15 +187,18 @@ def inline(text: str, here: Place) -> str:
 
 
 def link(target: str, here: Place) -> str:
-    """Where a link leads from a notebook: to the notebook beside it, or with an address to the page there."""
+    """Where a link leads from a notebook: to the notebook beside it or a file, or with an address to the page there."""
     path, mark, label = target.partition("#")
     if re.match(r"[a-z]+:", target) or not path:
         return target
-    page = os.path.normpath(Path(here.page).parent / path).removesuffix(".md")
-    if page not in here.book.names or not path.endswith(".md"):
-        raise here.wrong(f"{target} is not a page of the book")
-    names = here.book.names
-    return f"{here.book.site.rstrip('/')}/{page}.html{mark}{label}" if here.book.site else names[page] + mark + label
+    file = os.path.normpath(Path(here.page).parent / path)
+    page, site = file.removesuffix(".md"), here.book.site.rstrip("/")
+    if page in here.book.names and path.endswith(".md"):
+        return f"{site}/{page}.html{mark}{label}" if site else here.book.names[page] + mark + label
+    if not (here.book.root / file).is_file():
+        raise here.wrong(f"{target} is neither a page nor a file of the book")
+    digest = hashlib.md5(file.encode(), usedforsecurity=False).hexdigest()  # as Sphinx names its folders
+    return f"{site}/_downloads/{digest}/{path.rpartition('/')[2]}" if site else f"../{file}"
 
 
 def cite(role: str, keys: str, here: Place) -> str:

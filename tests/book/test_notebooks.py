@@ -88,7 +88,9 @@ def test_a_label_of_the_bibliography_ends_with_the_whole_year(key: str) -> None:
 @pytest.mark.parametrize("stem", PAGES)
 def test_links_lead_to_notebooks_that_exist(stem: str, made: dict[str, Any]) -> None:
     for address in links(made[stem]):
-        assert address.startswith(("https://", "http://")) or address.partition("#")[0] in BOOK.names.values(), address
+        if not address.startswith(("https://", "http://")):
+            target = address.partition("#")[0]
+            assert target in BOOK.names.values() or (ROOT / "notebooks" / target).resolve().is_file(), address
 
 
 def test_the_same_source_gives_the_same_bytes(made: dict[str, Any]) -> None:
@@ -101,6 +103,14 @@ def test_with_an_address_links_lead_to_the_pages_there() -> None:
     book = Book(ROOT, "https://example.org/book/")
     found = notebooks.notebook(book, "book/index")
     assert "https://example.org/book/book/memory.html" in set(links(found))
+
+
+def test_with_an_address_a_link_to_a_file_leads_to_where_the_page_has_it(site: Path) -> None:
+    address = "https://example.org/"
+    found = set(links(notebooks.notebook(Book(ROOT, address), "book/operations")))
+    files = [each.removeprefix(address) for each in found if "_downloads" in each]
+    assert files
+    assert all((site / file).is_file() for file in files)
 
 
 # ---- a book of two pages, to change ---------------------------------------------------------------------------------

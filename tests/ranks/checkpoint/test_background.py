@@ -1,20 +1,15 @@
 """A save in the background writes what the rank held when it began, and no kill costs the checkpoint before it."""
 
 import errno
-import mmap
 import os
-import random
-import signal
 import threading
-import time
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 from shardlab import comm
-from shardlab.launch import RankError, run
+from shardlab.launch import run
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, train, transformer
 from shardlab.ranks.checkpoint import background, saving, tensors
@@ -22,7 +17,6 @@ from shardlab.ranks.checkpoint.boxes import TensorBox
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
 from shardlab.sharding.layout import Layout
-from tests.patience import kills
 from tests.ranks.second_device import as_on_gpus
 
 # ---- what it writes --------------------------------------------------------------------------------------------------
@@ -183,100 +177,3 @@ def test_the_bytes_of_all_ranks_are_on_the_disk_before_the_name_is_given(tmp_pat
     assert len(files) == 1 + 4 + 1
     assert set(before.split()) == files
     assert after.split() == [str(path.parent.stat().st_ino)]
-
-
-# ---- killed ----------------------------------------------------------------------------------------------------------
-
-KILLS = kills(10)
-RANKS, NUMBERS, OWN = 2, 100_000, 10_000
-SAVES, PERIOD = 2, 0.12  # saves before the one in which the kill falls; s from one to the next, about
-MOMENT = 0.0002  # s
-
-
-def killer(folder, rank, share, within):
-    """Fork a process that kills this one: `share` of a save after one has begun, or `share` of a short life from now.
-
-    It leaves in the folder whether a save was under way. Returns a byte to tell it so.
-    """
-    saving, victim = mmap.mmap(-1, 1), os.getpid()
-    if os.fork():
-        return saving
-
-    def pause(seconds):
-        time.sleep(seconds)
-        if os.getppid() != victim:  # its peer was killed, and it with it
-            os._exit(0)
-
-    def until(state):
-        while saving[0] != state:
-            pause(MOMENT)
-        return time.monotonic()
-
-    if within:
-        for _ in range(SAVES):
-            took = -until(1) + until(0)
-        until(1)
-        pause(share * took)
-    else:
-        pause(share * 2 * SAVES * PERIOD)
-    os.kill(victim, signal.SIGKILL)
-    (folder / f"died-{rank}").write_text("saving" if saving[0] else "training")
-    os._exit(0)
-
-
-def train_on(group, folder, doomed, share, within):
-    """Go on from the last checkpoint, whose numbers must all be its step, until the killer comes."""
-    path, rank = checkpoint.latest(folder / "run", group), group.rank()
-    boxes = held(0, rank, RANKS, NUMBERS)
-    step, x, notes = 0, boxes[0].tensor, os.open(folder / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    note = lambda what: os.write(notes, f"{what} {step}\n".encode()) if rank == 0 else 0  # noqa: E731
-    if path is not None:
-        facts, own = checkpoint.load(path, group, boxes)
-        step = facts["step"]
-        assert (x == step).all()
-        assert own["seed"].tolist() == [step] * OWN
-    saver = checkpoint.Background(folder / "run", group, keep=1)
-    comm.barrier(group)
-    saving = killer(folder, rank, share, within) if rank in doomed else bytearray(1)
-    while True:
-        step += 1
-        x.fill_(step)
-        note("begins")
-        saving[0] = 1
-        saver.save(step, boxes, {}, {"seed": torch.full((OWN,), step)})
-        saver._writing.add_done_callback(lambda _: saving.__setitem__(0, 0))
-        x.fill_(-1)  # training goes on, and its ranks need each other
-        comm.all_reduce(x[:9], group)
-        saver.wait()
-        note("safe")
-        time.sleep(PERIOD / 2)  # some steps
-
-
-def last(notes, what):
-    return max([int(line.split()[1]) for line in notes if line.startswith(what)], default=0)
-
-
-def test_no_kill_costs_the_last_checkpoint(tmp_path):
-    """In half of the cases the kill is placed within a save. Of one rank or both; the launcher then ends the others."""
-    drawn, within_a_save, dropped = random.Random(0), 0, 0
-    for number in range(KILLS):
-        doomed, share = drawn.choice([[0], [1], [0, 1]]), drawn.random()
-        with pytest.raises(RankError, match="SIGKILL"):
-            run(train_on, tmp_path, doomed, share, number % 2 == 0, world_size=RANKS)
-        notes = (tmp_path / "notes").read_text().splitlines()
-        begun, safe = last(notes, "begins"), last(notes, "safe")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of a damaged one
-            path = checkpoint.latest(tmp_path / "run")
-        step = saving.step_in(path) if path else 0
-        assert safe <= step <= begun <= step + 1
-        if path:
-            weights = checkpoint.weights(path)["x"]
-            assert weights.tolist() == [step] * (RANKS * NUMBERS)
-        died = [each.read_text() for each in tmp_path.glob("died-*")]
-        within_a_save += "saving" in died
-        dropped += begun - step
-        for each in tmp_path.glob("died-*"):
-            each.unlink()
-    print(f"{KILLS} kills, {within_a_save} within a save, of which {dropped} were dropped; at step {step}")
-    assert within_a_save >= KILLS / 3
