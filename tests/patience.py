@@ -1,5 +1,6 @@
-"""Wait for what comes by itself, for as long as a busy machine may take."""
+"""Wait for what comes by itself, for as long as a busy machine may take; kill as often as was asked for."""
 
+import os
 import time
 
 PATIENCE = 120.0  # s
@@ -13,3 +14,8 @@ def until(condition, seconds=PATIENCE):
             return False
         time.sleep(0.05)
     return True
+
+
+def kills(usually):
+    """Return how many kills a test shall try: SHARDLAB_KILLS says so for all, see CONTRIBUTING.md."""
+    return int(os.environ.get("SHARDLAB_KILLS", usually))

@@ -236,6 +236,20 @@ open({str(tmp_path / "pid")!r}, "w").write(str(left.pid))
         assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody adopts a process that has lost its parent")
+def test_no_process_outlives_a_file_that_kills_its_keeper(cli, file, without_ranks, tmp_path):
+    text = f"""
+import os, subprocess, time
+left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+open({str(tmp_path / "pid")!r}, "w").write(str(left.pid))
+os.kill(os.getppid(), 9)
+time.sleep(60)
+"""
+    code, _ = cli("check", SHARD, file(text + RIGHT))
+    assert code == 1
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
 def test_a_room_that_falls_silent_is_given_up_and_a_new_one_is_made(cli, file, monkeypatch, without_ranks):
     monkeypatch.setattr(grader, "EXERCISE", 3.0)
     text = """

@@ -124,6 +124,12 @@ def counts_microbatches(stage, microbatches, samples):
         stage.backward()
 
 
+@mistake("eager", SHARES, at="1 rank, 3 microbatches", says="nan")
+def multiplies_by_no_number(stage, microbatches, samples):
+    solutions.my_eager(stage, microbatches, samples)
+    stage.shares = dict.fromkeys(stage.shares, float("nan"))
+
+
 @mistake("eager", checker.RUNS, at="1 rank, 3 microbatches", says="no microbatch is kept")
 def goes_back_first(stage, microbatches, samples):
     for inputs, targets in microbatches:

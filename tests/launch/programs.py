@@ -1,12 +1,14 @@
-"""Forty programs: twenty that end by themselves, however long they wait, and twenty that never would."""
+"""Programs that end by themselves, however long they wait, and programs that never would."""
 
 import asyncio
 import concurrent.futures
+import ctypes
 import multiprocessing
 import os
 import queue
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -155,6 +157,51 @@ def a_semaphore_of_a_timer(group):
     gate.acquire()
 
 
+def a_message_to_an_event_loop_in_a_thread(group):
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        time.sleep(LONG)
+        theirs.send(b"x")
+        os._exit(0)
+    loop, came = asyncio.new_event_loop(), threading.Event()
+    loop.add_reader(ours, came.set)
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    came.wait()
+
+
+def a_call_that_an_event_loop_makes_later(group):
+    loop, came = asyncio.new_event_loop(), threading.Event()
+    loop.call_later(LONG, came.set)
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    came.wait()
+
+
+def handled(sends):
+    """Let a signal that a shell's commands send end a wait."""
+    came = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: came.set())
+    signal.signal(signal.SIGCHLD, lambda *_: came.set())
+    subprocess.Popen(["sh", "-c", sends])
+    came.wait()
+
+
+def a_child_that_ends(group):
+    handled(f"sleep {LONG}")
+
+
+def a_signal_from_a_child(group):
+    handled(f"sleep {LONG}; kill -USR1 $PPID; sleep 9")
+
+
+def a_timer_of_the_kernel(group):
+    came, libc, timer = threading.Event(), ctypes.CDLL(None), ctypes.c_void_p()
+    signal.signal(signal.SIGALRM, lambda *_: came.set())
+    assert libc.timer_create(time.CLOCK_MONOTONIC, None, ctypes.byref(timer)) == 0
+    once = struct.pack("qqqq", 0, 0, 0, int(LONG * 1e9))
+    assert libc.timer_settime(timer, 0, once, None) == 0
+    came.wait()
+
+
 ENDING = [
     lock_released_by_a_thread,
     lock_with_a_time_limit,
@@ -176,6 +223,11 @@ ENDING = [
     lock_and_a_heartbeat,
     a_group_that_one_rank_joins_late,
     a_semaphore_of_a_timer,
+    a_message_to_an_event_loop_in_a_thread,
+    a_call_that_an_event_loop_makes_later,
+    a_child_that_ends,
+    a_signal_from_a_child,
+    a_timer_of_the_kernel,
 ]
 
 
@@ -287,6 +339,17 @@ def object_gathered_by_one(group):
         dist.all_gather_object([None, None], 1, group=group)
 
 
+def idle_event_loop_in_a_thread(group):
+    threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True).start()
+    one_skips_a_barrier(group)
+
+
+def handler_that_cannot_run(group):
+    """Python's handlers wait until torch's call has ended."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    one_skips_a_barrier(group)
+
+
 STUCK = [
     receive_without_send,
     both_send_first,
@@ -308,4 +371,6 @@ STUCK = [
     hook_of_one,
     object_gathered_by_one,
     gather_to_a_rank_that_left,
+    idle_event_loop_in_a_thread,
+    handler_that_cannot_run,
 ]

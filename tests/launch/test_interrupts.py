@@ -1,6 +1,7 @@
 """Ctrl-C, a killed notebook and a lost helper end every process, and the next run works."""
 
 import os
+import random
 import resource
 import shutil
 import signal
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import cloudpickle
@@ -18,7 +20,7 @@ from shardlab import comm
 from shardlab.launch import RankError, local, run
 from shardlab.launch.local import Helper
 from tests.launch.failing import LIGHT, PROMPTLY, failure, gone, rank_of
-from tests.patience import until
+from tests.patience import kills, until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
 
@@ -96,24 +98,45 @@ def test_ctrl_c_at_any_moment_leaves_nothing_behind(terminal, tmp_path, monkeypa
 # ---- the launcher and its helper -------------------------------------------------------------------------------------
 
 
-def test_the_notebook_is_killed():
-    """One rank sleeps, one is in a call that never yields the interpreter, and one waits for a message."""
+LIFE = 4.0  # s in which a notebook starts a helper, and the helper its ranks
+
+
+def test_the_notebook_is_killed(tmp_path):
+    """One rank sleeps, one is in a call that never yields the interpreter, and one waits for a message.
+
+    All further kills come at any moment: before there is a helper, while it imports, while ranks start, and at work.
+    """
     script = """
         import ctypes, os, time, torch, torch.distributed as dist
         from shardlab.launch import RankError, local, run
 
         def work(group):
-            print(os.getpid(), flush=True)
+            print("at work", flush=True)
             [time.sleep, ctypes.PyDLL(None).sleep, lambda _: dist.recv(torch.ones(1), 1)][group.rank()](60)
 
         run(work, world_size=3)
         """
     command = [sys.executable, "-u", "-c", LIGHT + textwrap.dedent(script)]
-    notebook = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    ranks = [int(notebook.stdout.readline().split()[-1]) for _ in range(3)]
-    notebook.kill()
-    notebook.wait()
-    assert gone(ranks), f"ranks {ranks} outlived their notebook"
+    ours, drawn = {**os.environ, "TMPDIR": str(tmp_path)}, random.Random(0)
+    for number in range(kills(1)):
+        notebook = subprocess.Popen(command, stdout=subprocess.PIPE, env=ours)
+        if number:
+            time.sleep(drawn.uniform(0, LIFE))
+        else:
+            assert [notebook.stdout.readline()[-8:] for _ in range(3)] == [b"at work\n"] * 3
+            assert len(started_in(tmp_path)) == 1 + 1 + 3
+        notebook.kill()
+        notebook.wait()
+        assert until(lambda: not started_in(tmp_path), PROMPTLY), f"kill {number} left {started_in(tmp_path)}"
+
+
+def started_in(folder):
+    """List the processes whose temporary files were to lie in the folder when they began."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            found += [file.parent.name] * (f"TMPDIR={folder}\0".encode() in file.read_bytes())
+    return found
 
 
 def test_the_notebook_is_killed_while_the_helper_starts(tmp_path):

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import shutil
+import subprocess
 import sys
 import threading
 
@@ -13,7 +15,8 @@ import torch.distributed as dist
 from shardlab import comm
 from shardlab.launch import RankError, contracts, run, state, watch
 from tests.launch import programs
-from tests.launch.failing import PROMPTLY, failure
+from tests.launch.failing import LIGHT, PROMPTLY, failure
+from tests.patience import PATIENCE
 
 for module in (sys.modules[__name__], programs):
     cloudpickle.register_pickle_by_value(module)  # so that no rank need import pytest
@@ -64,10 +67,29 @@ def test_a_program_that_never_ends_is_a_deadlock(program, monkeypatch):
 
 def test_a_main_thread_that_ran_has_moved():
     """However little: other processes of a busy machine may have left it next to no time."""
-    look = state.Signs(moves=5, used=1.0, clock=10.0)
-    assert state.Signs(moves=5, used=1.001, clock=10.5).unmoved_since(look)
-    assert not state.Signs(moves=6, used=1.001, clock=10.5).unmoved_since(look)
-    assert not state.Signs(moves=5, used=1.4, clock=10.5).unmoved_since(look)
+    look = state.Signs(moves=5, moved=7, used=1.0, clock=10.0)
+    assert look._replace(used=1.001, clock=10.5).unmoved_since(look)
+    assert not look._replace(moves=6, used=1.001, clock=10.5).unmoved_since(look)
+    assert not look._replace(moved=8, used=1.001, clock=10.5).unmoved_since(look)
+    assert not look._replace(used=1.4, clock=10.5).unmoved_since(look)
+
+
+SLOW_LINK = "ip link set lo up && tc qdisc add dev lo root tbf rate 30mbit burst 128kb latency 400ms"
+LONG_MESSAGE = """
+import torch
+from shardlab import comm
+from shardlab.launch import run, watch
+watch.TICK = 0.2
+run(lambda group: comm.all_reduce(torch.ones(1 << 21), group), world_size=2)
+"""
+
+
+def test_a_long_message_over_a_slow_link_is_not_a_deadlock():
+    network = ["unshare", "--map-root-user", "--net", "sh", "-c"]
+    if not shutil.which("unshare") or subprocess.run([*network, SLOW_LINK], check=False).returncode:
+        pytest.skip("no slow link can be made here")
+    command = [*network, f'{SLOW_LINK} && exec "$0" -c "$1"', sys.executable, LIGHT + LONG_MESSAGE]
+    assert not subprocess.run(command, check=False, timeout=PATIENCE).returncode
 
 
 def test_a_straggler_is_not_a_deadlock(impatient):

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from shardlab.launch import surroundings
 
+from . import keeper
 from .checker import FAILED, PASSED, Attempted, Exercise, Report, judge
 from .output import Ends, quoted, standard
 
@@ -33,7 +34,6 @@ MAX_REPLY = 1 << 26  # bytes
 MAX_REST = 64  # chunks that are read of what was printed before a reply
 MAX_TEXT = 5000  # characters of a text from the room
 SIGNALLED = 128  # exit status of a process that a signal has ended, less the signal
-KEEPER = Path(__file__).with_name("keeper.py")
 SERVE = (
     "import sys; sys.path[:] = {path!r}; from shardlab import launch; launch.warm(); "
     "from shardlab.exercises import room; room.serve({descriptor})"
@@ -136,10 +136,13 @@ class Room:
         self.channel, theirs = socket.socketpair()
         leash, self.leash = os.pipe()
         self.output, output = os.pipe()
+        keeper.adopt()
+        self.spared = keeper.children()
         serve = SERVE.format(path=sys.path, descriptor=theirs.fileno())
         descriptors = leash, theirs.fileno()
+        keep = sys.executable, "-I", keeper.__file__, *map(str, descriptors)
         self.keeper = subprocess.Popen(
-            [sys.executable, "-I", KEEPER, *map(str, descriptors), sys.executable, "-c", serve],
+            [*keep, sys.executable, "-c", serve],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -239,6 +242,7 @@ class Room:
         except subprocess.TimeoutExpired:
             self.keeper.kill()
             self.keeper.wait()
+        keeper.end_children(self.spared)
         self._show_rest()
         self.channel.close()
         os.close(self.output)

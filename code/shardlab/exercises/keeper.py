@@ -5,7 +5,8 @@
 A file that kills its parent kills this process, and not the grader. LEASH and CHANNEL are open
 descriptors. The command inherits CHANNEL. When the command has ended, or the other end of LEASH is
 closed, all processes below this one are killed, also those that have left their parents. `grader`
-runs this file by its path: it imports nothing of the package, and starts in 0.02 s.
+runs this file by its path, which imports nothing of the package and starts in 0.02 s, and kills
+what is left where this process itself was killed.
 """
 
 import ctypes
@@ -25,16 +26,9 @@ PATIENCE = 5.0  # s in which all processes must have ended
 
 def keep(leash: int, channel: int, command: list[str]) -> int:
     """Run the command on a leash; return its exit status, as a shell would: 128 + a signal."""
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
-    def end_with_us() -> None:
-        if prctl is not None:
-            prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-
-    if prctl is not None:
-        prctl(CHILD_SUBREAPER, 1)  # a process whose parent has ended becomes our child
+    adopt()
     child = subprocess.Popen(
-        command, pass_fds=[channel], start_new_session=True, preexec_fn=end_with_us
+        command, pass_fds=[channel], start_new_session=True, preexec_fn=end_with_parent
     )
     os.close(channel)
     while child.poll() is None and not select.select([leash], [], [], PAUSE)[0]:
@@ -42,14 +36,29 @@ def keep(leash: int, channel: int, command: list[str]) -> int:
     status = child.poll() or 0
     with suppress(OSError):
         os.killpg(child.pid, signal.SIGKILL)
-    end_children()
+    end_children(set())
     return status if status >= 0 else 128 - status
 
 
-def end_children() -> None:
-    """Kill our children until none is left: theirs become ours when they have ended."""
+def adopt() -> None:
+    """Let a process below this one become its child when the parent has ended; on Linux."""
+    _prctl(CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Let this process be killed when its parent ends; on Linux."""
+    _prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def end_children(spared: set[int]) -> None:
+    """Kill our other children until none is left: theirs become ours when they have ended."""
     end = time.monotonic() + PATIENCE
-    while (pids := children()) and time.monotonic() < end:
+    while (pids := children() - spared) and time.monotonic() < end:
         for pid in pids:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -58,14 +67,14 @@ def end_children() -> None:
                 os.waitpid(pid, 0)
 
 
-def children() -> list[int]:
+def children() -> set[int]:
     """List the processes whose parent is this one; none where there is no /proc."""
-    found = []
+    found = set()
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             _, parent, *_ = file.read_text(errors="replace").rpartition(")")[2].split()
             if int(parent) == os.getpid():
-                found.append(int(file.parent.name))
+                found.add(int(file.parent.name))
     return found
 
 

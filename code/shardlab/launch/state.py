@@ -2,10 +2,13 @@
 
 import os
 import pickle
+import socket
+import struct
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any, NamedTuple
 
 from . import waiting
 
+BYTES = struct.Struct("120xQQ")  # in Linux's struct tcp_info: acknowledged, received
 MAX_TEXT = 10_000  # characters of an exception's text that are worth sending
 Place = tuple[str, int, str]  # file, line, function
 
@@ -75,16 +79,17 @@ class Signs(NamedTuple):
     """Signs of life of a rank that waits; two of them tell whether the rank moved in between."""
 
     moves: int  # context switches of the main thread, or minus its waits in the store
+    moved: int  # bytes over TCP, as its connections count them
     used: float  # s of processor time, all threads
     clock: float  # s, when they were read
 
     def unmoved_since(self, earlier: "Signs") -> bool:
-        """Tell whether the main thread has not run since `earlier`.
+        """Tell whether the main thread has not run since `earlier`, and no message has moved.
 
         Other threads may wake now and then, as gloo's do, 100 times a second.
         """
         slept = self.used - earlier.used < 0.1 * (self.clock - earlier.clock)
-        return self.moves == earlier.moves and slept
+        return self[:2] == earlier[:2] and slept
 
 
 # ---- where it is -------------------------------------------------------------------------------
@@ -190,7 +195,7 @@ def signs(finished: bool) -> Signs | None:
             return None
         # a rank that looks into the store wakes often; it moves when it has found something
         moves = -waiting.ended_in_store if waiting.in_store() else _switches()
-        return Signs(moves, time.process_time(), time.monotonic())
+        return Signs(moves, _moved(), time.process_time(), time.monotonic())
     except OSError:  # not Linux, or a thread that has just ended
         return None
 
@@ -198,3 +203,16 @@ def signs(finished: bool) -> Signs | None:
 def _switches() -> int:
     lines = Path(f"/proc/self/task/{os.getpid()}/status").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+
+
+def _moved() -> int:
+    """Add up the bytes that TCP connections of this process have received, and got acknowledged."""
+    moved = 0
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed by now, or not TCP
+            if not os.readlink(f"/proc/self/fd/{each}").startswith("socket:"):
+                continue
+            with socket.fromfd(int(each), socket.AF_INET, socket.SOCK_STREAM) as copy:
+                told = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES.size)
+            moved += sum(BYTES.unpack(told))
+    return moved

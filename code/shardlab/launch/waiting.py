@@ -2,13 +2,16 @@
 
 Linux shows in which system call each thread sleeps (proc(5), syscall and wchan), and so when its
 wait ends by itself. A wait ends by itself if it has a time limit before that of the run, waits for
-a clock, a file or a socket of the program's own, or shares its lock with another process. A thread
-of yours that wakes now and then, such as a heartbeat, may be about to do anything: while one lives,
-a deadlock is not noticed before the run's time limit.
+a clock, a file or another program, or shares its lock with another process. A thread of yours that
+wakes now and then, such as a heartbeat, may be about to do anything: while one lives, a deadlock is
+not noticed before the run's time limit; and while your function handles a signal, only where it
+waits in torch. An idle event loop wakes nobody.
 """
 
+import importlib.util
 import os
 import signal
+import socket
 import struct
 import sys
 import threading
@@ -23,8 +26,11 @@ FUTEX, WAKEABLE = "futex", ("futex", "do_epoll_wait", "ep_poll")
 TIMESPEC = struct.Struct("qq")  # s, ns
 # operations and flags of futex(2)
 WAIT, WAIT_BITSET, OPERATION, PRIVATE, REAL_TIME = 0, 9, 127, 128, 256
+FOREVER = 0xFFFFFFFF  # -1 as the time limit of epoll_wait(2), in ms
+CREDENTIALS = struct.Struct("iii")  # process, user and group, see SO_PEERCRED in unix(7)
 
-STORE = str(Path(__file__).with_name("meeting.py"))
+STORE, PEERS = (str(Path(__file__).with_name(name)) for name in ("meeting.py", "peers.py"))
+TORCH = getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
 
 run_began, run_ends = -inf, inf  # time.monotonic(); the launcher stops the run when it ends
 ended_in_store = 0  # waits for another rank's entry in the store of `meeting`
@@ -38,7 +44,7 @@ def main_frame() -> FrameType | None:
 def for_ranks_alone(finished: bool) -> bool:
     """Tell whether only other ranks can wake this one. Errors: OSError where that is not shown."""
     asleep = finished or in_store() or not _ends_by_itself(os.getpid())
-    return asleep and _nobody_wakes_it()
+    return asleep and (finished or not _handles_signals()) and _nobody_wakes_it()
 
 
 def in_store() -> bool:
@@ -47,10 +53,18 @@ def in_store() -> bool:
     return frame is not None and frame.f_code.co_filename == STORE
 
 
-def _nobody_wakes_it() -> bool:
-    """Tell whether no other thread of this rank and no timer will wake the main thread."""
-    if signal.getitimer(signal.ITIMER_REAL)[0]:
+def _handles_signals() -> bool:
+    """Tell whether a signal may call a function of yours: none does while torch waits."""
+    frame = main_frame()
+    if frame is None or frame.f_code.co_filename.startswith((PEERS, *TORCH)):
         return False
+    handlers = {signal.getsignal(each) for each in signal.valid_signals()}
+    handlers.discard(signal.default_int_handler)
+    return any(callable(each) for each in handlers)
+
+
+def _nobody_wakes_it() -> bool:
+    """Tell whether no other thread of this rank will wake the main thread."""
     ours = {thread.native_id for thread in threading.enumerate()}
     if len(sys._current_frames()) > len(ours):  # some were started without `threading`
         return False
@@ -71,15 +85,38 @@ def _sleeps_in(thread: int) -> str:
 
 def _ends_by_itself(thread: int) -> bool:
     """Tell whether a thread runs, or sleeps in a wait that may end without another thread."""
-    if not _sleeps_in(thread).startswith(FUTEX):
+    where = _sleeps_in(thread)
+    if not where.startswith(WAKEABLE):
         return True
     words = (TASKS / str(thread) / "syscall").read_text().split()
     if words == ["running"]:  # by now
         return True
-    _number, _address, operation, _value, limit, *_ = (int(word, 0) for word in words)
-    if not operation & PRIVATE and _has_children():
+    _number, first, second, _, limit, *_ = (int(word, 0) for word in words)
+    if not where.startswith(FUTEX):
+        return limit & FOREVER != FOREVER or _hears_others(first)
+    if not second & PRIVATE and _has_children():
         return True
-    return time.monotonic() + _seconds_left(operation, limit) < run_ends
+    return time.monotonic() + _seconds_left(second, limit) < run_ends
+
+
+def _hears_others(epoll: int) -> bool:
+    """Tell whether another process may write to a socket that epoll(7) watches.
+
+    Errors: OSError where it watches anything but sockets.
+    """
+    if _has_children():
+        return True
+    lines = Path(f"/proc/self/fdinfo/{epoll}").read_text().splitlines()
+    watched = [line.split()[1] for line in lines if line.startswith("tfd:")]
+    return not all(_is_ours(int(each)) for each in watched)
+
+
+def _is_ours(descriptor: int) -> bool:
+    """Tell whether this process has made both ends of a socket."""
+    with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as copy:
+        peer = copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    process, _user, _group = CREDENTIALS.unpack(peer)
+    return int(process) == os.getpid()
 
 
 def _seconds_left(operation: int, limit: int) -> float:

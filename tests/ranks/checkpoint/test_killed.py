@@ -21,10 +21,10 @@ from shardlab.ranks import checkpoint
 from shardlab.ranks.checkpoint import loading, saving
 from shardlab.ranks.checkpoint.boxes import TensorBox
 from shardlab.sharding.layout import Layout
-from tests.patience import until
+from tests.patience import kills, until
 from tests.ranks.training import alone, batch, make_trainer
 
-KILLS = int(os.environ.get("SHARDLAB_KILLS", "10"))  # hundreds take some minutes: see CONTRIBUTING.md
+KILLS = kills(10)
 SAVES, PERIOD = 2, 0.12  # saves before the one in which the kill falls; s from one to the next, about
 MOMENT = 0.0002  # s
 

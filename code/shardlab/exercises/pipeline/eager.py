@@ -99,7 +99,7 @@ def counts_samples(case: Case, observed: list[Any]) -> Finding | None:
         for number, size in enumerate(sizes(case)):
             right = size / sum(sizes(case))
             got = played.shares.get(number)
-            if got is None or abs(got - right) > NEAR:
+            if got is None or not abs(got - right) <= NEAR:
                 given = f"stage {before}, {size} of {sum(sizes(case))} samples in it"
                 expected = f"share {right:.4g} for microbatch {number}"
                 return Finding(given, expected, "no forward" if got is None else f"{got:.4g}")
