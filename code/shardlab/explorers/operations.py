@@ -19,7 +19,7 @@ def goodput() -> Explorer:
     return Explorer(
         goodput_view,
         {
-            "gpus": [64, 1024, 4096, 16_384, 100_000],
+            "gpus": [64, 1024, 16_384, 100_000],
             "hours": [10_000, 30_000, 50_000],
             "save": [10, 60, 300],
             "saves": list(SAVES),
