@@ -52,9 +52,9 @@ def explained(run: Run) -> dict[str, Explained]:
 def by_hand(run: Run) -> dict[str, float]:
     """Return the seconds of the bare formulas, without latency, as chapter -> seconds.
 
-    A token costs 6 FLOPs for each parameter, at the rate that ordinary products reach. Messages of
-    tensor parallelism hide behind nothing, those among replicas behind the last backward, and from
-    ZeRO-2 on behind all computing.
+    A token costs 6 FLOPs for each parameter, all experts of a mixture included, at the rate that
+    ordinary products reach. Messages of tensor parallelism hide behind nothing, those among
+    replicas behind the last backward, and from ZeRO-2 on behind all computing.
     """
     training = run.training
     layout = training.layout
