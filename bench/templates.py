@@ -240,7 +240,7 @@ def kubernetes(_: Path) -> list[dict[str, Any]]:
 
 
 def end(folder: Path) -> None:
-    """End the daemons that have left their numbers in the folder."""
+    """End the daemons that have left their process ids in the folder."""
     for path in folder.glob("*pid"):
         os.kill(int(path.read_text()), signal.SIGTERM)
     time.sleep(3)

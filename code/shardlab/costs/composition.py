@@ -50,7 +50,7 @@ def sent(training: Training, stage: int = 0) -> Sent:
 def by_axis(
     events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES_3D
 ) -> dict[str, float]:
-    """Count the same from a run, as axis -> bytes that one rank's ledger puts on the wire.
+    """Count the bytes that one rank's ledger put on the wire in a run, as axis -> bytes.
 
     A message belongs to the axis whose group contains all its ranks, and to "all" where no axis
     does. Where one group of an axis contains every rank, messages to all ranks belong to that axis.
@@ -131,7 +131,7 @@ def _pipeline(training: Training, stage: int) -> dict[str, float]:
 def _tensor(training: Training, stage: int) -> dict[str, float]:
     """Count all-reduces of activations: 2 (t - 1)/t times the activations' bytes.
 
-    What a layer sends, `tensor_parallel.sent_bytes` counts.
+    `tensor_parallel.sent_bytes` counts what a layer sends.
     """
     spec = training.spec
     layout = training.layout
@@ -149,7 +149,7 @@ def _tensor(training: Training, stage: int) -> dict[str, float]:
     }
     kinds = spec.kinds or ((1.0, spec),)
     block = sum(
-        share * _copies(training, cuts.block(kind, layout.tp)) for share, kind in kinds
+        part * _copies(training, cuts.block(kind, layout.tp)) for part, kind in kinds
     )
     return {
         "layers": m * count * tensor_parallel.sent_bytes(training),

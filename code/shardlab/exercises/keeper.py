@@ -41,7 +41,7 @@ def keep(leash: int, channel: int, command: list[str]) -> int:
 
 
 def adopt() -> None:
-    """Let a process below this one become its child when the parent has ended; on Linux."""
+    """Become the parent of every process further below whose own parent ends; on Linux."""
     _prctl(CHILD_SUBREAPER, 1)
 
 
@@ -56,7 +56,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def end_children(spared: set[int]) -> None:
-    """Kill our other children until none is left: theirs become ours when they have ended."""
+    """Kill our children except `spared` until none is left; their children then become ours."""
     end = time.monotonic() + PATIENCE
     while (pids := children() - spared) and time.monotonic() < end:
         for pid in pids:

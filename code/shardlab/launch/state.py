@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from . import waiting
 
-BYTES = struct.Struct("120xQQ")  # in Linux's struct tcp_info: acknowledged, received
+# bytes acknowledged and received, in struct tcp_info of Linux 4.1 and later, <linux/tcp.h>
+TCP_BYTES = struct.Struct("120xQQ")
 MAX_TEXT = 10_000  # characters of an exception's text that are worth sending
 Place = tuple[str, int, str]  # file, line, function
 
@@ -79,7 +80,7 @@ class Signs(NamedTuple):
     """Signs of life of a rank that waits; two of them tell whether the rank moved in between."""
 
     moves: int  # context switches of the main thread, or minus its waits in the store
-    moved: int  # bytes over TCP, as its connections count them
+    moved: int  # bytes sent and received over the TCP connections that are open
     used: float  # s of processor time, all threads
     clock: float  # s, when they were read
 
@@ -89,7 +90,7 @@ class Signs(NamedTuple):
         Other threads may wake now and then, as gloo's do, 100 times a second.
         """
         slept = self.used - earlier.used < 0.1 * (self.clock - earlier.clock)
-        return self[:2] == earlier[:2] and slept
+        return self[:2] == earlier[:2] and slept  # moves and moved
 
 
 # ---- where it is -------------------------------------------------------------------------------
@@ -213,6 +214,6 @@ def _moved() -> int:
             if not os.readlink(f"/proc/self/fd/{each}").startswith("socket:"):
                 continue
             with socket.fromfd(int(each), socket.AF_INET, socket.SOCK_STREAM) as copy:
-                told = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES.size)
-            moved += sum(BYTES.unpack(told))
+                told = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_BYTES.size)
+            moved += sum(TCP_BYTES.unpack(told))
     return moved

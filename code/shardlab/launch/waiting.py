@@ -2,10 +2,12 @@
 
 Linux shows in which system call each thread sleeps (proc(5), syscall and wchan), and so when its
 wait ends by itself. A wait ends by itself if it has a time limit before that of the run, waits for
-a clock, a file or another program, or shares its lock with another process. A thread of yours that
-wakes now and then, such as a heartbeat, may be about to do anything: while one lives, a deadlock is
-not noticed before the run's time limit; and while your function handles a signal, only where it
-waits in torch. An idle event loop wakes nobody.
+a clock, a file or another program, or shares its lock with another process.
+
+A thread of yours that wakes now and then, such as a heartbeat, may be about to do anything: while
+one lives, a deadlock is not noticed before the run's time limit. With a signal handler of yours, a
+deadlock is noticed only where the main thread waits in torch, which lets no handler run. An event
+loop that is idle, and to which no other process can write, wakes nobody.
 """
 
 import importlib.util
@@ -29,6 +31,7 @@ WAIT, WAIT_BITSET, OPERATION, PRIVATE, REAL_TIME = 0, 9, 127, 128, 256
 FOREVER = 0xFFFFFFFF  # -1 as the time limit of epoll_wait(2), in ms
 CREDENTIALS = struct.Struct("iii")  # process, user and group, see SO_PEERCRED in unix(7)
 
+# files of code in which the main thread may wait
 STORE, PEERS = (str(Path(__file__).with_name(name)) for name in ("meeting.py", "peers.py"))
 TORCH = getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
 
@@ -54,7 +57,7 @@ def in_store() -> bool:
 
 
 def _handles_signals() -> bool:
-    """Tell whether a signal may call a function of yours: none does while torch waits."""
+    """Tell whether a signal may call a function of yours; while torch waits, Python calls none."""
     frame = main_frame()
     if frame is None or frame.f_code.co_filename.startswith((PEERS, *TORCH)):
         return False
@@ -92,6 +95,7 @@ def _ends_by_itself(thread: int) -> bool:
     if words == ["running"]:  # by now
         return True
     _number, first, second, _, limit, *_ = (int(word, 0) for word in words)
+    # epoll_wait(epoll, events, count, limit) or futex(address, operation, value, limit)
     if not where.startswith(FUTEX):
         return limit & FOREVER != FOREVER or _hears_others(first)
     if not second & PRIVATE and _has_children():

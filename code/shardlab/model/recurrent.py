@@ -9,8 +9,8 @@ the text. How it changes with a token is the rule:
                            each number of a key, from a narrow layer, as the gate of the output
     Mamba-2                Dao & Gu 2024 (https://arxiv.org/abs/2405.21060), sections 6 and 7: a
                            token adds to the state, and its step sets what it adds and what decays;
-                           B are keys, C queries, x values; the layer of Granite 4 and
-                           Nemotron-H
+                           its B, C and x are keys, queries and values; the layer of Granite 4
+                           and Nemotron-H
 """
 
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ class Recurrent:
             "scale": ((self.value_size,), None),
             "out.weight": ((hidden_size, self.values), 1),
         }
-        if not self.corrects:  # a norm over all heads of one key; what passes each head by, too
+        if not self.corrects:  # a weight of what passes a head's state by; a scale for each value
             shapes["convolution.bias"] = ((self.convolved,), 0)
             shapes["passing"] = ((self.num_heads,), 0)
             shapes["scale"] = ((self.values,), 0)

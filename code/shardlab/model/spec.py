@@ -56,7 +56,8 @@ class TransformerSpec:
     output_gate: bool = False  # one more query for each head, which weights attention's output
     recurrent: Recurrent | None = None  # in place of attention, in some layers
     gated: bool | None = None  # whether feed-forward blocks have a gate; None: as in the style
-    blocks_at: tuple[int, ...] | None = None  # layers of a block alone; the others have none
+    # layers that are a feed-forward block alone; no other layer has one; None: every layer has one
+    blocks_at: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -145,7 +146,7 @@ class TransformerSpec:
 
     @property
     def kinds(self) -> "tuple[tuple[float, TransformerSpec], ...]":
-        """Of a hybrid, each kind of layer's share and the same model with layers of it alone.
+        """The kinds of layers of a hybrid: the share of each, and the model with such layers alone.
 
         Layers with attention come first. The tuple is empty where all layers are of one kind.
         """
@@ -153,7 +154,7 @@ class TransformerSpec:
 
     @property
     def halves(self) -> int:
-        """The halves of a layer: attention or states, and a feed-forward block, or one of them."""
+        """The halves of a layer: 2, or 1 where it is attention, states or a block alone."""
         return 2 if self.blocks_at is None else 1
 
     @property
@@ -235,7 +236,7 @@ class TransformerSpec:
 
     @property
     def num_norms(self) -> int:
-        """The norms of one layer on the residual stream: one, or two with `post_norms`, a half."""
+        """The norms of a layer on the residual stream: 1 for each half, or 2 with `post_norms`."""
         return self.halves * (2 if self.post_norms else 1)
 
 

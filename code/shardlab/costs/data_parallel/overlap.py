@@ -112,8 +112,9 @@ def send(ready: list[float], nbytes: float, seconds: float) -> list[BucketMessag
 def messages(run: Run) -> list[BucketMessage]:
     """List the all-reduces of one step; none for one rank.
 
-    They take as long as a step says, and what they end after backward is what `step.step` waits
-    for. A program that does not overlap them sends all when backward is over.
+    They take the seconds that `step.step` counts for an average of whole gradients, whatever the
+    stage of ZeRO; with ZeRO-0 a step waits for what is in flight after backward. A program that
+    does not overlap them sends all when backward is over.
     """
     training = run.training
     whole = replace(training.layout, zero=0)

@@ -11,7 +11,7 @@ from ..memory import CUT_FROM
 from ..step import Run, step
 from ..step.axes import links
 
-TERMS = {  # chapter: the parts of a step that its formula stands for; every other part has none
+TERMS = {  # chapter -> the parts of a step that its formula stands for; other parts have no formula
     "compute": ("matrices", "attention", "norms and residuals", "embedding and head"),
     "memory": ("recomputation",),
     "tensor_parallel": ("tensor parallel",),
@@ -24,11 +24,11 @@ NONE = "no formula"
 @dataclass(frozen=True, kw_only=True)
 @checked
 class Explained:
-    """A term of a step, and what the bare formula gives for it."""
+    """A term of a step, and what the formula of a chapter gives for it."""
 
-    by_hand: float | None  # seconds; None where there is no formula
-    term: float  # seconds, of `step`
-    share: float  # of the step
+    by_hand: float | None  # seconds by the formula; None where there is none
+    term: float  # seconds of the same parts in `step`
+    share: float  # the term, as a part of the whole step: 0 to 1
 
 
 @checked
@@ -36,7 +36,7 @@ def explained(run: Run) -> dict[str, Explained]:
     """Compare the chapters' formulas with a run's step, as chapter -> seconds and share.
 
     The last row, NONE, holds what no formula explains, so that the shares add up to 1. Errors:
-    ValueError for ranks of ep and dense layers in a mixture, see `zero.buffers`.
+    ValueError for ep above 1 and for dense layers in a mixture, see `zero.buffers`.
     """
     taken = step(run)
     seconds = by_hand(run)
@@ -52,20 +52,21 @@ def explained(run: Run) -> dict[str, Explained]:
 def by_hand(run: Run) -> dict[str, float]:
     """Return the seconds of the bare formulas, without latency, as chapter -> seconds.
 
-    F is what ordinary products reach. Nothing hides messages of tensor parallelism; those among
-    replicas hide behind the last backward, from ZeRO-2 on behind all computing.
+    A token costs 6 FLOPs for each parameter, all experts of a mixture included, at the rate that
+    ordinary products reach. Messages of tensor parallelism hide behind nothing, those among
+    replicas behind the last backward, and from ZeRO-2 on behind all computing.
     """
     training = run.training
     layout = training.layout
     m = training.num_microbatches
-    beta = links(run.cluster, layout)
+    reached_links = links(run.cluster, layout)
     reached = kernels.ordinary_flops(run.cluster.node.chip, run.precision)
     computing = 6 * models.num_parameters(training.spec) * run.tokens / (layout.ranks * reached)
     again = computing / 3 * (training.recomputation == "full")
     layers = m * training.spec.num_layers / layout.pp
-    tensor = layers * tensor_parallel.sent_bytes(training) / beta["tp"].bandwidth
+    tensor = layers * tensor_parallel.sent_bytes(training) / reached_links["tp"].bandwidth
     busy = computing + again + tensor
-    sent = sum(zero.sent_bytes(training).values()) / beta["replicas"].bandwidth
+    sent = sum(zero.sent_bytes(training).values()) / reached_links["replicas"].bandwidth
     beside = computing + again if layout.zero >= CUT_FROM["gradients"] else computing * 2 / 3 / m
     return {
         "compute": computing,

@@ -17,7 +17,7 @@ from ..memory import CUT_FROM
 from ..program import Program
 from ..training import Training
 
-# Parameters that fill a bucket, which the parameter that fills it closes:
+# Parameters of a full bucket; the tensor that fills a bucket also closes it:
 # https://github.com/NVIDIA/NeMo/blob/03ec89696d41c03e2d76150d151a9596e4b6968d/nemo/lightning/pytorch/callbacks/megatron_comm_overlap.py
 BUCKET = 128 * 2**20
 
@@ -95,10 +95,11 @@ def messages_of_replicas(
 
 @checked
 def bucket_count(training: Training, parameters: Count, layer: Count) -> int:
-    """Count the messages of all gradients; where a program hides none, one.
+    """Count the messages in which all gradients travel: one where the program overlaps none.
 
-    A program without buckets of its own has NeMo's: about a layer in each, or as many as reach
-    `BUCKET`. Of a stage only the first chunk is cut, whose gradients are complete last.
+    parameters: of a rank, `layer` of them in each layer. A program without `bucket_bytes` has the
+    buckets of NeMo: one for each layer, or for as many layers as reach `BUCKET`. Each chunk of a
+    stage is one bucket but for the first, which is cut: its gradients are complete last. Sources:
     https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/features/optimizations/communication_overlap.html
     https://github.com/NVIDIA/Megatron-LM/blob/core_r0.9.0/megatron/core/distributed/distributed_data_parallel.py
     """

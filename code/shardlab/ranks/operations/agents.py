@@ -29,7 +29,10 @@ dist.destroy_process_group()
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--shutdown-timeout=2")
 LIMIT = 45.0  # s until agents that still wait are ended
 TIMEOUT = 4  # s that a process group waits, instead of torch's half an hour
-AMONG = re.compile("MASTER_|RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|TORCHELASTIC_|GLOO_|NCCL_|OMP_")
+# Variables that tell a process which run it belongs to: an agent inherits none of them.
+RUN_VARIABLES = re.compile(
+    "MASTER_|RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|TORCHELASTIC_|GLOO_|NCCL_|OMP_"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +94,10 @@ def meet(start: Start, limit: float = LIMIT) -> StartOutcome:
 
 
 class Agent:
-    """One process of torchrun, and its workers."""
+    """One process of torchrun, and its workers.
+
+    known: what {port}, {other} and {folder} stand for in the arguments and the environment.
+    """
 
     def __init__(self, node: StartNode, folder: Path, known: Mapping[str, str]) -> None:
         self.node, self.folder, self.known = node, folder, known
@@ -103,10 +109,10 @@ class Agent:
         (folder / "train.py").write_text(node.program.replace("{timeout}", str(TIMEOUT)))
 
     def begin(self) -> int:
-        """Start it in a folder of its own, temporary files too, and return its process."""
+        """Start it in a folder of its own, with its temporary files, and return its process id."""
         arguments = [each.format(**self.known) for each in self.node.arguments]
         added = {name: each.format(**self.known) for name, each in self.node.environment.items()}
-        usual = {name: each for name, each in os.environ.items() if not AMONG.match(name)}
+        usual = {name: each for name, each in os.environ.items() if not RUN_VARIABLES.match(name)}
         self.begun = time.monotonic()
         with (self.folder / "printed").open("wb") as file:
             self.process = subprocess.Popen(
@@ -120,7 +126,7 @@ class Agent:
         return self.process.pid
 
     def look(self) -> bool:
-        """Return whether it has ended, and keep when and how."""
+        """Return whether it has ended; keep its exit code and the seconds that it has taken."""
         if self.process is None:
             return False
         if self.code is None:
@@ -129,7 +135,7 @@ class Agent:
         return self.code is not None
 
     def end(self) -> None:
-        """End by force the agent and all below it: an agent that is stopped starts nothing more."""
+        """Kill the agent and all below it; it is stopped first, so that it starts nothing more."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -138,7 +144,7 @@ class Agent:
         self.process.wait()
 
     def printed(self) -> str:
-        """Read all that it and its workers printed so far."""
+        """Read everything that it and its workers have printed so far."""
         file = self.folder / "printed"
         return file.read_text(errors="replace") if file.exists() else ""
 
@@ -156,7 +162,7 @@ def _watch(agents: list[Agent], limit: float) -> None:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """End processes by force, each with its group, whether they run or stand still."""
+    """Kill the process groups that these processes lead, whether they run or are stopped."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Stop or kill processes of a run in training, and watch what becomes of the others.
 
-Each row is one event in a run of two nodes: two agents of torchrun, and the ranks that each starts.
+Each row of `events` is one event in a run of two nodes: two agents of torchrun, and the ranks that
+each of them starts.
 """
 
 import os
@@ -20,6 +21,7 @@ __all__ = ["ENDINGS", "Ending", "EndingOutcome", "Life", "rows", "run", "summary
 READY = 8  # steps of each rank before the event
 PATIENCE = 120.0  # s until the training must have begun
 LOOK = 0.2  # s between two looks at all processes
+# What an agent logs of its ranks: one that failed, one that it ends, one that needed SIGKILL.
 FAILED = re.compile(r"exitcode\s*: (-?\d+)\)?.*\(pid: (\d+)\)")
 CLOSED = re.compile(r"Sending process (\d+) closing signal (\w+)")
 FORCED = re.compile(r"Unable to shutdown process (\d+) via \S+, forcefully exiting via \S+")
@@ -27,10 +29,10 @@ FORCED = re.compile(r"Unable to shutdown process (\d+) via \S+, forcefully exiti
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """What became of one process, in seconds after the event."""
+    """What became of one process of a run. Times are in seconds after the event."""
 
-    who: str  # "agent 1", "rank 1"; with a prime for each start after the first
-    begun: float  # negative for those of the first start
+    who: str  # "agent 1", "rank 1"; one prime for each start after the first
+    begun: float  # negative for processes of the first start
     steps: int  # after the event
     ended: float | None  # None if it was alive when the observation ended
     how: str  # exit code, or the signal from its agent; empty if it lives or no agent saw it end
@@ -39,7 +41,7 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True)
 class EndingOutcome:
-    """All processes of a run, agents first, and what each agent and its ranks printed."""
+    """All processes of a run, agents first, and what each agent and its ranks printed, by agent."""
 
     lives: tuple[Life, ...]
     messages: dict[str, str]
@@ -48,8 +50,7 @@ class EndingOutcome:
 def run(ending: Ending) -> EndingOutcome:
     """Run a row, and end whatever is still alive before returning, orphans too.
 
-    Raises:
-        RuntimeError: if the training has not begun after two minutes.
+    Errors: RuntimeError, with what the agents printed, if training has not begun after `PATIENCE`.
     """
     with tempfile.TemporaryDirectory() as folder:
         observed = _Run(ending, Path(folder))
@@ -65,8 +66,8 @@ def run(ending: Ending) -> EndingOutcome:
 class _Process:
     who: str
     pid: int
-    begun: float
-    steps: list[float]  # when each was made
+    begun: float  # time.monotonic(), which is one clock for all processes of a machine
+    steps: list[float]  # when each was made, by the same clock
 
 
 class _Run:
@@ -75,11 +76,12 @@ class _Run:
     def __init__(self, ending: Ending, folder: Path) -> None:
         self.ending, self.folder = ending, folder
         port = str(ports.free())
+        # `plain` expects two ports
         self.known = {"port": port, "other": port, "folder": str(folder)}
-        self.agents: dict[int, Agent] = {}
+        self.agents: dict[int, Agent] = {}  # by process id, as all that follow
         self.names: dict[int, str] = {}
         self.gone: dict[int, float] = {}  # when each process was found to have ended
-        self.states: dict[int, str] = {}  # as `ps` writes them: T stands still, Z has ended
+        self.states: dict[int, str] = {}  # as `ps` writes them: T is stopped, Z has ended
         self.event = 0.0
 
     def begin(self, name: str) -> None:
@@ -107,7 +109,10 @@ class _Run:
                 raise RuntimeError("\n".join(agent.printed() for agent in self.agents.values()))
 
     def watch(self) -> None:
-        """Send the signal, start again what the row says, and look on until all have ended."""
+        """Send the signal, start again what the row says, and look on.
+
+        It returns when all processes have ended, or when the row has been watched long enough.
+        """
         row = self.ending
         receivers = [each.pid for each in self.processes() if each.who in row.to]
         waiting = [f"agent {node}'" for node in row.again]
@@ -133,7 +138,7 @@ class _Run:
         return living > ended
 
     def processes(self) -> list[_Process]:
-        """All so far: agents, then ranks as their files tell, each in the order of their start."""
+        """List agents, then ranks by the files that they write, both in the order of start."""
         agents = [
             _Process(name, pid, self.agents[pid].begun, []) for pid, name in self.names.items()
         ]
@@ -147,7 +152,7 @@ class _Run:
         return agents + ranks
 
     def outcome(self) -> EndingOutcome:
-        """What was seen, in seconds after the event."""
+        """Sum up what was seen, in seconds after the event."""
         printed = {name: self.agents[pid].printed() for pid, name in self.names.items()}
         told = _told("\n".join(printed.values()))
         told |= {pid: f"exit code {agent.code}" for pid, agent in self.agents.items()}
@@ -176,7 +181,7 @@ class _Run:
 
 
 def _told(printed: str) -> dict[int, str]:
-    """Find how each rank ended, by process, in what its agent printed."""
+    """Find in what agents printed how each rank ended, by process id."""
     told = {int(pid): f"exit code {code}" for code, pid in FAILED.findall(printed)}
     told |= {int(pid): f"{name} from its agent" for pid, name in CLOSED.findall(printed)}
     return told | {int(pid): "SIGKILL from its agent" for pid in FORCED.findall(printed)}
@@ -194,7 +199,11 @@ def rows(lives: Sequence[Life]) -> list[list[str]]:
 
 
 def summary(to: Sequence[str], lives: Sequence[Life]) -> list[str]:
-    """Return the most steps after the event, who except `to` ended first, and who was left."""
+    """Sum up a run in three texts: steps, who ended first, and who was left.
+
+    They are the most steps of a rank after the event, the first process to end except `to`, which
+    received the signal, and all processes that were alive when the observation ended.
+    """
     others = [life for life in lives if life.who not in to]
     ended = [(life.ended, life.who) for life in others if life.ended is not None]
     first = "{1}, {0:g} s".format(*min(ended)) if ended else "nobody"

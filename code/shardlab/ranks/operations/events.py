@@ -3,8 +3,9 @@
 import signal
 from dataclasses import dataclass
 
-GROUP = 6.0  # s that the process group waits
+GROUP = 6.0  # s, the time-out of the process group, instead of torch's half an hour
 KILLED, STOPPED, NO_BATCH = signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1
+# Each rank keeps a file: its process id, rank and start, then the time of every step.
 PROGRAM = """
 import os, signal, sys, threading, time, traceback
 steps = open(f"steps-{os.getpid()}", "w", buffering=1)
@@ -48,7 +49,7 @@ BACKENDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """One event: what is sent to whom in which run, and whom somebody starts again later."""
+    """One event: which signal is sent to whom in which run, and which nodes are started again."""
 
     name: str
     sent: signal.Signals
@@ -56,11 +57,11 @@ class Ending:
     backend: str = "c10d"
     max_restarts: int = 1
     ranks: int = 1  # on each node
-    shared_store: bool = True  # ranks use the store of the agents, as is usual
+    shared_store: bool = True  # ranks use the store of the agents, as torchrun does by default
     watchdog: float = 0.0  # s without a step, after which a rank ends itself; 0: no watchdog
-    again: tuple[int, ...] = ()  # nodes whose agent somebody starts again, as before
-    later: float = 5.0  # s after the event
-    watched: float = 20.0  # s after the event, unless all has ended before
+    again: tuple[int, ...] = ()  # nodes whose agent is started again, with the same options
+    later: float = 5.0  # s from the event to that start
+    watched: float = 20.0  # s after the event, less if all processes have ended before
 
 
 RANK_1, AGENT_0, AGENT_1 = ("rank 1",), ("agent 0",), ("agent 1",)

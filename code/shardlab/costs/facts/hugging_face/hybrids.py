@@ -14,7 +14,7 @@ from .latent import deepseek
 from .mixtures import BIASED, experts
 
 STATES = "linear_attention"  # the kind of layer, in `layer_types`
-OLDER = {"mamba": STATES, "attention": "full_attention"}  # Granite's names for it
+OLDER = {"mamba": STATES, "attention": "full_attention"}  # Granite's names for kinds of layers
 # Fields of Nemotron-H on which no size depends while its layers have no experts.
 NEMOTRON_UNUSED = (
     *("expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "use_mamba_kernels"),
@@ -226,6 +226,7 @@ def _nemotron(fields: Fields) -> TransformerSpec:
             f"hybrid_override_pattern={pattern!r} must have M, * or - for each of "
             f"num_hidden_layers={count}, and some M and -; experts, E, are not counted here"
         )
+    # a file may leave the number out, for the pattern has it; `grouped` reads it
     fields.config = {**fields.config, "num_hidden_layers": count}
     places = {kind: tuple(n for n, each in enumerate(pattern) if each == kind) for kind in "M-"}
     recurrent = Recurrent(
