@@ -64,7 +64,8 @@ def end_children(spared: set[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
         for pid in pids:
             with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(PAUSE)
 
 
 def children() -> set[int]:

@@ -33,7 +33,11 @@ CREDENTIALS = struct.Struct("iii")  # process, user and group, see SO_PEERCRED i
 
 # files of code in which the main thread may wait
 STORE, PEERS = (str(Path(__file__).with_name(name)) for name in ("meeting.py", "peers.py"))
-TORCH = getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
+_FOUND = importlib.util.find_spec("torch")
+TORCH = [
+    folder + os.sep
+    for folder in getattr(_FOUND, "submodule_search_locations", None) or ()
+]
 
 run_began, run_ends = -inf, inf  # time.monotonic(); the launcher stops the run when it ends
 ended_in_store = 0  # waits for another rank's entry in the store of `meeting`
@@ -92,7 +96,7 @@ def _ends_by_itself(thread: int) -> bool:
     if not where.startswith(WAKEABLE):
         return True
     words = (TASKS / str(thread) / "syscall").read_text().split()
-    if words == ["running"]:  # by now
+    if words[0] in ("running", "-1"):  # by now, or in no system call, see proc(5)
         return True
     _number, first, second, _, limit, *_ = (int(word, 0) for word in words)
     # epoll_wait(epoll, events, count, limit) or futex(address, operation, value, limit)

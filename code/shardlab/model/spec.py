@@ -118,6 +118,10 @@ class TransformerSpec:
                 f"blocks_at={places} must be a tuple of layers without states, of num_layers="
                 f"{self.num_layers}, in rising order and counted from 0"
             )
+        if self.blocks_at is not None and self.post_norms:
+            raise ValueError(
+                f"blocks_at={places} are layers with one norm each; leave post_norms out"
+            )
         if self.blocks_at is not None and self.experts:
             raise ValueError(f"blocks_at={places} are layers without experts; leave experts out")
 

@@ -8,10 +8,17 @@ from hypothesis import strategies as st
 
 from shardlab.costs.compute import flops, roofline
 from shardlab.costs.facts import hardware, models
+from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
 H100 = hardware.chip("H100 SXM 80 GB")
 SIZE = st.integers(1, 10_000)
+STATES = Recurrent(
+    rule="Gated DeltaNet", layers=(0,), num_heads=2, key_heads=2, key_size=4, value_size=4, convolution=2
+)
+ONLY_STATES = TransformerSpec(
+    vocab_size=9, context_length=8, hidden_size=8, num_layers=1, num_heads=2, style="llama", recurrent=STATES
+)
 
 
 def test_the_ridge_of_the_h100():
@@ -133,6 +140,7 @@ def test_bad_input_is_refused():
         (lambda: roofline.attainable(-1, H100), "intensity=-1 must be a finite number of at least 0"),
         (lambda: roofline.ridge(hardware.chip("V100 SXM2 32 GB"), "bf16"), "use fp32, fp16"),
         (lambda: roofline.layer(models.published("GPT-2 XL").spec, batch=0, sequence=8), "batch=0 must be"),
+        (lambda: roofline.attention(ONLY_STATES, batch=1, sequence=8), "no layer of this model has attention"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

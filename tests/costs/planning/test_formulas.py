@@ -7,6 +7,7 @@ import pytest
 from shardlab.costs import step
 from shardlab.costs.planning import formulas
 from shardlab.costs.published import studies
+from shardlab.model.experts import Experts
 from shardlab.sharding.layout import Layout
 
 RUNS = studies.runs()
@@ -32,6 +33,13 @@ def test_every_formula_comes_near_its_term_where_messages_are_long_and_nothing_h
     assert set(ratios) == set(formulas.TERMS)
     assert ratios.pop("pipeline") == pytest.approx(0.7, abs=0.05)  # the last stage also has the head
     assert ratios == pytest.approx(dict.fromkeys(ratios, 1), abs=0.16)
+
+
+def test_a_mixture_has_other_formulas():
+    experts = Experts(num_experts=4, per_token=2, expert_size=64)
+    spec = replace(SLOW.training.spec, experts=experts, ffn_size=None)
+    with pytest.raises(ValueError, match="formulas are those of dense models; choose a run without experts"):
+        formulas.by_hand(replace(SLOW, training=replace(SLOW.training, spec=spec)))
 
 
 def test_without_a_cut_nothing_is_sent_and_without_recomputation_nothing_repeated():

@@ -119,6 +119,8 @@ def attention(
     and read twice, and all pairs are computed, so that the mask saves nothing. mask: "causal" or
     "full", see `flops.forward`.
     """
+    if not spec.num_attention:
+        raise ValueError("no layer of this model has attention; ask for a model that has some")
     tokens = spec.tokens(batch, sequence)
     width = spec.attention_size
     kv = spec.kv_size

@@ -36,7 +36,7 @@ def explained(run: Run) -> dict[str, Explained]:
     """Compare the chapters' formulas with a run's step, as chapter -> seconds and share.
 
     The last row, NONE, holds what no formula explains, so that the shares add up to 1. Errors:
-    ValueError for ep above 1 and for dense layers in a mixture, see `zero.buffers`.
+    ValueError for a mixture.
     """
     taken = step(run)
     seconds = by_hand(run)
@@ -52,10 +52,12 @@ def explained(run: Run) -> dict[str, Explained]:
 def by_hand(run: Run) -> dict[str, float]:
     """Return the seconds of the bare formulas, without latency, as chapter -> seconds.
 
-    A token costs 6 FLOPs for each parameter, all experts of a mixture included, at the rate that
-    ordinary products reach. Messages of tensor parallelism hide behind nothing, those among
-    replicas behind the last backward, and from ZeRO-2 on behind all computing.
+    A token costs 6 FLOPs for each parameter, at the rate that ordinary products reach. Messages of
+    tensor parallelism hide behind nothing, those among replicas behind the last backward, and from
+    ZeRO-2 on behind all computing. Errors: ValueError for a mixture.
     """
+    if run.training.spec.experts:
+        raise ValueError("these formulas are those of dense models; choose a run without experts")
     training = run.training
     layout = training.layout
     m = training.num_microbatches

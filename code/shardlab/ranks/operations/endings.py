@@ -106,7 +106,8 @@ class _Run:
         while sum(len(each.steps) > READY for each in self.processes()) < 2 * self.ending.ranks:
             self.look()
             if time.monotonic() > limit:
-                raise RuntimeError("\n".join(agent.printed() for agent in self.agents.values()))
+                printed = "\n".join(agent.printed() for agent in self.agents.values())
+                raise RuntimeError(f"no training after {PATIENCE:g} s; agents print:\n{printed}")
 
     def watch(self) -> None:
         """Send the signal, start again what the row says, and look on.
@@ -115,6 +116,7 @@ class _Run:
         """
         row = self.ending
         receivers = [each.pid for each in self.processes() if each.who in row.to]
+        assert len(receivers) == len(row.to), f"{row.to} do not all run"
         waiting = [f"agent {node}'" for node in row.again]
         self.event = time.monotonic()
         for pid in receivers:
@@ -128,11 +130,11 @@ class _Run:
     def look(self) -> bool:
         """Note which processes have ended since the last look; return whether any is alive."""
         time.sleep(LOOK)
+        living = {each.pid for each in self.processes()} - self.gone.keys()
         listed = subprocess.check_output(["ps", "-A", "-o", "pid=,stat="], text=True)
         self.states = {int(pid): stat for pid, stat in map(str.split, listed.splitlines())}
         for agent in self.agents.values():
             agent.look()
-        living = {each.pid for each in self.processes()} - self.gone.keys()
         ended = {pid for pid in living if self.states.get(pid, "Z").startswith("Z")}
         self.gone.update(dict.fromkeys(ended, time.monotonic()))
         return living > ended
@@ -178,6 +180,9 @@ class _Run:
         for agent in self.agents.values():
             agent.end()
         kill(each.pid for each in self.processes() if each.pid not in self.gone)
+        limit = time.monotonic() + PATIENCE
+        while self.look() and time.monotonic() < limit:  # they take a moment to go
+            pass
 
 
 def _told(printed: str) -> dict[int, str]:
