@@ -81,14 +81,13 @@ class Layout:
 
     def check(self, spec: TransformerSpec) -> None:
         """Raise ValueError, with the degrees that work, unless the layout splits `spec` evenly."""
-        works = tensor_degrees(spec)
-        if self.tp not in works:
+        if not _cuts_evenly(spec, self.tp):
             width = f"expert_size={spec.experts.expert_size}" if spec.experts else f"ffn={spec.ffn}"
             if spec.recurrent:
                 width += f", and {spec.recurrent.key_heads} heads of keys of {spec.recurrent.rule},"
             raise ValueError(
                 f"{spec.num_heads} heads, {spec.kv_heads} key/value heads and {width} "
-                f"do not split over tp={self.tp}; use tp = {listed(works)}"
+                f"do not split over tp={self.tp}; use tp = {listed(tensor_degrees(spec))}"
             )
         if self.cp > 1 and spec.recurrent:
             raise ValueError(f"cp={self.cp}: {unshared(spec)}")
@@ -127,16 +126,17 @@ def tensor_degrees(spec: TransformerSpec) -> list[int]:
     A degree that divides the heads divides the width of attention too; nothing else cuts the hidden
     size.
     """
-    width = spec.experts.expert_size if spec.experts else spec.ffn
-    heads = spec.num_heads
-    if spec.recurrent:  # whole heads of keys, with all heads of values that they serve
-        heads = gcd(heads, spec.recurrent.key_heads)
-    return [
-        tp
-        for tp in divisors(heads)
-        # equally many key/value heads for each rank, or equally many ranks for each head
-        if width % tp == 0 and 0 in (spec.kv_heads % tp, tp % spec.kv_heads)
-    ]
+    return [tp for tp in divisors(spec.num_heads) if _cuts_evenly(spec, tp)]
+
+
+def _cuts_evenly(spec: TransformerSpec, tp: int) -> bool:
+    width, keys = spec.experts.expert_size if spec.experts else spec.ffn, spec.kv_heads
+    if spec.num_heads % tp or width % tp:
+        return False
+    if spec.recurrent and spec.recurrent.key_heads % tp:  # with all heads of values that they serve
+        return False
+    # equally many key/value heads for each rank, or equally many ranks for each head
+    return not keys % tp or not tp % keys
 
 
 @checked

@@ -141,6 +141,7 @@ class _Search:
         self.degrees = degrees
         self.microbatch = microbatch
         self.links = axes.links(self.question.cluster, degrees.layout)
+        self.resident: dict[tuple[bool, bool, int], list[float]] = {}  # by dealing and ZeRO's stage
         self.orders = list(self._orders())
         self.sizes = divisors(self.question.batch // degrees.dp)
         stored = question.attention == "stored"  # else there are no scores to recompute
@@ -162,11 +163,15 @@ class _Search:
 
     def _zero(self, training: Training, held: Holdings, fullest: Iterable[int]) -> _Zero:
         update = step.update_seconds(training, held, self.question.cluster.node.chip)
+        stage, chunks = training.layout.zero, training.chunks
+        dealt = chunks > 1, training.spec.num_layers % (chunks * self.degrees.pp) > 0, stage
+        if dealt not in self.resident:
+            self.resident[dealt] = [_resident(training, each) for each in fullest]
         return _Zero(
-            stage=training.layout.zero,
+            stage=stage,
             messages=replicas.messages_of_replicas(training, self.links, held),
             once=update + step.tied_seconds(training, self.links["pp"]),
-            resident=[_resident(training, stage) for stage in fullest],
+            resident=self.resident[dealt],
         )
 
     def _orders(self) -> Iterator[_Order]:
