@@ -195,7 +195,7 @@ def _told(printed: str) -> dict[int, str]:
 def rows(lives: Sequence[Life]) -> list[list[str]]:
     """Make a table of all processes of a run, in seconds after the event."""
     table = [["process", "begun", "steps after the event", "ended", "how"]]
-    for life in lives:
+    for life in sorted(lives, key=lambda life: life.who):
         ended = life.left if life.ended is None else f"{life.ended:g} s"
         begun = "before" if life.begun < 0 else f"{life.begun:g} s"
         steps = "" if life.who.startswith("agent") else str(life.steps)
@@ -212,5 +212,5 @@ def summary(to: Sequence[str], lives: Sequence[Life]) -> list[str]:
     others = [life for life in lives if life.who not in to]
     ended = [(life.ended, life.who) for life in others if life.ended is not None]
     first = "{1}, {0:g} s".format(*min(ended)) if ended else "nobody"
-    left = ", ".join(life.who for life in lives if life.left) or "nobody"
+    left = ", ".join(sorted(life.who for life in lives if life.left)) or "nobody"
     return [str(max(life.steps for life in lives)), first, left]
