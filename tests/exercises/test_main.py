@@ -1,6 +1,8 @@
 """The command line: what it prints, and 0, 1 or 2 at the end."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 
 from shardlab import exercises
 from shardlab.exercises import __main__ as command
-from shardlab.exercises import grader
+from shardlab.exercises import grader, keeper
 
 from ..launch.failing import LIGHT
 from .solutions import data_parallel as solutions
@@ -248,6 +250,17 @@ time.sleep(60)
     code, _ = cli("check", SHARD, file(text + RIGHT))
     assert code == 1
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody adopts a process that has lost its parent")
+def test_after_a_check_no_orphan_is_adopted(cli, file, without_ranks):
+    cli("check", SHARD, file(RIGHT))
+    leave = "import subprocess as s; print(s.Popen(['sleep', '100'], stdout=s.DEVNULL, start_new_session=True).pid)"
+    orphan = int(subprocess.check_output([sys.executable, "-c", leave]))
+    try:
+        assert orphan not in keeper.children()
+    finally:
+        os.kill(orphan, signal.SIGKILL)
 
 
 def test_a_room_that_falls_silent_is_given_up_and_a_new_one_is_made(cli, file, monkeypatch, without_ranks):

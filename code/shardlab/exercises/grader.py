@@ -243,6 +243,7 @@ class Room:
             self.keeper.kill()
             self.keeper.wait()
         keeper.end_children(self.spared)
+        keeper.adopt(orphans=False)
         self._show_rest()
         self.channel.close()
         os.close(self.output)

@@ -40,9 +40,9 @@ def keep(leash: int, channel: int, command: list[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def adopt() -> None:
-    """Become the parent of every process further below whose own parent ends; on Linux."""
-    _prctl(CHILD_SUBREAPER, 1)
+def adopt(orphans: bool = True) -> None:
+    """Become the parent of every process further below whose own parent ends, or not; on Linux."""
+    _prctl(CHILD_SUBREAPER, orphans)
 
 
 def end_with_parent() -> None:
