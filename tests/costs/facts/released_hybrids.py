@@ -88,16 +88,6 @@ HYBRIDS = [
     # with 6,656 biases of its routers, which are buffers in transformers
     ("moonshotai/Kimi-Linear-48B-A3B-Base", KIMI_LINEAR, 49_122_675_072 + 6_656),
     ("ibm-granite/granite-4.0-h-small", GRANITE_SMALL, 32_207_337_984),
-    (
-        "ibm-granite/granite-4.0-h-tiny",
-        granite(1536, 12, 4, 512, 1024, experts=64, chosen=6, states=48),
-        6_939_037_248,
-    ),
-    (
-        "ibm-granite/granite-4.0-h-micro",
-        granite(2048, 32, 8, 8192, 8192, experts=0, chosen=0, states=64),
-        3_191_396_096,
-    ),
     ("Qwen/Qwen3-Next-80B-A3B-Instruct", QWEN3_NEXT, 79_674_391_296),
     ("Qwen/Qwen3.5-9B", dense(248320, 262144, 4096, 32, 16, 4, 12288, heads=32), 8_953_803_264),
     ("Qwen/Qwen3.5-27B", dense(248320, 262144, 5120, 64, 24, 4, 17408, heads=48), 26_895_998_464),
