@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "train.py"
 
 
 def work(options: dict[str, list[str]]) -> None:
-    """Be one rank: Ray has set RANK and its like and has made torch's group, and train.py uses them."""
+    """Be one rank: train.py uses the variables, such as RANK, and the process group that Ray has made."""
     sys.argv = ["train.py", *options["arguments"]]
     runpy.run_path(str(SCRIPT), run_name="__main__")
 

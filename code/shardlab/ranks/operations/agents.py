@@ -15,11 +15,12 @@ from pathlib import Path
 
 from . import ports
 
-PROGRAM = """
+TIMEOUT = 4  # s that a process group waits, instead of torch's half an hour
+PROGRAM = f"""
 from datetime import timedelta
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
-dist.init_process_group("gloo", timeout=timedelta(seconds={timeout}))
+dist.init_process_group("gloo", timeout=timedelta(seconds={TIMEOUT}))
 total = torch.ones(1)
 dist.all_reduce(total)
 if dist.get_rank() == 0:
@@ -28,7 +29,6 @@ dist.destroy_process_group()
 """
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--shutdown-timeout=2")
 LIMIT = 45.0  # s until agents that still wait are ended
-TIMEOUT = 4  # s that a process group waits, instead of torch's half an hour
 # Variables that tell a process which run it belongs to: an agent inherits none of them.
 RUN_VARIABLES = re.compile(
     "MASTER_|RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|TORCHELASTIC_|GLOO_|NCCL_|OMP_"
@@ -106,7 +106,7 @@ class Agent:
         self.seconds = 0.0
         self.begun = 0.0
         folder.mkdir()
-        (folder / "train.py").write_text(node.program.replace("{timeout}", str(TIMEOUT)))
+        (folder / "train.py").write_text(node.program)
 
     def begin(self) -> int:
         """Start it in a folder of its own, with its temporary files, and return its process id."""

@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import dataclass
+from functools import partial
 
 GROUP = 6.0  # s, the time-out of the process group, instead of torch's half an hour
 KILLED, STOPPED, NO_BATCH = signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1
@@ -66,6 +67,7 @@ class Ending:
 
 RANK_1, AGENT_0, AGENT_1 = ("rank 1",), ("agent 0",), ("agent 1",)
 NODE_1 = (*AGENT_1, *RANK_1)
+again = partial(Ending, sent=KILLED, again=(1,), watched=40)  # somebody starts node 1 again
 ENDINGS = (
     Ending(name="rank killed", sent=KILLED, to=RANK_1, watched=30),
     Ending(name="rank killed, store not shared", sent=KILLED, to=RANK_1, shared_store=False),
@@ -75,34 +77,11 @@ ENDINGS = (
     Ending(name="rank stopped, no restarts", sent=STOPPED, to=RANK_1, max_restarts=0),
     Ending(name="agent stopped", sent=STOPPED, to=AGENT_1, watched=25),
     Ending(name="agent killed", sent=KILLED, to=AGENT_1, watched=25),
-    Ending(
-        name="agent killed, started again", sent=KILLED, to=AGENT_1, again=(1,), watched=100
-    ),
-    Ending(
-        name="agent killed, started again, store not shared",
-        sent=KILLED,
-        to=AGENT_1,
-        again=(1,),
-        shared_store=False,
-        watched=40,
-    ),
-    Ending(
-        name="agent killed, started again, static",
-        sent=KILLED,
-        to=AGENT_1,
-        backend="static",
-        again=(1,),
-        watched=40,
-    ),
-    Ending(name="node killed, started again", sent=KILLED, to=NODE_1, again=(1,), watched=100),
-    Ending(
-        name="node killed, started again, store not shared",
-        sent=KILLED,
-        to=NODE_1,
-        again=(1,),
-        shared_store=False,
-        watched=40,
-    ),
+    again(name="agent killed, started again", to=AGENT_1, watched=100),
+    again(name="agent killed, started again, store not shared", to=AGENT_1, shared_store=False),
+    again(name="agent killed, started again, static", to=AGENT_1, backend="static"),
+    again(name="node killed, started again", to=NODE_1, watched=100),
+    again(name="node killed, started again, store not shared", to=NODE_1, shared_store=False),
     Ending(name="agent 0 killed", sent=KILLED, to=AGENT_0),
     Ending(
         name="agent 0 killed, started again, static",
