@@ -1,4 +1,4 @@
-"""Adds to a wheel what the package reads of the project: chapters and benches; everything else is in pyproject.toml."""
+"""Adds to a wheel what the package reads of the project: licence, chapters, benches; the rest is in pyproject.toml."""
 
 import shutil
 from pathlib import Path
@@ -7,6 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 CARRIED = (  # `shardlab.files.project` finds them
+    "LICENSE",
     "book/*.md",
     "book/reference/*.md",
     "book/*.py",

@@ -1,6 +1,7 @@
 """Files that the package reads or writes for its reader.
 
 `project` finds the project's own, `measured` shows what the benches wrote, `reading` counts the
-minutes of a page, `imports` the files of a module; `given` reads what a reader gives, `arguments`
-refuses what a function cannot take, and `learner` keeps a learner's records.
+minutes of a page, `imports` lists the files of a module, and `take` copies them; `given` reads
+what a reader gives, `arguments` refuses what a function cannot take, and `learner` keeps a
+learner's records.
 """
