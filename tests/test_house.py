@@ -35,7 +35,7 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
 }
 MAY_UNPICKLE = {  # module, or folder -> what it unpickles
     "launch": "calls and results, from sockets to its own processes",
-    "exercises/room.py": "nothing: it tells the pickler that a learner's file travels whole",
+    "exercises/notebook.py": "nothing: it tells the pickler that a learner's file travels whole",
 }
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 NAMES_TORCH_DISTRIBUTED = {"comm.py", "ranks/observe/ledger.py", "ranks/checkpoint/together.py"}

@@ -1,7 +1,7 @@
 """Exercises that grade themselves on real ranks.
 
 `starter` prints the function to begin with, `check` grades it, `hint` helps when you are stuck, and
-`progress` shows what you have passed.
+`progress` shows what you have passed. `find`, `variant` and `Case` make a teacher's homework.
 """
 
 import importlib
@@ -10,7 +10,11 @@ from typing import Any
 from shardlab.files import learner
 
 from . import attempts, record, untouched
-from .checker import Exercise, Report
+from .checker import Case, Exercise, Report
+from .homework import variant
+
+__all__ = ["CHAPTERS", "Case", "check", "every", "find", "hint", "of_chapter", "progress"]
+__all__ += ["starter", "variant"]
 
 LIMITS = ("memory", "compute")
 COMMUNICATING = ("collectives", "interconnects", "replay", "placement")

@@ -7,16 +7,18 @@
     python -m shardlab.exercises check zero.clip memory my_file.ipynb --json    # for a program
     python -m shardlab.exercises progress                                 # what you have passed
     python -m shardlab.exercises gather class/*/ --csv class.csv          # what a class has passed
+    python -m shardlab.exercises grade homework.py handed_in/*/ --csv marks.csv   # a class's points
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from shardlab.files.terminal import guarded
 
-from . import CHAPTERS, every, gather, hint, of_chapter, progress, starter
+from . import CHAPTERS, every, gather, homework, marks, of_chapter, progress
 from .checker import UNGRADED, Exercise
 from .handed_in import check
 
@@ -28,7 +30,11 @@ def main() -> int:
         if arguments.command == "progress":
             progress(arguments.chapter)
             return 0
-        exercises = select(arguments.name) if "name" in arguments else [*every().values()]
+        if arguments.command == "gather":
+            return show_class(arguments.path, arguments.csv)
+        taught = homework.read(arguments.homework, arguments.seed) if arguments.homework else None
+        known = taught.exercises if taught else every()
+        exercises = select(arguments.name, known)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
@@ -36,15 +42,15 @@ def main() -> int:
         print(f"{UNGRADED}: an exercise cannot be imported: {error!r}", file=sys.stderr)
         return 2
     if arguments.command == "check":
-        return check(exercises, arguments.file, as_json=arguments.json)
-    if arguments.command == "gather":
-        return show_class(arguments.path, arguments.csv)
+        return check(exercises, arguments.file, taught, as_json=arguments.json)
+    if taught and arguments.command == "grade":
+        return show_marks(taught, arguments.path, arguments.file, arguments.csv)
     for exercise in exercises:
         if arguments.command == "list":
             points = f"{exercise.points} point{'s' if exercise.points > 1 else ''}"
             print(f"{exercise.name}  ({points})\n    {exercise.prompt}")
         else:
-            {"hint": hint, "starter": starter}[arguments.command](exercise.name)
+            print(getattr(exercise, arguments.command).rstrip("\n"))
     return 0
 
 
@@ -52,15 +58,21 @@ def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m shardlab.exercises", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.set_defaults(name=(), homework=None)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="list all exercises")
+    seed = argparse.ArgumentParser(add_help=False)
+    seed.add_argument("--seed", type=int, default=0, help="of the cases that a homework draws")
+    taught = argparse.ArgumentParser(add_help=False, parents=[seed])
+    text = "a teacher's exercises, in place of the book's"
+    taught.add_argument("--with", type=Path, dest="homework", metavar="HOMEWORK", help=text)
+    commands.add_parser("list", help="list all exercises", parents=[taught])
     helps = {
         "starter": "print the function to begin with",
         "hint": "print where to look",
         "check": "grade a file",
     }
     for command, text in helps.items():
-        sub = commands.add_parser(command, help=text)
+        sub = commands.add_parser(command, help=text, parents=[taught])
         sub.add_argument("name", nargs="+", help="an exercise, or a chapter for all of its own")
     sub.add_argument("file", type=Path, help="your functions: a Python file or a notebook")
     sub.add_argument("--json", action="store_true", help="print the verdicts as JSON")
@@ -70,34 +82,55 @@ def parse() -> argparse.Namespace:
     text = "a learner's folder, or the file of a record"
     sub.add_argument("path", nargs="+", type=Path, help=text)
     sub.add_argument("--csv", metavar="FILE", help="write the table there; -: print only that")
+    sub = commands.add_parser("grade", help="grade what a class has handed in", parents=[seed])
+    sub.add_argument("homework", type=Path, help="see shardlab.exercises.homework")
+    sub.add_argument("path", nargs="+", type=Path, help="a learner's file, or the folder with it")
+    sub.add_argument("--file", default="", help="its name, where a folder has several")
+    sub.add_argument("--csv", metavar="FILE", help="write the table there; -: print only that")
     return parser.parse_args()
 
 
-def select(names: Sequence[str]) -> list[Exercise]:
-    """Return exercises, or all of a chapter, once each. Errors: ValueError that lists all names."""
-    exercises = every()
-    chosen: dict[str, Exercise] = {}
+def select(names: Sequence[str], known: Mapping[str, Exercise]) -> list[Exercise]:
+    """Return exercises, or all of a chapter, once each; all where none is named.
+
+    Errors: ValueError that lists all names.
+    """
+    chosen: dict[str, Exercise] = {} if names else {**known}
     for name in names:
-        found = {key: each for key, each in exercises.items() if name in (key, key.split(".")[0])}
+        found = {key: each for key, each in known.items() if name in (key, key.split(".")[0])}
         if not found:
-            known = ", ".join(exercises)
-            raise ValueError(f"no exercise or chapter is called {name!r}; choose from {known}")
+            listed = ", ".join(known)
+            raise ValueError(f"no exercise or chapter is called {name!r}; choose from {listed}")
         chosen |= found
     return [*chosen.values()]
+
+
+def show_marks(taught: homework.Homework, paths: list[Path], file: str, target: str | None) -> int:
+    """Grade a class, and print its points; 2 if something was not graded."""
+    found = list(marks.grade(taught, paths, file))
+    text = marks.table(taught, found)
+    status = write(text, lambda file: marks.write_csv(taught, found, file), target)
+    return status or (0 if all(each.graded for each in found) else 2)
 
 
 def show_class(paths: list[Path], target: str | None) -> int:
     """Print what a class has passed, and write it to `target` as CSV if there is one."""
     learners = gather.gather(paths, every())
     chapters = {chapter: of_chapter(chapter) for chapter in CHAPTERS}
+    text = gather.table(learners, list(every().values()))
+    return write(text, lambda file: gather.write_csv(learners, chapters, file), target)
+
+
+def write(text: str, as_csv: Callable[[TextIO], None], target: str | None) -> int:
+    """Print a table, and write it as CSV to the target if there is one; "-": print only that."""
     if target == "-":
-        gather.write_csv(learners, chapters, sys.stdout)
+        as_csv(sys.stdout)
         return 0
-    print(gather.table(learners, list(every().values())))
+    print(text)
     if target is not None:
         try:
             with open(target, "w", encoding="utf-8", newline="") as file:
-                gather.write_csv(learners, chapters, file)
+                as_csv(file)
         except OSError as error:
             print(f"{target} cannot be written: {error.strerror}", file=sys.stderr)
             return 1

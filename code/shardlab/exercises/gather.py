@@ -38,7 +38,7 @@ def gather(paths: Sequence[Path], known: Mapping[str, Exercise]) -> list[Learner
     twice = {name for name, count in Counter(names).items() if count > 1}
     learners = []
     for path, name in zip(paths, names, strict=True):
-        shown = _plain(str(path)) if name in twice else name
+        shown = plain(str(path)) if name in twice else name
         learners.append(Learner(shown, *_read(path, known)))
     return learners
 
@@ -62,9 +62,14 @@ def write_csv(
     lines = csv.writer(file, lineterminator="\n")
     lines.writerow(["learner", "passed", "points", "last one passed", *chapters, "remarks"])
     for each in learners:
-        name = "'" * each.name.startswith(tuple(FORMULA)) + each.name
         points = [record.score(each.results, some)[1] for some in chapters.values()]
-        lines.writerow([name, *record.score(each.results, whole), *points, "; ".join(each.remarks)])
+        score = record.score(each.results, whole)
+        lines.writerow([in_cell(each.name), *score, *points, "; ".join(each.remarks)])
+
+
+def in_cell(text: str) -> str:
+    """Mark a text that a spreadsheet would take for a formula."""
+    return "'" * text.startswith(tuple(FORMULA)) + text
 
 
 def _read(path: Path, known: Mapping[str, Exercise]) -> tuple[dict[str, Result], list[str]]:
@@ -97,12 +102,12 @@ def _name(path: Path) -> str:
     """Return the name of the learner's folder, or of a file with a name of its own."""
     whole = path.resolve()
     if whole.is_file() and whole.name != f"{record.KIND}.jsonl":
-        return _plain(whole.stem)
+        return plain(whole.stem)
     folder = whole.parent if whole.is_file() else whole
-    return _plain((folder.parent if folder.name == learner.FOLDER else folder).name)
+    return plain((folder.parent if folder.name == learner.FOLDER else folder).name)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """Replace what a terminal would execute by question marks."""
     letters = unicodedata.normalize("NFC", name)
     return "".join(each if each.isprintable() else "?" for each in letters)

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from shardlab.launch import surroundings
 
 from . import keeper
 from .checker import FAILED, PASSED, Attempted, Exercise, Report, judge
+from .homework import Homework
 from .output import Ends, quoted, standard
 
 START, LOAD, EXERCISE = 120.0, 30.0, 90.0  # s, to import torch; to import the file; for an exercise
@@ -69,14 +70,17 @@ class Verdict:
 
 
 def grade(
-    exercises: list[Exercise], file: Path, printed: TextIO | None = None
+    exercises: Sequence[Exercise],
+    file: Path,
+    printed: TextIO | None = None,
+    homework: Homework | None = None,
 ) -> Iterator[Verdict]:
     """Check a file's functions, one exercise after another.
 
-    printed: where the lines go that the file prints; None: standard output. Errors: Unusable,
-    Broken.
+    printed: where the lines go that the file prints; None: standard output. homework: whose
+    exercises these are, if not the book's. Errors: Unusable, Broken.
     """
-    rooms = Rooms(file, printed or standard())
+    rooms = Rooms(file, printed or standard(), homework)
     try:
         for exercise in exercises:
             begun = time.monotonic()
@@ -95,15 +99,16 @@ def grade(
 class Rooms:
     """One room after another: a function that has destroyed its room does not fail the others."""
 
-    def __init__(self, file: Path, printed: TextIO) -> None:
+    def __init__(self, file: Path, printed: TextIO, homework: Homework | None) -> None:
         self.file = file
         self.printed = printed
+        self.homework = homework
         self.room: Room | None = None
 
     def attempt(self, exercise: Exercise) -> Attempted | None:
         """Run the exercise's function; None if the file has none. Errors: Broken, Unusable."""
         try:
-            self.room = self.room or Room(self.file, self.printed)
+            self.room = self.room or Room(self.file, self.printed, self.homework)
         except OSError as error:
             raise Broken(f"no process can start: {error}") from error
         try:
@@ -128,7 +133,7 @@ class Rooms:
 class Room:
     """The processes of a file's functions, seen from outside. Errors: Broken, Unusable."""
 
-    def __init__(self, file: Path, printed: TextIO) -> None:
+    def __init__(self, file: Path, printed: TextIO, homework: Homework | None) -> None:
         self.printed = Ends(printed, quoted)
         self.decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.folders = ExitStack()
@@ -153,8 +158,9 @@ class Room:
         os.close(leash)
         os.close(output)
         theirs.close()
+        taught = homework and {"file": str(homework.file), "seed": homework.seed}
         try:
-            self._reply(START)
+            self.ask(taught, START)
         except Lost as lost:
             self.close()
             raise Broken(f"before the file was read: {lost}") from None
@@ -172,7 +178,7 @@ class Room:
             self.close()
             raise Unusable(str(trouble)[:MAX_TEXT])
 
-    def ask(self, request: str, seconds: float) -> dict[str, Any]:
+    def ask(self, request: Any, seconds: float) -> dict[str, Any]:
         """Send a request and return its reply. Errors: Lost, also if there is none in time."""
         try:
             self.channel.sendall(json.dumps(request).encode() + b"\n")
@@ -190,7 +196,10 @@ class Room:
                 raise Lost(f"The file has not replied after {seconds:g} s, which is the limit.")
             if not self._wait(left):
                 continue
-            line = self.channel.recv(CHUNK)
+            try:
+                line = self.channel.recv(CHUNK)
+            except ConnectionResetError:  # it ended before it had read the request
+                line = b""
             parts.append(line)
             if not line:
                 raise Lost(self._end())

@@ -13,26 +13,31 @@ from shardlab.files.given import shown
 from . import grader, record, untouched
 from .checker import FAILED, PASSED, UNGRADED, Exercise
 from .grader import Broken, Unusable, Verdict
+from .homework import Homework
 
 ALL_PASS, SOME_FAIL, NOT_GRADED = 0, 1, 2  # exit status
 
 
-def check(exercises: list[Exercise], file: Path, *, as_json: bool) -> int:
+def check(
+    exercises: list[Exercise], file: Path, homework: Homework | None, *, as_json: bool
+) -> int:
     """Check a file's functions for these exercises, and print what is found.
 
-    Return 0 if all pass, 1 if one fails, and 2 if the grader itself failed: then no points are
-    written, because a right answer may be among those that were not graded.
+    homework: whose exercises these are, if not the book's; the record is then left alone. Return
+    0 if all pass, 1 if one fails, and 2 if the grader itself failed: then no points are written,
+    because a right answer may be among those that were not graded.
     """
     if launch.already_a_rank():
         print("check starts its own ranks; call it without torchrun or mpiexec", file=sys.stderr)
         return SOME_FAIL
-    return _as_data(exercises, file) if as_json else _as_text(exercises, file)
+    show = _as_data if as_json else _as_text
+    return show(exercises, file, homework)
 
 
-def _as_text(exercises: list[Exercise], file: Path) -> int:
+def _as_text(exercises: list[Exercise], file: Path, homework: Homework | None) -> int:
     verdicts = []
     try:
-        for verdict in _graded(exercises, file):
+        for verdict in _graded(exercises, file, homework=homework):
             verdicts.append(verdict)
             text = verdict.reason if verdict.report is None else str(verdict.report)
             print(f"{shown(text)}\n")
@@ -53,12 +58,12 @@ def _as_text(exercises: list[Exercise], file: Path) -> int:
     return ALL_PASS if points == total else SOME_FAIL
 
 
-def _as_data(exercises: list[Exercise], file: Path) -> int:
+def _as_data(exercises: list[Exercise], file: Path, homework: Homework | None) -> int:
     """Print one object on standard output; what the file prints goes to standard error."""
     verdicts: list[Verdict] = []
     trouble = (FAILED, "")
     try:
-        verdicts.extend(_graded(exercises, file, printed=sys.stderr))
+        verdicts.extend(_graded(exercises, file, printed=sys.stderr, homework=homework))
     except Unusable as error:
         trouble = FAILED, f"{file} cannot be run: {error}"
     except Broken as error:
@@ -82,7 +87,7 @@ def _as_data(exercises: list[Exercise], file: Path) -> int:
 def _graded(exercises: list[Exercise], file: Path, **options: Any) -> Iterator[Verdict]:
     """Yield each verdict, and record it unless the function is the starter as it stands."""
     for verdict in grader.grade(exercises, file, **options):
-        report = verdict.report
+        report = None if options["homework"] else verdict.report
         if report or (report is not None and not untouched.holds_starter(verdict.exercise, file)):
             record.keep(report)
         yield verdict

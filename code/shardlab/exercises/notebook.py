@@ -1,4 +1,4 @@
-"""Read what a handed-in file defines: a Python file as it stands, or the functions of a notebook.
+"""Load what a handed-in file defines: a Python file as it stands, or the functions of a notebook.
 
 A notebook's cells also train, draw and check. So of a notebook only what defines counts: imports,
 functions, classes, and assignments that call nothing.
@@ -6,12 +6,32 @@ functions, classes, and assignments that call nothing.
 
 import ast
 import json
+import linecache
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
 
 from shardlab.files import given
 
 SHELL = ("%", "!", "?")  # how a line begins that is no Python
+
+
+def load(file: Path, name: str) -> ModuleType:
+    """Load the file as a module of this name, whose functions are sent to the ranks by value."""
+    if file.suffix not in (".py", ".ipynb"):
+        raise ValueError("not a Python file or a notebook; its name must end with .py or .ipynb")
+    sys.path.insert(0, str(file.resolve().parent))
+    text, path = source(file), os.path.abspath(file)
+    linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = path
+    exec(compile(text, path, "exec"), module.__dict__)
+    cloudpickle.register_pickle_by_value(module)
+    return module
 
 
 def source(file: Path) -> str:

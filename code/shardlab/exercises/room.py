@@ -5,7 +5,6 @@ are plain data. Requests and replies are lines of JSON on a socket.
 """
 
 import json
-import linecache
 import os
 import socket
 import sys
@@ -13,25 +12,27 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
-import cloudpickle
-
-from . import attempts, find, notebook
+from . import attempts, find, homework, notebook
+from .checker import Exercise
 
 ANSWERS = "answers"  # the name of the file as a module
+TAUGHT: dict[str, Exercise] = {}  # the exercises of a teacher's file, by name
 Reply = dict[str, Any]
 
 
 def serve(descriptor: int) -> NoReturn:
-    """Reply to the grader's requests: first a file to import, then names of exercises."""
+    """Reply to the grader's requests: a teacher's file if there is one, the file, exercises."""
     os.set_inheritable(descriptor, False)  # what the file starts shall not hold the socket
     with socket.socket(fileno=descriptor) as channel, channel.makefile() as requests:
 
         def send(reply: Reply) -> None:
             channel.sendall(json.dumps(reply).encode() + b"\n")
 
+        taught = json.loads(requests.readline())
+        if taught:
+            TAUGHT.update(homework.read(Path(taught["file"]), taught["seed"]).exercises)
         send({})
         file = json.loads(requests.readline())
         attempts.limit_memory(attempts.MEMORY)
@@ -44,7 +45,7 @@ def serve(descriptor: int) -> NoReturn:
 def _import(file: str) -> Reply:
     """Import the file; tell an error in one line, with the last line of the file that it passed."""
     try:
-        load(Path(file))
+        notebook.load(Path(file), ANSWERS)
     except BaseException as error:
         path, frames = os.path.abspath(file), traceback.walk_tb(error.__traceback__)
         passed = [line for frame, line in frames if frame.f_code.co_filename == path]
@@ -56,7 +57,7 @@ def _import(file: str) -> Reply:
 def _attempt(name: str) -> Reply:
     """Run the function of one exercise."""
     try:
-        exercise = find(name)
+        exercise = TAUGHT.get(name) or find(name)
     except Exception as error:
         return {"broken": f"  cause     the exercise cannot be imported: {error}"}
     function = getattr(sys.modules[ANSWERS], exercise.function, None)
@@ -77,17 +78,3 @@ def _caught(act: Callable[[str], Reply], request: str) -> Reply:
         with suppress(Exception):  # the file may have put anything in its place
             stream.flush()
     return reply
-
-
-def load(file: Path) -> ModuleType:
-    """Load the file as a module whose functions are sent to the ranks by value."""
-    if file.suffix not in (".py", ".ipynb"):
-        raise ValueError("not a Python file or a notebook; its name must end with .py or .ipynb")
-    sys.path.insert(0, str(file.resolve().parent))
-    text, path = notebook.source(file), os.path.abspath(file)
-    linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path
-    module = sys.modules[ANSWERS] = ModuleType(ANSWERS)
-    module.__file__ = path
-    exec(compile(text, path, "exec"), module.__dict__)
-    cloudpickle.register_pickle_by_value(module)
-    return module

@@ -1,0 +1,136 @@
+"""Grade a class: a homework, and what each learner has handed in for it.
+
+Points come from running each file now, never from a record that a learner keeps.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TextIO
+
+from shardlab.files.given import shown
+
+from . import grader, record
+from .checker import PASSED, UNGRADED
+from .gather import in_cell, plain
+from .grader import Broken, Unusable, Verdict
+from .homework import Homework
+
+KINDS = (".py", ".ipynb")
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What one learner has reached."""
+
+    learner: str
+    points: dict[str, int | None]  # by exercise; None: not graded
+    late: timedelta  # after the due date; 0 before it
+    remarks: list[str]
+
+    @property
+    def graded(self) -> bool:
+        """Whether the grader itself has failed nowhere."""
+        return None not in self.points.values()
+
+    @property
+    def total(self) -> int | None:
+        """The sum of all points; None where an exercise was not graded."""
+        known = [each for each in self.points.values() if each is not None]
+        return sum(known) if self.graded else None
+
+
+def grade(homework: Homework, places: Sequence[Path], name: str = "") -> Iterator[Marks]:
+    """Grade what lies at each place: a file, or a folder with one Python file or notebook.
+
+    name: of the file in each folder, where there are several.
+    """
+    for place in places:
+        files = _answers(place, name)
+        if len(files) == 1:
+            yield _marks(homework, place, files[0])
+        else:
+            found = ", ".join(plain(file.name) for file in files) or "no file"
+            none: dict[str, int | None] = dict.fromkeys(homework.exercises, 0)
+            remark = f"{found} to grade; one is needed, or --file"
+            yield Marks(_learner(place), none, timedelta(0), [remark])
+
+
+def _answers(place: Path, name: str) -> list[Path]:
+    """Return the files that can be graded at a place."""
+    if place.is_file():
+        return [place]
+    if name:
+        return [place / name] if (place / name).is_file() else []
+    found = place.iterdir() if place.is_dir() else ()
+    return sorted(file for file in found if file.suffix in KINDS and file.name[0] not in "._")
+
+
+def _marks(homework: Homework, place: Path, file: Path) -> Marks:
+    """Grade one file; what it prints is dropped."""
+    verdicts: list[Verdict] = []
+    remarks = []
+    missing: int | None = 0
+    exercises = [*homework.exercises.values()]
+    try:
+        verdicts.extend(grader.grade(exercises, file, io.StringIO(), homework))
+    except Unusable as error:
+        remarks = [f"{file.name} cannot be run: {error}"]
+    except Broken as error:
+        missing, remarks = None, [f"{UNGRADED}: {error}"]
+    points: dict[str, int | None] = dict.fromkeys(homework.exercises, missing)
+    for verdict in verdicts:
+        known = verdict.status != UNGRADED
+        points[verdict.exercise.name] = verdict.points if known else None
+        if verdict.status != PASSED:
+            remarks += [_first_line(verdict).replace(str(file), file.name)]
+    late = timedelta(0)
+    if homework.due is not None:
+        handed_in = datetime.fromtimestamp(file.stat().st_mtime, homework.due.tzinfo)
+        late = max(late, handed_in - homework.due)
+    return Marks(_learner(place), points, late, [shown(each, keep="") for each in remarks])
+
+
+def _first_line(verdict: Verdict) -> str:
+    """Say in a line what an exercise lacks: the first property that failed, or the reason."""
+    marks = {} if verdict.report is None else verdict.report.marks
+    failed = next((name for name, mark in marks.items() if mark != PASSED), "")
+    what = failed or " ".join(verdict.reason.split())
+    name = verdict.exercise.name
+    return what if what.startswith(name) else f"{name} {verdict.status}: {what}"
+
+
+def _learner(place: Path) -> str:
+    return plain(place.resolve().stem if place.is_file() else place.resolve().name)
+
+
+def table(homework: Homework, marks: Sequence[Marks]) -> str:
+    """Make a table for a terminal: a line for each learner, then the remarks."""
+    rows = [["learner", *homework.exercises, "total", "late"]]
+    for each in marks:
+        rows += [[each.learner, *map(_word, [*each.points.values(), each.total]), _late(each)]]
+    remarks = [f"{each.learner}: {remark}" for each in marks for remark in each.remarks]
+    return "\n".join([record.table(rows), *([""] if remarks else []), *remarks])
+
+
+def write_csv(homework: Homework, marks: Sequence[Marks], file: TextIO) -> None:
+    """Write a table for a spreadsheet: points by exercise, and hours after the due date."""
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerow(["learner", *homework.exercises, "total", "hours late", "remarks"])
+    for each in marks:
+        hours = round(each.late / timedelta(hours=1), 2)
+        numbers = map(_word, [*each.points.values(), each.total])
+        remarks = in_cell("; ".join(each.remarks))
+        lines.writerow([in_cell(each.learner), *numbers, hours, remarks])
+
+
+def _word(points: int | None) -> str:
+    return UNGRADED if points is None else str(points)
+
+
+def _late(marks: Marks) -> str:
+    minutes = int(marks.late.total_seconds() // 60)
+    return f"{minutes // 60}:{minutes % 60:02}" if minutes else ""

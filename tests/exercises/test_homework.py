@@ -1,0 +1,165 @@
+"""A teacher's file: variants, own exercises, a seed; and a class that is graded with it."""
+
+import csv
+import os
+import sys
+from datetime import datetime
+
+import pytest
+
+from shardlab.exercises import Case, find, grader, homework, marks, variant
+from shardlab.exercises import __main__ as command
+
+from ..launch.failing import LIGHT
+
+SHARD = find("data_parallel.shard")
+TAUGHT = '''
+from shardlab.exercises import Case, find, variant
+from shardlab.exercises.checker import Exercise, Finding
+
+DUE = "2027-01-15 23:59"
+
+def doubled(case, observed):
+    if observed[0] != 2 * case.given:
+        return Finding(str(case.given), str(2 * case.given), str(observed[0]))
+
+def exercises(random):
+    sizes = random.sample(range(5, 40), 4)
+    cases = [Case(n, f"{size} samples", size) for n, size in enumerate(sizes, start=1)]
+    own = Exercise(
+        name="week1.twice", prompt="Double x.", starter="def my_twice(x):\\n    return x\\n", hint="Add.", points=3,
+        cases=[Case(1, "a number", random.randrange(100))], properties={"is doubled": doubled}, pure=True,
+        attempt=lambda function, group, case, rank: function(case.given))
+    return [variant(find("data_parallel.shard"), points=5, cases=cases), own]
+'''
+RIGHT = "def my_shard(n, r, w):\n    return range(r, n, w)\n\ndef my_twice(x):\n    print('5 of 5')\n    return x + x\n"
+WRONG = "def my_shard(n, r, w):\n    return range(n // w)\n"
+
+
+@pytest.fixture
+def taught(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(grader, "SERVE", grader.SERVE.replace("launch.warm(); ", f"exec({LIGHT!r}); launch.warm(); "))
+    file = tmp_path / "homework.py"
+    file.write_text(TAUGHT)
+    return file
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, taught):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["exercises", *map(str, arguments)])
+        code = command.main()
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return call
+
+
+def test_a_seed_draws_cases_and_the_same_seed_the_same(taught):
+    given = {
+        seed: [case.given for each in homework.read(taught, seed).exercises.values() for case in each.cases]
+        for seed in (0, 1)
+    }
+    again = homework.read(taught, 1)
+    assert [case.given for each in again.exercises.values() for case in each.cases] == given[1] != given[0]
+    assert again.due == datetime(2027, 1, 15, 23, 59)
+
+
+def test_a_variant_has_its_own_points_name_and_cases_in_the_order_of_their_ranks():
+    cases = [Case(4, "many", 9), Case(1, "one", 3)]
+    changed = variant(SHARD, name="week1.shard", points=7, cases=cases)
+    assert (changed.name, changed.function, changed.points) == ("week1.shard", "my_shard", 7)
+    assert [case.world_size for case in changed.cases] == [1, 4]
+    assert variant(SHARD) == SHARD
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"points": 0}, "points must be a whole number from 1 on, and not 0"),
+        ({"points": "2"}, "and not '2'"),
+        ({"cases": []}, "data_parallel.shard needs a case at least"),
+        ({"cases": [Case(9, "nine", 1)]}, "9 ranks, nine: use 1 to 8 ranks"),
+        ({"cases": [3]}, "3 is not a Case"),
+    ],
+)
+def test_what_no_variant_can_be_is_told(changes, says):
+    with pytest.raises((ValueError, TypeError), match=says):
+        variant(SHARD, **changes)
+
+
+def test_a_name_in_place_of_an_exercise_is_told():
+    with pytest.raises(TypeError, match=r"'zero.clip' is not an exercise, such as find"):
+        variant("zero.clip")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "module 'shardlab_homework' has no attribute 'exercises'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def exercises(random):\n    return ['zero.clip']\n", "TypeError: 'zero.clip' is not an exercise"),
+        ("def exercises(random):\n    return []\n", "it needs exercises, each name once"),
+        ("DUE = 'Friday'\ndef exercises(random):\n    return []\n", "Invalid isoformat string: 'Friday'"),
+    ],
+)
+def test_a_file_that_is_no_homework_is_told_in_a_line(cli, taught, text, says):
+    taught.write_text(text)
+    code, printed = cli("grade", taught, taught.parent)
+    assert code == 1
+    assert printed.startswith(f"{taught} is no homework: ")
+    assert says in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_learner_sees_and_checks_the_teachers_exercises(cli, taught, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(RIGHT)
+    assert "week1.twice  (3 points)\n    Double x.\n" in cli("list", "--with", taught)[1]
+    assert cli("starter", "week1", "--with", taught) == (0, "def my_twice(x):\n    return x\n")
+    code, printed = cli("check", "week1", "data_parallel.shard", mine, "--with", taught, "--seed", 2)
+    assert (code, printed.splitlines()[-1]) == (0, "8 of 8 points")
+    assert not (tmp_path / ".shardlab").exists()
+    known = "choose from data_parallel.shard, week1.twice\n"
+    assert cli("check", "zero.clip", mine, "--with", taught)[1].endswith(known)
+
+
+def test_a_class_is_graded_from_its_files_in_one_table(cli, taught, tmp_path):
+    handed_in = {"ada": {"a.py": RIGHT}, "=bob": {"b.py": WRONG}, "eve": {"e.py": "1 / 0"}}
+    handed_in["max"] = {"x.py": "", "y.py": ""}
+    for name, files in {**handed_in, "zoe": {}}.items():
+        (tmp_path / "class" / name).mkdir(parents=True)
+        for file, text in files.items():
+            path = tmp_path / "class" / name / file
+            path.write_text(text)
+            at = datetime(2027, 1, 16, 1, 29).timestamp()
+            os.utime(path, (at, at))
+    places = sorted((tmp_path / "class").iterdir())
+    code, printed = cli("grade", taught, *places, "--csv", tmp_path / "marks.csv")
+    assert code == 0
+    head, bob, ada, *_ = printed.splitlines()
+    assert head.split() == ["learner", "data_parallel.shard", "week1.twice", "total", "late"]
+    assert (bob.split(), ada.split()) == (["=bob", "0", "0", "0", "1:30"], ["ada", "5", "3", "8", "1:30"])
+    assert "=bob: data_parallel.shard failed: no sample is read twice\n" in printed
+    assert "=bob: week1.twice: b.py defines no my_twice\n" in printed
+    assert "eve: e.py cannot be run: line 1: ZeroDivisionError: division by zero\n" in printed
+    assert "max: x.py, y.py to grade; one is needed, or --file\n" in printed
+    assert "zoe: no file to grade" in printed
+    with (tmp_path / "marks.csv").open(newline="") as file:
+        rows = {row["learner"]: row for row in csv.DictReader(file)}
+    assert (rows["ada"]["total"], rows["ada"]["hours late"], rows["ada"]["remarks"]) == ("8", "1.5", "")
+    assert "'=bob" in rows
+    found = list(marks.grade(homework.read(taught, 0), [tmp_path / "class" / "max"], "x.py"))
+    lacks = ["data_parallel.shard: x.py defines no my_shard", "week1.twice: x.py defines no my_twice"]
+    assert [each.remarks for each in found] == [lacks]
+
+
+def test_a_grader_that_fails_gives_nobody_points(cli, taught, tmp_path, monkeypatch):
+    begin = "from shardlab.exercises import room"
+    monkeypatch.setattr(grader, "SERVE", grader.SERVE.replace(begin, "raise ImportError('no torch'); " + begin))
+    mine = tmp_path / "mine.py"
+    mine.write_text(RIGHT)
+    code, printed = cli("grade", taught, mine)
+    assert code == 2
+    assert printed.splitlines()[1].split()[:4] == ["mine", "not", "graded", "not"]
