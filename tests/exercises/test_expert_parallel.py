@@ -36,6 +36,8 @@ FROZEN, REDUCED = "frozen parameters get no gradient", "a rank sends two all-red
 TWO_MESSAGES = "a rank sends two messages"
 LOSS, LOSS_GRADIENT = "every rank has the loss of all tokens", "scores get the gradient of this loss"
 NUMBERS, ONE_MESSAGE = "forward sends 2 * E numbers", "forward sends one message"
+FILLED, PLACED = "every rank fills its slots", "every expert is placed, on a rank at most once"
+HOTTEST, EVEN = "spare slots go to the hottest experts", "the fullest rank is as light as the rule makes it"
 
 
 def route_with(order, *, by_token=False):
@@ -418,3 +420,34 @@ def gathers_the_scores(scores, chosen, group):
     own, total, counts = shares[:-1].sum(0), parts[:, :-1].sum((0, 1)), parts[:, -1].sum(0)
     sums = own + (total - own).detach()
     return scores.shape[1] * (counts / counts.sum() * sums).sum() * chosen.shape[1] / counts.sum()
+
+
+@mistake("spare", PLACED, at="2 ranks, a hot expert", says="[[0, 3, 0]")
+def copies_the_hottest_wherever_there_is_space(loads, num_ranks, spare):
+    placement = solutions.my_spare(loads, num_ranks, 0)
+    return [[*experts, *[loads.index(max(loads))] * spare] for experts in placement]
+
+
+@mistake("spare", FILLED, HOTTEST, EVEN, at="2 ranks, a hot expert", says="2 lists of 3 experts")
+def leaves_the_spare_slots_empty(loads, num_ranks, spare):
+    return solutions.my_spare(loads, num_ranks, 0)
+
+
+@mistake("spare", HOTTEST, EVEN, at="4 ranks, an expert with most tokens", says="tokens for a copy")
+def copies_each_hot_expert_once(loads, num_ranks, spare):
+    """The most tokens first, not the most per copy."""
+    first = sorted(range(len(loads)), key=lambda expert: -loads[expert])
+    return solutions.dealt(loads, num_ranks, [*first, *first[: num_ranks * spare]])
+
+
+@mistake("spare", EVEN, at="2 ranks, no spare slot", says="tokens on a rank")
+def deals_copies_in_turn(loads, num_ranks, spare):
+    waiting = sorted(solutions.with_copies(loads, num_ranks, spare), key=lambda each: (-loads[each], each))
+    return [waiting[rank::num_ranks] for rank in range(num_ranks)]
+
+
+@mistake("spare", EVEN, at="4 ranks, 8 experts drawn with seed 0", says="tokens on a rank")
+def places_experts_by_all_their_tokens(loads, num_ranks, spare):
+    """Without dividing an expert's tokens by its copies."""
+    waiting = sorted(solutions.with_copies(loads, num_ranks, spare), key=lambda each: (-loads[each], each))
+    return solutions.dealt(loads, num_ranks, waiting, share=lambda load, copies: load)

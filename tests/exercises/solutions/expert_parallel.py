@@ -67,3 +67,32 @@ def my_balance(scores, chosen, group):
     sums = own + (total - own).detach()
     num_tokens = counts.sum() / chosen.shape[1]
     return num_experts * (counts / counts.sum() * sums / num_tokens).sum()
+
+
+def with_copies(loads, num_ranks, spare):
+    """The experts, and after them their copies in the order in which slots are given out."""
+    held = list(range(len(loads)))
+    for _ in range(num_ranks * spare):
+        free = [expert for expert in range(len(loads)) if held.count(expert) < num_ranks]
+        held.append(max(free, key=lambda expert: loads[expert] / held.count(expert)))
+    return held
+
+
+def dealt(loads, num_ranks, waiting, share=lambda load, copies: load / copies):
+    """Lists of experts, from copies that are dealt in rounds by the load of each."""
+    tokens = [share(load, max(1, waiting.count(expert))) for expert, load in enumerate(loads)]
+    waiting = sorted(waiting, key=lambda expert: (-tokens[expert], expert))
+    placement = [[] for _ in range(num_ranks)]
+    while waiting:
+        now, waiting = waiting[:num_ranks], waiting[num_ranks:]
+        ranks = set(range(num_ranks))
+        for expert in now:
+            free = [rank for rank in ranks if expert not in placement[rank]]
+            rank = min(free, key=lambda rank: sum(tokens[each] for each in placement[rank]))
+            placement[rank].append(expert)
+            ranks.remove(rank)
+    return placement
+
+
+def my_spare(loads, num_ranks, spare):
+    return dealt(loads, num_ranks, with_copies(loads, num_ranks, spare))

@@ -1,7 +1,7 @@
 """Expert parallelism, predicted: bytes and load of a mixture of experts.
 
-Read `dispatch` first, what a token sends; then `load`, who waits for the fullest expert. The time
-of a layer is in `step.experts`.
+Read `dispatch` first, what a token sends; then `load`, who waits for the fullest expert, and
+`redundant`, spare copies of it. The time of a layer is in `step.experts`.
 """
 
 from .dispatch import (
@@ -19,6 +19,10 @@ from .load import (
     imbalance,
     loads,
 )
+from .redundant import (
+    rank_loads,
+    replicated,
+)
 
 __all__ = [
     "TokenTraffic",
@@ -30,6 +34,8 @@ __all__ = [
     "hiding_width",
     "imbalance",
     "loads",
+    "rank_loads",
+    "replicated",
     "sent_bytes",
     "travelling",
 ]

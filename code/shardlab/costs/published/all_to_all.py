@@ -1,8 +1,8 @@
 """Bandwidths that DeepEP prints for dispatch and combine, and what our constants predict.
 
 It prints logical bandwidths: bytes of tokens for every node, or rank, that holds a chosen expert,
-the sender's own included, over the time (`tests/test_internode.py` of
-https://github.com/deepseek-ai/DeepEP). The sender's own bytes use no wire, so they are subtracted.
+the sender's own included, over the time (https://github.com/deepseek-ai/DeepEP#performance). The
+sender's own bytes use no wire, so they are subtracted.
 """
 
 from dataclasses import dataclass
@@ -11,20 +11,12 @@ from shardlab.files.arguments import Count, Positive, checked
 
 from .. import expert_parallel as costs
 from ..expert_parallel import TokenTraffic
-from ..facts import hardware, mixtures, nodes
+from ..facts import mixtures, nodes
 from ..facts.hardware import LINK_UTILISATION
 from ..program import FP8
 from .rows import rows
 
 PER_NODE = 8
-
-
-def _rates(machine: str) -> tuple[float, float]:
-    """Return the bytes/s of a GPU's NVLink and of its card; an H800 is an H100 with fewer links."""
-    if machine == "8 x H800":
-        return hardware.link("NVLink 4 (H800)").bandwidth, hardware.link("InfiniBand NDR").bandwidth
-    rates = nodes.rates_of_a_gpu(nodes.node(machine))
-    return rates["NVLink"], rates["network"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +25,7 @@ class Dispatched:
     """One row of a table of DeepEP: tokens of DeepSeek-V3, fp8 there and bf16 back."""
 
     library: str
-    machine: str  # "8 x H800" or a node; of "SM90" we assume an H100, of "SM100" a B200
+    machine: str  # a node; of "SM90" we assume an H100, of "SM100" a B200
     ep: Count
     tokens: Count  # of each rank
     dispatch: Positive  # bytes/s, logical
@@ -74,7 +66,8 @@ class Dispatched:
     def predicted(self) -> float:
         """Logical bytes/s at LINK_UTILISATION of each link's rate: the slower level decides."""
         e = self.traffic
-        inside, across = (LINK_UTILISATION * rate for rate in _rates(self.machine))
+        rates = nodes.rates_of_a_gpu(nodes.node(self.machine))
+        inside, across = (LINK_UTILISATION * rates[wire] for wire in ("NVLink", "network"))
         travelling = costs.copies(e, "nodes")
         seconds = max(travelling["inside"] / inside, travelling["across"] / across)
         level = "across" if e.nodes > 1 else "inside"

@@ -1,6 +1,6 @@
 """The exercises on expert parallelism, in the order of its page: expert_parallel.<file>."""
 
-from . import average, balance, combine, dispatch, route
+from . import average, balance, combine, dispatch, route, spare
 
 EXERCISES = (
     route.EXERCISE,
@@ -8,4 +8,5 @@ EXERCISES = (
     combine.EXERCISE,
     average.EXERCISE,
     balance.EXERCISE,
+    spare.EXERCISE,
 )
