@@ -10,7 +10,7 @@ from shardlab.costs.facts import hugging_face, mixtures, models
 from shardlab.costs.facts.hugging_face import defaults, known, reading, wrappers
 from shardlab.model.spec import TransformerSpec
 
-from .released import BUILT, DEEPSEEK, GEMMA_4B, MIXTRAL, QWEN3_MOE, RELEASED, neox
+from .released import BUILT, DEEPSEEK, GEMMA_4B, GLM5, MIXTRAL, QWEN3_MOE, RELEASED, neox
 from .released_hybrids import GRANITE_SMALL, HYBRIDS, KIMI_LINEAR, NEMOTRON_8B, QWEN3_NEXT
 
 KNOWN = [*RELEASED, *BUILT, *HYBRIDS]
@@ -34,6 +34,24 @@ def test_a_dense_model_can_be_planned(name, config, parameters):
     model = hugging_face.read(config)
     assert models.num_parameters(model.spec) == parameters
     assert model.dropout == (model.architecture == "GPT2LMHeadModel")
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"), [("zai-org/GLM-4.5", 32), ("zai-org/GLM-4.5-Air", 12), ("zai-org/GLM-5", 40)]
+)
+def test_a_token_uses_as_many_billions_as_are_printed(name, printed):
+    """Abstracts of https://arxiv.org/abs/2508.06471 and 2602.15763, which leave embedding and head out."""
+    config = next(config for known, config, _ in BUILT if known == name)
+    active = mixtures.active_parameters(hugging_face.read(config).spec)
+    used = sum(active.values()) - active["token embedding"] - active["head"]
+    assert round(used / 1e9) == printed
+
+
+def test_a_file_says_again_which_layers_have_indexers_and_experts():
+    """As transformers 5 writes it."""
+    layers = {"layer_types": ["indexed_attention"] * 78, "indexer_types": ["full"] * 78}
+    layers["mlp_layer_types"] = ["dense"] * 3 + ["sparse"] * 75
+    assert hugging_face.read({**GLM5, **layers}).spec == hugging_face.read(GLM5).spec
 
 
 def test_every_architecture_is_counted_against_a_checkpoint():
@@ -150,6 +168,9 @@ def test_normed_attention_counts_what_torch_does():
         ({**QWEN3_NEXT, "full_attention_interval": 1}, "and some linear_attention"),
         ({**QWEN3_NEXT, "shared_expert_intermediate_size": 700}, "=700 must be a multiple of moe_.*=512"),
         ({"text_config": {"model_type": "beit"}}, "text_config has model_type='beit', which is not understood; use"),
+        ({**GLM5, "indexer_types": ["full"] * 77 + ["shared"]}, "indexer_types=.* is not understood"),
+        ({**GLM5, "index_topk_freq": 4}, "index_topk_freq=4 is not understood"),
+        ({**GLM5, "mlp_layer_types": ["sparse"] * 78}, "mlp_layer_types=.* is not understood"),
         ({**DEEPSEEK, "topk_method": "greedy"}, "topk_method='greedy' is not understood.*only 'noaux_tc'"),
     ],
 )

@@ -26,7 +26,6 @@ _STATES = "layers that keep a state instead of keys and values"
 # Architecture -> what its layers have that a TransformerSpec cannot say.
 LACKING = {
     "Gemma3nForCausalLM": "parameters for each layer and token, and layers that share keys",
-    "GlmMoeDsaForCausalLM": "indexers that several layers may share",
     "MiniMaxText01ForCausalLM": f"{_STATES} (lightning attention)",
     "MiniMaxForCausalLM": f"{_STATES} (lightning attention)",
 }
