@@ -11,7 +11,7 @@ from shardlab.costs.facts.hugging_face import defaults, known, reading, wrappers
 from shardlab.model.spec import TransformerSpec
 
 from .released import BUILT, DEEPSEEK, GEMMA_4B, GLM5, MIXTRAL, QWEN3_MOE, RELEASED, neox
-from .released_hybrids import GRANITE_SMALL, HYBRIDS, KIMI_LINEAR, NEMOTRON_8B, QWEN3_NEXT
+from .released_hybrids import GRANITE_SMALL, HYBRIDS, KIMI_LINEAR, NANO_3, NEMOTRON_8B, QWEN3_NEXT
 
 KNOWN = [*RELEASED, *BUILT, *HYBRIDS]
 DENSE = [row for row in KNOWN if row[1]["architectures"][0] in reading.DENSE]
@@ -45,6 +45,25 @@ def test_a_token_uses_as_many_billions_as_are_printed(name, printed):
     active = mixtures.active_parameters(hugging_face.read(config).spec)
     used = sum(active.values()) - active["token embedding"] - active["head"]
     assert round(used / 1e9) == printed
+
+
+def test_a_token_of_nemotron_3_uses_as_many_parameters_as_are_printed():
+    """3.2 billion, 3.6 "with embeddings": https://research.nvidia.com/labs/nemotron/Nemotron-3."""
+    active = mixtures.active_parameters(hugging_face.read(NANO_3).spec)
+    assert round(sum(active.values()) / 1e9, 1) == 3.6
+    assert round((sum(active.values()) - active["token embedding"]) / 1e9, 1) == 3.2
+
+
+@pytest.mark.parametrize("config", [NEMOTRON_8B, NANO_3], ids=["blocks", "experts"])
+def test_layers_are_named_by_letters_or_by_words(config):
+    """Transformers 5 writes words, and leaves out how many layers there are."""
+    words = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+    left = {name: config[name] for name in config.keys() - {"hybrid_override_pattern", "num_hidden_layers"}}
+    for names in (words, {**words, "M": "mamba", "*": "attention"}):
+        left["layers_block_type"] = [names[letter] for letter in config["hybrid_override_pattern"]]
+        assert hugging_face.read(left).spec == hugging_face.read(config).spec
+    with pytest.raises(ValueError, match="hybrid_override_pattern='M-' is not understood"):
+        hugging_face.read({**left, "hybrid_override_pattern": "M-"})
 
 
 def test_a_file_says_again_which_layers_have_indexers_and_experts():
@@ -156,7 +175,11 @@ def test_normed_attention_counts_what_torch_does():
         ({**LLAMA, "pruned_heads": {"0": [1]}}, "pruned_heads={'0': .*only {}, None"),
         ({**QWEN3_MOE, "attention_bias": True}, "attention_bias=True is not understood"),
         ({"architectures": ["MiniMaxForCausalLM"]}, r"has layers that keep a state .*\(lightning attention\), which"),
-        ({**NEMOTRON_8B, "hybrid_override_pattern": "ME*"}, "must have M, .* for each of num_hid.*=52.* E, are not"),
+        ({**NEMOTRON_8B, "hybrid_override_pattern": "ME*"}, "must have M, .*each of num_hidden_layers=52"),
+        ({**NEMOTRON_8B, "hybrid_override_pattern": "M-*E" * 13}, "must have M, .* and either - or E"),
+        ({**NEMOTRON_8B, "layers_block_type": ["mamba", "conv"]}, "hybrid_override_pattern=.* is not understood"),
+        ({**NANO_3, "moe_latent_size": 1024}, "moe_latent_size=1024 is not understood"),
+        ({**NANO_3, "moe_shared_expert_intermediate_size": 1857}, "=1857 must be a multiple of moe_.*=1856"),
         ({**NEMOTRON_8B, "mlp_hidden_act": "silu"}, "mlp_hidden_act='silu' is not understood"),
         ({**GRANITE_SMALL, "layer_types": ["mamba"] * 39}, "layer_types must be mamba or attention, .*=40"),
         ({**GRANITE_SMALL, "mamba_d_head": 32}, "=128 of mamba_d_head=32 must be mamba_expand times hidden_size"),

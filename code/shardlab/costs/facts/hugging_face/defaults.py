@@ -53,6 +53,8 @@ _GRANITE |= {"mamba_expand": 2, "mamba_chunk_size": 256}
 
 _NEMOTRON = {"head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8}
 _NEMOTRON |= {"ssm_state_size": 128, "conv_kernel": 4, "chunk_size": 128}
+_NEMOTRON |= {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 7688}
+_NEMOTRON |= {"moe_shared_expert_intermediate_size": 7688}
 
 DEFAULTS: dict[str, dict[str, float]] = {
     "LlamaForCausalLM": _row(32000, 2048, 4096, 32, 32, None, 11008),

@@ -1,4 +1,4 @@
-"""Architectures with latent attention: DeepSeek-V2, V3 and V3.2, Kimi K2, which has V3's, and GLM-5."""
+"""Architectures with latent attention: DeepSeek-V2, V3, V3.2, Kimi K2, which is a V3, and GLM-5."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

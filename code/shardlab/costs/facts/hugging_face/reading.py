@@ -11,8 +11,9 @@ from shardlab.sharding.layout import listed
 from .. import mixtures, models
 from .dense import DENSE
 from .fields import Fields
-from .hybrids import HYBRIDS
+from .hybrids import DELTA
 from .latent import LATENT
+from .mamba import MAMBA
 from .mixtures import MIXTURES
 from .wrappers import unwrapped
 
@@ -20,7 +21,8 @@ ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec]] = {
     **DENSE,
     **MIXTURES,
     **LATENT,
-    **HYBRIDS,
+    **DELTA,
+    **MAMBA,
 }
 _STATES = "layers that keep a state instead of keys and values"
 # Architecture -> what its layers have that a TransformerSpec cannot say.
