@@ -165,3 +165,25 @@ def test_ranks_hold_their_experts_of_the_layers_that_have_any(layout):
         rest = models.num_parameters(SPARSE) - every
         assert sum(sum(each.values()) for each in held) - sum(routed) == rest
         assert 8 * mean == pytest.approx(rest - (2 * 50 + 1) * 16, abs=8)
+
+
+def test_the_largest_layers_are_those_of_a_hybrids_kinds():
+    """M E M * M E M *: beside states is a mixture or attention; ranks of ep hold fewer experts."""
+    for layout in (Layout(), Layout(dp=4, ep=4)):
+        attention, states, mixture = (shards.layer_parameters(kind, layout) for _, kind in SPARSE.kinds)
+        assert states > max(attention, mixture)
+        assert shards.largest(SPARSE, layout) == (states, states + max(attention, mixture))
+    bare = replace(HALVES, recurrent=None)  # * - * * * - * *
+    attention, block = (shards.layer_parameters(kind, Layout()) for _, kind in bare.kinds)
+    assert shards.largest(bare, Layout()) == (block, block + attention)
+    same = shards.layer_parameters(SMALL, Layout())
+    assert shards.largest(SMALL, Layout()) == (same, 2 * same)
+
+
+def test_zero_3_gathers_a_hybrids_largest_layers():
+    training = Training(spec=SPARSE, layout=Layout(dp=2, zero=3))
+    largest, pair = shards.largest(SPARSE, training.layout)
+    ends = (2 * 50 + 1) * 16
+    found = memory.messages(training)
+    assert found["gathered layers"] == pytest.approx(2 * (pair + ends), abs=2 * 8)
+    assert found["gradients of head and layer"] == 2 * (50 * 16 + largest)

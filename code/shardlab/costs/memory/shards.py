@@ -7,6 +7,7 @@ https://arxiv.org/abs/1909.08053).
 from collections import Counter
 from functools import cache
 from math import ceil, prod
+from operator import add
 
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
@@ -129,6 +130,26 @@ def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
     whole = sum(_exactly(spec.num_layers, spec, layout, part) for part in parts)
     whole -= spec.num_blocks * _away(spec, layout)
     return ceil(whole / spec.num_layers)
+
+
+@checked
+def largest(spec: TransformerSpec, layout: Layout) -> tuple[int, int]:
+    """Count the parameters on a rank of its largest layer, and of the largest two in a row.
+
+    They differ from the mean in a hybrid; of other models all layers are alike, but for a mixture's
+    dense ones, which are smaller.
+    """
+    if not spec.kinds:
+        layer = layer_parameters(spec, layout)
+        return layer, 2 * layer
+    held = {
+        (kind.states_only is not None, kind.blocks_only): layer_parameters(kind, layout)
+        for _, kind in spec.kinds
+    }
+    states = spec.recurrent.layers if spec.recurrent else ()
+    blocks = spec.blocks_at or ()
+    row = [held[n in states, n in blocks] for n in range(spec.num_layers)]
+    return max(row), max(map(add, row, row[1:]))
 
 
 def _exactly(layers: int, spec: TransformerSpec, layout: Layout, part: str) -> int:
