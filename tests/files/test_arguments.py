@@ -34,6 +34,7 @@ NEVER = (math.nan, -math.inf, -0.5, [math.nan], {"no such thing": math.nan})
 NOT_CALLED = {  # what is public and not tried -> why
     "costs.facts.hugging_face.fields": "the fields of a file, which are refused by their own names",
     "costs.facts.hugging_face.dense": "likewise",
+    "costs.facts.hugging_face.hybrids": "likewise",
     "costs.facts.hugging_face.latent": "likewise",
     "costs.facts.hugging_face.mixtures": "likewise",
     "costs.facts.hugging_face.wrappers": "likewise",

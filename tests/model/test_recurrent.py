@@ -175,7 +175,11 @@ def test_layers_of_one_half_are_of_three_kinds():
     for places in ((1,), (5,), (4, 2), [2]):
         with pytest.raises(ValueError, match=r"blocks_at=.* must be a tuple of layers without states, of num_l.*=5"):
             replace(spec, blocks_at=places)
-    with pytest.raises(ValueError, match=r"blocks_at=\(2,\) are layers with one norm each; leave post_norms out"):
-        replace(spec, post_norms=True)
-    with pytest.raises(ValueError, match=r"blocks_at=\(2,\) are layers without experts"):
-        replace(spec, experts=Experts(num_experts=2, per_token=1, expert_size=4))
+    mixture = {"experts": Experts(num_experts=2, per_token=1, expert_size=4)}
+    for wrong in ({"post_norms": True}, {**mixture, "num_dense": 1, "ffn_size": 8}):
+        with pytest.raises(ValueError, match=r"blocks_at=\(2,\) are layers with one norm each, .* post_norms and"):
+            replace(spec, **wrong)
+    with pytest.raises(ValueError, match=r"blocks_at=\(\) leaves no layer for experts"):
+        replace(spec, blocks_at=(), **mixture)
+    kinds = [kind.experts for _, kind in replace(spec, **mixture).kinds]
+    assert kinds == [None, None, mixture["experts"]]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardlab.model.experts import Experts
 from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding import cuts
@@ -20,6 +21,10 @@ HYBRID = TransformerSpec(
 
 MAMBA = replace(STATES, rule="Mamba-2", layers=(0, 2, 4, 6), chunk=16)
 HALVES = replace(HYBRID, recurrent=MAMBA, blocks_at=(1, 5), gated=False, output_gate=False, head_norms=False)
+
+
+MIXTURE = Experts(num_experts=4, per_token=2, expert_size=8, num_shared=2, choose="sigmoid", balance="bias")
+SPARSE = replace(HALVES, experts=MIXTURE)
 
 
 def test_pieces_are_alike_that_have_as_many_layers_of_each_kind():
@@ -44,6 +49,15 @@ def test_a_layer_of_one_half_has_one_norm_and_nothing_of_the_other_half():
     assert {name.partition(".")[0] for name in attention} == {"attention", "attention_norm"}
     assert {name.partition(".")[0] for name in states} == {"attention", "attention_norm"}
     assert sorted(blocks) == ["mlp.down.weight", "mlp.up.weight", "mlp_norm.weight"]
+
+
+def test_experts_without_a_gate_have_two_matrices_and_stand_in_their_own_layers():
+    attention, states, mixture = (cuts.block(kind, 2) for _, kind in SPARSE.kinds)
+    assert not any(name.startswith("mlp") for name in (*attention, *states))
+    shapes = {name: cut.local_shape for name, cut in mixture.items() if name.startswith("mlp.experts.3")}
+    assert shapes == {"mlp.experts.3.up.weight": (4, 16), "mlp.experts.3.down.weight": (16, 4)}
+    assert mixture["mlp.shared.up.weight"].shape == (16, 16)
+    assert not any("gate" in name for name in mixture)
 
 
 def test_what_is_not_counted_is_refused_with_the_way_out():

@@ -117,7 +117,11 @@ class Training:
         Every stage has as many of each (`Layout.check`), so a mean over kinds, weighted by their
         shares, is exact for a sum over a stage's layers. Empty where all layers are of one kind.
         """
-        return [(share, replace(self, spec=spec)) for share, spec in self.spec.kinds]
+        alone = replace(self.layout, ep=1, whole_experts=False)  # of layers without experts
+        return [
+            (share, replace(self, spec=spec, layout=self.layout if spec.experts else alone))
+            for share, spec in self.spec.kinds
+        ]
 
     def layers_of(self, stage: int) -> int:
         """Count the layers of a pipeline stage. Errors: ValueError for one that does not exist."""

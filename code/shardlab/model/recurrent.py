@@ -9,8 +9,8 @@ the text. How it changes with a token is the rule:
                            each number of a key, from a narrow layer, as the gate of the output
     Mamba-2                Dao & Gu 2024 (https://arxiv.org/abs/2405.21060), sections 6 and 7: a
                            token adds to the state, and its step sets what it adds and what decays;
-                           its B, C and x are keys, queries and values; the layer of Granite 4
-                           and Nemotron-H
+                           its B, C and x are keys, queries and values; the layer of Granite
+                           4, Nemotron-H and Nemotron 3
 """
 
 from dataclasses import dataclass

@@ -55,7 +55,8 @@ class TransformerSpec:
     latent: LatentAttention | None = None  # in place of heads that share keys and values
     output_gate: bool = False  # one more query for each head, which weights attention's output
     recurrent: Recurrent | None = None  # in place of attention, in some layers
-    gated: bool | None = None  # whether feed-forward blocks have a gate; None: as in the style
+    # whether feed-forward blocks have a gate; None: as in the style, and all experts do
+    gated: bool | None = None
     # layers that are a feed-forward block alone; no other layer has one; None: every layer has one
     blocks_at: tuple[int, ...] | None = None
 
@@ -118,12 +119,13 @@ class TransformerSpec:
                 f"blocks_at={places} must be a tuple of layers without states, of num_layers="
                 f"{self.num_layers}, in rising order and counted from 0"
             )
-        if self.blocks_at is not None and self.post_norms:
+        if self.blocks_at is not None and (self.post_norms or self.num_dense):
             raise ValueError(
-                f"blocks_at={places} are layers with one norm each; leave post_norms out"
+                f"blocks_at={places} are layers with one norm each, and all with experts or none; "
+                "leave post_norms and num_dense out"
             )
-        if self.blocks_at is not None and self.experts:
-            raise ValueError(f"blocks_at={places} are layers without experts; leave experts out")
+        if self.experts and not self.num_blocks:
+            raise ValueError("blocks_at=() leaves no layer for experts; leave experts out")
 
     def tokens(self, batch: Count, sequence: Count) -> int:
         """Count the tokens of `batch` sequences of length `sequence`.
@@ -178,8 +180,10 @@ class TransformerSpec:
 
     @property
     def has_gate(self) -> bool:
-        """Whether a feed-forward block has a gate."""
-        return self.style != "gpt2" if self.gated is None else self.gated
+        """Whether a feed-forward block has a gate; experts have one in every style."""
+        if self.gated is not None:
+            return self.gated
+        return self.style != "gpt2" or self.experts is not None
 
     @property
     def states_only(self) -> Recurrent | None:
@@ -247,11 +251,11 @@ class TransformerSpec:
 @cache
 def _kinds(spec: TransformerSpec) -> tuple[tuple[float, TransformerSpec], ...]:
     every = tuple(range(spec.num_layers))
-    alone = None if spec.blocks_at is None else ()
-    found = [(spec.num_attention, replace(spec, recurrent=None, blocks_at=alone))]
+    mixers = spec if spec.blocks_at is None else replace(spec, blocks_at=(), experts=None)
+    found = [(spec.num_attention, replace(mixers, recurrent=None))]
     if spec.recurrent:
         states = replace(spec.recurrent, layers=every)
-        found.append((spec.num_recurrent, replace(spec, recurrent=states, blocks_at=alone)))
+        found.append((spec.num_recurrent, replace(mixers, recurrent=states)))
     if spec.blocks_at:
         found.append((spec.num_blocks, replace(spec, recurrent=None, blocks_at=every)))
     kinds = tuple((count / spec.num_layers, kind) for count, kind in found if count)

@@ -109,9 +109,8 @@ def block(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> d
     cuts = _norm("mlp_norm", spec, tp) | ({} if spec.blocks_only else heads)
     cuts |= _post_norms(spec, tp)
     if spec.experts:
-        return cuts | _mixture(spec.experts, ffn, hidden, whole_experts)
-    first = ("gate", "up") if spec.has_gate else ("up",)
-    return cuts | ffn.feed_forward("mlp", first, hidden, spec.ffn)
+        return cuts | _mixture(spec, spec.experts, ffn, whole_experts)
+    return cuts | ffn.feed_forward("mlp", spec, spec.ffn)
 
 
 def _latent(spec: TransformerSpec, latent: LatentAttention, tp: int) -> dict[str, Cut]:
@@ -146,16 +145,18 @@ def _recurrent(recurrent: Recurrent, hidden: int, tp: int) -> dict[str, Cut]:
     }
 
 
-def _mixture(experts: Experts, linear: "_Linear", hidden: int, whole: bool) -> dict[str, Cut]:
+def _mixture(
+    spec: TransformerSpec, experts: Experts, linear: "_Linear", whole: bool
+) -> dict[str, Cut]:
     """Cut the router, the experts by their numbers, and the shared ones, which are one block."""
     cuts: dict[str, Cut] = {}
+    hidden = spec.hidden_size
     for number in range(experts.num_experts):
-        name = f"mlp.experts.{number}"
-        cuts |= linear.feed_forward(name, ("gate", "up"), hidden, experts.expert_size)
+        cuts |= linear.feed_forward(f"mlp.experts.{number}", spec, experts.expert_size)
     if whole:
         cuts = {name: Cut(shape=cut.shape, ranks=1) for name, cut in cuts.items()}
     if experts.num_shared:
-        cuts |= linear.feed_forward("mlp.shared", ("gate", "up"), hidden, experts.shared_size)
+        cuts |= linear.feed_forward("mlp.shared", spec, experts.shared_size)
     if experts.shared_gate:
         cuts["mlp.shared_gate.weight"] = Cut(shape=(1, hidden), ranks=linear.tp)
     cuts["mlp.router.weight"] = Cut(shape=(experts.num_experts, hidden), ranks=linear.tp)
@@ -211,12 +212,10 @@ class _Linear:
     tp: int
     bias: bool
 
-    def feed_forward(
-        self, block: str, first: tuple[str, ...], hidden: int, width: int
-    ) -> dict[str, Cut]:
-        """Cut the matrices into the hidden layer, `first`, and the one out of it."""
-        cuts: dict[str, Cut] = {}
-        for name in first:
+    def feed_forward(self, block: str, spec: TransformerSpec, width: int) -> dict[str, Cut]:
+        """Cut the matrices into the hidden layer, one or two, and the one out of it."""
+        hidden, cuts = spec.hidden_size, dict[str, Cut]()
+        for name in ("gate", "up") if spec.has_gate else ("up",):
             cuts |= self.by_outputs(f"{block}.{name}", width, hidden)
         return cuts | self.by_inputs(f"{block}.down", hidden, width)
 

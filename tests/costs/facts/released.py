@@ -138,6 +138,12 @@ KIMI_K2 = {**DEEPSEEK, **{"vocab_size": 163840, "num_attention_heads": 64, "num_
 KIMI_K2 |= {"n_routed_experts": 384, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}
 DEEPSEEK_32 = {**DEEPSEEK, "architectures": ["DeepseekV32ForCausalLM"], "index_n_heads": 64}
 DEEPSEEK_32 |= {"index_head_dim": 128, "index_topk": 2048}
+GLM5 = {"q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256}
+GLM5 |= {"qk_head_dim": 256, "head_dim": 64, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8}
+GLM5 |= {"moe_intermediate_size": 2048, "first_k_dense_replace": 3, "moe_layer_freq": 1, "topk_method": "noaux_tc"}
+GLM5 |= {"scoring_func": "sigmoid", "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048}
+GLM5 |= {"indexer_rope_interleave": True, "num_nextn_predict_layers": 1, "attention_bias": False}
+GLM5 |= named("GlmMoeDsa", 154880, 202752, 6144, 78, 64, 64, 12288)
 # Of the file of gemma-3-4b-it, which leaves out what is as in transformers.
 GEMMA_4B = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}, "mm_tokens_per_image": 256}
 GEMMA_4B["text_config"] = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240}
@@ -227,5 +233,6 @@ BUILT = [
      15_960_110_208),
     ("moonshotai/Kimi-K2-Base", KIMI_K2, 1_026_408_232_448),
     ("deepseek-ai/DeepSeek-V3.2", DEEPSEEK_32, 671_877_944_064),  # 685B: with 14B that predict a second token
+    ("zai-org/GLM-5", GLM5, 743_911_199_232 + 19_200),  # 744B: https://arxiv.org/abs/2602.15763
     ("google/gemma-3-4b-it", GEMMA_4B, 3_880_263_168),
 ]

@@ -79,12 +79,18 @@ def nemotron(pattern, width, heads, hidden, states, size, keys):
     return {**file, "use_bias": False, "use_conv_bias": True, "mamba_proj_bias": False, "residual_in_fp32": False}
 
 
+NANO_3 = nemotron("MEMEM*E" + 4 * "MEMEM*E" + "MEMEMEM*EMEMEMEME", 2688, 32, 1856, 64, 64, 128)
+NANO_3 |= {"num_key_value_heads": 2, "max_position_embeddings": 262144, "n_routed_experts": 128}
+NANO_3 |= {"num_experts_per_tok": 6, "n_shared_experts": 1, "moe_intermediate_size": 1856}
+NANO_3 |= {"moe_shared_expert_intermediate_size": 3712}
 NEMOTRON_8B = nemotron(NEMOTRON_52, 4096, 32, 21504, 128, 64, 128)
 HYBRIDS = [
     ("nvidia/Nemotron-H-8B-Base-8K", NEMOTRON_8B, 8_100_852_736),
     ("nvidia/Nemotron-H-47B-Base-8K", nemotron(NEMOTRON_98, 8192, 64, 30720, 256, 64, 256), 46_791_554_816),
     ("nvidia/Nemotron-H-56B-Base-8K", nemotron(NEMOTRON_118, 8192, 64, 32768, 256, 64, 256), 56_324_350_464),
     ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", nemotron(NEMOTRON_56, 4480, 40, 15680, 128, 80, 128), 8_888_227_328),
+    # 31.6B: https://research.nvidia.com/labs/nemotron/Nemotron-3; with 2,944 biases of its routers, which are buffers
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", NANO_3, 31_577_937_344 + 2_944),
     # with 6,656 biases of its routers, which are buffers in transformers
     ("moonshotai/Kimi-Linear-48B-A3B-Base", KIMI_LINEAR, 49_122_675_072 + 6_656),
     ("ibm-granite/granite-4.0-h-small", GRANITE_SMALL, 32_207_337_984),

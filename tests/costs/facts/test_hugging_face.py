@@ -10,8 +10,8 @@ from shardlab.costs.facts import hugging_face, mixtures, models
 from shardlab.costs.facts.hugging_face import defaults, known, reading, wrappers
 from shardlab.model.spec import TransformerSpec
 
-from .released import BUILT, DEEPSEEK, GEMMA_4B, MIXTRAL, QWEN3_MOE, RELEASED, neox
-from .released_hybrids import GRANITE_SMALL, HYBRIDS, KIMI_LINEAR, NEMOTRON_8B, QWEN3_NEXT
+from .released import BUILT, DEEPSEEK, GEMMA_4B, GLM5, MIXTRAL, QWEN3_MOE, RELEASED, neox
+from .released_hybrids import GRANITE_SMALL, HYBRIDS, KIMI_LINEAR, NANO_3, NEMOTRON_8B, QWEN3_NEXT
 
 KNOWN = [*RELEASED, *BUILT, *HYBRIDS]
 DENSE = [row for row in KNOWN if row[1]["architectures"][0] in reading.DENSE]
@@ -34,6 +34,43 @@ def test_a_dense_model_can_be_planned(name, config, parameters):
     model = hugging_face.read(config)
     assert models.num_parameters(model.spec) == parameters
     assert model.dropout == (model.architecture == "GPT2LMHeadModel")
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"), [("zai-org/GLM-4.5", 32), ("zai-org/GLM-4.5-Air", 12), ("zai-org/GLM-5", 40)]
+)
+def test_a_token_uses_as_many_billions_as_are_printed(name, printed):
+    """Abstracts of https://arxiv.org/abs/2508.06471 and 2602.15763, which leave embedding and head out."""
+    config = next(config for known, config, _ in BUILT if known == name)
+    active = mixtures.active_parameters(hugging_face.read(config).spec)
+    used = sum(active.values()) - active["token embedding"] - active["head"]
+    assert round(used / 1e9) == printed
+
+
+def test_a_token_of_nemotron_3_uses_as_many_parameters_as_are_printed():
+    """3.2 billion, 3.6 "with embeddings": https://research.nvidia.com/labs/nemotron/Nemotron-3."""
+    active = mixtures.active_parameters(hugging_face.read(NANO_3).spec)
+    assert round(sum(active.values()) / 1e9, 1) == 3.6
+    assert round((sum(active.values()) - active["token embedding"]) / 1e9, 1) == 3.2
+
+
+@pytest.mark.parametrize("config", [NEMOTRON_8B, NANO_3], ids=["blocks", "experts"])
+def test_layers_are_named_by_letters_or_by_words(config):
+    """Transformers 5 writes words, and leaves out how many layers there are."""
+    words = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+    left = {name: config[name] for name in config.keys() - {"hybrid_override_pattern", "num_hidden_layers"}}
+    for names in (words, {**words, "M": "mamba", "*": "attention"}):
+        left["layers_block_type"] = [names[letter] for letter in config["hybrid_override_pattern"]]
+        assert hugging_face.read(left).spec == hugging_face.read(config).spec
+    with pytest.raises(ValueError, match="hybrid_override_pattern='M-' is not understood"):
+        hugging_face.read({**left, "hybrid_override_pattern": "M-"})
+
+
+def test_a_file_says_again_which_layers_have_indexers_and_experts():
+    """As transformers 5 writes it."""
+    layers = {"layer_types": ["indexed_attention"] * 78, "indexer_types": ["full"] * 78}
+    layers["mlp_layer_types"] = ["dense"] * 3 + ["sparse"] * 75
+    assert hugging_face.read({**GLM5, **layers}).spec == hugging_face.read(GLM5).spec
 
 
 def test_every_architecture_is_counted_against_a_checkpoint():
@@ -138,7 +175,11 @@ def test_normed_attention_counts_what_torch_does():
         ({**LLAMA, "pruned_heads": {"0": [1]}}, "pruned_heads={'0': .*only {}, None"),
         ({**QWEN3_MOE, "attention_bias": True}, "attention_bias=True is not understood"),
         ({"architectures": ["MiniMaxForCausalLM"]}, r"has layers that keep a state .*\(lightning attention\), which"),
-        ({**NEMOTRON_8B, "hybrid_override_pattern": "ME*"}, "must have M, .* for each of num_hid.*=52.* E, are not"),
+        ({**NEMOTRON_8B, "hybrid_override_pattern": "ME*"}, "must have M, .*each of num_hidden_layers=52"),
+        ({**NEMOTRON_8B, "hybrid_override_pattern": "M-*E" * 13}, "must have M, .* and either - or E"),
+        ({**NEMOTRON_8B, "layers_block_type": ["mamba", "conv"]}, "hybrid_override_pattern=.* is not understood"),
+        ({**NANO_3, "moe_latent_size": 1024}, "moe_latent_size=1024 is not understood"),
+        ({**NANO_3, "moe_shared_expert_intermediate_size": 1857}, "=1857 must be a multiple of moe_.*=1856"),
         ({**NEMOTRON_8B, "mlp_hidden_act": "silu"}, "mlp_hidden_act='silu' is not understood"),
         ({**GRANITE_SMALL, "layer_types": ["mamba"] * 39}, "layer_types must be mamba or attention, .*=40"),
         ({**GRANITE_SMALL, "mamba_d_head": 32}, "=128 of mamba_d_head=32 must be mamba_expand times hidden_size"),
@@ -150,6 +191,9 @@ def test_normed_attention_counts_what_torch_does():
         ({**QWEN3_NEXT, "full_attention_interval": 1}, "and some linear_attention"),
         ({**QWEN3_NEXT, "shared_expert_intermediate_size": 700}, "=700 must be a multiple of moe_.*=512"),
         ({"text_config": {"model_type": "beit"}}, "text_config has model_type='beit', which is not understood; use"),
+        ({**GLM5, "indexer_types": ["full"] * 77 + ["shared"]}, "indexer_types=.* is not understood"),
+        ({**GLM5, "index_topk_freq": 4}, "index_topk_freq=4 is not understood"),
+        ({**GLM5, "mlp_layer_types": ["sparse"] * 78}, "mlp_layer_types=.* is not understood"),
         ({**DEEPSEEK, "topk_method": "greedy"}, "topk_method='greedy' is not understood.*only 'noaux_tc'"),
     ],
 )

@@ -16,7 +16,7 @@ from shardlab.model.spec import TransformerSpec
 from shardlab.sharding import cuts
 from shardlab.sharding.layout import Layout, tensor_degrees
 
-from ...sharding.test_hybrids import HALVES, HYBRID
+from ...sharding.test_hybrids import HALVES, HYBRID, SPARSE
 from .copies import held_again
 
 PUBLISHED = [each.spec for each in models.PUBLISHED.values()]
@@ -151,3 +151,39 @@ def test_zero_cuts_experts_over_the_ranks_that_hold_the_same():
 def test_the_flops_of_a_mixture_are_those_of_the_chosen_experts():
     parts = flops.forward(MIXTURE, batch=1, sequence=16)
     assert parts["feed-forward"] == 4 * 2 * 16 * 16 * (3 * (2 + 1) * 8 + 4)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp=4, ep=4), Layout(tp=2, dp=2, ep=2), Layout(pp=2, dp=2, ep=2)])
+def test_ranks_hold_their_experts_of_the_layers_that_have_any(layout):
+    """2 of 8 layers are mixtures alone."""
+    held = [shards.parameters(SPARSE, layout, stage) for stage in range(layout.pp)]
+    routed = [shards.routed(SPARSE, layout, stage) for stage in range(layout.pp)]
+    every = 2 * 4 * 2 * 16 * 8  # layers, experts, matrices
+    assert sum(routed) * layout.tp * layout.ep == every
+    mean = shards.layer_parameters(SPARSE, layout) - shards.layer_routed(SPARSE, layout)
+    if layout.tp == 1:
+        rest = models.num_parameters(SPARSE) - every
+        assert sum(sum(each.values()) for each in held) - sum(routed) == rest
+        assert 8 * mean == pytest.approx(rest - (2 * 50 + 1) * 16, abs=8)
+
+
+def test_the_largest_layers_are_those_of_a_hybrids_kinds():
+    """M E M * M E M *: beside states is a mixture or attention; ranks of ep hold fewer experts."""
+    for layout in (Layout(), Layout(dp=4, ep=4)):
+        attention, states, mixture = (shards.layer_parameters(kind, layout) for _, kind in SPARSE.kinds)
+        assert states > max(attention, mixture)
+        assert shards.largest(SPARSE, layout) == (states, states + max(attention, mixture))
+    bare = replace(HALVES, recurrent=None)  # * - * * * - * *
+    attention, block = (shards.layer_parameters(kind, Layout()) for _, kind in bare.kinds)
+    assert shards.largest(bare, Layout()) == (block, block + attention)
+    same = shards.layer_parameters(SMALL, Layout())
+    assert shards.largest(SMALL, Layout()) == (same, 2 * same)
+
+
+def test_zero_3_gathers_a_hybrids_largest_layers():
+    training = Training(spec=SPARSE, layout=Layout(dp=2, zero=3))
+    largest, pair = shards.largest(SPARSE, training.layout)
+    ends = (2 * 50 + 1) * 16
+    found = memory.messages(training)
+    assert found["gathered layers"] == pytest.approx(2 * (pair + ends), abs=2 * 8)
+    assert found["gradients of head and layer"] == 2 * (50 * 16 + largest)

@@ -209,6 +209,12 @@ def test_megatron_says_which_model_it_has_no_flags_for(spec, message):
     assert message in made(question=question, dp=8, pp=2)["Megatron-LM"].refusal
 
 
+def test_megatron_interleaves_whole_rounds_of_microbatches():
+    plan = {"dp": 8, "pp": 2, "microbatch": 1, "schedule": "interleaved", "chunks": 2}
+    found = [made(**plan, question=replace(QUESTION, batch=8 * m))["Megatron-LM"].refusal for m in (2, 3, 4)]
+    assert found == ["", "3 microbatches in chunks are no multiple of 2 stages", ""]
+
+
 def test_what_a_program_does_otherwise_is_remarked():
     titan = made(zero=1)["torchtitan"].remarks
     assert any("as ZeRO-2" in remark for remark in titan)

@@ -27,7 +27,7 @@ from shardlab.model.recurrent import RULES
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout, stages
 
-from ...sharding.test_hybrids import HALVES, HYBRID, STATES
+from ...sharding.test_hybrids import HALVES, HYBRID, SPARSE, STATES
 
 DGX = nodes.cluster("DGX A100", 8)
 
@@ -520,6 +520,24 @@ def test_a_block_without_a_gate_multiplies_keeps_and_moves_two_thirds_or_less():
     attention = HALVES.kinds[0][1]
     work = [roofline.attention(spec, batch=1, sequence=64)[0].flops for spec in (HALVES, attention)]
     assert work[0] == work[1]
+
+
+def test_experts_without_a_gate_multiply_keep_and_move_two_thirds_or_less():
+    """2 of 4 experts of width 8 and 2 shared ones for 64 tokens of 16 numbers, and a router: 2 of 8 layers."""
+    mixture = SPARSE.kinds[2][1]
+    bare, gated = (Training(spec=replace(mixture, gated=gated)) for gated in (False, None))
+    for matrices, training in ((2, bare), (3, gated)):
+        work = 2 * 64 * 16 * 8 * matrices
+        assert flops.forward(training.spec, batch=1, sequence=64)["feed-forward"] == 8 * (4 * work + 2 * 64 * 16 * 4)
+        held, sizes = products.expert_matrices(training)
+        assert held * sum(2 * m * k * n for m, k, n in sizes) == 2 * work
+        kept = activations.whole_layer(training)
+        assert kept["routed experts: hidden"] == kept["feed-forward: hidden"] == 2 * 2 * 64 * 8 * matrices
+        both = 2 * 64 * (2 * 8 * matrices + 2 * 16)  # shared and routed, and their copies of tokens
+        assert activations.layer_gradients(training) == 2 * 64 * 16 + 2 * both
+    assert elementwise.forward_bytes(gated, None) - elementwise.forward_bytes(bare, None) == 2 * 64 * 4 * 8
+    counted = [flops.forward(spec, batch=1, sequence=64)["feed-forward"] for spec in (SPARSE, bare.spec)]
+    assert 4 * counted[0] == counted[1]
 
 
 def test_mamba_2_takes_the_time_of_its_products_and_norms_no_keys():

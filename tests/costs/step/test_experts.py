@@ -16,6 +16,8 @@ from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
 
+from ...sharding.test_hybrids import SPARSE
+
 RULES = Experts(num_experts=64, per_token=4, expert_size=1024, num_shared=1)
 SPEC = TransformerSpec(
     vocab_size=32_000, context_length=4096, hidden_size=2048, num_layers=16, num_heads=16, style="llama", experts=RULES
@@ -39,6 +41,22 @@ def run(layout, program=WAITS, **options):
 
 def parts(layout, program=WAITS, **options):
     return step.step(run(layout, program, **options)).parts
+
+
+@pytest.mark.parametrize("recomputation", ["none", "full"])
+def test_layers_without_experts_wait_for_none(recomputation):
+    """A quarter of the layers are mixtures alone: what the others compute hides none of their messages."""
+    spec = replace(SPARSE, experts=replace(RULES, num_shared=0), hidden_size=2048, context_length=4096)
+    layout, how = Layout(dp=16, ep=16), {"recomputation": recomputation, "imbalance": 1.5}
+    whole = run(layout, BEHIND, spec=spec, **how).training
+    mixture = replace(whole, spec=spec.kinds[-1][1])
+    links = axes.links(CLUSTER, layout)
+    waits = [
+        experts.waiting(each, CLUSTER, links, layer_time.layer(each, CLUSTER.node.chip)) for each in (whole, mixture)
+    ]
+    assert waits[1].messages > 0
+    assert [4 * each for each in waits[0]] == pytest.approx([*waits[1]])
+    assert experts.forward(whole, CLUSTER) == experts.forward(mixture, CLUSTER)
 
 
 def test_dispatch_and_combine_take_their_bytes_over_the_rates_of_their_links():

@@ -189,10 +189,11 @@ def _states(spec: TransformerSpec, tokens: int) -> dict[str, int]:
 
 def _widths(spec: TransformerSpec) -> int:
     """Sum the widths of the feed-forward matrices that a token meets, over all layers."""
-    dense = (2 + spec.has_gate) * spec.ffn
     experts = spec.experts
     if not experts:
-        return spec.num_blocks * dense
+        return spec.num_blocks * (2 + spec.has_gate) * spec.ffn
     chosen = experts.per_token * experts.expert_size + experts.shared_size
-    routed = 3 * chosen + experts.num_experts + experts.shared_gate  # and the router
-    return (spec.num_layers - spec.num_dense) * routed + spec.num_dense * dense
+    routed = (2 + spec.has_gate) * chosen
+    routed += experts.num_experts + experts.shared_gate  # the router, and a weight of shared ones
+    dense = (2 + spec.dense.has_gate) * spec.ffn
+    return (spec.num_blocks - spec.num_dense) * routed + spec.num_dense * dense

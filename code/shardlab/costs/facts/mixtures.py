@@ -66,7 +66,7 @@ def _rules(spec: TransformerSpec) -> Experts:
 def _parts(spec: TransformerSpec, experts: int) -> dict[str, int]:
     """Count the parts; of the routed experts, `experts` in each layer."""
     rules, whole = _rules(spec), models.parameters(spec)
-    sparse = spec.num_layers - spec.num_dense
+    sparse = spec.num_blocks - spec.num_dense
     biases = (rules.balance == "bias") + ("ffn" in spec.biases)
     router = rules.num_experts * (spec.hidden_size + biases)
     return {

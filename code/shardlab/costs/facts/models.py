@@ -90,24 +90,21 @@ def query_norm_parameters(spec: TransformerSpec) -> int:
 
 @checked
 def feed_forward_parameters(spec: TransformerSpec) -> int:
-    """Count one layer's feed-forward block: two matrices with GELU, three with SwiGLU's gate.
+    """Count one layer's feed-forward block: two matrices, or three with a gate.
 
     A mixture stands in its place: its router, all routed experts and the shared ones.
     """
-    h = spec.hidden_size
     if spec.experts:
-        router = spec.experts.num_experts * (h + ("ffn" in spec.biases))
+        router = spec.experts.num_experts * (spec.hidden_size + ("ffn" in spec.biases))
         routed = spec.experts.num_experts * expert_parameters(spec)
         return router + routed + shared_parameters(spec)
-    f = spec.ffn
-    readers = 1 + spec.has_gate
-    return (readers + 1) * h * f + (readers * f + h) * ("ffn" in spec.biases)
+    return _block(spec, spec.ffn)
 
 
 @checked
 def expert_parameters(spec: TransformerSpec) -> int:
     """Count one routed expert, 0 in a model without experts."""
-    return _gated(spec, spec.experts.expert_size) if spec.experts else 0
+    return _block(spec, spec.experts.expert_size) if spec.experts else 0
 
 
 @checked
@@ -116,13 +113,13 @@ def shared_parameters(spec: TransformerSpec) -> int:
     if not spec.experts or not spec.experts.num_shared:
         return 0
     gate = spec.hidden_size * spec.experts.shared_gate
-    return _gated(spec, spec.experts.shared_size) + gate
+    return _block(spec, spec.experts.shared_size) + gate
 
 
-def _gated(spec: TransformerSpec, width: int) -> int:
-    """Count a block with a gate: three matrices, and their biases."""
-    h = spec.hidden_size
-    return 3 * h * width + (2 * width + h) * ("ffn" in spec.biases)
+def _block(spec: TransformerSpec, width: int) -> int:
+    """Count a block's matrices: those that read its input, one that leaves it; and their biases."""
+    h, readers = spec.hidden_size, 1 + spec.has_gate
+    return (readers + 1) * h * width + (readers * width + h) * ("ffn" in spec.biases)
 
 
 @checked

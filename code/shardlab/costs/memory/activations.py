@@ -107,7 +107,7 @@ def layer_gradients(training: Training) -> float:
     feed_forward = numbers * (2 + spec.has_gate)
     if spec.experts:  # of the copies of tokens, on their way back as well as where they came from
         width = spec.experts.expert_size / training.layout.expert_tp
-        copy = 3 * width + 2 * spec.hidden_size
+        copy = (2 + spec.has_gate) * width + 2 * spec.hidden_size
         feed_forward += training.imbalance * training.routed_tokens * copy
     return element * (residual + max(feed_forward, between_projections))
 

@@ -227,13 +227,14 @@ def messages(training: Training, stage: int = 0) -> dict[str, float]:
     if stage == layout.pp - 1:
         head = parts["head"] or parts["token embedding"]  # a tied head has no parameters
     ends = shards.embedding_and_head(training.spec, layout, stage, training.chunks)
-    whole = 2 * layer + rest
+    largest, pair = shards.largest(training.spec, layout)
+    whole = pair + rest
     if training.program.regathers_ends:  # two units of the program, and what is in none
-        whole = layer + max(layer, *ends) + rest - sum(ends)
+        whole = max(pair, largest + max(ends)) + rest - sum(ends)
     gathered = layout.zero >= CUT_FROM["parameters"]
     return {
         "gradients of head and layer": 0.0
         if training.keeps_whole(stage)
-        else min(recipe.gradients, recipe.element) * (head + layer),
+        else min(recipe.gradients, recipe.element) * (head + largest),
         "gathered layers": gathered * min(recipe.parameters, recipe.element) * whole,
     }

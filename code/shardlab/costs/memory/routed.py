@@ -62,7 +62,7 @@ def hidden(training: Training, width: int, ranks: Count) -> float:
 
     Before and after GELU; or gate, up and their product, and without a fused kernel SiLU(gate).
     """
-    gated = training.spec.has_gate or training.spec.experts is not None
+    gated = training.spec.has_gate
     copies = 3 + ("SwiGLU" in training.program.unfused) if gated else 2
     return copies * width / ranks
 

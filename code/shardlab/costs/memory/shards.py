@@ -7,6 +7,7 @@ https://arxiv.org/abs/1909.08053).
 from collections import Counter
 from functools import cache
 from math import ceil, prod
+from operator import add
 
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
@@ -30,7 +31,7 @@ def parameters(
     last = stage == layout.pp - 1
     layers = len(layers_of_stage(spec.num_layers, layout.pp, stage, chunks))
     layer = _layer(spec, layout.tp)
-    sparse = sparse_layers(spec, layout, stage, chunks) if spec.num_dense else layers
+    sparse = sparse_layers(spec, layout, stage, chunks)
     whole = Counter({part: layers * count for part, count in layer.items()})
     if spec.kinds:
         whole = Counter({part: _exactly(layers, spec, layout, part) for part in layer})
@@ -44,7 +45,7 @@ def parameters(
         "token embedding": first * ends["token embedding"],
         "position embedding": first * ends["position embedding"],
         "attention": whole["attention"],
-        "feed-forward": blocks - sparse * _away(spec, layout),
+        "feed-forward": blocks - _mixtures(spec, sparse) * _away(spec, layout),
         "norms": whole["norms"] + last * ends["norms"],
         "head": last * head,
     }
@@ -66,14 +67,28 @@ def embedding_and_head(
 @checked
 def routed(spec: TransformerSpec, layout: Layout, stage: int = 0, chunks: Count = 1) -> int:
     """Count the parameters of the routed experts on a rank of the stage: 1/ep of all."""
-    return sparse_layers(spec, layout, stage, chunks) * layer_routed(spec, layout)
+    sparse = sparse_layers(spec, layout, stage, chunks)
+    return _mixtures(spec, sparse) * _held_experts(spec, layout)
 
 
 @checked
 def layer_routed(spec: TransformerSpec, layout: Layout) -> int:
     """Count the parameters of one layer's routed experts on a rank; 0 without experts.
 
-    Whole experts take as many as parts of tp times as many experts do.
+    Of a hybrid it is the mean of all layers, rounded up.
+    """
+    return ceil(_held_experts(spec, layout) * spec.num_blocks / spec.num_layers)
+
+
+def _mixtures(spec: TransformerSpec, layers: int) -> int:
+    """Count those of a stage's layers that have a block, of which each stage has its share."""
+    return layers * spec.num_blocks // spec.num_layers
+
+
+def _held_experts(spec: TransformerSpec, layout: Layout) -> int:
+    """Count a mixture's routed experts on a rank: whole ones as many as parts of tp times as many.
+
+    There are none without experts.
     """
     if spec.experts is None:
         return 0
@@ -91,7 +106,7 @@ def _away(spec: TransformerSpec, layout: Layout) -> int:
     """Count what ranks with other experts hold of a layer that tp alone would leave here."""
     if spec.experts is None:
         return 0
-    return spec.experts.num_experts * _expert(spec, layout.tp) - layer_routed(spec, layout)
+    return spec.experts.num_experts * _expert(spec, layout.tp) - _held_experts(spec, layout)
 
 
 @checked
@@ -113,7 +128,28 @@ def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
     if not spec.kinds:
         return sum(parts.values()) - _away(spec, layout)
     whole = sum(_exactly(spec.num_layers, spec, layout, part) for part in parts)
-    return ceil(whole / spec.num_layers) - _away(spec, layout)
+    whole -= spec.num_blocks * _away(spec, layout)
+    return ceil(whole / spec.num_layers)
+
+
+@checked
+def largest(spec: TransformerSpec, layout: Layout) -> tuple[int, int]:
+    """Count the parameters on a rank of its largest layer, and of the largest two in a row.
+
+    They differ from the mean in a hybrid; of other models all layers are alike, but for a mixture's
+    dense ones, which are smaller.
+    """
+    if not spec.kinds:
+        layer = layer_parameters(spec, layout)
+        return layer, 2 * layer
+    held = {
+        (kind.states_only is not None, kind.blocks_only): layer_parameters(kind, layout)
+        for _, kind in spec.kinds
+    }
+    states = spec.recurrent.layers if spec.recurrent else ()
+    blocks = spec.blocks_at or ()
+    row = [held[n in states, n in blocks] for n in range(spec.num_layers)]
+    return max(row), max(map(add, row, row[1:]))
 
 
 def _exactly(layers: int, spec: TransformerSpec, layout: Layout, part: str) -> int:

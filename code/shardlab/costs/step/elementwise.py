@@ -71,8 +71,8 @@ def backward_bytes(training: Training, precision: str | None) -> float:
 
 
 def _activation(training: Training) -> tuple[int, int]:
-    """Return the passes over the hidden layer: experts have a gate in every style."""
-    return ACTIVATION["llama" if training.spec.experts or training.spec.has_gate else "gpt2"]
+    """Return the passes over the hidden layer, with a gate or without."""
+    return ACTIVATION["llama" if training.spec.has_gate else "gpt2"]
 
 
 @checked
@@ -155,7 +155,7 @@ def _biased(training: Training) -> float:
     places = zip(("qkv", "out", "ffn", "ffn", "ffn"), matrices(training), strict=False)
     numbers = float(sum(m * n for place, (m, _, n) in places if place in spec.biases))
     if spec.experts and "ffn" in spec.biases:
-        width = 2 * spec.experts.expert_size / training.layout.expert_tp
+        width = (1 + spec.has_gate) * spec.experts.expert_size / training.layout.expert_tp
         numbers += training.routed_tokens * (width + spec.hidden_size)
     return numbers
 

@@ -31,11 +31,24 @@ class ExpertWait(NamedTuple):
 
 @checked
 def waiting(
-    training: Training, cluster: Cluster, links: Mapping[str, ReachedLink], time: LayerTime
+    training: Training,
+    cluster: Cluster,
+    links: Mapping[str, ReachedLink],
+    time: LayerTime,
+    precision: str | None = None,
 ) -> ExpertWait:
-    """Time one layer's waiting. Full recomputation dispatches and combines a second time."""
+    """Time one layer's waiting. Full recomputation dispatches and combines a second time.
+
+    Where some layers are mixtures alone, the others hide nothing: it is their waiting, and the mean
+    over all layers. time, precision: of the training's (mean) layer, see `layer_time.layer`.
+    """
     if training.spec.experts is None:
         return ExpertWait(0.0, 0.0)
+    share, mixture = _mixtures(training)
+    if share < 1:
+        alone = layer_time.layer(mixture, cluster.node.chip, precision)
+        wait = waiting(mixture, cluster, links, alone)
+        return ExpertWait(share * wait.messages, share * wait.fullest)
     travels = trip_seconds(training, cluster, links)
     again = training.recomputation == "full"
     hiding = EXPERT_OVERLAPS[training.program.expert_overlap]
@@ -56,8 +69,11 @@ def forward(
 ) -> dict[str, float]:
     """Time the forward of one layer on its fullest rank, by part: as in a step, without tp and cp.
 
+    Where some layers are mixtures alone, it is one of those.
+
     "attention" has everything that no expert computes, norms and the router, too.
     """
+    _, training = _mixtures(training)
     even, _ = _passes(layer_time.layer(training, cluster.node.chip, precision))
     parts = {**even, "routed experts": training.imbalance * even["routed experts"]}
     travels = trip_seconds(training, cluster, axes.links(cluster, training.layout))
@@ -105,6 +121,12 @@ def token_traffic(training: Training, cluster: Cluster) -> TokenTraffic:
     if most is None:
         return free
     return replace(free, most_nodes=max(most, ceil(spec.experts.per_token / free.experts_per_node)))
+
+
+def _mixtures(training: Training) -> tuple[float, Training]:
+    """Return the share of layers that have experts, and the run with such layers alone."""
+    apart = training.kinds if training.spec.halves == 1 else []
+    return apart[-1] if apart else (1.0, training)
 
 
 def _passes(time: LayerTime) -> list[dict[str, float]]:

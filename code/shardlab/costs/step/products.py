@@ -22,7 +22,7 @@ def matrices(training: Training) -> list[tuple[int, int, int]]:
     width = spec.attention_size // tp
     hidden = activations.dense_width(spec) // tp
     # Matrices of the feed-forward block that read x.
-    readers = 2 if spec.has_gate or spec.experts else 1
+    readers = 1 + spec.has_gate
     read = (1 + spec.output_gate) * width + 2 * keys
     sizes = [(tokens, spec.hidden_size, read), (tokens, width, spec.hidden_size)]
     if spec.latent:  # into the narrow layers, and from there to heads
@@ -63,7 +63,7 @@ def _recurrent(training: Training, recurrent: Recurrent) -> list[tuple[int, int,
 
 @checked
 def expert_matrices(training: Training) -> tuple[int, list[tuple[int, int, int]]]:
-    """Count the routed experts on a rank; list the products of each: gate and up, then down.
+    """Count the routed experts on a rank; list the products of each: up (and gate), then down.
 
     All ranks that hold different experts send tokens to each of them, in equal shares. Whole
     experts are as wide as the model's, and fewer.
@@ -76,4 +76,5 @@ def expert_matrices(training: Training) -> tuple[int, list[tuple[int, int, int]]
     held = spec.experts.num_experts // training.layout.expert_ranks
     rows = max(1, training.routed_tokens // held)
     width = spec.experts.expert_size // training.layout.expert_tp
-    return held, [(rows, spec.hidden_size, 2 * width), (rows, width, spec.hidden_size)]
+    reading = (1 + spec.has_gate) * width
+    return held, [(rows, spec.hidden_size, reading), (rows, width, spec.hidden_size)]

@@ -98,7 +98,7 @@ def microbatch(run: Run, links: dict[str, ReachedLink]) -> MicrobatchTime:
     time = layer_time.layer(training, chip, run.precision)
     tensor = exposed.tensor_passes(training, links["tp"], time)
     context = exposed.context_seconds(training, links["cp"], time)
-    routed = experts.waiting(training, run.cluster, links, time)
+    routed = experts.waiting(training, run.cluster, links, time, run.precision)
     forward = time.forward.seconds
     backward = time.backward_seconds
     logits = exposed.logits_seconds(training, links["tp"])

@@ -28,6 +28,9 @@ _V3 |= {"moe_intermediate_size": 2048, "first_k_dense_replace": 3}
 _V2 = {"n_routed_experts": 64, "n_shared_experts": 2, "first_k_dense_replace": 0}
 _V2 |= {"moe_intermediate_size": 1407}
 _V32 = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
+_GLM5 = _V3 | {"q_lora_rank": 2048, "kv_lora_rank": 512, "v_head_dim": 256}
+_GLM5 |= {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64}
+_GLM5 |= {"index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048}
 _GLM = {"n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8}
 _GLM |= {"moe_intermediate_size": 1408, "first_k_dense_replace": 1}
 _LLAMA4 = {"head_dim": 128, "num_local_experts": 16, "num_experts_per_tok": 1}
@@ -50,6 +53,8 @@ _GRANITE |= {"mamba_expand": 2, "mamba_chunk_size": 256}
 
 _NEMOTRON = {"head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8}
 _NEMOTRON |= {"ssm_state_size": 128, "conv_kernel": 4, "chunk_size": 128}
+_NEMOTRON |= {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 7688}
+_NEMOTRON |= {"moe_shared_expert_intermediate_size": 7688}
 
 DEFAULTS: dict[str, dict[str, float]] = {
     "LlamaForCausalLM": _row(32000, 2048, 4096, 32, 32, None, 11008),
@@ -86,6 +91,7 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "DeepseekV32ForCausalLM": _row(
         129280, 163840, 7168, 61, 128, 128, 18432, **_LATENT, **_V3, **_V32
     ),
+    "GlmMoeDsaForCausalLM": _row(154880, 202752, 6144, 78, 64, 64, 12288, **_GLM5),
     "KimiLinearForCausalLM": _row(
         163840, 1048576, 2304, 27, 32, 32, 9216, **_NO_QUERIES, **_KIMI
     ),

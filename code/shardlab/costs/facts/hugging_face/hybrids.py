@@ -1,7 +1,6 @@
-"""Architectures some of whose layers keep states instead of keys and values."""
+"""Architectures some of whose layers follow a delta rule: they keep states, not keys and values."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from shardlab.model.experts import Experts
@@ -11,18 +10,9 @@ from shardlab.model.spec import TransformerSpec
 from .dense import grouped
 from .fields import Fields
 from .latent import deepseek
-from .mixtures import BIASED, experts
+from .mixtures import BIASED, experts, shared_number
 
 STATES = "linear_attention"  # the kind of layer, in `layer_types`
-OLDER = {"mamba": STATES, "attention": "full_attention"}  # Granite's names for kinds of layers
-# Fields of Nemotron-H on which no size depends while its layers have no experts.
-NEMOTRON_UNUSED = (
-    *("expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "use_mamba_kernels"),
-    *("num_logits_to_keep", "rescale_prenorm_residual", "residual_in_fp32", "norm_eps"),
-    *("time_step_limit", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank"),
-    *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
-    *("moe_shared_expert_intermediate_size", "moe_latent_size", "moe_shared_expert_overlap"),
-)
 # Fields of Kimi Linear -> their names in transformers.
 KIMI_NAMES = {
     "model_max_length": "max_position_embeddings",
@@ -48,7 +38,7 @@ def _delta(fields: Fields, **block: Any) -> TransformerSpec:
         value_size=fields.count("linear_value_head_dim"),
         convolution=fields.count("linear_conv_kernel_dim"),
     )
-    _note(fields, recurrent)
+    note_states(fields, recurrent)
     return grouped(
         fields,
         head_norms=True,
@@ -74,7 +64,8 @@ def _places(fields: Fields) -> tuple[int, ...]:
     return tuple(place for place, kind in enumerate(types) if kind == STATES)
 
 
-def _note(fields: Fields, recurrent: Recurrent) -> None:
+def note_states(fields: Fields, recurrent: Recurrent) -> None:
+    """Note that no published step confirms how states are timed."""
     fields.notes.append(
         f"{recurrent.rule} in {len(recurrent.layers)} layers: timed as products over chunks, which "
         "no published step confirms"
@@ -101,20 +92,9 @@ def _gated_experts(fields: Fields) -> Experts:
     """Take a mixture with a shared expert, which each token weights."""
     fields.only("mlp_only_layers", [], None)
     fields.ignore("intermediate_size")  # of layers without experts: there are none
-    shared = fields.count("shared_expert_intermediate_size")
-    width = fields.count("moe_intermediate_size")
-    if shared % width:
-        raise ValueError(
-            f"shared_expert_intermediate_size={shared} must be a multiple of "
-            f"moe_intermediate_size={width}"
-        )
-    return experts(
-        fields,
-        "num_experts",
-        "moe_intermediate_size",
-        num_shared=shared // width,
-        shared_gate=True,
-    )
+    width = "moe_intermediate_size"
+    shared = shared_number(fields, "shared_expert_intermediate_size", width)
+    return experts(fields, "num_experts", width, num_shared=shared, shared_gate=True)
 
 
 def _kimi(fields: Fields) -> TransformerSpec:
@@ -124,7 +104,7 @@ def _kimi(fields: Fields) -> TransformerSpec:
     fields.only("moe_router_activation_func", "sigmoid")
     fields.ignore("architectures", "use_grouped_topk", "moe_renormalize", "num_expert_group")
     recurrent = _kimi_delta(fields)
-    _note(fields, recurrent)
+    note_states(fields, recurrent)
     fields.notes.append("mla_use_nope: rotations are timed in layers with attention, too")
     return deepseek(fields, BIASED, recurrent=recurrent)
 
@@ -153,108 +133,9 @@ def _kimi_delta(fields: Fields) -> Recurrent:
     return recurrent
 
 
-def _granite(fields: Fields) -> TransformerSpec:
-    """Granite 4: Mamba-2 or attention, and a mixture whose shared experts may be all there is."""
-    fields.only("mamba_conv_bias", True)
-    fields.only("mamba_proj_bias", False)
-    fields.only("normalization_function", "rmsnorm")
-    fields.ignore("time_step_limit", "time_step_min", "time_step_max", "init_method")
-    fields.only("position_embedding_type", "nope", "rope", None)
-    if fields.config.get("position_embedding_type") != "rope":
-        fields.notes.append("no positions: rotations are timed in layers with attention")
-    shared = fields.count("shared_intermediate_size")
-    if not fields.count("num_local_experts", 0, least=0):
-        fields.ignore("intermediate_size", "num_experts_per_tok")
-        return grouped(fields, recurrent=_mamba(fields), ffn_size=shared)
-    mixture = experts(fields, "num_local_experts", "intermediate_size", num_shared=0)
-    if shared % mixture.expert_size:
-        raise ValueError(
-            f"shared_intermediate_size={shared} must be a multiple of "
-            f"intermediate_size={mixture.expert_size}"
-        )
-    mixture = replace(mixture, num_shared=shared // mixture.expert_size)
-    return grouped(fields, recurrent=_mamba(fields), experts=mixture)
-
-
-def _mamba(fields: Fields) -> Recurrent | None:
-    """Take Mamba-2's sizes by Granite's names; None where all layers have attention."""
-    count, heads = fields.count("num_hidden_layers"), fields.count("mamba_n_heads")
-    listed = fields.take("layer_types", list, [STATES] * count)
-    types = [OLDER.get(str(each), str(each)) for each in listed]
-    if len(types) != count or not {*types} <= {STATES, "full_attention"}:
-        raise ValueError(
-            f"layer_types must be mamba or attention, one for each of num_hidden_layers={count}"
-        )
-    fields.attentions |= {STATES, *OLDER}
-    inner = fields.count("mamba_expand") * fields.count("hidden_size")
-    if fields.config.get("mamba_d_head", "auto") == "auto":
-        fields.ignore("mamba_d_head")
-        size = inner // heads
-    else:
-        size = fields.count("mamba_d_head")
-    if heads * size != inner:
-        raise ValueError(
-            f"mamba_n_heads={heads} of mamba_d_head={size} must be mamba_expand times hidden_size"
-        )
-    sizes = {
-        "key_heads": fields.count("mamba_n_groups"),
-        "key_size": fields.count("mamba_d_state"),
-        "convolution": fields.count("mamba_d_conv"),
-        "chunk": fields.count("mamba_chunk_size"),
-    }
-    if STATES not in types:
-        return None
-    layers = tuple(place for place, kind in enumerate(types) if kind == STATES)
-    recurrent = Recurrent(
-        rule="Mamba-2", layers=layers, num_heads=heads, value_size=size, **sizes
-    )
-    _note(fields, recurrent)
-    return recurrent
-
-
-def _nemotron(fields: Fields) -> TransformerSpec:
-    """Nemotron-H, Nemotron Nano 2: each layer is Mamba-2, attention or a block without a gate."""
-    fields.rename({"attention_head_dim": "head_dim"})
-    fields.only("mlp_hidden_act", "relu2")
-    fields.only("use_conv_bias", True)
-    fields.only("mamba_proj_bias", False)
-    fields.ignore("architectures", *NEMOTRON_UNUSED)
-    pattern = fields.take("hybrid_override_pattern", str)
-    count = fields.count("num_hidden_layers", len(pattern))
-    if len(pattern) != count or not {*"M-"} <= {*pattern} <= {*"M*-"}:
-        raise ValueError(
-            f"hybrid_override_pattern={pattern!r} must have M, * or - for each of "
-            f"num_hidden_layers={count}, and some M and -; experts, E, are not counted here"
-        )
-    # a file may leave the number out, for the pattern has it; `grouped` reads it
-    fields.config = {**fields.config, "num_hidden_layers": count}
-    places = {kind: tuple(n for n, each in enumerate(pattern) if each == kind) for kind in "M-"}
-    recurrent = Recurrent(
-        rule="Mamba-2",
-        layers=places["M"],
-        num_heads=fields.count("mamba_num_heads"),
-        key_heads=fields.count("n_groups"),
-        key_size=fields.count("ssm_state_size"),
-        value_size=fields.count("mamba_head_dim"),
-        convolution=fields.count("conv_kernel"),
-        chunk=fields.count("chunk_size"),
-    )
-    _note(fields, recurrent)
-    fields.notes.append("no positions: rotations are timed in layers with attention")
-    return grouped(
-        fields,
-        ffn_size=fields.count("intermediate_size"),
-        recurrent=recurrent,
-        gated=False,
-        blocks_at=places["-"],
-    )
-
-
-HYBRIDS: dict[str, Callable[[Fields], TransformerSpec]] = {
+DELTA: dict[str, Callable[[Fields], TransformerSpec]] = {
     "Qwen3NextForCausalLM": _qwen3_next,
     "Qwen3_5ForCausalLM": _qwen3_5,
     "Qwen3_5MoeForCausalLM": _qwen3_5_moe,
     "KimiLinearForCausalLM": _kimi,
-    "GraniteMoeHybridForCausalLM": _granite,
-    "NemotronHForCausalLM": _nemotron,
 }

@@ -1,4 +1,4 @@
-"""Architectures with latent attention: DeepSeek-V2, V3 and V3.2, and Kimi K2, which has V3's."""
+"""Architectures with latent attention: DeepSeek-V2, V3, V3.2, Kimi K2, which is a V3, and GLM-5."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -58,7 +58,16 @@ def _deepseek_v3(fields: Fields, indexer: Indexer | None = None) -> TransformerS
     return deepseek(fields, BIASED, indexer=indexer)
 
 
-def _deepseek_v32(fields: Fields) -> TransformerSpec:
+def _indexed(fields: Fields) -> TransformerSpec:
+    """DeepSeek-V3.2 and GLM-5, with an indexer in every layer."""
+    count = fields.count("num_hidden_layers")
+    dense = min(count, fields.count("first_k_dense_replace", 0, least=0))
+    fields.only("mlp_layer_types", ["dense"] * dense + ["sparse"] * (count - dense), None)
+    fields.only("indexer_types", ["full"] * count, None)  # other layers would share theirs
+    fields.only("index_topk_freq", 1)
+    fields.only("index_topk_pattern", None)
+    fields.ignore("indexer_rope_interleave", "index_skip_topk_offset")
+    fields.attentions |= {"indexed_attention"}
     indexer = Indexer(
         num_heads=fields.count("index_n_heads"),
         head_size=fields.count("index_head_dim"),
@@ -74,5 +83,6 @@ def _deepseek_v32(fields: Fields) -> TransformerSpec:
 LATENT: dict[str, Callable[[Fields], TransformerSpec]] = {
     "DeepseekV2ForCausalLM": _deepseek_v2,
     "DeepseekV3ForCausalLM": _deepseek_v3,
-    "DeepseekV32ForCausalLM": _deepseek_v32,
+    "DeepseekV32ForCausalLM": _indexed,
+    "GlmMoeDsaForCausalLM": _indexed,
 }

@@ -22,6 +22,17 @@ def experts(fields: Fields, number: str, size: str, **rules: Any) -> Experts:
     )
 
 
+def shared_number(fields: Fields, shared: str, routed: str) -> int:
+    """Take the width of the shared experts together, as a number of experts like the routed ones.
+
+    Errors: ValueError for a width that is no multiple.
+    """
+    width, each = fields.count(shared), fields.count(routed)
+    if width % each:
+        raise ValueError(f"{shared}={width} must be a multiple of {routed}={each}")
+    return int(width // each)
+
+
 def _mixtral(fields: Fields) -> TransformerSpec:
     """Mixtral, and Granite's mixture, whose head may be tied."""
     return grouped(fields, experts=experts(fields, "num_local_experts", "intermediate_size"))

@@ -11,8 +11,9 @@ from shardlab.sharding.layout import listed
 from .. import mixtures, models
 from .dense import DENSE
 from .fields import Fields
-from .hybrids import HYBRIDS
+from .hybrids import DELTA
 from .latent import LATENT
+from .mamba import MAMBA
 from .mixtures import MIXTURES
 from .wrappers import unwrapped
 
@@ -20,13 +21,13 @@ ARCHITECTURES: dict[str, Callable[[Fields], TransformerSpec]] = {
     **DENSE,
     **MIXTURES,
     **LATENT,
-    **HYBRIDS,
+    **DELTA,
+    **MAMBA,
 }
 _STATES = "layers that keep a state instead of keys and values"
 # Architecture -> what its layers have that a TransformerSpec cannot say.
 LACKING = {
     "Gemma3nForCausalLM": "parameters for each layer and token, and layers that share keys",
-    "GlmMoeDsaForCausalLM": "indexers that several layers may share",
     "MiniMaxText01ForCausalLM": f"{_STATES} (lightning attention)",
     "MiniMaxForCausalLM": f"{_STATES} (lightning attention)",
 }

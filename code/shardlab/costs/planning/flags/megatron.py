@@ -67,6 +67,11 @@ def _refusal(training: Training) -> str:
         f"{spec.num_layers} layers do not make {pieces} equal stages or chunks": (
             equal_layers(training) is None
         ),
+        # megatron/core/pipeline_parallel/schedules.py: a group of microbatches is as large as pp
+        f"{training.num_microbatches} microbatches in chunks are no multiple of "
+        f"{training.layout.pp} stages": (
+            training.chunks > 1 and training.num_microbatches % training.layout.pp > 0
+        ),
         "no flag adds a norm after each half of a layer (post_norms)": spec.post_norms,
         "no flag norms the queries of all heads together (whole_norms)": spec.whole_norms,
         "no flag gives each head a sink (sinks)": spec.sinks,
