@@ -8,6 +8,7 @@
     python -m shardlab.exercises progress                                 # what you have passed
     python -m shardlab.exercises gather class/*/ --csv class.csv          # what a class has passed
     python -m shardlab.exercises grade homework.py handed_in/*/ --csv marks.csv   # a class's points
+    python -m shardlab.exercises export gradescope homework.py grader   # for a course's platform
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import TextIO
 
 from shardlab.files.terminal import guarded
 
-from . import CHAPTERS, every, gather, homework, marks, of_chapter, progress
+from . import CHAPTERS, every, export, gather, homework, marks, of_chapter, progress
 from .checker import UNGRADED, Exercise
 from .handed_in import check
 
@@ -43,6 +44,8 @@ def main() -> int:
         return 2
     if arguments.command == "check":
         return check(exercises, arguments.file, taught, as_json=arguments.json)
+    if taught and arguments.command == "export":
+        return hand_over(taught, arguments.platform, arguments.folder)
     if taught and arguments.command == "grade":
         return show_marks(taught, arguments.path, arguments.file, arguments.csv)
     for exercise in exercises:
@@ -87,6 +90,10 @@ def parse() -> argparse.Namespace:
     sub.add_argument("path", nargs="+", type=Path, help="a learner's file, or the folder with it")
     sub.add_argument("--file", default="", help="its name, where a folder has several")
     sub.add_argument("--csv", metavar="FILE", help="write the table there; -: print only that")
+    sub = commands.add_parser("export", help="write what a platform needs", parents=[seed])
+    sub.add_argument("platform", choices=export.PLATFORMS)
+    sub.add_argument("homework", type=Path, help="see shardlab.exercises.homework")
+    sub.add_argument("folder", type=Path, help="a new folder")
     return parser.parse_args()
 
 
@@ -111,6 +118,16 @@ def show_marks(taught: homework.Homework, paths: list[Path], file: str, target: 
     text = marks.table(taught, found)
     status = write(text, lambda file: marks.write_csv(taught, found, file), target)
     return status or (0 if all(each.graded for each in found) else 2)
+
+
+def hand_over(taught: homework.Homework, platform: str, folder: Path) -> int:
+    """Write what a platform needs; 1 if the folder is not new."""
+    try:
+        export.export(platform, taught, folder)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 def show_class(paths: list[Path], target: str | None) -> int:
