@@ -13,7 +13,8 @@ from shardlab.launch import run
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import low_precision, rounded_linear
 from shardlab.plain.low_precision import mx, nvfp4, per_tensor, stochastic
-from shardlab.plain.rounded_linear import Recipe, gathered, hadamard, rotate
+from shardlab.plain.rounded_linear import LayerRecipe as Recipe
+from shardlab.plain.rounded_linear import gathered, hadamard, rotate
 from shardlab.ranks import transformer
 from shardlab.ranks.observe import ledger
 

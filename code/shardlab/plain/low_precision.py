@@ -11,9 +11,9 @@ Micikevicius et al. 2022, https://arxiv.org/abs/2209.05433; DeepSeek-AI 2024, se
 https://arxiv.org/abs/2412.19437; OCP MX v1.0, and Rouhani et al. 2023,
 https://arxiv.org/abs/2310.10537; NVIDIA 2025, https://arxiv.org/abs/2509.25149.
 
-    x = nvfp4(x, rounding=stochastic)     # [R, C]: numbers of NVFP4, in the type of x
+    x = nvfp4(x, rounding=stochastic)     # [rows, columns]: numbers of NVFP4, in the type of x
 
-R = rows, C = columns, along which numbers share scales.
+Numbers share scales along columns.
 """
 
 from collections.abc import Callable
@@ -72,14 +72,14 @@ def stochastic(x: Tensor, grid: Grid) -> Tensor:
     return step * (below + up)
 
 
-# ---- with scales: [R, C] -> [R, C] ----
+# ---- with scales: [rows, columns] -> [rows, columns] ----
 
 
 def largest(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Find the largest magnitude in the block around each number: [R, C]."""
+    """Find the largest magnitude in the block around each number: [rows, columns]."""
     blocks: Tensor = x.abs()
     blocks = blocks.unflatten(1, (-1, columns))
-    blocks = blocks.unflatten(0, (-1, rows))       # [R/rows, rows, C/columns, columns]
+    blocks = blocks.unflatten(0, (-1, rows))       # blocks are dims 1 and 3
     found = blocks.amax((1, 3), keepdim=True)
     found = found.expand_as(blocks)
     return found.reshape(x.shape)
