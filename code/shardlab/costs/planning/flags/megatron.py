@@ -2,12 +2,14 @@
 
 https://github.com/NVIDIA/Megatron-LM/blob/307dcf37f03d44da131ba21999278abe4112d2ad/megatron/training/arguments.py
 has most of them; docs/user-guide/features/megatron_fsdp.md of a later version has the options of
-ZeRO-2 and ZeRO-3; megatron/core/transformer/moe/README.md has the options of experts,
+ZeRO-2 and ZeRO-3; pipeline_parallel_layout.md beside it has unequal stages;
+megatron/core/transformer/moe/README.md has the options of experts,
 whose ranks are counted with those of tp where these hold whole ones.
 """
 
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import BIASES
+from shardlab.sharding.deal import deal
 
 from ...training import Training
 from ..plans import Question
@@ -43,7 +45,9 @@ def megatron(question: Question, training: Training, steps: Count) -> Flags:
         **_states(question, training),
     }
     layers = equal_layers(training)
-    if training.chunks > 1 and layers:
+    if layers is None:
+        options["--pipeline-model-parallel-layout"] = _stages(training)
+    elif training.chunks > 1:
         options["--num-layers-per-virtual-pipeline-stage"] = layers
     remarks = []
     if question.recipe.gradients < FP32:
@@ -60,13 +64,9 @@ def megatron(question: Question, training: Training, steps: Count) -> Flags:
 
 def _refusal(training: Training) -> str:
     spec = training.spec
-    pieces = training.layout.pp * training.chunks
     known_biases: list[set[str]] = [set(BIASES["gpt2"]), {"qkv"}, set()]
     causes = {
         **cut_beside_stages(training),  # https://github.com/NVIDIA/Megatron-LM/pull/6081
-        f"{spec.num_layers} layers do not make {pieces} equal stages or chunks": (
-            equal_layers(training) is None
-        ),
         # megatron/core/pipeline_parallel/schedules.py: a group of microbatches is as large as pp
         f"{training.num_microbatches} microbatches in chunks are no multiple of "
         f"{training.layout.pp} stages": (
@@ -82,6 +82,19 @@ def _refusal(training: Training) -> str:
         ),
     }
     return first(causes)
+
+
+def _stages(training: Training) -> str:
+    """Return the layers of unequal stages, from the embedding E to the loss L.
+
+    Chunks are unequal only where embedding and head take the place of a layer each.
+    """
+    pp, chunks = training.layout.pp, training.chunks
+    ends = chunks > 1
+    sizes = [len(each) for each in deal(training.spec.num_layers + 2 * ends, pp * chunks)]
+    sizes[0] -= ends
+    sizes[-1] -= ends
+    return "E," + "|".join(f"t*{size}" * bool(size) for size in sizes) + ",L"
 
 
 def _model(question: Question, training: Training) -> Options:
