@@ -22,6 +22,7 @@ MOE = "https://github.com/NVIDIA/Megatron-LM/blob/022bcb5afe888664d3fb61adacea6e
 LATER = "https://raw.githubusercontent.com/NVIDIA/Megatron-LM/main/megatron/core/transformer/moe/README.md"
 FSDP = "https://github.com/NVIDIA/Megatron-LM/blob/11ceb1d2acc50dcb0fb5b3b9927b874ee8f625b8/docs/user-guide/features/megatron_fsdp.md"
 UNEQUAL = "https://github.com/NVIDIA/Megatron-LM/blob/b920473cd28c1941cd0cf5091b3c18fa710ab1a0/docs/user-guide/features/pipeline_parallel_layout.md"
+SINKS = "https://github.com/NVIDIA/Megatron-LM/blob/3d5f9b67d1cfe282c7829b3431a4935f624f8ac5/examples/gptoss/02_train.sh"
 SPEED = "https://github.com/deepspeedai/DeepSpeed/blob/ac2f3a347d5c7467879ff60f3324718eef881dc6/deepspeed/runtime/constants.py"
 ZERO = "https://github.com/microsoft/DeepSpeed/blob/01f31a835dec509a48859161344f19d85ae6c31a/docs/_pages/config-json.md"
 AUTOTP = "https://github.com/deepspeedai/DeepSpeed/blob/18e7227e0b364bddc5cfc9220db65ddd8d0c50b9/deepspeed/runtime/tensor_parallel/config.py"
@@ -58,6 +59,7 @@ PUBLISHED = {
             --moe-router-enable-expert-bias --overlap-moe-expert-parallel-comm --multi-latent-attention
             --q-lora-rank --kv-lora-rank --qk-head-dim --qk-pos-emb-head-dim --v-head-dim
         """,
+        SINKS: "--softmax-type",
         UNEQUAL: "--pipeline-model-parallel-layout",
         FSDP: "--use-megatron-fsdp --data-parallel-sharding-strategy --ckpt-format",
     },
@@ -109,7 +111,8 @@ def test_every_name_is_published_and_every_published_name_is_used(program):
     spread = [PLAN._replace(ep=8 if question.spec.experts else 1, zero=1) for question in questions]
     asked = zip(spread, questions, strict=True)
     used |= {name for plan, question in asked for name in made(plan, question)[program].values}
-    used |= {*made(dp=8, pp=2, question=replace(QUESTION, spec=replace(SPEC, num_layers=7)))[program].values}
+    unequal = replace(QUESTION, spec=replace(SPEC, num_layers=7, sinks=True))
+    used |= {*made(dp=8, pp=2, question=unequal)[program].values}
     listed = {name for names in PUBLISHED[program].values() for name in names.split()}
     assert used == listed
 

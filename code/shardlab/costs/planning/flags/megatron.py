@@ -2,7 +2,8 @@
 
 https://github.com/NVIDIA/Megatron-LM/blob/307dcf37f03d44da131ba21999278abe4112d2ad/megatron/training/arguments.py
 has most of them; docs/user-guide/features/megatron_fsdp.md of a later version has the options of
-ZeRO-2 and ZeRO-3; pipeline_parallel_layout.md beside it has unequal stages;
+ZeRO-2 and ZeRO-3; pipeline_parallel_layout.md beside it has unequal stages, and
+examples/gptoss/02_train.sh sinks;
 megatron/core/transformer/moe/README.md has the options of experts,
 whose ranks are counted with those of tp where these hold whole ones.
 """
@@ -52,6 +53,8 @@ def megatron(question: Question, training: Training, steps: Count) -> Flags:
     remarks = []
     if question.recipe.gradients < FP32:
         remarks.append("with --bf16 it keeps and reduces gradients in fp32: plan with fp32 ones")
+    if training.spec.sinks:
+        remarks.append("gpt-oss needs its activation and windows, too: see examples/gptoss")
     if training.schedule == "GPipe" and layout.pp > 1:
         remarks.append("its schedule is 1F1B, which takes as long as GPipe and holds less")
     return Flags(
@@ -74,7 +77,6 @@ def _refusal(training: Training) -> str:
         ),
         "no flag adds a norm after each half of a layer (post_norms)": spec.post_norms,
         "no flag norms the queries of all heads together (whole_norms)": spec.whole_norms,
-        "no flag gives each head a sink (sinks)": spec.sinks,
         **states_are_not_set_up(training),
         "no flag chooses tokens with an indexer": bool(spec.latent and spec.latent.indexer),
         f"no flag puts biases on {' and '.join(spec.biases)} alone": (
@@ -123,6 +125,7 @@ def _model(question: Question, training: Training) -> Options:
         "no biases": ("ffn" not in spec.biases, {"--disable-bias-linear": True}),
         "some biases": (spec.biases == ("qkv",), {"--add-qkv-bias": True}),
         "norms": (spec.head_norms or bool(spec.latent), {"--qk-layernorm": True}),
+        "sinks": (spec.sinks, {"--softmax-type": "learnable"}),
         "head": (not spec.tied, {"--untie-embeddings-and-output-weights": True}),
         "dropout": (not question.dropout, {"--attention-dropout": 0, "--hidden-dropout": 0}),
     }
