@@ -1,6 +1,7 @@
 """Every option that a plan is turned into is one that its program publishes, and has the plan's number."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -217,7 +218,13 @@ def test_megatron_says_which_model_it_has_no_flags_for(spec, message):
 
 @pytest.mark.parametrize(
     ("layers", "pp", "chunks", "layout"),
-    [(7, 2, 1, "E,t*4|t*3,L"), (6, 2, 2, "E,t*1|t*2|t*2|t*1,L"), (2, 2, 2, "E,|t*1|t*1|,L"), (8, 2, 2, "")],
+    [
+        (7, 2, 1, "E,(t*4|)*1,t*3,L"),
+        (7, 4, 1, "E,(t*2|)*3,t*1,L"),
+        (6, 2, 2, "E,(t*1|)*1,(t*2|)*2,t*1,L"),
+        (2, 2, 2, "E,(|)*1,(t*1|)*2,,L"),
+        (8, 2, 2, ""),
+    ],
 )
 def test_megatron_gets_unequal_stages_as_the_planner_cuts_them(layers, pp, chunks, layout):
     question = replace(QUESTION, spec=replace(SPEC, num_layers=layers), batch=8 * pp)
@@ -225,10 +232,10 @@ def test_megatron_gets_unequal_stages_as_the_planner_cuts_them(layers, pp, chunk
     found = made(**plan, question=question)["Megatron-LM"]
     assert found.values.get("--pipeline-model-parallel-layout", "") == layout
     assert not found.refusal
-    pieces = [piece.strip("EL,") for piece in layout.split("|")]
+    whole = re.sub(r"\((.*?)\)\*(\d+)", lambda run: run[1] * int(run[2]), layout)
+    held = [sum(map(int, re.findall(r"\d+", piece))) for piece in whole.split("|")]
     for stage in range(pp if layout else 0):
-        held = sum(int(piece[2:] or 0) for piece in pieces[stage::pp])
-        assert held == len(stages(layers, pp, chunks)[stage])
+        assert sum(held[stage::pp]) == len(stages(layers, pp, chunks)[stage])
 
 
 def test_megatron_interleaves_whole_rounds_of_microbatches():

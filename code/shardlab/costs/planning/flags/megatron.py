@@ -8,6 +8,8 @@ megatron/core/transformer/moe/README.md has the options of experts,
 whose ranks are counted with those of tp where these hold whole ones.
 """
 
+from itertools import groupby
+
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import BIASES
 from shardlab.sharding.deal import deal
@@ -96,7 +98,9 @@ def _stages(training: Training) -> str:
     sizes = [len(each) for each in deal(training.spec.num_layers + 2 * ends, pp * chunks)]
     sizes[0] -= ends
     sizes[-1] -= ends
-    return "E," + "|".join(f"t*{size}" * bool(size) for size in sizes) + ",L"
+    pieces = [f"t*{size}" * bool(size) for size in sizes]
+    runs = [(piece, len([*equal])) for piece, equal in groupby(pieces[:-1])]
+    return f"E,{''.join(f'({piece}|)*{times},' for piece, times in runs)}{pieces[-1]},L"
 
 
 def _model(question: Question, training: Training) -> Options:
