@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import re
 from pathlib import Path
 from statistics import median
 
@@ -124,3 +125,13 @@ def test_most_code_of_a_chapter_is_open(chapter: str) -> None:
     is_open = ["hide-" not in cell.options.get("tags", "") for cell in cells(chapter)]
     lines = [reading.filled(cell.text) for cell in cells(chapter)]
     assert sum(itertools.compress(lines, is_open)) >= MIN_OPEN * sum(lines)
+
+
+def test_the_syllabi_have_the_minutes_of_the_pages() -> None:
+    row = re.compile(r"^\| \d+ \[.*?\]\((\w+)\.md\) \|.*?\| (\d+ / \d+(?: / \d+)?) \|", re.MULTILINE)
+    rows = row.findall((BOOK / "course.md").read_text())
+    assert len(rows) > len(exercises.CHAPTERS)
+    for stem, printed in rows:
+        needed = reading.minutes(BOOK / f"{stem}.md")
+        parts = [each for each in (needed.text, needed.all, needed.second) if each]
+        assert printed == " / ".join(str(reading.rounded(each)) for each in parts), stem

@@ -115,6 +115,8 @@ class Program:
     # Gradients are views of the buckets that are sent. False: buckets are copies, as in torch's
     # DDP.
     bucket_views: bool = True
+    # Interleaved microbatches come in whole rounds, as many in each as there are stages.
+    whole_rounds: bool = False
     margin: float = MARGIN  # bytes beyond the tensors, as a share of them; see `memory.overhead`
     source: str
 
@@ -139,6 +141,11 @@ class Program:
         gradients = {0: "average", 1: "cut average"}.get(zero, "layers")
         parameters = {1: "update", 2: "update", 3: "layers"}.get(zero)
         return gradients in self.data_overlap, parameters in self.data_overlap
+
+    def interleaves(self, pp: int, num_microbatches: int) -> bool:
+        """Tell whether it can interleave so many microbatches over pp stages."""
+        rest = num_microbatches % pp if self.whole_rounds else 0
+        return num_microbatches >= pp and not rest
 
     @property
     def context_strategy(self) -> str:

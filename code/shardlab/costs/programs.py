@@ -47,6 +47,7 @@ BOOK_ON_CPU = replace(  # one operation of torch after the other
 )
 MEGATRON_2021 = Program(
     name="Megatron-LM, 2021",
+    whole_rounds=True,
     between_nodes=SELENE_2021,
     sends_parts=True,
     update_passes=MEGATRON_PASSES,
@@ -54,6 +55,7 @@ MEGATRON_2021 = Program(
 )
 MEGATRON_2022 = Program(
     name="Megatron-LM, 2022",
+    whole_rounds=True,
     tensor_overlap="backward",
     between_nodes=SELENE_2021,
     sends_parts=True,
@@ -62,6 +64,7 @@ MEGATRON_2022 = Program(
 )
 NEMO_2024 = Program(
     name="NeMo, 2024",
+    whole_rounds=True,
     tensor_overlap="chunks",
     data_overlap=EVERYTHING,
     context_overlap=True,
@@ -161,6 +164,7 @@ NANOTRON_2025 = Program(  # adds up in fp32 beside torch's DDP; overwrites the s
 )
 MEGATRON_DEEPSPEED_2022 = Program(
     name="Megatron-DeepSpeed, 2022",
+    whole_rounds=True,
     sends_parts=True,
     source="https://github.com/bigscience-workshop/Megatron-DeepSpeed (of Megatron-LM in 2021)",
 )

@@ -13,4 +13,6 @@ them. Read the files in this order. Beside each stands the engine that does the 
     linear_attention                            no engine: chunks of tokens need a GPU's kernel
     expert_parallel    ranks.expert_parallel    a token travels once to each rank, or to each node
     pipeline           ranks.pipeline           any schedule, as lists of actions; early receives
+    low_precision                              no engine: chips round by themselves
+    rounded_linear                             no engine: Transformer Engine has one for GPUs
 """

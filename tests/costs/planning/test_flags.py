@@ -1,6 +1,7 @@
 """Every option that a plan is turned into is one that its program publishes, and has the plan's number."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from shardlab.costs.programs import DEEPSEEK_2024, NEMO_2024, PROGRAMS
 from shardlab.model.attention import LatentAttention
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import stages
 from tests.costs.facts.test_hugging_face import DENSE
 
 # What each program publishes, as far as plans need it: names, and where they stand.
@@ -20,6 +22,8 @@ MEGATRON = "https://github.com/NVIDIA/Megatron-LM/blob/307dcf37f03d44da131ba2199
 MOE = "https://github.com/NVIDIA/Megatron-LM/blob/022bcb5afe888664d3fb61adacea6e6c887a97f8/megatron/core/transformer/moe/README.md"
 LATER = "https://raw.githubusercontent.com/NVIDIA/Megatron-LM/main/megatron/core/transformer/moe/README.md"
 FSDP = "https://github.com/NVIDIA/Megatron-LM/blob/11ceb1d2acc50dcb0fb5b3b9927b874ee8f625b8/docs/user-guide/features/megatron_fsdp.md"
+UNEQUAL = "https://github.com/NVIDIA/Megatron-LM/blob/b920473cd28c1941cd0cf5091b3c18fa710ab1a0/docs/user-guide/features/pipeline_parallel_layout.md"
+SINKS = "https://github.com/NVIDIA/Megatron-LM/blob/3d5f9b67d1cfe282c7829b3431a4935f624f8ac5/examples/gptoss/02_train.sh"
 SPEED = "https://github.com/deepspeedai/DeepSpeed/blob/ac2f3a347d5c7467879ff60f3324718eef881dc6/deepspeed/runtime/constants.py"
 ZERO = "https://github.com/microsoft/DeepSpeed/blob/01f31a835dec509a48859161344f19d85ae6c31a/docs/_pages/config-json.md"
 AUTOTP = "https://github.com/deepspeedai/DeepSpeed/blob/18e7227e0b364bddc5cfc9220db65ddd8d0c50b9/deepspeed/runtime/tensor_parallel/config.py"
@@ -56,6 +60,8 @@ PUBLISHED = {
             --moe-router-enable-expert-bias --overlap-moe-expert-parallel-comm --multi-latent-attention
             --q-lora-rank --kv-lora-rank --qk-head-dim --qk-pos-emb-head-dim --v-head-dim
         """,
+        SINKS: "--softmax-type",
+        UNEQUAL: "--pipeline-model-parallel-layout",
         FSDP: "--use-megatron-fsdp --data-parallel-sharding-strategy --ckpt-format",
     },
     "DeepSpeed": {
@@ -106,6 +112,8 @@ def test_every_name_is_published_and_every_published_name_is_used(program):
     spread = [PLAN._replace(ep=8 if question.spec.experts else 1, zero=1) for question in questions]
     asked = zip(spread, questions, strict=True)
     used |= {name for plan, question in asked for name in made(plan, question)[program].values}
+    unequal = replace(QUESTION, spec=replace(SPEC, num_layers=7, sinks=True))
+    used |= {*made(dp=8, pp=2, question=unequal)[program].values}
     listed = {name for names in PUBLISHED[program].values() for name in names.split()}
     assert used == listed
 
@@ -199,7 +207,6 @@ def test_a_program_says_which_part_of_a_plan_it_cannot_run(program, changes, mes
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"num_layers": 7}, "7 layers do not make 2 equal stages"),
         ({"post_norms": True}, "no flag adds a norm after each half"),
         ({"bias_places": ("ffn",)}, "no flag puts biases on ffn alone"),
     ],
@@ -207,6 +214,28 @@ def test_a_program_says_which_part_of_a_plan_it_cannot_run(program, changes, mes
 def test_megatron_says_which_model_it_has_no_flags_for(spec, message):
     question = replace(QUESTION, spec=replace(SPEC, **spec))
     assert message in made(question=question, dp=8, pp=2)["Megatron-LM"].refusal
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "chunks", "layout"),
+    [
+        (7, 2, 1, "E,(t*4|)*1,t*3,L"),
+        (7, 4, 1, "E,(t*2|)*3,t*1,L"),
+        (6, 2, 2, "E,(t*1|)*1,(t*2|)*2,t*1,L"),
+        (2, 2, 2, "E,(|)*1,(t*1|)*2,,L"),
+        (8, 2, 2, ""),
+    ],
+)
+def test_megatron_gets_unequal_stages_as_the_planner_cuts_them(layers, pp, chunks, layout):
+    question = replace(QUESTION, spec=replace(SPEC, num_layers=layers), batch=8 * pp)
+    plan = {"dp": 8, "pp": pp, "microbatch": 1, "chunks": chunks, "schedule": "interleaved" if chunks > 1 else "1F1B"}
+    found = made(**plan, question=question)["Megatron-LM"]
+    assert found.values.get("--pipeline-model-parallel-layout", "") == layout
+    assert not found.refusal
+    whole = re.sub(r"\((.*?)\)\*(\d+)", lambda run: run[1] * int(run[2]), layout)
+    held = [sum(map(int, re.findall(r"\d+", piece))) for piece in whole.split("|")]
+    for stage in range(pp if layout else 0):
+        assert sum(held[stage::pp]) == len(stages(layers, pp, chunks)[stage])
 
 
 def test_megatron_interleaves_whole_rounds_of_microbatches():

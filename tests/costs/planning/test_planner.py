@@ -83,7 +83,7 @@ def brute(question):
                 continue
             for schedule, chunks in product(question.schedules, range(1, 9)):
                 m = question.batch // (dp * size)
-                if (schedule == "interleaved") != (chunks > 1) or (chunks > 1 and m < pp):
+                if (schedule == "interleaved") != (chunks > 1) or (chunks > 1 and m % pp):
                     continue
                 if pp == 1 and schedule != "1F1B":
                     continue
@@ -155,7 +155,7 @@ def test_reasons_name_what_is_wrong():
     assert first("node size") == "tp=3 does not share nodes of 8 GPUs evenly; use 1, 2, 4, 8, 24"
     assert first("layers") == "6 layers leave some of 8 stages empty"
     assert first("batch") == "a batch of 20 does not split over dp=24 replicas"
-    assert "interleaving needs at least as many" in first("microbatches")
+    assert first("microbatches") == "5 microbatches do not interleave over 3 stages; use a multiple"
     heads = small(replace(SMALL, num_heads=12), num_nodes=1)
     assert plans.why(heads, TrainingPlan(tp=8, reason="heads")) == "12 heads do not split over tp=8; use 1, 2, 4"
     short = small(num_nodes=1, sequence=1022)

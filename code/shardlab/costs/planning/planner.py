@@ -224,7 +224,8 @@ class _Search:
         for order in self.orders:
             cut = order.cut
             kind: dict[str, Any] = {"schedule": order.schedule, "chunks": order.chunks}
-            if order.schedule == "interleaved" and num_microbatches < self.degrees.pp:
+            interleaved = order.schedule == "interleaved"
+            if interleaved and not program.interleaves(self.degrees.pp, num_microbatches):
                 yield plan(**kind, reason="microbatches")
                 continue
             flying = self._bytes_in_flight(one, order, num_microbatches)

@@ -31,7 +31,7 @@ REASONS = {
     "batch": "the batch does not split over dp",
     "experts": "experts do not split over their ranks",
     "sequence": "the sequence does not split",
-    "microbatches": "too few microbatches to interleave",
+    "microbatches": "microbatches do not interleave",
     "memory": "too little memory",
 }
 CHOICES: dict[str, Collection[object]] = {

@@ -43,8 +43,7 @@ def text(
         "experts": lambda: _experts(spec, dp, ep, tp if whole_experts else 1),
         "sequence": lambda: f"{length} tokens do not split over {cp * tp} ranks",
         "microbatches": lambda: (
-            f"{num_microbatches} microbatches for {pp} stages; "
-            "interleaving needs at least as many as stages"
+            f"{num_microbatches} microbatches do not interleave over {pp} stages; use a multiple"
         ),
     }
     if reason not in texts:

@@ -2,12 +2,17 @@
 
 https://github.com/NVIDIA/Megatron-LM/blob/307dcf37f03d44da131ba21999278abe4112d2ad/megatron/training/arguments.py
 has most of them; docs/user-guide/features/megatron_fsdp.md of a later version has the options of
-ZeRO-2 and ZeRO-3; megatron/core/transformer/moe/README.md has the options of experts,
+ZeRO-2 and ZeRO-3; pipeline_parallel_layout.md beside it has unequal stages, and
+examples/gptoss/02_train.sh sinks;
+megatron/core/transformer/moe/README.md has the options of experts,
 whose ranks are counted with those of tp where these hold whole ones.
 """
 
+from itertools import groupby
+
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import BIASES
+from shardlab.sharding.deal import deal
 
 from ...training import Training
 from ..plans import Question
@@ -43,11 +48,15 @@ def megatron(question: Question, training: Training, steps: Count) -> Flags:
         **_states(question, training),
     }
     layers = equal_layers(training)
-    if training.chunks > 1 and layers:
+    if layers is None:
+        options["--pipeline-model-parallel-layout"] = _stages(training)
+    elif training.chunks > 1:
         options["--num-layers-per-virtual-pipeline-stage"] = layers
     remarks = []
     if question.recipe.gradients < FP32:
         remarks.append("with --bf16 it keeps and reduces gradients in fp32: plan with fp32 ones")
+    if training.spec.sinks:
+        remarks.append("gpt-oss needs its activation and windows, too: see examples/gptoss")
     if training.schedule == "GPipe" and layout.pp > 1:
         remarks.append("its schedule is 1F1B, which takes as long as GPipe and holds less")
     return Flags(
@@ -60,13 +69,9 @@ def megatron(question: Question, training: Training, steps: Count) -> Flags:
 
 def _refusal(training: Training) -> str:
     spec = training.spec
-    pieces = training.layout.pp * training.chunks
     known_biases: list[set[str]] = [set(BIASES["gpt2"]), {"qkv"}, set()]
     causes = {
         **cut_beside_stages(training),  # https://github.com/NVIDIA/Megatron-LM/pull/6081
-        f"{spec.num_layers} layers do not make {pieces} equal stages or chunks": (
-            equal_layers(training) is None
-        ),
         # megatron/core/pipeline_parallel/schedules.py: a group of microbatches is as large as pp
         f"{training.num_microbatches} microbatches in chunks are no multiple of "
         f"{training.layout.pp} stages": (
@@ -74,7 +79,6 @@ def _refusal(training: Training) -> str:
         ),
         "no flag adds a norm after each half of a layer (post_norms)": spec.post_norms,
         "no flag norms the queries of all heads together (whole_norms)": spec.whole_norms,
-        "no flag gives each head a sink (sinks)": spec.sinks,
         **states_are_not_set_up(training),
         "no flag chooses tokens with an indexer": bool(spec.latent and spec.latent.indexer),
         f"no flag puts biases on {' and '.join(spec.biases)} alone": (
@@ -82,6 +86,21 @@ def _refusal(training: Training) -> str:
         ),
     }
     return first(causes)
+
+
+def _stages(training: Training) -> str:
+    """Return the layers of unequal stages, from the embedding E to the loss L.
+
+    Chunks are unequal only where embedding and head take the place of a layer each.
+    """
+    pp, chunks = training.layout.pp, training.chunks
+    ends = chunks > 1
+    sizes = [len(each) for each in deal(training.spec.num_layers + 2 * ends, pp * chunks)]
+    sizes[0] -= ends
+    sizes[-1] -= ends
+    pieces = [f"t*{size}" * bool(size) for size in sizes]
+    runs = [(piece, len([*equal])) for piece, equal in groupby(pieces[:-1])]
+    return f"E,{''.join(f'({piece}|)*{times},' for piece, times in runs)}{pieces[-1]},L"
 
 
 def _model(question: Question, training: Training) -> Options:
@@ -110,6 +129,7 @@ def _model(question: Question, training: Training) -> Options:
         "no biases": ("ffn" not in spec.biases, {"--disable-bias-linear": True}),
         "some biases": (spec.biases == ("qkv",), {"--add-qkv-bias": True}),
         "norms": (spec.head_norms or bool(spec.latent), {"--qk-layernorm": True}),
+        "sinks": (spec.sinks, {"--softmax-type": "learnable"}),
         "head": (not spec.tied, {"--untie-embeddings-and-output-weights": True}),
         "dropout": (not question.dropout, {"--attention-dropout": 0, "--hidden-dropout": 0}),
     }
