@@ -18,7 +18,7 @@ from . import adapter
 from .homework import Homework
 from .nbgrader import notebook
 
-CPU = "https://download.pytorch.org/whl/cpu"  # PyTorch without what a GPU needs
+SMALLER = "the option for CPU of https://pytorch.org/get-started/locally/ saves some GB here"
 PROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
@@ -42,7 +42,7 @@ set -e
 apt-get update
 apt-get install -y python3 python3-venv
 python3 -m venv /opt/shardlab
-/opt/shardlab/bin/pip install torch=={torch} --index-url {cpu}
+/opt/shardlab/bin/pip install torch=={torch}    # {smaller}
 /opt/shardlab/bin/pip install /autograder/source/package
 """
 RUN_AUTOGRADER = """\
@@ -61,7 +61,8 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 if importlib.util.find_spec("shardlab") is None:
-    for wanted in (["torch=={torch}", "--index-url", "{cpu}"], [here / "package"]):
+    # {smaller}
+    for wanted in (["torch=={torch}"], [here / "package"]):
         command = [sys.executable, "-m", "pip", "install", *wanted]
         subprocess.run(command, cwd=here, check=True, stdout=sys.stderr)
 command = [sys.executable, "-I", here / "adapter.py", "classroom50", Path.cwd()]
@@ -74,7 +75,8 @@ CONTAINERFILE = """\
 #     --volume "$PWD/mine.py:/handed_in/mine.py:ro" grader /handed_in/mine.py
 FROM python:3.12-slim
 COPY package /grader/package
-RUN pip install --no-cache-dir torch=={torch} --index-url {cpu}
+# {smaller}
+RUN pip install --no-cache-dir torch=={torch}
 RUN pip install --no-cache-dir /grader/package
 COPY homework.py /grader/
 RUN useradd learner
@@ -136,7 +138,7 @@ def _command(taught: Homework) -> list[str]:
 def _filled(text: str, **values: str) -> str:
     """Fill in the version of torch that is here, without its suffix such as +cpu."""
     torch = metadata.version("torch").partition("+")[0]
-    return text.format(torch=torch, cpu=CPU, **values)
+    return text.format(torch=torch, smaller=SMALLER, **values)
 
 
 def _carry(taught: Homework, folder: Path, name: str, text: str) -> None:
