@@ -85,6 +85,7 @@ def mirrored(arrow, names):
 
 MLP, LOSS, WORDS = "tensor parallel mlp", "vocabulary parallel loss", "vocabulary parallel embedding"
 SAMPLES = ("data parallel step", "x", "dp", {"h": "S + 1"})
+QUERIES, BLOCK = {"H": "K, H/K"}, {"B": "2, B", "H": "K, 1"}  # heads of queries that share a key are a dim
 FLAT = {"h": "P", "f": ""}  # a parameter is one row of numbers
 # file -> (class and function, start of the code) -> text, its line or input, the axis, other names of dims; or for a
 # gradient the arrow whose mirror it is, and other names
@@ -126,6 +127,14 @@ COMPARED = {
         ("GatherParts.forward", "return"): ("gathered keys", "k = on.redist", "cp", {"H": "K"}),
         ("GatherParts.backward", "mine"): ("S(S) -> R", {}),
     },
+    "ring_attention": {
+        ("", "for batch"): (WORDS, "tokens", "tp", {"S": "S + 1"}),
+        ("ring", "q = q.unflatten"): ("ring attention", "q", "cp", QUERIES),
+        ("ring", "block"): ("ring attention", "k", "cp", BLOCK),
+        ("ring", "y:"): ("ring attention", "on.ring", "cp", QUERIES),
+        ("ring", "return"): ("ring attention", "on.ring", "cp", {}),
+        ("Ring.forward", "k, v"): ("ring attention", "k", "cp", BLOCK | {"B": "B"}),
+    },
     "zero": {
         ("", "mine ="): SAMPLES,
         ("Sharded.__init__", "self.piece"): ("zero 1", "piece = on.redist", "dp", FLAT),
@@ -144,7 +153,8 @@ COMPARED = {
     },
 }
 LINES = [(file, *place) for file, places in COMPARED.items() for place in places]
-NO_TEXT = {"context_parallel": 7, "muon": 1, "tensor_parallel": 3, "zero": 6}  # comments with a state, not compared
+# comments with a state that are not compared
+NO_TEXT = {"context_parallel": 7, "muon": 1, "ring_attention": 7, "tensor_parallel": 3, "zero": 6}
 
 
 def comments(file, scope, start):
