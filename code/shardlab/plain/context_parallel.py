@@ -10,7 +10,7 @@ Ulysses: https://arxiv.org/abs/2309.14509. The ring: `plain.ring_attention`.
     attend = context.gathered                      # or context.ulysses
     replace(model, attend=attend, locate=lambda _: context.positions)
     optimizer = torch.optim.AdamW(model.parameters())
-    for batch in batches:                          # [B, S + 1], the same on every rank
+    for batch in batches:                          # [B, S + 1], whole
         inputs = batch[:, context.mine]            # [B, S/N]
         targets = batch[:, context.mine + 1]       # [B, S/N]
         optimizer.zero_grad()
@@ -20,6 +20,7 @@ Ulysses: https://arxiv.org/abs/2309.14509. The ring: `plain.ring_attention`.
 
 N = ranks, B = batch, S = sequence, H = heads, K = key/value heads, e = head size.
 Queries are [B, H, S/N, e], keys and values [B, K, S/N, e], each of this rank's tokens.
+Whole: the same on every rank.
 
 Eight tokens on two ranks. A query sees its own token and those before it, so the
 first ranks would have little to compute; in a zig-zag all have the same:
@@ -80,8 +81,8 @@ class Context:
 
     def gathered(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend to the keys of all ranks, gathered: [B, H, S/N, e]."""
-        k = GatherParts.apply(k, self.group)         # [B, K, S, e]
-        v = GatherParts.apply(v, self.group)         # [B, K, S, e]
+        k = GatherParts.apply(k, self.group)         # [B, K, S, e], whole
+        v = GatherParts.apply(v, self.group)         # [B, K, S, e], whole
         return scaled_dot_product_attention(q, k, v, self.mask, enable_gqa=True)
 
     def ulysses(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -104,13 +105,13 @@ class GatherParts(Function):
     def forward(ctx: Any, x: Tensor, group: comm.Group) -> Tensor:
         ctx.group = group
         parts = comm.all_gather(x[None], group)    # [N, B, K, S/N, e]
-        return torch.cat([*parts], dim=2)          # [B, K, S, e]
+        return torch.cat([*parts], dim=2)          # [B, K, S, e], whole
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         size = ctx.group.size()
         partial = torch.stack(gradient.chunk(size, dim=2))  # [N, B, K, S/N, e]
-        mine = comm.reduce_scatter(partial, ctx.group)  # [1, B, K, S/N, e], whole
+        mine = comm.reduce_scatter(partial, ctx.group)  # [1, B, K, S/N, e]
         return mine[0], None
 
 

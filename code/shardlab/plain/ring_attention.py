@@ -9,7 +9,7 @@ Liu et al. 2023, https://arxiv.org/abs/2310.01889
     attend = partial(ring_attention.ring, mask=context.mask, group=group)
     replace(model, attend=attend, locate=lambda _: context.positions)
     optimizer = torch.optim.AdamW(model.parameters())
-    for batch in batches:                          # [B, S + 1], the same on every rank
+    for batch in batches:                          # [B, S + 1], whole
         inputs = batch[:, context.mine]            # [B, S/N]
         targets = batch[:, context.mine + 1]       # [B, S/N]
         optimizer.zero_grad()
@@ -19,7 +19,7 @@ Liu et al. 2023, https://arxiv.org/abs/2310.01889
 
 N = ranks, B = batch, S = sequence, H = heads, K = key/value heads, e = head size.
 H/K heads of queries share a key: q is [B, K, H/K, S/N, e]. A block has the keys and
-the values of one rank: [2, B, K, 1, S/N, e].
+the values of one rank: [2, B, K, 1, S/N, e]. Whole: the same on every rank.
 
 The softmax of all keys from that of some: `lse` is the log of the sum of exp(scores),
 over the keys seen so far. With the scores of one more block it grows,
@@ -87,10 +87,10 @@ class Ring(Function):
             dq = dq + ds @ k
             dk = over_heads(ds.mT @ q)             # [B, K, 1, S/N, e]
             dv = over_heads(p.mT @ dy)
-            gradient = gradient + torch.stack([dk, dv])  # partial
+            gradient = gradient + torch.stack([dk, dv])  # some of its terms
             both = torch.stack([block, gradient])
             block, gradient = pass_on(both, ctx.group)
-        return dq, gradient, None, None            # home again, and whole
+        return dq, gradient, None, None            # home again, with all terms
 
 
 def masks(mask: Tensor, group: comm.Group) -> Iterator[Tensor]:

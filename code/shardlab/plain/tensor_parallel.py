@@ -7,7 +7,7 @@ Shoeybi et al. 2019, Megatron-LM, https://arxiv.org/abs/1909.08053. The engine,
     data_parallel.copy_from_rank_0(model, group)  # the same numbers on every rank
     tensor_parallel.parallelize(model, group)     # this rank's parts of them
     optimizer = torch.optim.AdamW(model.parameters())
-    for batch in batches:                         # [B, S + 1], the same on every rank
+    for batch in batches:                         # [B, S + 1], whole
         optimizer.zero_grad()
         model(batch[:, :-1], batch[:, 1:]).backward()  # the loss of the whole model
         optimizer.step()                          # of this rank's parts
@@ -62,7 +62,7 @@ class ColumnLinear(Module):
         self.bias = shard(linear.bias, 0, group)      # [outputs/N], or None
 
     def forward(self, x: Tensor) -> Tensor:           # [B, S, h], whole
-        x = CopyToRanks.apply(x, self.group)          # [B, S, h]; sums the gradient
+        x = CopyToRanks.apply(x, self.group)          # [B, S, h], whole; sums the gradient
         return functional.linear(x, self.weight, self.bias)  # [B, S, outputs/N]
 
 

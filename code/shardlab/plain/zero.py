@@ -17,8 +17,8 @@ Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054. The engine: `ranks.ze
         states.step(mine[:, :-1], mine[:, 1:], model.loss, share)
 
 N = ranks, B = samples of all ranks, S = sequence, h = width between layers. Padded with
-zeros, the P numbers of a parameter form N rows, [N, P/N]; row r is rank r's piece. A
-"partial" gradient is one rank's term of the sum over ranks; the sum is "whole".
+zeros, the P numbers of a parameter form N rows, [N, P/N]; row r is rank r's piece.
+Whole: the same on every rank. Partial: a rank's term of a sum over ranks.
 """
 
 from collections.abc import Callable, Iterable
@@ -84,10 +84,10 @@ class ZeRO1(Sharded):
         """Train on this rank's samples, a `share` of all."""
         for layer in self.layers:
             x = layer(x)                        # [B/N, S, h]
-        (share * loss(x, targets)).backward()   # all gradients: P each, partial
-        self.reduce_scatter(self.parameters)    # P -> P/N, whole
+        (share * loss(x, targets)).backward()   # all gradients: [P], partial
+        self.reduce_scatter(self.parameters)    # [P], partial -> [P/N]
         self.update()
-        self.gather(self.parameters)            # P/N -> P
+        self.gather(self.parameters)            # [P/N] -> [P], whole
 
 
 class ZeRO2(Sharded):
@@ -103,10 +103,10 @@ class ZeRO2(Sharded):
         (share * loss(x, targets)).backward()   # to the last border only
         for layer in reversed(self.layers):
             y, x = borders.pop()
-            go_back(y, x.grad)                  # its gradients: P each, partial
-            self.reduce_scatter(layer.parameters())  # P -> P/N, whole
+            go_back(y, x.grad)                  # its gradients: [P], partial
+            self.reduce_scatter(layer.parameters())  # [P], partial -> [P/N]
         self.update()
-        self.gather(self.parameters)            # P/N -> P
+        self.gather(self.parameters)            # [P/N] -> [P], whole
 
 
 class ZeRO3(Sharded):
@@ -122,19 +122,19 @@ class ZeRO3(Sharded):
         inputs = []
         for layer in self.layers:
             inputs.append(x)
-            self.gather(layer.parameters())     # P/N -> P
+            self.gather(layer.parameters())     # [P/N] -> [P], whole
             with torch.no_grad():
                 y = layer(x)                    # [B/N, S, h]
-            self.free(layer.parameters())       # P -> P/N
+            self.free(layer.parameters())       # [P], whole -> [P/N]
             x = y.detach().requires_grad_()     # a border: backward stops here
         (share * loss(x, targets)).backward()   # to the last border only
         for layer in reversed(self.layers):
             gradient = x.grad                   # [B/N, S, h], of this layer's output
             x = inputs.pop()
-            self.gather(layer.parameters())     # P/N -> P
-            go_back(layer(x), gradient)         # its gradients: P each, partial
-            self.reduce_scatter(layer.parameters())  # P -> P/N, whole
-            self.free(layer.parameters())       # P -> P/N
+            self.gather(layer.parameters())     # [P/N] -> [P], whole
+            go_back(layer(x), gradient)         # its gradients: [P], partial
+            self.reduce_scatter(layer.parameters())  # [P], partial -> [P/N]
+            self.free(layer.parameters())       # [P], whole -> [P/N]
         self.update()
 
 

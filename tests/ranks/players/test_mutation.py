@@ -16,6 +16,7 @@ CHECKED = {  # method -> mutants whose arrow does not fit, that a rule refuses, 
     "vocabulary parallel embedding": (2, 2, 3),
     "gathered keys": (4, 12, 0),
     "ulysses": (8, 20, 4),
+    "ring attention": (0, 0, 0),  # has no redistribution: its turns are in test_players.py
     "expert parallel": (4, 12, 0),
     "vocabulary parallel loss": (7, 10, 2),
     "data parallel step": (5, 5, 3),

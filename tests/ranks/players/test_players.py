@@ -223,3 +223,35 @@ def test_a_look_up_takes_the_rows_of_a_table_that_is_cut(text, tokens):
     players = Players(MESH)
     found = players.look_up(players.given(whole, table), players.given(numbers, replace(places, fixed=True)))
     assert assemble(found.held, result, MESH).equal(whole[numbers])
+
+
+RINGS = {  # types of q, and of k and v -> the type after as many turns as ranks, or "" if it is refused
+    ("[B, S/tp, e]", "[B, S/tp, e]"): "[B, S/tp, e]",
+    ("[B, S, e] R@tp", "[B, S/tp, e]"): "[B, S, e] R@tp",
+    ("[B, S, e]", "[B, S/tp, e]"): "",
+    ("[B, S, e] P@tp", "[B, S/tp, e]"): "",
+}
+
+
+@pytest.mark.parametrize(("queries", "keys"), RINGS)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_ring_is_attention_after_as_many_turns_as_ranks_and_no_state_before_or_after(queries, keys, ranks):
+    """What is refused would be wrong whatever type it had, in values and gradients."""
+    operands = [parse(queries), parse(keys), parse(keys)]
+    on = Tracer({"tp": ranks}, SIZES | {"e": 2})
+    wholes = [torch.randn(4, 4, 2, dtype=torch.double) for _ in operands]
+    weights = random(parse("[B, S]"))[..., None] + torch.tensor([3.0, 4.0])
+    alone = values_and_gradients(lambda on, *x: on.ring("tp", *x), wholes, operands, weights, parse("[B, S, e]"), 1)
+    for turns in range(1, ranks + 2):
+
+        def call(on, *x, turns=turns):
+            return on.ring("tp", *x, turns=turns)
+
+        claims = [claim for claim in types("B S e") if agree(call, wholes, operands, weights, claim, ranks, alone)]
+        if turns == ranks and RINGS[queries, keys]:
+            assert RINGS[queries, keys] == str(call(on, *operands))
+            assert RINGS[queries, keys] in map(str, claims)
+        else:
+            assert not claims
+            with pytest.raises(Refusal):
+                call(on, *operands)

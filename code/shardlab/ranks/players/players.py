@@ -149,6 +149,29 @@ class Players:
             dims.append(Dim(dim.name, tuple(axes)))
         return PlayedTensor(held, tuple(dims))
 
+    def ring(
+        self,
+        axis: str,
+        q: PlayedTensor,
+        k: PlayedTensor,
+        v: PlayedTensor,
+        turns: int | None = None,
+    ) -> PlayedTensor:
+        """Attend to keys and values that go round an axis, and correct the softmax in each turn."""
+        place = list(self.mesh).index(axis)
+        (cut,) = (dim.name for dim in k.dims if axis in dim.axes)
+        k, v = (self.rename(x, cut, "keys") for x in (k, v))
+        y, lse = torch.zeros_like(q.held), torch.tensor(-torch.inf)
+        for _ in range(self.mesh[axis] if turns is None else turns):
+            scores = self.product(" ".join((*q.names[:-1], "keys")), q, k)
+            new = torch.logaddexp(lse, scores.held.logsumexp(-1, keepdim=True))
+            part = PlayedTensor((scores.held - new).exp(), scores.dims)
+            of_block = self.product(" ".join(q.names), part, v)
+            y = y * (lse - new).exp() + of_block.held
+            lse = new
+            k, v = (PlayedTensor(x.held.roll(1, place), x.dims) for x in (k, v))
+        return PlayedTensor(y, q.dims)
+
     # ---- the end of the step -------------------------------------------------------------------
 
     def close(self, loss: PlayedTensor) -> PlayedTensor:

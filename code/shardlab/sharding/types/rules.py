@@ -12,6 +12,7 @@ Each axis is looked at alone. Ranks do not communicate in an operation, only in 
     update       a parameter and its step are whole or cut alike; P is refused
     log          a number that is I or R
     look-up      a product with a one-hot matrix, of which each rank makes what it needs
+    ring         attention to gathered keys, once as many blocks have come by as there are ranks
 
 In an operand without a gradient, I means R and R means I: both only say that copies are equal.
 """
@@ -19,8 +20,9 @@ In an operand without a gradient, I means R and R means I: both only say that co
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardlab.files.arguments import checked
+from shardlab.files.arguments import Count, checked
 
+from .redistribution import Redistribution, redistribute
 from .states import Dim, Sharding, along
 
 
@@ -47,6 +49,7 @@ _FUNCTION_OF_TERMS = "the sum over {n} ranks of a function is not the function o
 _REPEATED_LOSS = "each of {n} ranks starts backward from the whole loss: {n} times the gradients"
 _STEP_OF_TERMS = "each rank would step by one of {n} terms, and copies would drift apart"
 _LOGGED_TERM = "each rank would log one of {n} terms"
+_SOME_BLOCKS = "each rank has met {met} of {{n}} blocks: a softmax of some keys is not that of all"
 _FUNCTION_OF_PIECES = "each rank would see a piece of {n}, and the function needs the whole dim"
 
 
@@ -177,6 +180,30 @@ def largest(x: Sharding, dim: str) -> Sharding:
     for axis in x.partial:
         raise Refused(axis, ["P"], _FUNCTION_OF_TERMS)
     return replace(x, dims=tuple(each for each in x.dims if each.name != dim))
+
+
+@checked
+def ring(axis: str, met: Count, ranks: Count, operands: Sequence[Sharding]) -> Sharding:
+    """Return the type of attention of q to k and v, whose blocks go round an axis.
+
+    met: blocks that each rank has met; all of them are as good as gathered. Scores are sums over
+    the last dim. Errors: Refused; ValueError for k or v that the axis does not cut alike.
+    """
+    q, *others = operands
+    states = [along(x, axis) for x in operands]
+    if met != ranks:
+        raise Refused(axis, states, _SOME_BLOCKS.format(met=met))
+    whole = (redistribute(x, Redistribution(axis, states[1], "R")) for x in others)
+    k, v = (renamed(x, states[1][2:-1], "keys") for x in whole)
+    scores = product(" ".join((*q.names[:-1], "keys")), [q, k])
+    return product(" ".join(q.names), [function(scores, "keys"), v])
+
+
+@checked
+def renamed(x: Sharding, old: str, new: str) -> Sharding:
+    """Return the type with another name of a dim."""
+    names = {old: new}
+    return replace(x, dims=tuple(Dim(names.get(dim.name, dim.name), dim.axes) for dim in x.dims))
 
 
 def _dims(operands: Sequence[Sharding]) -> dict[str, Dim]:

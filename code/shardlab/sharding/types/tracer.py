@@ -23,7 +23,7 @@ from shardlab.trace import ring_bytes
 from . import rules
 from .redistribution import Redistribution, redistribute, redistribution, sent_bytes
 from .repairs import Repair, Rule, repairs
-from .states import Dim, Mesh, Sharding, Sizes, gradient, local_shape, parse
+from .states import Mesh, Sharding, Sizes, gradient, local_shape, parse
 
 Call = tuple[str, str, float]  # a collective, the axis, bytes that a rank sends
 
@@ -101,9 +101,7 @@ class Tracer:
 
     def rename(self, x: Sharding, old: str, new: str) -> Sharding:
         """Give a dim another name, as that of the keys, which are the positions of the queries."""
-        names = {old: new}
-        dims = tuple(Dim(names.get(dim.name, dim.name), dim.axes) for dim in x.dims)
-        return self._line(lambda _: replace(x, dims=dims), (x,))
+        return self._line(lambda _: rules.renamed(x, old, new), (x,))
 
     def detach(self, x: Sharding) -> Sharding:
         """Take the numbers without their gradient."""
@@ -121,6 +119,19 @@ class Tracer:
             self.lines.append(Line(_where(), result, (("all_reduce", axis, sent),)))
         return result
 
+    def ring(
+        self, axis: str, q: Sharding, k: Sharding, v: Sharding, turns: Count | None = None
+    ) -> Sharding:
+        """Attend to keys and values that go round an axis; None: as many turns as it has ranks."""
+        ranks = self._ranks(axis)
+        met = ranks if turns is None else turns
+        result = self._line(lambda operands: rules.ring(axis, met, ranks, operands), (q, k, v))
+        numbers = sum(prod(local_shape(x, self.sizes, self.mesh)) for x in (k, v))
+        sent = float(numbers * self.itemsize)
+        forward, backward = (("send", axis, sent),) * met, (("send", axis, 2 * sent),) * met
+        self.lines.append(Line(_where(), result, forward, backward))
+        return result
+
     def redistribute(
         self, x: Sharding, axis: str, arrow: str, again: bool = False
     ) -> Sharding:
@@ -129,8 +140,7 @@ class Tracer:
         again: do it once more in backward, because the result is not kept until then.
         """
         change = redistribution(axis, arrow)
-        if axis not in self.mesh:
-            raise ValueError(f"unknown axis {axis}; use {', '.join(self.mesh)}")
+        self._ranks(axis)
         result = redistribute(x, change)
         forward, backward = sent_bytes(x, change, self.sizes, self.mesh, self.itemsize)
         calls = _calls(change, forward)
@@ -171,6 +181,11 @@ class Tracer:
         calls += [line.backward for line in reversed(before)]
         calls += [line.forward for line in after]
         return [call for line in calls for call in line]
+
+    def _ranks(self, axis: str) -> int:
+        if axis not in self.mesh:
+            raise ValueError(f"unknown axis {axis}; use {', '.join(self.mesh)}")
+        return self.mesh[axis]
 
     def _line(self, rule: Rule, operands: Sequence[Sharding]) -> Sharding:
         try:

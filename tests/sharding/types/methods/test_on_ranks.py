@@ -9,7 +9,14 @@ from torch.nn import functional
 
 from shardlab import trace
 from shardlab.launch import run
-from shardlab.plain import context_parallel, data_parallel, expert_parallel, tensor_parallel, zero
+from shardlab.plain import (
+    context_parallel,
+    data_parallel,
+    expert_parallel,
+    ring_attention,
+    tensor_parallel,
+    zero,
+)
 from shardlab.ranks.observe.ledger import Ledger
 from shardlab.ranks.tensor_parallel.sequence import GatherSequence, ScatterSequence
 from shardlab.sharding.types.methods import METHODS
@@ -60,6 +67,12 @@ def attend(group, name):
     getattr(context, name)(q, k, v).sum().backward()
 
 
+def ring(group):
+    q, k, v = (tensor(4, 4, 4 // group.size(), 2) for _ in range(3))
+    seen = torch.ones(4 // group.size(), 4, dtype=torch.bool)
+    ring_attention.ring(q, k, v, seen, group).sum().backward()
+
+
 def experts(group):
     """As many rows for each rank, which is what slots of equal capacity are."""
     n = group.size()
@@ -88,6 +101,7 @@ ON_RANKS = {  # what runs -> the text whose list it has
     loss: "vocabulary parallel loss",
     functools.partial(attend, name="gathered"): "gathered keys",
     functools.partial(attend, name="ulysses"): "ulysses",
+    ring: "ring attention",
     experts: "expert parallel",
     replicas: "data parallel step",
     functools.partial(sharded, stage="ZeRO1"): "zero 1",
@@ -99,7 +113,7 @@ ON_RANKS = {  # what runs -> the text whose list it has
 def recorded(group, call):
     with Ledger() as ledger:
         call(group)
-    return [(each.op, trace.wire_bytes(each)) for each in trace.communication(ledger.events)]
+    return [(each.op, trace.wire_bytes(each)) for each in trace.communication(ledger.events) if each.op != "receive"]
 
 
 @pytest.mark.counted("sharding", "collectives of each method, with their bytes, as its text lists them")

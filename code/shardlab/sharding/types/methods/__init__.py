@@ -1,8 +1,7 @@
 """The methods of the book as texts: read `method`, then `layers` and `steps`.
 
 A pipeline has no text here: a border sends one tensor from one rank to the next, which changes no
-state, and its stages run different programs. A ring of keys is `gathered_keys`, whose all-gather
-arrives in pieces.
+state, and its stages run different programs.
 """
 
 from .layers import LAYERS

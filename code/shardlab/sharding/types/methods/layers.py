@@ -98,6 +98,16 @@ def ulysses(on: Any, q: Any, k: Any, v: Any) -> Any:
 
 
 @layer(
+    q="[B, H, S/cp, e]",
+    k="[B, H, S/cp, e]",
+    v="[B, H, S/cp, e]",
+)
+def ring_attention(on: Any, q: Any, k: Any, v: Any) -> Any:
+    """Let keys and values go round, and correct the softmax with each block (2310.01889)."""
+    return on.ring("cp", q, k, v)
+
+
+@layer(
     x="[G/ep, T, h]",
     router="[h, E] R@ep",
     places="[G/ep, T, E, C] fixed",
@@ -137,5 +147,6 @@ LAYERS = (
     vocabulary_parallel_embedding,
     gathered_keys,
     ulysses,
+    ring_attention,
     expert_parallel,
 )
