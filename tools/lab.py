@@ -3,6 +3,8 @@
     python tools/lab.py                  makes what is missing and brings untouched notebooks up to date
     python tools/lab.py reset memory     a fresh chapter; the learner's own stays beside it, with the date in its name
 
+Beside each chapter with exercises, notebooks/workshop/ has its workshop edition, which `workshop.py` makes.
+
 A notebook that was changed stays as it is. When the book has a newer edition of its chapter, that comes beside it.
 """
 
@@ -19,6 +21,7 @@ from pathlib import Path
 import nbformat
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "book" / "_ext"))
+import workshop
 from shardlab_notebooks import notebook, state, written
 from shardlab_source import Book
 
@@ -30,10 +33,20 @@ OURS = re.compile(r"(\d\d_\w+?)(?:_edition_(\d+))?\.ipynb")  # no date in its na
 
 def update(book: Book, folder: Path) -> Iterator[str]:
     """Make the notebooks of `book` in `folder`; yield a sentence for everything that a learner should know."""
-    folder.mkdir(exist_ok=True)
-    for page, name in book.names.items():
-        yield from place(notebook(book, page), folder / name)
-    yield from strays(book, folder)
+    for page in book.names:
+        for target, made in both(book, page, folder):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            yield from place(made, target)
+    for each in (folder, folder / workshop.FOLDER):
+        yield from strays(book, each)
+
+
+def both(book: Book, page: str, folder: Path) -> Iterator[tuple[Path, nbformat.NotebookNode]]:
+    """The reading edition of a page and, if it has one, the workshop edition, each with its place."""
+    yield folder / book.names[page], notebook(book, page)
+    made = workshop.edition(book, page)
+    if made:
+        yield folder / workshop.FOLDER / book.names[page], made
 
 
 def place(made: nbformat.NotebookNode, target: Path) -> Iterator[str]:
@@ -96,18 +109,19 @@ def strays(book: Book, folder: Path) -> Iterator[str]:
 
 
 def reset(book: Book, folder: Path, chapter: str) -> Iterator[str]:
-    """Make the notebook of a chapter anew; what a learner has changed gets a name with the date."""
+    """Make the notebooks of a chapter anew; what a learner has changed gets a name with the date."""
     pages = {Path(page).name: page for page in book.names}
     if chapter not in pages:
         raise ValueError(f"there is no chapter {chapter!r}; there are {', '.join(pages)}")
-    folder.mkdir(exist_ok=True)
-    target = folder / book.names[pages[chapter]]
-    if target.exists() and not untouched(read(target)):
-        kept = target.with_stem(f"{target.stem}_{datetime.now():%Y-%m-%d_%H-%M-%S}")
-        target.rename(kept)
-        yield f"your version is now {kept.name}"
-    target.write_text(written(notebook(book, pages[chapter])))
-    yield f"{target.name} is fresh"
+    for target, made in both(book, pages[chapter], folder):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shown = target.relative_to(folder)
+        if target.exists() and not untouched(read(target)):
+            kept = target.with_stem(f"{target.stem}_{datetime.now():%Y-%m-%d_%H-%M-%S}")
+            target.rename(kept)
+            yield f"your version is now {kept.relative_to(folder)}"
+        target.write_text(written(made))
+        yield f"{shown} is fresh"
 
 
 def main() -> None:

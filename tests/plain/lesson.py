@@ -8,13 +8,13 @@ import contextlib
 import dataclasses
 import functools
 import re
-import textwrap
 import types
 
 import torch
 from torch import nn
 
 from shardlab import trace
+from shardlab.exercises.workshop import load, usage
 from shardlab.launch import RankError, run
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
@@ -91,20 +91,6 @@ def alone(*case, length=LENGTH, prepare=lambda model: None):
 
 
 # ---- a plain file, as it is or changed -----------------------------------------------------------------------------
-
-
-def usage(source):
-    """The lines of code in the docstring of a file: from `model = ` to the next empty line."""
-    found = re.search(r"^    model = .*?(?=\n\n)", source, re.MULTILINE | re.DOTALL)
-    return textwrap.dedent(found.group())
-
-
-def load(name, source):
-    """The source as a module that stands where the plain ones do."""
-    module = types.ModuleType(f"shardlab.plain.{name}")
-    module.__package__ = "shardlab.plain"
-    exec(compile(source, f"plain/{name}.py", "exec"), module.__dict__)
-    return module
 
 
 def follow(

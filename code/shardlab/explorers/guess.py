@@ -45,6 +45,19 @@ def choice(text: str, options: Sequence[str], *, answer: str, name: str, why: st
     return Guess(Choice(name=name, text=text, why=why, answer=answer, options=tuple(options)))
 
 
+class NotGuessed(RuntimeError):
+    """A guess that a cell waits for; the message is all that a notebook shows."""
+
+    def _render_traceback_(self, *_: Any) -> list[str]:
+        return [str(self)]
+
+
+def made(name: str) -> None:
+    """Let a cell go on once the question `name` has a guess. Errors: NotGuessed before."""
+    if kept(name) is None:
+        raise NotGuessed(f"Guess first: the form above waits for your guess ({name}).")
+
+
 @dataclass(frozen=True)
 class Guess:
     """A question as the reader sees it."""

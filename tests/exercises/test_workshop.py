@@ -1,0 +1,165 @@
+"""A hole of a workshop's cell stands for one line, is right if it trains the same, and is told by its number if not."""
+
+import sys
+from types import SimpleNamespace
+
+import cloudpickle
+import pytest
+
+from shardlab.exercises import workshop
+from shardlab.exercises.holes import HOLES
+from shardlab.launch import run
+
+from ..plain import lesson
+from ..ranks.quick import quickly
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
+
+PLACES = [(name, place) for name, holes in HOLES.items() for place in range(len(holes))]
+WRONG = {  # what a student might write: (line, what the launcher reports)
+    "data_parallel": [
+        ("tensor.copy_(tensor)", None),
+        ("return batch.tensor_split(group.size())[0]", None),
+        ("partial = parameter.grad / group.size()", None),
+        ("comm.all_reduce(partial, group)", None),
+    ],
+    "zero": [
+        ("row = rows(p.data, group)[0]", None),
+        ("new = rows(p.grad, self.group)[self.group.rank()]", None),
+        ("new = piece.grad", None),
+        ("whole = self.piece[p].repeat(self.group.size(), 1)", None),
+        ("loss(x, targets).backward()", None),
+        ("go_back(x, gradient)", None),
+    ],
+    "tensor_parallel": [
+        ("return grad, None", None),
+        ("return comm.all_reduce(grad, ctx.group), None", "AttributeError"),
+        ("self.weight = shard(linear.weight, 0, group)", "RuntimeError"),
+        ("x = CopyToRanks.apply(x, self.group)", None),
+        ("return x if self.bias is None else x + self.group.size() * self.bias", None),
+        ("row = tokens", None),
+    ],
+    "context_parallel": [
+        ("last = last", None),
+        ("in_document = starts <= order[:, None]", None),
+        ("not_later = order < order[:, None]", None),
+        ("mine = partial[ctx.group.rank()][None]", None),
+        ("ctx.way_back = group, split, join", "RuntimeError|disagree"),
+    ],
+    "ring_attention": [
+        ("y = y * (new - lse).exp()", None),
+        ("p = scores.softmax(-1)", None),
+        ("ds = p * dp", None),
+        ("gradient = torch.stack([dk, dv])", None),
+        ("source = group.rank() + turn", "IndexError"),
+    ],
+    "linear_attention": [
+        ("error = values[:, :, :, token]", None),
+        ("both: Tensor = first @ m + new", None),
+        ("state = then(state, earlier)", None),
+        ("before = state", None),
+        ("dx = comm.exchange(gradient, ctx.group, to=after, source=before)", None),
+    ],
+    "expert_parallel": [
+        ("holder = number % ep", None),
+        ("token = order % k", None),
+        ("received = sends", "rank"),
+        ("rows = AllToAllRows.apply(rows, group, there, here)", "rank"),
+        ("rows = rows * weights[: len(rows), None].to(rows.dtype)", None),
+        ("group = self.group", None),
+    ],
+    "pipeline": [
+        ("warm_up = stage.before", "Deadlock"),
+        ("self.outputs.send(x.detach())", "disagree"),
+        ("y = self.loss(y, targets)", None),
+        ("x, y = self.kept.pop()", "disagree"),
+        ("self.gradients.send(x)", None),
+        ("self.tied.grad = theirs", None),
+    ],
+}
+
+
+def in_place(name, place, line):
+    """The plain file with this line in one of its holes, as deep as the right line is."""
+    right = workshop.lines(name)[place]
+    return workshop.filled(name, {place: right[: len(right) - len(right.lstrip())] + line})
+
+
+def completed(name, **wrong):
+    """The cell with the right line in every hole, or a wrong one: hole_2="..."."""
+    text = workshop.cell(name)
+    for place, right in enumerate(workshop.lines(name)):
+        indent = right[: len(right) - len(right.lstrip())]
+        answer = wrong.get(f"hole_{place + 1}")
+        stop = next(line for line in text.splitlines() if workshop.OPEN in line)
+        text = text.replace(stop, right if answer is None else indent + answer, 1)
+    return text
+
+
+@pytest.mark.parametrize("name", HOLES)
+def test_a_hole_stands_once_in_its_file_and_the_right_lines_make_the_file_again(name):
+    plain = workshop.plain(name)
+    assert 3 <= len(HOLES[name]) <= 6
+    assert [plain.count(hole.code) for hole in HOLES[name]] == [1] * len(HOLES[name])
+    right = workshop.written(name, completed(name))
+    assert right == workshop.lines(name)
+    kept = [line for line in completed(name).splitlines()[1:] if "# hole " not in line and "# end of hole" not in line]
+    assert "\n".join([*kept, ""]) == plain == workshop.filled(name, dict(enumerate(right)))
+
+
+@pytest.mark.parametrize("name", HOLES)
+def test_a_cell_with_open_holes_runs_and_each_is_told(name, capsys):
+    workshop.load(name, workshop.cell(name))
+    assert not workshop.check(name, workshop.cell(name))
+    told = [f"hole {number}: open: {hole.ask}" for number, hole in enumerate(HOLES[name], 1)]
+    assert capsys.readouterr().out.splitlines() == told
+
+
+def everything(group):
+    return {name: workshop.equal(group, name, workshop.plain(name)) for name in HOLES}
+
+
+@pytest.mark.parametrize("world_size", workshop.WORLD_SIZES)
+def test_right_lines_pass(world_size):
+    assert run(quickly(everything), world_size=world_size) == [dict.fromkeys(HOLES, True)] * world_size
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    wrong = {
+        (name, place): (report, name, in_place(name, place, line))
+        for name in HOLES
+        for place, (line, report) in enumerate(WRONG[name])
+    }
+    with pytest.MonkeyPatch.context() as impatient:
+        impatient.setattr("shardlab.launch.watch.TICK", 0.1)
+        return lesson.verdicts(workshop.equal, wrong)
+
+
+@pytest.mark.parametrize(("name", "place"), PLACES)
+def test_a_wrong_line_is_noticed(name, place, verdicts):
+    assert lesson.noticed(verdicts[name, place], WRONG[name][place][1]), verdicts[name, place]
+
+
+def test_the_hole_that_is_wrong_is_told_and_the_others_are_right(capsys):
+    text = completed("data_parallel", hole_1="tensor.copy_(", hole_3="partial = parameter.grad / group.size()")
+    assert not workshop.check("data_parallel", text)
+    told = ["no Python: '(' was never closed", "right", "on 3 ranks it trains other numbers than the plain file"]
+    assert capsys.readouterr().out.splitlines() == [f"hole {n}: {each}" for n, each in enumerate([*told, "right"], 1)]
+
+
+def test_the_cell_that_a_notebook_ran_last_is_judged(capsys, monkeypatch):
+    cells = [completed("data_parallel", hole_4="parameter.grad = partial"), completed("data_parallel"), "check()"]
+    shell = SimpleNamespace(user_ns={"In": cells})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert workshop.check("data_parallel")
+    assert capsys.readouterr().out == "".join(f"hole {number}: right\n" for number in range(1, 5))
+    with pytest.raises(ValueError, match="run the cell first that begins with '# The file zero"):
+        workshop.check("zero")
+
+
+def test_what_is_missing_is_told():
+    with pytest.raises(ValueError, match="no file with holes is called 'muon'; choose from data_parallel, zero"):
+        workshop.check("muon")
+    with pytest.raises(ValueError, match=r"the marks of hole 2 are missing; put back `# hole 2: \.\.\.`"):
+        workshop.check("zero", workshop.cell("zero").replace("# end of hole 2", ""))
