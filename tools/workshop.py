@@ -21,6 +21,7 @@ from shardlab_notebooks import folded, notebook, state
 from shardlab_source import Book
 
 from shardlab.exercises import workshop
+from shardlab.exercises.holes import HOLES
 
 FOLDER = "workshop"  # beside the reading edition
 INTRODUCTION = """# {title}: workshop
@@ -153,7 +154,8 @@ def apart(reading: nbformat.NotebookNode) -> Iterator[Part]:
             if exercises and text.strip():
                 yield Part("markdown", text, wanted=True)
             for name in LISTING.findall(text):
-                yield from file_with_holes(name)
+                if name in HOLES:  # of other files a page shows a function
+                    yield from file_with_holes(name)
 
 
 def file_with_holes(name: str) -> Iterator[Part]:
