@@ -6,6 +6,7 @@
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,19 +27,19 @@ def train(group, layout, schedule, book, folder, num_steps):
     mesh = Mesh(layout, group)
     torch.manual_seed(0)  # every rank builds the same model, and keeps its part
     plan = schedules.make(schedule, layout.pp, MICROBATCHES)
-    model = transformer.Transformer(SPEC)
-    trainer = Trainer(model, mesh, plan, torch.optim.AdamW, max_norm=1.0)
+    trainer = Trainer(transformer.Transformer(SPEC), mesh, plan, torch.optim.AdamW, max_norm=1.0)
     path, losses = checkpoint.latest(folder, group), []
     step = 0 if path is None else trainer.load(path)["step"]
     tokens, length = text.read(book), SPEC.context_length
+    say = partial(print, flush=True) if group.rank() == 0 else lambda *_: None
+    say(f"{layout.ranks} ranks " + (f"go on at step {step} of {num_steps}, from {path}" if path else "begin"))
     batches = sampler.epoch(text.num_samples(tokens, length), BATCH, mesh.dp.rank(), mesh.dp.size())
     while step < num_steps:
         indices, weight = batches[step % len(batches)]
         batch = text.batch(tokens, indices, length)
         losses.append(trainer.step(*batch, weight).item())
         step += 1
-        if group.rank() == 0:
-            print(f"step {step}: {losses[-1]:.4f} nats a token", flush=True)
+        say(f"step {step}: {losses[-1]:.4f} nats a token")
         if step % SAVE_EVERY == 0 or step == num_steps:
             trainer.save(folder, step)
     return losses
@@ -55,6 +56,5 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="seen by all ranks")
     parser.add_argument("--book", type=Path, default=Path(__file__).resolve().parent, help="a folder of .md files")
     asked = parser.parse_args()
-    degrees = {name: getattr(asked, name) for name in ("dp", "tp", "pp", "zero", "sequence_parallel")}
-    layout = Layout(**degrees)
+    layout = Layout(**{name: getattr(asked, name) for name in ("dp", "tp", "pp", "zero", "sequence_parallel")})
     launch.run(train, layout, asked.schedule, asked.book, asked.folder, asked.steps, world_size=layout.ranks)
