@@ -1,10 +1,15 @@
 """Numbers of eight bits and fewer, plainly: grids, and the scales that numbers share.
 
-    grid    its largest        format        numbers that share a scale     bits per number
-    E4M3    448                per tensor    all: in fp32                   8
-    E5M2    57,344             DeepSeek-V3   128, or 128 x 128: in fp32     8.25, or 8
-    E2M1    6                  MXFP8         32: a power of two             8.25
-                               NVFP4         16, or 16 x 16: in E4M3        4.5, or 4.03
+    grid    its largest number
+    E4M3    448
+    E5M2    57,344
+    E2M1    6
+
+    format        grid    numbers that share a scale    bits per number
+    per tensor    E4M3    all: in fp32                  8
+    DeepSeek-V3   E4M3    128, or 128 x 128: in fp32    8.25, or 8
+    MXFP8         E4M3    32: a power of two            8.25
+    NVFP4         E2M1    16, or 16 x 16: in E4M3       4.5, or 4.03
 
 E4M3 has 4 bits of exponent, 3 of mantissa and a sign; E2M1 has only 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 Micikevicius et al. 2022, https://arxiv.org/abs/2209.05433; DeepSeek-AI 2024, section 3.3,
@@ -108,7 +113,7 @@ def deepseek(x: Tensor, rows: int = 1) -> Tensor:
 def mx(x: Tensor, grid: Grid = E4M3, rounding: Rounding = nearest) -> Tensor:
     """Share a power of two among 32 numbers, by the rule of OCP MX v1.0, which may cut some."""
     most = largest(x, 1, 32)
-    exponent = exponent_of(most) - grid.high       # a largest of 500 becomes 448, not 256
+    exponent = exponent_of(most) - grid.high       # 1.9 * 2**8 is cut to 448
     return power_of_two(x, exponent, grid, rounding)
 
 

@@ -123,7 +123,7 @@ SUMS = (
     Bug(
         "A mean of means",
         _means,
-        "https://github.com/PrimeIntellect-ai/prime-rl/pull/1957",
+        "https://github.com/PrimeIntellect-ai/prime-rl/pull/2562",
         inputs=(
             ("[] R@dp", 0),
             ("[T/dp] fixed", [6, 0, 0, 1, 2, 3]),
