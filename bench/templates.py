@@ -138,8 +138,8 @@ def slurm(folder: Path) -> list[dict[str, Any]]:
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o600)
     files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
-    subprocess.run(["munged", "--force", f"--socket={folder}/munge", *files], check=True)
     try:
+        subprocess.run(["munged", "--force", f"--socket={folder}/munge", *files], check=True)
         on_nodes(folder, "slurmctld", "-c")
         for node in NODES:
             on_nodes(folder, "slurmd", "-N", node)
@@ -154,6 +154,7 @@ def slurm(folder: Path) -> list[dict[str, Any]]:
         subprocess.run(["scancel", job], check=True)
         wait(lambda: not said(["squeue", "-h"]).strip(), "the end of all ranks")
     finally:
+        subprocess.run(["scancel", "--full", "--signal=KILL", "--user=root"], check=False)  # after a failure
         end(folder)
     tool = said(["sbatch", "--version"]).strip()
     return [row("slurm.sh", tool, "the end of its time, after a save", before[-1], after, changed)]
@@ -170,7 +171,6 @@ def ssh(folder: Path) -> list[dict[str, Any]]:
     (tools / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/config "$@"\n')
     (tools / "ssh").chmod(0o755)
     Path("/run/sshd").mkdir(exist_ok=True)
-    on_nodes(folder, "/usr/sbin/sshd", "-f", str(folder / "sshd"))
     environment = {**os.environ, "FOLDER": str(saves), "GPUS": "1", "PATH": f"{tools}:{os.environ['PATH']}"}
     scripts = []
 
@@ -182,6 +182,7 @@ def ssh(folder: Path) -> list[dict[str, Any]]:
         return scripts[-1]
 
     try:
+        on_nodes(folder, "/usr/sbin/sshd", "-f", str(folder / "sshd"))
         first = script()
         wait(lambda: 13 in steps(log), "a step between two saves")
         first.send_signal(signal.SIGINT)
@@ -206,17 +207,18 @@ def ray(folder: Path) -> list[dict[str, Any]]:
     options = ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={folder}/r", "--disable-usage-stats"]
     environment = {**os.environ, "RAY_raylet_start_wait_time_s": "180"}
     programs = Path(sys.executable).parent
-    with (folder / "daemons.log").open("w") as file:  # daemons would keep a pipe open
-        subprocess.run([str(programs / "ray"), "start", "--head", *options], check=True, env=environment, stdout=file)
     command = [sys.executable, str(CLUSTER / "ray_train.py"), "--workers", "2", "--folder", str(folder / "saves")]
-    with log.open("w") as file:
-        there = {**environment, "RAY_ADDRESS": "auto"}
-        driver = subprocess.Popen([*command, *LAYOUT], env=there, cwd=ROOT, stdout=file, stderr=file)
-    try:
+    with contextlib.ExitStack() as ends:
+        stop = [str(programs / "ray"), "stop", "--force"]
+        ends.callback(subprocess.run, stop, check=False, capture_output=True)
+        with (folder / "daemons.log").open("w") as file:  # daemons would keep a pipe open
+            start = [str(programs / "ray"), "start", "--head", *options]
+            subprocess.run(start, check=True, env=environment, stdout=file)
+        with log.open("w") as file:
+            there = {**environment, "RAY_ADDRESS": "auto"}
+            driver = subprocess.Popen([*command, *LAYOUT], env=there, cwd=ROOT, stdout=file, stderr=file)
+        ends.callback(driver.kill)
         killed = after_kill(log, folder)
-    finally:
-        driver.kill()
-        subprocess.run([str(programs / "ray"), "stop", "--force"], check=False, capture_output=True)
     return [row("ray_train.py", f"Ray {version('ray')}", "SIGKILL of a worker", *killed, ["--workers 2"])]
 
 
@@ -242,7 +244,8 @@ def kubernetes(_: Path) -> list[dict[str, Any]]:
 def end(folder: Path) -> None:
     """End the daemons that have left their process ids in the folder."""
     for path in folder.glob("*pid"):
-        os.kill(int(path.read_text()), signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError, ValueError):  # it has ended, or has not begun
+            os.kill(int(path.read_text()), signal.SIGTERM)
     time.sleep(3)
 
 

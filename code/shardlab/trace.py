@@ -196,6 +196,7 @@ def save(events: Iterable[Event], path: str | Path) -> None:
     Path(path).write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
+@given.in_one_line()
 def load(path: str | Path) -> list[Event]:
     """Read what `save` wrote to `path`. Errors: ValueError that names the line at fault."""
     try:

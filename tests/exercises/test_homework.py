@@ -3,7 +3,8 @@
 import csv
 import os
 import sys
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -163,3 +164,16 @@ def test_a_grader_that_fails_gives_nobody_points(cli, taught, tmp_path, monkeypa
     code, printed = cli("grade", taught, mine)
     assert code == 2
     assert printed.splitlines()[1].split()[:4] == ["mine", "not", "graded", "not"]
+
+
+def test_a_file_cannot_change_its_own_date_and_links_that_lead_nowhere_stop_no_class(taught, tmp_path, monkeypatch):
+    late, nowhere = tmp_path / "late", tmp_path / "nowhere"
+    late.mkdir()
+    (late / "a.py").touch()
+    (late / "b.py").symlink_to("b.py")
+    nowhere.symlink_to(nowhere)
+    monkeypatch.setattr(grader, "grade", lambda _exercises, file, *_: os.utime(file, (0, 0)) or ())
+    taught = replace(homework.read(taught, 0), due=datetime(2000, 1, 1))
+    first, second = marks.grade(taught, [late, nowhere])
+    assert (first.learner, first.late > timedelta(0), first.remarks) == ("late", True, [])
+    assert (second.learner, second.remarks) == ("nowhere", ["no file to grade; one is needed, or --file"])

@@ -1,5 +1,6 @@
 """The command line: what it prints, and 0, 1 or 2 at the end."""
 
+import io
 import json
 import os
 import signal
@@ -261,6 +262,20 @@ def test_after_a_check_no_orphan_is_adopted(cli, file, without_ranks):
         assert orphan not in keeper.children()
     finally:
         os.kill(orphan, signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody adopts a process that has lost its parent")
+@pytest.mark.parametrize("apart", [False, True], ids=["of our session", "of another session"])
+def test_a_child_of_the_caller_outlives_a_room_that_was_open_when_it_began(file, without_ranks, apart):
+    """A kernel has children of other cells."""
+    if apart and "NoNewPrivs:\t0" not in Path("/proc/self/status").read_text():
+        pytest.skip("here no process may gain privileges, which is what the room is known by")
+    room = grader.Room(file(""), io.StringIO(), None)
+    with subprocess.Popen(["sleep", "100"], start_new_session=apart) as other:
+        room.close()
+        ended = other.poll()
+        other.kill()
+    assert ended is None
 
 
 def test_a_room_that_falls_silent_is_given_up_and_a_new_one_is_made(cli, file, monkeypatch, without_ranks):

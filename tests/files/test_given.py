@@ -39,6 +39,16 @@ def test_a_long_number_is_shown_by_its_ends():
     )
 
 
+def test_a_refusal_is_one_line_without_its_middle():
+    @given.in_one_line()
+    def refuse():
+        raise ValueError("a\x1b[2Jb\n" + 2000 * "x" + "end") from KeyError("c")
+
+    with pytest.raises(ValueError, match=r"^a\\x1b\[2Jb\\nx+ \.\.\. x+end$") as caught:
+        refuse()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
 def test_control_characters_are_escaped():
     assert given.shown("\x1b[2J\r\u202eä\t1\n") == "\\x1b[2J\\r\\u202eä\t1\n"
     assert given.shown("a\nb\udc80", keep="") == "a\\nb\\udc80"

@@ -1,9 +1,11 @@
 """Stages of a hybrid are counted where each has its share of both kinds of layer; others are refused."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
+from shardlab.costs.facts import models
 from shardlab.model.experts import Experts
 from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
@@ -42,6 +44,20 @@ def test_pieces_of_single_halves_have_as_many_of_all_three_kinds():
     assert [pieces for pieces in range(1, 9) if alike(HALVES, pieces)] == [1, 2]
     moved = replace(HALVES, blocks_at=(1, 3))
     assert [pieces for pieces in range(1, 9) if alike(moved, pieces)] == [1]
+
+
+ROUTED = replace(HYBRID, experts=MIXTURE, ffn_size=32, num_dense=2)
+
+
+@pytest.mark.parametrize("spec", [HYBRID, HALVES, SPARSE, ROUTED], ids=["two kinds", "three", "experts", "dense"])
+def test_each_layer_of_the_model_is_cut_as_its_own_kind(spec):
+    cut = cuts.model(spec, 2)
+    mixers = {name: [n for n in range(8) if f"blocks.{n}.attention.{name}" in cut] for name in ("q.weight", "decay")}
+    places = {*range(8)} - {*spec.recurrent.layers, *(spec.blocks_at or ())}
+    assert mixers == {"q.weight": sorted(places), "decay": [*spec.recurrent.layers]}
+    routers = [n for n in range(8) if f"blocks.{n}.mlp.router.weight" in cut]
+    assert routers == (list(spec.blocks_at or range(spec.num_dense, 8)) if spec.experts else [])
+    assert sum(prod(each.shape) for each in cuts.model(spec, 1).values()) == models.num_parameters(spec)
 
 
 def test_a_layer_of_one_half_has_one_norm_and_nothing_of_the_other_half():

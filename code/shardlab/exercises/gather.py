@@ -6,6 +6,7 @@ that a record claims.
 """
 
 import csv
+import os
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -74,12 +75,12 @@ def in_cell(text: str) -> str:
 
 def _read(path: Path, known: Mapping[str, Exercise]) -> tuple[dict[str, Result], list[str]]:
     """Return the results of known exercises, and remarks on all other lines."""
-    places = [path / learner.FOLDER, path] if path.is_dir() else []
-    files = [place / f"{record.KIND}.jsonl" for place in places] or [path]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        return {}, ["no record"]
     try:
+        places = [path / learner.FOLDER, path] if path.is_dir() else []
+        files = [place / f"{record.KIND}.jsonl" for place in places] or [path]
+        file = next((file for file in files if file.is_file()), None)
+        if file is None:
+            return {}, ["no record"]
         with file.open("rb") as opened:
             whole = opened.read(MAX_BYTES + 1)
     except OSError as error:
@@ -100,10 +101,10 @@ def _read(path: Path, known: Mapping[str, Exercise]) -> tuple[dict[str, Result],
 
 def _name(path: Path) -> str:
     """Return the name of the learner's folder, or of a file with a name of its own."""
-    whole = path.resolve()
-    if whole.is_file() and whole.name != f"{record.KIND}.jsonl":
+    whole = Path(os.path.realpath(path))  # which raises nothing
+    if os.path.isfile(whole) and whole.name != f"{record.KIND}.jsonl":
         return plain(whole.stem)
-    folder = whole.parent if whole.is_file() else whole
+    folder = whole.parent if os.path.isfile(whole) else whole
     return plain((folder.parent if folder.name == learner.FOLDER else folder).name)
 
 

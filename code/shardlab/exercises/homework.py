@@ -20,6 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from shardlab.files import given
+
 from . import notebook
 from .checker import Case, Exercise
 
@@ -68,6 +70,7 @@ def variant(
     return replace(exercise, **{key: each for key, each in changes.items() if each is not None})
 
 
+@given.in_one_line()
 def read(file: Path, seed: int) -> Homework:
     """Run a teacher's file, and draw its cases. Errors: ValueError that says what it lacks."""
     try:

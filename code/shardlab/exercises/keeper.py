@@ -6,7 +6,8 @@ A file that kills its parent kills this process, and not the grader. LEASH and C
 descriptors. The command inherits CHANNEL. When the command has ended, or the other end of LEASH is
 closed, all processes below this one are killed, also those that have left their parents. `grader`
 runs this file by its path, which imports nothing of the package and starts in 0.02 s, and kills
-what is left where this process itself was killed.
+what is left where this process itself was killed. All of them may gain no privileges, which no
+process can undo, and by which `grader` tells them from other children of its own.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # of prctl(2)
+PARENT_DEATH_SIGNAL, CHILD_SUBREAPER, NO_NEW_PRIVILEGES = 1, 36, 38  # of prctl(2)
 PAUSE = 0.05  # s between two looks whether the command has ended
 PATIENCE = 5.0  # s in which all processes must have ended
 
@@ -27,6 +28,7 @@ PATIENCE = 5.0  # s in which all processes must have ended
 def keep(leash: int, channel: int, command: list[str]) -> int:
     """Run the command on a leash; return its exit status, as a shell would: 128 + a signal."""
     adopt()
+    _prctl(NO_NEW_PRIVILEGES, True)
     child = subprocess.Popen(
         command, pass_fds=[channel], start_new_session=True, preexec_fn=end_with_parent
     )
@@ -52,13 +54,16 @@ def end_with_parent() -> None:
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def end_children(spared: set[int]) -> None:
-    """Kill our children except `spared` until none is left; their children then become ours."""
+    """Kill our children from a keeper until none is left; their children then become ours.
+
+    spared: those that were ours before.
+    """
     end = time.monotonic() + PATIENCE
-    while (pids := children() - spared) and time.monotonic() < end:
+    while (pids := set(filter(_kept, children() - spared))) and time.monotonic() < end:
         for pid in pids:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -77,6 +82,17 @@ def children() -> set[int]:
             if int(parent) == os.getpid():
                 found.add(int(file.parent.name))
     return found
+
+
+def _kept(pid: int) -> bool:
+    """Tell whether a child of ours began below a keeper: without privileges, in another session.
+
+    Where this process itself may gain none, as in some containers, only the session tells.
+    """
+    with suppress(OSError):  # it has ended
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        return "\nNoNewPrivs:\t0" not in status and os.getsid(pid) != os.getsid(0)
+    return False
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Points come from running each file now, never from a record that a learner keeps
 
 import csv
 import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -49,11 +50,15 @@ def grade(homework: Homework, places: Sequence[Path], name: str = "") -> Iterato
     name: of the file in each folder, where there are several.
     """
     for place in places:
-        files = _answers(place, name)
+        files: list[Path] = []
+        try:
+            files = _answers(place, name)
+            found = ", ".join(plain(file.name) for file in files) or "no file"
+        except OSError as error:
+            found = f"nothing that can be read ({error.strerror})"
         if len(files) == 1:
             yield _marks(homework, place, files[0])
         else:
-            found = ", ".join(plain(file.name) for file in files) or "no file"
             none: dict[str, int | None] = dict.fromkeys(homework.exercises, 0)
             remark = f"{found} to grade; one is needed, or --file"
             yield Marks(_learner(place), none, timedelta(0), [remark])
@@ -66,13 +71,21 @@ def _answers(place: Path, name: str) -> list[Path]:
     if name:
         return [place / name] if (place / name).is_file() else []
     found = place.iterdir() if place.is_dir() else ()
-    return sorted(file for file in found if file.suffix in KINDS and file.name[0] not in "._")
+    return sorted(file for file in found if _counts(file))
+
+
+def _counts(file: Path) -> bool:
+    """Tell whether a file of a folder may be what was handed in; a broken link is none."""
+    return file.suffix in KINDS and file.name[0] not in "._" and file.exists()
 
 
 def _marks(homework: Homework, place: Path, file: Path) -> Marks:
     """Grade one file; what it prints is dropped."""
     verdicts: list[Verdict] = []
-    remarks = []
+    remarks, late = [], timedelta(0)
+    if homework.due is not None:  # before the file runs, which could change its own date
+        handed_in = datetime.fromtimestamp(file.stat().st_mtime, homework.due.tzinfo)
+        late = max(late, handed_in - homework.due)
     missing: int | None = 0
     exercises = [*homework.exercises.values()]
     try:
@@ -87,10 +100,6 @@ def _marks(homework: Homework, place: Path, file: Path) -> Marks:
         points[verdict.exercise.name] = verdict.points if known else None
         if verdict.status != PASSED:
             remarks += [_first_line(verdict).replace(str(file), file.name)]
-    late = timedelta(0)
-    if homework.due is not None:
-        handed_in = datetime.fromtimestamp(file.stat().st_mtime, homework.due.tzinfo)
-        late = max(late, handed_in - homework.due)
     return Marks(_learner(place), points, late, [shown(each, keep="") for each in remarks])
 
 
@@ -104,7 +113,8 @@ def _first_line(verdict: Verdict) -> str:
 
 
 def _learner(place: Path) -> str:
-    return plain(place.resolve().stem if place.is_file() else place.resolve().name)
+    whole = Path(os.path.realpath(place))  # which raises nothing
+    return plain(whole.stem if os.path.isfile(whole) else whole.name)
 
 
 def table(homework: Homework, marks: Sequence[Marks]) -> str:

@@ -34,6 +34,7 @@ def load(file: Path, name: str) -> ModuleType:
     return module
 
 
+@given.in_one_line()
 def source(file: Path) -> str:
     """Return the file's Python. Errors: ValueError for no notebook, SyntaxError with its cell."""
     text = given.read(file)

@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from . import given
+
 FOLDER = ".shardlab"
 _printed: set[str] = set()  # the warnings that this process has printed
 
@@ -43,11 +45,9 @@ def read(kind: str) -> list[dict[str, Any]]:
     """
     file = _file(kind)
     try:
-        whole = file.read_bytes() if file is not None else b""
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        _print_once(f"({file} cannot be read: {error.strerror}.)")
+        whole = b"" if file is None or not file.exists() else given.read_bytes(file)
+    except (OSError, ValueError) as error:
+        _print_once(f"({error}.)")
         return []
     records, bad = parse(whole)
     if bad:
@@ -85,4 +85,4 @@ def _file(kind: str) -> Path | None:
 def _print_once(text: str) -> None:
     if text not in _printed:
         _printed.add(text)
-        print(text)
+        print(given.line(text))

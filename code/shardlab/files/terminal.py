@@ -4,19 +4,15 @@ import os
 import sys
 from collections.abc import Callable
 
-from .given import shortened, shown
+from .given import line
 
-END = 600  # characters of each end of a long message
 NOT_WRITTEN, INTERRUPTED, CLOSED_EARLY = 2, 130, 141  # as shells report SIGINT and SIGPIPE
 
 
 def complain(message: str) -> None:
-    """Print one line on standard error, if there is one; leave out the middle of what is long."""
-    line = shown(shortened(message), keep="")
-    if len(line) > 2 * END:
-        line = f"{line[:END]} ... {line[-END:]}"
+    """Print one short line on standard error, if there is one."""
     if sys.stderr:
-        print(line, file=sys.stderr)
+        print(line(message), file=sys.stderr)
 
 
 def guarded(main: Callable[[], int]) -> int:

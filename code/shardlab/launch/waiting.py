@@ -7,7 +7,9 @@ a clock, a file or another program, or shares its lock with another process.
 A thread of yours that wakes now and then, such as a heartbeat, may be about to do anything: while
 one lives, a deadlock is not noticed before the run's time limit. With a signal handler of yours, a
 deadlock is noticed only where the main thread waits in torch, which lets no handler run. An event
-loop that is idle, and to which no other process can write, wakes nobody.
+loop that is idle, and to which no other process can write, wakes nobody. One that watches an
+eventfd, such as that of uvloop, counts as such a thread: the kernel writes there when a disk has
+been read, and what it waits for is not shown.
 """
 
 import importlib.util

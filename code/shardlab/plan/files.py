@@ -31,6 +31,7 @@ def read_toml(path: str) -> dict[str, Any]:
     return _table(Path(path), tomllib.loads, "TOML", way_out)
 
 
+@given.in_one_line()
 def _table(file: Path, parse: Callable[[str], Any], form: str, way_out: str) -> dict[str, Any]:
     try:
         text = given.read(file, MOST_BYTES)

@@ -20,6 +20,8 @@ from shardlab.model.experts import Experts
 from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
+from .hybrids import by_layer
+
 
 @dataclass(frozen=True, kw_only=True)
 @checked
@@ -183,11 +185,10 @@ def ends(spec: TransformerSpec, tp: Count) -> dict[str, Cut]:
 def model(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> dict[str, Cut]:
     """Cut every parameter of the reference model, by name; a tied one is listed once."""
     cuts = ends(spec, tp)
-    first = block(spec.dense, tp)
-    others = block(spec, tp, whole_experts=whole_experts)
-    for index in range(spec.num_layers):
-        layer = first if index < spec.num_dense else others
-        cuts |= {f"blocks.{index}.{name}": cut for name, cut in layer.items()}
+    layers = by_layer(spec)
+    cut = {kind: block(kind, tp, whole_experts=whole_experts) for kind in {*layers}}
+    for index, kind in enumerate(layers):
+        cuts |= {f"blocks.{index}.{name}": each for name, each in cut[kind].items()}
     return cuts
 
 

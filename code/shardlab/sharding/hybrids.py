@@ -1,9 +1,19 @@
-"""Hybrids, some of whose layers keep states: which stages are alike, and what is not cut."""
+"""Hybrids, some of whose layers keep states: their layers, stages alike, and what is not cut."""
 
 from collections import Counter
 
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
+
+
+@checked
+def by_layer(spec: TransformerSpec) -> list[TransformerSpec]:
+    """List for each layer, of any model, the model that has such layers alone."""
+    states, blocks = spec.recurrent.layers if spec.recurrent else (), spec.blocks_at or ()
+    kinds = {(kind.states_only is not None, kind.blocks_only): kind for _, kind in spec.kinds}
+    places = range(spec.num_layers)
+    layers = [kinds.get((place in states, place in blocks), spec) for place in places]
+    return [kind.dense for kind in layers[: spec.num_dense]] + layers[spec.num_dense :]
 
 
 @checked

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardlab.files import given
 from shardlab.files.arguments import Count, Positive, checked
 from shardlab.sharding.layout import listed
 
@@ -102,6 +103,7 @@ def with_gpus(node: Node, gpus: Count) -> Cluster:
 
 
 @checked
+@given.in_one_line()
 def read(table: Mapping[str, Any], gpus: Count | None = None) -> Machine:
     """Turn the contents of a TOML file into a machine.
 
@@ -111,8 +113,8 @@ def read(table: Mapping[str, Any], gpus: Count | None = None) -> Machine:
     fields = _checked_fields(table, FIELDS, "a cluster")
     if "node" in fields:
         if clash := [name for name in PARTS if name in fields]:
-            given = f"node={fields['node']!r}"
-            raise ValueError(f"{given} has its own {clash[0]}; leave one of the two out")
+            named = f"node={fields['node']!r}"
+            raise ValueError(f"{named} has its own {clash[0]}; leave one of the two out")
         node = nodes.node(fields["node"])
     else:
         node = _own_node(fields)

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from shardlab.files import given
+
 from .folders import flush
 from .tensors import DTYPES, NAMES
 
@@ -183,7 +185,7 @@ def read(path: Path) -> Index:
 
 def damaged(path: str | Path, what: str) -> ValueError:
     """Make the error of a checkpoint in which something is wrong."""
-    return ValueError(f"{path} is damaged: {what}; use an earlier checkpoint")
+    return ValueError(given.line(f"{path} is damaged: {what}; use an earlier checkpoint"))
 
 
 def _index(row: Any) -> Index:

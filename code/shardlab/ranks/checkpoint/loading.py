@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from shardlab import comm
+from shardlab.files import given
 
 from . import index, tensors
 from .boxes import TensorBox, whole
@@ -67,10 +68,8 @@ def check(path: str | Path, saved: Mapping[str, SavedTensor], shapes: Shapes) ->
         there = _shape_of(name, held)
         here = _shape_of(name, shapes)
         if there != here:
-            raise ValueError(
-                f"{path} is of another model: {name} is {there} there, and {here} here; "
-                "build the model that was saved"
-            )
+            what = f"{path} is of another model: {name} is {there} there, and {here} here; "
+            raise ValueError(given.line(what + "build the model that was saved"))
 
 
 def _shape_of(name: str, shapes: Shapes) -> tuple[int, ...] | str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardlab.files import given
 from shardlab.files.arguments import checked
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import listed
@@ -56,6 +57,7 @@ class HuggingFaceModel:
 
 
 @checked
+@given.in_one_line()
 def read(config: Mapping[str, Any], *, ignore_unknown: bool = False) -> HuggingFaceModel:
     """Turn the contents of a `config.json` into sizes.
 
