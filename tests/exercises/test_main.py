@@ -70,7 +70,9 @@ def test_a_shell_gets_0_for_the_solutions_and_1_for_the_starters_and_a_wrong_lin
     assert f'starters.py", line {last}, in my_shard\n    return range(n / w)\nTypeError' in done.stdout
 
 
-def test_a_program_gets_each_verdict_with_its_properties_and_what_the_file_prints_stays_apart(cli, tmp_path):
+def test_a_program_gets_each_verdict_with_its_properties_and_what_the_file_prints_stays_apart(
+    cli, light_ranks, tmp_path
+):
     notebook = tmp_path / "homework.ipynb"
     cells = [f"import torch\n{RIGHT}", "print('points')\ntorch.boom()", "def my_clip():\n    print('2 of 2 points')\n"]
     notebook.write_text(json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]}))

@@ -17,6 +17,7 @@ from shardlab.ranks import zero as engine
 from shardlab.ranks.observe import ledger
 from shardlab.sharding.layout import Layout
 
+from ..patience import until
 from ..ranks.quick import quickly
 from . import lesson
 
@@ -130,19 +131,26 @@ def bytes_in(tensors):
 def watch(states):
     """Note from now on, at each layer's forward, before gradients are cut, and before the optimizer steps, in bytes:
     whole parameters that are alive, be it in autograd's graph only; whole gradients; gradients of pieces."""
-    gather, cut, moments = states.gather, states.reduce_scatter, []
-    alive = [(StorageWeakRef(p.untyped_storage()), bytes_in([p])) for p in states.parameters]
+    gather, cut, moments, alive = states.gather, states.reduce_scatter, [], []
+
+    def storages(parameters):
+        return [(StorageWeakRef(p.untyped_storage()), bytes_in([p])) for p in parameters]
 
     def gather_and_follow(parameters):
+        parameters = list(parameters)
+        gather(parameters)
+        gathered = storages(parameters)
         for p in parameters:
-            gather([p])
-            alive.append((StorageWeakRef(p.untyped_storage()), bytes_in([p])))
+            p.data = p.data.clone()
+        until(lambda: all(each.expired() for each, _ in gathered), 2.0)  # gloo's threads let go a moment later
+        alive.extend([*gathered, *storages(parameters)])
 
     def note(*_):
         whole = sum(num_bytes for storage, num_bytes in alive if not storage.expired())
         gradients = [bytes_in(x.grad for x in each) for each in (states.parameters, states.piece.values())]
         moments.append((whole, *gradients))
 
+    alive.extend(storages(states.parameters))
     states.gather = gather_and_follow
     states.reduce_scatter = lambda parameters: (note(), cut(parameters))
     states.optimizer.register_step_pre_hook(note)
