@@ -1,11 +1,13 @@
 """Copies in the memory of two nodes: one node may be lost, at any moment; a node is a folder here."""
 
 import errno
+import json
 import os
 import random
 import shutil
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -233,3 +235,18 @@ def test_a_node_killed_within_a_save_costs_no_save_that_was_safe(tmp_path):
         safe = last((tmp_path / "notes").read_text().splitlines(), "safe")
         assert step in (safe, safe + 1)
         assert step > 0
+
+
+# ---- as recorded -----------------------------------------------------------------------------------------------------
+
+RECORDED = json.loads((Path(__file__).parents[3] / "bench" / "results" / "survivors.json").read_text())
+
+
+@pytest.mark.parametrize("row", RECORDED["rows"], ids=lambda row: row["name"])
+def test_a_run_whose_node_died_lost_no_more_than_it_had_not_saved(row):
+    every = RECORDED["memory every" if row["memory"] else "disk every"]
+    assert row["from"] == ("memory" if row["memory"] else "file system")
+    assert row["resumed"] == row["reached"] // every * every
+    assert row["losses"] >= 10
+    assert row["bitwise"] == (row["ranks"] == 4)
+    assert row["largest relative difference"] < 1e-5  # in float32
