@@ -28,7 +28,7 @@ from shardlab.sharding import cuts
 
 from ..schedules import Schedule
 from . import agreement, checkpoint, context_parallel, expert_parallel, tensor_parallel, zero
-from .checkpoint import extras
+from .checkpoint import Background, Stall, extras
 from .checkpoint.boxes import Span, TensorBox, spans, whole
 from .context_parallel import RING, ContextStrategy
 from .data_parallel.replica import Replica
@@ -149,24 +149,24 @@ class Trainer:
         """
         return 1 / self.cuts[name].holders if name in self.cuts else 0.0
 
-    def save(self, folder: str | Path, step: int, *, keep: int = 2, **facts: Any) -> Path:
+    def save(
+        self, folder: str | Path, step: int, *, keep: int = 2, nodes: int = 1, **facts: Any
+    ) -> Path:
         """Save a checkpoint after `step` steps; all ranks call it with the same `facts`.
 
         It holds weights, optimizer states and options, random states, and your own facts, such as
-        the position in the data. keep, errors and result: as in `checkpoint.save`.
+        the position in the data. keep, nodes, errors and result: as in `checkpoint.save`.
         """
         boxes, facts, own = self._saved(facts)
-        return checkpoint.save(folder, step, self.mesh.world, boxes, facts, own, keep=keep)
+        world = self.mesh.world
+        return checkpoint.save(folder, step, world, boxes, facts, own, keep=keep, nodes=nodes)
 
-    def save_behind(
-        self, saver: checkpoint.Background, step: int, **facts: Any
-    ) -> checkpoint.Stall:
+    def save_behind(self, saver: Background, step: int, **facts: Any) -> Stall:
         """Let a saver write such a checkpoint in the background; errors and result are its own."""
         return saver.save(step, *self._saved(facts))
 
     def _saved(self, facts: Facts) -> tuple[Iterator[TensorBox], Facts, Facts]:
-        # every part of a model has the same options
-        facts["options"] = extras.options_of(self.states[0].optimizer)
+        facts["options"] = extras.options_of(self.states[0].optimizer)  # alike in all parts
         return self.boxes(), facts, extras.random_states()
 
     def load(self, path: str | Path) -> dict[str, Any]:

@@ -42,13 +42,15 @@ class Stall(NamedTuple):
 class Background:
     """Saves in a folder, one at a time, each by a thread; all ranks of the group make one.
 
-    keep: as in `checkpoint.save`.
+    keep, nodes: as in `checkpoint.save`.
     """
 
-    def __init__(self, folder: str | Path, group: comm.Group, *, keep: int = 2) -> None:
+    def __init__(
+        self, folder: str | Path, group: comm.Group, *, keep: int = 2, nodes: int = 1
+    ) -> None:
         self.folder = folder
         self.group = apart(group)
-        self.keep = keep
+        self.options = {"keep": keep, "nodes": nodes}
         self.last: Path | None = None  # that is known to be safe
         self._thread = futures.ThreadPoolExecutor(1, "checkpoint")
         self._writing: futures.Future[Path] | None = None
@@ -69,7 +71,7 @@ class Background:
         began = perf_counter()
         self.wait()
         safe = perf_counter()
-        share = prepare(self.folder, step, self.group, boxes, facts, own, keep=self.keep)
+        share = prepare(self.folder, step, self.group, boxes, facts, own, **self.options)
         self._writing = self._thread.submit(write, _copy(share), self.group)
         return Stall(safe - began, perf_counter() - safe)
 

@@ -28,6 +28,7 @@ from .boxes import TensorBox, whole
 from .folders import MAX_STEP, NAME, delete, delete_partial, flush, named, step_in
 from .index import OWN, TENSORS, Index, Piece, collect, key
 from .loading import problem
+from .neighbour import copy_on, ranks_of_a_node
 from .together import from_all, together
 
 Checksums = dict[Piece, int]
@@ -39,6 +40,7 @@ class ToWrite:
 
     path: Path  # of the checkpoint
     keep: int
+    nodes: int
     facts: dict[str, Any]
     plain: dict[str, Any]  # of this rank's own data what is no tensor
     held: dict[Piece, Tensor]
@@ -53,6 +55,7 @@ def save(
     own: Mapping[str, Any] | None = None,
     *,
     keep: int = 2,
+    nodes: int = 1,
 ) -> Path:
     """Save the boxes of all ranks in folder/step-..., then delete all but the last `keep`.
 
@@ -60,6 +63,8 @@ def save(
 
     facts  plain data, the same on all ranks; JSON turns tuples into lists, and keys into text
     own    tensors and plain data of this rank, such as its random states
+    nodes  1: one folder, which all ranks see; more: each node has a folder of its own, which
+           also gets the files of the node before (see `neighbour`)
 
     A kill at any moment leaves the earlier checkpoints: the new one gets its name when it is
     complete. It replaces a damaged one of the same step. What cannot be deleted stays, with a
@@ -67,7 +72,7 @@ def save(
     exists already or is no whole number, `keep` below 1, data that JSON cannot hold, and where the
     boxes of all ranks do not fill every tensor; OSError where a rank cannot write.
     """
-    return write(prepare(folder, step, group, boxes, facts, own, keep=keep), group)
+    return write(prepare(folder, step, group, boxes, facts, own, keep=keep, nodes=nodes), group)
 
 
 def prepare(
@@ -79,10 +84,12 @@ def prepare(
     own: Mapping[str, Any] | None = None,
     *,
     keep: int = 2,
+    nodes: int = 1,
 ) -> ToWrite:
     """Let the ranks agree on who writes what, and return this rank's share; as in `save`."""
     step = _whole("step", step, 0)
     keep = _whole("keep", keep, 1)
+    ranks_of_a_node(group, nodes)
     rank = group.rank()
     plain = {}
     held = {_piece(box): box.tensor for box in boxes}
@@ -95,7 +102,8 @@ def prepare(
     writers = share(from_all(list(held), group))
     mine = {piece: held[piece] for piece in held if writers[piece] == rank}
     path = Path(folder) / NAME.format(step)
-    return ToWrite(path=path, keep=keep, facts={**facts, "step": step}, plain=plain, held=mine)
+    facts = {**facts, "step": step}
+    return ToWrite(path=path, keep=keep, nodes=nodes, facts=facts, plain=plain, held=mine)
 
 
 def write(share: ToWrite, group: comm.Group) -> Path:
@@ -112,21 +120,28 @@ def write(share: ToWrite, group: comm.Group) -> Path:
         checksums, own = zip(*written, strict=True)
         boxes = collect(checksums)
         index.write(part, Index(facts=share.facts, tensors=boxes, own=own))
-        _give_name(part, path)
+
+    def first(act: Callable[[], None]) -> None:
+        """Let the first rank of each folder act, and the others wait for it."""
+        is_first = group.rank() % ranks_of_a_node(group, share.nodes) == 0
+        together(group, act if is_first else lambda: None)
 
     try:
-        _first(group, lambda: _begin(path, part))
+        first(lambda: _begin(path, part))
         written = together(group, write_mine)
-        _first(group, finish)
+        if share.nodes > 1:
+            copy_on(part, group, share.nodes)
+        first(finish)
+        first(lambda: _give_name(part, path))
     except ValueError:
-        _first(group, lambda: _drop(part))
+        first(lambda: _drop(part))
         raise
     except OSError as error:
-        _first(group, lambda: _drop(part))
+        first(lambda: _drop(part))
         said = f"{path} was not saved: {error.strerror}"
         hint = "make room, or save into another folder"
         raise OSError(error.errno, f"{said}; {hint}") from None
-    _first(group, lambda: _delete_old(path, share.keep))
+    first(lambda: _delete_old(path, share.keep))
     return path
 
 
@@ -169,11 +184,6 @@ def _piece(box: TensorBox) -> Piece:
         offsets=box.offsets,
         sizes=tuple(box.tensor.shape),
     )
-
-
-def _first(group: comm.Group, act: Callable[[], None]) -> None:
-    """Let the first rank act, and the others wait for it."""
-    together(group, act if group.rank() == 0 else lambda: None)
 
 
 def _begin(path: Path, part: Path) -> None:
