@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 CODE = ROOT / "code"
 READS_FILES = re.compile(r"\b(text\.read|measured|project)\b")
 CARRIED = [
+    ROOT / "LICENSE",
     *ROOT.glob("book/**/*.md"),
     *ROOT.glob("book/*.py"),
     *ROOT.glob("bench/*.py"),
