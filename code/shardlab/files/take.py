@@ -35,12 +35,14 @@ MODEL = {  # what a plain file uses of a model that is not the book's
         "compute(x, chosen, weights), which is replaced; and group, for the load"
     ),
     "linear_attention": "attention whose function can be replaced",
+    "low_precision": "nothing",
     "muon": "matrices, each with as many rows as the ranks divide",
     "pipeline": (
         "embedding, blocks, norm and head, called one after the other; loss(logits, targets); "
         "spec.hidden_size and spec.tied"
     ),
     "ring_attention": "attention whose function can be replaced, and positions that can be given",
+    "rounded_linear": "layers of torch.nn.Linear",
     "tensor_parallel": (
         "embedding.tokens; blocks with attention.q, k, v, out and mlp.up, down, gate; head and "
         "loss; and of spec num_heads, kv_heads, ffn, vocab_size, experts, tied"
@@ -66,7 +68,7 @@ def take(modules: Sequence[str], folder: Path) -> list[Path]:
         copy = folder / path.relative_to(PACKAGE)
         copy.parent.mkdir(parents=True, exist_ok=True)
         text = IMPORT.sub(rf"\g<1>{folder.name}", path.read_text(encoding="utf-8"))
-        for inside in {folder, *copy.parents} - {*folder.parents}:
+        for inside in {*copy.parents} - {*folder.parents}:
             (inside / "__init__.py").touch()
         copy.write_text(text, encoding="utf-8")
         written.append(copy)
