@@ -17,6 +17,7 @@ from .questions import Choice, Number
 
 CHECK, AGAIN = "Check my guess", "Guess again"  # the button, before the first guess and after it
 BEFORE = "Your guess of {date}: {guess}."
+_made: set[str] = set()  # guesses of this kernel, also where no record can be kept
 
 
 def number(
@@ -54,7 +55,7 @@ class NotGuessed(RuntimeError):
 
 def made(name: str) -> None:
     """Let a cell go on once the question `name` has a guess. Errors: NotGuessed before."""
-    if kept(name) is None:
+    if name not in _made and kept(name) is None:
         raise NotGuessed(f"Guess first: the form above waits for your guess ({name}).")
 
 
@@ -108,6 +109,7 @@ class Guess:
                 result.value = announced(str(what_to_do))
                 return
             keep(self.question.name, given)
+            _made.add(self.question.name)
             button.description = AGAIN
             result.value = announced(sentence)
             answer.value = self.folded("open")
