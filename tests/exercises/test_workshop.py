@@ -160,6 +160,6 @@ def test_the_cell_that_a_notebook_ran_last_is_judged(capsys, monkeypatch):
 
 def test_what_is_missing_is_told():
     with pytest.raises(ValueError, match="no file with holes is called 'muon'; choose from data_parallel, zero"):
-        workshop.check("muon")
+        workshop.check("muon", "x = 1")
     with pytest.raises(ValueError, match=r"the marks of hole 2 are missing; put back `# hole 2: \.\.\.`"):
         workshop.check("zero", workshop.cell("zero").replace("# end of hole 2", ""))

@@ -80,7 +80,7 @@ def cell(name: str) -> str:
 def written(name: str, text: str) -> list[str]:
     """Return what stands in each hole. Errors: ValueError for a hole without its marks."""
     found = []
-    for number in range(1, len(HOLES[name]) + 1):
+    for number, _ in enumerate(lines(name), 1):
         begin, end = rf"^ *# hole {number}:.*\n", rf"^ *# end of hole {number}$"
         hole = re.search(rf"{begin}([\s\S]*?){end}", text, re.MULTILINE)
         if hole is None:
@@ -185,12 +185,12 @@ def load(name: str, source: str) -> ModuleType:
 def train_with(group: comm.Group, name: str, source: str) -> list[Tensor]:
     """Run the docstring's lines in all their ways; return what this rank holds after each step."""
     held: list[Tensor] = []
-    first, *others = WAYS.get(name, ("",))
-    for way in [first, *others]:
+    ways = WAYS.get(name, ("",))
+    for way in ways:
         variables = _variables(group, name)
         variables[name] = load(name, source)
         variables["batches"] = _batches(variables, held)
-        exec(usage(source).replace(first, way) if others else usage(source), variables)
+        exec(usage(source).replace(ways[0], way), variables)
     return held
 
 
