@@ -257,6 +257,7 @@ def test_the_package_beside_an_autograder_can_be_installed(exported, tmp_path):
     assert f"\nVersion: {export.metadata.version('shardlab')}\n" in head
     assert "\nRequires-Dist: torch" in head
     assert "jupyterlab" not in head
+    assert "\nLicense-File: LICENSE\n" in head
     assert (written / "top_level.txt").read_text() == "shardlab\n"
 
 

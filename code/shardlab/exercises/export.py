@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from shardlab.files.project import PACKAGE
+from shardlab.files.project import PACKAGE, ROOT
 
 from . import adapter
 from .homework import Homework
@@ -142,7 +142,7 @@ def _filled(text: str, **values: str) -> str:
 
 
 def _carry(taught: Homework, folder: Path, name: str, text: str) -> None:
-    """Write a file, the homework, and the source of this package, ready for pip."""
+    """Write a file, the homework, and this package with its licence, ready for pip."""
     (folder / name).write_text(text)
     shutil.copyfile(taught.file, folder / "homework.py")
     ignored = shutil.ignore_patterns("__pycache__")
@@ -151,6 +151,7 @@ def _carry(taught: Homework, folder: Path, name: str, text: str) -> None:
     version, dependencies = metadata.version("shardlab"), json.dumps(needed)
     project = PROJECT.format(version=version, dependencies=dependencies)
     (folder / "package" / "pyproject.toml").write_text(project)
+    shutil.copyfile(ROOT / "LICENSE", folder / "package" / "LICENSE")
 
 
 def _carry_adapter(taught: Homework, folder: Path) -> None:
