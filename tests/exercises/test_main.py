@@ -328,12 +328,13 @@ def test_without_a_process_nothing_is_graded(cli, file, monkeypatch):
     assert "not graded: no process can start: [Errno 11] Resource temporarily unavailable" in printed
 
 
-def test_under_torchrun_the_command_says_why_it_cannot_run(cli, file, monkeypatch):
+@pytest.mark.parametrize("name", ["check", "grade"])
+def test_under_torchrun_the_command_says_why_it_cannot_run(cli, file, monkeypatch, name):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    code, printed = cli("check", SHARD, file(RIGHT))
+    code, printed = cli(name, SHARD, file(RIGHT))
     assert code == 1
-    assert printed == "check starts its own ranks; call it without torchrun or mpiexec\n"
+    assert printed == f"{name} starts its own ranks; call it without torchrun or mpiexec\n"
 
 
 def test_a_missing_file_and_an_unknown_name_are_told(cli, tmp_path, without_ranks):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from shardlab import launch
 from shardlab.files.terminal import guarded
 
 from . import CHAPTERS, every, export, gather, homework, marks, of_chapter, progress
@@ -33,9 +34,7 @@ def main() -> int:
             return 0
         if arguments.command == "gather":
             return show_class(arguments.path, arguments.csv)
-        taught = homework.read(arguments.homework, arguments.seed) if arguments.homework else None
-        known = taught.exercises if taught else every()
-        exercises = select(arguments.name, known)
+        taught, exercises = prepare(arguments)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
@@ -95,6 +94,15 @@ def parse() -> argparse.Namespace:
     sub.add_argument("homework", type=Path, help="see shardlab.exercises.homework")
     sub.add_argument("folder", type=Path, help="a new folder")
     return parser.parse_args()
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[homework.Homework | None, list[Exercise]]:
+    """Read the homework, if there is one, and select exercises. Errors: ValueError."""
+    command = arguments.command
+    if command in ("check", "grade") and launch.already_a_rank():
+        raise ValueError(f"{command} starts its own ranks; call it without torchrun or mpiexec")
+    taught = homework.read(arguments.homework, arguments.seed) if arguments.homework else None
+    return taught, select(arguments.name, taught.exercises if taught else every())
 
 
 def select(names: Sequence[str], known: Mapping[str, Exercise]) -> list[Exercise]:
