@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from shardlab.exercises import Case, find, grader, homework, marks, variant
+from shardlab.exercises import Case, check, find, grader, homework, marks, variant
 from shardlab.exercises import __main__ as command
 
 from ..launch.failing import LIGHT
 
 SHARD = find("data_parallel.shard")
+USED = "from shardlab.exercises import find, variant\n"
 TAUGHT = '''
 from shardlab.exercises import Case, find, variant
 from shardlab.exercises.checker import Exercise, Finding
@@ -69,8 +70,9 @@ def test_a_seed_draws_cases_and_the_same_seed_the_same(taught):
 
 def test_a_variant_has_its_own_points_name_and_cases_in_the_order_of_their_ranks():
     cases = [Case(4, "many", 9), Case(1, "one", 3)]
-    changed = variant(SHARD, name="week1.shard", points=7, cases=cases)
-    assert (changed.name, changed.function, changed.points) == ("week1.shard", "my_shard", 7)
+    changed = variant(SHARD, name="week1.split", points=7, cases=cases)
+    assert (changed.name, changed.function, changed.points) == ("week1.split", "my_split", 7)
+    assert changed.starter == SHARD.starter.replace("my_shard", "my_split") != SHARD.starter
     assert [case.world_size for case in changed.cases] == [1, 4]
     assert variant(SHARD) == SHARD
 
@@ -102,6 +104,7 @@ def test_a_name_in_place_of_an_exercise_is_told():
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("def exercises(random):\n    return ['zero.clip']\n", "TypeError: 'zero.clip' is not an exercise"),
         ("def exercises(random):\n    return []\n", "it needs exercises, each name once"),
+        (f"{USED}def exercises(random):\n    return [variant(find('zero.clip'), name='a b')]\n", "'a b' is no name"),
         ("DUE = 'Friday'\ndef exercises(random):\n    return []\n", "Invalid isoformat string: 'Friday'"),
     ],
 )
@@ -154,6 +157,16 @@ def test_a_class_is_graded_from_its_files_in_one_table(cli, taught, tmp_path):
     found = list(marks.grade(homework.read(taught, 0), [tmp_path / "class" / "max"], "x.py"))
     lacks = ["data_parallel.shard: x.py defines no my_shard", "week1.twice: x.py defines no my_twice"]
     assert [each.remarks for each in found] == [lacks]
+
+
+def test_learners_whose_files_have_one_name_are_told_apart(taught, tmp_path):
+    places = [tmp_path / learner / "mine.txt" for learner in ("ada", "bob")]
+    assert [each.learner for each in marks.grade(homework.read(taught, 0), places)] == [*map(str, places)]
+
+
+def test_a_check_with_a_homework_knows_only_its_exercises(taught):
+    with pytest.raises(ValueError, match=r"has no exercise 'zero.clip'; choose from data_parallel.shard, week1.twice"):
+        check("zero.clip", None, homework=str(taught))
 
 
 def test_a_grader_that_fails_gives_nobody_points(cli, taught, tmp_path, monkeypatch):

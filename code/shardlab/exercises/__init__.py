@@ -63,8 +63,7 @@ def check(name: str, function: Any, homework: str = "", seed: int = 0) -> Report
     passed, see `progress`; a starter as it stands is no try. homework, seed: a teacher's file and
     the seed of its cases; no record is kept of these. Errors: ValueError for an unknown name.
     """
-    known = teaching.read(Path(homework), seed).exercises if homework else {}
-    exercise = known.get(name) or find(name)
+    exercise = teaching.find(Path(homework), seed, name) if homework else find(name)
     report = attempts.check(exercise, function)
     print(report)
     if homework:

@@ -35,13 +35,15 @@ class Learner:
 
 def gather(paths: Sequence[Path], known: Mapping[str, Exercise]) -> list[Learner]:
     """Read the record at each path, which is a learner's folder or a file."""
-    names = [_name(path) for path in paths]
-    twice = {name for name, count in Counter(names).items() if count > 1}
-    learners = []
-    for path, name in zip(paths, names, strict=True):
-        shown = plain(str(path)) if name in twice else name
-        learners.append(Learner(shown, *_read(path, known)))
-    return learners
+    names = distinct(paths, [_name(path) for path in paths])
+    return [Learner(name, *_read(path, known)) for path, name in zip(paths, names, strict=True)]
+
+
+def distinct(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
+    """Put the whole path in place of each name that occurs twice."""
+    counts = Counter(names)
+    pairs = zip(paths, names, strict=True)
+    return [plain(str(path)) if counts[name] > 1 else name for path, name in pairs]
 
 
 def table(learners: Sequence[Learner], exercises: Sequence[Exercise]) -> str:

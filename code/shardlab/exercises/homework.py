@@ -10,9 +10,11 @@
         return [find("zero.clip"), variant(find("data_parallel.shard"), points=5, cases=cases)]
 
 The function gets a `random.Random` with the seed of the command, so each class can have its own
-cases. The file runs in the grader and in the process of what was handed in.
+cases. The file runs in the grader and in the process of what was handed in: draw from nothing
+else, so that both have the same cases.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,6 +29,7 @@ from .checker import Case, Exercise
 
 MODULE = "shardlab_homework"  # the name of the file as a module
 MOST_RANKS = 8
+NAME = re.compile(r"\w+\.\w+")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def variant(
 ) -> Exercise:
     """Change an exercise; None leaves what it has.
 
-    name   chapter.exercise; the learner's function is my_exercise
+    name   chapter.exercise; the learner's function is my_exercise, in the starter, too
     cases  each with a `given` of the kind that `exercise.cases` show; sorted by their ranks
 
     Errors: ValueError for no points, no cases, or ranks that are not 1 to 8; TypeError for what
@@ -67,7 +70,9 @@ def variant(
             if not 1 <= case.world_size <= MOST_RANKS:
                 raise ValueError(f"{case}: use 1 to {MOST_RANKS} ranks")
         changes["cases"] = sorted(cases, key=lambda case: case.world_size)
-    return replace(exercise, **{key: each for key, each in changes.items() if each is not None})
+    changed = replace(exercise, **{key: each for key, each in changes.items() if each is not None})
+    starter = re.sub(rf"\b{exercise.function}\b", changed.function, exercise.starter)
+    return replace(changed, starter=starter)
 
 
 @given.in_one_line()
@@ -76,7 +81,7 @@ def read(file: Path, seed: int) -> Homework:
     try:
         module = notebook.load(file, MODULE)
         drawn = module.exercises(Random(seed))
-        listed = [_need(each, Exercise, "an exercise") for each in drawn]
+        listed = [_named(_need(each, Exercise, "an exercise")) for each in drawn]
         due = getattr(module, "DUE", None)
         latest = None if due is None else datetime.fromisoformat(due)
     except Exception as error:
@@ -85,6 +90,20 @@ def read(file: Path, seed: int) -> Homework:
     if len(exercises) < len(listed) or not listed:
         raise ValueError(f"{file} is no homework: it needs exercises, each name once")
     return Homework(file, seed, exercises, latest)
+
+
+def find(file: Path, seed: int, name: str) -> Exercise:
+    """Return the exercise of this name in a teacher's file. Errors: ValueError that lists all."""
+    known = read(file, seed).exercises
+    if name not in known:
+        raise ValueError(f"{file} has no exercise {name!r}; choose from {', '.join(known)}")
+    return known[name]
+
+
+def _named(exercise: Exercise) -> Exercise:
+    if not NAME.fullmatch(exercise.name):
+        raise ValueError(f"{exercise.name!r} is no name of an exercise; use one like week1.shard")
+    return exercise
 
 
 def _need(value: Any, kind: type, what: str) -> Any:

@@ -16,11 +16,10 @@ from shardlab.files.given import shown
 
 from . import grader, record
 from .checker import PASSED, UNGRADED
-from .gather import in_cell, plain
+from .gather import distinct, in_cell, plain
 from .grader import Broken, Unusable, Verdict
 from .homework import Homework
-
-KINDS = (".py", ".ipynb")
+from .notebook import KINDS
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def grade(homework: Homework, places: Sequence[Path], name: str = "") -> Iterato
 
     name: of the file in each folder, where there are several.
     """
-    for place in places:
+    for place, learner in zip(places, distinct(places, [*map(_learner, places)]), strict=True):
         files: list[Path] = []
         try:
             files = _answers(place, name)
@@ -57,11 +56,11 @@ def grade(homework: Homework, places: Sequence[Path], name: str = "") -> Iterato
         except OSError as error:
             found = f"nothing that can be read ({error.strerror})"
         if len(files) == 1:
-            yield _marks(homework, place, files[0])
+            yield _marks(homework, learner, files[0])
         else:
             none: dict[str, int | None] = dict.fromkeys(homework.exercises, 0)
             remark = f"{found} to grade; one is needed, or --file"
-            yield Marks(_learner(place), none, timedelta(0), [remark])
+            yield Marks(learner, none, timedelta(0), [remark])
 
 
 def _answers(place: Path, name: str) -> list[Path]:
@@ -76,10 +75,10 @@ def _answers(place: Path, name: str) -> list[Path]:
 
 def _counts(file: Path) -> bool:
     """Tell whether a file of a folder may be what was handed in; a broken link is none."""
-    return file.suffix in KINDS and file.name[0] not in "._" and file.exists()
+    return file.suffix in KINDS and file.name[0] not in "._" and file.is_file()
 
 
-def _marks(homework: Homework, place: Path, file: Path) -> Marks:
+def _marks(homework: Homework, learner: str, file: Path) -> Marks:
     """Grade one file; what it prints is dropped."""
     verdicts: list[Verdict] = []
     remarks, late = [], timedelta(0)
@@ -100,7 +99,7 @@ def _marks(homework: Homework, place: Path, file: Path) -> Marks:
         points[verdict.exercise.name] = verdict.points if known else None
         if verdict.status != PASSED:
             remarks += [_first_line(verdict).replace(str(file), file.name)]
-    return Marks(_learner(place), points, late, [shown(each, keep="") for each in remarks])
+    return Marks(learner, points, late, [shown(each, keep="") for each in remarks])
 
 
 def _first_line(verdict: Verdict) -> str:

@@ -17,12 +17,13 @@ import cloudpickle
 
 from shardlab.files import given
 
+KINDS = (".py", ".ipynb")  # the suffixes of a file that can be handed in
 SHELL = ("%", "!", "?")  # how a line begins that is no Python
 
 
 def load(file: Path, name: str) -> ModuleType:
     """Load the file as a module of this name, whose functions are sent to the ranks by value."""
-    if file.suffix not in (".py", ".ipynb"):
+    if file.suffix not in KINDS:
         raise ValueError("not a Python file or a notebook; its name must end with .py or .ipynb")
     sys.path.insert(0, str(file.resolve().parent))
     text, path = source(file), os.path.abspath(file)
