@@ -148,6 +148,24 @@ def test_the_hole_that_is_wrong_is_told_and_the_others_are_right(capsys):
     assert capsys.readouterr().out.splitlines() == [f"hole {n}: {each}" for n, each in enumerate([*told, "right"], 1)]
 
 
+@pytest.mark.parametrize(
+    ("fails", "told"),
+    [
+        (lambda holes, size: (1 in holes and size == 3) or (2 in holes and size == 4), "on 3, on 4, right, right"),
+        (lambda holes, size: {3, 4} <= holes, "right, right, right, right, not right together: on 3"),
+        (lambda holes, size: 1 in holes or {3, 4} <= holes, "on 3, right, right, right, not right together: on 3"),
+    ],
+)
+def test_a_hole_is_judged_on_all_numbers_of_ranks_and_right_ones_together(fails, told, capsys, monkeypatch):
+    def trial(_name, answers, size):
+        return f"on {size}" if fails({place + 1 for place in answers}, size) else ""
+
+    monkeypatch.setattr(workshop, "trial", trial)
+    assert not workshop.check("data_parallel", completed("data_parallel"))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.endswith(end) for line, end in zip(lines, told.split(", "), strict=True))
+
+
 def test_the_cell_that_a_notebook_ran_last_is_judged(capsys, monkeypatch):
     cells = [completed("data_parallel", hole_4="parameter.grad = partial"), completed("data_parallel"), "check()"]
     shell = SimpleNamespace(user_ns={"In": cells})

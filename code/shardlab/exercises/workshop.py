@@ -108,19 +108,29 @@ def check(name: str, text: str = "") -> bool:
     of the holes are not judged. Errors: ValueError for an unknown name, or where no cell was run.
     """
     answers = dict(enumerate(written(name, text or _cell_run(name))))
-    closed = {place: answer for place, answer in answers.items() if OPEN not in answer}
-    failed = next(((size, why) for size in WORLD_SIZES if (why := trial(name, closed, size))), None)
-    right = True
-    for place, hole in enumerate(HOLES[name]):
-        why = f"open: {hole.ask}"
-        if place in closed:
-            alone = {place: closed[place]}
-            why = trial(name, alone, failed[0]) if failed else ""
-        right = right and not why
-        print(f"hole {place + 1}: {why or 'right'}")
-    if right and failed:
-        print(f"Each hole is right beside our other lines, but not together: {failed[1]}")
-    return right and not failed
+    unwritten = {n: f"open: {HOLES[name][n].ask}" for n, each in answers.items() if OPEN in each}
+    closed = {n: answer for n, answer in answers.items() if n not in unwritten}
+    wrong, together = _judged(name, closed)
+    wrong |= unwritten
+    for n in answers:
+        print(f"hole {n + 1}: {wrong.get(n, 'right')}")
+    if together:
+        print(f"What is right beside our other lines is not right together: {together}")
+    return not wrong and not together
+
+
+def _judged(name: str, answers: dict[int, str]) -> tuple[dict[int, str], str]:
+    """Return why answers are wrong alone, and why the others are wrong together."""
+    wrong: dict[int, str] = {}
+    for size in WORLD_SIZES:
+        while together := trial(name, answers, size):
+            alone = {n: trial(name, {n: answer}, size) for n, answer in answers.items()}
+            found = {n: why for n, why in alone.items() if why}
+            if not found:
+                return wrong, together
+            wrong |= found
+            answers = {n: answer for n, answer in answers.items() if n not in found}
+    return wrong, ""
 
 
 def _cell_run(name: str) -> str:
