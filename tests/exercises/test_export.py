@@ -208,12 +208,13 @@ def test_a_grader_that_fails_leaves_no_points_and_not_those_that_a_file_has_writ
     exported, quick, monkeypatch, tmp_path, capsys, platform
 ):
     results = on_gradescope(exported, tmp_path / "autograder", "# a file that nobody reads\n")
+    place = {"gradescope": tmp_path / "autograder", "classroom50": tmp_path / "autograder" / "submission"}[platform]
+    results = results if platform == "gradescope" else place / "result.json"
     results.write_text('{"score": 99}')
     monkeypatch.setattr(grader, "SERVE", "raise ImportError('no torch')")
-    place = {"gradescope": tmp_path / "autograder", "classroom50": tmp_path / "autograder" / "submission"}[platform]
     assert adapted(tmp_path / "autograder" / "source", platform, place) == 2
     assert "not graded: before the file was read" in capsys.readouterr().out
-    assert not (results if platform == "gradescope" else place / "result.json").exists()
+    assert not results.exists()
 
 
 @FILES

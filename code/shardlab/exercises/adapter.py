@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 KINDS = (".py", ".ipynb")
 GRADED = (0, 1)  # exit status of the command: all pass, or some fail
 NOT_GRADED = 2  # exit status of this file, and of the command, if the grader itself has failed
-SECRETS = ("ACTIONS_", "GITHUB_", "RUNNER_")  # variables that a learner's file does not need
+SECRETS = ("ACTIONS_", "GH_", "GITHUB_", "RUNNER_")  # variables that a learner's file does not need
 
 Found = dict[str, Any]
 
@@ -99,7 +99,12 @@ def classroom50(checkout: Path) -> None:
     result["submission"] = os.environ.get("SUBMISSION_TAG", "")
     links = ("commit", "release", "review")
     result |= {name: os.environ.get(f"{name.upper()}_URL", "") for name in links}
-    found = graded(checkout)
+    files = [checkout / name for name in ("result.json", "release-body.md")]
+    try:
+        found = graded(checkout)
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)  # whatever the learner's file has put there
     result["datetime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     result["score"] = sum(each["points"] for each in found)
     result["max-score"] = sum(each["maximum"] for each in found)
@@ -113,10 +118,8 @@ def classroom50(checkout: Path) -> None:
         for each in found
     ]
     body = [f"### {each['name']}\n\n{indent(explained(each), '    ')}\n" for each in found]
-    texts = {"result.json": json.dumps(result, indent=2), "release-body.md": "\n".join(body)}
-    for name, text in texts.items():
-        (checkout / name).unlink(missing_ok=True)
-        (checkout / name).write_text(text)
+    for file, text in zip(files, (json.dumps(result, indent=2), "\n".join(body)), strict=True):
+        file.write_text(text)
 
 
 if __name__ == "__main__":
