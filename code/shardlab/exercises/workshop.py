@@ -178,7 +178,7 @@ def _close(mine: Tensor, other: Tensor) -> bool:
 
 
 def usage(source: str) -> str:
-    """Return the lines of code in a file's docstring: from `model = ` to the next empty line."""
+    """Return the lines of code in a file's docstring: from `model =` to the next empty line."""
     found = re.search(r"^    model = .*?(?=\n\n)", source, re.MULTILINE | re.DOTALL)
     assert found is not None
     return textwrap.dedent(found.group())
