@@ -100,6 +100,8 @@ def test_a_scale_that_is_rounded_up_cuts_nothing_and_the_one_of_the_specificatio
     block = torch.full((1, 32), 500.0)
     assert mx(block).unique().item() == 448
     assert mx_up(block).unique().item() == 512
+    tiny = torch.full((1, 32), 2.0**-120)  # 1 over its scale is beyond fp32
+    assert torch.equal(mx_up(tiny), tiny)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 128), (128, 128)])

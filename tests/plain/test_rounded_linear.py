@@ -102,6 +102,15 @@ def test_a_layer_that_is_replaced_anew_follows_the_last_recipe():
     torch.testing.assert_close(layer(x), expected)
 
 
+def test_a_layer_takes_no_tokens_as_an_expert_may_get_none():
+    layer, x = nn.Linear(32, 64), torch.ones(0, 32, requires_grad=True)
+    rounded_linear.replace(layer, Recipe(mx, mx, mx))
+    y = layer(x)
+    y.sum().backward()
+    assert (y.shape, x.grad.shape) == ((0, 64), (0, 32))
+    assert not layer.weight.grad.any()
+
+
 # ---- ranks -----------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ https://arxiv.org/abs/2310.10537; NVIDIA 2025, https://arxiv.org/abs/2509.25149.
 
     x = nvfp4(x, rounding=stochastic)     # [rows, columns]: numbers of NVFP4, in the type of x
 
-Numbers share scales along columns.
+Numbers share scales along columns; rows and columns are multiples of a block's.
 """
 
 from collections.abc import Callable
@@ -120,7 +120,9 @@ def mx(x: Tensor, grid: Grid = E4M3, rounding: Rounding = nearest) -> Tensor:
 def mx_up(x: Tensor, rounding: Rounding = nearest) -> Tensor:
     """Share the next power of two, so that nothing is cut: https://arxiv.org/abs/2506.08027."""
     scale = largest(x, 1, 32) / E4M3.largest
-    exponent = -exponent_of(1 / scale)             # of the power of two at or above the scale
+    exponent = exponent_of(scale)
+    below = torch.ldexp(torch.ones_like(x), exponent)
+    exponent = exponent + (below < scale)          # of the power of two at or above the scale
     return power_of_two(x, exponent, E4M3, rounding)
 
 

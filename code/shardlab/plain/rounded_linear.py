@@ -108,7 +108,7 @@ def forward(layer: nn.Linear, recipe: LayerRecipe, x: Tensor) -> Tensor:
     y: Tensor = Rounded.apply(tokens, layer.weight, recipe)
     if layer.bias is not None:
         y = y + layer.bias
-    return y.view(*x.shape[:-1], -1)
+    return y.view(*x.shape[:-1], len(layer.weight))
 
 
 def replace(module: nn.Module, recipe: LayerRecipe) -> None:

@@ -9,7 +9,7 @@ import pytest
 from shardlab.costs.facts import hugging_face, nodes, recipes
 from shardlab.costs.planning import flags
 from shardlab.costs.planning.plans import Question, TrainingPlan
-from shardlab.costs.programs import DEEPSEEK_2024, NEMO_2024, PROGRAMS
+from shardlab.costs.programs import DEEPSEEK_2024, LLAMA_2024, NEMO_2024, PROGRAMS
 from shardlab.model.attention import LatentAttention
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
@@ -242,6 +242,8 @@ def test_megatron_interleaves_whole_rounds_of_microbatches():
     plan = {"dp": 8, "pp": 2, "microbatch": 1, "schedule": "interleaved", "chunks": 2}
     found = [made(**plan, question=replace(QUESTION, batch=8 * m))["Megatron-LM"].refusal for m in (2, 3, 4)]
     assert found == ["", "3 microbatches in chunks are no multiple of 2 stages", ""]
+    assert [m for m in range(1, 9) if NEMO_2024.interleaves(3, m)] == [3, 6]
+    assert [m for m in range(1, 9) if LLAMA_2024.interleaves(3, m)] == [3, 4, 5, 6, 7, 8]
 
 
 def test_what_a_program_does_otherwise_is_remarked():

@@ -133,7 +133,22 @@ def test_a_damaged_copy_is_passed_over(tmp_path):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     step, said = run(load_last, tmp_path, world_size=RANKS)[0]
     assert step == 1
-    assert "checksum" in said[0]
+    assert said[0].endswith("is wrong; neighbour.latest passes over it")
+
+
+def test_a_step_can_be_saved_again_that_one_node_has_whole(tmp_path):
+    run(save_steps, tmp_path, [1, 2], 2, 2, world_size=2)
+    file = tmp_path / "node-1" / "step-00000002" / "rank-0-of-2.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert run(load_last, tmp_path, 2, world_size=2)[0][0] == 1
+    run(save_steps, tmp_path, [2], 2, 2, world_size=2)
+    assert run(load_last, tmp_path, 2, world_size=2)[0] == (2, [])
+
+
+def test_an_empty_file_is_one_that_a_node_lacks(tmp_path):
+    run(save_steps, tmp_path, [1], world_size=RANKS)
+    (tmp_path / "node-0" / "step-00000001" / "rank-0-of-3.safetensors").write_bytes(b"")
+    assert run(load_last, tmp_path, world_size=RANKS)[0] == (1, [])
 
 
 def test_two_starts_that_saved_the_same_step_are_not_mixed(tmp_path):

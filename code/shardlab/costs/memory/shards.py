@@ -136,8 +136,8 @@ def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
 def largest(spec: TransformerSpec, layout: Layout) -> tuple[int, int]:
     """Count the parameters on a rank of its largest layer, and of the largest two in a row.
 
-    They differ from the mean in a hybrid; of other models all layers are alike, but for a mixture's
-    dense ones, which are smaller.
+    They differ from the mean in a hybrid. Of a mixture's dense layers nothing is counted, although
+    they are larger where ep leaves few experts on a rank.
     """
     if not spec.kinds:
         layer = layer_parameters(spec, layout)

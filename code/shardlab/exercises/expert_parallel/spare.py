@@ -94,25 +94,24 @@ def places_each(case: Case, observed: list[Any]) -> Finding | None:
 @Dependent
 def copies_the_hottest(case: Case, observed: list[Any]) -> Finding | None:
     """Compare the tokens of the fullest copy."""
-    (answer,) = observed
-    if not _is_complete(case, answer):
-        return None
-    most, right = _most_of_a_copy(case, answer), _most_of_a_copy(case, _greedy(case))
-    if most <= right:
-        return None
-    return Finding(_given(case), f"at most {right:g} tokens for a copy", f"{answer}: {most:g}")
+    return _compare(case, observed[0], _most_of_a_copy, "for a copy")
 
 
 @Dependent
 def is_even(case: Case, observed: list[Any]) -> Finding | None:
     """Compare the tokens of the fullest rank."""
-    (answer,) = observed
+    return _compare(case, observed[0], _fullest, "on a rank")
+
+
+def _compare(
+    case: Case, answer: Any, most_of: Callable[[Case, list[list[int]]], float], where: str
+) -> Finding | None:
     if not _is_complete(case, answer):
         return None
-    most, right = _fullest(case, answer), _fullest(case, _greedy(case))
+    most, right = most_of(case, answer), most_of(case, _greedy(case))
     if most <= right * (1 + 1e-9):
         return None
-    return Finding(_given(case), f"at most {right:g} tokens on a rank", f"{answer}: {most:g}")
+    return Finding(_given(case), f"at most {right:g} tokens {where}", f"{answer}: {most:g}")
 
 
 def _given(case: Case) -> str:

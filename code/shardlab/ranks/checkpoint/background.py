@@ -66,7 +66,7 @@ class Background:
 
         It first waits until the save before is safe, and raises what went wrong with that one; then
         nothing of the new one has begun. Other errors of the new one come from the next `save` or
-        `wait`, but for ValueError where `step` or `keep` is no such number.
+        `wait`, but for ValueError where `step`, `keep` or `nodes` is no such number.
         """
         began = perf_counter()
         self.wait()

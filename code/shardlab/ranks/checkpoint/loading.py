@@ -220,11 +220,8 @@ def latest(folder: str | Path, group: comm.Group | None = None) -> Path | None:
         if not said:
             return path
         if rank == 0:
-            what = said[0].rpartition("; ")[0]
-            warnings.warn(
-                f"{what}; checkpoint.latest passes over it, so delete it",
-                stacklevel=2,
-            )
+            what = f"{said[0]}; checkpoint.latest passes over it, so delete it"
+            warnings.warn(what, stacklevel=2)
     return None
 
 
@@ -236,5 +233,5 @@ def problem(path: Path, rank: int = 0, size: int = 1) -> str | None:
         for _ in _read(path, found, mine):
             pass
     except (OSError, ValueError) as error:
-        return str(error)
+        return str(error).rsplit("; ", 1)[0]  # without the way out
     return None

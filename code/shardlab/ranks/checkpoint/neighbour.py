@@ -105,7 +105,8 @@ def latest(folder: str | Path, group: comm.Group, *, nodes: int) -> Path | None:
     folder: this node's. All ranks call it, in any layout and on any number of nodes. Nodes get the
     files that they lack from others, so each then has all of it, for `checkpoint.load`; real
     systems fetch only what a node's ranks need. Every number is read and checked. It warns of what
-    it passes over. Errors, raised on all ranks: OSError where a node cannot read or write.
+    it passes over, if a node can read its index. Errors, raised on all ranks: OSError where a node
+    cannot read or write.
     """
     folder = Path(folder)
     count = ranks_of_a_node(group, nodes)
@@ -135,7 +136,8 @@ def _held(folder: Path) -> dict[Identity, set[str]]:
             continue
         line = (path / index.FILE).read_bytes().partition(b"\n")[0]
         saved = Identity(step_in(path), ranks, line)
-        found[saved] = {file for file in saved.files() if (path / file).is_file()}
+        files = {each.name for each in path.iterdir() if each.is_file() and each.stat().st_size}
+        found[saved] = saved.files() & files
     return found
 
 

@@ -64,13 +64,15 @@ def save(
     facts  plain data, the same on all ranks; JSON turns tuples into lists, and keys into text
     own    tensors and plain data of this rank, such as its random states
     nodes  1: one folder, which all ranks see; more: each node has a folder of its own, which
-           also gets the files of the node before (see `neighbour`)
+           also gets the files of the node before (see `neighbour`), and replaces a step that it
+           has: `neighbour.latest` has passed over it
 
     A kill at any moment leaves the earlier checkpoints: the new one gets its name when it is
     complete. It replaces a damaged one of the same step. What cannot be deleted stays, with a
     warning. Errors, raised on all ranks, which leave nothing behind: ValueError for a step that
-    exists already or is no whole number, `keep` below 1, data that JSON cannot hold, and where the
-    boxes of all ranks do not fill every tensor; OSError where a rank cannot write.
+    exists already or is no whole number, `keep` below 1, `nodes` with unequal ranks, data that JSON
+    cannot hold, and where the boxes of all ranks do not fill every tensor; OSError where a rank
+    cannot write.
     """
     return write(prepare(folder, step, group, boxes, facts, own, keep=keep, nodes=nodes), group)
 
@@ -127,7 +129,7 @@ def write(share: ToWrite, group: comm.Group) -> Path:
         together(group, act if is_first else lambda: None)
 
     try:
-        first(lambda: _begin(path, part))
+        first(lambda: _begin(path, part, share.nodes))
         written = together(group, write_mine)
         if share.nodes > 1:
             copy_on(part, group, share.nodes)
@@ -186,8 +188,8 @@ def _piece(box: TensorBox) -> Piece:
     )
 
 
-def _begin(path: Path, part: Path) -> None:
-    if path.exists() and problem(path) is None:
+def _begin(path: Path, part: Path, nodes: int) -> None:
+    if nodes == 1 and path.exists() and problem(path) is None:
         raise ValueError(
             f"{path} is there already; go on from it (checkpoint.latest), "
             "or save into another folder"

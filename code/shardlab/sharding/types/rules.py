@@ -49,7 +49,7 @@ _FUNCTION_OF_TERMS = "the sum over {n} ranks of a function is not the function o
 _REPEATED_LOSS = "each of {n} ranks starts backward from the whole loss: {n} times the gradients"
 _STEP_OF_TERMS = "each rank would step by one of {n} terms, and copies would drift apart"
 _LOGGED_TERM = "each rank would log one of {n} terms"
-_SOME_BLOCKS = "each rank has met {met} of {{n}} blocks: a softmax of some keys is not that of all"
+_SOME_BLOCKS = "each of {{n}} blocks must be met once, not in turns={met}; leave turns out"
 _FUNCTION_OF_PIECES = "each rank would see a piece of {n}, and the function needs the whole dim"
 
 

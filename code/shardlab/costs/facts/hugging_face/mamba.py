@@ -148,10 +148,9 @@ def _mixture(fields: Fields) -> dict[str, Any]:
     fields.only("n_shared_experts", 1)
     fields.only("moe_latent_size", None)  # Super's and Ultra's experts read a narrow layer
     fields.ignore("intermediate_size")  # of layers without experts: there are none
-    names = "moe_shared_expert_intermediate_size", "moe_intermediate_size"
-    shared = shared_number(fields, *names)
-    mixture = experts(fields, "n_routed_experts", names[1], num_shared=shared, **BIASED)
-    return {"experts": mixture}
+    width = "moe_intermediate_size"
+    shared = shared_number(fields, "moe_shared_expert_intermediate_size", width)
+    return {"experts": experts(fields, "n_routed_experts", width, num_shared=shared, **BIASED)}
 
 
 MAMBA: dict[str, Callable[[Fields], TransformerSpec]] = {
