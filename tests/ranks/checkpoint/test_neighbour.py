@@ -122,24 +122,35 @@ def test_one_node_may_be_lost_and_no_two_that_follow_each_other(lost, tmp_path):
         shutil.rmtree(tmp_path / f"node-{node}")
     step, said = run(load_last, tmp_path, world_size=RANKS)[0]
     assert step == (len(lost) == 1)
-    gone = f"no node has rank-{lost[0]}-of-3.safetensors; neighbour.latest passes over it"
+    gone = f"no node has rank-{lost[0]}-of-3.safetensors undamaged; neighbour.latest passes over it"
     assert [each.endswith(gone) for each in said] == [True] * (len(lost) - 1)
 
 
-def test_a_damaged_copy_is_passed_over(tmp_path):
+def spoil(folder, node, rank, size):
+    file = folder / f"node-{node}" / "step-00000002" / f"rank-{rank}-of-{size}.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+def test_a_damaged_copy_is_replaced_by_the_neighbours(tmp_path):
+    run(save_steps, tmp_path, [1, 2], world_size=RANKS)
+    spoil(tmp_path, 1, 1, 3)
+    spoil(tmp_path, 1, 0, 3)
+    assert run(load_last, tmp_path, world_size=RANKS)[0] == (2, [])
+
+
+def test_where_both_copies_are_damaged_the_checkpoint_is_passed_over(tmp_path):
     run(save_steps, tmp_path, [1, 2], world_size=RANKS)
     for node in 1, 2:
-        file = tmp_path / f"node-{node}" / "step-00000002" / "rank-1-of-3.safetensors"
-        file.write_bytes(file.read_bytes()[:-1] + b"x")
+        spoil(tmp_path, node, 1, 3)
     step, said = run(load_last, tmp_path, world_size=RANKS)[0]
     assert step == 1
-    assert said[0].endswith("is wrong; neighbour.latest passes over it")
+    assert said[0].endswith("no node has rank-1-of-3.safetensors undamaged; neighbour.latest passes over it")
 
 
-def test_a_step_can_be_saved_again_that_one_node_has_whole(tmp_path):
+def test_a_step_that_was_passed_over_can_be_saved_again(tmp_path):
     run(save_steps, tmp_path, [1, 2], 2, 2, world_size=2)
-    file = tmp_path / "node-1" / "step-00000002" / "rank-0-of-2.safetensors"
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    for node in 0, 1:
+        spoil(tmp_path, node, 1, 2)
     assert run(load_last, tmp_path, 2, world_size=2)[0][0] == 1
     run(save_steps, tmp_path, [2], 2, 2, world_size=2)
     assert run(load_last, tmp_path, 2, world_size=2)[0] == (2, [])

@@ -235,3 +235,15 @@ def problem(path: Path, rank: int = 0, size: int = 1) -> str | None:
     except (OSError, ValueError) as error:
         return str(error).rsplit("; ", 1)[0]  # without the way out
     return None
+
+
+def is_sound(path: Path, rank: int) -> bool:
+    """Read the file that one rank has written, and tell whether its index describes it."""
+    try:
+        found = index.read(path)
+        boxes = [(name, place) for name, place in _stored(found) if place.rank == rank]
+        for _ in _read(path, found, boxes):
+            pass
+    except (OSError, ValueError):
+        return False
+    return True

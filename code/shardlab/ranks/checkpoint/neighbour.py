@@ -14,7 +14,7 @@ Gemini (Wang et al. 2023, https://doi.org/10.1145/3600006.3613145) places copies
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from shardlab import comm
 from . import index
 from .folders import NAME, delete, flush, named, step_in
 from .index import TENSORS
-from .loading import problem
+from .loading import is_sound
 from .together import from_all, together
 
 
@@ -47,9 +47,6 @@ class Identity(NamedTuple):
     def files(self) -> set[str]:
         """Return the names of its files of tensors."""
         return {TENSORS.format(rank, self.ranks) for rank in range(self.ranks)}
-
-
-Held = Mapping[Identity, set[str]]  # the files that a node has of each checkpoint
 
 
 def ranks_of_a_node(group: comm.Group, nodes: int) -> int:
@@ -103,26 +100,27 @@ def latest(folder: str | Path, group: comm.Group, *, nodes: int) -> Path | None:
     """Return the last checkpoint of which the nodes together have every file, or None.
 
     folder: this node's. All ranks call it, in any layout and on any number of nodes. Nodes get the
-    files that they lack from others, so each then has all of it, for `checkpoint.load`; real
-    systems fetch only what a node's ranks need. Every number is read and checked. It warns of what
-    it passes over, if a node can read its index. Errors, raised on all ranks: OSError where a node
-    cannot read or write.
+    files that they lack, or have damaged, from others, so each then has all of it, for
+    `checkpoint.load`; real systems fetch only what a node's ranks need. Every number is read and
+    checked. It warns of what it passes over, if a node can read its index. Errors, raised on all
+    ranks: OSError where a node cannot read or write.
     """
     folder = Path(folder)
     count = ranks_of_a_node(group, nodes)
-    place = group.rank() % count
+    node, place = divmod(group.rank(), count)
     held = together(group, lambda: _held(folder))[::count]  # by node
     for saved in sorted(set().union(*held), reverse=True):
         path = folder / NAME.format(saved.step)
-        lost = saved.files() - set().union(*(each.get(saved, set()) for each in held))
-        wrong = [f"{path} is lost: no node has {min(lost)}"] if lost else []
+        mine = _sound(path, saved, held[node].get(saved, set()), range(place, saved.ranks, count))
+        by_rank = from_all(mine, group)
+        sound = [set().union(*by_rank[n * count : (n + 1) * count]) for n in range(nodes)]
+        lost = saved.files() - set().union(*sound)
         if not lost:
-            _complete(path, saved, held, group, count)
-            wrong = [each for each in from_all(problem(path, place, count), group) if each]
-        if not wrong:
+            _complete(path, [saved in each for each in held], sound, group)
             return path
         if group.rank() == 0:
-            warnings.warn(f"{wrong[0]}; neighbour.latest passes over it", stacklevel=2)
+            what = f"{path} is lost: no node has {min(lost)} undamaged"
+            warnings.warn(f"{what}; neighbour.latest passes over it", stacklevel=2)
     return None
 
 
@@ -141,22 +139,31 @@ def _held(folder: Path) -> dict[Identity, set[str]]:
     return found
 
 
+def _sound(path: Path, saved: Identity, held: set[str], ranks: range) -> set[str]:
+    """Return the files of these ranks that a node has, each number as it was saved."""
+    files = {rank: TENSORS.format(rank, saved.ranks) for rank in ranks}
+    return {file for rank, file in files.items() if file in held and is_sound(path, rank)}
+
+
 def _complete(
-    path: Path, saved: Identity, held: Sequence[Held], group: comm.Group, count: int
+    path: Path, indexed: Sequence[bool], has: Sequence[set[str]], group: comm.Group
 ) -> None:
-    """Give every node all files of a checkpoint, and the index last."""
+    """Give every node all files of a checkpoint, and the index last.
+
+    indexed, has: of each node, whether it has the index, and its undamaged files.
+    """
+    count = group.size() // len(has)
     node, place = divmod(group.rank(), count)
 
     def begin() -> None:
-        if place == 0 and saved not in held[node]:
+        if place == 0 and not indexed[node]:
             if path.exists():  # of another start, or without its index
                 delete(path)
             path.mkdir(parents=True)
 
     together(group, begin)
-    has = [each.get(saved, set()) for each in held]
     parcels = []
-    for at, file in enumerate(sorted(saved.files())):
+    for at, file in enumerate(sorted(set().union(*has))):
         source = next(node for node, files in enumerate(has) if file in files)
         parcels += [
             Parcel(file, source * count + at % count, to * count + at % count)
@@ -164,6 +171,6 @@ def _complete(
             if file not in files
         ]
     carry(parcels, path, group)
-    source = next(node for node, each in enumerate(held) if saved in each)
-    without = [to for to, each in enumerate(held) if saved not in each]
+    source = indexed.index(True)
+    without = [to for to, there in enumerate(indexed) if not there]
     carry([Parcel(index.FILE, source * count, to * count) for to in without], path, group)
