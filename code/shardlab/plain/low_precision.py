@@ -119,9 +119,11 @@ def mx(x: Tensor, grid: Grid = E4M3, rounding: Rounding = nearest) -> Tensor:
 
 def mx_up(x: Tensor, rounding: Rounding = nearest) -> Tensor:
     """Share the next power of two, so that nothing is cut: https://arxiv.org/abs/2506.08027."""
-    scale = largest(x, 1, 32) / E4M3.largest
+    most = largest(x, 1, 32)
+    scale = most / E4M3.largest
     exponent = exponent_of(scale)
-    below = torch.ldexp(torch.ones_like(x), exponent)
+    one = torch.ones_like(x)
+    below = torch.ldexp(one, exponent)
     exponent = exponent + (below < scale)          # of the power of two at or above the scale
     return power_of_two(x, exponent, E4M3, rounding)
 
