@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sys
 import zlib
 
 import pytest
@@ -19,9 +20,17 @@ from shardlab.plan import files
 from shardlab.ranks import checkpoint
 from shardlab.ranks.checkpoint.boxes import whole
 
+pytestmark = pytest.mark.usefixtures("own_path")
 ERASE = "\x1b[2J<script>alert(1)</script>\u202e"
 LONGEST = 2 * given.END + 5  # characters of a message
 PATIENCE = 60.0  # s, for a reader that would wait without end
+
+
+@pytest.fixture
+def own_path(monkeypatch):
+    """Forget the folders of files that were run: no later test can import from them."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 96,

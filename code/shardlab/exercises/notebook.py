@@ -25,8 +25,9 @@ def load(file: Path, name: str) -> ModuleType:
     """Load the file as a module of this name, whose functions are sent to the ranks by value."""
     if file.suffix not in KINDS:
         raise ValueError("not a Python file or a notebook; its name must end with .py or .ipynb")
-    sys.path.insert(0, str(file.resolve().parent))
     text, path = source(file), os.path.abspath(file)
+    folder = str(file.resolve().parent)
+    sys.path[:] = [folder, *(each for each in sys.path if each != folder)]
     linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = path
