@@ -33,11 +33,11 @@ def train(group, layout, schedule, book, folder, num_steps):
     tokens, length = text.read(book), SPEC.context_length
     say = partial(print, flush=True) if group.rank() == 0 else lambda *_: None
     say(f"{layout.ranks} ranks " + (f"go on at step {step} of {num_steps}, from {path}" if path else "begin"))
-    batches = sampler.epoch(text.num_samples(tokens, length), BATCH, mesh.dp.rank(), mesh.dp.size())
+    whole = text.num_samples(tokens, length) // BATCH * BATCH  # a short batch may not fill the microbatches
+    batches = sampler.epoch(whole, BATCH, mesh.dp.rank(), mesh.dp.size())
     while step < num_steps:
         indices, weight = batches[step % len(batches)]
-        batch = text.batch(tokens, indices, length)
-        losses.append(trainer.step(*batch, weight).item())
+        losses.append(trainer.step(*text.batch(tokens, indices, length), weight).item())
         step += 1
         say(f"step {step}: {losses[-1]:.4f} nats a token")
         if step % SAVE_EVERY == 0 or step == num_steps:
