@@ -143,7 +143,7 @@ class Program:
         return gradients in self.data_overlap, parameters in self.data_overlap
 
     def interleaves(self, pp: int, num_microbatches: int) -> bool:
-        """Tell whether it can interleave so many microbatches over pp stages."""
+        """Tell whether it can interleave this number of microbatches over pp stages."""
         rest = num_microbatches % pp if self.whole_rounds else 0
         return num_microbatches >= pp and not rest
 

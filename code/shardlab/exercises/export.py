@@ -41,15 +41,15 @@ SETUP = """\
 set -e
 apt-get update
 apt-get install -y python3 python3-venv
-python3 -m venv /opt/shardlab
-/opt/shardlab/bin/pip install torch=={torch}    # {smaller}
-/opt/shardlab/bin/pip install /autograder/source/package
+python3 -m venv /autograder/venv
+/autograder/venv/bin/pip install torch=={torch}    # {smaller}
+/autograder/venv/bin/pip install /autograder/source/package
 """
 RUN_AUTOGRADER = """\
 #!/bin/sh
 # Gradescope runs this for each submission.
 root=${AUTOGRADER:-/autograder}
-exec "${PYTHON:-/opt/shardlab/bin/python}" -I "$root/source/adapter.py" gradescope "$root"
+exec "${PYTHON:-/autograder/venv/bin/python}" -I "$root/source/adapter.py" gradescope "$root"
 """
 AUTOGRADER = '''\
 """Grade a submission: Classroom 50 runs this in the learner's checkout."""

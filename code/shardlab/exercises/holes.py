@@ -127,7 +127,7 @@ HOLES = {
         ),
         Hole(
             "source = group.rank() - turn",
-            "whose block is here after so many turns? -1 counts as the last rank",
+            "whose block is here after `turn` turns? set `source` to that rank; -1 is the last one",
         ),
     ),
     "linear_attention": (

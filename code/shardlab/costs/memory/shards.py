@@ -81,7 +81,7 @@ def layer_routed(spec: TransformerSpec, layout: Layout) -> int:
 
 
 def _mixtures(spec: TransformerSpec, layers: int) -> int:
-    """Count those of a stage's layers that have a block, of which each stage has its share."""
+    """Count the blocks in a stage's layers, of which each stage has an equal share."""
     return layers * spec.num_blocks // spec.num_layers
 
 
