@@ -39,7 +39,7 @@ SPEC = TransformerSpec(vocab_size=text.VOCAB_SIZE, **SIZES, style="llama", exper
 BALANCES: dict[str, dict[str, Any]] = {
     "none": {},
     "loss": {"balance": "loss", "loss_weight": 0.01},
-    "bias": {"balance": "bias", "bias_step": 0.001},
+    "bias": {"balance": "bias", "bias_step": 0.01},
 }
 
 

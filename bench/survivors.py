@@ -22,7 +22,6 @@ import record
 import torch
 
 from shardlab import comm, launch, schedules
-from shardlab.files import project
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, text, transformer
 from shardlab.ranks.checkpoint import neighbour
@@ -66,11 +65,10 @@ WAYS = (
 def rank(begun: float) -> None:
     """Train as one rank under torchrun, as the environment says."""
     folder, memory = Path(os.environ["RUN_FOLDER"]), os.environ["RUN_MEMORY"]
-    given = Path(os.environ["RUN_TEXT"]), memory and Path(memory), begun
-    launch.run(train, folder, *given, world_size=int(os.environ["WORLD_SIZE"]))
+    launch.run(train, folder, memory and Path(memory), begun, world_size=int(os.environ["WORLD_SIZE"]))
 
 
-def train(group: comm.Group, folder: Path, book: Path, memory: Path | str, begun: float) -> list[float]:
+def train(group: comm.Group, folder: Path, memory: Path | str, begun: float) -> list[float]:
     """Go on from the memory of nodes or else from the file system, and note what is done when."""
     joined, nodes = time.monotonic(), group.size() // RANKS
     torch.manual_seed(0)
@@ -82,7 +80,7 @@ def train(group: comm.Group, folder: Path, book: Path, memory: Path | str, begun
     source = "memory" if path else "file system"
     path = path or checkpoint.latest(folder / "saves", group)
     begins, losses = trainer.load(path)["step"] if path else 0, []
-    tokens, length = text.read(book), SPEC.context_length
+    tokens, length = text.read(), SPEC.context_length
     batches = sampler.epoch(text.num_samples(tokens, length), BATCH, group.rank(), group.size())
     with (folder / f"rank-{begun:.6f}-{os.getpid()}").open("w", buffering=1) as notes:
         known = {"pid": os.getpid(), "rank": group.rank(), "ranks": group.size(), "begun": begun, "joined": joined}
@@ -133,7 +131,7 @@ def wait(until: Callable[[], bool], agents: list[Agent]) -> None:
             raise RuntimeError("\n".join(agent.printed() for agent in agents))
 
 
-def run(way: Way, book: Path, whole: list[float]) -> dict[str, Any]:
+def run(way: Way, whole: list[float]) -> dict[str, Any]:
     """Train, kill node 1, and see what becomes of the run."""
     with folders() as (folder, memory), ExitStack() as held:
         port, agents = str(ports.free()), []
@@ -142,7 +140,6 @@ def run(way: Way, book: Path, whole: list[float]) -> dict[str, Any]:
             mine = memory / f"node-{len(agents)}"
             environment = {
                 "RUN_FOLDER": str(folder),
-                "RUN_TEXT": str(book),
                 "RUN_MEMORY": str(mine) if way.memory else "",
                 "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
                 "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -199,12 +196,10 @@ def outcome(new: list[dict[str, Any]], died: float, reach: int, whole: list[floa
 
 def main() -> None:
     with folders() as (folder, _):
-        for page in project.BOOK.glob("*.md"):  # as they are now: all runs read the same text
-            shutil.copy(page, folder)
-        whole = launch.run(train, folder, folder, "", time.monotonic(), world_size=2 * RANKS)[0]
+        whole = launch.run(train, folder, "", time.monotonic(), world_size=2 * RANKS)[0]
         rows = []
         for way in WAYS:
-            rows.append(asdict(way) | run(way, folder, whole))
+            rows.append(asdict(way) | run(way, whole))
             print(rows[-1], flush=True)
     setting = {"memory every": MEMORY_EVERY, "disk every": DISK_EVERY, "later": LATER, "rows": rows}
     print("written to", record.write("survivors", setting).name)

@@ -1,4 +1,4 @@
-"""Trains a small model on the text of this book, cut as you ask; started again, it goes on where it was killed.
+"""Trains a small model on the prose of this book, cut as you ask; started again, it goes on where it was killed.
 
     python train.py --tp 2 --pp 2                                        # four gloo ranks on this machine
     torchrun --nproc-per-node 8 train.py --dp 2 --tp 2 --pp 2 --zero 1   # eight GPUs; without any, eight gloo ranks
@@ -23,14 +23,14 @@ SPEC = TransformerSpec(vocab_size=text.VOCAB_SIZE, context_length=64, hidden_siz
 BATCH, MICROBATCHES, SAVE_EVERY = 16, 2, 10  # samples of all replicas; of each replica; steps
 
 
-def train(group, layout, schedule, book, folder, num_steps):
+def train(group, layout, schedule, file, folder, num_steps):
     mesh = Mesh(layout, group)
     torch.manual_seed(0)  # every rank builds the same model, and keeps its part
     plan = schedules.make(schedule, layout.pp, MICROBATCHES)
     trainer = Trainer(transformer.Transformer(SPEC), mesh, plan, torch.optim.AdamW, max_norm=1.0)
     path, losses = checkpoint.latest(folder, group), []
     step = 0 if path is None else trainer.load(path)["step"]
-    tokens, length = text.read(book), SPEC.context_length
+    tokens, length = text.read(file), SPEC.context_length
     say = partial(print, flush=True) if group.rank() == 0 else lambda *_: None
     say(f"{layout.ranks} ranks " + (f"go on at step {step} of {num_steps}, from {path}" if path else "begin"))
     whole = text.num_samples(tokens, length) // BATCH * BATCH  # a short batch may not fill the microbatches
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     parser.add_argument("--schedule", default="1F1B", help=", ".join(schedules.SCHEDULES))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="seen by all ranks")
-    parser.add_argument("--book", type=Path, default=Path(__file__).resolve().parent, help="a folder of .md files")
+    parser.add_argument("--text", type=Path, default=text.PROSE, help="a file to train on")
     asked = parser.parse_args()
     layout = Layout(**{name: getattr(asked, name) for name in ("dp", "tp", "pp", "zero", "sequence_parallel")})
-    launch.run(train, layout, asked.schedule, asked.book, asked.folder, asked.steps, world_size=layout.ranks)
+    launch.run(train, layout, asked.schedule, asked.text, asked.folder, asked.steps, world_size=layout.ranks)

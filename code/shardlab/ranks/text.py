@@ -1,33 +1,26 @@
-"""Real text to train on, one byte per token: the chapters of this book, or a folder of yours."""
+"""Real text to train on, one byte per token: the prose of this book, or a file of yours.
+
+The prose is that of November 2026 and stays as it is, so that no edit of a page moves a loss.
+"""
 
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from shardlab.files import project
-
 VOCAB_SIZE = 256  # every byte is a token
+PROSE = Path(__file__).with_suffix(".txt")
 
 
-def read(folder: str | Path = project.BOOK) -> Tensor:
-    """Read all .md files below `folder`, or of this book, in order of their paths: [bytes], uint8.
+def read(file: str | Path = PROSE) -> Tensor:
+    """Read a file, or the prose of this book: [bytes], uint8.
 
-    What lies in folders that tools make (.ipynb_checkpoints, _build) is left out.
+    Errors: ValueError for an empty file.
     """
-    found = sorted(Path(folder).rglob("*.md"))
-    files = [file for file in found if not _made_by_tools(file.relative_to(folder))]
-    data = b"\n".join(file.read_bytes() for file in files)
+    data = Path(file).read_bytes()
     if not data:
-        raise ValueError(
-            f"{folder} holds {len(files)} .md files and no text; "
-            "pass a folder of chapters, such as 'book'"
-        )
+        raise ValueError(f"{file} is empty; pass a file of text")
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(torch.get_default_device())
-
-
-def _made_by_tools(path: Path) -> bool:
-    return any(part[0] in "._" for part in path.parts)
 
 
 def num_samples(tokens: Tensor, length: int) -> int:
