@@ -205,7 +205,7 @@ def test_a_node_without_room_for_the_copy_fails_all_and_leaves_the_earlier_check
 
 
 def refuse_the_name(group, folder, refused):
-    """Fail when node 1 gives the name, or has just given it. Return what is left, and what loads, then after a retry."""
+    """Fail when node 1 gives the name, or has given it. Return what is left, and what loads then and after a retry."""
     save_steps(group, folder, [1])
     memory = of_node(folder, group, NODES)
     at, owner, name = {"rename": (".step-00000002.part", Path, "rename"), "flush": ("node-1", saving, "flush")}[refused]
