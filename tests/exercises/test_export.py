@@ -266,6 +266,6 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     file = tmp_path / "teachers.py"
     file.write_text(HOMEWORK)
-    assert called("export", "nbgrader", file, tmp_path) == (1, "")
+    assert called("export", "nbgrader", file, tmp_path) == (2, "")
     assert capsys.readouterr().err == f"{tmp_path} must be a new folder: File exists\n"
     assert [each.name for each in Path(tmp_path).iterdir()] == ["teachers.py"]

@@ -111,7 +111,7 @@ def test_a_name_in_place_of_an_exercise_is_told():
 def test_a_file_that_is_no_homework_is_told_in_a_line(cli, taught, text, says):
     taught.write_text(text)
     code, printed = cli("grade", taught, taught.parent)
-    assert code == 1
+    assert code == 2
     assert printed.startswith(f"{taught} is no homework: ")
     assert says in printed
     assert printed.count("\n") == 1

@@ -333,7 +333,7 @@ def test_under_torchrun_the_command_says_why_it_cannot_run(cli, file, monkeypatc
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     code, printed = cli(name, SHARD, file(RIGHT))
-    assert code == 1
+    assert code == 2
     assert printed == f"{name} starts its own ranks; call it without torchrun or mpiexec\n"
 
 
@@ -343,5 +343,5 @@ def test_a_missing_file_and_an_unknown_name_are_told(cli, tmp_path, without_rank
         assert code == 1
         assert "cannot be run" in printed
     code, printed = cli("starter", "shards")
-    assert code == 1
+    assert code == 2
     assert "'shards'; choose from memory.model_states, " in printed

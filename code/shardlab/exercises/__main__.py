@@ -18,29 +18,30 @@ from pathlib import Path
 from typing import TextIO
 
 from shardlab import launch
-from shardlab.files.terminal import guarded
+from shardlab.files.given import line
+from shardlab.files.terminal import Parser, complain, guarded
 
 from . import CHAPTERS, every, export, gather, homework, marks, of_chapter, progress
 from .checker import UNGRADED, Exercise
-from .handed_in import check
+from .handed_in import NOT_GRADED, check
 
 
 def main() -> int:
     """Run one command; return the exit status."""
     arguments = parse()
     try:
-        if arguments.command == "progress":
-            progress(arguments.chapter)
-            return 0
-        if arguments.command == "gather":
-            return show_class(arguments.path, arguments.csv)
         taught, exercises = prepare(arguments)
     except ValueError as error:
         print(error, file=sys.stderr)
-        return 1
+        return NOT_GRADED
     except Exception as error:  # whatever an exercise of ours raises while it is imported
         print(f"{UNGRADED}: an exercise cannot be imported: {error!r}", file=sys.stderr)
-        return 2
+        return NOT_GRADED
+    if arguments.command == "progress":
+        progress(arguments.chapter)
+        return 0
+    if arguments.command == "gather":
+        return show_class(arguments.path, arguments.csv)
     if arguments.command == "check":
         return check(exercises, arguments.file, taught, as_json=arguments.json)
     if taught and arguments.command == "export":
@@ -58,13 +59,13 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="python -m shardlab.exercises", description=__doc__)
+    parser = Parser(prog="python -m shardlab.exercises", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(name=(), homework=None)
     commands = parser.add_subparsers(dest="command", required=True)
-    seed = argparse.ArgumentParser(add_help=False)
+    seed = Parser(add_help=False)
     seed.add_argument("--seed", type=int, default=0, help="of the cases that a homework draws")
-    taught = argparse.ArgumentParser(add_help=False, parents=[seed])
+    taught = Parser(add_help=False, parents=[seed])
     text = "a teacher's exercises, in place of the book's"
     taught.add_argument("--with", type=Path, dest="homework", metavar="HOMEWORK", help=text)
     commands.add_parser("list", help="list all exercises", parents=[taught])
@@ -79,7 +80,8 @@ def parse() -> argparse.Namespace:
     sub.add_argument("file", type=Path, help="your functions: a Python file or a notebook")
     sub.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     sub = commands.add_parser("progress", help="print what you have passed")
-    sub.add_argument("chapter", nargs="?", default="", help="show each exercise of this chapter")
+    one = sub.add_argument("chapter", nargs="?", default="", choices=["", *CHAPTERS])
+    one.metavar, one.help = "chapter", "show each exercise of this chapter"
     sub = commands.add_parser("gather", help="make one table of the records of a class")
     text = "a learner's folder, or the file of a record"
     sub.add_argument("path", nargs="+", type=Path, help=text)
@@ -115,7 +117,8 @@ def select(names: Sequence[str], known: Mapping[str, Exercise]) -> list[Exercise
         found = {key: each for key, each in known.items() if name in (key, key.split(".")[0])}
         if not found:
             listed = ", ".join(known)
-            raise ValueError(f"no exercise or chapter is called {name!r}; choose from {listed}")
+            said = f"no exercise or chapter is called {line(name)!r}"
+            raise ValueError(f"{said}; choose from {listed}")
         chosen |= found
     return [*chosen.values()]
 
@@ -125,16 +128,16 @@ def show_marks(taught: homework.Homework, paths: list[Path], file: str, target: 
     found = list(marks.grade(taught, paths, file))
     text = marks.table(taught, found)
     status = write(text, lambda file: marks.write_csv(taught, found, file), target)
-    return status or (0 if all(each.graded for each in found) else 2)
+    return status or (0 if all(each.graded for each in found) else NOT_GRADED)
 
 
 def hand_over(taught: homework.Homework, platform: str, folder: Path) -> int:
-    """Write what a platform needs; 1 if the folder is not new."""
+    """Write what a platform needs; 2 if the folder is not new."""
     try:
         export.export(platform, taught, folder)
     except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
+        complain(str(error))
+        return NOT_GRADED
     return 0
 
 
@@ -157,8 +160,8 @@ def write(text: str, as_csv: Callable[[TextIO], None], target: str | None) -> in
             with open(target, "w", encoding="utf-8", newline="") as file:
                 as_csv(file)
         except OSError as error:
-            print(f"{target} cannot be written: {error.strerror}", file=sys.stderr)
-            return 1
+            complain(f"{target} cannot be written: {error.strerror}")
+            return NOT_GRADED
     return 0
 
 

@@ -7,7 +7,6 @@ The copies are read and changed there, and imported beside an installed `shardla
     from course.plain import pipeline
 """
 
-import argparse
 import importlib
 import keyword
 import re
@@ -20,7 +19,7 @@ from types import ModuleType
 from . import imports
 from .given import shown
 from .project import PACKAGE, ROOT
-from .terminal import complain, guarded
+from .terminal import Parser, complain, guarded
 
 WRONG = 2  # exit status
 OWN = PACKAGE.name
@@ -78,7 +77,7 @@ def take(modules: Sequence[str], folder: Path) -> list[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0, or 2 for what cannot be taken."""
-    parser = argparse.ArgumentParser(prog="python -m shardlab.files.take", description=HELP)
+    parser = Parser(prog="python -m shardlab.files.take", description=HELP)
     parser.add_argument("module", nargs="+", help="such as plain.pipeline or ranks.zero")
     parser.add_argument("folder", type=Path, help="a new one; its name is that of the package")
     asked = parser.parse_args(arguments)
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _module(name: str) -> ModuleType:
     """Import one of the modules that can be taken."""
     room, _, last = name.partition(".")
-    if room not in ROOMS or not re.fullmatch(r"\w+(\.\w+)*", last):
+    if room not in ROOMS or not re.fullmatch(r"[a-z]\w*(\.\w+)*", last):
         raise ValueError(f"{shown(name)} is no module of {' or '.join(ROOMS)}; try plain.pipeline")
     try:
         return importlib.import_module(f"{OWN}.{name}")

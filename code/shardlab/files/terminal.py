@@ -1,12 +1,30 @@
 """A command at a terminal: one line for what is wrong, and an output that may close early."""
 
+import argparse
+import io
 import os
 import sys
 from collections.abc import Callable
+from typing import Any, NoReturn
 
 from .given import line
 
 NOT_WRITTEN, INTERRUPTED, CLOSED_EARLY = 2, 130, 141  # as shells report SIGINT and SIGPIPE
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong, and where to look."""
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuse `--gpus=--`, of which Python 3.11 makes an empty list."""
+        if action.nargs is None and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "'--' is no value")
+        return super()._get_values(action, arg_strings)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and exit with status 2."""
+        complain(f"{message}; `{self.prog} --help` lists the options")
+        sys.exit(2)
 
 
 def complain(message: str) -> None:
@@ -18,11 +36,14 @@ def complain(message: str) -> None:
 def guarded(main: Callable[[], int]) -> int:
     """Run a command of this process; return its exit status.
 
-    An output that closes early, as `| head` does, ends it without a word.
+    An output that closes early, as `| head` does, ends it without a word. Letters that an output
+    does not have, as those of a file's name, are escaped.
     """
     if not sys.stdout:
         complain("the answer cannot be written: the output is closed; give it another place")
         return NOT_WRITTEN
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             return main()

@@ -1,16 +1,14 @@
 """The command line: a model, a cluster, a batch, and what else is open or fixed."""
 
 import argparse
-import sys
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from shardlab.costs.facts import hugging_face, limits, machines, nodes, recipes
 from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.programs import PROGRAMS, program
-from shardlab.files.terminal import complain
+from shardlab.files.terminal import Parser
 from shardlab.model.spec import TransformerSpec
 
 from . import amounts, files
@@ -44,15 +42,6 @@ class Request:
     shown: int  # plans
     chosen: int  # the plan whose options are written, from 1
     as_json: bool
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that says in one line what is wrong, and where to look."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message and exit with status 2."""
-        complain(f"{message}; `{self.prog} --help` lists the options")
-        sys.exit(2)
 
 
 def parser() -> Parser:

@@ -6,13 +6,12 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NoReturn
 
 from shardlab.costs.facts import limits, machines, nodes
 from shardlab.costs.facts.network import Cluster
 from shardlab.files.given import shown
-from shardlab.files.terminal import complain, guarded
+from shardlab.files.terminal import Parser, complain, guarded
 from shardlab.launch.ending import finalize_mpi
 from shardlab.launch.join import learn_rank
 from shardlab.plan import files
@@ -34,8 +33,8 @@ Start it exactly as you start the run: same machines, same ranks, same environme
 CODES = "Exit status: 0 nothing failed, 1 something failed, 2 the input is not understood."
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that says in one line what is wrong, on rank 0."""
+class _Parser(Parser):
+    """A parser that complains on rank 0 alone."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit with status 2."""
@@ -79,7 +78,7 @@ def main(words: list[str] | None = None) -> int:
 
 def known(name: str, gpus: int) -> Cluster:
     """Return the cluster of a name or a TOML file. Errors: ValueError with the way out."""
-    if name not in nodes.NODES and not Path(name).exists():
+    if name not in nodes.NODES and not os.path.exists(name):
         raise ValueError(f"--cluster {name} is no file and no node; use {', '.join(nodes.NODES)}")
     table = {"node": name} if name in nodes.NODES else files.read_toml(name)
     return machines.read(table, gpus).cluster

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from shardlab.files import given
 from shardlab.launch.join import already_a_rank, own_gpu
 
 MATTER = ("NCCL_", "GLOO_", "TORCH_", "OMP_NUM_THREADS")  # variables that all ranks should share
@@ -55,12 +56,12 @@ def fingerprint(code: Path) -> tuple[str, int]:
 
     Hidden folders and virtual environments do not count. Errors: ValueError if there is no code.
     """
-    if not code.exists():
+    if not os.path.exists(code):
         raise ValueError(f"--code {code} does not exist; give a script, or a folder with *.py")
     total, count = hashlib.sha256(), 0
     for file in [code] if code.is_file() else _python_files(code):
         total.update(f"{file.relative_to(code)}\0".encode())
-        total.update(hashlib.sha256(file.read_bytes()).digest())
+        total.update(hashlib.sha256(given.read_bytes(file)).digest())
         count += 1
     return total.hexdigest()[:12], count
 
@@ -127,10 +128,10 @@ def _python_files(folder: Path) -> Iterator[Path]:
         here = Path(place)
         folders[:] = sorted(
             each for each in folders
-            if not each.startswith(".") and not (here / each / "pyvenv.cfg").exists()
+            if not each.startswith(".") and not os.path.exists(here / each / "pyvenv.cfg")
         )
         for name in sorted(each for each in files if each.endswith(".py")):
-            if (count := count + 1) <= MOST_FILES and (here / name).is_file():
+            if (count := count + 1) <= MOST_FILES and os.path.isfile(here / name):
                 yield here / name
 
 

@@ -204,6 +204,29 @@ def test_a_node_without_room_for_the_copy_fails_all_and_leaves_the_earlier_check
     assert run(fill_up, tmp_path, world_size=RANKS) == [["step-00000001"]] * RANKS
 
 
+def refuse_the_name(group, folder, refused):
+    """Fail when node 1 gives the name, or has given it. Return what is left, and what loads then and after a retry."""
+    save_steps(group, folder, [1])
+    memory = of_node(folder, group, NODES)
+    at, owner, name = {"rename": (".step-00000002.part", Path, "rename"), "flush": ("node-1", saving, "flush")}[refused]
+    kept = getattr(owner, name)
+    if group.rank() == 1:
+        setattr(owner, name, lambda path, *rest: no_space() if path.name == at else kept(path, *rest))
+    with pytest.raises(OSError, match=r"step-00000002 was not saved: No space left on device \(rank 1\); make room"):
+        save_steps(group, folder, [2])
+    setattr(owner, name, kept)
+    left, found = os.listdir(memory), load_last(group, folder)
+    save_steps(group, folder, [2])
+    return left, found, load_last(group, folder)
+
+
+@pytest.mark.parametrize("refused", ["rename", "flush"])
+def test_a_name_that_one_node_cannot_give_is_taken_back_on_all(refused, tmp_path):
+    """The others together have every file."""
+    expected = (["step-00000001"], (1, []), (2, []))
+    assert run(refuse_the_name, tmp_path, refused, world_size=RANKS) == [expected] * RANKS
+
+
 # ---- a name ----------------------------------------------------------------------------------------------------------
 
 

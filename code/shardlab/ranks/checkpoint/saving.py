@@ -128,18 +128,19 @@ def write(share: ToWrite, group: comm.Group) -> Path:
         is_first = group.rank() % ranks_of_a_node(group, share.nodes) == 0
         together(group, act if is_first else lambda: None)
 
+    begun = [part]
     try:
         first(lambda: _begin(path, part, share.nodes))
         written = together(group, write_mine)
         if share.nodes > 1:
             copy_on(part, group, share.nodes)
         first(finish)
+        begun.append(path)  # from here on some node may have it
         first(lambda: _give_name(part, path))
-    except ValueError:
-        first(lambda: _drop(part))
-        raise
-    except OSError as error:
-        first(lambda: _drop(part))
+    except (OSError, ValueError) as error:
+        first(lambda: _drop(begun))
+        if isinstance(error, ValueError):
+            raise
         said = f"{path} was not saved: {error.strerror}"
         hint = "make room, or save into another folder"
         raise OSError(error.errno, f"{said}; {hint}") from None
@@ -211,8 +212,12 @@ def _write(file: Path, boxes: Mapping[Piece, Tensor]) -> Checksums:
     return {pieces[name]: crc32 for name, crc32 in checksums.items()}
 
 
-def _drop(part: Path) -> None:
+def _drop(begun: Sequence[Path]) -> None:
+    """Delete a partial checkpoint, and one that has its name where another node's has not."""
+    part, *complete = begun
     shutil.rmtree(part, ignore_errors=True)
+    for path in complete:
+        delete(path)
 
 
 def _give_name(part: Path, path: Path) -> None:
