@@ -8,7 +8,7 @@ QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_no
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
 	$(addprefix tests/plain/, test_budget.py test_data_parallel.py test_zero.py)
 
-.PHONY: book archive pdf quick test test-book lab reset bench preflight check clean
+.PHONY: book archive pdf slides quick test test-book lab reset bench preflight check clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
@@ -18,6 +18,9 @@ archive: book               ## the built pages in one zip file, to read without 
 
 pdf: book                   ## the built pages in one PDF
 	python tools/pdf.py
+
+slides: .venv/ready         ## a deck for each chapter, with notes; prints where they are
+	python tools/slides.py
 
 quick: .venv/ready          ## in a minute: house rules, schedules, types, the model of a step, two plain files
 	pytest -q -n logical --maxprocesses 4 $(QUICK)

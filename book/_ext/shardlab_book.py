@@ -7,10 +7,10 @@ import itertools
 import json
 import re
 import shutil
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import shardlab_mathjax
 import shardlab_plotly
 from docutils import nodes
 from pybtex.plugin import find_plugin, register_plugin
@@ -39,12 +39,7 @@ def add_scripts(app: Sphinx, config: Config) -> None:
         shutil.copy(path, static / "shardlab")
     plotly = shardlab_plotly.script(Path(app.outdir).parent / ".plotly")
     shutil.copy(plotly, static / "shardlab" / "plotly.min.js")
-    mathjax = wheel_file("sphinx-mathjax-offline", "static/mathjax")
-    (static / "mathjax").mkdir()
-    shutil.copy(mathjax / "tex-chtml.js", static / "mathjax")
-    fonts = Path("output") / "chtml" / "fonts" / "woff-v2"
-    shutil.copytree(mathjax / fonts, static / "mathjax" / fonts)
-    config.mathjax_path = "mathjax/tex-chtml.js"
+    config.mathjax_path = shardlab_mathjax.copied(static)
     config.html_static_path.append(str(static))
     app.add_css_file("shardlab/explorer.css")
     app.add_css_file("shardlab/guess.css")
@@ -54,11 +49,6 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     app.add_js_file("shardlab/download.js", defer="defer")
     app.add_js_file("shardlab/find.js", defer="defer")
     app.add_js_file("shardlab/guess.js", defer="defer")
-
-
-def wheel_file(package: str, path: str) -> Path:
-    """A file of an installed wheel whose top folder is named like the wheel."""
-    return Path(str(metadata.distribution(package).locate_file(f"{package}/{path}")))
 
 
 class Captions(SphinxTransform):

@@ -94,14 +94,19 @@ def refuse_unknown(token: Any, here: Place) -> None:
 
 def directive(token: Any, here: Place) -> str:
     """Write one directive in Markdown and HTML."""
-    name, argument = re.fullmatch(r"\{([\w:-]+)\} *(.*)", token.info.strip()).groups()
+    name, argument, options, body = apart(token)
     if name not in DIRECTIVES:
         raise here.wrong(f"the directive {name} has no form in a notebook; known are {', '.join(DIRECTIVES)}")
+    return DIRECTIVES[name](argument, options, body, here)
+
+
+def apart(token: Any) -> tuple[str, str, dict[str, str], str]:
+    """Name, argument, options and body of a directive; the body begins as far below its first line as in the page."""
+    name, argument = re.fullmatch(r"\{([\w:-]+)\} *(.*)", token.info.strip()).groups()
     lines = token.content.splitlines()
     settings = list(itertools.takewhile(lambda line: line.startswith(":"), lines))
     options = dict(options_to_items("\n".join(line[1:] for line in settings))[0])
-    body = "\n".join(["", *("" for _ in settings), *lines[len(settings) :]])  # as far below `here` as in the page
-    return DIRECTIVES[name](argument, options, body, here)
+    return name, argument, options, "\n".join(["", *("" for _ in settings), *lines[len(settings) :]])
 
 
 def admonition(title: str, options: dict[str, str], body: str, here: Place) -> str:
