@@ -9,6 +9,7 @@
     python -m shardlab.exercises gather class/*/ --csv class.csv          # what a class has passed
     python -m shardlab.exercises grade homework.py handed_in/*/ --csv marks.csv   # a class's points
     python -m shardlab.exercises export gradescope homework.py grader   # for a course's platform
+    python -m shardlab.exercises questions memory --seed 7 --answers    # for an exam
 """
 
 import argparse
@@ -29,11 +30,8 @@ def main() -> int:
     """Run one command; return the exit status."""
     arguments = parse()
     try:
-        if arguments.command == "progress":
-            progress(arguments.chapter)
-            return 0
-        if arguments.command == "gather":
-            return show_class(arguments.path, arguments.csv)
+        if arguments.command in ("progress", "gather", "questions"):
+            return show(arguments)
         taught, exercises = prepare(arguments)
     except ValueError as error:
         print(error, file=sys.stderr)
@@ -63,7 +61,7 @@ def parse() -> argparse.Namespace:
     parser.set_defaults(name=(), homework=None)
     commands = parser.add_subparsers(dest="command", required=True)
     seed = argparse.ArgumentParser(add_help=False)
-    seed.add_argument("--seed", type=int, default=0, help="of the cases that a homework draws")
+    seed.add_argument("--seed", type=int, default=0, help="of the cases or numbers that are drawn")
     taught = argparse.ArgumentParser(add_help=False, parents=[seed])
     text = "a teacher's exercises, in place of the book's"
     taught.add_argument("--with", type=Path, dest="homework", metavar="HOMEWORK", help=text)
@@ -93,7 +91,25 @@ def parse() -> argparse.Namespace:
     sub.add_argument("platform", choices=export.PLATFORMS)
     sub.add_argument("homework", type=Path, help="see shardlab.exercises.homework")
     sub.add_argument("folder", type=Path, help="a new folder")
+    sub = commands.add_parser("questions", help="print questions for an exam", parents=[seed])
+    sub.add_argument("chapter", nargs="+", help="a chapter, such as memory")
+    sub.add_argument("--answers", action="store_true", help="for the teacher: with rubrics")
     return parser.parse_args()
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Run a command that only prints. Errors: ValueError for an unknown chapter."""
+    if arguments.command == "gather":
+        return show_class(arguments.path, arguments.csv)
+    if arguments.command == "progress":
+        progress(arguments.chapter)
+        return 0
+    from . import questions  # only here: no other command needs them
+
+    seed, answers = arguments.seed, arguments.answers
+    pages = [questions.page(chapter, seed, answers=answers) for chapter in arguments.chapter]
+    print("\n\n".join(pages))
+    return 0
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[homework.Homework | None, list[Exercise]]:

@@ -1,0 +1,105 @@
+"""A chapter's questions can be asked: every seed gives a sheet, and only the teacher's has the answers."""
+
+import importlib
+import sys
+from inspect import cleandoc
+from random import Random
+
+import pytest
+
+from shardlab.exercises import __main__ as command
+from shardlab.exercises import questions
+from shardlab.exercises.questions import bank, memory
+
+SEEDS = range(20)
+BY_HAND = [  # a question, what is drawn, and what a hand computes from that
+    (memory.states, (7, 72), "18 bytes per parameter: 126 GB, and at most 4 billion"),
+    (memory.two_peaks, (48, 4), "the peak is 52 GB with one, and 48 GB do not depend on the texts: at most 3 billion"),
+    (memory.recomputation, (32, 4096), "together 537 MB"),  # 32 layers, 2 bytes, 2,048 tokens, width 4,096
+    (memory.scores, (32, 2048), "327,680 per token, beside 34 bytes per unit of width, 139,264. That is 70 %"),
+    (memory.stuck, (-4, 3e-4), "neighbours are 0.00049 apart, and steps below half of that, 0.00024"),
+]
+
+
+class Given(Random):
+    """Draws what a test says."""
+
+    def __init__(self, *values):
+        super().__init__()
+        self.values = list(values)
+
+    def choice(self, seq):
+        value = self.values.pop(0)
+        assert value in seq
+        return value
+
+
+def entries(chapter):
+    module = importlib.import_module(f"shardlab.exercises.questions.{chapter}")
+    return [*module.WRITTEN, *module.ORAL]
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("chapter", questions.ASKED)
+def test_a_chapter_has_ten_written_and_two_oral_questions_of_all_levels(chapter):
+    module = importlib.import_module(f"shardlab.exercises.questions.{chapter}")
+    assert [len(getattr(module, name)) for name in ("WRITTEN", "ORAL")] == [10, 2]
+    every = [bank.drawn(entry, 0) for entry in entries(chapter)]
+    assert len({each.ask for each in every}) == 12
+    assert {each.level for each in every} == {1, 2, 3}
+    assert [bool(each.then) for each in every] == [False] * 10 + [True] * 2
+    assert sum(callable(entry) for entry in module.WRITTEN) >= 5
+
+
+@pytest.mark.parametrize("chapter", questions.ASKED)
+def test_a_seed_decides_the_numbers(chapter):
+    for entry in entries(chapter):
+        drawn = [bank.drawn(entry, seed) for seed in SEEDS]
+        assert drawn == [bank.drawn(entry, seed) for seed in SEEDS]
+        variants = 3 if callable(entry) else 1
+        assert min(len({each.ask for each in drawn}), 3) == variants
+        assert min(len({each.answer for each in drawn}), 3) == variants
+        for each in drawn:
+            for text in (each.ask, each.answer, each.wrong, *(what for _, what in each.rubric)):
+                assert text.strip()
+                assert not {"nan", "inf", "None"} & set(text.split())
+            assert all(points > 0 for points, _ in each.rubric)
+            assert 2 <= each.points <= 5
+
+
+@pytest.mark.parametrize("chapter", questions.ASKED)
+def test_only_the_teachers_sheet_has_the_answers(chapter):
+    for seed in SEEDS:
+        students = questions.page(chapter, seed)
+        teachers = questions.page(chapter, seed, answers=True)
+        assert not {"*Answer,", "*Usual", "*Ask"} & set(students.split())
+        assert {"*Answer,", "*Usual", "*Ask"} <= set(teachers.split())
+        for number, entry in enumerate(entries(chapter), 1):
+            each = bank.drawn(entry, seed)
+            asked = f"**{number}.** ({each.points} points) {cleandoc(each.ask)}"
+            assert asked in students
+            assert asked in teachers
+            for text in (each.answer, each.wrong, each.then, *(what for _, what in each.rubric)):
+                assert cleandoc(text) in teachers
+                assert not text or cleandoc(text) not in students
+        written = sum(bank.drawn(entry, seed).points for entry in entries(chapter)[:10])
+        assert f"## Written, {written} points" in students
+
+
+@pytest.mark.parametrize(("question", "values", "says"), BY_HAND, ids=[each.__name__ for each, *_ in BY_HAND])
+def test_answers_are_those_computed_by_hand(question, values, says):
+    assert says in flat(question(Given(*values)).answer)
+
+
+def test_the_command_prints_sheets_and_knows_its_chapters(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["exercises", "questions", *arguments])
+        return command.main(), *capsys.readouterr()
+
+    assert call("memory", "--seed", "7") == (0, questions.page("memory", 7) + "\n", "")
+    assert call("memory", "--answers") == (0, questions.page("memory", answers=True) + "\n", "")
+    unknown = f"no questions for 'poetry'; choose from {', '.join(questions.ASKED)}\n"
+    assert call("memory", "poetry") == (1, "", unknown)
