@@ -63,10 +63,10 @@ def test_a_seed_decides_the_numbers(chapter):
         assert min(len({each.ask for each in drawn}), 3) == variants
         assert min(len({each.answer for each in drawn}), 3) == variants
         for each in drawn:
-            for text in (each.ask, each.answer, each.wrong, *(what for _, what in each.rubric)):
+            for text in (each.ask, each.answer, each.wrong, *(what for _, what in each.marks)):
                 assert text.strip()
                 assert not {"nan", "inf", "None"} & set(text.split())
-            assert all(points > 0 for points, _ in each.rubric)
+            assert all(points > 0 for points, _ in each.marks)
             assert 2 <= each.points <= 5
 
 
@@ -82,7 +82,7 @@ def test_only_the_teachers_sheet_has_the_answers(chapter):
             asked = f"**{number}.** ({each.points} points) {cleandoc(each.ask)}"
             assert asked in students
             assert asked in teachers
-            for text in (each.answer, each.wrong, each.then, *(what for _, what in each.rubric)):
+            for text in (each.answer, each.wrong, each.then, *(what for _, what in each.marks)):
                 assert cleandoc(text) in teachers
                 assert not text or cleandoc(text) not in students
         written = sum(bank.drawn(entry, seed).points for entry in entries(chapter)[:10])

@@ -1,11 +1,8 @@
 """What a question for an exam is, and the sheet on which a chapter's questions are printed.
 
 A chapter's module has `WRITTEN` and `ORAL`. Each entry is an `ExamQuestion`, or, where it has
-numbers, a function that draws them and returns one:
-
-    def states(draw: Random) -> ExamQuestion: ...
-
-Texts are Markdown, indented like the code around them.
+numbers, a function `(draw: Random) -> ExamQuestion`, which computes its answer with `costs`. Texts
+are Markdown, indented like the code around them.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,14 +18,20 @@ class ExamQuestion:
     level: int  # 1: apply what the chapter says; 2: analyse a case; 3: transfer it to another
     ask: str
     answer: str
-    rubric: tuple[tuple[int, str], ...]  # points, and what earns them
+    rubric: str  # a line for each thing that earns points: "2: the bytes of each state"
     wrong: str  # the usual wrong answer, and what it shows
     then: str = ""  # of an oral question: what to ask next
 
     @property
+    def marks(self) -> list[tuple[int, str]]:
+        """The points of each line of the rubric, and what earns them."""
+        lines = [line.split(": ", 1) for line in cleandoc(self.rubric).splitlines()]
+        return [(int(points), what) for points, what in lines]
+
+    @property
     def points(self) -> int:
         """All points of the rubric."""
-        return sum(points for points, _ in self.rubric)
+        return sum(points for points, _ in self.marks)
 
 
 Entry = ExamQuestion | Callable[[Random], ExamQuestion]
@@ -73,7 +76,7 @@ def _paragraphs(
 
 def _marking(question: ExamQuestion) -> list[str]:
     """List the answer, the rubric, the usual wrong answer, and what to ask next."""
-    rubric = [f"- {_points(points)}: {cleandoc(what)}" for points, what in question.rubric]
+    rubric = [f"- {_points(points)}: {what}" for points, what in question.marks]
     paragraphs = [
         f"*Answer, level {question.level}:* {cleandoc(question.answer)}",
         "\n".join(rubric),

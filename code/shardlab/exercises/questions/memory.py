@@ -16,6 +16,12 @@ from .bank import ExamQuestion
 MIXED = recipe("mixed, 16-bit gradients")
 
 
+def _gpt(num_layers: int, heads: int, length: int) -> TransformerSpec:
+    """Return a GPT whose heads have 128 numbers each."""
+    sizes = {"num_layers": num_layers, "num_heads": heads, "hidden_size": 128 * heads}
+    return TransformerSpec(vocab_size=50_000, context_length=length, **sizes)
+
+
 def states(draw: Random) -> ExamQuestion:
     """Ask for model states in a recipe that the page does not print, and for the largest model."""
     billions, room = draw.choice((2, 3, 6, 7, 13)), draw.choice((40, 72, 128, 160))
@@ -28,12 +34,9 @@ def states(draw: Random) -> ExamQuestion:
         {billions} billion parameters take? How large a model's states fit into {room} GB?""",
         answer=f"""2 + 4 + 12 = {used.bytes_per_parameter:.0f} bytes per parameter:
         {text(held, "B")}, and at most {room / used.bytes_per_parameter:.2g} billion parameters.""",
-        rubric=(
-            (2, "the bytes of each state, with master weights and both of Adam's numbers"),
-            (1, "both results, with units"),
-        ),
-        wrong="""16 bytes: the rule was remembered, not its terms. 14 bytes: the master weights are
-        missing.""",
+        rubric="""2: the bytes of each state, with master weights and both of Adam's numbers
+        1: both results, with units""",
+        wrong="16 bytes: the rule was remembered, not its terms. 14: no master weights.",
     )
 
 
@@ -43,34 +46,24 @@ def two_peaks(draw: Random) -> ExamQuestion:
     return ExamQuestion(
         level=2,
         ask=f"""Forward and backward of a step with four microbatches peak at {fixed + 8 * each} GB
-        with 8 texts in each microbatch, and at {fixed + 4 * each} GB with 4. Texts are equally long, and nothing else
-        changes. What will the peak be with 1 text? Estimate the number of parameters, with 16 bytes
-        for each, and say why the estimate is too high rather than too low.""",
+        with 8 texts in each microbatch, and at {fixed + 4 * each} GB with 4. Texts are equally
+        long, and nothing else changes. What is the peak with 1 text? Estimate the parameters, with
+        16 bytes for each, and say why the estimate is too high rather than too low.""",
         answer=f"""Only the part with the tokens shrinks, by {4 * each} GB for 4 texts, {each} GB a
         text. So the peak is {fixed + each} GB with one, and {fixed} GB do not depend on the texts:
         at most {fixed / MIXED.bytes_per_parameter:.2g} billion parameters. Context, libraries and
         other buffers of fixed size are in the {fixed} GB, too, if they are counted in the peak.""",
-        rubric=(
-            (2, "separates a constant from a term proportional to the texts, and solves for both"),
-            (1, "the peak with one text"),
-            (1, "the parameters, and that the constant holds more than states"),
-        ),
-        wrong=f"""{(fixed + 8 * each) / 8:.3g} GB, an eighth: everything is thought to shrink with
-        the batch.""",
+        rubric="""2: separates a constant from a term proportional to the texts, and solves for both
+        1: the peak with one text
+        1: the parameters, and that the constant holds more than states""",
+        wrong=f"{(fixed + 8 * each) / 8:.3g} GB: everything is thought to shrink with the batch.",
     )
 
 
 def recomputation(draw: Random) -> ExamQuestion:
     """Ask what full recomputation leaves at the peak: all inputs, and one whole layer."""
     layers, width = draw.choice((16, 24, 32, 48)), draw.choice((2048, 3072, 4096))
-    spec = TransformerSpec(
-        vocab_size=50_000,
-        context_length=2048,
-        hidden_size=width,
-        num_layers=layers,
-        num_heads=width // 128,
-    )
-    run = Training(spec=spec, dropout=True)
+    run = Training(spec=_gpt(layers, width // 128, 2048), dropout=True)
     one = sum(activations.layer(run).values())
     again = replace(run, recomputation="full")
     inputs = layers * sum(activations.layer(again).values())
@@ -86,27 +79,18 @@ def recomputation(draw: Random) -> ExamQuestion:
         each keeps its input, 2 bytes, together {text(inputs, "B")}; while backward works on one
         layer, the activations of that layer are there as well: about {text(peak, "B")},
         which is {layers * one / peak:.1f} times less.""",
-        rubric=(
-            (1, "34 bytes per token and unit of width, and the product"),
-            (1, "the inputs that are kept: 2 bytes"),
-            (2, "adds the one layer that is recomputed at the moment"),
-        ),
-        wrong="""A seventeenth, 34 / 2: the layer at work was forgotten. With few layers it is most
-        of the peak.""",
+        rubric="""1: 34 bytes per token and unit of width, and the product
+        1: the inputs that are kept: 2 bytes
+        2: adds the one layer that is recomputed at the moment""",
+        wrong="A seventeenth, 34 / 2: the layer at work was forgotten.",
     )
 
 
 def scores(draw: Random) -> ExamQuestion:
     """Ask for the share of stored scores, and where they overtake all other activations."""
     heads, length = draw.choice((16, 32, 64)), draw.choice((1024, 2048, 4096))
-    spec = TransformerSpec(
-        vocab_size=50_000,
-        context_length=length,
-        hidden_size=128 * heads,
-        num_layers=2,
-        num_heads=heads,
-    )
-    parts = activations.whole_layer(Training(spec=spec, dropout=True, attention="stored"))
+    run = Training(spec=_gpt(2, heads, length), dropout=True, attention="stored")
+    parts = activations.whole_layer(run)
     share = parts["attention: scores"] / sum(parts.values())
     return ExamQuestion(
         level=2,
@@ -118,11 +102,9 @@ def scores(draw: Random) -> ExamQuestion:
         34 bytes per unit of width, {34 * 128 * heads:,}. That is {percent(share)}. They are half at
         34 · 128 / 5, about {34 * 128 / 5:.0f} tokens. The width is 128 times the heads, so the
         number of heads cancels.""",
-        rubric=(
-            (2, "5 bytes per head and pair, so 5 H S per token, against 34 h"),
-            (1, "the share, to a few percent"),
-            (1, "the length, and that only the size of a head matters"),
-        ),
+        rubric="""2: 5 bytes per head and pair, so 5 H S per token, against 34 h
+        1: the share, to a few percent
+        1: the length, and that only the size of a head matters""",
         wrong="""Two bytes per score: the mask and the scores after dropout are kept, too.""",
     )
 
@@ -143,10 +125,8 @@ def pieces(draw: Random) -> ExamQuestion:
         {text(whole, "B")}, and {text(whole / cut, "B")} in {cut} pieces. These are
         {percent(whole / cut / layers)} of what the layers keep, so more pieces save little, and
         each makes the head's products smaller.""",
-        rubric=(
-            (2, "12 bytes, as 4 for the logits and 8 for the gradients before and after softmax"),
-            (1, "compares the remainder with the layers, and decides by that"),
-        ),
+        rubric="""2: 12 bytes, as 4 for the logits and 8 for the gradients before and after softmax
+        1: compares the remainder with the layers, and decides by that""",
         wrong="4 bytes per word: what the loss's backward needs beside the logits is not counted.",
     )
 
@@ -163,21 +143,13 @@ def stuck(draw: Random) -> ExamQuestion:
         Adam's step as long as the learning rate.""",
         answer=f"""Eight significant bits: between {2.0**exponent:g} and {2.0 ** (exponent + 1):g}
         neighbours are {distance:.2g} apart, and steps below half of that, {distance / 2:.2g}, are
-        rounded away. At the start, with {rate:g}, it {_moves(rate, distance)}; at the end, with
-        {rate / 100:g}, it {_moves(rate / 100, distance)}. Larger weights stop earlier, small ones
-        later, so the loss flattens without a jump and looks converged.""",
-        rubric=(
-            (2, "the distance of neighbours from the significant bits and the weight's size"),
-            (1, "half of it as the limit, applied to both rates"),
-            (1, "weights stop one after another, and nothing reports it"),
-        ),
-        wrong=""""bf16 has the range of fp32, so small steps are kept": range and precision are
-        confused.""",
+        rounded away. The weight moves at {rate:g}, and no longer at {rate / 100:g}. Larger weights
+        stop earlier, small ones later, so the loss flattens without a jump and looks converged.""",
+        rubric="""2: the distance of neighbours from the significant bits and the weight's size
+        1: half of it as the limit, applied to both rates
+        1: weights stop one after another, and nothing reports it""",
+        wrong="bf16 has the range of fp32, so small steps stay: range is taken for precision.",
     )
-
-
-def _moves(step: float, distance: float) -> str:
-    return "moves" if step > distance / 2 else "stays where it is"
 
 
 def card(draw: Random) -> ExamQuestion:
@@ -196,14 +168,11 @@ def card(draw: Random) -> ExamQuestion:
         {text(sum(short.values()), "B")} or more. So the states must leave the card, or the model
         must be cut over several cards. On the host all states fit, and the weights cross the bus
         twice for each microbatch: many tokens must use each transfer.""",
-        rubric=(
-            (1, "the states, and that they alone exceed the card"),
-            (1, "two of the proposals touch activations only"),
-            (1, "a number for 8-bit Adam"),
-            (1, "a decision, with its price: time on the bus, or more cards"),
-        ),
-        wrong=""""Recomputation saves most of the memory": of the activations, which are not the
-        problem here.""",
+        rubric="""1: the states, and that they alone exceed the card
+        1: two of the proposals touch activations only
+        1: a number for 8-bit Adam
+        1: a decision, with its price: time on the bus, or more cards""",
+        wrong="Recomputation saves most of the memory: of activations, not the problem here.",
     )
 
 
@@ -224,13 +193,10 @@ ACCUMULATION = ExamQuestion(
     count in the batch, which must therefore be known before the first backward. As it stands, a
     token in a short text weighs more than one in a long text. It would be right where every
     microbatch has equally many tokens that count.""",
-    rubric=(
-        (1, "names the line"),
-        (2, "weights by tokens that count, over the whole batch"),
-        (1, "the case in which both agree"),
-    ),
-    wrong="""Weighting by the number of texts, or of all tokens: padding is counted. "zero_grad
-    belongs into the loop": then only the last microbatch would count.""",
+    rubric="""1: names the line
+    2: weights by tokens that count, over the whole batch
+    1: the case in which both agree""",
+    wrong="Weighting by the number of texts, or of all tokens: then padding is counted.",
 )
 
 SCALE = ExamQuestion(
@@ -248,13 +214,10 @@ SCALE = ExamQuestion(
     answer="""`scaler.unscale_(optimizer)` between backward and clipping. As it stands the norm is
     32,768, so clipping divides by that, and `scaler.step` divides by 65,536 once more. The
     optimizer sees a norm of 1/65,536 in place of 0.5, where nothing should have been clipped.""",
-    rubric=(
-        (1, "the line, before clipping"),
-        (1, "clipping meets scaled gradients: a norm of 32,768"),
-        (1, "and the unscaled result has norm 1/65,536"),
-    ),
-    wrong="""The line after clipping: the limit still meets scaled gradients. "Lower the scale":
-    it hides the symptom and brings back gradients that are zero.""",
+    rubric="""1: the line, before clipping
+    1: clipping meets scaled gradients: a norm of 32,768
+    1: and the unscaled result has norm 1/65,536""",
+    wrong="The line after clipping: the limit still meets scaled gradients.",
 )
 
 LEAK = ExamQuestion(
@@ -267,14 +230,11 @@ LEAK = ExamQuestion(
     `memory_reserved` far above `memory_allocated`, taken at the same time, shows how much is
     reserved and free, in pieces where requests fail. A leak shows as allocated bytes that grow at
     the same place of successive steps, once the optimizer has its states.""",
-    rubric=(
-        (1, "a difference at one time is no growth"),
-        (1, "three parts of the overhead"),
-        (1, "reserved against allocated"),
-        (1, "allocated, at the same place of several steps"),
-    ),
-    wrong="""Comparing `nvidia-smi` over time: a caching allocator returns nothing, so the number
-    rises to the peak and stays, with or without a leak.""",
+    rubric="""1: a difference at one time is no growth
+    1: three parts of the overhead
+    1: reserved against allocated
+    1: allocated, at the same place of several steps""",
+    wrong="Comparing `nvidia-smi` over time: a caching allocator keeps its peak, leak or no leak.",
 )
 
 FITS = ExamQuestion(
@@ -284,12 +244,9 @@ FITS = ExamQuestion(
     answer="""Before the first `backward` there are no gradients, and before the first `step` no
     Adam states: with accumulated gradients or a late `zero_grad` the second forward meets both. The
     longest text, and evaluation under autograd, may hold more; fragments build up over steps.""",
-    rubric=(
-        (2, "what appears later: gradients and states, with the moment at which each appears"),
-        (2, "inputs, other phases of the program, or fragmentation"),
-    ),
-    wrong="""Only "a larger batch": the answer knows that activations grow, not when the states
-    appear.""",
+    rubric="""2: what appears later: gradients and states, with the moment at which each appears
+    2: inputs, other phases of the program, or fragmentation""",
+    wrong="Only a larger batch: activations are known to grow, not when the states appear.",
     then="Which two or three steps would you run to be sure, and what would you record in each?",
 )
 
@@ -300,12 +257,10 @@ HALVED = ExamQuestion(
     answer="""The states stay at 16 bytes per parameter: 4 + 4 + 8 becomes 2 + 2 + 12, because the
     master weights are added. Most activations halve, the logits do not. So what is saved depends on
     the share of activations; the reason to do it is speed.""",
-    rubric=(
-        (2, "both sums of 16, term by term"),
-        (1, "which activations halve"),
-        (1, "that the gain depends on the tokens at a time, and that speed is the reason"),
-    ),
-    wrong="\"Half\": master weights are not thought of, or are thought to be optional.",
+    rubric="""2: both sums of 16, term by term
+    1: which activations halve
+    1: that the gain depends on the tokens at a time, and that speed is the reason""",
+    wrong="Half: master weights are not thought of, or are thought to be optional.",
     then="When would you leave out the master weights, and how would you notice the damage?",
 )
 
