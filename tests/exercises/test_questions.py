@@ -9,7 +9,7 @@ import pytest
 
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import questions
-from shardlab.exercises.questions import bank, memory
+from shardlab.exercises.questions import bank, compute, memory
 
 SEEDS = range(20)
 BY_HAND = [  # a question, what is drawn, and what a hand computes from that
@@ -17,6 +17,9 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (memory.two_peaks, (48, 4), "the peak is 52 GB with one, and 48 GB do not depend on the texts: at most 3 billion"),
     (memory.recomputation, (32, 4096), "together 537 MB"),  # 32 layers, 2 bytes, 2,048 tokens, width 4,096
     (memory.scores, (32, 2048), "327,680 per token, beside 34 bytes per unit of width, 139,264. That is 70 %"),
+    (compute.days, (7, 512, 2, 0.42), "4.57 days"),  # 8.4e22 FLOPs, at 512 times 0.42 times 989e12
+    (compute.thin, (8192, 64), "the intensity stays below 63.5 FLOP/byte"),  # 8192 * 64 / 8256
+    (compute.recomputing, (44, 8), "its MFU is 39 %. B's MFU is its HFU, 44 %. B is 1.13 times as fast"),
     (memory.stuck, (-4, 3e-4), "neighbours are 0.00049 apart, and steps below half of that, 0.00024"),
 ]
 

@@ -18,8 +18,9 @@ MIXED = recipe("mixed, 16-bit gradients")
 
 def _gpt(num_layers: int, heads: int, length: int) -> TransformerSpec:
     """Return a GPT whose heads have 128 numbers each."""
-    sizes = {"num_layers": num_layers, "num_heads": heads, "hidden_size": 128 * heads}
-    return TransformerSpec(vocab_size=50_000, context_length=length, **sizes)
+    spec = models.published("GPT-2 small").spec
+    wide = replace(spec, hidden_size=128 * heads, num_heads=heads)
+    return replace(wide, num_layers=num_layers, context_length=length)
 
 
 def states(draw: Random) -> ExamQuestion:
