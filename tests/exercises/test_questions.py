@@ -9,7 +9,7 @@ import pytest
 
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import questions
-from shardlab.exercises.questions import bank, compute, memory
+from shardlab.exercises.questions import bank, collectives, compute, memory
 
 SEEDS = range(20)
 BY_HAND = [  # a question, what is drawn, and what a hand computes from that
@@ -20,6 +20,10 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (compute.days, (7, 512, 2, 0.42), "4.57 days"),  # 8.4e22 FLOPs, at 512 times 0.42 times 989e12
     (compute.thin, (8192, 64), "the intensity stays below 63.5 FLOP/byte"),  # 8192 * 64 / 8256
     (compute.recomputing, (44, 8), "its MFU is 39 %. B's MFU is its HFU, 44 %. B is 1.13 times as fast"),
+    (collectives.idle, (8,), "carries 7 buffers against 1.75: 4 times as many. The time is 8 times as long"),
+    (collectives.two_levels, (4, 2), "Inside 7/8 of the buffer twice, 3.5 GB. Between servers"),
+    (collectives.two_levels, (4, 2), "an eighth: 375 MB."),  # 2 * 3/4 of 250 MB
+    (collectives.more_ranks, (8, 16, 8), "300 ms, and 321 ms on 128 ranks"),  # 15 GB / 50 GB/s, 30 steps
     (memory.stuck, (-4, 3e-4), "neighbours are 0.00049 apart, and steps below half of that, 0.00024"),
 ]
 

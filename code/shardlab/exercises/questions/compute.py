@@ -73,8 +73,8 @@ def rows(draw: Random) -> ExamQuestion:
     enough = roofline.least_rows(8192, 8192, chip)
     return ExamQuestion(
         level=1,
-        ask=f"""One {chip.name.split()[0]} multiplies {few} rows by a matrix [8192, 8192] in bf16. It
-        moves {text(chip.memory_bandwidth, "B/s")} and has a peak of
+        ask=f"""One {chip.name.split()[0]} multiplies {few} rows by a matrix [8192, 8192] in bf16.
+        It moves {text(chip.memory_bandwidth, "B/s")} and has a peak of
         {text(chip.peak_flops, "FLOP/s")}. All operands come from memory once. What is the
         arithmetic intensity, and which share of the peak is possible at most? About how many rows
         would suffice for the peak?""",
@@ -84,7 +84,7 @@ def rows(draw: Random) -> ExamQuestion:
         rubric="""1: the intensity, or that it is about the number of rows
         1: the ridge, and their quotient as the share
         1: rows: the ridge, or slightly more because inputs and results move, too""",
-        wrong="Eight times the FLOPs with eight times the rows take eight times as long: not so here.",
+        wrong="Few rows take little time: they take that of reading the whole matrix.",
     )
 
 
@@ -152,8 +152,8 @@ def scores(draw: Random) -> ExamQuestion:
     rule = flops.six_n_d(parameters, 1)
     return ExamQuestion(
         level=2,
-        ask=f"""{model} ({parameters / 1e9:.1f} billion parameters, {spec.num_layers} layers of width
-        {spec.hidden_size:,}) is trained on sequences of {length:,} tokens. How many times 6 P are
+        ask=f"""{model} ({parameters / 1e9:.1f} billion parameters, {spec.num_layers} layers
+        of width {spec.hidden_size:,}) is trained on sequences of {length:,} tokens. How many times 6 P are
         the model FLOPs of a token, with all pairs of tokens and with half of them? Two teams print
         the MFU of the same run, each with one of these counts. Who is right?""",
         answer=f"""Forward's scores take 4 S h in each layer and three times that in training,
@@ -194,8 +194,8 @@ CLOCK = ExamQuestion(
     seconds = time.perf_counter() - start
     print(2 * m * k * n / seconds / 1e12)
     ```""",
-    answer="""`torch.cuda.synchronize()` before each of the two readings of the clock: the product is
-    only started, and what was started before it may still run. Then warm up and repeat, and print
+    answer="""`torch.cuda.synchronize()` before each of the two readings of the clock: the product
+    is only started, and what was started before it may still run. Then warm up and repeat, and print
     a median: the first call loads kernels.""",
     rubric="""1: the kernel is only started
     1: synchronises before the second reading, and before the first
@@ -246,7 +246,7 @@ SLIDE = ExamQuestion(
     1: the range of published runs
     1: a measure that needs no convention: tokens per second for the same model and length""",
     wrong="The kernels must be better: a share is taken for a rate.",
-    then="The GPU is replaced by one of twice the peak, and utilisation falls to 45 %. Good or bad?",
+    then="A GPU of twice the peak comes, and utilisation falls to 45 %. Good or bad?",
 )
 
 ONE_ROW = ExamQuestion(
