@@ -49,8 +49,9 @@ def fused(draw: Random) -> ExamQuestion:
         into one buffer? Is the fused buffer long enough for the ring to be a good choice?""",
         answer=f"""A ring has {2 * (ranks - 1)} steps: {text(alone, "s")} alone, and
         {text(together, "s")} together. Steps take as long as bytes where the buffer is the ranks
-        times latency times bandwidth, {text(knee, "B")}. The fused buffer has {text(count * each * 1e3, "B")}, less than that:
-        steps still decide, and an algorithm with fewer steps is faster.""",
+        times latency times bandwidth, {text(knee, "B")}. The fused buffer has
+        {text(count * each * 1e3, "B")}, less than that: steps still decide, and an algorithm with
+        fewer of them is faster.""",
         rubric="""1: the time of one short all-reduce is its steps
         1: both results
         2: compares the fused buffer with that size, and concludes""",
@@ -78,7 +79,7 @@ def no_power_of_two(draw: Random) -> ExamQuestion:
         a power of two both send the same bytes, and the ring with its steps is never faster.""",
         rubric="""2: both pairs of numbers, with the two folded buffers
         1: the size at which the times are equal
-        1: a power of two""",
+        1: with a power of two halving-doubling sends as little""",
         wrong="Halving-doubling, for its few steps: the two whole buffers are forgotten.",
     )
 
@@ -240,7 +241,8 @@ PROVE = ExamQuestion(
 CHOOSE = ExamQuestion(
     level=2,
     ask="""Your library lets you choose an algorithm for all-reduces. You have gigabytes of
-    gradients and a norm of four bytes, on 512 ranks. What do you choose, and what do you measure?""",
+    gradients and a norm of four bytes, on 512 ranks. What do you choose, and what do you
+    measure?""",
     answer="""For gigabytes a ring, or anything that sends about two buffers; for four bytes the
     fewest steps, recursive doubling or trees. The border is near ranks times latency times
     bandwidth, and grows with the ranks. Measure both by the times of a short and a long buffer, on

@@ -153,9 +153,9 @@ def scores(draw: Random) -> ExamQuestion:
     return ExamQuestion(
         level=2,
         ask=f"""{model} ({parameters / 1e9:.1f} billion parameters, {spec.num_layers} layers
-        of width {spec.hidden_size:,}) is trained on sequences of {length:,} tokens. How many times 6 P are
-        the model FLOPs of a token, with all pairs of tokens and with half of them? Two teams print
-        the MFU of the same run, each with one of these counts. Who is right?""",
+        of width {spec.hidden_size:,}) is trained on sequences of {length:,} tokens. How many times
+        6 P are the model FLOPs of a token, with all pairs of tokens and with half of them? Two
+        teams print the MFU of the same run, each with one of these counts. Who is right?""",
         answer=f"""Forward's scores take 4 S h in each layer and three times that in training,
         12 L h S: {whole / rule:.2f} times 6 P with all pairs, {(whole + rule) / 2 / rule:.2f} times
         with half. Both teams are, if they name the count. Only tokens per second compare them.""",
@@ -195,8 +195,8 @@ CLOCK = ExamQuestion(
     print(2 * m * k * n / seconds / 1e12)
     ```""",
     answer="""`torch.cuda.synchronize()` before each of the two readings of the clock: the product
-    is only started, and what was started before it may still run. Then warm up and repeat, and print
-    a median: the first call loads kernels.""",
+    is only started, and what was started before it may still run. Then warm up, repeat, and
+    print a median: the first call loads kernels.""",
     rubric="""1: the kernel is only started
     1: synchronises before the second reading, and before the first
     1: warm-up or repetition""",
