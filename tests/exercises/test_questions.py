@@ -9,7 +9,7 @@ import pytest
 
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import questions
-from shardlab.exercises.questions import bank, collectives, compute, memory
+from shardlab.exercises.questions import bank, collectives, compute, data_parallel, memory, zero
 
 SEEDS = range(20)
 BY_HAND = [  # a question, what is drawn, and what a hand computes from that
@@ -24,6 +24,12 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (collectives.two_levels, (4, 2), "Inside 7/8 of the buffer twice, 3.5 GB. Between servers"),
     (collectives.two_levels, (4, 2), "an eighth: 375 MB."),  # 2 * 3/4 of 250 MB
     (collectives.more_ranks, (8, 16, 8), "300 ms, and 321 ms on 128 ranks"),  # 15 GB / 50 GB/s, 30 steps
+    (data_parallel.sent, (3, 4, 4), "18 GB, and 21 GB on 8 ranks. With 4 averages it is 72 GB."),
+    (data_parallel.means, ((7, 2, 1), 3), "6.667; the batch's gradient is 4.4. The factors are 3 n / 10: 2.1, 0.6, 0.3"),
+    (data_parallel.shrinks, (4, 32), "activations fall to an eighth, 4 GB: 96 GB on 8, 68 GB on 64, which fits"),
+    (zero.stages, (8, 64, 50), "128 GB, 33.5 GB, 17.8 GB, 2 GB. Stage 2"),  # 4 + 12/64 and 2 + 14/64 bytes
+    (zero.floor, (30, 44), "so 11 GPUs"),  # 480 / 44
+    (zero.hybrid, (8, 16), "16 P / 8: 16 GB. Between servers each GPU all-reduces its eighth of the gradients"),
     (memory.stuck, (-4, 3e-4), "neighbours are 0.00049 apart, and steps below half of that, 0.00024"),
 ]
 

@@ -36,6 +36,8 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
+    except BrokenPipeError:  # nobody reads on: `guarded` ends quietly
+        raise
     except Exception as error:  # whatever an exercise of ours raises while it is imported
         print(f"{UNGRADED}: an exercise cannot be imported: {error!r}", file=sys.stderr)
         return 2

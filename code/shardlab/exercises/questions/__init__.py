@@ -22,6 +22,6 @@ def page(chapter: str, seed: int = 0, *, answers: bool = False) -> str:
     if chapter not in ASKED:
         raise ValueError(f"no questions for {chapter!r}; choose from {', '.join(ASKED)}")
     module = importlib.import_module(f"{__name__}.{chapter}")
-    title = chapter.replace("_", " ").capitalize()
+    title = (module.__doc__ or chapter).partition(":")[0]  # "Questions on memory"
     paragraphs = (bank.key if answers else bank.sheet)(title, module.WRITTEN, module.ORAL, seed)
     return "\n\n".join(paragraphs)
