@@ -25,7 +25,7 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (collectives.two_levels, (4, 2), "an eighth: 375 MB."),  # 2 * 3/4 of 250 MB
     (collectives.more_ranks, (8, 16, 8), "300 ms, and 321 ms on 128 ranks"),  # 15 GB / 50 GB/s, 30 steps
     (data_parallel.sent, (3, 4, 4), "18 GB, and 21 GB on 8 ranks. With 4 averages it is 72 GB."),
-    (data_parallel.means, ((7, 2, 1), 3), "6.667; the batch's gradient is 4.4. The factors are 3 n / 10: 2.1, 0.6, 0.3"),
+    (data_parallel.means, ((7, 2, 1), 3), "the batch's gradient is 4.4. The factors are 3 n / 10: 2.1, 0.6, 0.3"),
     (data_parallel.shrinks, (4, 32), "activations fall to an eighth, 4 GB: 96 GB on 8, 68 GB on 64, which fits"),
     (zero.stages, (8, 64, 50), "128 GB, 33.5 GB, 17.8 GB, 2 GB. Stage 2"),  # 4 + 12/64 and 2 + 14/64 bytes
     (zero.floor, (30, 44), "so 11 GPUs"),  # 480 / 44

@@ -198,8 +198,8 @@ BUCKETS = ExamQuestion(
     same order?""",
     answer="""One bucket is full when backward ends, so nothing overlaps. One for each parameter
     pays a latency for each, which is worse the higher the latency. With few tokens backward is
-    short and can hide little in any case, so one bucket loses less than with many tokens. Messages pair
-    up by order alone: gradients of different parameters would be added, without an
+    short and can hide little in any case, so one bucket loses less than with many tokens.
+    Messages pair up by order alone: gradients of different parameters would be added, without an
     error.""",
     rubric="""1: no overlap with one bucket
     1: latencies with many, and that they grow with the latency of the network

@@ -98,7 +98,7 @@ def hidden(draw: Random) -> ExamQuestion:
         4 P T / F against (2 + 4) P / β, so 1.5 F / β = {1.5 * ratio:,.0f}, which decides. With
         16-bit gradients both are {ratio:,.0f}. A second microbatch waits for all its messages
         again.""",
-        rubric="""1: forward
+        rubric="""1: forward: one gather of 2 bytes behind 2 P T
         2: backward: a gather of 2 and a reduce-scatter of 4 bytes behind 4 P T
         1: every microbatch must have the tokens""",
         wrong="2 F / β, as in data parallelism: there fp32 gradients travel in both halves.",
