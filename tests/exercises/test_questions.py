@@ -9,7 +9,7 @@ import pytest
 
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import questions
-from shardlab.exercises.questions import bank, collectives, compute, data_parallel, memory, zero
+from shardlab.exercises.questions import bank, collectives, compute, data_parallel, interconnects, memory, zero
 
 SEEDS = range(20)
 BY_HAND = [  # a question, what is drawn, and what a hand computes from that
@@ -30,6 +30,9 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (zero.stages, (8, 64, 50), "128 GB, 33.5 GB, 17.8 GB, 2 GB. Stage 2"),  # 4 + 12/64 and 2 + 14/64 bytes
     (zero.floor, (30, 44), "so 11 GPUs"),  # 480 / 44
     (zero.hybrid, (8, 16), "16 P / 8: 16 GB. Between servers each GPU all-reduces its eighth of the gradients"),
+    (interconnects.units, ("NVLink 4", 400, 4), "450 GB/s. The network counts bits in one direction: 200 GB/s for the"),
+    (interconnects.rings, ("DGX H100",), "cross the cards once: 400 GB/s."),
+    (interconnects.message, ("DGX H100", 100), "50 GB/s, so 2.01 ms."),
     (memory.stuck, (-4, 3e-4), "neighbours are 0.00049 apart, and steps below half of that, 0.00024"),
 ]
 
