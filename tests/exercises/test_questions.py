@@ -83,6 +83,7 @@ def test_a_seed_decides_the_numbers(chapter):
                 assert text.strip()
                 assert not {"nan", "inf", "None"} & set(text.split())
             assert all(points > 0 for points, _ in each.marks)
+            assert each.points == sum(int(line.strip()[0]) for line in each.rubric.splitlines())
             assert 2 <= each.points <= 5
 
 
