@@ -130,7 +130,8 @@ TWO_AND_FOUR = ExamQuestion(
     470 is a bug, because it is more than the cards have. Judge both, and say how to test it.""",
     answer="""Bus bandwidth is computed as if a ring had run. On two nodes NCCL takes a tree in
     which the switch inside adds, and sums cross the network once in each direction, so the number
-    may exceed the cards. On four the ring is back, near what NVLink allows at 0.8. So neither is shown.
+    may exceed the cards. On four the ring is back, near what NVLink allows at 0.8. So neither is
+    shown.
     Force rings on both, `NCCL_ALGO=RING`, and compare those.""",
     rubric="""2: bus bandwidth assumes a ring; another algorithm ran on two nodes
     1: 366 is what healthy rings reach
