@@ -9,6 +9,7 @@
     python -m shardlab.exercises gather class/*/ --csv class.csv          # what a class has passed
     python -m shardlab.exercises grade homework.py handed_in/*/ --csv marks.csv   # a class's points
     python -m shardlab.exercises export gradescope homework.py grader   # for a course's platform
+    python -m shardlab.exercises questions memory --seed 7 --answers    # for an exam
 """
 
 import argparse
@@ -42,6 +43,8 @@ def main() -> int:
         return 0
     if arguments.command == "gather":
         return show_class(arguments.path, arguments.csv)
+    if arguments.command == "questions":
+        return show_questions(arguments.chapter, arguments.seed, arguments.answers)
     if arguments.command == "check":
         return check(exercises, arguments.file, taught, as_json=arguments.json)
     if taught and arguments.command == "export":
@@ -64,7 +67,7 @@ def parse() -> argparse.Namespace:
     parser.set_defaults(name=(), homework=None)
     commands = parser.add_subparsers(dest="command", required=True)
     seed = Parser(add_help=False)
-    seed.add_argument("--seed", type=int, default=0, help="of the cases that a homework draws")
+    seed.add_argument("--seed", type=int, default=0, help="of the cases or numbers that are drawn")
     taught = Parser(add_help=False, parents=[seed])
     text = "a teacher's exercises, in place of the book's"
     taught.add_argument("--with", type=Path, dest="homework", metavar="HOMEWORK", help=text)
@@ -95,7 +98,20 @@ def parse() -> argparse.Namespace:
     sub.add_argument("platform", choices=export.PLATFORMS)
     sub.add_argument("homework", type=Path, help="see shardlab.exercises.homework")
     sub.add_argument("folder", type=Path, help="a new folder")
+    sub = commands.add_parser("questions", help="print questions for an exam", parents=[seed])
+    one = sub.add_argument("chapter", nargs="+", choices=CHAPTERS)
+    one.metavar, one.help = "chapter", "a chapter, such as memory"
+    sub.add_argument("--answers", action="store_true", help="for the teacher: with rubrics")
     return parser.parse_args()
+
+
+def show_questions(chapters: Sequence[str], seed: int, answers: bool) -> int:
+    """Print the sheets of chapters, for learners or with the answers."""
+    from . import questions  # only here: no other command needs them
+
+    pages = [questions.page(chapter, seed, answers=answers) for chapter in chapters]
+    print("\n\n".join(pages))
+    return 0
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[homework.Homework | None, list[Exercise]]:

@@ -1,0 +1,122 @@
+"""A chapter's questions can be asked: every seed gives a sheet, and only the teacher's has the answers."""
+
+import importlib
+import sys
+from inspect import cleandoc
+from random import Random
+
+import pytest
+
+from shardlab.exercises import __main__ as command
+from shardlab.exercises import questions
+from shardlab.exercises.questions import bank, collectives, compute, data_parallel, interconnects, memory, zero
+
+SEEDS = range(20)
+BY_HAND = [  # a question, what is drawn, and what a hand computes from that
+    (memory.states, (7, 72), "18 bytes per parameter: 126 GB, and at most 4 billion"),
+    (memory.two_peaks, (48, 4), "the peak is 52 GB with one, and 48 GB do not depend on the texts: at most 3 billion"),
+    (memory.recomputation, (32, 4096), "together 537 MB"),  # 32 layers, 2 bytes, 2,048 tokens, width 4,096
+    (memory.scores, (32, 2048), "327,680 per token, beside 34 bytes per unit of width, 139,264. That is 70 %"),
+    (compute.days, (7, 512, 2, 0.42), "4.57 days"),  # 8.4e22 FLOPs, at 512 times 0.42 times 989e12
+    (compute.thin, (8192, 64), "the intensity stays below 63.5 FLOP/byte"),  # 8192 * 64 / 8256
+    (compute.recomputing, (44, 8), "its MFU is 39 %. B's MFU is its HFU, 44 %. B is 1.13 times as fast"),
+    (collectives.idle, (8,), "carries 7 buffers against 1.75: 4 times as many. The time is 8 times as long"),
+    (collectives.two_levels, (4, 2), "Inside 7/8 of the buffer twice, 3.5 GB. Between servers"),
+    (collectives.two_levels, (4, 2), "an eighth: 375 MB."),  # 2 * 3/4 of 250 MB
+    (collectives.more_ranks, (8, 16, 8), "300 ms, and 321 ms on 128 ranks"),  # 15 GB / 50 GB/s, 30 steps
+    (data_parallel.sent, (3, 4, 4), "18 GB, and 21 GB on 8 ranks. With 4 averages it is 72 GB."),
+    (data_parallel.means, ((7, 2, 1), 3), "the batch's gradient is 4.4. The factors are 3 n / 10: 2.1, 0.6, 0.3"),
+    (data_parallel.shrinks, (4, 32), "activations fall to an eighth, 4 GB: 96 GB on 8, 68 GB on 64, which fits"),
+    (zero.stages, (8, 64, 50), "128 GB, 33.5 GB, 17.8 GB, 2 GB. Stage 2"),  # 4 + 12/64 and 2 + 14/64 bytes
+    (zero.floor, (30, 44), "so 11 GPUs"),  # 480 / 44
+    (zero.hybrid, (8, 16), "16 P / 8: 16 GB. Between servers each GPU all-reduces its eighth of the gradients"),
+    (interconnects.units, ("NVLink 4", 400, 4), "450 GB/s. The network counts bits in one direction: 200 GB/s for the"),
+    (interconnects.rings, ("DGX H100",), "cross the cards once: 400 GB/s."),
+    (interconnects.message, ("DGX H100", 100), "50 GB/s, so 2.01 ms."),
+    (memory.stuck, (-4, 3e-4), "neighbours are 0.00049 apart, and steps below half of that, 0.00024"),
+]
+
+
+class Given(Random):
+    """Draws what a test says."""
+
+    def __init__(self, *values):
+        super().__init__()
+        self.values = list(values)
+
+    def choice(self, seq):
+        value = self.values.pop(0)
+        assert value in seq
+        return value
+
+
+def entries(chapter):
+    module = importlib.import_module(f"shardlab.exercises.questions.{chapter}")
+    return [*module.WRITTEN, *module.ORAL]
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("chapter", questions.ASKED)
+def test_a_chapter_has_ten_written_and_two_oral_questions_of_all_levels(chapter):
+    module = importlib.import_module(f"shardlab.exercises.questions.{chapter}")
+    assert [len(getattr(module, name)) for name in ("WRITTEN", "ORAL")] == [10, 2]
+    every = [bank.drawn(entry, 0) for entry in entries(chapter)]
+    assert len({each.ask for each in every}) == 12
+    assert {each.level for each in every} == {1, 2, 3}
+    assert [bool(each.then) for each in every] == [False] * 10 + [True] * 2
+    assert sum(callable(entry) for entry in module.WRITTEN) >= 5
+
+
+@pytest.mark.parametrize("chapter", questions.ASKED)
+def test_a_seed_decides_the_numbers(chapter):
+    for entry in entries(chapter):
+        drawn = [bank.drawn(entry, seed) for seed in SEEDS]
+        assert drawn == [bank.drawn(entry, seed) for seed in SEEDS]
+        variants = 3 if callable(entry) else 1
+        assert min(len({each.ask for each in drawn}), 3) == variants
+        assert min(len({each.answer for each in drawn}), 3) == variants
+        for each in drawn:
+            for text in (each.ask, each.answer, each.wrong, *(what for _, what in each.marks)):
+                assert text.strip()
+                assert not {"nan", "inf", "None"} & set(text.split())
+            assert all(points > 0 for points, _ in each.marks)
+            assert each.points == sum(int(line.strip()[0]) for line in each.rubric.splitlines())
+            assert 2 <= each.points <= 5
+
+
+@pytest.mark.parametrize("chapter", questions.ASKED)
+def test_only_the_teachers_sheet_has_the_answers(chapter):
+    for seed in SEEDS:
+        students = questions.page(chapter, seed)
+        teachers = questions.page(chapter, seed, answers=True)
+        assert not {"*Answer,", "*Usual", "*Ask"} & set(students.split())
+        assert {"*Answer,", "*Usual", "*Ask"} <= set(teachers.split())
+        for number, entry in enumerate(entries(chapter), 1):
+            each = bank.drawn(entry, seed)
+            asked = f"**{number}.** ({each.points} points) {cleandoc(each.ask)}"
+            assert asked in students
+            assert asked in teachers
+            for text in (each.answer, each.wrong, each.then, *(what for _, what in each.marks)):
+                assert cleandoc(text) in teachers
+                assert not text or cleandoc(text) not in students
+        written = sum(bank.drawn(entry, seed).points for entry in entries(chapter)[:10])
+        assert f"## Written, {written} points" in students
+
+
+@pytest.mark.parametrize(("question", "values", "says"), BY_HAND, ids=[each.__name__ for each, *_ in BY_HAND])
+def test_answers_are_those_computed_by_hand(question, values, says):
+    assert says in flat(question(Given(*values)).answer)
+
+
+def test_the_command_prints_sheets_and_knows_its_chapters(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["exercises", "questions", *arguments])
+        return command.main(), *capsys.readouterr()
+
+    assert call("memory", "--seed", "7") == (0, questions.page("memory", 7) + "\n", "")
+    assert call("memory", "--answers") == (0, questions.page("memory", answers=True) + "\n", "")
+    unknown = f"no questions for 'poetry'; choose from {', '.join(questions.ASKED)}\n"
+    assert call("memory", "poetry") == (1, "", unknown)
