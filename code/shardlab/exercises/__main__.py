@@ -38,13 +38,8 @@ def main() -> int:
     except Exception as error:  # whatever an exercise of ours raises while it is imported
         print(f"{UNGRADED}: an exercise cannot be imported: {error!r}", file=sys.stderr)
         return NOT_GRADED
-    if arguments.command == "progress":
-        progress(arguments.chapter)
-        return 0
-    if arguments.command == "gather":
-        return show_class(arguments.path, arguments.csv)
-    if arguments.command == "questions":
-        return show_questions(arguments.chapter, arguments.seed, arguments.answers)
+    if arguments.command in SHOWN:
+        return SHOWN[arguments.command](arguments)
     if arguments.command == "check":
         return check(exercises, arguments.file, taught, as_json=arguments.json)
     if taught and arguments.command == "export":
@@ -105,11 +100,18 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def show_questions(chapters: Sequence[str], seed: int, answers: bool) -> int:
+def show_progress(arguments: argparse.Namespace) -> int:
+    """Print what this learner has passed."""
+    progress(arguments.chapter)
+    return 0
+
+
+def show_questions(arguments: argparse.Namespace) -> int:
     """Print the sheets of chapters, for learners or with the answers."""
     from . import questions  # only here: no other command needs them
 
-    pages = [questions.page(chapter, seed, answers=answers) for chapter in chapters]
+    seed, answers = arguments.seed, arguments.answers
+    pages = [questions.page(chapter, seed, answers=answers) for chapter in arguments.chapter]
     print("\n\n".join(pages))
     return 0
 
@@ -157,12 +159,12 @@ def hand_over(taught: homework.Homework, platform: str, folder: Path) -> int:
     return 0
 
 
-def show_class(paths: list[Path], target: str | None) -> int:
-    """Print what a class has passed, and write it to `target` as CSV if there is one."""
-    learners = gather.gather(paths, every())
+def show_class(arguments: argparse.Namespace) -> int:
+    """Print what a class has passed, and write it as CSV where asked."""
+    learners = gather.gather(arguments.path, every())
     chapters = {chapter: of_chapter(chapter) for chapter in CHAPTERS}
     text = gather.table(learners, list(every().values()))
-    return write(text, lambda file: gather.write_csv(learners, chapters, file), target)
+    return write(text, lambda file: gather.write_csv(learners, chapters, file), arguments.csv)
 
 
 def write(text: str, as_csv: Callable[[TextIO], None], target: str | None) -> int:
@@ -180,6 +182,12 @@ def write(text: str, as_csv: Callable[[TextIO], None], target: str | None) -> in
             return NOT_GRADED
     return 0
 
+
+SHOWN: Mapping[str, Callable[[argparse.Namespace], int]] = {  # commands that grade nothing
+    "progress": show_progress,
+    "gather": show_class,
+    "questions": show_questions,
+}
 
 if __name__ == "__main__":
     sys.exit(guarded(main))
