@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shardlab import comm, exchanges, launch
+from shardlab.files.terminal import no_arguments
 from shardlab.ranks import collectives
 from shardlab.ranks.collectives import fusion
 from shardlab.ranks.collectives.exchanges import execute
@@ -187,7 +188,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) == 3:
         be_ranks(int(sys.argv[1]), sys.argv[2])
     else:
+        no_arguments(__doc__)
         main()

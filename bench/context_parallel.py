@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from shardlab import comm
+from shardlab.files.terminal import no_arguments
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import context_parallel as plain_context_parallel
 from shardlab.plain import ring_attention
@@ -86,4 +87,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shardlab import comm
+from shardlab.files.terminal import no_arguments
 from shardlab.launch import run
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import data_parallel as plain
@@ -104,4 +105,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

@@ -11,6 +11,7 @@ from typing import Any
 
 import record
 
+from shardlab.files.terminal import no_arguments
 from shardlab.ranks.operations import endings, starts
 from shardlab.ranks.operations.endings import Ending
 
@@ -47,4 +48,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

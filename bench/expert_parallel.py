@@ -24,6 +24,7 @@ from torch.distributed._functional_collectives import all_to_all_single
 from torch.nn import functional as F
 
 from shardlab import comm
+from shardlab.files.terminal import no_arguments
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import expert_parallel as plain_expert_parallel
@@ -182,4 +183,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

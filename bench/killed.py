@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import record
 
+from shardlab.files.terminal import no_arguments
+
 KILLS = 100
 TEST = Path(__file__).parents[1] / "tests" / "ranks" / "checkpoint" / "test_killed.py"
 
@@ -39,4 +41,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

@@ -25,6 +25,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from shardlab import comm
+from shardlab.files.terminal import no_arguments
 from shardlab.launch import contracts, run
 from shardlab.launch.local import Helper
 from shardlab.ranks.observe import ledger
@@ -211,4 +212,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

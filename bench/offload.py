@@ -18,6 +18,7 @@ import race
 import record
 import torch
 
+from shardlab.files.terminal import no_arguments
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.memory.offload import Offload
@@ -124,4 +125,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

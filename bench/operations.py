@@ -29,6 +29,7 @@ import torch
 
 from shardlab import comm, schedules
 from shardlab.costs.operations import Reliability
+from shardlab.files.terminal import no_arguments
 from shardlab.launch import RankError, run
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, text, transformer
@@ -245,4 +246,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

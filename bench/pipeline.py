@@ -17,6 +17,7 @@ from torch.distributed import pipelining
 
 from shardlab import comm, schedules
 from shardlab.costs.pipeline import timeline
+from shardlab.files.terminal import no_arguments
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import pipeline as plain
 from shardlab.ranks import transformer
@@ -123,4 +124,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

@@ -22,6 +22,7 @@ from shardlab.costs.planning.plans import Question
 from shardlab.costs.program import FLASH, ORDINARY_KERNELS
 from shardlab.costs.published import a100, fits, fsdp, products, steps, studies
 from shardlab.costs.published.sweeps import SWEEPS
+from shardlab.files.terminal import no_arguments
 
 ROUNDS = 5
 Change = Callable[[step.Run], step.Run]
@@ -263,4 +264,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

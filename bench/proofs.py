@@ -20,6 +20,7 @@ import torch
 from _pytest.assertion import util
 
 from shardlab import launch
+from shardlab.files.terminal import no_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("parity", "counted")
@@ -187,6 +188,7 @@ def prove(files: list[Path]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # parity is a matter of float64; ranks are processes of this machine
     marked = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if MARK.search(path.read_text()))
     print(record.write("proofs", {"proofs": prove(marked)}))

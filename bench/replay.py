@@ -25,6 +25,7 @@ from shardlab.costs.facts.hardware import Link
 from shardlab.costs.facts.network import NETWORK, Cluster, Node, Wire
 from shardlab.costs.traces import programs
 from shardlab.costs.traces.replay import replay as play_again
+from shardlab.files.terminal import no_arguments
 from shardlab.launch import run
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import collectives, transformer
@@ -227,5 +228,6 @@ if __name__ == "__main__":
         if torch.distributed.get_rank() == 0:
             print(json.dumps(told))
     else:
+        no_arguments(__doc__)
         result = {"two hosts": two_hosts(), "speed": speed(), "recording": recording_all()}
         print(record.write(Path(__file__).stem, result))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from shardlab.costs.compute import roofline
 from shardlab.costs.compute.roofline import Work
+from shardlab.files.terminal import no_arguments
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SQUARES = {"cpu": (32, 64, 128, 256, 512, 1024, 2048), "cuda": (256, 512, 1024, 2048, 4096, 8192)}
@@ -145,4 +146,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

@@ -15,6 +15,7 @@ from typing import Any
 import record
 import two_hosts
 
+from shardlab.files.terminal import no_arguments
 from shardlab.ranks.operations import parts, starts
 from shardlab.ranks.operations.agents import LIMIT, Start, StartOutcome
 from shardlab.ranks.operations.stages import STAGES
@@ -106,4 +107,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

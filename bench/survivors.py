@@ -22,6 +22,7 @@ import record
 import torch
 
 from shardlab import comm, launch, schedules
+from shardlab.files.terminal import no_arguments
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, text, transformer
 from shardlab.ranks.checkpoint import neighbour
@@ -206,4 +207,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

@@ -23,6 +23,8 @@ from typing import Any
 
 import record
 
+from shardlab.files.terminal import Parser
+
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = ROOT / "book" / "cluster"
 NODES = ("node-a", "node-b")
@@ -253,8 +255,13 @@ TEMPLATES = {"slurm.sh": slurm, "kubernetes.yaml": kubernetes, "ray_train.py": r
 
 
 def main() -> None:
+    parser = Parser(description=__doc__)
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(TEMPLATES)}; without any, all")
+    names = parser.parse_args().name or TEMPLATES
+    if unknown := {*names} - {*TEMPLATES}:
+        parser.error(f"no template is called {', '.join(unknown)}")
     path = record.RESULTS / "templates.json"
-    for name in sys.argv[1:] or TEMPLATES:
+    for name in names:
         digests = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in CLUSTER.iterdir()}
         with tempfile.TemporaryDirectory() as folder:
             new = TEMPLATES[name](Path(folder))

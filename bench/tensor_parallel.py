@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from shardlab import comm
+from shardlab.files.terminal import no_arguments
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import tensor_parallel as plain_tensor_parallel
 from shardlab.ranks import tensor_parallel, transformer
@@ -99,4 +100,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from shardlab.files.terminal import no_arguments
+
 NAMES = ("shardlab-a", "shardlab-b")
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
 CABLE = "cable"  # what the network card of each host is called
@@ -113,4 +115,5 @@ def _do(*command: str) -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     print(unavailable() or "two hosts can be made here")

@@ -20,6 +20,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from shardlab import comm
+from shardlab.files.terminal import no_arguments
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import zero as plain_zero
 from shardlab.ranks import transformer, zero
@@ -112,4 +113,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

@@ -3,6 +3,8 @@
 import zipfile
 from pathlib import Path
 
+from shardlab.files.terminal import no_arguments
+
 ROOT = Path(__file__).resolve().parents[1]
 SITE, ARCHIVE = ROOT / "_build" / "html", ROOT / "_build" / "one-model-many-gpus.zip"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can name
@@ -20,4 +22,5 @@ def pack(site: Path, archive: Path) -> Path:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     print(pack(SITE, ARCHIVE))

@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "book" / "_ext"))
 from shardlab_notebooks import notebook, written
 from shardlab_source import Book
 
+from shardlab.files.terminal import Parser
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -32,7 +34,7 @@ def write(book: Book, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     try:
         write(Book(ROOT), parser.parse_args().folder)

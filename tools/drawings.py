@@ -11,6 +11,8 @@ from pathlib import Path
 import chromium
 from playwright.sync_api import Browser
 
+from shardlab.files.terminal import no_arguments
+
 IMAGES = Path(__file__).resolve().parents[1] / "book" / "images"
 WIDTH, SCALE = 700, 2  # pixels of a drawing in a notebook, and pixels of the file for each of them
 HEADER = 33  # bytes of a PNG before its second chunk
@@ -39,6 +41,7 @@ def labelled(png: bytes, chunk: bytes) -> bytes:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     with chromium.started() as browser:
         for drawing in sorted(IMAGES.glob("*.svg")):
             target = drawing.with_suffix(".png")

@@ -25,6 +25,8 @@ import workshop
 from shardlab_notebooks import notebook, state, written
 from shardlab_source import Book
 
+from shardlab.files.terminal import Parser
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "newer-edition"  # the id of the cell that says so
 NOTE_TEXT = "**The book has a newer edition of this chapter; here it is.** Your own version stays in [{0}]({0})."
@@ -126,7 +128,7 @@ def reset(book: Book, folder: Path, chapter: str) -> Iterator[str]:
 
 def main() -> None:
     """Run the command of this file's first lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("reset").add_argument("chapter")
     arguments = parser.parse_args()

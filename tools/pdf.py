@@ -15,6 +15,8 @@ import yaml
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import ArrayObject, BooleanObject, DictionaryObject, NameObject, NumberObject, TextStringObject
 
+from shardlab.files.terminal import no_arguments
+
 ROOT = Path(__file__).resolve().parents[1]
 SITE, TARGET = ROOT / "_build" / "html", ROOT / "_build" / "one-model-many-gpus.pdf"
 SCALE, SIDES = 0.75, 16  # of a pixel; mm left and right
@@ -158,6 +160,7 @@ def make(browser: Any, site: Path, target: Path, toc: dict[str, Any], settings: 
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     toc, settings = (yaml.safe_load((ROOT / name).read_text()) for name in ("_toc.yml", "_config.yml"))
     with chromium.started() as browser:
         print(make(browser, SITE, TARGET, toc, settings))

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser
 from shardlab import explorers
 from shardlab.explorers import title
 from shardlab.explorers.explorer import Explorer
+from shardlab.files.terminal import no_arguments
 
 TARGET = drawings.IMAGES / "explorer.png"
 WIDTH, SCALE = 760, 2  # pixels of the page, and pixels of the file for each of them
@@ -58,6 +59,7 @@ def says(shown: Explorer) -> bytes:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     with chromium.started() as browser:
         TARGET.write_bytes(pixels(browser, title.explorer()))
     print(TARGET)

@@ -22,6 +22,7 @@ from shardlab_source import Book
 from sphinx.application import Sphinx
 
 from shardlab.exercises import CHAPTERS
+from shardlab.files.terminal import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "_build" / "slides"
@@ -71,7 +72,7 @@ def make(book: Book, chapters: list[str], target: Path) -> list[Path]:
 
 def main() -> None:
     """Run the command of this file's first lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("chapter", nargs="*", help="one of " + ", ".join(CHAPTERS))
     parser.add_argument("--into", type=Path, default=TARGET, help="the folder; what is in it is replaced")
     arguments = parser.parse_args()

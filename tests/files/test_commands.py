@@ -1,7 +1,9 @@
 """A command that gets nonsense ends in one line on standard error with status 2, soon, and leaves nothing behind."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from shardlab.plan import arguments
 from shardlab.preflight import __main__ as preflight
 from tests.files.test_hostile import CONFIG, HOMEWORK
 
+ROOT = Path(__file__).parents[2]
 ESCAPES = "\x1b[2J\n\udcff"  # clears a terminal, is no line, and is no letter
 BAD = ["", "--", "-1", "nan", "1e999", "9" * 5000, "x" * 10**5, ESCAPES, "none/such", "folder", "/proc/self/mem"]
 PLAN = ["config.json", "--gpus", "8", "--node", "DGX H100", "--batch-tokens", "1024"]
@@ -70,3 +73,12 @@ def test_nonsense_is_answered_or_refused_in_one_line(command, ask):
         else:
             assert errors == "", words
     assert refused > len(wrong) / 2
+
+
+def test_every_script_parses_its_words():
+    """`--help` shows what it is for, and does not measure for an hour."""
+    scripts = [path for folder in ("bench", "tools") for path in (ROOT / folder).glob("*.py")]
+    texts = {path.name: path.read_text() for path in scripts}
+    begun = {name for name, text in texts.items() if '__name__ == "__main__"' in text}
+    assert {name for name in begun if not re.search(r"no_arguments\(__doc__\)|Parser\(", texts[name])} == set()
+    assert len(begun) > 20

@@ -27,6 +27,12 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
+def no_arguments(text: str | None) -> None:
+    """Begin a script that takes none: `--help` prints its text, and anything else is refused."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    Parser(description=text, formatter_class=formatter).parse_args()
+
+
 def complain(message: str) -> None:
     """Print one short line on standard error, if there is one."""
     if sys.stderr:
