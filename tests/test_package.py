@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import pytest
+import yaml
 from packaging.version import Version
 
+from shardlab.exercises import CHAPTERS, every
 from shardlab.ranks import text
 
 ROOT = Path(__file__).parents[1]
@@ -148,6 +150,19 @@ def test_metadata_agrees_with_the_changelog_and_the_citation(wheel: Path) -> Non
     cited = re.findall(r"^version: (\S+)\ndate-released: (\S+)", citation, re.MULTILINE)
     assert cited == released[:1]
     assert Version(version) >= Version(released[0][0])
+
+
+def test_the_paper_has_what_its_journal_asks_for() -> None:
+    """Fields and length as https://openjournals.readthedocs.io/en/jose says; its counts are today's."""
+    _, front, text = (ROOT / "paper" / "paper.md").read_text().split("---\n", 2)
+    fields = yaml.safe_load(front)
+    assert {"title", "tags", "authors", "affiliations", "date", "bibliography"} <= fields.keys()
+    known = re.findall(r"^@\w+\{(\w+),", (ROOT / "paper" / fields["bibliography"]).read_text(), re.MULTILINE)
+    assert sorted(re.findall(r"\[@(\w+)\]", text)) == sorted(known)
+    assert 250 <= len(text.split()) <= 1000
+    assert f": {len(every())} in all" in text
+    assert "seventeen Jupyter notebooks" in text
+    assert len(CHAPTERS) == 17
 
 
 # ---- in an empty folder --------------------------------------------------------------------------------------------
