@@ -36,6 +36,12 @@ def test_a_workflow_is_allowed_no_more_than_it_says(path: Path) -> None:
     assert "permissions" in yaml.safe_load(path.read_text())
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_hash(path: Path) -> None:
+    used = re.findall(r"uses: (.*)", path.read_text())
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v[\d.]+", each) for each in used)
+
+
 def test_every_python_that_the_package_names_is_tested_on_both_systems() -> None:
     named = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
     tests = jobs(ROOT / ".github" / "workflows" / "test.yml")
