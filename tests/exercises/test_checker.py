@@ -1,7 +1,10 @@
 """The checker survives whatever a learner writes, says which line it was, and finds the smallest case."""
 
+import dataclasses
 import inspect
 import os
+import pkgutil
+import re
 import sys
 import threading
 import time
@@ -17,6 +20,9 @@ from shardlab.exercises.checker import FAILED, PASSED, RUNS, UNKNOWN, Case, Depe
 from shardlab.launch import local
 from shardlab.ranks.observe import ledger
 
+NOTHING_NEAR = {"sharding.cheapest", "operations.survivors"}  # nothing in the package does this
+LONGEST_NUDGE = 200  # letters
+CODE = r"\w\(|_|[=*^%]|//"  # a call, a name that only code has, an operator
 PROMPTLY = 60.0  # s: far above what two busy cores need, far below the launcher's own time-out
 
 
@@ -26,7 +32,7 @@ def toy(properties=None, cases=None, attempt=lambda function, group, case, rank:
         name="toy.same",
         prompt="Return the number.",
         starter="",
-        hint="Return it.",
+        hints=("What did you get?", "It is right already.", "Return it."),
         points=3,
         cases=cases or [Case(world_size=n, title=f"number {n}{x}", given=10 * n + x) for n in (1, 2) for x in (1, 2)],
         attempt=attempt,
@@ -70,6 +76,13 @@ def test_all_that_is_right_passes():
     assert set(report.marks.values()) == {PASSED}
     assert str(report).startswith("toy.same: passed, 3 of 3 points")
     assert "Smallest" not in str(report)
+    assert "Compare" not in str(report), "nothing in the package is near"
+
+
+def test_a_pass_names_what_to_compare_with():
+    exercise = dataclasses.replace(toy(), compare="shardlab.comm.all_reduce")
+    assert str(attempts.check(exercise, lambda x: x)).endswith("\n\nCompare with shardlab.comm.all_reduce")
+    assert "Compare" not in str(attempts.check(exercise, lambda x: 100))
 
 
 def test_the_first_property_that_fails_is_shown_in_its_smallest_case():
@@ -163,11 +176,46 @@ def test_an_unknown_exercise_lists_those_there_are():
             ask("data_parallel.sard")
 
 
-def test_hint_and_starter_are_printed(capsys):
-    exercises.hint("data_parallel.shard")
-    exercises.starter("data_parallel.shard")
-    exercise = exercises.find("data_parallel.shard")
-    assert capsys.readouterr().out == exercise.hint + "\n" + exercise.starter
+def test_a_chapter_is_refused_with_its_exercises_alone():
+    names = ", ".join(each.name for each in exercises.of_chapter("zero"))
+    for ask in (exercises.hint, exercises.starter):
+        with pytest.raises(ValueError, match=f"'zero'; choose from {names}$"):
+            ask("zero")
+
+
+def test_help_comes_in_three_steps_that_name_the_next(capsys):
+    nudge, idea, way = exercises.find("zero.clip").hints
+    for step, text in enumerate([nudge, idea, way], start=1):
+        exercises.hint("zero.clip", step)
+        more = {1: '\nhint("zero.clip", 2) has the idea.', 2: '\nhint("zero.clip", 3) has the way.'}.get(step, "")
+        assert capsys.readouterr().out == f"{text}{more}\n"
+    exercises.hint("zero.clip")
+    assert capsys.readouterr().out.startswith(nudge)
+    for step in (0, 4, -1, "2", None):
+        with pytest.raises(ValueError, match=r"use 1 for a nudge, 2 for the idea, 3 for the way"):
+            exercises.hint("zero.clip", step)
+
+
+def test_a_starter_is_printed(capsys):
+    exercises.starter("zero.clip")
+    assert capsys.readouterr().out == exercises.find("zero.clip").starter
+
+
+@pytest.mark.parametrize("name", exercises.every())
+def test_a_nudge_shows_no_code_and_each_step_says_something_else(name):
+    nudge, idea, _ = steps = exercises.find(name).hints
+    assert all(steps)
+    assert len(set(steps)) == 3
+    assert len(nudge) <= LONGEST_NUDGE
+    assert "?" in nudge or nudge.startswith("Draw"), "a nudge asks, or says where to look"
+    assert not re.search(CODE, nudge + idea)
+
+
+@pytest.mark.parametrize("name", exercises.every())
+def test_what_to_compare_with_exists(name):
+    compare = exercises.find(name).compare
+    assert compare.startswith("shardlab.") or name in NOTHING_NEAR
+    assert not compare or pkgutil.resolve_name(compare)
 
 
 # ---- whatever a learner writes ---------------------------------------------------------------------------------------

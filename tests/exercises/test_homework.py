@@ -29,7 +29,8 @@ def exercises(random):
     sizes = random.sample(range(5, 40), 4)
     cases = [Case(n, f"{size} samples", size) for n, size in enumerate(sizes, start=1)]
     own = Exercise(
-        name="week1.twice", prompt="Double x.", starter="def my_twice(x):\\n    return x\\n", hint="Add.", points=3,
+        name="week1.twice", prompt="Double x.", starter="def my_twice(x):\\n    return x\\n", points=3,
+        hints=("How much is it?", "Twice.", "Add."),
         cases=[Case(1, "a number", random.randrange(100))], properties={"is doubled": doubled}, pure=True,
         attempt=lambda function, group, case, rank: function(case.given))
     return [variant(find("data_parallel.shard"), points=5, cases=cases), own]

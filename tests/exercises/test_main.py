@@ -116,7 +116,13 @@ def test_list_names_every_exercise(cli):
 
 def test_starter_and_hint_are_printed(cli):
     assert cli("starter", SHARD) == (0, exercises.find(SHARD).starter)
-    assert cli("hint", SHARD) == (0, exercises.find(SHARD).hint + "\n")
+    nudge, idea, way = exercises.find(SHARD).hints
+    assert cli("hint", SHARD) == (0, f"{SHARD}: {nudge}\nhint {SHARD} --step 2 has the idea.\n")
+    assert cli("hint", SHARD, "--step", "2") == (0, f"{SHARD}: {idea}\nhint {SHARD} --step 3 has the way.\n")
+    assert cli("hint", "zero.clip", SHARD, "--step", "3")[1].endswith(f"\n{SHARD}: {way}\n")
+    assert [line.split(":")[0] for line in cli("hint", "zero")[1].splitlines()[::2]] == [
+        each.name for each in exercises.of_chapter("zero")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,12 @@ def every() -> dict[str, Exercise]:
 
 
 def find(name: str) -> Exercise:
-    """Return the exercise of this name. Errors: ValueError that lists all names."""
+    """Return the exercise of this name. Errors: ValueError that lists its chapter's, or all."""
     chapter = name.partition(".")[0]
-    for each in of_chapter(chapter) if chapter in CHAPTERS else ():
-        if each.name == name:
-            return each
-    raise ValueError(f"no exercise is called {name!r}; choose from {', '.join(every())}")
+    known = {each.name: each for each in of_chapter(chapter)} if chapter in CHAPTERS else every()
+    if name not in known:
+        raise ValueError(f"no exercise is called {name!r}; choose from {', '.join(known)}")
+    return known[name]
 
 
 def check(name: str, function: Any, homework: str = "", seed: int = 0) -> Report:
@@ -87,9 +87,12 @@ def progress(chapter: str = "") -> None:
         print(record.by_chapter(results, {each: of_chapter(each) for each in CHAPTERS}))
 
 
-def hint(name: str) -> None:
-    """Print where to look when you are stuck."""
-    print(find(name).hint)
+def hint(name: str, step: int = 1) -> None:
+    """Print help: a nudge first, the idea with step 2, and the way with step 3.
+
+    Errors: ValueError for another step, for an unknown name, or for a chapter, with its exercises.
+    """
+    print(find(name).hint(step, lambda later: f'hint("{name}", {later})'))
 
 
 def starter(name: str) -> None:

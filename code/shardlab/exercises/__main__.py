@@ -5,6 +5,7 @@
     python -m shardlab.exercises check data_parallel.shard my_file.py     # exit status 0: it passes
     python -m shardlab.exercises check data_parallel my_file.py           # the whole chapter
     python -m shardlab.exercises check zero.clip memory my_file.ipynb --json    # for a program
+    python -m shardlab.exercises hint zero.clip --step 2     # 1: a nudge, 2: the idea, 3: the way
     python -m shardlab.exercises progress                                 # what you have passed
     python -m shardlab.exercises gather class/*/ --csv class.csv          # what a class has passed
     python -m shardlab.exercises grade homework.py handed_in/*/ --csv marks.csv   # a class's points
@@ -50,8 +51,11 @@ def main() -> int:
         if arguments.command == "list":
             points = f"{exercise.points} point{'s' if exercise.points > 1 else ''}"
             print(f"{exercise.name}  ({points})\n    {exercise.prompt}")
+        elif arguments.command == "hint":
+            call = f"hint {exercise.name} --step {{}}".format
+            print(f"{exercise.name}: {exercise.hint(arguments.step, call)}")
         else:
-            print(getattr(exercise, arguments.command).rstrip("\n"))
+            print(exercise.starter.rstrip("\n"))
     return 0
 
 
@@ -69,12 +73,14 @@ def parse() -> argparse.Namespace:
     commands.add_parser("list", help="list all exercises", parents=[taught])
     helps = {
         "starter": "print the function to begin with",
-        "hint": "print where to look",
+        "hint": "print help, in three steps",
         "check": "grade a file",
     }
     for command, text in helps.items():
         sub = commands.add_parser(command, help=text, parents=[taught])
         sub.add_argument("name", nargs="+", help="an exercise, or a chapter for all of its own")
+    step = commands.choices["hint"].add_argument("--step", type=int, default=1, choices=(1, 2, 3))
+    step.help = "1: a nudge, 2: the idea, 3: the way"
     sub.add_argument("file", type=Path, help="your functions: a Python file or a notebook")
     sub.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     sub = commands.add_parser("progress", help="print what you have passed")

@@ -108,7 +108,8 @@ class Exercise:
     name: str  # chapter.exercise
     prompt: str
     starter: str  # defines `function`, and does not pass
-    hint: str
+    hints: tuple[str, str, str]  # a nudge, the idea, the way
+    compare: str = ""  # what does the same in this package, or nearly
     points: int
     cases: Sequence[Case]  # smallest first
     attempt: Attempt  # calls the function on a rank, and returns what happened as plain data
@@ -119,6 +120,17 @@ class Exercise:
     def function(self) -> str:
         """The name of the learner's function: shard -> my_shard, beside the library's `shard`."""
         return "my_" + self.name.rpartition(".")[2]
+
+    def hint(self, step: int, call: Callable[[int], str]) -> str:
+        """Return a step of the help, and name the `call` that prints the next one.
+
+        Errors: ValueError for a step that is not 1, 2 or 3.
+        """
+        if step not in range(1, 4):
+            raise ValueError(f"step={step!r}: use 1 for a nudge, 2 for the idea, 3 for the way")
+        ends = ["has the idea.", "has the way."]
+        more = [f"{call(step + 1)} {end}" for end in ends[step - 1 : step]]
+        return "\n".join([self.hints[step - 1], *more])
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,6 +164,8 @@ class Report:
         lines += [f"  {mark:11}  {name}" for name, mark in self.marks.items()]
         if not self:
             lines += ["", self.reason, "", f'Stuck? hint("{self.exercise.name}")']
+        elif self.exercise.compare:
+            lines += ["", f"Compare with {self.exercise.compare}"]
         return "\n".join(lines)
 
     def _ipython_display_(self) -> None:

@@ -33,11 +33,22 @@ EXERCISE = Exercise(
         "a time."
     ),
     starter=STARTER,
-    hint=(
-        "Let d be 1, 2, 4 ... below n. In each round, every rank below d has x and sends it to "
-        "rank + d, if there is one. A rank receives once: in the round in which d is its highest "
-        "power of two."
+    hints=(
+        (
+            "After the first step two ranks have the tensor. What can the second one do in the "
+            "next step?"
+        ),
+        (
+            "Every rank that has the tensor can pass it on, so each step can double the number of "
+            "ranks that have it."
+        ),
+        (
+            "Let d be 1, 2, 4 ... below n. In each round, every rank below d has x and sends it to "
+            "rank + d, if there is one. A rank receives once: in the round in which d is its "
+            "highest power of two."
+        ),
     ),
+    compare="shardlab.exchanges.binomial_broadcast",
     points=2,
     cases=[
         Case(world_size=1, title="2 numbers", given=(2,)),

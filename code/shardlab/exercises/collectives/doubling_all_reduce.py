@@ -24,10 +24,21 @@ EXERCISE = Exercise(
         "that takes."
     ),
     starter=STARTER,
-    hint=(
-        "In the step of distance d = 1, 2, 4 ... swap your total with rank ^ d, and add what you "
-        "receive."
+    hints=(
+        (
+            "After one swap your total covers two ranks. With whom do you swap next so that it "
+            "covers four, and counts none of them twice?"
+        ),
+        (
+            "The distance between partners doubles in each step, so that each partner has the sum "
+            "of ranks that the other lacks."
+        ),
+        (
+            "In the step of distance d = 1, 2, 4 ... swap your total with rank ^ d, and add what "
+            "you receive."
+        ),
     ),
+    compare="shardlab.exchanges.recursive_doubling_all_reduce",
     points=2,
     cases=[
         Case(world_size=1, title="3 numbers", given=(3,)),

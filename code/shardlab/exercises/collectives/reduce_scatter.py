@@ -26,11 +26,22 @@ EXERCISE = Exercise(
         "more."
     ),
     starter=STARTER,
-    hint=(
-        "A piece starts on the rank after its owner, and every rank that it passes adds its own. "
-        "So in step s, rank r sends piece r - s to rank r + 1, and adds what it receives to its "
-        "piece r - s - 1, all modulo n."
+    hints=(
+        (
+            "Draw three ranks with three pieces each. Where must a piece start if it ends on its "
+            "owner and passes every rank once?"
+        ),
+        (
+            "A piece travels round the ring and grows: every rank that it passes adds its own "
+            "rows. All ranks send in every step, each a different piece."
+        ),
+        (
+            "A piece starts on the rank after its owner, and every rank that it passes adds its "
+            "own. So in step s, rank r sends piece r - s to rank r + 1, and adds what it receives "
+            "to its piece r - s - 1, all modulo n."
+        ),
     ),
+    compare="shardlab.exchanges.ring_reduce_scatter",
     points=3,
     cases=[
         Case(world_size=1, title="2 rows", given=(2,)),

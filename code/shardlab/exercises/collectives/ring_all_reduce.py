@@ -27,11 +27,23 @@ EXERCISE = Exercise(
         "tensor sent."
     ),
     starter=STARTER,
-    hint=(
-        "First the reduce-scatter. Then finished pieces go round: in step s (from 0), rank r sends "
-        "piece r - s. torch.nn.functional.pad(flat, (0, -len(flat) % n)) makes equal pieces "
-        "possible; cut the zeros off at the end."
+    hints=(
+        (
+            "You have half of the algorithm: what does every rank hold after the reduce-scatter, "
+            "and what does it lack? And what if n does not divide the length?"
+        ),
+        (
+            "After the reduce-scatter each piece is complete on one rank. The complete pieces "
+            "travel round the same ring until every rank has them all; zeros at the end make the "
+            "pieces equal."
+        ),
+        (
+            "First the reduce-scatter. Then finished pieces go round: in step s (from 0), rank r "
+            "sends piece r - s. torch.nn.functional.pad(flat, (0, -len(flat) % n)) makes equal "
+            "pieces possible; cut the zeros off at the end."
+        ),
     ),
+    compare="shardlab.exchanges.ring_all_reduce",
     points=4,
     cases=[
         Case(world_size=1, title="3 numbers", given=(3,)),

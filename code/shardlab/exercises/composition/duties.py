@@ -136,11 +136,22 @@ EXERCISE = Exercise(
         "every number once."
     ),
     starter=STARTER,
-    hint=(
-        "The ranks that hold one model together (tp and pp) read the same samples: only the "
-        "coordinate along dp decides. Replicas hold the same weights, and one of them is enough to "
-        "write; with ZeRO each holds a piece of its own."
+    hints=(
+        (
+            "Do two ranks of one tp group read the same samples? Do two replicas hold the same "
+            "numbers, without ZeRO and with it?"
+        ),
+        (
+            "What a rank reads depends on its replica alone. Whether it writes depends on whether "
+            "another rank holds the same numbers."
+        ),
+        (
+            "The ranks that hold one model together (tp and pp) read the same samples: only the "
+            "coordinate along dp decides. Replicas hold the same weights, and one of them is "
+            "enough to write; with ZeRO each holds a piece of its own."
+        ),
     ),
+    compare="shardlab.ranks.checkpoint.saving.share",
     points=2,
     pure=True,
     cases=[

@@ -116,11 +116,22 @@ EXERCISE = Exercise(
         "number sent."
     ),
     starter=STARTER,
-    hint=(
-        "Divide the squares of a piece by the number of its holders, add up this rank's pieces, "
-        "and all-reduce that one number over the ranks that hold one model together "
-        "(mesh.model). Take the root at the very end."
+    hints=(
+        (
+            "A piece is the same on both ranks of a tp group. How often does a sum over these "
+            "ranks count it?"
+        ),
+        (
+            "Squares add up over parameters, stages and ranks, as long as every number counts "
+            "once. A number that several ranks hold has to count less on each of them."
+        ),
+        (
+            "Divide the squares of a piece by the number of its holders, add up this rank's "
+            "pieces, and all-reduce that one number over the ranks that hold one model together "
+            "(mesh.model). Take the root at the very end."
+        ),
     ),
+    compare="shardlab.ranks.train.Trainer.update",
     points=4,
     cases=[
         *(_case(), _case(dp=2), _case(tp=2), _case(pp=2)),

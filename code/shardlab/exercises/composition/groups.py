@@ -89,11 +89,22 @@ EXERCISE = Exercise(
     name="composition.groups",
     prompt="Find the groups of a rank in a mesh, for any degrees and any order of the axes.",
     starter=STARTER,
-    hint=(
-        "Along order[0] the next rank is 1 further, along order[1] it is degrees[order[0]] "
-        "further, and so on: a stride. The rank's coordinate along an axis is rank // stride % "
-        "degree; count on from coordinate 0."
+    hints=(
+        (
+            "Number the ranks of a mesh of 2 by 3 on paper. How far away is the next rank along "
+            "the first axis, and how far along the second?"
+        ),
+        (
+            "Every axis has a stride, which depends on the axes before it. A group begins at "
+            "coordinate 0, and not at the rank itself."
+        ),
+        (
+            "Along order[0] the next rank is 1 further, along order[1] it is degrees[order[0]] "
+            "further, and so on: a stride. The rank's coordinate along an axis is rank // stride % "
+            "degree; count on from coordinate 0."
+        ),
     ),
+    compare="shardlab.sharding.layout.groups",
     points=2,
     pure=True,
     cases=[

@@ -57,10 +57,22 @@ EXERCISE = Exercise(
     name="compute.attainable",
     prompt="Say how many FLOP/s a matrix product can reach on a chip that may wait for its memory.",
     starter=STARTER,
-    hint=(
-        "The product takes 2*m*k*n FLOPs; two matrices are read, and one is written. FLOPs per "
-        "byte times bytes per second are FLOP/s; no chip exceeds its peak."
+    hints=(
+        (
+            "How long would the arithmetic alone take, and how long the memory traffic alone? "
+            "Which of the two does the chip wait for?"
+        ),
+        (
+            "A product reaches the lower of two rates: the peak of the chip, and the rate at which "
+            "its memory delivers work. The second depends on how many FLOPs there are for each "
+            "byte."
+        ),
+        (
+            "The product takes 2*m*k*n FLOPs; two matrices are read, and one is written. FLOPs per "
+            "byte times bytes per second are FLOP/s; no chip exceeds its peak."
+        ),
     ),
+    compare="shardlab.costs.compute.roofline.attainable",
     points=2,
     pure=True,
     cases=[

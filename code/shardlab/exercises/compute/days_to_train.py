@@ -62,10 +62,22 @@ EXERCISE = Exercise(
     name="compute.days_to_train",
     prompt="Say how many days a training run takes, from the size of the model and of its text.",
     starter=STARTER,
-    hint=(
-        "Forward takes 2 FLOPs for each parameter and token, a multiplication and an addition; "
-        "backward takes twice as many; a second forward takes 2 more. A day has 86,400 seconds."
+    hints=(
+        (
+            "How many operations does one token cost for each parameter, in forward and in "
+            "backward? And in which unit is the result?"
+        ),
+        (
+            "The time is the FLOPs of all tokens over the FLOP/s of all chips. Backward costs more "
+            "than forward: it computes two products where forward computes one."
+        ),
+        (
+            "Forward takes 2 FLOPs for each parameter and token, a multiplication and an addition; "
+            "backward takes twice as many; a second forward takes 2 more. A day has 86,400 "
+            "seconds."
+        ),
     ),
+    compare="shardlab.costs.compute.time_to_train.megatron_days",
     points=1,
     pure=True,
     cases=[

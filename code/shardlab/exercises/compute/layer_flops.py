@@ -76,11 +76,22 @@ EXERCISE = Exercise(
     name="compute.layer_flops",
     prompt="Say how many FLOPs the forward pass of one transformer layer takes, by part.",
     starter=STARTER,
-    hint=(
-        "A product of [m, k] and [k, n] takes 2*m*k*n FLOPs. Projections: queries, keys, values "
-        "and the output. Scores: queries by keys, then scores by values; in each, every token "
-        "meets every token of its sequence. Feed-forward: up and down, and a gate."
+    hints=(
+        (
+            "List the matrix products of the layer, and write the shapes of both factors beside "
+            "each. Which of them grow with the square of the sequence?"
+        ),
+        (
+            "A token passes every weight matrix once. In the scores it meets every token of its "
+            "own sequence, and none of another sequence."
+        ),
+        (
+            "A product of [m, k] and [k, n] takes 2*m*k*n FLOPs. Projections: queries, keys, "
+            "values and the output. Scores: queries by keys, then scores by values; in each, every "
+            "token meets every token of its sequence. Feed-forward: up and down, and a gate."
+        ),
     ),
+    compare="shardlab.costs.compute.flops.forward",
     points=2,
     pure=True,
     cases=[

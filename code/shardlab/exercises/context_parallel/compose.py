@@ -134,11 +134,22 @@ EXERCISE = Exercise(
         "that of the tokens after it."
     ),
     starter=STARTER,
-    hint=(
-        "1. Begin with the map that changes nothing: m = 1, b = 0. 2. A token does to m and to b "
-        "what it does to a state, but the value reaches b only: for m take v = 0. 3. Apply the "
-        "later map to m state + b, and see what multiplies the state and what is left."
+    hints=(
+        (
+            "Multiply out what one token does to a state. What multiplies the state, and what is "
+            "added, whatever the state was?"
+        ),
+        (
+            "The composition of two affine maps is an affine map. A later map multiplies both "
+            "parts of an earlier one, and adds its own."
+        ),
+        (
+            "1. Begin with the map that changes nothing: m = 1, b = 0. 2. A token does to m and to "
+            "b what it does to a state, but the value reaches b only: for m take v = 0. 3. Apply "
+            "the later map to m state + b, and see what multiplies the state and what is left."
+        ),
     ),
+    compare="shardlab.plain.linear_attention.then",
     points=2,
     pure=True,
     cases=[

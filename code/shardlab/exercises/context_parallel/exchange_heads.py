@@ -116,11 +116,24 @@ EXERCISE = Exercise(
         "message for queries, keys and values, one for the output."
     ),
     starter=STARTER,
-    hint=(
-        "A rank must receive its heads of q, of k and of v in one part. Cut each of the three "
-        "into n, join the first parts of all three, then the second ones, and so on; what arrives "
-        "splits into H/n, K/n and K/n heads. The output goes back with cut and join swapped."
+    hints=(
+        (
+            "Draw 2 ranks and 2 heads. What must a rank receive from the other one, and in which "
+            "order must it lie in one tensor that carries q, k and v?"
+        ),
+        (
+            "One exchange turns a part of the tokens with all heads into all tokens with some "
+            "heads. Queries, keys and values share a message if the part for each rank is "
+            "contiguous."
+        ),
+        (
+            "A rank must receive its heads of q, of k and of v in one part. Cut each of the three "
+            "into n, join the first parts of all three, then the second ones, and so on; what "
+            "arrives splits into H/n, K/n and K/n heads. The output goes back with cut and join "
+            "swapped."
+        ),
     ),
+    compare="shardlab.plain.context_parallel.Context.ulysses",
     points=3,
     cases=[
         _case(1, 2, 2),

@@ -133,11 +133,22 @@ EXERCISE = Exercise(
         "one softmax."
     ),
     starter=STARTER,
-    hint=(
-        "The sums of exp add up, so lse = torch.logaddexp(lse_a, lse_b). Each part's weights were "
-        "divided by its own sum; dividing by the common one instead means a factor of "
-        "exp(lse_a - lse) for part a, and the like for part b."
+    hints=(
+        (
+            "Each part has divided its weights by its own sum of exponentials. By what would one "
+            "softmax over all keys have divided them?"
+        ),
+        (
+            "The sums of exponentials add up. Each output has to be rescaled from its own sum to "
+            "the common one before the outputs add up, too."
+        ),
+        (
+            "The sums of exp add up, so lse = torch.logaddexp(lse_a, lse_b). Each part's weights "
+            "were divided by its own sum; dividing by the common one instead means a factor of "
+            "exp(lse_a - lse) for part a, and the like for part b."
+        ),
     ),
+    compare="shardlab.ranks.context_parallel.tiles.attend",
     points=2,
     pure=True,
     cases=[

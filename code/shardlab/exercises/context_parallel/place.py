@@ -128,11 +128,23 @@ EXERCISE = Exercise(
         "many pairs of a query and a key it computes under a causal mask."
     ),
     starter=STARTER,
-    hint=(
-        "With part = length // (2 * world_size), the part r from the front begins at r * part, "
-        "and the part r from the end at length - (r + 1) * part. The query at position p sees "
-        "p + 1 keys, wherever they are held."
+    hints=(
+        (
+            "Draw 8 tokens for 2 ranks in both placements. Write under each token how many tokens "
+            "it sees, itself included."
+        ),
+        (
+            "How many keys a query sees depends on its position alone, and not on the rank that "
+            "holds the keys. The zig-zag gives each rank one part that sees little and one that "
+            "sees much."
+        ),
+        (
+            "With part = length // (2 * world_size), the part r from the front begins at r * part, "
+            "and the part r from the end at length - (r + 1) * part. The query at position p sees "
+            "p + 1 keys, wherever they are held."
+        ),
     ),
+    compare="shardlab.sharding.sequences.place",
     points=2,
     pure=True,
     cases=[

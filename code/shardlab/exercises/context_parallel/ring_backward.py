@@ -33,12 +33,23 @@ EXERCISE = Exercise(
         "gradients behind them, n - 1 steps each."
     ),
     starter=STARTER,
-    hint=(
-        "In every turn add to dq, and compute the gradient of the block at hand. In turn 0 it is "
-        "your own: keep it. In turn 1 it starts to travel to the next rank; from turn 2 on add "
-        "what has arrived before you pass it on. After the last turn it needs one more step, and "
-        "is home."
+    hints=(
+        (
+            "A rank computes gradients of keys that belong to other ranks. How does such a "
+            "gradient come home, and what should the ranks on its way do?"
+        ),
+        (
+            "The gradient of a block follows the block round the ring, and every rank that it "
+            "passes adds its own part."
+        ),
+        (
+            "In every turn add to dq, and compute the gradient of the block at hand. In turn 0 it "
+            "is your own: keep it. In turn 1 it starts to travel to the next rank; from turn 2 on "
+            "add what has arrived before you pass it on. After the last turn it needs one more "
+            "step, and is home."
+        ),
     ),
+    compare="shardlab.plain.ring_attention.Ring.backward",
     points=4,
     cases=rings.CASES,
     attempt=rings.attempt("dy q k v y lse", "dq dk dv"),

@@ -33,12 +33,24 @@ EXERCISE = Exercise(
         "with all of them on one rank."
     ),
     starter=STARTER,
-    hint=(
-        "Begin with your own block, which every query sees a key of. After t steps a rank has the "
-        "block of rank (rank - t) % n, whose columns of the mask belong to it. Merge as in the "
-        "first exercise, but take exp(scores - lse) with the merged lse: a block that a query "
-        "does not see then counts nothing."
+    hints=(
+        (
+            "Whose keys does a rank hold after one step, and which columns of its mask belong to "
+            "them? What if a query sees none of these keys?"
+        ),
+        (
+            "Each block gives the softmax over its own keys, which merges with what came before as "
+            "in the first exercise. The columns of the mask have to follow the block that is at "
+            "hand."
+        ),
+        (
+            "Begin with your own block, which every query sees a key of. After t steps a rank has "
+            "the block of rank (rank - t) % n, whose columns of the mask belong to it. Merge as in "
+            "the first exercise, but take exp(scores - lse) with the merged lse: a block that a "
+            "query does not see then counts nothing."
+        ),
     ),
+    compare="shardlab.plain.ring_attention.Ring.forward",
     points=3,
     cases=rings.CASES,
     attempt=rings.attempt("q k v", "y lse"),

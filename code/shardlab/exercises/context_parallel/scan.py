@@ -125,13 +125,24 @@ EXERCISE = Exercise(
         "n - 1 steps does not pass."
     ),
     starter=STARTER,
-    hint=(
-        "1. First find the map of all ranks up to this one: in the round of distance d = 1, 2, 4 "
-        "... send your map d ranks on, and put what you get from d ranks before under your own: "
-        "its tokens come first. 2. The first d ranks get nothing: what comes round the ends is "
-        "not for them. 3. That includes your own map. Keep a second one without it, which begins "
-        "as m = 1, b = 0 and takes in the same messages: its b is the answer."
+    hints=(
+        (
+            "Which ranks can compose their maps before anybody knows a state? And does the state "
+            "with which a rank begins depend on its own tokens?"
+        ),
+        (
+            "Maps compose without a state, so runs of ranks can grow by doubling. The answer is "
+            "the composition of all earlier ranks, without this one."
+        ),
+        (
+            "1. First find the map of all ranks up to this one: in the round of distance d = 1, 2, "
+            "4 ... send your map d ranks on, and put what you get from d ranks before under your "
+            "own: its tokens come first. 2. The first d ranks get nothing: what comes round the "
+            "ends is not for them. 3. That includes your own map. Keep a second one without it, "
+            "which begins as m = 1, b = 0 and takes in the same messages: its b is the answer."
+        ),
     ),
+    compare="shardlab.plain.linear_attention.state_before",
     points=3,
     cases=[
         Case(world_size=1, title="e = 2", given=2),

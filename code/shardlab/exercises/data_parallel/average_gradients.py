@@ -184,11 +184,22 @@ EXERCISE = Exercise(
         "knows only how many samples it had itself, and may have had none."
     ),
     starter=STARTER,
-    hint=(
-        "share is this rank's samples over those of all ranks, and an all-reduce of "
-        "torch.tensor(num_samples) counts these. Every rank must take part in every all-reduce: "
-        "where parameter.grad is None, send torch.zeros_like(parameter)."
+    hints=(
+        (
+            "One rank has 3 samples, another one has 1. Is the mean of their two gradients the "
+            "mean over 4 samples? And what does a rank without a gradient do?"
+        ),
+        (
+            "A gradient counts by its rank's share of all samples. A collective needs every rank, "
+            "so a rank that has no gradient takes part with zeros."
+        ),
+        (
+            "share is this rank's samples over those of all ranks, and an all-reduce of "
+            "torch.tensor(num_samples) counts these. Every rank must take part in every "
+            "all-reduce: where parameter.grad is None, send torch.zeros_like(parameter)."
+        ),
     ),
+    compare="shardlab.plain.data_parallel.average_gradients",
     points=2,
     cases=CASES,
     attempt=attempt,

@@ -22,11 +22,22 @@ EXERCISE = Exercise(
         "Average the gradients as before, but in one message: the number of samples travels along."
     ),
     starter=STARTER,
-    hint=(
-        "Sum first, divide afterwards: send num_samples * flat, with num_samples behind it. "
-        "flat.split([g.numel() for g in gradients]) takes it apart, and view_as gives each part "
-        "its gradient's shape."
+    hints=(
+        (
+            "Before the only message, no rank knows how many samples there are in all. What can it "
+            "send that does not depend on that number?"
+        ),
+        (
+            "A sum can be divided after it has travelled, and the number of samples is a sum, too: "
+            "it can travel in the same message."
+        ),
+        (
+            "Sum first, divide afterwards: send num_samples * flat, with num_samples behind it. "
+            "flat.split([g.numel() for g in gradients]) takes it apart, and view_as gives each "
+            "part its gradient's shape."
+        ),
     ),
+    compare="shardlab.ranks.collectives.fusion.all_reduce_fused",
     points=3,
     cases=average_gradients.CASES,
     attempt=average_gradients.attempt,

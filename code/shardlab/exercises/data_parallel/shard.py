@@ -94,10 +94,21 @@ EXERCISE = Exercise(
         "within one."
     ),
     starter=STARTER,
-    hint=(
-        "divmod(num_samples, world_size) gives what every rank gets, and how many ranks must take "
-        "one more. A rank begins where the ranks before it end."
+    hints=(
+        (
+            "Deal 7 samples to 3 ranks by hand. How many does each of them get, and where does "
+            "rank 2 begin?"
+        ),
+        (
+            "Some ranks take one sample more than the others. Which ranks these are decides where "
+            "every later rank begins."
+        ),
+        (
+            "divmod(num_samples, world_size) gives what every rank gets, and how many ranks must "
+            "take one more. A rank begins where the ranks before it end."
+        ),
     ),
+    compare="shardlab.ranks.data_parallel.sampler.shard",
     points=1,
     pure=True,
     cases=[

@@ -185,10 +185,21 @@ EXERCISE = Exercise(
     name="data_parallel.step_with_accumulation",
     prompt="Take one optimizer step from several microbatches on every rank, and synchronize once.",
     starter=STARTER,
-    hint=(
-        "backward() adds to grad. Multiply each loss by its share of this rank's samples, so that "
-        "the gradients add up to the mean; average over ranks after the last microbatch."
+    hints=(
+        (
+            "What does backward do with a gradient that is already there? And which lines of the "
+            "starter must run once in a step, and not once in a microbatch?"
+        ),
+        (
+            "The gradients of microbatches add up by themselves. Weigh each loss so that their sum "
+            "is the mean over all samples, and communicate when the sum is complete."
+        ),
+        (
+            "backward() adds to grad. Multiply each loss by its share of this rank's samples, so "
+            "that the gradients add up to the mean; average over ranks after the last microbatch."
+        ),
     ),
+    compare="shardlab.ranks.data_parallel.DataParallel.no_sync",
     points=4,
     cases=[
         Case(world_size=1, title="2 microbatches of 1 sample", given=Given([1, 1])),

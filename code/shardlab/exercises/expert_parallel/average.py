@@ -152,11 +152,22 @@ EXERCISE = Exercise(
         "over the ranks that hold the same ones."
     ),
     starter=STARTER,
-    hint=(
-        "Only ranks r, r + ep, r + 2 * ep, ... hold the same experts. The tokens of their "
-        "neighbours are in their sums already, so what divides an expert's gradient is the "
-        "number of tokens of all ranks: send it behind the shared gradients, and divide last."
+    hints=(
+        (
+            "Which ranks hold the same expert? And the tokens of which ranks are already in its "
+            "gradient?"
+        ),
+        (
+            "Shared gradients and experts' gradients are summed over different ranks, but both are "
+            "divided by the same number."
+        ),
+        (
+            "Only ranks r, r + ep, r + 2 * ep, ... hold the same experts. The tokens of their "
+            "neighbours are in their sums already, so what divides an expert's gradient is the "
+            "number of tokens of all ranks: send it behind the shared gradients, and divide last."
+        ),
     ),
+    compare="shardlab.plain.expert_parallel.LocalExperts.sum_gradients",
     points=3,
     cases=[
         Case(1, "ep=1", Given((3,), 1)),

@@ -87,11 +87,23 @@ EXERCISE = Exercise(
         "gradient that one process would give."
     ),
     starter=STARTER,
-    hint=(
-        "Sums add up over ranks, means do not: send the choices of each expert and the sums of "
-        "softmax(scores). The number of all tokens is the number of all choices over k. With own + "
-        "(total - own).detach() a sum has the value of all ranks and the gradient of this one."
+    hints=(
+        (
+            "One rank has 3 tokens, another has none. Is the mean of their means the mean over all "
+            "tokens? What could a rank send instead?"
+        ),
+        (
+            "Send sums and counts, and divide after they are added up. The loss is that of all "
+            "ranks, but the gradient that a rank needs is that of its own tokens."
+        ),
+        (
+            "Sums add up over ranks, means do not: send the choices of each expert and the sums of "
+            "softmax(scores). The number of all tokens is the number of all choices over k. With "
+            "own + (total - own).detach() a sum has the value of all ranks and the gradient of "
+            "this one."
+        ),
     ),
+    compare="shardlab.ranks.mixture.Mixture.balance_loss",
     points=3,
     cases=[
         Case(1, "2 tokens", tokens.Given((2,), 2)),

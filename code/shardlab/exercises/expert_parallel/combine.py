@@ -111,11 +111,22 @@ EXERCISE = Exercise(
         "row that came, and added up again in the order of tokens."
     ),
     starter=STARTER,
-    hint=(
-        "shares.T.nonzero() lists experts and rows in the order of y. index_add sums the weighted "
-        "rows of y to A rows before they travel, and sums what arrives to T rows at home: several "
-        "ranks may send a row for the same token."
+    hints=(
+        (
+            "A row may have passed several experts here, and its token may have gone to several "
+            "ranks. Where is each of these two sums taken?"
+        ),
+        (
+            "Weighing and adding where the experts are leaves one row to send for each row that "
+            "came. What arrives at home is added up once more, by token."
+        ),
+        (
+            "shares.T.nonzero() lists experts and rows in the order of y. index_add sums the "
+            "weighted rows of y to A rows before they travel, and sums what arrives to T rows at "
+            "home: several ranks may send a row for the same token."
+        ),
     ),
+    compare="shardlab.ranks.expert_parallel.dispatch.TokenDispatcher",
     points=3,
     cases=tokens.CASES,
     attempt=attempt,

@@ -97,11 +97,23 @@ EXERCISE = Exercise(
         "these experts, in two messages."
     ),
     starter=STARTER,
-    hint=(
-        "dense.view(T, N, E/N) has the shares of each rank; a token goes to a rank where any of "
-        "them is not 0. nonzero of the transpose, [N, T], lists rows by rank and then by token. "
-        "Join row and shares in one tensor of h + E/N columns, and split what arrives."
+    hints=(
+        (
+            "A token chose two experts on the same rank. How many rows should travel, and how does "
+            "the receiver know which experts are meant?"
+        ),
+        (
+            "A token goes to a rank once if the rank holds any expert that it chose. Its row can "
+            "carry the weights of all experts there; a weight of 0 says that an expert was not "
+            "chosen."
+        ),
+        (
+            "dense.view(T, N, E/N) has the shares of each rank; a token goes to a rank where any "
+            "of them is not 0. nonzero of the transpose, [N, T], lists rows by rank and then by "
+            "token. Join row and shares in one tensor of h + E/N columns, and split what arrives."
+        ),
     ),
+    compare="shardlab.ranks.expert_parallel.dispatch.TokenDispatcher",
     points=4,
     cases=tokens.CASES,
     attempt=attempt,

@@ -182,11 +182,22 @@ EXERCISE = Exercise(
         "hand out the experts' slots, first choices first."
     ),
     starter=STARTER,
-    hint=(
-        "argsort with stable=True keeps the order of equal scores. For the slots flatten "
-        "chosen.T: first choices of all tokens come first. In a one-hot matrix of it, [T*k, E], "
-        "cumsum down the rows says how many have come to each expert before."
+    hints=(
+        (
+            "Let three tokens prefer the same expert, which has one slot. Who gets it, and what "
+            "becomes of the others' weights? Who wins if scores are equal?"
+        ),
+        (
+            "All first choices come before any second choice, each in the order of tokens. Whether "
+            "a choice finds a slot depends on how many have come to its expert before it."
+        ),
+        (
+            "argsort with stable=True keeps the order of equal scores. For the slots flatten "
+            "chosen.T: first choices of all tokens come first. In a one-hot matrix of it, [T*k, "
+            "E], cumsum down the rows says how many have come to each expert before."
+        ),
     ),
+    compare="shardlab.ranks.mixture.Mixture.choose",
     points=3,
     pure=True,
     cases=[

@@ -134,11 +134,23 @@ EXERCISE = Exercise(
     name="expert_parallel.spare",
     prompt="Place experts and spare copies of the hottest on ranks, so that all are equally full.",
     starter=STARTER,
-    hint=(
-        "Count copies first: give out the slots one by one, each to the expert with the largest "
-        "loads[e] / copies[e]. Sort all copies by this number and take them num_ranks at a time; "
-        "the copies of one expert follow each other, so a rank without it is always left."
+    hints=(
+        (
+            "An expert has two copies. How many tokens does each copy get, and who then has the "
+            "best claim to the next slot?"
+        ),
+        (
+            "There are two decisions, one after the other: how many copies each expert has, and "
+            "which rank holds each copy."
+        ),
+        (
+            "Count copies first: give out the slots one by one, each to the expert with the "
+            "largest loads[e] / copies[e]. Sort all copies by this number and take them num_ranks "
+            "at a time; the copies of one expert follow each other, so a rank without it is always "
+            "left."
+        ),
     ),
+    compare="shardlab.costs.expert_parallel.redundant.replicated",
     points=3,
     pure=True,
     cases=[

@@ -104,11 +104,22 @@ EXERCISE = Exercise(
         "most 16 bytes."
     ),
     starter=STARTER,
-    hint=(
-        "Every rank gives its own number if its gradients are ill, and group.size() if they are "
-        "not; the minimum over ranks is the answer. torch.isfinite knows NaN and infinity. Some "
-        "gradients are None."
+    hints=(
+        (
+            "What does a rank know about itself before anything is sent? Which single number could "
+            "it contribute?"
+        ),
+        (
+            "A sum carries a NaN to every rank, so look before the gradients are summed. An "
+            "all-reduce can do other things than add."
+        ),
+        (
+            "Every rank gives its own number if its gradients are ill, and group.size() if they "
+            "are not; the minimum over ranks is the answer. torch.isfinite knows NaN and infinity. "
+            "Some gradients are None."
+        ),
     ),
+    compare="shardlab.ranks.observe.diagnose.nonfinite",
     points=3,
     cases=[
         Case(1, "all finite", {}),

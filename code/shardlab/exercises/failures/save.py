@@ -192,10 +192,22 @@ EXERCISE = Exercise(
     name="failures.save",
     prompt="Write a file so that a kill at any moment leaves the old file or the new one, whole.",
     starter=STARTER,
-    hint=(
-        "Write to another name in the same folder, close the file, and rename it with os.replace, "
-        "which is all or nothing. (To survive a power cut too, os.fsync the file before.)"
+    hints=(
+        (
+            "At which moment does the old file go, and at which is the new one whole? What is in "
+            "the folder if a kill comes between the two?"
+        ),
+        (
+            "Never write into the file that must survive. Writing takes time, but giving a "
+            "finished file its name is a single act."
+        ),
+        (
+            "Write to another name in the same folder, close the file, and rename it with "
+            "os.replace, which is all or nothing. (To survive a power cut too, os.fsync the file "
+            "before.)"
+        ),
     ),
+    compare="shardlab.ranks.checkpoint.save",
     points=3,
     pure=True,
     cases=[

@@ -71,11 +71,22 @@ EXERCISE = Exercise(
     name="failures.straggler",
     prompt="Name the rank for which the others waited longest, from the events of all ranks.",
     starter=STARTER,
-    hint=(
-        "Sort each rank's collectives of each group by their start: the k-th of every rank are one "
-        "collective. Each of its ranks waits from its own start to the latest start; add that up "
-        "under the rank that started last."
+    hints=(
+        (
+            "Three ranks share an all-reduce, and one of them comes a second late. Which of the "
+            "three events is the shortest?"
+        ),
+        (
+            "A collective cannot end before its last rank has started, so the others wait for that "
+            "rank. What counts is the sum of the waiting, and not how often a rank is the last."
+        ),
+        (
+            "Sort each rank's collectives of each group by their start: the k-th of every rank are "
+            "one collective. Each of its ranks waits from its own start to the latest start; add "
+            "that up under the rank that started last."
+        ),
     ),
+    compare="shardlab.costs.traces.waiting.who_waits",
     points=2,
     pure=True,
     cases=[

@@ -62,7 +62,18 @@ EXERCISE = Exercise(
     name="interconnects.message_seconds",
     prompt="Say how long a message takes over several hops that all work at the same time.",
     starter=STARTER,
-    hint="A pipe is as wide as its narrowest part. A GPU that sends to itself uses no hop at all.",
+    hints=(
+        (
+            "While the first hop still sends the end of the message, what does the second one do? "
+            "Try three hops of which one is slow."
+        ),
+        (
+            "Hops that work at the same time are a pipe. One of them decides how fast it is; their "
+            "times do not add up."
+        ),
+        "A pipe is as wide as its narrowest part. A GPU that sends to itself uses no hop at all.",
+    ),
+    compare="shardlab.costs.facts.hops",
     points=2,
     pure=True,
     cases=[

@@ -57,9 +57,18 @@ EXERCISE = Exercise(
         "them do."
     ),
     starter=STARTER,
-    hint=(
-        "Networks are sold in bits, memory in bytes: a byte has 8 bits. 3.2 Tb/s are not 3.2 TB/s."
+    hints=(
+        (
+            "In which unit are network cards sold, and in which unit is the answer? How many GPUs "
+            "use the cards?"
+        ),
+        (
+            "All GPUs send at the same time, so each has its share of all the cards. The rate of a "
+            "card is given in another unit than the answer."
+        ),
+        "Networks are sold in bits, memory in bytes: a byte has 8 bits. 3.2 Tb/s are not 3.2 TB/s.",
     ),
+    compare="shardlab.costs.facts.nodes.rates_of_a_gpu",
     points=1,
     pure=True,
     cases=[

@@ -79,14 +79,26 @@ EXERCISE = Exercise(
         "parallelism, with sequence parallelism, and with recomputation."
     ),
     starter=STARTER,
-    hint=(
-        "Go through the layer. LayerNorms, matrices, GELU and dropout keep what they need. "
-        "Attention: its input, queries, keys, values; for each head and pair of tokens the "
-        "softmax, a mask and the softmax after dropout; the input of the output projection, a "
-        "mask. Feed-forward block: its input, before and after GELU, a mask. On one rank that is "
-        "s*b*h*(34 + 5*a*s/h). Tensor parallelism cuts what lies between the first and the last "
-        "matrix of each half: 24 of the 34."
+    hints=(
+        (
+            "Walk through one layer with a pencil: what does the backward of each operation need "
+            "from its forward? Do not forget dropout and the softmax."
+        ),
+        (
+            "Most of what is kept grows with the tokens; scores grow with pairs of tokens, for "
+            "every head. Tensor parallelism cuts what lies inside a half of the layer; what every "
+            "rank reads whole, only sequence parallelism cuts."
+        ),
+        (
+            "Go through the layer. LayerNorms, matrices, GELU and dropout keep what they need. "
+            "Attention: its input, queries, keys, values; for each head and pair of tokens the "
+            "softmax, a mask and the softmax after dropout; the input of the output projection, a "
+            "mask. Feed-forward block: its input, before and after GELU, a mask. On one rank that "
+            "is s*b*h*(34 + 5*a*s/h). Tensor parallelism cuts what lies between the first and the "
+            "last matrix of each half: 24 of the 34."
+        ),
     ),
+    compare="shardlab.costs.memory.activations.layer",
     points=2,
     pure=True,
     cases=[

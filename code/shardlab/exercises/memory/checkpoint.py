@@ -170,12 +170,24 @@ EXERCISE = Exercise(
         "Compute a function without keeping what its backward needs: backward computes it again."
     ),
     starter=STARTER,
-    hint=(
-        "Write a torch.autograd.Function. Its forward runs without recording; keep the inputs with "
-        "ctx.save_for_backward, and torch.get_rng_state(). In backward detach the inputs, call the "
-        "function again under torch.enable_grad(), and call backward on what it returns. "
-        "torch.random.fork_rng(devices=[]) restores the random numbers afterwards."
+    hints=(
+        (
+            "What does autograd keep while the function runs, and how can it run without that? "
+            "Then ask what the second run must find exactly as the first one did."
+        ),
+        (
+            "Backward can compute everything again from the inputs. The second run has to be "
+            "recorded, has to draw the same random numbers, and has to start from the gradient "
+            "that comes in."
+        ),
+        (
+            "Write a torch.autograd.Function. Its forward runs without recording; keep the inputs "
+            "with ctx.save_for_backward, and torch.get_rng_state(). In backward detach the inputs, "
+            "call the function again under torch.enable_grad(), and call backward on what it "
+            "returns. torch.random.fork_rng(devices=[]) restores the random numbers afterwards."
+        ),
     ),
+    compare="shardlab.ranks.memory.recompute.checkpoint",
     points=4,
     pure=True,
     cases=[

@@ -40,11 +40,22 @@ EXERCISE = Exercise(
         "ZeRO and without."
     ),
     starter=STARTER,
-    hint=(
-        "Adam keeps a momentum and a variance for each parameter, in fp32; with 16-bit parameters "
-        "the optimizer keeps a third fp32 number, the weight itself, because a short step would "
-        "vanish in 16 bits."
+    hints=(
+        (
+            "Which numbers does Adam read and write in a step, besides a parameter and its "
+            "gradient? Ask again for a parameter in 16 bits."
+        ),
+        (
+            "A 16-bit number is too coarse to add up many short steps. Whatever must add up has to "
+            "be kept in fp32, beside the parameter."
+        ),
+        (
+            "Adam keeps a momentum and a variance for each parameter, in fp32; with 16-bit "
+            "parameters the optimizer keeps a third fp32 number, the weight itself, because a "
+            "short step would vanish in 16 bits."
+        ),
     ),
+    compare="shardlab.costs.memory.model_states",
     points=1,
     pure=True,
     cases=[

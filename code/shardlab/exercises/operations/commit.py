@@ -185,14 +185,26 @@ EXERCISE = Exercise(
         "any moment leaves the last two checkpoints whole."
     ),
     starter=STARTER,
-    hint=(
-        "A checkpoint exists from the moment when its <step>.whole does. So that name comes last, "
-        "and all at once: write the file under another name, and rename it. Before the rename, "
-        "everything that it vouches for must be on the disk: the bytes of each piece, the names "
-        "of the pieces, and the bytes of the file itself. After the rename, the new name must be "
-        "on the disk before you return, and before you delete anything. What to delete is in "
-        "names(); compare steps as numbers."
+    hints=(
+        (
+            "Imagine a power cut after each of your calls in turn. Whatever was not flushed may be "
+            "lost: what does the loader find?"
+        ),
+        (
+            "A checkpoint exists from the moment when its <step>.whole does. Everything that this "
+            "file vouches for must be on the disk before it, and nothing old may go before it is "
+            "safe."
+        ),
+        (
+            "A checkpoint exists from the moment when its <step>.whole does. So that name comes "
+            "last, and all at once: write the file under another name, and rename it. Before the "
+            "rename, everything that it vouches for must be on the disk: the bytes of each piece, "
+            "the names of the pieces, and the bytes of the file itself. After the rename, the new "
+            "name must be on the disk before you return, and before you delete anything. What to "
+            "delete is in names(); compare steps as numbers."
+        ),
     ),
+    compare="shardlab.ranks.checkpoint.saving.write",
     points=3,
     pure=True,
     cases=[

@@ -116,15 +116,28 @@ EXERCISE = Exercise(
         "failures come at random and without memory; without shardlab.costs."
     ),
     starter=STARTER,
-    hint=(
-        "First for short saves. In an interval t a run loses save / t of its time to saves, and "
-        "t / (2 between) to failures, because one falls into the middle of an interval on "
-        "average: where is the sum smallest? Then exactly. With M for between, a stretch of "
-        "t + save seconds without a failure takes M (exp((t + save) / M) - 1) seconds on average, "
-        "and lag and restart multiply that by exp((lag + restart) / M), whatever t is. t divided "
-        "by all this is the goodput. Where its slope is 0, 1 - t / M = exp(-(t + save) / M): halve "
-        "the range from 0 to M until it is narrow. Last, compare with the lag."
+    hints=(
+        (
+            "What does it cost to save twice as often, and what does it gain? How much of an "
+            "interval does a failure take back, on average?"
+        ),
+        (
+            "A longer interval loses less time to saves and more to failures, and the best one "
+            "lies where the two changes cancel. Saves and restarts can fail, too: that is what the "
+            "exact answer adds."
+        ),
+        (
+            "First for short saves. In an interval t a run loses save / t of its time to saves, "
+            "and t / (2 between) to failures, because one falls into the middle of an interval on "
+            "average: where is the sum smallest? Then exactly. With M for between, a stretch of t "
+            "+ save seconds without a failure takes M (exp((t + save) / M) - 1) seconds on "
+            "average, and lag and restart multiply that by exp((lag + restart) / M), whatever t "
+            "is. t divided by all this is the goodput. Where its slope is 0, 1 - t / M = exp(-(t + "
+            "save) / M): halve the range from 0 to M until it is narrow. Last, compare with the "
+            "lag."
+        ),
     ),
+    compare="shardlab.costs.operations.interval.Reliability.best_interval",
     points=2,
     pure=True,
     cases=[Case(1, row.title, row.given()) for row in ROWS],

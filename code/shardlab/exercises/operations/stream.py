@@ -183,13 +183,25 @@ EXERCISE = Exercise(
         "every number of ranks, and a restart needs nothing but the number of the step."
     ),
     starter=STARTER,
-    hint=(
-        "First forget the ranks. How many whole batches has an epoch? The step's epoch and its "
-        "place in the epoch are the quotient and the remainder of a division by that. The order "
-        "of an epoch must come from the seed and the epoch alone, from a generator of your own. "
-        "Cut the step's batch out of it. The rank comes last: cut the batch into equal parts, one "
-        "after the other; a part that takes every ranks-th sample depends on the number of ranks."
+    hints=(
+        (
+            "Which lines of the starter depend on the rank, or on the number of ranks? Write down "
+            "the batch that a single process would read."
+        ),
+        (
+            "The batch of a step follows from the seed and the step alone. The number of ranks may "
+            "only decide how this batch is cut."
+        ),
+        (
+            "First forget the ranks. How many whole batches has an epoch? The step's epoch and its "
+            "place in the epoch are the quotient and the remainder of a division by that. The "
+            "order of an epoch must come from the seed and the epoch alone, from a generator of "
+            "your own. Cut the step's batch out of it. The rank comes last: cut the batch into "
+            "equal parts, one after the other; a part that takes every ranks-th sample depends on "
+            "the number of ranks."
+        ),
     ),
+    compare="shardlab.ranks.data_parallel.sampler.epoch",
     points=3,
     pure=True,
     cases=list(cases()),

@@ -119,14 +119,23 @@ EXERCISE = Exercise(
         "that go on: the largest set that all see one another, if it has more than half."
     ),
     starter=STARTER,
-    hint=(
-        "A decision that all must share has to follow from numbers that all have: gather the "
-        "views first, as one row of whole numbers for each rank. From then on every rank computes "
-        "the same. itertools.combinations(range(n), size) lists sets in the order that decides "
-        "between equally large ones; begin with all ranks, and stop at half. (With thousands of "
-        "ranks that takes too long, and one rank, elected by a majority, decides.) More than half, "
-        "because two halves that see nothing of each other would otherwise both go on, and both "
-        "write the next checkpoint."
+    hints=(
+        (
+            "Two ranks have different views of who is alive. From which numbers could both of them "
+            "compute the same list?"
+        ),
+        (
+            "A decision that all must share has to follow from numbers that all have. It takes "
+            "more than half, because two halves that see nothing of each other would otherwise "
+            "both go on, and both write the next checkpoint."
+        ),
+        (
+            "Gather the views first, as one row of whole numbers for each rank. From then on every "
+            "rank computes the same. itertools.combinations(range(n), size) lists sets in the "
+            "order that decides between equally large ones; begin with all ranks, and stop at "
+            "half. (With thousands of ranks that takes too long, and one rank, elected by a "
+            "majority, decides.)"
+        ),
     ),
     points=4,
     cases=[

@@ -68,11 +68,22 @@ EXERCISE = Exercise(
         "share of all time."
     ),
     starter=STARTER,
-    hint=(
-        "A stage waits until the first microbatch has come down and until the last one has gone "
-        "back up: num_stages - 1 forwards and as many backwards, of one chunk. It computes "
-        "num_microbatches of both, on each chunk."
+    hints=(
+        (
+            "Draw the schedule of three stages and mark where the first one waits. What changes in "
+            "the drawing if there are more microbatches, or more chunks?"
+        ),
+        (
+            "The waiting does not depend on the number of microbatches, and the computing does. "
+            "The two shares divide the same waiting by different times."
+        ),
+        (
+            "A stage waits until the first microbatch has come down and until the last one has "
+            "gone back up: num_stages - 1 forwards and as many backwards, of one chunk. It "
+            "computes num_microbatches of both, on each chunk."
+        ),
     ),
+    compare="shardlab.costs.pipeline.bubble",
     points=1,
     pure=True,
     cases=[

@@ -134,11 +134,19 @@ EXERCISE = Exercise(
         "memory."
     ),
     starter=STARTER,
-    hint=(
-        "Let best(n, k) be the slowest stage's time when the first n layers are on k stages. The "
-        "last of these stages takes layers i to n, and best(i, k - 1) is known: try every i for "
-        "which it fits, and remember the best."
+    hints=(
+        "Suppose that you knew where the last stage begins. What would be left to solve?",
+        (
+            "The best cut of all layers contains a best cut of the layers before the last stage, "
+            "so small problems solve larger ones. Memory rules some stages out."
+        ),
+        (
+            "Let best(n, k) be the slowest stage's time when the first n layers are on k stages. "
+            "The last of these stages takes layers i to n, and best(i, k - 1) is known: try every "
+            "i for which it fits, and remember the best."
+        ),
     ),
+    compare="shardlab.costs.pipeline.balance.split",
     points=4,
     pure=True,
     cases=[

@@ -171,11 +171,23 @@ EXERCISE = Exercise(
         "one microbatch at most, and two more for each stage after it."
     ),
     starter=STARTER,
-    hint=(
-        "A gradient comes back after the microbatch has passed all later stages twice, and each "
-        "border twice. In 1F1B a stage has stage.after microbatches on their way, which is enough "
-        "while the borders take no time. How many are needed if they take as long as the stages?"
+    hints=(
+        (
+            "How long does it take from a microbatch's forward on a stage to its backward there, "
+            "now that messages take time? What can the stage do meanwhile?"
+        ),
+        (
+            "A gradient comes back after the microbatch has passed all later stages twice, and "
+            "each border twice. To stay busy until then, a stage needs more microbatches in flight "
+            "than 1F1B has."
+        ),
+        (
+            "Begin with more forwards than 1F1B does. Its stage.after microbatches in flight are "
+            "enough while the borders take no time. How many are needed if the borders take as "
+            "long as the stages?"
+        ),
     ),
+    compare="shardlab.plain.pipeline.one_forward_one_backward",
     points=3,
     pure=True,
     cases=[

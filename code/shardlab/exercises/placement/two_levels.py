@@ -71,11 +71,22 @@ EXERCISE = Exercise(
     name="placement.two_levels",
     prompt="Say how long an all-reduce on two levels takes: inside the nodes, and across them.",
     starter=STARTER,
-    hint=(
-        "On a ring of n ranks a rank sends (n-1)/n of the buffer for a reduce-scatter or an "
-        "all-gather, and twice that for an all-reduce. After the first step the buffer of a GPU is "
-        "1/gpus of what it was."
+    hints=(
+        (
+            "How many bytes does one GPU still have to reduce after the first step? Only these "
+            "travel between the nodes."
+        ),
+        (
+            "Each of the three steps runs on rings of its own, with its own number of ranks, its "
+            "own bandwidth and its own buffer."
+        ),
+        (
+            "On a ring of n ranks a rank sends (n-1)/n of the buffer for a reduce-scatter or an "
+            "all-gather, and twice that for an all-reduce. After the first step the buffer of a "
+            "GPU is 1/gpus of what it was."
+        ),
     ),
+    compare="shardlab.exchanges.hierarchical_all_reduce",
     points=3,
     pure=True,
     cases=[

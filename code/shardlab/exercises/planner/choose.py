@@ -116,10 +116,21 @@ EXERCISE = Exercise(
         "fewest bytes, and how many."
     ),
     starter=STARTER,
-    hint=(
-        "First keep the plans that fit, and take the one with the fewest seconds. Only if none is "
-        "left, take the one with the fewest bytes."
+    hints=(
+        (
+            "Is a plan that does not fit of any use, however fast it is? And what should be "
+            "returned if no plan fits?"
+        ),
+        (
+            "There are two cases, and each compares something else: where plans fit, their time; "
+            "where none fits, their bytes."
+        ),
+        (
+            "First keep the plans that fit, and take the one with the fewest seconds. Only if none "
+            "is left, take the one with the fewest bytes."
+        ),
     ),
+    compare="shardlab.costs.planning.plans.Plans",
     points=1,
     pure=True,
     cases=[Case(world_size=1, title=title, given=given) for title, given in CASES.items()],

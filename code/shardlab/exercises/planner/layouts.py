@@ -133,10 +133,21 @@ EXERCISE = Exercise(
         "degrees."
     ),
     starter=STARTER,
-    hint=(
-        "Try every tp and every pp, and let dp be what is left of the GPUs. A degree is legal if "
-        "the remainder of a division is zero; tp has two such conditions."
+    hints=(
+        (
+            "Once tp and pp are chosen, is there still a choice for dp? Then read the docstring "
+            "again: which degree must divide what?"
+        ),
+        (
+            "There are few enough layouts to try them all. Each condition of the docstring says "
+            "that nothing may be left over from a division."
+        ),
+        (
+            "Try every tp and every pp, and let dp be what is left of the GPUs. A degree is legal "
+            "if the remainder of a division is zero; tp has two such conditions."
+        ),
     ),
+    compare="shardlab.costs.planning.tables.every_degree",
     points=2,
     pure=True,
     cases=[Case(world_size=1, title=title, given=given) for title, given in CASES.items()],

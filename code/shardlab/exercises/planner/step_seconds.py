@@ -59,10 +59,21 @@ EXERCISE = Exercise(
         "Say how long a step of a pipeline takes if the last stage has the head beside its layers."
     ),
     starter=STARTER,
-    hint=(
-        "The slowest stage works on every microbatch, and all others wait for it. Before its first "
-        "microbatch and after its last one, every other stage works once."
+    hints=(
+        (
+            "Draw three stages of which the last one is slower. When do the first two wait, and "
+            "for whom?"
+        ),
+        (
+            "The slowest stage sets the pace for every microbatch. The other stages add only what "
+            "it takes to fill and to drain the pipeline."
+        ),
+        (
+            "The slowest stage works on every microbatch, and all others wait for it. Before its "
+            "first microbatch and after its last one, every other stage works once."
+        ),
     ),
+    compare="shardlab.costs.step.pipeline.pipeline_seconds",
     points=2,
     pure=True,
     cases=[

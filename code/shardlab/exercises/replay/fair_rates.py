@@ -90,11 +90,23 @@ EXERCISE = Exercise(
     name="replay.fair_rates",
     prompt="Share links fairly between messages: what one message cannot use, the others get.",
     starter=STARTER,
-    hint=(
-        "The link with the smallest capacity per message that is still rising fills first. Fix its "
-        "messages at that rate, take what they use from all their links, and begin again with the "
-        "other messages."
+    hints=(
+        (
+            "A message that crosses two links gets only what the narrower one allows. Who should "
+            "get what it leaves unused on the wider link?"
+        ),
+        (
+            "A full link settles the rates of its messages for good. What these messages leave "
+            "unused on other links belongs to the messages that can still rise, so the order in "
+            "which links fill matters."
+        ),
+        (
+            "The link with the smallest capacity per message that is still rising fills first. Fix "
+            "its messages at that rate, take what they use from all their links, and begin again "
+            "with the other messages."
+        ),
     ),
+    compare="shardlab.costs.traces.sharing.Wires.settle",
     points=4,
     pure=True,
     cases=[

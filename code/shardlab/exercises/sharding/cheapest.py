@@ -176,10 +176,21 @@ EXERCISE = Exercise(
         "shardlab.sharding.types."
     ),
     starter=STARTER,
-    hint=(
-        "Try every plan: itertools.product. Follow the tensor's state from `ends` through all "
-        "matrices and back to `ends`; where it is not what the next matrix takes, add the price "
-        "times its tokens and its width there. Two cut dims differ: S -> S has a price, too."
+    hints=(
+        (
+            "How many plans are there for three matrices? And what does a plan pay for besides the "
+            "way from one matrix to the next?"
+        ),
+        (
+            "The price of a cut depends on the cuts before and after it, so choosing matrix by "
+            "matrix can miss the cheapest plan. There are few enough plans to price them all."
+        ),
+        (
+            "Try every plan: itertools.product. Follow the tensor's state from `ends` through all "
+            "matrices and back to `ends`; where it is not what the next matrix takes, add the "
+            "price times its tokens and its width there. Two cut dims differ: S -> S has a price, "
+            "too."
+        ),
     ),
     points=3,
     pure=True,

@@ -101,12 +101,23 @@ EXERCISE = Exercise(
         "redistribution that repairs it, without shardlab.sharding.types."
     ),
     starter=STARTER,
-    hint=(
-        "Write down when a line is right. A product: all I; all R; one P and all others R; or one "
-        "dim cut in every operand that has it, and R in the others. An addition: all alike, or "
-        "that cut. A function: not P. close: I or P. A redistribution: the source of its arrow. "
-        "Then try every arrow on every operand, and read the program to its end."
+    hints=(
+        (
+            "Which states may the operands of a product have together? Write that down for every "
+            "operation before you search, and think of backward, too."
+        ),
+        (
+            "A line is wrong where its operands' states do not fit together. Several repairs may "
+            "make this line right; only later lines tell which of them is meant."
+        ),
+        (
+            "Write down when a line is right. A product: all I; all R; one P and all others R; or "
+            "one dim cut in every operand that has it, and R in the others. An addition: all "
+            "alike, or that cut. A function: not P. close: I or P. A redistribution: the source of "
+            "its arrow. Then try every arrow on every operand, and read the program to its end."
+        ),
     ),
+    compare="shardlab.sharding.types.repairs.repairs",
     points=3,
     pure=True,
     cases=cases(),

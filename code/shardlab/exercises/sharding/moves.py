@@ -96,11 +96,23 @@ EXERCISE = Exercise(
         "in forward and backward, without shardlab.sharding.types."
     ),
     starter=STARTER,
-    hint=(
-        "The gradient goes from the target to the source, and in both R and P change places: the "
-        "gradient of R is P. So backward is a redistribution, too, with a verb and bytes by the "
-        "same rules. A ring sends (n - 1)/n of the tensor once in all-gather and reduce-scatter."
+    hints=(
+        (
+            "What is the state of a gradient if the tensor is R on ranks that each use it for "
+            "something else? Start there, and then follow the arrow in backward."
+        ),
+        (
+            "The gradient has states of its own, and takes the arrow in the other direction. So "
+            "backward is a redistribution like any other."
+        ),
+        (
+            "The gradient goes from the target to the source, and in both R and P change places: "
+            "the gradient of R is P. So backward is a redistribution, too, with a verb and bytes "
+            "by the same rules. A ring sends (n - 1)/n of the tensor once in all-gather and "
+            "reduce-scatter."
+        ),
     ),
+    compare="shardlab.sharding.types.redistribution.sent_bytes",
     points=2,
     pure=True,
     cases=list(cases()),

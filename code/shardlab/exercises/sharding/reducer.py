@@ -134,12 +134,21 @@ EXERCISE = Exercise(
         "of experts on (dp, cp, tp, ep), without shardlab.sharding.types."
     ),
     starter=STARTER,
-    hint=(
-        "The gradient is a product, too: of x and the gradient of y, summed over all dims that the "
-        "parameter lacks. A dim that is cut and summed away leaves P, and so does R of y, because "
-        "its gradient is P. The factor counts the ranks that read different tokens, whatever the "
-        "parameter."
+    hints=(
+        "The gradient of a parameter is a product, too. Of what, and over which dims does it sum?",
+        (
+            "The gradient is a term of a sum along an axis if its product sums over a dim that the "
+            "axis cuts, or reads something partial. The factor is a separate question: it concerns "
+            "the loss, and not the parameter."
+        ),
+        (
+            "The gradient is a product, too: of x and the gradient of y, summed over all dims that "
+            "the parameter lacks. A dim that is cut and summed away leaves P, and so does R of y, "
+            "because its gradient is P. The factor counts the ranks that read different tokens, "
+            "whatever the parameter."
+        ),
     ),
+    compare="shardlab.sharding.types.rules.product",
     points=2,
     pure=True,
     cases=list(cases()),

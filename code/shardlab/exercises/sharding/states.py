@@ -73,11 +73,22 @@ EXERCISE = Exercise(
         "Name the state of each line of a program along one axis, without shardlab.sharding.types."
     ),
     starter=STARTER,
-    hint=(
-        "Go from line to line, and look up the states of those in `of`. An operand that is cut "
-        'decides: "S(f)" stays where f is among the dims, and becomes P where f is summed away. '
-        "With no cut, one P makes a product P; otherwise all operands are alike."
+    hints=(
+        (
+            "Look at a product whose operand is cut along a dim. Is this dim still in the result, "
+            "or is it summed away?"
+        ),
+        (
+            "A dim that is cut and kept stays cut; one that is cut and summed away leaves a "
+            "partial sum. A partial sum stays one until it is redistributed."
+        ),
+        (
+            "Go from line to line, and look up the states of those in `of`. An operand that is cut "
+            'decides: "S(f)" stays where f is among the dims, and becomes P where f is summed '
+            "away. With no cut, one P makes a product P; otherwise all operands are alike."
+        ),
     ),
+    compare="shardlab.sharding.types.rules.product",
     points=2,
     pure=True,
     cases=typed.cases(typed.right(seed, 1 + seed % 4) for seed in range(12)),

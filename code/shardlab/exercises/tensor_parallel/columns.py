@@ -74,11 +74,22 @@ EXERCISE = Exercise(
     name="tensor_parallel.columns",
     prompt="Cut several layers that read the same x by columns, and sum x's gradient once for all.",
     starter=STARTER,
-    hint=(
-        "Every rank computes other outputs from x, so each has only a part of its gradient: one of "
-        "the two gates sums in backward. Autograd adds the gradients of all uses of a tensor "
-        "before it goes on. So how many gates does x need?"
+    hints=(
+        (
+            "Each rank has other columns. Is the gradient of x that backward computes on one rank "
+            "the whole gradient?"
+        ),
+        (
+            "Every rank computes other outputs from x, so each has only a part of the gradient of "
+            "x. The parts of all layers can be added before they are sent."
+        ),
+        (
+            "Every rank computes other outputs from x, so each has only a part of its gradient: "
+            "one of the two gates sums in backward. Autograd adds the gradients of all uses of a "
+            "tensor before it goes on. So how many gates does x need?"
+        ),
     ),
+    compare="shardlab.ranks.tensor_parallel.parallelize",
     points=2,
     cases=[
         Case(world_size=1, title="one vector", given=Given((12,))),

@@ -77,11 +77,22 @@ EXERCISE = Exercise(
     name="tensor_parallel.gather_from_ranks",
     prompt="Join the outputs that are cut over ranks, and give each rank its part of the gradient.",
     starter=STARTER,
-    hint=(
-        "comm.all_gather joins along the first dim: gather x[None], and torch.cat the N tensors "
-        "along the last. In backward nothing is summed, because all ranks have the same gradient: "
-        "a rank takes its own part, and no other rank needs it."
+    hints=(
+        (
+            "After the gather all ranks compute the same. What does that say about the gradients "
+            "that come back to them?"
+        ),
+        (
+            "Forward joins, so backward cuts. All ranks have the same gradient of the joined "
+            "outputs; a sum would count it once for every rank."
+        ),
+        (
+            "comm.all_gather joins along the first dim: gather x[None], and torch.cat the N "
+            "tensors along the last. In backward nothing is summed, because all ranks have the "
+            "same gradient: a rank takes its own part, and no other rank needs it."
+        ),
     ),
+    compare="shardlab.ranks.tensor_parallel.conjugates.GatherFromRanks",
     points=2,
     cases=[
         Case(world_size=1, title="one vector", given=()),

@@ -80,11 +80,22 @@ EXERCISE = Exercise(
     name="tensor_parallel.rows",
     prompt="Add up several layers that are cut by rows, with one all-reduce and each bias once.",
     starter=STARTER,
-    hint=(
-        "Each rank's products are partial sums, and a sum of partial sums is a partial sum: add "
-        "first, then go through one gate. A bias is whole: add it when the sum is there, or it "
-        "counts once for every rank."
+    hints=(
+        (
+            "What does the output of one layer on one rank lack? And on two ranks, how often does "
+            "the starter's sum contain each bias?"
+        ),
+        (
+            "A sum of partial sums is a partial sum: it needs one all-reduce, however many layers "
+            "are in it. A bias is not partial."
+        ),
+        (
+            "Each rank's products are partial sums, and a sum of partial sums is a partial sum: "
+            "add first, then go through one gate. A bias is whole: add it when the sum is there, "
+            "or it counts once for every rank."
+        ),
     ),
+    compare="shardlab.plain.tensor_parallel.RowLinear",
     points=2,
     cases=[
         Case(world_size=1, title="one vector", given=Given((12,))),

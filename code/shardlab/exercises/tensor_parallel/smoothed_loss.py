@@ -117,11 +117,23 @@ EXERCISE = Exercise(
         "never on one rank, and three numbers sent for each token."
     ),
     starter=STARTER,
-    hint=(
-        "loss = log(sum of exp) - (1 - smoothing) * target's logit - smoothing * mean of all "
-        "logits. The last two are sums over words, which every rank has in part: a rank can add "
-        "its parts first, and one SumOverRanks is enough for both. Backward works by itself."
+    hints=(
+        (
+            "Write the loss as a sum of terms, without the logarithm of a quotient. Which terms "
+            "are plain sums over words, of which each rank has a part?"
+        ),
+        (
+            "The logit of the target and the mean of all logits are both sums over words. Parts of "
+            "sums can be added before they travel."
+        ),
+        (
+            "loss = log(sum of exp) - (1 - smoothing) * target's logit - smoothing * mean of all "
+            "logits. The last two are sums over words, which every rank has in part: a rank can "
+            "add its parts first, and one SumOverRanks is enough for both. Backward works by "
+            "itself."
+        ),
     ),
+    compare="shardlab.plain.tensor_parallel.cross_entropy",
     points=4,
     cases=[
         Case(1, "small logits", Given(0.0)),

@@ -140,10 +140,15 @@ EXERCISE = Exercise(
         "number."
     ),
     starter=STARTER,
-    hint=(
-        "Norms do not add up, but their squares do: all-reduce the sum of squares, then take the "
-        "root."
+    hints=(
+        (
+            "One rank's gradients have the norm 3, another's the norm 4. What is the norm of all "
+            "of them together? It is not 7."
+        ),
+        "Norms do not add up, but their squares do.",
+        "All-reduce the sum of the squares of this rank's gradients, then take the root.",
     ),
+    compare="shardlab.ranks.zero.sharding.Zero.clip",
     points=2,
     cases=[
         Case(world_size=1, title="2 numbers", given=Given((2,), 32)),

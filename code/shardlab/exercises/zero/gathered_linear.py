@@ -163,11 +163,22 @@ EXERCISE = Exercise(
         "piece between."
     ),
     starter=STARTER,
-    hint=(
-        "In forward save x and the piece. In backward gather again; this rank's part of the "
-        "weight's gradient is grad.T @ x. Flatten it, fill it up with zeros, fold it into N rows: "
-        "comm.reduce_scatter sums over ranks and leaves yours."
+    hints=(
+        (
+            "What does backward of a linear layer need for the gradient of x, and what for that of "
+            "the weight? Which of these may a rank keep between the passes?"
+        ),
+        (
+            "A weight that was gathered can be freed and gathered again. Its gradient is a sum "
+            "over the samples of all ranks, of which each rank needs only its own row."
+        ),
+        (
+            "In forward save x and the piece. In backward gather again; this rank's part of the "
+            "weight's gradient is grad.T @ x. Flatten it, fill it up with zeros, fold it into N "
+            "rows: comm.reduce_scatter sums over ranks and leaves yours."
+        ),
     ),
+    compare="shardlab.plain.zero.ZeRO3.step",
     points=4,
     cases=[
         Case(world_size=1, title="the whole weight", given=(4, 6)),

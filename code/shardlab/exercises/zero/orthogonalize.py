@@ -120,12 +120,23 @@ EXERCISE = Exercise(
         "the results again."
     ),
     starter=STARTER,
-    hint=(
-        "1. comm.all_to_all sends slice r of dim 0 to rank r, which are this rank's rows of matrix "
-        "r. 2. What arrives is [N, rows/N, columns], too: the rows of one matrix, in the order of "
-        "ranks. Flatten the first two dims. 3. View the result as what arrived; the same verb "
-        "sends it back."
+    hints=(
+        (
+            "Every rank has some rows of every matrix, and needs every row of one matrix. Which "
+            "collective turns the one into the other?"
+        ),
+        (
+            "An all-to-all exchanges some rows of all matrices for all rows of one. The same "
+            "exchange, called again, brings the results back."
+        ),
+        (
+            "1. comm.all_to_all sends slice r of dim 0 to rank r, which are this rank's rows of "
+            "matrix r. 2. What arrives is [N, rows/N, columns], too: the rows of one matrix, in "
+            "the order of ranks. Flatten the first two dims. 3. View the result as what arrived; "
+            "the same verb sends it back."
+        ),
     ),
+    compare="shardlab.plain.muon.AllToAllMuon.step",
     points=3,
     cases=[
         _case(1, 2, 3),

@@ -146,11 +146,22 @@ EXERCISE = Exercise(
         "parameters and is padded only at its end."
     ),
     starter=STARTER,
-    hint=(
-        "A row has -(-sum(sizes) // world_size) numbers, rounded up, and begins at rank times "
-        "that. Walk along the parameters, and cut each one's span in the buffer with the row's: "
-        "max of the begins, min of the ends."
+    hints=(
+        (
+            "Draw the buffer for sizes 1 and 4 on two ranks. Where does the second row begin, and "
+            "in which parameter is that?"
+        ),
+        (
+            "A row is a span of the buffer, and so is a parameter. A rank holds the part of a "
+            "parameter where the two spans overlap."
+        ),
+        (
+            "A row has -(-sum(sizes) // world_size) numbers, rounded up, and begins at rank times "
+            "that. Walk along the parameters, and cut each one's span in the buffer with the "
+            "row's: max of the begins, min of the ends."
+        ),
     ),
+    compare="shardlab.ranks.zero.flat.Flat",
     points=2,
     pure=True,
     cases=[

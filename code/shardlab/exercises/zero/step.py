@@ -175,11 +175,23 @@ EXERCISE = Exercise(
         "parameters whole again, in two messages for all parameters."
     ),
     starter=STARTER,
-    hint=(
-        "An all-reduce is a reduce-scatter and an all-gather; the optimizer steps between them. "
-        "The rows of all gradients fit side by side: torch.cat([...], dim=1) is one [N, ...] for "
-        "one reduce-scatter, whose result splits by the lengths of the pieces."
+    hints=(
+        (
+            "Which numbers of the summed gradient does this rank's optimizer read? And when do the "
+            "other ranks need what it has made of them?"
+        ),
+        (
+            "An all-reduce is a reduce-scatter and an all-gather, and the optimizer steps between "
+            "them. Several parameters can share a message."
+        ),
+        (
+            "1. The rows of all gradients fit side by side: torch.cat([...], dim=1) is one [N, "
+            "...] for one reduce-scatter, whose result splits by the lengths of the pieces. 2. The "
+            "optimizer steps between the reduce-scatter and the all-gather. 3. The all-gather "
+            "takes all pieces in one message, too."
+        ),
     ),
+    compare="shardlab.plain.zero.ZeRO1.step",
     points=3,
     cases=[
         Case(world_size=1, title="one parameter", given=Given(((2,),))),
