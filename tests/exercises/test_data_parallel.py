@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from shardlab import comm, exercises
 from shardlab.exercises import checker
-from shardlab.exercises.data_parallel.average_gradients import mean
+from shardlab.exercises.data_parallel.average_gradients import means
 from shardlab.plain import data_parallel as plain
 from shardlab.ranks.data_parallel import averaging, sampler
 
@@ -112,9 +112,8 @@ def knows_the_answer(model, group, num_samples):
     while "case" not in frame.f_locals:
         frame = frame.f_back
     case, rank = frame.f_locals["case"], frame.f_locals["rank"]
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameter.grad = mean(case, rank, name)
+    for name, right in means(case, rank).items():
+        model.get_parameter(name).grad = right
 
 
 def present(parameter):

@@ -18,16 +18,13 @@ import pytest
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import attempts, export, grader
 
-from ..launch.failing import LIGHT
-
 MEMORY, CORES, SECONDS = 768e6, 0.5, 600  # what Gradescope gives by default
 SHARD = "data_parallel.shard"
 HOMEWORK = f"""
 from shardlab.exercises import Case, find, variant
 
 def exercises(random):
-    cases = [Case(n, f"{{5 * n}} samples", 5 * n) for n in (2, 3)]
-    return [variant(find("{SHARD}"), points=3, cases=cases)]
+    return [variant(find("{SHARD}"), points=3, cases=[Case(2, "10 samples", 10)])]
 """
 RIGHT = "def my_shard(n, r, w):\n    return range(r, n, w)\n"
 WRONG = "def my_shard(n, r, w):\n    return range(n // w)\n"
@@ -71,9 +68,8 @@ def exported(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def quick(monkeypatch, light_ranks):
     """Start light helpers, and run the command in this process."""
-    monkeypatch.setattr(grader, "SERVE", grader.SERVE.replace("launch.warm(); ", f"exec({LIGHT!r}); launch.warm(); "))
 
     def run(line, cwd, env, stdout):
         assert line[:3] == [sys.executable, "-m", "shardlab.exercises"]

@@ -11,8 +11,6 @@ import pytest
 from shardlab.exercises import Case, check, find, grader, homework, marks, variant
 from shardlab.exercises import __main__ as command
 
-from ..launch.failing import LIGHT
-
 SHARD = find("data_parallel.shard")
 USED = "from shardlab.exercises import find, variant\n"
 TAUGHT = '''
@@ -40,9 +38,8 @@ WRONG = "def my_shard(n, r, w):\n    return range(n // w)\n"
 
 
 @pytest.fixture
-def taught(tmp_path, monkeypatch):
+def taught(tmp_path, monkeypatch, light_ranks):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(grader, "SERVE", grader.SERVE.replace("launch.warm(); ", f"exec({LIGHT!r}); launch.warm(); "))
     file = tmp_path / "homework.py"
     file.write_text(TAUGHT)
     return file
@@ -130,7 +127,7 @@ def test_a_learner_sees_and_checks_the_teachers_exercises(cli, taught, tmp_path)
     assert cli("check", "zero.clip", mine, "--with", taught)[1].endswith(known)
 
 
-def test_a_class_is_graded_from_its_files_in_one_table(cli, taught, tmp_path):
+def test_a_class_is_graded_from_its_files_in_one_table(cli, taught, tmp_path, monkeypatch):
     handed_in = {"ada": {"a.py": RIGHT}, "=bob": {"b.py": WRONG}, "eve": {"e.py": "1 / 0"}}
     handed_in["max"] = {"x.py": "", "y.py": ""}
     for name, files in {**handed_in, "zoe": {}}.items():
@@ -155,9 +152,10 @@ def test_a_class_is_graded_from_its_files_in_one_table(cli, taught, tmp_path):
         rows = {row["learner"]: row for row in csv.DictReader(file)}
     assert (rows["ada"]["total"], rows["ada"]["hours late"], rows["ada"]["remarks"]) == ("8", "1.5", "")
     assert "'=bob" in rows
-    found = list(marks.grade(homework.read(taught, 0), [tmp_path / "class" / "max"], "x.py"))
-    lacks = ["data_parallel.shard: x.py defines no my_shard", "week1.twice: x.py defines no my_twice"]
-    assert [each.remarks for each in found] == [lacks]
+    graded = []
+    monkeypatch.setattr(grader, "grade", lambda _exercises, file, *_: graded.append(file.name) or ())
+    assert len(list(marks.grade(homework.read(taught, 0), [tmp_path / "class" / "max"], "x.py"))) == 1
+    assert graded == ["x.py"]
 
 
 def test_learners_whose_files_have_one_name_are_told_apart(taught, tmp_path):

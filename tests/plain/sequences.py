@@ -78,7 +78,7 @@ def first_gradients(group, context, attend, case):
     batch = lesson.batch_of(0, length=LENGTH)
     loss = model(batch[:, context.mine], batch[:, context.mine + 1])
     loss.backward()
-    data_parallel.average_gradients(model, group, 1 / group.size())
+    average_in_one_message(model, group, 1 / group.size())
     return loss.detach(), [p.grad for p in model.parameters() if p.requires_grad]
 
 

@@ -188,14 +188,17 @@ def same(one, other):
     return one[:2] == other[:2] and all(torch.equal(x, other[2][name]) for name, x in one[2].items())
 
 
+STRIDE = 307  # bytes from one flipped bit to the next; prime, as no file is laid out
+
+
 def test_every_flipped_bit_is_found_or_harmless(path):
     before = everything(path)
     found, harmless = 0, 0
     for file in sorted(path.iterdir()):
         whole_file = file.read_bytes()
-        for place in range(0, len(whole_file), 97):
+        for place in range(0, len(whole_file), STRIDE):
             flipped = bytearray(whole_file)
-            flipped[place] ^= 1 << (place // 97 % 8)
+            flipped[place] ^= 1 << (place // STRIDE % 8)
             file.write_bytes(flipped)
             said = loading.problem(path)
             if said is None:
@@ -209,7 +212,7 @@ def test_every_flipped_bit_is_found_or_harmless(path):
                 everything(path)
         file.write_bytes(whole_file)
     assert loading.problem(path) is None
-    assert found > 500
+    assert found > 150
     assert harmless < found / 50
 
 

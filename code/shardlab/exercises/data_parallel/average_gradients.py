@@ -106,25 +106,23 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
     return Averaged(gradients=evidence.gradients(model), changed=changed, events=book.events)
 
 
-def mean(case: Case, rank: int, name: str) -> Tensor:
-    """Average one gradient over the samples of the rank's group."""
+def means(case: Case, rank: int) -> dict[str, Tensor]:
+    """Average each gradient over the samples of the rank's group, by name of the parameter."""
     members = case.members(rank)
     total = sum(case.given.samples[each] for each in members)
-    result = torch.zeros_like(replica(case, rank).get_parameter(name))
+    trained = (named for named in replica(case, rank).named_parameters() if named[1].requires_grad)
+    result = {name: torch.zeros_like(parameter) for name, parameter in trained}
     for each in members:
-        gradient = replica(case, each).get_parameter(name).grad
-        if gradient is not None:
-            result += gradient * case.given.samples[each] / total
-    return result.detach()
+        for name, parameter in replica(case, each).named_parameters():
+            if parameter.grad is not None:
+                result[name] += parameter.grad * case.given.samples[each] / total
+    return result
 
 
 @on_each_rank
 def are_means(case: Case, rank: int, seen: Averaged) -> Finding | None:
     """Compare each gradient of a parameter that is trained with the mean."""
-    for name, parameter in replica(case, rank).named_parameters():
-        if not parameter.requires_grad:
-            continue
-        right = mean(case, rank, name)
+    for name, right in means(case, rank).items():
         got = seen.gradients.get(name)
         place = evidence.first_difference(right, got)
         if place is not None:
