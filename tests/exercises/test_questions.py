@@ -9,7 +9,16 @@ import pytest
 
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import questions
-from shardlab.exercises.questions import bank, collectives, compute, data_parallel, interconnects, memory, zero
+from shardlab.exercises.questions import (
+    bank,
+    collectives,
+    composition,
+    compute,
+    data_parallel,
+    interconnects,
+    memory,
+    zero,
+)
 
 SEEDS = range(20)
 BY_HAND = [  # a question, what is drawn, and what a hand computes from that
@@ -34,6 +43,10 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (interconnects.rings, ("DGX H100",), "cross the cards once: 400 GB/s."),
     (interconnects.message, ("DGX H100", 100), "50 GB/s, so 2.01 ms."),
     (memory.stuck, (-4, 3e-4), "neighbours are 0.00049 apart, and steps below half of that, 0.00024"),
+    (composition.place, (2, 11), "At tp 3, dp 0, pp 1. Its groups: tp [8, 9, 10, 11], dp [11, 15], pp [3, 11, 19, 27]"),
+    (composition.norm, (2, 2, 5, 4, 2), "so the norm is 5.66. All ranks' squares give 9.38"),  # roots of 32 and 88
+    (composition.fits, (70, 128, 20), "pp = 4, where states take 15.3 GB"),  # 35 / 4 + 6.56; with two stages 24.1
+    (composition.sends, (2, 8, 16), "301 GB."),  # 16 * 40 * 7 * 4,096 * 8,192 * 2 bytes
 ]
 
 
