@@ -9,7 +9,20 @@ import pytest
 
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import questions
-from shardlab.exercises.questions import bank, collectives, compute, data_parallel, interconnects, memory, zero
+from shardlab.exercises.questions import (
+    bank,
+    collectives,
+    composition,
+    compute,
+    data_parallel,
+    failures,
+    interconnects,
+    memory,
+    operations,
+    planner,
+    sharding,
+    zero,
+)
 
 SEEDS = range(20)
 BY_HAND = [  # a question, what is drawn, and what a hand computes from that
@@ -34,6 +47,25 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (interconnects.rings, ("DGX H100",), "cross the cards once: 400 GB/s."),
     (interconnects.message, ("DGX H100", 100), "50 GB/s, so 2.01 ms."),
     (memory.stuck, (-4, 3e-4), "neighbours are 0.00049 apart, and steps below half of that, 0.00024"),
+    (composition.place, (2, 11), "At tp 3, dp 0, pp 1. Its groups: tp [8, 9, 10, 11], dp [11, 15], pp [3, 11, 19, 27]"),
+    (composition.norm, (2, 2, 5, 4, 2), "so the norm is 5.66. All ranks' squares give 9.38"),  # roots of 32 and 88
+    (composition.fits, (70, 128, 20), "pp = 4, where states take 15.3 GB"),  # 35 / 4 + 6.56; with two stages 24.1
+    (composition.sends, (2, 8, 16), "301 GB."),  # 16 * 40 * 7 * 4,096 * 8,192 * 2 bytes
+    (planner.least, (70, 80, 2048), "at least 15 GPUs. Batch: at most 512 replicas, so at least 4"),
+    (planner.stays, (1024, 128, (16, 4)), "94 % of the computing time, so 1.94 times the bare arithmetic."),  # 15 / 16
+    (planner.stays, (1024, 128, (16, 4)), "75 %, but a third more arithmetic: 2.33."),  # 3 / 4, and 4/3 of 1.75
+    (planner.chunks, (8, 16), "= 63, and v must divide 12: v = 4, with 10 %. It is 30 % with one chunk"),  # 7/71, 7/23
+    (planner.larger, (4, 8, 4, 1.5), "= 2.00 times as many tokens, at 1.5 times the rate: it takes 1.33 times as long"),
+    (failures.rarely, (2048, 16, 60, 40), "36 hours; 73,728 hours for one GPU; 192 days on 16 GPUs"),  # 128 times 36 h
+    (failures.blame, (140, 100, 2, 10), "the others 100 ms and then wait 40 ms. A step has 150 ms."),
+    (failures.paired, (10, 4, 3), "Rank 1 makes 27 all-reduces and ends; the others wait in number 28"),  # 9 times 3
+    (failures.missed, (2, 6400), "0.250: 1,600 samples"),
+    (operations.often, (2048, 45, 40_000, 300), "19.5 hours, so a save comes every 41.9 minutes, and 4 % is lost"),
+    (operations.behind, (60, 2, 2, 300), "Before: every 930 s, 17.1 % lost."),  # twice the root of 1/240, and 1/24
+    (operations.disk, (405, 64, 50, 60), "4.86 TB, 75.9 GB per node. 81 GB/s for 60 s."),  # 12 * 405e9 bytes
+    (sharding.moves, ("P -> S(S)", 4096, 8192, 8), "Forward: reduce_scatter, 58.7 MB. The gradient goes S(S) -> R"),
+    (sharding.mean, (2, 6, 12, 4), "8 in place of 6."),  # (12 + 4) / 2 and (24 + 24) / 8
+    (sharding.squares, (2, 3, 12), "17.49 in place of 12.73."),  # roots of 2 * (9 + 144) and 18 + 144
 ]
 
 
