@@ -1,11 +1,10 @@
-"""The README's picture: the explorer of the title page in its first state, with what it says written into the file.
+"""The picture of the README and of shared links: a step of the title page, with its numbers written into the file.
 
     python tools/picture.py         after each change of the title page's numbers
 """
 
 import json
 import shutil
-from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,51 +14,50 @@ from playwright.sync_api import Browser
 
 from shardlab import explorers
 from shardlab.explorers import title
-from shardlab.explorers.explorer import Explorer
 from shardlab.files.terminal import no_arguments
 
-TARGET = drawings.IMAGES / "explorer.png"
-WIDTH, SCALE = 760, 2  # pixels of the page, and pixels of the file for each of them
-BOOK = drawings.IMAGES.parent
+TARGET = drawings.IMAGES / "title.png"
+STEP = 4  # it fits, and waits
+WIDTH, SCALE = 600, 2  # pixels of the page, and pixels of the file for each of them
 FILES = [  # what the page loads
-    *Path(explorers.__file__).parent.glob("explorer.*s"),
-    *BOOK.glob("_ext/fonts/*latin-wght-normal.woff2"),
-    Path(str(metadata.distribution("plotly").locate_file("plotly/package_data/plotly.min.js"))),
+    *Path(explorers.__file__).parent.glob("title.*s"),
+    *drawings.IMAGES.parent.glob("_ext/fonts/*latin-wght-normal.woff2"),
 ]
-HEAD = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="explorer.css"><style>
+HEAD = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="title.css"><style>
     @font-face {
         font-family: "Source Sans 3"; font-weight: 200 900; src: url("source-sans-3-latin-wght-normal.woff2");
     }
     * { box-sizing: border-box; }
-    body { margin: 0; padding: 0 16px; font: 16px/1.6 "Source Sans 3"; }
-    .explorer :is(select, input) { font: inherit; }
+    body { margin: 0 0 900px; font: 16px/1.6 "Source Sans 3"; }
+    .cuts-picture { padding: 8px 16px 16px; background: white; }
 </style>"""
 
 
-def pixels(browser: Browser, shown: Explorer) -> bytes:
-    """Draw an explorer as the built page shows it: a PNG that names what it says."""
+def pixels(browser: Browser, shown: title.Cuts) -> bytes:
+    """Draw a step as the built page shows it: a PNG that names what it says."""
     with TemporaryDirectory() as folder:
         for file in FILES:
             shutil.copy(file, folder)
         page = Path(folder, "page.html")
-        page.write_text(f'{HEAD}{shown.html()}<script src="explorer.js"></script>', encoding="utf-8")
+        page.write_text(f'{HEAD}{shown.html()}<script src="title.js"></script>', encoding="utf-8")
         tab = browser.new_page(viewport={"width": WIDTH, "height": 900}, device_scale_factor=SCALE)
-        tab.emulate_media(color_scheme="light")
+        tab.emulate_media(color_scheme="light", reduced_motion="reduce")
         tab.goto(page.as_uri())
-        tab.locator(".explorer[data-state] .main-svg").first.wait_for()
-        made = tab.locator("body").screenshot()
+        tab.evaluate("document.fonts.ready")
+        for _ in range(STEP - 1):
+            tab.get_by_role("button", name="Next").click()
+        made = tab.locator(".cuts-picture").screenshot()
         tab.close()
     return drawings.labelled(made, says(shown))
 
 
-def says(shown: Explorer) -> bytes:
-    """What stands in the PNG of this explorer as long as it is up to date: state, sentence and table, in ASCII."""
-    view = shown.view(**shown.default())
-    return b"tEXtComment\0" + json.dumps([shown.title, shown.default(), view.sentence, view.table]).encode()
+def says(shown: title.Cuts) -> bytes:
+    """What stands in the PNG as long as it is up to date: the table of all steps, in ASCII."""
+    return b"tEXtComment\0" + json.dumps(title.rows(shown.scenes)).encode()
 
 
 if __name__ == "__main__":
     no_arguments(__doc__)
     with chromium.started() as browser:
-        TARGET.write_bytes(pixels(browser, title.explorer()))
+        TARGET.write_bytes(pixels(browser, title.Cuts()))
     print(TARGET)

@@ -152,6 +152,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     register_plugin("pybtex.style.labels", "alpha", Labels, force=True)
     app.setup_extension("shardlab_access")
     app.setup_extension("shardlab_execution")
+    app.setup_extension("shardlab_face")
     app.setup_extension("shardlab_light")
     app.setup_extension("shardlab_reading")
     app.setup_extension("shardlab_reference")

@@ -1,0 +1,65 @@
+"""Sphinx extension: what a shared link shows of a page, and the moving picture of the title page."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+PICTURE = Path(__file__).resolve().parents[1] / "images" / "title.png"
+LETTERS = 230  # of a description
+TAG = re.compile(r"<[^>]*>")
+SENTENCE = re.compile(r"(?<=[.?!])\s+")
+
+
+def description(document: nodes.document) -> str:
+    """Return as many of the first paragraph's sentences as fit, one at least."""
+    found = (each for each in document.findall(nodes.paragraph) if "reading-time" not in each["classes"])
+    first, *more = SENTENCE.split(" ".join(next(found, nodes.paragraph()).astext().split()))
+    for sentence in more:
+        if len(f"{first} {sentence}") > LETTERS:
+            break
+        first = f"{first} {sentence}"
+    return first
+
+
+def tags(about: dict[str, str]) -> str:
+    """Write meta tags; those of Open Graph (https://ogp.me) have a `property`."""
+    kind = {name: "property" if name.startswith("og:") else "name" for name in about}
+    return "".join(f'<meta {kind[name]}="{name}" content="{html.escape(text)}">\n' for name, text in about.items())
+
+
+def introduce(app: Sphinx, page: str, _: str, context: dict[str, Any], document: nodes.document | None) -> None:
+    """Describe a page in its head; an address of the picture needs the address of the book."""
+    if document is None:
+        return
+    base, words = app.config.html_baseurl, description(document)
+    title = html.unescape(TAG.sub("", context["title"]))
+    about = {"description": words, "og:title": title, "og:description": words, "og:type": "article"}
+    about["og:site_name"] = app.config.html_title or app.config.project
+    if base:
+        about["og:url"] = urljoin(base, f"{page}.html")
+        about["og:image"] = urljoin(base, f"_static/shardlab/{PICTURE.name}")
+    context["metatags"] = context.get("metatags", "") + tags(about)
+    if 'class="cuts"' in context.get("body", ""):
+        app.add_css_file("shardlab/title.css")
+        app.add_js_file("shardlab/title.js", defer="defer")
+
+
+def copy_picture(app: Sphinx, error: Exception | None) -> None:
+    """Put the picture where the address leads."""
+    if error is None and app.builder.format == "html":
+        shutil.copy(PICTURE, Path(app.outdir, "_static", "shardlab"))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the extension."""
+    app.connect("html-page-context", introduce)
+    app.connect("build-finished", copy_picture)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
