@@ -14,13 +14,18 @@ from shardlab.exercises.questions import (
     collectives,
     composition,
     compute,
+    context_parallel,
     data_parallel,
+    expert_parallel,
     failures,
     interconnects,
     memory,
     operations,
+    pipeline,
     planner,
+    replay,
     sharding,
+    tensor_parallel,
     zero,
 )
 
@@ -66,6 +71,22 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (sharding.moves, ("P -> S(S)", 4096, 8192, 8), "Forward: reduce_scatter, 58.7 MB. The gradient goes S(S) -> R"),
     (sharding.mean, (2, 6, 12, 4), "8 in place of 6."),  # (12 + 4) / 2 and (24 + 24) / 8
     (sharding.squares, (2, 3, 12), "17.49 in place of 12.73."),  # roots of 2 * (9 + 144) and 18 + 144
+    (tensor_parallel.sums, (4096, 8), "as many: 3.76 GB. Recomputing repeats the two of forward: 5.64 GB"),
+    (tensor_parallel.slices, (4096, 4), "Only 24 are divided by 4: 134 MB"),  # 16 of 34
+    (tensor_parallel.words, (8192, 4, 32_000), "times (t - 1) / t, 786 MB. Cut: three numbers per token"),
+    (pipeline.replicas, (8, 128), "(p - 1) / (m + p - 1) is 30.4 % and 27.3 %"),  # 7/23 and 3/11
+    (pipeline.chunks, (4, 2, 2), "27.3 % becomes 15.8 %. Crossings: p v - 1 = 7 in place of 3. Held: p + (p - 1) / v"),
+    (pipeline.slowest, (32, 6, 3), "27 + 31 x 9 = 306. The best cut has stages of 6, 7, 7, 7 units, in some"),
+    (context_parallel.merge, (2, 8, (10, 50)), "y = 42, log-sum-exp ln 10. The mean is 30"),
+    (context_parallel.hiding, (400, 100, (32, 8)), "F/β = 2,000 tokens; without a mask twice the work, so half"),
+    (context_parallel.ways, (32, 8, 4, 4096), "A rank's keys are 8.39 MB. The ring sends"),
+    (context_parallel.waits, (4, 0.6), "attention takes 1.75 times as long, and the step 1.45 times"),  # 7/4
+    (expert_parallel.held, (192, 6, 64, 8), "6 + 192 / 8 = 30 billion parameters: 480 GB"),
+    (expert_parallel.load, (32, 24), "Ranks have 56, 20, 14, 10 %, the even share is 25: 2.24 times."),
+    (expert_parallel.load, (32, 24), "beside it: 1.44. An expert takes at most 15.625 %, so 24.75 % are dropped."),
+    (expert_parallel.narrowest, (4, 40, 300), "F/β = 3,750. With one byte there, 3 bytes travel in place of 4: 2,812"),
+    (replay.meeting, ((2, 5, 4), 200, 3), "rank 2 goes on at 16.028 ms and has waited for 12.028 ms"),
+    (replay.cards, (2, 64), "Ring: 2 (N - 1)/N of the buffer, 120 MB, at least 3 ms. Two levels"),
 ]
 
 
