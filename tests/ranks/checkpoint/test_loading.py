@@ -305,6 +305,7 @@ def test_an_index_with_wrong_types_or_missing_keys_is_a_value_error(tmp_path):
     assert len(refused) > 5 * len(loaded)
     assert not [each for each in refused if "\n" in each]
     in_tensors = {(len(place), value) for place, value in loaded if place[0] == "tensors"}
+    assert {value for place, value in loaded if place[-1] == "amsgrad"} <= {json.dumps(MISSING), "true"}
     assert in_tensors <= {(2, json.dumps(MISSING))}  # a state of the optimizer that is not there: it may have had none
 
 

@@ -59,7 +59,7 @@ def _suits(new: Any, old: Any) -> bool:
         alike = isinstance(new, list) and len(new) == len(old)
         return alike and all(map(_suits, new, old))
     if isinstance(old, bool) or not isinstance(old, int | float):
-        return True
+        return isinstance(new, int | float | str | None if old is None else type(old))
     return isinstance(new, int | float) and not isinstance(new, bool)
 
 

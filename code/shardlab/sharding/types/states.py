@@ -13,7 +13,7 @@ something else with a replicated one, so the gradient is a sum that has not happ
     [B/dp/cp, S] fixed        dp varies slowest; fixed: without a gradient, so that I means R
     [h] R@tp                  replicated along tp, and invariant along all axes not named
 
-The states are those of JAX (https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html) and of
+The states are those of JAX (https://docs.jax.dev/en/latest/301/sharding-ad.html) and of
 spmd_types (https://github.com/meta-pytorch/spmd_types).
 """
 
