@@ -1,6 +1,7 @@
 """A right, a wrong, a hanging and a hostile file get on every platform what the command gives them."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -265,3 +266,16 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys, monkeypatch):
     assert called("export", "nbgrader", file, tmp_path) == (2, "")
     assert capsys.readouterr().err == f"{tmp_path} must be a new folder: File exists\n"
     assert [each.name for each in Path(tmp_path).iterdir()] == ["teachers.py"]
+
+
+def test_what_a_full_disk_leaves_is_removed(tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(export.shutil, "copytree", full)
+    file, folder = tmp_path / "teachers.py", tmp_path / "new"
+    file.write_text(HOMEWORK)
+    assert called("export", "container", file, folder) == (2, "")
+    assert capsys.readouterr().err == f"{folder} cannot be written: No space left on device\n"
+    assert not folder.exists()

@@ -99,7 +99,7 @@ def test_a_name_in_place_of_an_exercise_is_told():
     ("text", "says"),
     [
         ("", "module 'shardlab_homework' has no attribute 'exercises'"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("\n1 / 0", "line 2: ZeroDivisionError: division by zero"),
         ("def exercises(random):\n    return ['zero.clip']\n", "TypeError: 'zero.clip' is not an exercise"),
         ("def exercises(random):\n    return []\n", "it needs exercises, each name once"),
         (f"{USED}def exercises(random):\n    return [variant(find('zero.clip'), name='a b')]\n", "'a b' is no name"),

@@ -87,12 +87,19 @@ ENTRYPOINT {command}
 
 
 def export(platform: str, taught: Homework, folder: Path) -> None:
-    """Write what a platform needs into a new folder. Errors: ValueError where there is one."""
+    """Write what a platform needs into a new folder.
+
+    Errors: ValueError where there is one, or where it cannot be written; then nothing is left.
+    """
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         raise ValueError(f"{folder} must be a new folder: {error.strerror}") from error
-    PLATFORMS[platform](taught, folder)
+    try:
+        PLATFORMS[platform](taught, folder)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ValueError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def gradescope(taught: Homework, folder: Path) -> None:

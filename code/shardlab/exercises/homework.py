@@ -85,7 +85,7 @@ def read(file: Path, seed: int) -> Homework:
         due = getattr(module, "DUE", None)
         latest = None if due is None else datetime.fromisoformat(due)
     except Exception as error:
-        raise ValueError(f"{file} is no homework: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{file} is no homework: {notebook.blame(file, error)}") from error
     exercises = {each.name: each for each in listed}
     if len(exercises) < len(listed) or not listed:
         raise ValueError(f"{file} is no homework: it needs exercises, each name once")

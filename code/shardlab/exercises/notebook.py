@@ -9,6 +9,7 @@ import json
 import linecache
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +35,14 @@ def load(file: Path, name: str) -> ModuleType:
     exec(compile(text, path, "exec"), module.__dict__)
     cloudpickle.register_pickle_by_value(module)
     return module
+
+
+def blame(file: str | Path, error: BaseException) -> str:
+    """Say in one line what ended `load`, after the last line of the file that it passed."""
+    path, frames = os.path.abspath(file), traceback.walk_tb(error.__traceback__)
+    passed = [line for frame, line in frames if frame.f_code.co_filename == path]
+    where = f"line {passed[-1]}: " if passed else ""
+    return " ".join(f"{where}{type(error).__name__}: {error}".split())
 
 
 @given.in_one_line()

@@ -43,14 +43,11 @@ def serve(descriptor: int) -> NoReturn:
 
 
 def _import(file: str) -> Reply:
-    """Import the file; tell an error in one line, with the last line of the file that it passed."""
+    """Import the file; tell an error in one line."""
     try:
         notebook.load(Path(file), ANSWERS)
     except BaseException as error:
-        path, frames = os.path.abspath(file), traceback.walk_tb(error.__traceback__)
-        passed = [line for frame, line in frames if frame.f_code.co_filename == path]
-        where = f"line {passed[-1]}: " if passed else ""
-        return {"trouble": " ".join(f"{where}{type(error).__name__}: {error}".split())}
+        return {"trouble": notebook.blame(file, error)}
     return {}
 
 
