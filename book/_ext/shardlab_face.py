@@ -13,7 +13,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 PICTURE = Path(__file__).resolve().parents[1] / "images" / "title.png"
-MOVING = {"moving": "moving", "moving cuts": "title", "moving race": "race"}  # a class -> its files, in this order
+# a class of the page -> the names of its files, in this order
+MOVING = {"moving": "moving", "moving cuts": "title", "moving race": "race", "moving buckets": "buckets"}
 LETTERS = 230  # of a description
 TAG = re.compile(r"<[^>]*>")
 SENTENCE = re.compile(r"(?<=[.?!])\s+")
