@@ -20,10 +20,11 @@ TARGET = drawings.IMAGES / "title.png"
 STEP = 4  # it fits, and waits
 WIDTH, SCALE = 600, 2  # pixels of the page, and pixels of the file for each of them
 FILES = [  # what the page loads
-    *Path(explorers.__file__).parent.glob("title.*s"),
+    *(file for name in ("moving", "title") for file in Path(explorers.__file__).parent.glob(f"{name}.*s")),
     *drawings.IMAGES.parent.glob("_ext/fonts/*latin-wght-normal.woff2"),
 ]
-HEAD = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="title.css"><style>
+HEAD = """<!doctype html><meta charset="utf-8">
+<link rel="stylesheet" href="moving.css"><link rel="stylesheet" href="title.css"><style>
     @font-face {
         font-family: "Source Sans 3"; font-weight: 200 900; src: url("source-sans-3-latin-wght-normal.woff2");
     }
@@ -31,6 +32,7 @@ HEAD = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="titl
     body { margin: 0 0 900px; font: 16px/1.6 "Source Sans 3"; }
     .cuts-picture { padding: 8px 16px 16px; background: white; }
 </style>"""
+SCRIPTS = "".join(f'<script src="{name}.js"></script>' for name in ("moving", "title"))
 
 
 def pixels(browser: Browser, shown: title.Cuts) -> bytes:
@@ -39,7 +41,7 @@ def pixels(browser: Browser, shown: title.Cuts) -> bytes:
         for file in FILES:
             shutil.copy(file, folder)
         page = Path(folder, "page.html")
-        page.write_text(f'{HEAD}{shown.html()}<script src="title.js"></script>', encoding="utf-8")
+        page.write_text(f"{HEAD}{shown.html()}{SCRIPTS}", encoding="utf-8")
         tab = browser.new_page(viewport={"width": WIDTH, "height": 900}, device_scale_factor=SCALE)
         tab.emulate_media(color_scheme="light", reduced_motion="reduce")
         tab.goto(page.as_uri())

@@ -1,4 +1,4 @@
-"""Sphinx extension: what a shared link shows of a page, and the moving picture of the title page."""
+"""Sphinx extension: what a shared link shows of a page, and the files of its pictures that the reader moves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 PICTURE = Path(__file__).resolve().parents[1] / "images" / "title.png"
+# a class of the page -> the names of its files, in this order
+MOVING = {"moving": "moving", "moving cuts": "title", "moving race": "race", "moving buckets": "buckets"}
 LETTERS = 230  # of a description
 TAG = re.compile(r"<[^>]*>")
 SENTENCE = re.compile(r"(?<=[.?!])\s+")
@@ -47,9 +49,10 @@ def introduce(app: Sphinx, page: str, _: str, context: dict[str, Any], document:
         about["og:url"] = urljoin(base, f"{page}.html")
         about["og:image"] = urljoin(base, f"_static/shardlab/{PICTURE.name}")
     context["metatags"] = context.get("metatags", "") + tags(about)
-    if 'class="cuts"' in context.get("body", ""):
-        app.add_css_file("shardlab/title.css")
-        app.add_js_file("shardlab/title.js", defer="defer")
+    for mark, name in MOVING.items():
+        if f'class="{mark}' in context.get("body", ""):
+            app.add_css_file(f"shardlab/{name}.css")
+            app.add_js_file(f"shardlab/{name}.js", defer="defer")
 
 
 def copy_picture(app: Sphinx, error: Exception | None) -> None:

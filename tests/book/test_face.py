@@ -1,4 +1,4 @@
-"""Every page describes itself to whoever shares a link to it; only the title page loads the moving picture."""
+"""Every page describes itself to whoever shares a link to it; it loads no picture that it lacks."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +8,8 @@ import shardlab_face
 from docutils.frontend import get_default_settings
 from docutils.parsers.rst import Parser
 from docutils.utils import new_document
+
+from shardlab.explorers import buckets, race, title
 
 SHORT = "Two GPUs add up."
 LONG = f"{SHORT} " + "A sentence that goes on for long " * 8 + "."
@@ -43,5 +45,12 @@ def test_with_an_address_a_link_shows_the_picture() -> None:
     assert shardlab_face.PICTURE.exists()
 
 
-def test_the_title_page_alone_loads_the_picture_that_moves() -> None:
-    assert described(SHORT, body='<div class="cuts">')[1] == ["shardlab/title.css", "shardlab/title.js"]
+def test_a_page_loads_the_files_of_the_pictures_that_it_has() -> None:
+    assert described(SHORT, body=title.Cuts().html())[1] == files("moving", "title")
+    assert described(SHORT, body=race.Race().html())[1] == files("moving", "race")
+    assert described(SHORT, body=buckets.Buckets().html())[1] == files("moving", "buckets")
+
+
+def files(*names: str) -> list[str]:
+    """Styles and scripts in the order in which a page needs them."""
+    return [f"shardlab/{name}.{kind}" for name in names for kind in ("css", "js")]

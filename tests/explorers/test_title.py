@@ -1,4 +1,4 @@
-"""The title page's picture, list and table say what the costs predict, and nothing moves without the reader."""
+"""The title page's picture, list and table say what the costs predict."""
 
 import html
 import re
@@ -10,7 +10,6 @@ from shardlab.costs import units
 from shardlab.explorers import title
 
 CUTS = title.Cuts()
-FOLDER = Path(title.__file__).parent
 ROOT = Path(__file__).parents[2]
 SCENES = CUTS.scenes
 
@@ -68,15 +67,6 @@ def test_without_javascript_all_numbers_stand_in_the_page():
     assert CUTS.table() in CUTS.html()
     assert "<details" in CUTS.html()
     assert CUTS.html().count("<li ") == len(SCENES)
-
-
-def test_nothing_moves_without_the_reader():
-    script, style = ((FOLDER / f"title.{kind}").read_text() for kind in ("js", "css"))
-    assert not re.search(r"setTimeout|setInterval|requestAnimationFrame|animate|fetch\(|import", script)
-    assert "@keyframes" not in style
-    calm = style.partition("@media (prefers-reduced-motion: no-preference) {")[2]
-    assert style.count("transition") == calm.partition("\n}\n")[0].count("transition") == 2
-    assert script.count("\n") + style.count("\n") <= 150
 
 
 def test_a_duration_is_told_in_hours_or_seconds():

@@ -13,7 +13,6 @@ FUSED = [{"ranks": 2, "times as fast": {"one by one": FOUND, "all in one": {**FO
 def every_figure():
     return {
         "crossover": figures.crossover([1e3, 1e6], {"ring": [3e-6, 1e-3], "naive": [1e-6, 2e-3]}, [1e-6, 1e-3]),
-        "busiest link": figures.busiest_link([2, 4], {"naive": [1e6, 3e6]}, {"naive": [1e6]}, [2]),
         "fused": figures.fused(FUSED),
     }
 
@@ -33,14 +32,6 @@ def test_the_fastest_is_marked_at_every_size():
     assert list(found["ring"].y) == [3e-6, 1e-3]
     assert found["lower bound"].line.color == style.COLOR["limit"]
     assert len({(found[name].line.color, found[name].line.dash) for name in ("ring", "naive", "lower bound")}) == 3
-
-
-def test_what_was_counted_lies_on_what_was_predicted():
-    predicted, counted = {"naive": [1e6, 3e6], "ring": [1e6, 1.5e6]}, {"naive": [3e6], "ring": [1.5e6]}
-    found = data(figures.busiest_link([2, 4], predicted, counted, [4]))
-    assert list(found["naive"].y) == [1, 3]  # MB
-    assert list(zip(found["counted"].x, found["counted"].y, strict=True)) == [(4, 3), (4, 1.5)]
-    assert len({(found[name].line.color, found[name].line.dash) for name in predicted}) == 2
 
 
 def test_fused_bars_have_a_pattern_for_each_number_of_ranks():

@@ -9,11 +9,11 @@
     return each.join("");
   };
   const words = (texts, y) => texts.map((text, n) => `<text x="${n * 128 + 52}" y="${y}">${text}</text>`).join("");
-  const meter = (name, question) => `<p class="cuts-meter" data-meter="${name}"><b>${question}</b> <span></span><i><i></i></i></p>`;
+  const meter = (name, question) => `<p class="moving-meter" data-meter="${name}"><b>${question}</b> <span></span><i><i></i></i></p>`;
 
   function start(block) {
-    const stage = block.querySelector(".cuts-stage"), picture = stage.firstChild;
-    const steps = [...block.querySelectorAll("li")], [back, next] = stage.querySelectorAll("button");
+    const stage = block.querySelector(".moving-stage"), picture = stage.firstChild;
+    const steps = [...block.querySelectorAll("li")];
     const squares = Math.ceil(Math.max(...steps.map((step) => step.dataset.held)));
     picture.innerHTML = `<svg viewBox="-1 0 362 158">${words(["<tspan>the batch</tspan>", "<tspan>the model</tspan>", "<tspan>on each GPU</tspan>"], 13)}
       ${tiles("batch", 64, 8, 0)}${tiles("model", 64, 8, 128)}${tiles("memory", squares, 10, 256)}
@@ -59,15 +59,9 @@
       if (stays()) scrollBy({ top: past + 2, behavior: "instant" });
       show(step);
     }
-    back.onclick = () => go(-1);
-    next.onclick = () => go(1);
-    stage.onkeydown = ({ key }) => go({ ArrowLeft: -1, ArrowRight: 1 }[key] ?? NaN);
     addEventListener("scroll", follow, { passive: true });
     addEventListener("resize", follow);
-    const details = block.querySelector("details");
-    details.open = false;
-    addEventListener("beforeprint", () => { details.open = true; });
-    block.classList.add("live");
+    window.shardlabMoving(block, go);
     follow();
   }
   document.querySelectorAll(".cuts").forEach(start);

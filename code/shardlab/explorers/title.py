@@ -19,7 +19,7 @@ from shardlab.costs.step import Run, Step
 from shardlab.costs.training import Training
 from shardlab.sharding.layout import Layout, expert_degrees
 
-from .page import table
+from .page import moving, table
 
 MODEL, MIXTURE, NODE = "Llama 3 405B", "Llama 4 Maverick", "DGX H100"
 # Tokens of a step, of a sequence and of a long one: Llama Team 2024, Table 4
@@ -219,13 +219,6 @@ def rows(shown: list[Scene]) -> list[list[str]]:
     return [["", "GPUs", "per GPU", fits, "one step", "waits for"], *body]
 
 
-STAGE = (
-    '<div class="cuts-stage"><div class="cuts-picture" aria-hidden="true"></div>'
-    '<p class="cuts-steps"><button type="button">Back</button>'
-    '<output></output><button type="button">Next</button></p></div>'
-)
-
-
 class Cuts:
     """The steps of the title page: a picture on a page, a table in a kernel."""
 
@@ -235,10 +228,8 @@ class Cuts:
     def html(self) -> str:
         """Return stage, list and table for a page; without JavaScript there is no stage."""
         items = "".join(scene.item() for scene in self.scenes)
-        return (
-            f'<div class="cuts">{STAGE}<ol>{items}</ol><details class="explorer-data" open>'
-            f"<summary>Data table</summary>{self.table()}</details></div>"
-        )
+        picture = '<div class="cuts-picture" aria-hidden="true"></div>'
+        return moving("cuts", picture, self.table(), f"<ol>{items}</ol>")
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -1,4 +1,4 @@
-"""The figures of collectives: the fastest algorithm by size, the busiest link, fused tensors."""
+"""The figures of collectives: the fastest algorithm by size, and fused tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,34 +59,6 @@ def crossover(
         y=style.axis("time", type="log", tickvals=list(TIMES), ticktext=list(TIMES.values())),
         alt=alt or "Time of each all-reduce algorithm against the size of the buffer.",
         height=440,
-    )
-
-
-def busiest_link(
-    ranks: Sequence[int],
-    predicted: Mapping[str, Sequence[float]],
-    counted: Mapping[str, Sequence[float]],
-    counts: Sequence[int],
-    *,
-    alt: str = "",
-) -> go.Figure:
-    """Draw the bytes through the busiest link against the number of ranks.
-
-    predicted: algorithm -> bytes for each of `ranks`. counted: algorithm -> bytes for each of
-    `counts` ranks.
-    """
-    traces: list[Any] = [
-        _curve(ranks, [x / 1e6 for x in nbytes], name, COLORS[name], DASHES[name])
-        for name, nbytes in predicted.items()
-    ]
-    xs = [n for nbytes in counted.values() for n, _ in zip(counts, nbytes, strict=True)]
-    ys = [x / 1e6 for nbytes in counted.values() for x in nbytes]
-    return style.figure(
-        [*traces, lines.points(xs, ys, "counted", style.COLOR["counted"], "counted")],
-        x=style.axis("ranks", rangemode="tozero"),
-        y=style.axis("busiest link (MB)", rangemode="tozero"),
-        alt=alt
-        or "Bytes through the busiest link against the number of ranks, for each algorithm.",
     )
 
 

@@ -39,7 +39,7 @@ SHORTER = [  # a pattern, and the words that a reader reads for it
 WORD = re.compile(r"\w\S*")
 CAPTION = re.compile(r"^> ", re.MULTILINE)
 IMPORT = re.compile(r"^(?:import|from) .*\n?", re.MULTILINE)
-EXPLORER = re.compile(r"\bexplorers\.\w+\(|\.explorer\(")
+EXPLORER = re.compile(r"\bexplorers\.\w+\(|\.explorer\(|\b(?:race\.Race|buckets\.Buckets)\(")
 GUESS = re.compile(r"\bguess\.\w+\(")
 TABLE = re.compile(r"\btable\(")
 

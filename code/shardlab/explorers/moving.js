@@ -1,0 +1,16 @@
+/* A picture that only the reader moves: with two buttons or two keys. Its table is folded, but not on paper. */
+window.shardlabMoving = (block, go) => {
+  const stage = block.querySelector(".moving-stage"), [back, next] = stage.querySelectorAll("button");
+  back.onclick = () => go(-1);
+  next.onclick = () => go(1);
+  stage.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    go(by);
+  });
+  const details = block.querySelector("details");
+  details.open = false;
+  addEventListener("beforeprint", () => { details.open = true; });
+  block.classList.add("live");
+};
