@@ -35,9 +35,9 @@ def tokens(draw: Random) -> ExamQuestion:
         rank have in a microbatch, so that backward hides the whole all-reduce, on many ranks and
         without latency? What changes with a model of twice as many parameters, and with twice as
         many microbatches in a step?""",
-        answer=f"""4 P T / F must be at least 2 b P / β: {needed:,.0f} tokens. The parameters
-        cancel. Only the last microbatch's backward runs beside the all-reduce, so more of them hide
-        no more, but the wait comes once for more work.""",
+        answer=f"""4 P T / F must be at least 2 b P / β: {float(f"{needed:.3g}"):,.0f} tokens. The
+        parameters cancel. Only the last microbatch's backward runs beside the all-reduce, so more
+        of them hide no more, but the wait comes once for more work.""",
         rubric="""2: both times, with the right bytes of a gradient, and the tokens
         1: the size of the model cancels
         1: microbatches do not hide more; the share of waiting falls""",

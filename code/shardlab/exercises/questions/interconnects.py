@@ -63,8 +63,8 @@ def rings(draw: Random) -> ExamQuestion:
     alone = traffic.rings(nodes.cluster(name), range(8)).bandwidth
     return ExamQuestion(
         level=2,
-        ask=f"""Two servers like a {name} have 8 GPUs and {text(rates["NVLink"], "B/s")} of NVLink
-        for each, in one direction. The network cards of a server carry
+        ask=f"""Two servers, model {name}, have 8 GPUs each and {text(rates["NVLink"], "B/s")} of
+        NVLink for each, in one direction. The network cards of a server carry
         {text(node.network_bandwidth, "B/s")} together. Rings through all 16 GPUs share the cards
         equally. What is the highest bus bandwidth at full rates, by which hop, and what
         is it inside one server? What do you expect if one of eight cards fails?""",
