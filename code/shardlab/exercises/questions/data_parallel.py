@@ -100,8 +100,9 @@ def waiting(draw: Random) -> ExamQuestion:
         and with {count}, if gradients are sent once? What does the second choice cost?""",
         answer=f"""{more} s stay exposed in both, since only the last backward hides anything. With
         one microbatch that is {percent(shares[0])} of {1.5 * backward + more:.3g} s, with {count}
-        {percent(shares[1])} of {1.5 * backward * count + more:.3g} s. The global batch is {count}
-        times as large, or each microbatch smaller, which would compute worse and hide less.""",
+        it is {percent(shares[1])} of {1.5 * backward * count + more:.3g} s. The global batch is
+        {count} times as large, or each microbatch smaller, which would compute worse and hide
+        less.""",
         rubric="""1: the exposed seconds
         2: both shares, with one wait for all microbatches
         1: the price: a larger batch""",

@@ -109,8 +109,8 @@ def copies(draw: Random) -> ExamQuestion:
         answer=f"""A copy leaves with probability {nodes - 1}/{nodes}: {flat:.3g}. A given node is
         missed with nearly (1 - 1/{nodes})^{per_token}, so each of {nodes - 1} others is hit with
         {near / (nodes - 1):.2f}: {near:.2g} copies, 4 x 4,096 x 4,096 bytes for each, so about
-        {near * 4 * 4096 * 4096 / 1e6:.2g} MB. With two nodes about {limited:.2g} copies leave; the
-        router then chooses among fewer experts, which may cost quality.""",
+        {text(float(f"{near * 4 * 4096 * 4096:.2g}"), "B")}. With two nodes about {limited:.2g}
+        copies leave; the router then chooses among fewer experts, which may cost quality.""",
         rubric="""1: copies of the first way
         2: nodes that are hit, without the own one
         1: bytes in both directions

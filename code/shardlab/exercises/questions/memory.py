@@ -78,7 +78,7 @@ def recomputation(draw: Random) -> ExamQuestion:
         answer=f"""A layer keeps about 34 bytes per token and unit of width, {text(one, "B")} for
         the text. Without recomputation all {layers} layers do: {text(layers * one, "B")}. With it
         each keeps its input, 2 bytes, together {text(inputs, "B")}; while backward works on one
-        layer, the activations of that layer are there as well: about {text(peak, "B")},
+        layer, the other 32 bytes of that layer are there as well: about {text(peak, "B")},
         which is {layers * one / peak:.1f} times less.""",
         rubric="""1: 34 bytes per token and unit of width, and the product
         1: the inputs that are kept: 2 bytes

@@ -28,14 +28,15 @@ def least(draw: Random) -> ExamQuestion:
     gpus, batch = draw.choice((2048, 4096, 8192)), 512
     states = sum(memory.model_states(billions * 1e9).values())
     by_states, by_batch = ceil(states / (0.95 * card * 1e9)), gpus // batch
-    decides = "the batch" if by_batch > by_states else "memory"
+    more = (by_batch >= by_states) + (by_batch > by_states)
+    decides = ("memory", "neither", "the batch")[more]
     return ExamQuestion(
         level=1,
         ask=f"""{billions} billion parameters have states of 16 bytes each. A GPU has {card} GB, of
         which a twentieth stays free. There are {gpus:,} GPUs, and learning allows a batch of
         {batch} sequences, none of which is cut. At least how many GPUs must share a copy of the
         model because of its states, without ZeRO, and how many because of the batch? Which of the
-        two decides? Why is the first a bound, and no plan?""",
+        two decides, if one does? Why is the first a bound, and no plan?""",
         answer=f"""States: {text(states, "B")}, at least {by_states} GPU{"s" * (by_states > 1)}.
         Batch: at most {batch} replicas, so at least {by_batch} GPUs for each. Here {decides}
         decides. Activations, context, libraries and buffers come on top of states, and degrees must

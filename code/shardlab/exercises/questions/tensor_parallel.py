@@ -107,10 +107,10 @@ def words(draw: Random) -> ExamQuestion:
         level=1,
         ask=f"""{tp} ranks hold a head of {count:,} words, cut by words; a microbatch has {tokens:,}
         tokens, and logits have fp32. How many bytes does a rank send on a ring if all logits are
-        gathered for the loss, and how many if each rank keeps its own? How many messages are the
-        second, at least, and why not one? What does backward send in the loss?""",
+        gathered for the loss, and how many if each rank keeps its own? How many all-reduces take
+        the second way's numbers, and why not one? What does backward send in the loss?""",
         answer=f"""Gathered: T V numbers times (t - 1) / t, {text(gathered, "B")}. Cut: three
-        numbers per token in all-reduces, {text(three, "B")}. Two messages: the maximum first,
+        numbers per token in all-reduces, {text(three, "B")}. Two: the maximum first,
         because exponentials are taken relative to it; then their sum together with the target's
         logit. In backward the loss sends nothing: a rank has its own words' probabilities.""",
         rubric="""2: both sizes, with the factors of an all-gather and of an all-reduce
@@ -138,7 +138,7 @@ def two_servers(draw: Random) -> ExamQuestion:
         answer=f"""Sums take (t - 1) 2 F / (9 h β) of the arithmetic: {eight:.2f} for 8 ranks and
         {sixteen:.2f} for 16. The pipeline takes {1 + eight:.2f} / (1 - bubble), the other
         {1 + sixteen:.2f}: equal at {100 * most:.0f} %. On two stages the bubble is 1/(m + 1), so
-        at least {int(1 / most)} microbatches. Left out: latency in each sum; narrower products.""",
+        m is at least {int(1 / most)}. Left out: latency in each sum; narrower products.""",
         rubric="""2: both ratios of the sums
         2: the bubble at which they are equal, and its microbatches
         1: a disadvantage that was left out""",

@@ -47,7 +47,7 @@ def floor(draw: Random) -> ExamQuestion:
         parameters at 2 + 2 + 12 bytes. How many GPUs are needed at least at stage 3, and how many
         at stage 2? What is not in the {room} GB and grows with the size of a layer at stage 3, on
         any number of GPUs?""",
-        answer=f"""Stage 3 needs 16 P / N at most, so {ranks} GPUs. Stage 2 keeps all parameters,
+        answer=f"""Stage 3 holds 16 P / N, so {ranks} GPUs. Stage 2 keeps all parameters,
         {text(2e9 * billions, "B")}, on each GPU: no number suffices. Layers that are gathered to
         compute are whole, two at a time, with embedding and head.""",
         rubric="""1: the GPUs at stage 3, rounded up
