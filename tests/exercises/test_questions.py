@@ -22,6 +22,7 @@ from shardlab.exercises.questions import (
     memory,
     operations,
     pipeline,
+    placement,
     planner,
     replay,
     sharding,
@@ -59,12 +60,12 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (planner.least, (70, 80, 2048), "at least 15 GPUs. Batch: at most 512 replicas, so at least 4"),
     (planner.stays, (1024, 128, (16, 4)), "94 % of the computing time, so 1.94 times the bare arithmetic."),  # 15 / 16
     (planner.stays, (1024, 128, (16, 4)), "75 %, but a third more arithmetic: 2.33."),  # 3 / 4, and 4/3 of 1.75
-    (planner.chunks, (8, 16), "= 63, and v must divide 12: v = 4, with 10 %. It is 30 % with one chunk"),  # 7/71, 7/23
+    (planner.chunks, ((8, 16),), "= 63, and v must divide 12: v = 4, with 10 %. It is 30 % with one"),  # 7/71, 7/23
     (planner.larger, (4, 8, 4, 1.5), "= 2.00 times as many tokens, at 1.5 times the rate: it takes 1.33 times as long"),
     (failures.rarely, (2048, 16, 60, 40), "36 hours; 73,728 hours for one GPU; 192 days on 16 GPUs"),  # 128 times 36 h
     (failures.blame, (140, 100, 2, 10), "the others 100 ms and then wait 40 ms. A step has 150 ms."),
     (failures.paired, (10, 4, 3), "Rank 1 makes 27 all-reduces and ends; the others wait in number 28"),  # 9 times 3
-    (failures.missed, (2, 6400), "0.250: 1,600 samples"),
+    (failures.missed, (2, 6400), "0.250: about 1,600 samples"),
     (operations.often, (2048, 45, 40_000, 300), "19.5 hours, so a save comes every 41.9 minutes, and 4 % is lost"),
     (operations.behind, (60, 2, 2, 300), "Before: every 930 s, 17.1 % lost."),  # twice the root of 1/240, and 1/24
     (operations.disk, (405, 64, 50, 60), "4.86 TB, 75.9 GB per node. 81 GB/s for 60 s."),  # 12 * 405e9 bytes
@@ -87,6 +88,13 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (expert_parallel.narrowest, (4, 40, 300), "F/β = 3,750. With one byte there, 3 bytes travel in place of 4: 2,812"),
     (replay.meeting, ((2, 5, 4), 200, 3), "rank 2 goes on at 16.028 ms and has waited for 12.028 ms"),
     (replay.cards, (2, 64), "Ring: 2 (N - 1)/N of the buffer, 120 MB, at least 3 ms. Two levels"),
+    (placement.numbers, ((4, 4, 2), 13), "[12, 13, 14, 15]; groups lie on 1 (tp), 2 (dp) and 2 (pp) servers. pp"),
+    (placement.numbers, ((4, 4, 2), 13), "[5, 13, 21, 29]; groups lie on 4 (tp), 1 (dp) and 1 (pp) servers."),
+    (placement.teams, ((8, 32, 4096), 16_384), "128 times: 30.1 GB, so it waits for 752 ms. With 1,907 tokens"),
+    (placement.bend, ((0.5, 0.3), 0.6), "5 % longer is 0.025 s that show, so sending may take 0.325 s: 0.74 Tb/s"),
+    (placement.passes, (4, 0.5, 0.2), "0.375 s per sequence, and the knee is at 0.77 Tb/s. In one pass"),
+    (placement.exchange, (4, 8, 256), "48 MB. All-to-all: the share for other servers, 192 MB, 4 times"),
+    (tensor_parallel.slices, (4096, 2), "All 34 on one rank: 285 MB. Only 24 are divided by 2: 185 MB."),
 ]
 
 

@@ -82,11 +82,11 @@ def sends(draw: Random) -> ExamQuestion:
         parallelism, pp = {pp} and dp = {dp}. A replica has {m} microbatches of 4,096 tokens;
         numbers have 16 bits, gradients too; nothing is recomputed or gathered twice. How many bytes
         does a GPU send in a step: along tp in its layers, along pp over one border in one
-        direction, along dp without ZeRO? Which of the three grow if the batch has twice as many
-        microbatches?""",
+        direction, along dp without ZeRO, if all GPUs hold equally many parameters? Which of the
+        three grow if the batch has twice as many microbatches?""",
         answer=f"""Along tp m L / p · 8 T h · 7/8 numbers: {text(tensor, "B")}. Over a border m T h
         / 8 numbers, as every GPU sends its slice: {text(border, "B")}. Along dp 2 (d - 1) / d of P
-        / (t p) gradients: about {text(replicas, "B")}. With twice as many microbatches the first
+        / (t p) gradients: {text(replicas, "B")}. With twice as many microbatches the first
         two double, and the gradients stay.""",
         rubric="""2: tp, with L / p layers and every microbatch
         2: a border, with the slice of an eighth; dp, with the parameters of one GPU

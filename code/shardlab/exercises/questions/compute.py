@@ -132,9 +132,9 @@ def swapped(draw: Random) -> ExamQuestion:
         {percent(share)} of 989 TFLOP/s, its PCIe {rate} GB/s in each direction. Each layer is
         recomputed. How many tokens per microbatch hide the transfers? What if activations fit and
         nothing is recomputed: are more or fewer needed, and is the step slower?""",
-        answer=f"""8 P T / F ≥ 4 P / β, so T ≥ F / 2β, which is {tokens[0]:,.0f} tokens. Without
-        recomputation it is 6 P T, so a third more: {tokens[1]:,.0f} tokens. More tokens are needed
-        because less is computed; for as many tokens the step is never slower.""",
+        answer=f"""8 P T / F ≥ 4 P / β, so T ≥ F / 2β, which is {round(tokens[0], -1):,.0f} tokens.
+        Without recomputation it is 6 P T, so a third more: {round(tokens[1], -1):,.0f} tokens. More
+        tokens are needed because less is computed; for as many tokens the step is never slower.""",
         rubric="""2: FLOPs and bytes of a microbatch, both proportional to P, and the tokens
         1: without recomputation 4/3 as many
         1: hiding more is not being faster""",

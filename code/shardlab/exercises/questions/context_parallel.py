@@ -116,8 +116,8 @@ def inputs(draw: Random) -> ExamQuestion:
         ask=f"""A model of 32 layers and width 4,096 has 8 heads of keys and values of 128 numbers,
         and recomputes every layer. It trains on one text of {length:,} tokens in 16 bits. How many
         bytes are the inputs of the layers on {n} ranks? How many bytes of keys and values does a
-        rank hold at most for the layer at work, in a ring with a block in use and one that arrives,
-        and if it gathers all and keeps its own apart?""",
+        rank hold at most for the layer at work, in a ring with a block in use and one that arrives
+        beside its own, and if it gathers all and keeps its own apart?""",
         answer=f"""2 x 4,096 bytes per token and layer, over {n}: {text(kept / n, "B")}. A block is
         {text(2 * a.block, "B")}. A ring holds three, {text(ring, "B")}; gathering holds its own and
         all {n}, {text(gathered, "B")}.""",

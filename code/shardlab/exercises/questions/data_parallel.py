@@ -35,9 +35,9 @@ def tokens(draw: Random) -> ExamQuestion:
         rank have in a microbatch, so that backward hides the whole all-reduce, on many ranks and
         without latency? What changes with a model of twice as many parameters, and with twice as
         many microbatches in a step?""",
-        answer=f"""4 P T / F must be at least 2 b P / β: {needed:,.0f} tokens. The parameters
-        cancel. Only the last microbatch's backward runs beside the all-reduce, so more of them hide
-        no more, but the wait comes once for more work.""",
+        answer=f"""4 P T / F must be at least 2 b P / β: {float(f"{needed:.3g}"):,.0f} tokens. The
+        parameters cancel. Only the last microbatch's backward runs beside the all-reduce, so more
+        of them hide no more, but the wait comes once for more work.""",
         rubric="""2: both times, with the right bytes of a gradient, and the tokens
         1: the size of the model cancels
         1: microbatches do not hide more; the share of waiting falls""",
@@ -100,8 +100,9 @@ def waiting(draw: Random) -> ExamQuestion:
         and with {count}, if gradients are sent once? What does the second choice cost?""",
         answer=f"""{more} s stay exposed in both, since only the last backward hides anything. With
         one microbatch that is {percent(shares[0])} of {1.5 * backward + more:.3g} s, with {count}
-        {percent(shares[1])} of {1.5 * backward * count + more:.3g} s. The global batch is {count}
-        times as large, or each microbatch smaller, which would compute worse and hide less.""",
+        it is {percent(shares[1])} of {1.5 * backward * count + more:.3g} s. The global batch is
+        {count} times as large, or each microbatch smaller, which would compute worse and hide
+        less.""",
         rubric="""1: the exposed seconds
         2: both shares, with one wait for all microbatches
         1: the price: a larger batch""",

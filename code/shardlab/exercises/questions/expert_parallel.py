@@ -101,16 +101,16 @@ def copies(draw: Random) -> ExamQuestion:
     limited = predict.copies(two, "nodes")["across"]
     return ExamQuestion(
         level=2,
-        ask=f"""Tokens choose {per_token} of many experts at random, spread over {nodes} nodes of
-        eight GPUs, ep = {8 * nodes}. How many copies of a token leave its node on average, with a
-        copy for each expert and with one for each node? A token has width 4,096 and 16 bits: how
-        many bytes does the second way send across for 4,096 tokens, there and back? What does a
+        ask=f"""Tokens choose {per_token} of {64 * nodes} experts at random, spread over {nodes}
+        nodes of eight GPUs, ep = {8 * nodes}. How many copies of a token leave its node on average,
+        with a copy for each expert and with one for each node? A token has width 4,096 and 16 bits:
+        how many bytes does the second way send across for 4,096 tokens, there and back? What does a
         limit of two nodes for each token gain, and what does it cost?""",
         answer=f"""A copy leaves with probability {nodes - 1}/{nodes}: {flat:.3g}. A given node is
-        missed with about (1 - 1/{nodes})^{per_token}, so each of {nodes - 1} others is hit with
-        {near / (nodes - 1):.2f}: {near:.2g} copies, 4 x 4,096 x 4,096 bytes for each, so
-        {text(near * 4 * 4096 * 4096, "B")}. With two nodes about {limited:.2g} copies leave; the
-        router then chooses among fewer experts, which may cost quality.""",
+        missed with nearly (1 - 1/{nodes})^{per_token}, so each of {nodes - 1} others is hit with
+        {near / (nodes - 1):.2f}: {near:.2g} copies, 4 x 4,096 x 4,096 bytes for each, so about
+        {text(float(f"{near * 4 * 4096 * 4096:.2g}"), "B")}. With two nodes about {limited:.2g}
+        copies leave; the router then chooses among fewer experts, which may cost quality.""",
         rubric="""1: copies of the first way
         2: nodes that are hit, without the own one
         1: bytes in both directions

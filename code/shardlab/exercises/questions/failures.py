@@ -95,10 +95,11 @@ def missed(draw: Random) -> ExamQuestion:
         then takes its part of its own order. How many samples of an epoch does nobody read, on
         average? How many reads are repetitions? Why do gradients, replicas and the loss's curve not
         show it, and what would?""",
-        answer=f"""A rank misses a sample with 1 - 1/{ranks}, all of them with the power {ranks} of
-        that, {share:.3f}: {share * samples:,.0f} samples. Reads are as many as samples, so as many
-        reads repeat. Every batch is a fair draw of samples, and all ranks apply the same average.
-        Gathering the indices of an epoch and counting them shows it.""",
+        answer=f"""A rank misses a sample with probability 1 - 1/{ranks}, all ranks with that to the
+        power of {ranks}, {share:.3f}: about {float(f"{share * samples:.3g}"):,.0f} samples. Reads
+        are as many as samples, so as many reads repeat. Every batch is a fair draw of samples, and
+        all ranks apply the same average. Gathering the indices of an epoch and counting them shows
+        it.""",
         rubric="""1: the power, and the number
         1: as many repetitions as gaps
         1: batches look right; counting indices""",

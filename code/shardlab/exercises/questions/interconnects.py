@@ -63,8 +63,8 @@ def rings(draw: Random) -> ExamQuestion:
     alone = traffic.rings(nodes.cluster(name), range(8)).bandwidth
     return ExamQuestion(
         level=2,
-        ask=f"""Two servers like a {name} have 8 GPUs and {text(rates["NVLink"], "B/s")} of NVLink
-        for each, in one direction. The network cards of a server carry
+        ask=f"""Two servers, model {name}, have 8 GPUs each and {text(rates["NVLink"], "B/s")} of
+        NVLink for each, in one direction. The network cards of a server carry
         {text(node.network_bandwidth, "B/s")} together. Rings through all 16 GPUs share the cards
         equally. What is the highest bus bandwidth at full rates, by which hop, and what
         is it inside one server? What do you expect if one of eight cards fails?""",
@@ -91,7 +91,7 @@ def missing(draw: Random) -> ExamQuestion:
         GB/s. What should it print? What is the likeliest fault, and what do you look for in which
         log? How would that log show TCP in place of InfiniBand?""",
         answer=f"""About 360 GB/s, by NVLink at 0.8; the cards together could carry 0.95 of 400. A
-        card gives 46 to 48 GB/s, so {used} of eight are in use: others are down, or hidden by a
+        card gives 46 to 48 GB/s, so NCCL uses {used} of eight: others are down, or hidden by a
         container or `NCCL_IB_HCA`. NCCL's log with `NCCL_DEBUG=INFO` lists the cards in use.
         "NET/Socket", the ordinary Ethernet, would give much less for each card.""",
         rubric="""1: what healthy servers print

@@ -78,7 +78,7 @@ def recomputation(draw: Random) -> ExamQuestion:
         answer=f"""A layer keeps about 34 bytes per token and unit of width, {text(one, "B")} for
         the text. Without recomputation all {layers} layers do: {text(layers * one, "B")}. With it
         each keeps its input, 2 bytes, together {text(inputs, "B")}; while backward works on one
-        layer, the activations of that layer are there as well: about {text(peak, "B")},
+        layer, the other 32 bytes of that layer are there as well: about {text(peak, "B")},
         which is {layers * one / peak:.1f} times less.""",
         rubric="""1: 34 bytes per token and unit of width, and the product
         1: the inputs that are kept: 2 bytes
@@ -116,6 +116,7 @@ def pieces(draw: Random) -> ExamQuestion:
     run = Training(spec=models.published(model).spec, sequence=8192)
     whole = activations.logits(run) + activations.loss(run)
     layers = run.spec.num_layers * sum(activations.layer(run).values())
+    gain = "little" if whole / cut < layers / 10 else "something yet"
     return ExamQuestion(
         level=1,
         ask=f"""{model} has a vocabulary of 128,256 words. One text of 8,192 tokens is computed at a
@@ -124,7 +125,7 @@ def pieces(draw: Random) -> ExamQuestion:
         take more pieces?""",
         answer=f"""12 bytes per token and word, the logits and two gradients of them:
         {text(whole, "B")}, and {text(whole / cut, "B")} in {cut} pieces. These are
-        {percent(whole / cut / layers)} of what the layers keep, so more pieces save little, and
+        {percent(whole / cut / layers)} of what the layers keep, so more pieces save {gain}, but
         each makes the head's products smaller.""",
         rubric="""2: 12 bytes, as 4 for the logits and 8 for the gradients before and after softmax
         1: compares the remainder with the layers, and decides by that""",

@@ -146,14 +146,14 @@ def half(draw: Random) -> ExamQuestion:
         12 ms, and that of weights {takes["W"]} ms. {m} microbatches, a flush, messages free. How
         long does a stage wait in 1F1B? ZB-H1 fills holes with gradients of weights and waits (p -
         1)(F + I - W), with the three times from above: where does the minus come from, by how much
-        is the step shorter, and why do longer texts make the gain smaller?""",
+        is the step shorter, and what do longer texts do to the gain? Scores have no weights.""",
         answer=f"""1F1B: (p - 1) (F + I + W) = {waits[0]} ms. ZB-H1: {waits[1]} ms: a stage's W
         no longer delays a gradient, and one W more fills each hole. The step takes {split.makespan}
         in place of {plain.makespan} ms, {100 * gain:.1f} % less. Attention's scores have gradients
         of inputs only: F and I grow with the text, W does not, so less work fills larger holes.""",
         rubric="""1: both waits
         1: W leaves the way of gradients, and fills
-        2: both steps, work included; scores have no weights""",
+        2: both steps, work included; scores make F and I longer, not W""",
         wrong="No wait: zero holds at best inside, for equal parts, and not with a flush.",
     )
 
@@ -222,8 +222,8 @@ PICK = ExamQuestion(
     level=3,
     ask="""A model of 64 layers just fits on 8 stages with 1F1B, and the first stage is full. A
     replica gets 16 microbatches, links between servers are slow and plain 1F1B waits for messages.
-    Judge GPipe, 1F1B that warms up twice as deep, interleaving with 2 chunks, and ZB-V. Which would
-    you try first, and what would you measure?""",
+    Judge GPipe, 1F1B that runs ahead as far again and so holds 15, interleaving with 2 chunks, and
+    ZB-V. Which would you try first, and what would you measure?""",
     answer="""GPipe and the deeper 1F1B hide messages better, but hold 16 and 15 microbatches,
     which do not fit. Interleaving halves the wait and has other work meanwhile, but holds 8 + 7/2.
     ZB-V holds 8, has other work meanwhile, and sends twice as

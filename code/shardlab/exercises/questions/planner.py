@@ -8,6 +8,7 @@ from shardlab.costs.facts import hardware, models
 from shardlab.costs.pipeline import bubble
 from shardlab.costs.training import Training
 from shardlab.costs.units import percent, text
+from shardlab.sharding.layout import Layout
 
 from .bank import ExamQuestion
 
@@ -27,14 +28,15 @@ def least(draw: Random) -> ExamQuestion:
     gpus, batch = draw.choice((2048, 4096, 8192)), 512
     states = sum(memory.model_states(billions * 1e9).values())
     by_states, by_batch = ceil(states / (0.95 * card * 1e9)), gpus // batch
-    decides = "the batch" if by_batch > by_states else "memory"
+    more = (by_batch >= by_states) + (by_batch > by_states)
+    decides = ("memory", "neither", "the batch")[more]
     return ExamQuestion(
         level=1,
         ask=f"""{billions} billion parameters have states of 16 bytes each. A GPU has {card} GB, of
         which a twentieth stays free. There are {gpus:,} GPUs, and learning allows a batch of
         {batch} sequences, none of which is cut. At least how many GPUs must share a copy of the
         model because of its states, without ZeRO, and how many because of the batch? Which of the
-        two decides? Why is the first a bound, and no plan?""",
+        two decides, if one does? Why is the first a bound, and no plan?""",
         answer=f"""States: {text(states, "B")}, at least {by_states} GPU{"s" * (by_states > 1)}.
         Batch: at most {batch} replicas, so at least {by_batch} GPUs for each. Here {decides}
         decides. Activations, context, libraries and buffers come on top of states, and degrees must
@@ -78,7 +80,7 @@ def ranks(draw: Random) -> ExamQuestion:
     """Ask how many ranks may share a layer."""
     name, chip = draw.choice((("NVLink 4", "H100 SXM 80 GB"), ("NVLink 3", "A100 SXM 80 GB")))
     model, share = draw.choice(("GPT-3 175B", "GPT-2 large")), draw.choice((0.1, 0.2, 0.25))
-    run = Training(spec=models.published(model).spec)
+    run = Training(spec=models.published(model).spec, layout=Layout(tp=2))
     used, link = hardware.chip(chip), hardware.link(name).reached
     most = tensor_parallel.most_ranks(run, used, link, share)
     less = 1 + (most - 1) / 2
@@ -103,13 +105,11 @@ def ranks(draw: Random) -> ExamQuestion:
 
 def chunks(draw: Random) -> ExamQuestion:
     """Ask how many chunks keep a bubble below a tenth of all time."""
-    stages, count = draw.choice((4, 8, 16)), draw.choice((16, 32, 48))
+    stages, count = draw.choice(((4, 16), (8, 16), (8, 32), (8, 48), (16, 32), (16, 48)))
     layers = 96 // stages
-
     every = [v for v in range(1, layers + 1) if layers % v == 0]
     shares = {v: 1 - 1 / (1 + _bubble(stages, count, v)) for v in every}
-    enough = next((v for v in every if shares[v] <= TENTH), None)
-    says = f"v = {enough}, with {percent(shares[enough])}" if enough else "no v does"
+    enough = next(v for v in every if shares[v] <= TENTH)
     return ExamQuestion(
         level=1,
         ask=f"""96 equal layers are on {stages} stages, and a replica has {count} microbatches.
@@ -117,8 +117,8 @@ def chunks(draw: Random) -> ExamQuestion:
         that keeps the bubble at or below a tenth of all time? What is the bubble of 1F1B without
         chunks, and with one layer in a chunk? What do chunks cost?""",
         answer=f"""m v must be at least 9 (p - 1) = {9 * (stages - 1)}, and v must divide {layers}:
-        {says}. It is {percent(shares[1])} with one chunk and {percent(shares[layers])} with
-        {layers}. More chunks send v times as many activations, and keep more of them.""",
+        v = {enough}, with {percent(shares[enough])}. It is {percent(shares[1])} with one chunk and
+        {percent(shares[layers])} with {layers}. Chunks send v times as much, and keep more.""",
         rubric="""1: the bubble as a share of all time, (p - 1) / (m v + p - 1)
         2: the smallest v that divides the layers of a stage; messages and memory as its price""",
         wrong="A v that does not divide the layers of a stage: chunks would be unequal.",

@@ -122,7 +122,7 @@ def sizes(draw: Random) -> ExamQuestion:
     return ExamQuestion(
         level=2,
         ask=f"""{ranks} ranks have a card of 50 GB/s each, and 14 µs pass before each message. The
-        ring takes 2 (N - 1) steps with an N-th of the buffer, recursive doubling log N steps with
+        ring takes 2 (N - 1) steps with an N-th of the buffer, recursive doubling log2 N steps with
         all of it, and every latency shows. At which size are they equally fast? Somebody replayed
         both with 64 kB, to save time, and took the winner for {megabytes} MB. Which one was it, and
         how long does it take there beside the other?""",
@@ -204,8 +204,8 @@ FIT = ExamQuestion(
 
 LARGER = ExamQuestion(
     level=3,
-    ask="""Somebody has a recording of 8 ranks with a microbatch of 1, and wants to know how 256
-    ranks do with 4. He multiplies all bytes and FLOPs by four and gives the ranks of 32 copies to a
+    ask="""Somebody has a recording of 8 ranks with a microbatch of 1, to find out how 256
+    ranks do with 4. They multiply all bytes and FLOPs by four and give the ranks of 32 copies to a
     cluster. What is wrong with it, and what is the way to do it?""",
     answer="""Gradients do not grow with the batch, activations do. 32 copies of a group of 8 never
     send to each other, so the all-reduce over 256 ranks, its steps and its hops are missing. Tiles

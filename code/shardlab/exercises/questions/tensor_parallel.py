@@ -16,6 +16,7 @@ from shardlab.sharding.layout import Layout
 from .bank import ExamQuestion
 
 H100 = hardware.chip("H100 SXM 80 GB")
+AGAIN = replace(BOOK, keeps_gathered=False)
 
 
 def _gpt(width: int, ffn: int = 4) -> TransformerSpec:
@@ -50,7 +51,7 @@ def wider(draw: Random) -> ExamQuestion:
     """Ask for the largest degree of a layer that is not 4 times as wide inside."""
     width, ffn = draw.choice((4096, 8192, 12_288)), draw.choice((6, 8))
     name = draw.choice(("NVLink 3", "NVLink 4", "NVLink 5"))
-    link, run = hardware.link(name).reached, Training(spec=_gpt(width, ffn), program=BOOK)
+    link, run = hardware.link(name).reached, Training(spec=_gpt(width, ffn), layout=Layout(tp=2))
     weights, limit = 4 + 2 * ffn, predict.most_ranks(run, H100, link, 0.2)
     return ExamQuestion(
         level=2,
@@ -73,11 +74,11 @@ def wider(draw: Random) -> ExamQuestion:
 def slices(draw: Random) -> ExamQuestion:
     """Ask what sequence parallelism saves, and what gathering again costs."""
     width, tp = draw.choice((4096, 8192, 12_288)), draw.choice((2, 4, 8))
-    again = replace(BOOK, keeps_gathered=False)
     whole = Training(spec=_gpt(width), sequence=2048, dropout=True, program=BOOK)
     cut = replace(whole, layout=Layout(tp=tp))
-    slim = replace(whole, layout=Layout(tp=tp, sequence_parallel=True), program=again)
-    kept = [sum(activations.layer(run).values()) for run in (whole, cut, slim)]
+    slim = replace(cut, layout=Layout(tp=tp, sequence_parallel=True), program=AGAIN)
+    parts = [activations.layer(run).items() for run in (whole, cut, slim)]
+    kept = [sum(size for name, size in each if "statistics" not in name) for each in parts]
     sent = predict.sent_bytes(slim) / predict.sent_bytes(cut)
     return ExamQuestion(
         level=2,
@@ -106,10 +107,10 @@ def words(draw: Random) -> ExamQuestion:
         level=1,
         ask=f"""{tp} ranks hold a head of {count:,} words, cut by words; a microbatch has {tokens:,}
         tokens, and logits have fp32. How many bytes does a rank send on a ring if all logits are
-        gathered for the loss, and how many if each rank keeps its own? How many messages are the
-        second, at least, and why not one? What does backward send in the loss?""",
+        gathered for the loss, and how many if each rank keeps its own? How many all-reduces take
+        the second way's numbers, and why not one? What does backward send in the loss?""",
         answer=f"""Gathered: T V numbers times (t - 1) / t, {text(gathered, "B")}. Cut: three
-        numbers per token in all-reduces, {text(three, "B")}. Two messages: the maximum first,
+        numbers per token in all-reduces, {text(three, "B")}. Two: the maximum first,
         because exponentials are taken relative to it; then their sum together with the target's
         logit. In backward the loss sends nothing: a rank has its own words' probabilities.""",
         rubric="""2: both sizes, with the factors of an all-gather and of an all-reduce
@@ -121,24 +122,23 @@ def words(draw: Random) -> ExamQuestion:
 def two_servers(draw: Random) -> ExamQuestion:
     """Ask for the bubble at which a pipeline is no better than twice as many ranks a layer."""
     width, slow = draw.choice((6144, 8192, 12_288)), draw.choice((160e9, 320e9))
-    run, link = Training(spec=_gpt(width), program=BOOK), hardware.link("NVLink 4").reached
-    two = replace(run, layout=Layout(tp=16))
-    eight = predict.communication_ratio(replace(run, layout=Layout(tp=8)), H100, link)
-    sixteen = predict.communication_ratio(two, H100, replace(link, bandwidth=slow))
+    run, link = Training(spec=_gpt(width), layout=Layout(tp=2)), hardware.link("NVLink 4").reached
+    second = predict.communication_ratio(run, H100, link)  # what each rank after the first adds
+    eight, sixteen = 7 * second, 15 * second * link.bandwidth / slow
     most = 1 - (1 + eight) / (1 + sixteen)
     return ExamQuestion(
         level=3,
         ask=f"""Sixteen GPUs in two servers share a GPT of width {width:,} in 16 bits. Each reaches
         {text(predict.rate(run, H100), "FLOP/s")}; a buffer travels at 360 GB/s round a server, and
-        at {slow / 1e9:g} GB/s round both. Compare tp = 16 with tp = 8 in two pipeline stages.
-        Nothing is hidden, pipeline messages and latency are left out, and both have the same F.
-        Above which bubble, as a share of all time, is tp = 16 faster? How many microbatches does
-        1F1B need to stay below? Name one thing that was left out and hurts tp = 16.""",
+        at {slow / 1e9:g} GB/s round both, over {slow / 40e9:g} cards that reach 40 GB/s each.
+        Compare tp = 16 with tp = 8 in two pipeline stages. Nothing is hidden, F is the same in
+        both, pipeline messages and latency are left out. Above which bubble, as a share of all
+        time, is tp = 16 faster? How many microbatches keep 1F1B below it? What else hurts tp =
+        16?""",
         answer=f"""Sums take (t - 1) 2 F / (9 h β) of the arithmetic: {eight:.2f} for 8 ranks and
         {sixteen:.2f} for 16. The pipeline takes {1 + eight:.2f} / (1 - bubble), the other
         {1 + sixteen:.2f}: equal at {100 * most:.0f} %. On two stages the bubble is 1/(m + 1), so
-        more than {1 / most - 1:.3g} microbatches. Left out: latency between servers in each sum,
-        and narrower products, which reach less.""",
+        m is at least {int(1 / most)}. Left out: latency in each sum; narrower products.""",
         rubric="""2: both ratios of the sums
         2: the bubble at which they are equal, and its microbatches
         1: a disadvantage that was left out""",

@@ -47,7 +47,7 @@ def floor(draw: Random) -> ExamQuestion:
         parameters at 2 + 2 + 12 bytes. How many GPUs are needed at least at stage 3, and how many
         at stage 2? What is not in the {room} GB and grows with the size of a layer at stage 3, on
         any number of GPUs?""",
-        answer=f"""Stage 3 needs 16 P / N at most, so {ranks} GPUs. Stage 2 keeps all parameters,
+        answer=f"""Stage 3 holds 16 P / N, so {ranks} GPUs. Stage 2 keeps all parameters,
         {text(2e9 * billions, "B")}, on each GPU: no number suffices. Layers that are gathered to
         compute are whole, two at a time, with embedding and head.""",
         rubric="""1: the GPUs at stage 3, rounded up
@@ -164,21 +164,23 @@ ROOT = ExamQuestion(
 
 NORM = ExamQuestion(
     level=2,
-    ask="""Two ranks of ZeRO hold the two pieces of the averaged gradient. One piece has the norm 3,
-    the other 4, and the limit is 1. By which factor does each rank multiply in this program, and by
-    which should it? What breaks besides the length?
+    ask="""Ranks of ZeRO clip their pieces of the averaged gradient so, to a limit of 1. Two ranks
+    have pieces of norm 3 and 4: how long is the clipped gradient, and does its direction change?
+    On 64 ranks all pieces are equally long: how long is it there after clipping, and from which
+    true norm on is it clipped at all? Repair the line.
 
     ```python
-    norm = piece.norm()
+    norm = all_reduce(piece.norm(), group)         # a sum over ranks
     piece *= min(1.0, 1.0 / norm)
     ```""",
-    answer="""It multiplies by 1/3 and 1/4. The norm of the whole is 5, so both should multiply by
-    1/5: all-reduce the sum of squares, and take the root. Different factors also turn the gradient:
-    its pieces are no longer in proportion, and the result depends on how it was cut.""",
-    rubric="""1: 1/3 and 1/4
-    2: 1/5, by a sum of squares over ranks
-    1: the direction changes, with the number of ranks""",
-    wrong="The mean of the norms, 3.5, or their sum, 7: norms do not add, squares do.",
+    answer="""Both multiply by 1/7, so the direction stays; the true norm is 5, and 5/7 is left. 64
+    pieces of norm n have the true norm 8 n and the sum 64 n: after clipping 1/8 is left, and it
+    begins at a true norm of 1/8. Norms do not add, squares do: `all_reduce(piece.norm() ** 2,
+    group).sqrt()`. As it stands a run learns more slowly on more ranks.""",
+    rubric="""1: 5/7, by one factor for all pieces
+    2: 1/8 twice: the root of the ranks too short, and clipped too early
+    1: the root of the summed squares""",
+    wrong="The mean of the norms, to cancel the ranks: that clips too late, by the same root.",
 )
 
 HOLD = ExamQuestion(
