@@ -1,11 +1,12 @@
 """The built site as one PDF: a title, the contents with page numbers, and every page in the order of _toc.yml.
 
 A browser prints the pages; explorers print their first state. Where each chapter begins is known once all are printed,
-so the contents come last and go first. The numbers at the foot are printed on empty pages and laid over the others.
+so the contents come last and go first, and the numbers at the foot are written then.
 """
 
 import html
 import io
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,15 @@ from typing import Any, NamedTuple
 import chromium
 import yaml
 from pypdf import PdfReader, PdfWriter
-from pypdf.generic import ArrayObject, BooleanObject, DictionaryObject, NameObject, NumberObject, TextStringObject
+from pypdf.generic import (
+    ArrayObject,
+    BooleanObject,
+    DecodedStreamObject,
+    DictionaryObject,
+    NameObject,
+    NumberObject,
+    TextStringObject,
+)
 
 from shardlab.files.terminal import no_arguments
 
@@ -22,7 +31,8 @@ SITE, TARGET = ROOT / "_build" / "html", ROOT / "_build" / "one-model-many-gpus.
 SCALE, SIDES = 0.75, 16  # of a pixel; mm left and right
 PAPER = {"format": "A4", "margin": {"top": "18mm", "bottom": "20mm", "left": f"{SIDES}mm", "right": f"{SIDES}mm"}}
 WIDTH = round((210 - 2 * SIDES) / 25.4 * 96 / SCALE)  # pixels between the margins: figures are drawn so wide
-FOOT = '<div style="font-size: 9px; width: 100%; text-align: center"><span class="pageNumber"></span></div>'
+FOOT = "Q /Artifact BMC BT /Foot 7 Tf {x:.1f} 28 Td ({number}) Tj ET EMC"  # no tag; a point is 1/72 inch, from below
+DIGIT = 7 * 0.556  # points: how wide one of Helvetica is
 # What a reader of paper cannot use: the frame of the site, buttons, links beside headings.
 ON_PAPER = """
     .bd-header, .bd-sidebar-primary, .bd-sidebar-secondary, .bd-header-article, .prev-next-footer, .bd-footer,
@@ -44,7 +54,7 @@ DRAW = """async () => {
         while (!("state" in block.dataset)) await new Promise((wake) => setTimeout(wake, 20));
     }
     await document.fonts.ready;
-    if (window.MathJax?.startup) await MathJax.startup.promise;
+    await window.shardlabFormulas?.();
 }"""
 
 
@@ -102,14 +112,31 @@ def bind(tab: Any, settings: dict[str, Any], chapters: list[Chapter]) -> PdfWrit
         first = len(book.pages)
         book.append(part, outline_item=name, import_outline=True)
         keep_tags(book, part, list(book.pages)[first:])
-    empty = "<div style='break-after: page'>&nbsp;</div>" * (len(book.pages) - 1) + "&nbsp;"
-    numbers = from_html(tab, empty, display_header_footer=True, header_template="<span></span>", footer_template=FOOT)
-    for page, number in list(zip(book.pages, numbers.pages, strict=True))[1:]:  # none on the title
-        page.merge_page(number)
+    write_numbers(book)
     book.add_metadata({"/Title": settings["title"], "/Author": settings["author"]})
     book.root_object[NameObject("/Lang")] = TextStringObject("en")
     book.compress_identical_objects()
     return book
+
+
+def write_numbers(book: PdfWriter) -> None:
+    """Write its number at the foot of every page but the title; what is on the page stays compressed as it is."""
+    font = {"/Type": "/Font", "/Subtype": "/Type1", "/BaseFont": "/Helvetica"}
+    foot = book._add_object(DictionaryObject({NameObject(key): NameObject(name) for key, name in font.items()}))
+    before = book._add_object(stream("q"))
+    for number, page in list(enumerate(book.pages, start=1))[1:]:
+        fonts = page["/Resources"].setdefault(NameObject("/Font"), DictionaryObject()).get_object()
+        fonts[NameObject("/Foot")] = foot
+        x = (float(page.mediabox.width) - DIGIT * len(str(number))) / 2
+        after = book._add_object(stream(FOOT.format(x=x, number=number)))
+        page[NameObject("/Contents")] = ArrayObject([before, page.raw_get("/Contents"), after])
+
+
+def stream(operators: str) -> DecodedStreamObject:
+    """Operators of a page as an object of a document."""
+    made = DecodedStreamObject()
+    made.set_data(operators.encode())
+    return made
 
 
 def keep_tags(book: PdfWriter, part: PdfReader, pages: list[Any]) -> None:
@@ -128,6 +155,7 @@ def keep_tags(book: PdfWriter, part: PdfReader, pages: list[Any]) -> None:
         root[NameObject("/MarkInfo")] = DictionaryObject({NameObject("/Marked"): BooleanObject(True)})
     whole, numbers = root["/StructTreeRoot"], root["/StructTreeRoot"]["/ParentTree"]["/Nums"]
     taken = 1 + max([-1, *map(int, numbers[::2])])
+    lift(part.root_object["/StructTreeRoot"])
     copy = part.root_object["/StructTreeRoot"].clone(book)
     for top in copy["/K"] if isinstance(copy["/K"], list) else [copy.raw_get("/K")]:
         top.get_object()[NameObject("/P")] = whole.indirect_reference
@@ -142,19 +170,72 @@ def keep_tags(book: PdfWriter, part: PdfReader, pages: list[Any]) -> None:
                 link[NameObject("/StructParent")] = NumberObject(taken + int(link["/StructParent"]))
 
 
+def lift(root: Any) -> None:
+    """Give the text of tags that mean nothing to the tags above them: each letter of a formula has three of those."""
+    heirs: dict[int, Any] = {}
+    inherit(root, heirs)
+    for leaves in leaf_lists(root["/ParentTree"]):
+        for tags in (each.get_object() for each in leaves[1::2]):
+            if isinstance(tags, list):
+                tags[:] = [heir(tag, heirs) for tag in tags]
+
+
+def inherit(tag: Any, heirs: dict[int, Any]) -> None:
+    """Put the text of meaningless tags below a tag in their place, if it is on the same page; note who has it now."""
+    below = tag.raw_get("/K") if "/K" in tag else ArrayObject()
+    kids = ArrayObject()
+    for kid in below.get_object() if isinstance(below.get_object(), list) else [below]:
+        inner = kid.get_object()
+        if isinstance(inner, dict) and "/S" in inner:
+            inherit(inner, heirs)
+            if is_text(inner) and same_page(tag, inner):
+                heirs[inner.indirect_reference.idnum] = tag.indirect_reference
+                kids += inner["/K"]
+                continue
+        kids.append(kid)
+    tag[NameObject("/K")] = kids
+
+
+def is_text(tag: Any) -> bool:
+    """Whether a tag, once it is lifted, has no meaning and nothing but text below it."""
+    return bool(tag["/S"] == "/NonStruct" and "/Pg" in tag and all(isinstance(kid, int) for kid in tag["/K"]))
+
+
+def same_page(tag: Any, text: Any) -> bool:
+    """Whether a tag is on the page of a text, or on none yet: then it goes there."""
+    page = text.raw_get("/Pg")
+    return "/S" in tag and bool(tag.setdefault(NameObject("/Pg"), page) == page)
+
+
+def heir(tag: Any, heirs: dict[int, Any]) -> Any:
+    """The tag that has the text of this one now."""
+    while getattr(tag, "idnum", 0) in heirs:
+        tag = heirs[tag.idnum]
+    return tag
+
+
 def numbered(tree: Any) -> Iterator[tuple[int, Any]]:
-    """(number, value) of a tree of numbers, whose branches are /Kids and whose leaves are /Nums."""
+    """(number, value) of a tree of numbers."""
+    for leaves in leaf_lists(tree):
+        yield from ((int(number), tags) for number, tags in zip(leaves[::2], leaves[1::2], strict=True))
+
+
+def leaf_lists(tree: Any) -> Iterator[list[Any]]:
+    """The lists of numbers and values, by turns, of a tree of numbers: branches are /Kids, leaves are /Nums."""
     for branch in tree.get("/Kids", []):
-        yield from numbered(branch.get_object())
-    leaves = tree.get("/Nums", [])
-    yield from ((int(number), tags) for number, tags in zip(leaves[::2], leaves[1::2], strict=True))
+        yield from leaf_lists(branch.get_object())
+    yield tree.get("/Nums", [])
 
 
 def make(browser: Any, site: Path, target: Path, toc: dict[str, Any], settings: dict[str, Any]) -> Path:
     """Print the pages of `toc` out of `site` into `target`."""
     tab = browser.new_context(viewport={"width": WIDTH, "height": 1400}, color_scheme="light").new_page()
     tab.emulate_media(media="print")
-    chapters = [Chapter(part, *printed(tab, f"{site.as_uri()}/{page}.html")) for part, page in contents(toc)]
+    chapters = []
+    for part, page in contents(toc):
+        begun = time.monotonic()
+        chapters.append(Chapter(part, *printed(tab, f"{site.as_uri()}/{page}.html")))
+        print(f"{page}: {len(chapters[-1].pages.pages)} pages, {time.monotonic() - begun:.0f} s", flush=True)
     bind(tab, settings, chapters).write(target)
     return target
 

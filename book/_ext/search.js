@@ -24,7 +24,18 @@
   const terms = (text) => split(text).flatMap((word) => [...new Set([joined(word), ...parts(word)])].map(stem));
 
   const index = new Map(); // word -> entry -> how often, weighted
-  for (const entry of shardlabSections) {
+  let vocabulary; // its words
+  const PIECE = 60; // entries between two pauses, in which the page can answer
+
+  async function build() {
+    for (const [at, entry] of shardlabSections.entries()) {
+      if (at % PIECE === 0) await new Promise((then) => setTimeout(then));
+      take(entry);
+    }
+    vocabulary = [...index.keys()];
+  }
+
+  function take(entry) {
     const { page, id, title, name } = entry;
     const rank = page.includes("reference") ? 0.3 : BACK.test(page) ? 0.6 : 1; // chapters stand before other pages
     entry.worth = rank * (SIDE.test(id) ? 0.7 : 1) * (title === name ? 1.2 : 1);
@@ -39,7 +50,6 @@
       }
     }
   }
-  const vocabulary = [...index.keys()];
   const rarity = (word) => Math.log(1 + shardlabSections.length / (0.5 + index.get(word).size));
 
   function near(one, other) { // whether one edit makes a word of another: a letter more, less, changed or swapped
@@ -140,7 +150,7 @@
     const query = new URLSearchParams(location.search).get("q") ?? "";
     const fields = [...document.querySelectorAll("input[name=q]")];
     for (const field of fields) field.value = query;
-    if (query.trim()) shardlabShow(query);
+    if (query.trim()) build().then(() => shardlabShow(query));
     else fields.at(-1).focus(); // the theme's script focuses a field that is not on the screen
   });
 })();

@@ -39,7 +39,8 @@ def add_scripts(app: Sphinx, config: Config) -> None:
         shutil.copy(path, static / "shardlab")
     plotly = shardlab_plotly.script(Path(app.outdir).parent / ".plotly")
     shutil.copy(plotly, static / "shardlab" / "plotly.min.js")
-    config.mathjax_path = shardlab_mathjax.copied(static)
+    shardlab_mathjax.copied(static, shardlab_mathjax.PARTS)
+    config.mathjax_path = "shardlab/formulas.js"  # which loads it late
     config.html_static_path.append(str(static))
     app.add_css_file("shardlab/explorer.css")
     app.add_css_file("shardlab/guess.css")

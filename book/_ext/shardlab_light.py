@@ -1,24 +1,42 @@
-"""Sphinx extension: pages load what they use. The theme gives each its icons twice, and Sphinx its own search."""
+"""Sphinx extension: pages load what they use, and paint before they run anything.
+
+The theme gives each page its icons twice, and Sphinx its own search. Scripts of the head wait until the page is read.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import shardlab_styles
 from sphinx.application import Sphinx
 
-ICONS = "_static/scripts/fontawesome.js"  # the same icons as in the web font of its style sheet
-NEEDLESS = ICONS, "_static/searchtools.js", "_static/language_data.js", "searchindex.js"
+ICONS = "scripts/fontawesome.js"  # the same icons as in the web font of its style sheet
+NEEDLESS = ICONS, "searchtools.js", "language_data.js", "sphinx-thebe.js"
+SCRIPT = r'\s*<script [^>]*src="[./]*{}[^>]*></script>'
+EARLY = re.compile(r'\s*<link rel="preload" as="script"[^>]*>')  # these run last
+WAITS = re.compile(r"<script (?!defer|async)(?=[^>]*\bsrc=)")
+OPTIONS = re.compile(SCRIPT.format(re.escape("_static/documentation_options.js")))  # a script in the page adds to them
 
 
 def lighten(app: Sphinx, error: Exception | None) -> None:
-    """Take the scripts that a page does not use out of it."""
-    if error is None and app.builder.format == "html":
-        for page in Path(app.outdir).rglob("*.html"):
-            text = page.read_text(encoding="utf-8")
-            for script in map(re.escape, NEEDLESS):
-                text = re.sub(rf'\s*<script [^>]*src="[./]*{script}[^>]*></script>', "", text)
-            page.write_text(text, encoding="utf-8")
+    """Take out of each page what it does not use; let what remains wait for the first paint, or be one file."""
+    if error is not None or app.builder.format != "html":
+        return
+    site = Path(app.outdir)
+    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    style = shardlab_styles.written(site / "_static", pages.values())
+    options = (site / "_static" / "documentation_options.js").read_text(encoding="utf-8")
+    for path, text in pages.items():
+        path.write_text(shardlab_styles.linked(light(text, options), style), encoding="utf-8")
+
+
+def light(page: str, options: str) -> str:
+    """Return a page whose scripts are those it uses, none of which blocks its first paint."""
+    for script in ("searchindex.js", *(f"_static/{name}" for name in NEEDLESS)):
+        page = re.sub(SCRIPT.format(re.escape(script)), "", page)
+    page = OPTIONS.sub(lambda _: f"\n<script>{options}</script>", EARLY.sub("", page))
+    return WAITS.sub("<script defer ", page)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

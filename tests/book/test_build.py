@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from .conftest import ROOT, build_book, serving
 
+MOST_BYTES_OF_STYLE = 40_000  # gzipped, as a server sends it
 HEADER = """---
 jupytext:
   text_representation: {extension: .md, format_name: myst}
@@ -32,8 +34,9 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (book / "bench" / "results").mkdir(parents=True)
     shutil.copytree(ROOT / "book" / "_ext", book / "book" / "_ext")
     shutil.copy(ROOT / "_config.yml", book)
-    for name in ("favicon.svg", "references.bib"):
-        shutil.copy(ROOT / "book" / name, book / "book")
+    (book / "book" / "images").mkdir()
+    for name in ("favicon.svg", "references.bib", "images/title.png"):
+        shutil.copy(ROOT / "book" / name, book / "book" / name)
     (book / "requirements.txt").write_text("")
     (book / "_toc.yml").write_text("{format: jb-book, root: book/page}")
     return book
@@ -94,6 +97,27 @@ def test_a_page_loads_what_it_uses(book: Path, page: str) -> None:
     assert "shardlab/sections.js" not in page
     for script in ("searchtools.js", "searchindex.js", "scripts/fontawesome.js"):
         assert script not in page + search
+
+
+def test_a_page_is_painted_before_anything_runs(book: Path, page: str) -> None:
+    """One style sheet comes before the first paint, and no script; the formulas' scripts come last."""
+    scripts = re.findall(r"<script[^>]*\bsrc=[^>]*>", page)
+    assert scripts
+    assert [script for script in scripts if not re.search(r"\b(defer|async)\b", script)] == []
+    assert "preload" not in page
+    assert "tex-chtml.js" not in page
+    (style,) = re.findall(r'<link[^>]*rel="stylesheet"[^>]*href="\.\./([^"?]*)', page)
+    first = (book / "_build" / "html" / style).read_bytes()
+    assert len(gzip.compress(first)) < MOST_BYTES_OF_STYLE
+    assert b".explorer" in first
+
+
+def test_every_formula_is_set(book: Path, page: str, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto((book / "_build" / "html" / "book" / "page.html").as_uri())
+    tab.evaluate("shardlabFormulas()")
+    assert tab.locator(".math mjx-container").count() == tab.locator(".math").count() > 0
+    tab.close()
 
 
 def test_a_quotation_after_a_cell_is_the_caption_of_its_figure(page: str) -> None:

@@ -19,7 +19,7 @@ SECTIONS = re.findall(r"^## (.*)$", (ROOT / f"{PAGE}.md").read_text(), re.MULTIL
 def test_it_prints_on_one_sheet(browser: Any, site: Path, paper: str) -> None:
     tab = browser.new_page()
     tab.goto(f"{site.as_uri()}/{PAGE}.html")
-    tab.evaluate("MathJax.startup.promise")
+    tab.evaluate("shardlabFormulas()")
     sheets = tab.pdf(format=paper)
     tab.close()
     assert len(re.findall(rb"/Type\s*/Page\b(?!s)", sheets)) == 1
@@ -30,7 +30,7 @@ def test_what_is_printed(browser: Any, site: Path) -> None:
     tab = browser.new_page(viewport={"width": 726, "height": 1055})  # A4 less its margins
     tab.goto(f"{site.as_uri()}/{PAGE}.html")
     tab.emulate_media(media="print")
-    tab.evaluate("MathJax.startup.promise")
+    tab.evaluate("shardlabFormulas()")
     shown = tab.evaluate("""() => ["h2", "table", "summary", "pre"]
         .flatMap((name) => [...document.querySelectorAll(`article ${name}`)])
         .map((x) => [x.tagName, x.getBoundingClientRect(), parseFloat(getComputedStyle(x).fontSize)])

@@ -298,7 +298,7 @@ def test_words_are_whole_and_apart_on_a_phone(phone: Any) -> None:
 
 STAYS_INSIDE = "document.scrollingElement.scrollWidth <= innerWidth"
 WIDE_FORMULAS = """async () => {
-    await window.MathJax?.startup.promise;
+    await window.shardlabFormulas?.();
     const wider = (box) => box.querySelector("mjx-math")?.getBoundingClientRect().width > box.clientWidth + 1;
     return [...document.querySelectorAll("mjx-container[display]")].filter(wider).map((box) => box.textContent);
 }"""

@@ -11,7 +11,7 @@
     loading ??= new Promise((resolve, reject) => {
       const script = document.createElement("script");
       script.src = plotlyAddress;
-      script.onload = () => resolve(window.Plotly);
+      script.onload = () => setTimeout(() => resolve(window.Plotly)); // a pause, in which the page can answer
       script.onerror = () => reject(new Error(`could not load ${plotlyAddress}`));
       document.head.append(script);
     });
@@ -328,7 +328,7 @@
     addEventListener("keydown", async (event) => { // the usual way to print can wait until all is loaded
       if (event.key !== "p" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
       event.preventDefault();
-      await drawAll();
+      await Promise.all([drawAll(), window.shardlabFormulas?.()]);
       print();
     });
     // Other ways cannot: where a mouse is, and so perhaps a printer, the figures are drawn in idle moments.
