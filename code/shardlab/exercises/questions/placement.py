@@ -171,7 +171,7 @@ STRAY = ExamQuestion(
     rings. What does each card carry in an all-reduce of X bytes of activations? Compare this with
     teams that have four GPUs on each server. Where do gradients go? Which results are wrong?""",
     answer="""A ring through one team enters and leaves the stray GPU by its card, which sends
-    2 · 7/8 X. So do all others together, for the hop to it. With four GPUs on each server four
+    2 · 7/8 X and receives as much. With four GPUs on each server four
     rings share the bytes, 7/16 X for each card: two exchanged ranks are four times as bad as
     half of each team. Ranks 7 and 15 are both on b, 0 and 8 on a, so these two averages stay
     inside, the others cross as planned. All results are right.""",
@@ -208,8 +208,8 @@ SPLIT = ExamQuestion(
     level=3,
     ask="""Servers have four GPUs with NVLink and one network card. A model of 32 layers needs the
     memory of eight GPUs. You may take tp = 8 over two servers, or tp = 4 in each and a pipeline of
-    two stages. A microbatch's activations between layers are X bytes. How often X leaves a server
-    per microbatch, forward and backward, with rings and without overlap? Which one do you
+    two stages. A microbatch's activations between layers are X bytes. How often does X leave a
+    server per microbatch, forward and backward, with rings and without overlap? Which one do you
     take, at which price, and what would make you think again?""",
     answer="""tp = 8: 4 · 32 all-reduces, each with 2 · 7/8 X through the card: 224 X. Pipeline: X
     from the first server, and the gradient X from the second: each card sends X, or 4 X if
