@@ -5,12 +5,14 @@ window.shardlabMoving = (block, go) => {
   next.onclick = () => go(1);
   stage.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by) return;
+    if (!by || event.altKey || event.ctrlKey || event.metaKey) return; // Alt and an arrow: back in a browser's history
     event.preventDefault();
     go(by);
   });
   const details = block.querySelector("details");
   details.open = false;
-  addEventListener("beforeprint", () => { details.open = true; });
+  let open;
+  addEventListener("beforeprint", () => { [open, details.open] = [details.open, true]; });
+  addEventListener("afterprint", () => { details.open = open; });
   block.classList.add("live");
 };
