@@ -328,7 +328,7 @@
     addEventListener("keydown", async (event) => { // the usual way to print can wait until all is loaded
       if (event.key !== "p" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
       event.preventDefault();
-      await Promise.all([drawAll(), window.shardlabFormulas?.()]);
+      await Promise.allSettled([drawAll(), window.shardlabFormulas?.()]); // what fails is left out
       print();
     });
     // Other ways cannot: where a mouse is, and so perhaps a printer, the figures are drawn in idle moments.
