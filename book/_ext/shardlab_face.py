@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
+import posixpath
 import re
 import shutil
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -46,8 +46,8 @@ def introduce(app: Sphinx, page: str, _: str, context: dict[str, Any], document:
     about = {"description": words, "og:title": title, "og:description": words, "og:type": "article"}
     about["og:site_name"] = app.config.html_title or app.config.project
     if base:
-        about["og:url"] = urljoin(base, f"{page}.html")
-        about["og:image"] = urljoin(base, f"_static/shardlab/{PICTURE.name}")
+        about["og:url"] = posixpath.join(base, f"{page}.html")
+        about["og:image"] = posixpath.join(base, "_static", "shardlab", PICTURE.name)
     context["metatags"] = context.get("metatags", "") + tags(about)
     for mark, name in MOVING.items():
         if f'class="{mark}' in context.get("body", ""):

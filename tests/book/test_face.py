@@ -38,10 +38,11 @@ def test_a_page_is_described_by_its_first_sentences(paragraph: str) -> None:
     assert files == []
 
 
-def test_with_an_address_a_link_shows_the_picture() -> None:
-    tags, _ = described(SHORT, "https://example.org/")
-    assert 'content="https://example.org/book/page.html"' in tags
-    assert 'content="https://example.org/_static/shardlab/title.png"' in tags
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_with_an_address_a_link_shows_the_picture(slash: str) -> None:
+    tags, _ = described(SHORT, f"https://example.org/here{slash}")
+    assert 'content="https://example.org/here/book/page.html"' in tags
+    assert 'content="https://example.org/here/_static/shardlab/title.png"' in tags
     assert shardlab_face.PICTURE.exists()
 
 
