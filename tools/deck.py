@@ -29,7 +29,7 @@ from shardlab.explorers.questions import Choice
 
 FEWEST, ENOUGH, MOST = 10, 13, 15  # slides; findings stop at the second number
 WORDS, LINES = 60, 15  # of a slide without its notes
-ASKED, SAID = 36, 44  # words before a question; on any other slide
+ASKED, SAID, NAMED = 36, 44, 15  # words before a question; on any other slide; of a title
 NO_FINDING = "In one|The question|The code|Change it|The explorer|What real|When it"
 NO_FINDING += "|Exercises|The journey|Sources|Takeaway"
 CASE = re.compile(r"^When it breaks|\nCase \d")
@@ -130,7 +130,7 @@ def figures(every: list[Block]) -> Iterator[Slide]:
     for at, block in enumerate(every):
         if block.kind == "figure" and block.above[0] != "In one minute":
             head, *rest = sentences(block.text)
-            short = len(head.split()) <= LINES or re.match(NO_FINDING, block.heading)
+            short = len(head.split()) <= NAMED or re.match(NO_FINDING, block.heading)
             words = " ".join(rest) if short else block.text
             body = f"{picture(block)}\n\n{first(words, SAID) if words else ''}"
             name = head.rstrip(".:") if short else block.heading

@@ -61,8 +61,8 @@ def clean(book: Book, page: str, text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Words without the marks of Markdown; formulas stay as they are written."""
-    return re.sub(r"\*\*|`|^[->] ", "", text, flags=re.MULTILINE)
+    """Words without the marks of Markdown; formulas and code stay as they are written."""
+    return re.sub(r"(\$\$?[^$]*\$\$?)|`([^`]*)`|\*+|^[->] ", r"\1\2", text, flags=re.MULTILINE)
 
 
 def capital(text: str) -> str:
@@ -71,7 +71,7 @@ def capital(text: str) -> str:
 
 
 def first(text: str, words: int) -> str:
-    """The first sentences of a text, up to so many words, and at least one."""
+    """The first sentences of a text, up to a number of words, but at least one sentence."""
     kept: list[str] = []
     for each in sentences(text):
         if kept and len(" ".join([*kept, each]).split()) > words:
@@ -81,13 +81,13 @@ def first(text: str, words: int) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of the first paragraphs; bold that ends inside one is closed there."""
+    """The sentences of a text; bold that ends inside one is closed there."""
     found = [each for each in SENTENCE.split(" ".join(text.split())) if each]
     return [f"{each}**" if each.count("**") % 2 else each for each in found]
 
 
 def ending(text: str, words: int) -> str:
-    """The last sentences of a text, up to so many words."""
+    """The last sentences of a text, up to a number of words."""
     found = sentences(text)
     kept: list[str] = []
     while found and len(" ".join([found[-1], *kept]).split()) <= words:

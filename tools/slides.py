@@ -26,6 +26,7 @@ from shardlab.files.terminal import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "_build" / "slides"
+STYLE = "slides.css"
 NOTES = {"name": "RevealNotes", "src": "revealjs/plugin/notes/notes.js"}
 SHOWN = {"width": 1280, "height": 720, "margin": 0.03, "center": False, "hash": True, "slideNumber": "c/t"}
 SHOWN |= {"transition": "none", "pdfSeparateFragments": False, "navigationMode": "linear"}
@@ -34,7 +35,7 @@ SHOWN |= {"transition": "none", "pdfSeparateFragments": False, "navigationMode":
 def settings(book: Book, static: Path) -> dict[str, Any]:
     """What Sphinx needs to know; files that every deck shares go into `static`."""
     static.mkdir()
-    for path in (Path(__file__).with_suffix(".css"), *(ROOT / "book" / "_ext" / "fonts").glob("*.woff2")):
+    for path in (Path(__file__).with_name(STYLE), *(ROOT / "book" / "_ext" / "fonts").glob("*.woff2")):
         shutil.copy(path, static)
     return {
         "project": book.settings["title"],
@@ -43,7 +44,7 @@ def settings(book: Book, static: Path) -> dict[str, Any]:
         "myst_enable_extensions": book.settings["sphinx"]["config"]["myst_enable_extensions"],
         "mathjax_path": shardlab_mathjax.copied(static),
         "revealjs_static_path": [str(static)],
-        "revealjs_css_files": ["slides.css"],
+        "revealjs_css_files": [STYLE],
         "revealjs_html_theme": "revealjs-simple",
         "revealjs_style_theme": "white",
         "revealjs_script_files": ["revealjs/dist/reveal.js", NOTES["src"]],
@@ -55,7 +56,6 @@ def settings(book: Book, static: Path) -> dict[str, Any]:
 def make(book: Book, chapters: list[str], target: Path) -> list[Path]:
     """Write the decks into `target`, and return their files; the first one lists the others."""
     made = deck.decks(book, [f"book/{chapter}" for chapter in chapters])
-    shutil.rmtree(target, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
         shutil.copytree(ROOT / "book" / "images", source / "images")
@@ -64,9 +64,11 @@ def make(book: Book, chapters: list[str], target: Path) -> list[Path]:
         names = "\n".join(chapters)
         contents = f"# {book.settings['title']}\n\n```{{toctree}}\n:maxdepth: 1\n\n{names}\n```\n"
         (source / "index.md").write_text(contents)
-        said = settings(book, Path(folder) / "static")
-        app = Sphinx(source, None, target, Path(folder) / "read", "revealjs", said, status=None, warningiserror=True)
+        said, built = settings(book, Path(folder) / "static"), Path(folder) / "built"
+        app = Sphinx(source, None, built, Path(folder) / "read", "revealjs", said, status=None, warningiserror=True)
         app.build()
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(built, target)
     return [target / f"{name}.html" for name in ("index", *chapters)]
 
 
@@ -74,11 +76,14 @@ def main() -> None:
     """Run the command of this file's first lines."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("chapter", nargs="*", help="one of " + ", ".join(CHAPTERS))
-    parser.add_argument("--into", type=Path, default=TARGET, help="the folder; what is in it is replaced")
+    parser.add_argument("--into", type=Path, default=TARGET, help="a new folder, or one of decks, which it replaces")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.chapter if name not in CHAPTERS]:
         parser.error(f"there is no chapter {', '.join(unknown)}; there are {', '.join(CHAPTERS)}")
-    for path in make(Book(ROOT), arguments.chapter or list(CHAPTERS), arguments.into.resolve()):
+    target = arguments.into.resolve()
+    if target.exists() and not (target / "_static" / STYLE).exists() and (target.is_file() or any(target.iterdir())):
+        parser.error(f"{target} holds other things than decks; name a new folder")
+    for path in make(Book(ROOT), list(dict.fromkeys(arguments.chapter)) or list(CHAPTERS), target):
         print(path)
 
 

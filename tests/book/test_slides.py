@@ -92,7 +92,7 @@ def test_what_students_miss_is_in_the_notes_of_the_question_that_the_lab_asks(de
         assert len(stuck) == 1, page
 
 
-@pytest.mark.parametrize("limits", [{"FEWEST": 16}, {"MOST": 3}])
+@pytest.mark.parametrize("limits", [{"FEWEST": 16}, {"FEWEST": 1, "MOST": 3}])
 def test_a_page_that_makes_too_few_or_too_many_is_refused(monkeypatch: pytest.MonkeyPatch, limits: Any) -> None:
     asked = deck.answers(ROOT, "book/collectives")
     assert deck.slides(BOOK, "book/collectives", asked)
@@ -107,6 +107,11 @@ def test_sentences_are_taken_whole() -> None:
     assert pieces.first("One is far too long for that.", 2) == "One is far too long for that."
     assert pieces.first("**In bold. Still bold.** Plain.", 2) == "**In bold.**"
     assert pieces.ending("One is short. Two is. And three.", 4) == "Two is. And three."
+
+
+def test_notes_have_no_marks_but_those_of_formulas_and_code() -> None:
+    marked = "- A *term*, in **bold**: $x^*$ is `a ** b`, $$y^*$$."
+    assert pieces.plain(marked) == "A term, in bold: $x^*$ is a ** b, $$y^*$$."
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +175,15 @@ def printed(browser: Any, built: Path, how: str) -> int:
     pages = PdfReader(io.BytesIO(paper.pdf(prefer_css_page_size=True))).pages
     paper.close()
     return len(pages)
+
+
+def test_a_folder_with_other_things_is_refused_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    command = [sys.executable, str(ROOT / "tools" / "slides.py"), "compute", "--into", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "holds other things than decks" in done.stderr
+    assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
 def test_a_chapter_that_is_none_is_refused() -> None:
