@@ -1,4 +1,4 @@
-/* Typesets formulas when the rest of the page is there, a few at a time, from the reader's place on: the page answers meanwhile. */
+/* Typesets formulas when the rest of the page is there, a few at a time, from the reader's place on: the page stays responsive. */
 "use strict";
 
 (() => {
