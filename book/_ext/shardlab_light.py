@@ -41,5 +41,5 @@ def light(page: str, options: str) -> str:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
-    app.connect("build-finished", lighten)
+    app.connect("build-finished", lighten, priority=900)  # after the theme has written pygments.css
     return {"parallel_read_safe": True, "parallel_write_safe": True}
