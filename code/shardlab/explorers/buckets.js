@@ -48,5 +48,5 @@
     });
     show(last);
   }
-  document.querySelectorAll(".buckets").forEach(start);
+  window.shardlabStart(".buckets", start);
 })();

@@ -16,3 +16,11 @@ window.shardlabMoving = (block, go) => {
   addEventListener("afterprint", () => { details.open = open; });
   block.classList.add("live");
 };
+window.shardlabStart = (selector, start) => document.querySelectorAll(selector).forEach((block) => {
+  try {
+    start(block);
+  } catch (error) {
+    block.classList.add("failed"); // the table stays
+    throw error;
+  }
+});

@@ -75,5 +75,5 @@
     });
     show(stops[1]);
   }
-  document.querySelectorAll(".race").forEach(start);
+  window.shardlabStart(".race", start);
 })();

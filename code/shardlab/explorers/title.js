@@ -64,5 +64,5 @@
     window.shardlabMoving(block, go);
     follow();
   }
-  document.querySelectorAll(".cuts").forEach(start);
+  window.shardlabStart(".cuts", start);
 })();
