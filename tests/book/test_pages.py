@@ -344,6 +344,33 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
             assert not any(part.is_visible() for part in block.query_selector_all(".explorer-controls, .explorer-plot"))
 
 
+@pytest.mark.parametrize(
+    ("page_name", "button", "keys"),
+    [
+        ("book/index", "Next", ("ArrowRight", "ArrowLeft")),
+        ("book/collectives", "Next", ("ArrowRight", "ArrowLeft")),
+        ("book/data_parallel", "Back", ("ArrowLeft", "ArrowRight")),
+    ],
+)
+def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
+    browser: Any, site: Path, page_name: str, button: str, keys: tuple[str, str]
+) -> None:
+    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
+        stage, table = tab.locator(".moving.live .moving-stage"), tab.locator(".moving table")
+        seen = [stage.inner_html()]
+        for key in ("Enter", "Enter", *keys):
+            stage.get_by_role("button", name=button).press(key)
+            seen.append(stage.inner_html())
+        assert len(set(seen)) == 4
+        assert seen[4] == seen[2]
+        for event, shown in (("load", False), ("beforeprint", True), ("afterprint", False)):
+            tab.evaluate(f"dispatchEvent(new Event('{event}'))")
+            assert table.is_visible() == shown
+    with opened(browser, site.as_uri(), f"{page_name}.html", java_script_enabled=False) as tab:
+        assert tab.locator(".moving table").is_visible()
+        assert not tab.locator(".moving-stage").is_visible()
+
+
 @EVERY_PAGE
 def test_a_page_printed_at_once_tells_everything(visit: Visit) -> None:
     assert visit.mute == 0
