@@ -13,6 +13,7 @@ from shardlab.exercises import __main__ as command
 
 SHARD = find("data_parallel.shard")
 USED = "from shardlab.exercises import find, variant\n"
+REPLACED = f"from dataclasses import replace\n{USED}def exercises(random):\n    return [replace(find('zero.clip'), "
 TAUGHT = '''
 from shardlab.exercises import Case, find, variant
 from shardlab.exercises.checker import Exercise, Finding
@@ -103,6 +104,7 @@ def test_a_name_in_place_of_an_exercise_is_told():
         ("def exercises(random):\n    return ['zero.clip']\n", "TypeError: 'zero.clip' is not an exercise"),
         ("def exercises(random):\n    return []\n", "it needs exercises, each name once"),
         (f"{USED}def exercises(random):\n    return [variant(find('zero.clip'), name='a b')]\n", "'a b' is no name"),
+        (f"{REPLACED}hints='Add.')]\n", "zero.clip needs three hints"),
         ("DUE = 'Friday'\ndef exercises(random):\n    return []\n", "Invalid isoformat string: 'Friday'"),
     ],
 )

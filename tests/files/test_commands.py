@@ -27,6 +27,7 @@ WRONG = {  # command -> words with one place for a value
         ["{}"], ["starter", "{}"], ["hint", "zero.clip", "{}"], ["check", "{}", "a.py"], ["progress", "no {}"],
         ["list", "--seed={}"], ["list", "--with={}"], ["grade", "{}", "folder"], ["grade", "--seed={}", "a.py", "b"],
         ["gather", "folder", "--csv={}/no/file"], ["export", "{}", "homework.py", "new"],
+        ["questions", "{}"], ["questions", "memory", "--seed={}"], ["hint", "zero.clip", "--step={}"],
         ["export", "gradescope", "{}", "new"], ["export", "gradescope", "homework.py", "homework.py/{}"],
     ],
 }  # fmt: skip

@@ -30,6 +30,7 @@ from .checker import Case, Exercise
 MODULE = "shardlab_homework"  # the name of the file as a module
 MOST_RANKS = 8
 NAME = re.compile(r"\w+\.\w+")
+HINTS = 3  # a nudge, the idea, the way
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ def find(file: Path, seed: int, name: str) -> Exercise:
 def _named(exercise: Exercise) -> Exercise:
     if not NAME.fullmatch(exercise.name):
         raise ValueError(f"{exercise.name!r} is no name of an exercise; use one like week1.shard")
+    if not isinstance(exercise.hints, tuple) or len(exercise.hints) != HINTS:
+        raise ValueError(f"{exercise.name} needs three hints: a nudge, the idea and the way")
     return exercise
 
 

@@ -40,6 +40,11 @@ def test_wrong_tuples_are_refused(betas):
         extras.restore_options(adam(), [{"betas": betas}], "step-1")
 
 
+def test_an_option_of_another_optimizer_is_refused():
+    with pytest.raises(ValueError, match=r"the option betas is .* there, and None here; use an earlier"):
+        extras.restore_options(torch.optim.SGD([WEIGHT], lr=0.1), from_json(extras.options_of(adam())), "step-1")
+
+
 def draw():
     return torch.rand(3).tolist(), random.random(), random.gauss(0, 1), random.getrandbits(70)
 

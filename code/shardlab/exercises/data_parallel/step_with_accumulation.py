@@ -191,7 +191,7 @@ EXERCISE = Exercise(
             "starter must run once in a step, and not once in a microbatch?"
         ),
         (
-            "The gradients of microbatches add up by themselves. Weigh each loss so that their sum "
+            "The gradients of microbatches add up by themselves. Weight each loss so that the sum "
             "is the mean over all samples, and communicate when the sum is complete."
         ),
         (

@@ -117,7 +117,7 @@ EXERCISE = Exercise(
             "ranks. Where is each of these two sums taken?"
         ),
         (
-            "Weighing and adding where the experts are leaves one row to send for each row that "
+            "Weighting and adding where the experts are leaves one row to send for each row that "
             "came. What arrives at home is added up once more, by token."
         ),
         (

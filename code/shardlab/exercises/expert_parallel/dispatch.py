@@ -108,9 +108,10 @@ EXERCISE = Exercise(
             "chosen."
         ),
         (
-            "dense.view(T, N, E/N) has the shares of each rank; a token goes to a rank where any "
-            "of them is not 0. nonzero of the transpose, [N, T], lists rows by rank and then by "
-            "token. Join row and shares in one tensor of h + E/N columns, and split what arrives."
+            "Without its last column, dense.view(T, N, E/N) has the shares of each rank; a token "
+            "goes to a rank where any of them is not 0. nonzero of the transpose, [N, T], lists "
+            "rows by rank and then by token. Join row and shares in one tensor of h + E/N columns, "
+            "and split what arrives."
         ),
     ),
     compare="shardlab.ranks.expert_parallel.dispatch.TokenDispatcher",

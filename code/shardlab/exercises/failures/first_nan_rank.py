@@ -114,9 +114,9 @@ EXERCISE = Exercise(
             "all-reduce can do other things than add."
         ),
         (
-            "Every rank gives its own number if its gradients are ill, and group.size() if they "
-            "are not; the minimum over ranks is the answer. torch.isfinite knows NaN and infinity. "
-            "Some gradients are None."
+            "Every rank gives its own number if one of its gradients is not finite, and "
+            "group.size() otherwise. The minimum over ranks is the answer, and group.size() means "
+            "None. torch.isfinite knows NaN and infinity. Some gradients are None."
         ),
     ),
     compare="shardlab.ranks.observe.diagnose.nonfinite",

@@ -71,7 +71,10 @@ EXERCISE = Exercise(
             "Hops that work at the same time are a pipe. One of them decides how fast it is; their "
             "times do not add up."
         ),
-        "A pipe is as wide as its narrowest part. A GPU that sends to itself uses no hop at all.",
+        (
+            "Divide the bytes by the rate of the slowest hop, and add the largest latency. A GPU "
+            "that sends to itself uses no hop at all, and no time."
+        ),
     ),
     compare="shardlab.costs.facts.hops",
     points=2,

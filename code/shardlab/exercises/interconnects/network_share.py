@@ -66,7 +66,10 @@ EXERCISE = Exercise(
             "All GPUs send at the same time, so each has its share of all the cards. The rate of a "
             "card is given in another unit than the answer."
         ),
-        "Networks are sold in bits, memory in bytes: a byte has 8 bits. 3.2 Tb/s are not 3.2 TB/s.",
+        (
+            "Networks are sold in bits, and a byte has 8 of them. Divide the bytes per second of "
+            "all cards together by the number of GPUs."
+        ),
     ),
     compare="shardlab.costs.facts.nodes.rates_of_a_gpu",
     points=1,

@@ -95,7 +95,8 @@ EXERCISE = Exercise(
             "softmax, a mask and the softmax after dropout; the input of the output projection, a "
             "mask. Feed-forward block: its input, before and after GELU, a mask. On one rank that "
             "is s*b*h*(34 + 5*a*s/h). Tensor parallelism cuts what lies between the first and the "
-            "last matrix of each half: 24 of the 34."
+            "last matrix of each half: 24 of the 34, and the scores. Selective recomputation keeps "
+            "no scores, and full recomputation keeps the input of the layer, whole on every rank."
         ),
     ),
     compare="shardlab.costs.memory.activations.layer",

@@ -183,8 +183,9 @@ EXERCISE = Exercise(
         (
             "Write a torch.autograd.Function. Its forward runs without recording; keep the inputs "
             "with ctx.save_for_backward, and torch.get_rng_state(). In backward detach the inputs, "
-            "call the function again under torch.enable_grad(), and call backward on what it "
-            "returns. torch.random.fork_rng(devices=[]) restores the random numbers afterwards."
+            "and let those need a gradient that did before. Set the random state, call the "
+            "function again under torch.enable_grad(), and call backward on what it returns. "
+            "torch.random.fork_rng(devices=[]) restores the random numbers afterwards."
         ),
     ),
     compare="shardlab.ranks.memory.recompute.checkpoint",

@@ -89,7 +89,7 @@ def behind(draw: Random) -> ExamQuestion:
         1: the lag, once for each failure, beside the restart
         1: both losses
         1: restarts are next, by their share""",
-        wrong="The lag belongs into the root: it does not hold up training.",
+        wrong="The lag belongs in the root: it does not hold up training.",
     )
 
 
@@ -126,10 +126,10 @@ def share(draw: Random) -> ExamQuestion:
     rest = 1 - target / 100 - _textbook(run, run.young())
     return ExamQuestion(
         level=3,
-        ask=f"""{gpus:,} GPUs fail once in {hours:,} hours each, and {target} % of the time shall
+        ask=f"""{gpus:,} GPUs fail once in {hours:,} hours each, and {target} % of the time must
         count. A save holds training up for {save} s; leave its lag out. How long may a restart be,
         all told? What is in it, and which part of a restart on all nodes would you expect to be
-        largest where nobody has looked? What if twice as many GPUs shall reach the same share?""",
+        largest where nobody has looked? What if twice as many GPUs must reach the same share?""",
         answer=f"""Saves and repeated steps lose at least {100 * (1 - target / 100 - rest):.2g} %,
         so {100 * rest:.2g} % remain: {text(rest * run.between, "s")} of the
         {text(run.between, "s")} between failures. In it: to notice, to replace the node, to start,

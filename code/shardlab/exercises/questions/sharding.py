@@ -33,7 +33,7 @@ def moves(draw: Random) -> ExamQuestion:
         rubric="""1: the collective of the values
         1: the arrow of the gradient, with its collective
         1: the bytes of each, as (n - 1) / n of what is gathered or scattered, twice for a sum""",
-        wrong="The same collective in both directions: so it is with P -> R alone, or S -> S.",
+        wrong="The same collective in both directions: that holds for P -> R alone, or S -> S.",
     )
 
 
@@ -45,7 +45,6 @@ def factors_and_sums(draw: Random) -> ExamQuestion:
             ("[B/dp, S, h] R@tp", "[h, f/tp] R@dp"),
             ("[B/dp, S/tp, h]", "[h, f] R@dp R@tp"),
             ("[B, S, h/tp] R@dp", "[h/tp, f/dp]"),
-            ("[B/dp, S, h/tp]", "[h/tp, f] R@dp"),
         )
     )
     used, weight = states.parse(x), states.parse(w)
@@ -53,10 +52,10 @@ def factors_and_sums(draw: Random) -> ExamQuestion:
     slope, down = states.gradient(weight), states.gradient(used)
     return ExamQuestion(
         level=2,
-        ask=f"""y = x w, summed over h, with x: `{x}` and w: `{w}`. Which type has y, and which have
-        the gradients of x and w after backward? Which sum has to follow before an activation
-        function may be applied to y, and which before the optimizer may step by the gradient of
-        w?""",
+        ask=f"""y = x w, summed over h, with x: `{x}` and w: `{w}`. What is the type of y, and
+        what are those of the gradients of x and w after backward? Which sum has to follow before an
+        activation function may be applied to y, and which before the optimizer may step by the
+        gradient of w?""",
         answer=f"""y: `{y}`. Gradients: x `{down}`, w `{slope}`. An activation function needs y
         without P: {_sums(y)}. The optimizer needs w's gradient without P: {_sums(slope)}.""",
         rubric="""1: y: what is kept stays cut, a cut dim that is summed leaves P
@@ -100,7 +99,7 @@ def mean(draw: Random) -> ExamQuestion:
         level=2,
         ask=f"""Replica 0 has {few} tokens that count, with gradients of mean {first}; replica 1 has
         {many}, with mean {second}. Each divides its sum by its own count, and the two are averaged.
-        What results, and what is right? Which state has a rank's own count along dp, which rule
+        What results, and what is right? In which state is a rank's own count along dp, which rule
         refuses its reciprocal, and why must a checker know the name of the dim for that?""",
         answer=f"""{(first + second) / 2:g} in place of {right:.3g}. The count is a sum over a cut
         dim, so it is P, and one over it is a function of a partial sum. Whoever only knows that the
@@ -123,7 +122,7 @@ def squares(draw: Random) -> ExamQuestion:
         level=2,
         ask=f"""{ranks} ranks of tp. Each holds a piece of a gradient whose norm is {piece}, and the
         whole of another one with norm {whole}. Each adds its squares, then an all-reduce and a
-        root. What is logged, and what is right? Which states have the two sums of squares before
+        root. What is logged, and what is right? In which states are the two sums of squares before
         the all-reduce, and by which two arrows does the second one count once?""",
         answer=f"""{logged:.4g} in place of {right:.4g}. The squares of the pieces are P, a sum over
         a cut dim; those of the whole gradient are I, equal on all ranks. I -> R -> P counts them
@@ -243,7 +242,7 @@ EQUAL = ExamQuestion(
     rubric="""2: whole gradients against terms, from the use
     1: a sum that is needed, or is too much""",
     wrong="Because one is a copy in memory: both are.",
-    then="Which type has the weight of a linear layer along dp, and which along pp?",
+    then="What is the type of a linear layer's weight along dp, and what along pp?",
 )
 
 MIRROR = ExamQuestion(

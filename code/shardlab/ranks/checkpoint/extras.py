@@ -47,7 +47,7 @@ def restore_options(optimizer: Optimizer, saved: Any, path: str | Path) -> None:
             if not _suits(option, group.get(name)):
                 raise damaged(
                     path,
-                    f"the option {name} is {option!r} there, and {group[name]!r} here",
+                    f"the option {name} is {option!r} there, and {group.get(name)!r} here",
                 )
             is_tuple = isinstance(group.get(name), tuple)
             group[name] = tuple(option) if is_tuple else option

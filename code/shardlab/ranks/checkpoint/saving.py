@@ -216,7 +216,7 @@ def _drop(begun: Sequence[Path]) -> None:
     """Delete a partial checkpoint, and one that has its name where another node's has not."""
     part, *complete = begun
     shutil.rmtree(part, ignore_errors=True)
-    for path in complete:
+    for path in filter(os.path.lexists, complete):
         delete(path)
 
 
