@@ -126,7 +126,7 @@ class Exercise:
 
         Errors: ValueError for a step that is not 1, 2 or 3.
         """
-        if step not in range(1, 4):
+        if not isinstance(step, int) or not 1 <= step <= len(self.hints):
             raise ValueError(f"step={step!r}: use 1 for a nudge, 2 for the idea, 3 for the way")
         ends = ["has the idea.", "has the way."]
         more = [f"{call(step + 1)} {end}" for end in ends[step - 1 : step]]
