@@ -100,11 +100,17 @@ def phone(visit: Visit) -> Any:
     return visit.tab
 
 
+STOPS = """() => [...document.querySelectorAll(".pst-scrollable-table-container")].every((each) =>
+    (each.tabIndex === 0) === (each.scrollWidth > each.clientWidth || each.scrollHeight > each.clientHeight))"""
+
+
 def draw_all(tab: Any) -> None:
-    """Scroll through the page, so that every figure on it is drawn."""
+    """Scroll through the page, so that every figure on it is drawn, and wait for its formulas."""
     for block in explorers(tab):
         block.scroll_into_view_if_needed()
         tab.wait_for_function("block => 'state' in block.dataset", arg=block)
+    tab.evaluate("window.shardlabFormulas?.()")
+    tab.wait_for_function(STOPS)
 
 
 def state_of(block: Any) -> int:
