@@ -42,8 +42,8 @@ def complain(message: str) -> None:
 def guarded(main: Callable[[], int]) -> int:
     """Run a command of this process; return its exit status.
 
-    An output that closes early, as `| head` does, ends it without a word. Letters that an output
-    does not have, as those of a file's name, are escaped.
+    An output that closes early, as with `| head`, ends it without a word. Letters that the output
+    cannot show, such as some in a file's name, are escaped.
     """
     if not sys.stdout:
         complain("the answer cannot be written: the output is closed; give it another place")
