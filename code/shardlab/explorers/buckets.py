@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from dataclasses import dataclass, replace
-
-from IPython.display import HTML, display
 
 from shardlab.costs import step, units
 from shardlab.costs.data_parallel import machines, overlap, scaling
@@ -21,7 +18,8 @@ from shardlab.costs.step import Run
 from shardlab.costs.training import Training
 from shardlab.sharding.layout import Layout
 
-from .page import moving, table
+from .moving import MovingPicture, moving
+from .page import table
 
 MODEL, NETWORK = "GPT-2 XL", "PCIe, 1 InfiniBand card"
 NUM_RANKS, SEQUENCES, SEQUENCE = 8, 8, 1024  # in one server; of a rank; tokens of each
@@ -77,7 +75,7 @@ def rows(late: Way, hidden: Way) -> list[list[str]]:
     return [[*header, "sent with overlap", "averaged"], *body, waits]
 
 
-class Buckets:
+class Buckets(MovingPicture):
     """One backward and its buckets: a picture on a page, a table in a kernel."""
 
     def __init__(self) -> None:
@@ -111,6 +109,3 @@ class Buckets:
     def table(self) -> str:
         """Return the numbers as an HTML table."""
         return table(rows(self.late, self.hidden))
-
-    def _ipython_display_(self) -> None:
-        display(HTML(self.html() if os.environ.get("SHARDLAB_STATIC") == "1" else self.table()))

@@ -56,22 +56,6 @@ def block(
     )
 
 
-def moving(name: str, picture: str, data: str, text: str = "") -> str:
-    """Return the HTML of a picture that the reader moves with moving.js and `name`'s own script.
-
-    data: its numbers as a table, the only thing on a page without JavaScript beside `text`.
-    """
-    steps = (
-        '<p class="moving-steps"><button type="button">Back</button>'
-        '<output></output><button type="button">Next</button></p>'
-    )
-    return (
-        f'<div class="moving {name}"><div class="moving-stage">{picture}{steps}</div>{text}'
-        '<details class="explorer-data" open>'
-        f"<summary>Data table</summary>{data}</details></div>"
-    )
-
-
 def panel(explorer: str, controls: Sequence[Control]) -> str:
     """Return the controls in a grid: two or three columns on a screen, two on a phone.
 

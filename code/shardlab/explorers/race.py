@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-
-from IPython.display import HTML, display
 
 from shardlab import exchanges
 from shardlab.costs import units
@@ -21,7 +18,8 @@ from shardlab.costs.collectives import exchanges as counts
 from shardlab.costs.facts import hardware, models
 from shardlab.exchanges import Plan
 
-from .page import moving, table
+from .moving import MovingPicture, moving
+from .page import table
 
 NUM_RANKS = 4
 PARAMETERS = models.num_parameters(models.published("Llama 3 8B").spec)
@@ -128,7 +126,7 @@ def rows(racing: list[Lane]) -> list[list[str]]:
     return [header, *body]
 
 
-class Race:
+class Race(MovingPicture):
     """The race: a picture on a page, a table in a kernel."""
 
     def __init__(self) -> None:
@@ -152,6 +150,3 @@ class Race:
     def table(self) -> str:
         """Return the numbers as an HTML table."""
         return table(rows(self.lanes))
-
-    def _ipython_display_(self) -> None:
-        display(HTML(self.html() if os.environ.get("SHARDLAB_STATIC") == "1" else self.table()))

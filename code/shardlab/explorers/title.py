@@ -6,11 +6,8 @@ title.js draws it from what stands in the page, and turns to the step that the r
 from __future__ import annotations
 
 import html
-import os
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-from IPython.display import HTML, display
 
 from shardlab.costs import step, units
 from shardlab.costs.facts import mixtures, models, nodes
@@ -19,7 +16,8 @@ from shardlab.costs.step import Run, Step
 from shardlab.costs.training import Training
 from shardlab.sharding.layout import Layout, expert_degrees
 
-from .page import moving, table
+from .moving import MovingPicture, moving
+from .page import table
 
 MODEL, MIXTURE, NODE = "Llama 3 405B", "Llama 4 Maverick", "DGX H100"
 # Tokens of a step, of a sequence and of a long one: Llama Team 2024, Table 4
@@ -219,7 +217,7 @@ def rows(shown: list[Scene]) -> list[list[str]]:
     return [["", "GPUs", "per GPU", fits, "one step", "waits for"], *body]
 
 
-class Cuts:
+class Cuts(MovingPicture):
     """The steps of the title page: a picture on a page, a table in a kernel."""
 
     def __init__(self) -> None:
@@ -234,6 +232,3 @@ class Cuts:
     def table(self) -> str:
         """Return the numbers as an HTML table."""
         return table(rows(self.scenes))
-
-    def _ipython_display_(self) -> None:
-        display(HTML(self.html() if os.environ.get("SHARDLAB_STATIC") == "1" else self.table()))

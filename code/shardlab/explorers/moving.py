@@ -1,0 +1,38 @@
+"""What the pictures that only the reader moves have in common: see moving.js."""
+
+from __future__ import annotations
+
+import os
+
+from IPython.display import HTML, display
+
+
+class MovingPicture:
+    """A picture with Back and Next on a page; with a kernel, its table."""
+
+    def html(self) -> str:
+        """Return the picture and its table, for a page."""
+        raise NotImplementedError
+
+    def table(self) -> str:
+        """Return its numbers as HTML."""
+        raise NotImplementedError
+
+    def _ipython_display_(self) -> None:
+        display(HTML(self.html() if os.environ.get("SHARDLAB_STATIC") == "1" else self.table()))
+
+
+def moving(name: str, picture: str, data: str, text: str = "") -> str:
+    """Return the HTML of a picture that the reader moves with moving.js and `name`'s own script.
+
+    data: its numbers as a table, the only thing on a page without JavaScript beside `text`.
+    """
+    steps = (
+        '<p class="moving-steps"><button type="button">Back</button>'
+        '<output></output><button type="button">Next</button></p>'
+    )
+    return (
+        f'<div class="moving {name}"><div class="moving-stage">{picture}{steps}</div>{text}'
+        '<details class="explorer-data" open>'
+        f"<summary>Data table</summary>{data}</details></div>"
+    )
