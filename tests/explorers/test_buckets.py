@@ -12,8 +12,8 @@ from shardlab.costs.data_parallel import overlap
 from shardlab.explorers import buckets
 
 SHOWN = buckets.Buckets()
-WAYS = [SHOWN.late, SHOWN.hidden]
-DRAWN = json.loads(html.unescape(re.search(r'data-ways="([^"]*)"', SHOWN.html())[1]))
+SENDINGS = [SHOWN.late, SHOWN.hidden]
+DRAWN = json.loads(html.unescape(re.search(r'data-sendings="([^"]*)"', SHOWN.html())[1]))
 LATE, HIDDEN = DRAWN["sent"]
 END = sum(DRAWN["layers"])
 
@@ -39,7 +39,7 @@ def test_the_network_sends_one_bucket_after_the_other_and_as_fast_in_both_ways()
 
 
 def test_what_is_saved_is_what_the_step_gets_shorter():
-    late, hidden = (step.step(way.run) for way in WAYS)
+    late, hidden = (step.step(each.run) for each in SENDINGS)
     saved = late.seconds - hidden.seconds
     assert LATE[-1][1] - HIDDEN[-1][1] == pytest.approx(saved)
     assert DRAWN["saved"] == units.text(saved, "s")
@@ -47,7 +47,7 @@ def test_what_is_saved_is_what_the_step_gets_shorter():
 
 @pytest.mark.parametrize("at", [0, 1], ids=("late", "hidden"))
 def test_in_the_end_the_state_says_how_long_a_gpu_waits(at):
-    taken, states, sent = step.step(WAYS[at].run), DRAWN["states"][at], DRAWN["sent"][at]
+    taken, states, sent = step.step(SENDINGS[at].run), DRAWN["states"][at], DRAWN["sent"][at]
     assert sent[-1][1] - END == pytest.approx(taken.waiting, rel=1e-6)
     assert len(states) == buckets.NUM_BUCKETS + 1
     assert states[-1].startswith(f"all averaged {units.text(sent[-1][1], 's')} after")
@@ -55,10 +55,10 @@ def test_in_the_end_the_state_says_how_long_a_gpu_waits(at):
 
 
 def test_the_table_has_the_times_of_the_picture():
-    _, *body, waits = buckets.rows(*WAYS)
+    _, *body, waits = buckets.rows(*SENDINGS)
     for row, ready, late, hidden in zip(body, DRAWN["ready"], LATE, HIDDEN, strict=True):
         assert row[1:] == [units.text(second, "s") for second in (ready, *late, *hidden)]
-    assert [waits[3], waits[5]] == [way.waits for way in WAYS]
+    assert [waits[3], waits[5]] == [each.waits for each in SENDINGS]
 
 
 def test_without_javascript_all_numbers_stand_in_the_page():

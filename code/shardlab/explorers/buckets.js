@@ -6,7 +6,7 @@
   function start(block) {
     const picture = block.querySelector(".buckets-picture"), state = block.querySelector(".buckets-state");
     const [clock, overlap] = block.querySelectorAll("input"), output = block.querySelector("output");
-    const { layers, ready, sent, states, saved } = JSON.parse(picture.dataset.ways);
+    const { layers, ready, sent, states, saved } = JSON.parse(picture.dataset.sendings);
     const ends = sent.map((messages) => messages.at(-1)[1]), last = Math.max(...ends);
     const backward = layers.reduce((sum, each) => sum + each), x = (second) => second / last * WIDE;
     let begun = 0;

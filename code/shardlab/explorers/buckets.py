@@ -41,8 +41,8 @@ def backward() -> Run:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to send the gradients of a run."""
+class Sending:
+    """How and when the gradients of a run travel."""
 
     run: Run
 
@@ -64,7 +64,7 @@ class Way:
         return [*some, f"all averaged {end} after backward began: a GPU waits {self.waits}"]
 
 
-def rows(late: Way, hidden: Way) -> list[list[str]]:
+def rows(late: Sending, hidden: Sending) -> list[list[str]]:
     """Return the buckets as a table, its header first."""
     body = []
     for number, (after, during) in enumerate(zip(late.messages, hidden.messages, strict=True)):
@@ -79,19 +79,19 @@ class Buckets(MovingPicture):
     """One backward and its buckets: a picture on a page, a table in a kernel."""
 
     def __init__(self) -> None:
-        self.hidden = Way(backward())
-        self.late = Way(scaling.without_overlap(self.hidden.run))
+        self.hidden = Sending(backward())
+        self.late = Sending(scaling.without_overlap(self.hidden.run))
 
     def drawn(self) -> str:
         """Return what buckets.js draws: seconds from the start of backward."""
-        ways = [self.late, self.hidden]
-        first, last = (way.messages[-1].end for way in reversed(ways))
+        sendings = [self.late, self.hidden]
+        first, last = (each.messages[-1].end for each in reversed(sendings))
         return json.dumps(
             {
                 "layers": [part.seconds for part in overlap.backward_parts(self.hidden.run)],
                 "ready": [each.ready for each in self.hidden.messages],
-                "sent": [[(each.start, each.end) for each in way.messages] for way in ways],
-                "states": [way.states for way in ways],
+                "sent": [[(m.start, m.end) for m in each.messages] for each in sendings],
+                "states": [each.states for each in sendings],
                 "saved": units.text(last - first, "s"),
             }
         )
@@ -99,7 +99,7 @@ class Buckets(MovingPicture):
     def html(self) -> str:
         """Return picture and table for a page; without JavaScript there is no picture."""
         picture = (
-            f'<div class="buckets-picture" data-ways="{html.escape(self.drawn())}"></div>'
+            f'<div class="buckets-picture" data-sendings="{html.escape(self.drawn())}"></div>'
             '<p class="buckets-state"></p><input type="range" aria-label="Clock" min="0" '
             'step="any" autocomplete="off"><label class="buckets-switch"><input type="checkbox" '
             'autocomplete="off"> Overlap with backward</label>'
