@@ -33,7 +33,7 @@ def paths() -> Explorer:
     """Choose a machine and a GPU: see the wires that a message from GPU 0 passes."""
     return Explorer(
         path_view,
-        {"machine": list(MACHINES), "to": [1, 3, 5, 7]},
+        {"machine": list(MACHINES), "to": list(range(1, 8))},
         title="The path of a message",
         labels={"to": "From GPU 0 to GPU"},
         default={"machine": "DGX-1V", "to": 5},

@@ -237,6 +237,7 @@ def host_link(chip: Chip) -> Link:
     """
     if chip.pcie is None:
         raise ValueError(
-            f"{chip.name} has no PCIe slot to its host; name a link, one of {', '.join(LINKS)}"
+            f"{chip.name} has no PCIe slot to its host; name a link, one of {', '.join(LINKS)} "
+            "(GPUs of one processor share its NVLink-C2C)"
         )
     return link(f"PCIe {chip.pcie}.0 x16")

@@ -166,9 +166,9 @@ START = ExamQuestion(
         step(net, lr=0.1)
     ```""",
     answer="""The seed, since nobody copies rank 0's weights afterwards. All ranks add the same mean
-    gradient, so they stay exactly as far apart as they began. There is no error, and losses may
-    fall. Compare a checksum of the weights between ranks, now and then. Seed alike for the weights,
-    or copy them; and seed differently after that, for dropout.""",
+    gradient, so they stay as far apart as they began, but for rounding. There is no error, and
+    losses may fall. Compare a checksum of the weights between ranks, now and then. Seed alike for
+    the weights, or copy them; and seed differently after that, for dropout.""",
     rubric="""1: different starts without a copy
     2: the distance does not change, since all take equal steps
     1: compares weights between ranks""",
