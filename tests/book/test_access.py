@@ -19,10 +19,18 @@ def looks(*of_page: tuple[str, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("look", of_page, ids=" ".join, scope="module")
 
 
+# Of the words of code on a page, two thirds of its elements, one of each colour is looked at: five times as fast.
 AUDIT = """async () => {
+    const seen = new Set(), again = [...document.querySelectorAll(".highlight span[class]")].filter((word) => {
+        const { backgroundColor } = getComputedStyle(word.closest("div.highlight"));
+        const look = word.className + getComputedStyle(word).color + backgroundColor;
+        return !word.childElementCount && (seen.has(look) || !seen.add(look));
+    });
+    const texts = again.map((word) => { const text = new Text(word.textContent); word.replaceWith(text); return text; });
     const rules = { "label-content-name-mismatch": { enabled: true } };  // WCAG 2.5.3, which axe leaves out by default
     rules["empty-table-header"] = { enabled: false };  // no rule of WCAG; it takes a formula for nothing
     const { violations } = await axe.run({ resultTypes: ["violations"], preload: false, rules });
+    texts.forEach((text, i) => text.replaceWith(again[i]));
     return violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html}`));
 }"""
 # Words of a figure with a poor contrast to what lies behind their middle: the fill of the last area there, the marks

@@ -356,6 +356,7 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
         ("book/index", "Next", ("ArrowRight", "ArrowLeft")),
         ("book/collectives", "Next", ("ArrowRight", "ArrowLeft")),
         ("book/data_parallel", "Back", ("ArrowLeft", "ArrowRight")),
+        ("book/composition", "Next", ("ArrowRight", "ArrowLeft")),
     ],
 )
 def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(

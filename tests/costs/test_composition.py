@@ -18,7 +18,7 @@ from shardlab.ranks import transformer
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.train import Trainer
-from shardlab.sharding.layout import AXES_3D, Layout, groups
+from shardlab.sharding.layout import AXES_3D, Layout, coordinates, groups
 
 DOUBLE = Recipe(
     name="float64 Adam", parameters=8, gradients=8, optimizer=16, update_traffic=0, element=8, source="this test"
@@ -124,3 +124,19 @@ def test_a_node_sends_what_its_eight_cards_do(layout, order):
 def test_one_node_keeps_everything():
     left = composition.leaving(Training(spec=MODEL, layout=Layout(tp=4, pp=2)), 8)
     assert left == dict.fromkeys(AXES_3D, 0.0)
+
+
+@pytest.mark.parametrize(("spec", "chunks"), [(MODEL, 1), (MODEL, 2), (GPT, 1)], ids=["plain", "chunks", "tied"])
+def test_the_messages_of_a_rank_are_what_it_sends(spec, chunks):
+    layout = Layout(tp=2, dp=3, pp=2, zero=1)
+    kind = {"schedule": "interleaved", "chunks": chunks} if chunks > 1 else {}
+    training = Training(spec=spec, layout=layout, num_microbatches=4, program=BOOK, **kind)
+    for order in permutations(AXES_3D):
+        for axis, each in composition.messages(training, order).items():
+            assert list(each) == groups(layout, order)[axis]
+            for group, edges in each.items():
+                assert {edge.to for edge in edges} == set(group)
+                for rank in group:
+                    stage = coordinates(rank, layout, order)["pp"]
+                    sent = sum(composition.sent(training, stage)[axis].values())
+                    assert sum(edge.nbytes for edge in edges if edge.source == rank) == pytest.approx(sent)

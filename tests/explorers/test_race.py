@@ -84,7 +84,7 @@ def test_without_javascript_all_numbers_stand_in_the_page():
     assert json.loads(re.search(r'data-moments="([^"]*)"', page)[1]) == race.moments(LANES)
 
 
-@pytest.mark.parametrize("own", ["title", "race", "buckets"])
+@pytest.mark.parametrize("own", ["title", "race", "buckets", "wires"])
 def test_nothing_moves_without_the_reader(own):
     names = ("moving", own)
     script, style = ("".join((FOLDER / f"{name}.{kind}").read_text() for name in names) for kind in ("js", "css"))

@@ -7,6 +7,7 @@ All methods together, as `ranks.train` composes them; Narayanan et al. 2021, sec
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
+from typing import NamedTuple
 
 from shardlab import trace
 from shardlab.files.arguments import Count, checked, within
@@ -69,43 +70,64 @@ def leaving(
 ) -> dict[str, float]:
     """Count the bytes of one step that leave the node that sends the most, as axis -> bytes.
 
-    Ranks fill the nodes in order, `per_node` in each. Rings pass through the ranks of a group in
-    order, and stages send to their neighbours.
+    Ranks fill the nodes in order, `per_node` in each; see `messages`.
     """
-    layout = training.layout
-    every = [sent(training, stage) for stage in range(layout.pp)]
     nodes: dict[int, dict[str, float]] = {}
-    for axis, each in groups(layout, order).items():
-        for group in each:
-            for rank, nbytes in _edges(training, axis, group, per_node, every, order):
-                node = nodes.setdefault(rank // per_node, dict.fromkeys(AXES_3D, 0.0))
-                node[axis] += nbytes
+    for axis, each in messages(training, order).items():
+        for edge in (edge for edges in each.values() for edge in edges):
+            if edge.crosses(per_node):
+                node = nodes.setdefault(edge.source // per_node, dict.fromkeys(AXES_3D, 0.0))
+                node[axis] += edge.nbytes
     nothing = dict.fromkeys(AXES_3D, 0.0)
     return max(nodes.values(), key=lambda sums: sum(sums.values()), default=nothing)
 
 
-def _edges(
-    training: Training,
-    axis: str,
-    group: Sequence[int],
-    per_node: int,
-    every: Sequence[Sent],
-    order: Sequence[str],
-) -> Iterable[tuple[int, float]]:
-    """List (rank, bytes) of every message, or ring neighbour, of a group that crosses nodes."""
-    size = len(group)
+class Edge(NamedTuple):
+    """The bytes that one rank of a group sends to another in a step."""
+
+    source: int
+    to: int
+    nbytes: float
+
+    @checked
+    def crosses(self, per_node: Count) -> bool:
+        """Return whether the two are in different nodes."""
+        return self.source // per_node != self.to // per_node
+
+
+@checked
+def messages(
+    training: Training, order: Sequence[str] = AXES_3D
+) -> dict[str, dict[tuple[int, ...], list[Edge]]]:
+    """List what neighbours send each other in one step, as axis -> group -> edges.
+
+    Rings pass through the ranks of a group in order, and stages send to their neighbours.
+    """
+    layout = training.layout
+    every = [sent(training, stage) for stage in range(layout.pp)]
+    found: dict[str, dict[tuple[int, ...], list[Edge]]] = {}
+    for axis, each in groups(layout, order).items():
+        stages = [coordinates(group[0], layout, order)["pp"] for group in each]
+        found[axis] = {
+            group: _stages(training, group, every[0])
+            if axis == "pp"
+            else _ring(group, sum(every[stage][axis].values()))
+            for group, stage in zip(each, stages, strict=True)
+        }
+    return found
+
+
+def _ring(group: Sequence[int], nbytes: float) -> list[Edge]:
+    return [Edge(a, group[(i + 1) % len(group)], nbytes) for i, a in enumerate(group)]
+
+
+def _stages(training: Training, group: Sequence[int], first: Sent) -> list[Edge]:
     message = training.num_microbatches * training.chunks * training.message_bytes
-    if axis == "pp":
-        pairs = [(a, b, message) for a, b in pairwise(group)]
-        tied = every[0]["pp"]["tied embeddings"]
-        wrapped = message * (training.chunks - 1) / training.chunks
-        pairs += [(group[0], group[-1], tied), (group[-1], group[0], wrapped)]
-        pairs = [pair for a, b, nbytes in pairs for pair in ((a, b, nbytes), (b, a, nbytes))]
-    else:
-        stage = coordinates(group[0], training.layout, order)["pp"]
-        ring = sum(every[stage][axis].values())
-        pairs = [(a, group[(i + 1) % size], ring) for i, a in enumerate(group)]
-    return [(a, nbytes) for a, b, nbytes in pairs if a // per_node != b // per_node]
+    wrapped = message * (training.chunks - 1) / training.chunks
+    pairs = [(a, b, message) for a, b in pairwise(group)]
+    pairs += [(group[0], group[-1], first["pp"]["tied embeddings"])]
+    pairs += [(group[-1], group[0], wrapped)]
+    return [Edge(*way, nbytes) for a, b, nbytes in pairs for way in ((a, b), (b, a)) if nbytes]
 
 
 def _table(training: Training) -> int:

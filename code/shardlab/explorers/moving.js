@@ -1,6 +1,6 @@
 /* A picture that only the reader moves: with two buttons or two keys. Its table is folded, but not on paper. */
 window.shardlabMoving = (block, go) => {
-  const stage = block.querySelector(".moving-stage"), [back, next] = stage.querySelectorAll("button");
+  const stage = block.querySelector(".moving-stage"), [back, next] = stage.querySelectorAll(".moving-steps button");
   back.onclick = () => go(-1);
   next.onclick = () => go(1);
   stage.addEventListener("keydown", (event) => {

@@ -39,7 +39,8 @@ SHORTER = [  # a pattern, and the words that a reader reads for it
 WORD = re.compile(r"\w\S*")
 CAPTION = re.compile(r"^> ", re.MULTILINE)
 IMPORT = re.compile(r"^(?:import|from) .*\n?", re.MULTILINE)
-EXPLORER = re.compile(r"\bexplorers\.\w+\(|\.explorer\(|\b(?:race\.Race|buckets\.Buckets)\(")
+MOVING = r"\b(?:race\.Race|buckets\.Buckets|wires\.Neighbours)\("  # pictures that the reader moves
+EXPLORER = re.compile(rf"\bexplorers\.\w+\(|\.explorer\(|{MOVING}")
 GUESS = re.compile(r"\bguess\.\w+\(")
 TABLE = re.compile(r"\btable\(")
 
