@@ -15,6 +15,7 @@ from sphinx.application import Sphinx
 PICTURE = Path(__file__).resolve().parents[1] / "images" / "title.png"
 # a class of the page -> the names of its files, in this order
 MOVING = {"moving": "moving", "moving cuts": "title", "moving race": "race", "moving buckets": "buckets"}
+MOVING["moving memory-timeline"] = "memory_timeline"
 LETTERS = 230  # of a description
 TAG = re.compile(r"<[^>]*>")
 SENTENCE = re.compile(r"(?<=[.?!])\s+")
