@@ -31,7 +31,7 @@
       <text x="0" y="${TOP + HIGH + 13}">forward</text><path class="memory-capacity" d="M0 ${y(capacity)}H${WIDE}"/>
       <text text-anchor="end" x="${WIDE}" y="${y(capacity) - 4}">capacity: ${chip}</text>
       <rect class="memory-clock" x="-0.75" y="0" width="1.5" height="${TOP + HIGH}"/></svg>`;
-    list.innerHTML = names.map((name) => `<li><span data-lights="${name}">${name}</span>
+    list.innerHTML = names.map((name) => `<li><span class="lights-${name}">${name}</span>
       <i data-light="${name}" style="background: ${parts[name]}"></i><b></b></li>`).join("");
     const drawn = chart.querySelectorAll(".memory-way");
     let now;

@@ -14,9 +14,9 @@ window.shardlabMoving = (block, go) => {
   let open;
   addEventListener("beforeprint", () => { [open, details.open] = [details.open, true]; });
   addEventListener("afterprint", () => { details.open = open; });
-  const words = (block.closest("section") ?? block).querySelectorAll("[data-lights]");
-  const buttons = [...words].map((word) => { // in the text and in the picture: the part of this name stays, the others fade
-    const button = document.createElement("button"), name = word.dataset.lights;
+  const words = (block.closest("section") ?? block).querySelectorAll('[class^="lights-"]');
+  const buttons = [...words].map((word) => { // of the text and the picture: the part of this name stays, the others fade
+    const button = document.createElement("button"), name = word.className.slice("lights-".length);
     Object.assign(button, { type: "button", className: "moving-word", textContent: word.textContent, value: name });
     button.setAttribute("aria-pressed", "false");
     button.onclick = () => {

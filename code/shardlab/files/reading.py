@@ -35,7 +35,6 @@ SHORTER = [  # a pattern, and the words that a reader reads for it
     (re.compile(r"\{cite\}`[^`]*`"), ""),
     (re.compile(r"\{[\w:]+\}`[^`]*`"), "x"),  # a name
     (re.compile(r"\]\([^)]*\)"), "]"),  # the address of a link
-    (re.compile(r"</?span[^>]*>"), ""),  # around a word that lights a part of a picture up
 ]
 WORD = re.compile(r"\w\S*")
 CAPTION = re.compile(r"^> ", re.MULTILINE)
