@@ -26,7 +26,8 @@ AUDIT = """async () => {
         const look = word.className + getComputedStyle(word).color + backgroundColor;
         return !word.childElementCount && (seen.has(look) || !seen.add(look));
     });
-    const texts = again.map((word) => { const text = new Text(word.textContent); word.replaceWith(text); return text; });
+    const texts = again.map(({ textContent }) => new Text(textContent));
+    again.forEach((word, i) => word.replaceWith(texts[i]));
     const rules = { "label-content-name-mismatch": { enabled: true } };  // WCAG 2.5.3, which axe leaves out by default
     rules["empty-table-header"] = { enabled: false };  // no rule of WCAG; it takes a formula for nothing
     const { violations } = await axe.run({ resultTypes: ["violations"], preload: false, rules });

@@ -357,6 +357,7 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
         ("book/collectives", "Next", ("ArrowRight", "ArrowLeft")),
         ("book/data_parallel", "Back", ("ArrowLeft", "ArrowRight")),
         ("book/composition", "Next", ("ArrowRight", "ArrowLeft")),
+        ("book/memory", "Next", ("ArrowRight", "ArrowLeft")),
     ],
 )
 def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
@@ -376,6 +377,19 @@ def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
     with opened(browser, site.as_uri(), f"{page_name}.html", java_script_enabled=False) as tab:
         assert tab.locator(".moving table").is_visible()
         assert not tab.locator(".moving-stage").is_visible()
+
+
+def test_a_word_of_the_text_lights_its_part_up(browser: Any, site: Path) -> None:
+    with opened(browser, site.as_uri(), "book/memory.html") as tab:
+        word = tab.locator("p > .moving-word").first
+        faded = ".moving.lighting [data-light]:not(.lit)"
+        for lit in (True, False):
+            word.press("Enter")
+            assert (word.get_attribute("aria-pressed") == "true") == lit
+            assert bool(tab.locator(faded).count()) == bool(tab.locator(".moving.lighting .lit").count()) == lit
+    with opened(browser, site.as_uri(), "book/memory.html", java_script_enabled=False) as tab:
+        assert tab.locator("p > [class^=lights-]").first.is_visible()
+        assert not tab.locator(".moving-word").count()
 
 
 @EVERY_PAGE

@@ -14,8 +14,6 @@ def every_figure():
     return {
         "by_part": figures.by_part({"dp = 1": HELD}, capacity=80e9),
         "stages": figures.stages([HELD, LESS], capacity=80e9),
-        "through_step": figures.through_step([0, 1], [LESS, HELD], capacity=80e9),
-        "saved": figures.saved({"all kept": [10, 0]}),
     }
 
 
@@ -56,21 +54,6 @@ def test_stages_stand_side_by_side():
     assert figure.layout.yaxis.range[1] > 23
 
 
-def test_a_step_is_stacked_in_the_order_of_the_parts():
-    figure = figures.through_step([0, 1, 1], [LESS, HELD, LESS])
-    areas = [trace for trace in figure.data if trace.stackgroup]
-    assert [area.name for area in areas] == list(figures.PARTS)
-    assert list(areas[2].y) == [0, 12, 0]
-    assert list(areas[0].x) == [0, 1, 1]
-    assert data(figures.through_step([0], [LESS])).keys() == {"parameters", "activations"}
-
-
 def test_every_part_differs_by_more_than_colour():
     looks = {(marker["color"], marker["pattern"]["shape"]) for marker in figures.PARTS.values()}
     assert len(looks) == len({color for color, _ in looks}) == len({shape for _, shape in looks}) == len(figures.PARTS)
-
-
-def test_what_was_saved_rises_and_falls_in_steps():
-    curve = data(figures.saved({"all kept": [2e6, 0], "recomputed": [1e6]}))["all kept"]
-    assert (list(curve.x), list(curve.y)) == ([1, 2], [2, 0])
-    assert curve.line.shape == "hv"

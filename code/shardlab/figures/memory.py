@@ -1,4 +1,4 @@
-"""The figures of memory: bytes by part, beside a chip's capacity and through a step."""
+"""The figures of memory: bytes by part, beside a chip's capacity."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from . import style, trace
 from .bars import bar_rows
-from .lines import line, look
+from .lines import line
 
 PARTS = {  # colour and pattern of each part of what a rank holds, in the order of stacking
     "parameters": trace.marker(style.COLOR["parameters"], ""),
@@ -99,60 +99,6 @@ def stages(
         barmode="stack",
         bargap=0.2,
         shapes=[] if capacity is None else [across(capacity / UNITS[unit])],
-    )
-
-
-def through_step(
-    times: Sequence[float],
-    held: Sequence[Mapping[str, float]],
-    *,
-    capacity: float | None = None,
-    alt: str = "",
-) -> go.Figure:
-    """Draw what a rank holds through a training step: part -> bytes at each of `times`."""
-    highest = max([sum(parts.values()) for parts in held] + [capacity or 0.0])
-    unit = _unit(highest)
-    areas = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": part,
-            "x": list(times),
-            "y": [parts.get(part, 0.0) / UNITS[unit] for parts in held],
-            "stackgroup": "held",
-            "line": {"width": 1, "color": marker["color"]},
-            "fillcolor": marker["color"],
-            "fillpattern": marker["pattern"],
-            "hovertemplate": f"{part}: %{{y:.3g}} {unit}<extra></extra>",
-        }
-        for part, marker in PARTS.items()
-        if any(parts.get(part) for parts in held)
-    ]
-    return style.figure(
-        [*areas, *([] if capacity is None else [limit_in_legend()])],
-        x="time (forward of one layer = 1)",
-        y=style.axis(f"memory ({unit})", range=[0, 1.05 * highest / UNITS[unit]]),
-        alt=alt or "Memory of a rank through one training step, by part.",
-        hovermode="x unified",
-        shapes=[] if capacity is None else [across(capacity / UNITS[unit])],
-    )
-
-
-def saved(runs: Mapping[str, Sequence[float]], *, alt: str = "") -> go.Figure:
-    """Draw the counted bytes kept for backward: name -> bytes after each tensor kept or freed."""
-    unit = _unit(max(nbytes for run in runs.values() for nbytes in run))
-    curves = []
-    for i, (name, run) in enumerate(runs.items()):
-        kept = [nbytes / UNITS[unit] for nbytes in run]
-        events = list(range(1, len(run) + 1))
-        curves.append(
-            line(events, kept, name, *look(i)).update(line={"shape": "hv", "width": 1.5})
-        )
-    return style.figure(
-        curves,
-        x="tensors kept or freed since the start of the step",
-        y=style.axis(f"kept for backward ({unit})", rangemode="tozero"),
-        alt=alt or "Bytes kept for backward, event by event: forward fills, backward drains.",
     )
 
 
