@@ -1,6 +1,9 @@
-"""Homework 5 of CMU's LLM Systems, what needs no GPU. Copy this file into the homework's folder, then
+"""Homework 5 of CMU's LLM Systems, as far as it needs no GPU.
 
-    echo "from cmu_hw5 import average_gradients, partition_indices, train_step" >> assignment/data_parallel.py
+Copy this file into the homework's folder, then
+
+    names="average_gradients, partition_indices, train_step"
+    echo "from cmu_hw5 import $names" >> assignment/data_parallel.py
     echo "from cmu_hw5 import clock_cycles" >> assignment/pipeline.py
     pytest tests/merged/test_core.py -k "partitions or schedule"
     python -m grading.distributed --case dp_gradients
@@ -43,7 +46,7 @@ def train_step(model, optimizer, inputs, targets, loss_fn):
 
 
 def clock_cycles(microbatches, stages):
-    """Yield the (microbatch, stage) of all forward passes that GPipe starts together."""
+    """Yield the (microbatch, stage) pairs of the forward passes that GPipe starts together."""
     if microbatches == 0:
         return
     forwards = schedules.make("GPipe", stages, microbatches).forward_only()

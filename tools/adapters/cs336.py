@@ -1,4 +1,4 @@
-"""Assignment 2 of Stanford's CS336. Copy this file to tests/adapters.py of the assignment, then
+"""Assignment 2 of Stanford's CS336. Copy this file to tests/adapters.py, then
 
     pytest tests/test_ddp.py tests/test_sharded_optimizer.py
 """

@@ -1,5 +1,6 @@
-"""Assignment 2 of UC San Diego's CSE 234, its second part. Copy this file to model/func_impl.py and to
-data/data_parallel_preprocess.py of the assignment, then
+"""Assignment 2 of UC San Diego's CSE 234, second part.
+
+Copy this file to model/func_impl.py and to data/data_parallel_preprocess.py, then
 
     python -m pytest tests/test_data_split.py
     mpiexec -n 8 python -m pytest --with-mpi tests/test_get_info.py
@@ -21,15 +22,15 @@ def split_data(x_train, y_train, mp_size, dp_size, rank):
 
 
 def get_info(comm, rank, mp_size, dp_size, fc_layer, in_dim, out_dim):
-    """Return this rank's place in both directions, the two communicators, and its part of a layer."""
+    """Return this rank's place on both axes, the two communicators, and its part of a layer."""
     layout = Layout(tp=mp_size, dp=dp_size)
     place = coordinates(rank, layout)
     groups = {}
     for axis in ("tp", "dp"):
         members = next(ranks for ranks in together(layout, (axis,)) if rank in ranks)
         groups[axis] = comm.Create_group(comm.Get_group().Incl(members))
-    by_inputs = fc_layer == "fc_o"
-    own = in_dim // mp_size if by_inputs else in_dim, out_dim if by_inputs else out_dim // mp_size
+    by_inputs, by_outputs = (in_dim // mp_size, out_dim), (in_dim, out_dim // mp_size)
+    own = by_inputs if fc_layer == "fc_o" else by_outputs
     return place["tp"], place["dp"], groups["tp"], groups["dp"], *own
 
 
