@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
+SOURCES = _config.yml _toc.yml $(shell find book code/shardlab bench/results tools -type f ! -name '*.pyc')
 QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_notation.py test_schedules.py \
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
 	$(addprefix tests/plain/, test_budget.py test_data_parallel.py test_zero.py)
@@ -12,11 +13,12 @@ QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_no
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
+	touch _build/ready
 
-archive: book               ## the built pages in one zip file, to read without a network
+archive: _build/ready       ## the built pages in one zip file, to read without a network
 	python tools/archive.py
 
-pdf: book                   ## the built pages in one PDF
+pdf: _build/ready           ## the built pages in one PDF
 	python tools/pdf.py
 
 slides: .venv/ready         ## a deck for each chapter, with notes; prints where they are
@@ -49,6 +51,9 @@ check: .venv/ready          ## style, types, and no outputs in notebooks
 
 clean:                      ## remove what was built; the next build runs every chapter again
 	rm -rf _build
+
+_build/ready: .venv/ready $(SOURCES)
+	$(MAKE) book
 
 .venv/ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -274,8 +274,17 @@ def test_what_a_full_disk_leaves_is_removed(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(export.shutil, "copytree", full)
-    file, folder = tmp_path / "teachers.py", tmp_path / "new"
+    file, folder = tmp_path / "teachers.py", tmp_path / "term" / "week 1" / "new"
     file.write_text(HOMEWORK)
     assert called("export", "container", file, folder) == (2, "")
     assert capsys.readouterr().err == f"{folder} cannot be written: No space left on device\n"
-    assert not folder.exists()
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_name_that_no_folder_can_have_leaves_those_above_it_unmade(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = tmp_path / "teachers.py"
+    file.write_text(HOMEWORK)
+    assert called("export", "nbgrader", file, tmp_path / "term" / ("x" * 300)) == (2, "")
+    assert "must be a new folder: File name too long" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file]

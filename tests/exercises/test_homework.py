@@ -122,6 +122,7 @@ def test_a_learner_sees_and_checks_the_teachers_exercises(cli, taught, tmp_path)
     mine.write_text(RIGHT)
     assert "week1.twice  (3 points)\n    Double x.\n" in cli("list", "--with", taught)[1]
     assert cli("starter", "week1", "--with", taught) == (0, "def my_twice(x):\n    return x\n")
+    assert f"\nhint week1.twice --with {taught} --step 2 has" in cli("hint", "week1", "--with", taught)[1]
     code, printed = cli("check", "week1", "data_parallel.shard", mine, "--with", taught, "--seed", 2)
     assert (code, printed.splitlines()[-1]) == (0, "8 of 8 points")
     assert not (tmp_path / ".shardlab").exists()

@@ -341,3 +341,9 @@ def test_a_missing_file_and_an_unknown_name_are_told(cli, tmp_path, without_rank
     code, printed = cli("starter", "shards")
     assert code == 2
     assert "'shards'; choose from memory.model_states, " in printed
+
+
+@pytest.mark.parametrize("arguments", [("questions", "memory"), ("progress", "memory")])
+def test_what_needs_one_chapter_imports_no_other(cli, monkeypatch, arguments):
+    monkeypatch.setitem(sys.modules, "shardlab.exercises.zero", None)
+    assert cli(*arguments)[0] == 0

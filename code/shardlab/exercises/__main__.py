@@ -16,7 +16,9 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TextIO
 
 from shardlab import launch
@@ -31,6 +33,8 @@ from .handed_in import NOT_GRADED, check
 def main() -> int:
     """Run one command; return the exit status."""
     arguments = parse()
+    if arguments.command in SHOWN:
+        return SHOWN[arguments.command](arguments)
     try:
         taught, exercises = prepare(arguments)
     except ValueError as error:
@@ -39,8 +43,6 @@ def main() -> int:
     except Exception as error:  # whatever an exercise of ours raises while it is imported
         print(f"{UNGRADED}: an exercise cannot be imported: {error!r}", file=sys.stderr)
         return NOT_GRADED
-    if arguments.command in SHOWN:
-        return SHOWN[arguments.command](arguments)
     if arguments.command == "check":
         return check(exercises, arguments.file, taught, as_json=arguments.json)
     if taught and arguments.command == "export":
@@ -52,7 +54,8 @@ def main() -> int:
             points = f"{exercise.points} point{'s' if exercise.points > 1 else ''}"
             print(f"{exercise.name}  ({points})\n    {exercise.prompt}")
         elif arguments.command == "hint":
-            call = f"hint {exercise.name} --step {{}}".format
+            options = f" --with {quote(str(arguments.homework))}" if taught else ""
+            call = partial("hint {}{} --step {}".format, exercise.name, options)
             print(f"{exercise.name}: {exercise.hint(arguments.step, call)}")
         else:
             print(exercise.starter.rstrip("\n"))

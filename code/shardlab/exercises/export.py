@@ -9,6 +9,7 @@ the first two through `adapter`; a notebook of nbgrader calls `check`.
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -91,6 +92,17 @@ def export(platform: str, taught: Homework, folder: Path) -> None:
 
     Errors: ValueError where there is one, or where it cannot be written; then nothing is left.
     """
+    above = [each for each in folder.parents if not each.exists()]
+    try:
+        _export(platform, taught, folder)
+    except ValueError:
+        for each in above:  # from the inside out; one that somebody else has filled stays
+            with suppress(OSError):
+                each.rmdir()
+        raise
+
+
+def _export(platform: str, taught: Homework, folder: Path) -> None:
     try:
         folder.mkdir(parents=True)
     except OSError as error:

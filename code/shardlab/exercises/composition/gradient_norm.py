@@ -131,7 +131,7 @@ EXERCISE = Exercise(
             "(mesh.model). Take the root at the very end."
         ),
     ),
-    compare="shardlab.ranks.train.Trainer.update",
+    compare="shardlab.ranks.tensor_parallel.gradients.gradient_norm",
     points=4,
     cases=[
         *(_case(), _case(dp=2), _case(tp=2), _case(pp=2)),
