@@ -16,6 +16,8 @@ NEEDLESS = ICONS, "searchtools.js", "language_data.js", "sphinx-thebe.js"
 SCRIPT = r'\s*<script [^>]*src="[./]*{}[^>]*></script>'
 EARLY = re.compile(r'\s*<link rel="preload" as="script"[^>]*>')  # these run last
 WAITS = re.compile(r"<script (?!defer|async)(?=[^>]*\bsrc=)")
+EXPLORERS = re.compile(r'src="([./]*_static/shardlab/)explorer\.js')
+DRAWS = '<link rel="preload" as="script" fetchpriority="low" media="(pointer: fine)" href="{}plotly.min.js">\n</body>'
 OPTIONS = re.compile(SCRIPT.format(re.escape("_static/documentation_options.js")))  # a script in the page adds to them
 
 
@@ -32,10 +34,15 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
 
 
 def light(page: str, options: str) -> str:
-    """Return a page whose scripts are those it uses, none of which blocks its first paint."""
+    """Return a page whose scripts are those it uses, none of which blocks its first paint.
+
+    A page with figures loads plotly.js after its text; on a phone explorer.js loads it when a figure comes near.
+    """
     for script in ("searchindex.js", *(f"_static/{name}" for name in NEEDLESS)):
         page = re.sub(SCRIPT.format(re.escape(script)), "", page)
     page = OPTIONS.sub(lambda _: f"\n<script>{options}</script>", EARLY.sub("", page))
+    if 'class="explorer"' in page and (files := EXPLORERS.search(page)):
+        page = page.replace("\n</body>", f"\n{DRAWS.format(files[1])}")
     return WAITS.sub("<script defer ", page)
 
 

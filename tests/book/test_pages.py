@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import gzip
 import importlib
 import json
 import pkgutil
+import re
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -198,6 +201,27 @@ def returns_explorer(make: Callable[..., Any]) -> bool:
 @EVERY_PAGE
 def test_a_page_is_light(site: Path, page_name: str) -> None:
     assert (site / f"{page_name}.html").stat().st_size < MOST_BYTES
+
+
+def kinds(tree: Any, inside: str = "") -> Iterator[str]:
+    """The types of the traces in what columns.py has joined."""
+    if isinstance(tree, dict):
+        for key, branch in tree.items():
+            own = {"data": "trace", "type": "kind" if inside == "trace" else ""}.get(key, inside)
+            yield from kinds(branch, "" if key.startswith("error_") else own)
+    elif isinstance(tree, list):
+        for branch in tree:
+            yield from kinds(branch, inside)
+    elif inside == "kind":
+        yield tree
+
+
+@EVERY_PAGE
+def test_the_part_of_plotly_draws_all_figures(site: Path, page_name: str) -> None:
+    packed = re.findall(r'class="explorer-states">([^<]*)<', (site / f"{page_name}.html").read_text())
+    for states in packed:
+        found = set(kinds(json.loads(gzip.decompress(base64.b64decode(states)))))
+        assert found in ({"scatter"}, {"bar"}, {"scatter", "bar"})
 
 
 @EVERY_PAGE

@@ -58,3 +58,10 @@ def test_no_script_blocks_a_page_and_what_a_page_adds_to_is_there() -> None:
     scripts = '<script>const OPTIONS = {};</script>\n<script defer src="a.js"></script>'
     assert light.strip() == scripts + '<script async src="b.js"></script><script>c</script>'
     assert shardlab_light.light(light, "") == light
+
+
+@pytest.mark.parametrize(("body", "early"), [('<div class="explorer">', True), ("<p>", False)])
+def test_a_page_with_figures_loads_plotly_after_its_text_once(body: str, early: bool) -> None:
+    page = f'<script src="../_static/shardlab/explorer.js?v=1"></script>\n<body>{body}\n</body>'
+    light = shardlab_light.light(shardlab_light.light(page, ""), "")
+    assert light.count('href="../_static/shardlab/plotly.min.js">\n</body>') == early
