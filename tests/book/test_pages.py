@@ -396,6 +396,8 @@ def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
         for event, shown in (("load", False), ("beforeprint", True), ("afterprint", False)):
             tab.evaluate(f"dispatchEvent(new Event('{event}'))")
             assert table.is_visible() == shown
+        tab.emulate_media(media="print")
+        assert not stage.is_visible()
     with opened(browser, site.as_uri(), f"{page_name}.html", java_script_enabled=False) as tab:
         assert tab.locator(".moving table").is_visible()
         assert not tab.locator(".moving-stage").is_visible()
