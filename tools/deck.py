@@ -62,7 +62,8 @@ class Slide(NamedTuple):
 def slides(book: Book, page: str, asked: dict[str, Guess]) -> list[Slide]:
     """Return the slides of a page, with what its forms ask; the first has the title of the chapter.
 
-    Errors: ValueError where the page has too few slides, or more that must stay than a deck holds.
+    Errors: ValueError where the page has too few slides, more that must stay than a deck holds, or no drawing of its
+    minute.
     """
     every = list(blocks(book, page))
     sheet = labs(book)[Path(page).name]
@@ -87,7 +88,7 @@ def asks(book: Book, page: str, every: list[Block], asked: dict[str, Guess], she
     """Each form: what the page says before it, the question, and as a fragment the answer with its sentence."""
     stick = f"Where students stick: {sheet['Where students stick']}"
     forms = [(at, asked[name]) for at, each in enumerate(every) for name in workshop.ASKED.findall(each.text)]
-    stuck = next((at for at, form in forms if form.question.text in sheet["Ask"]), forms[0][0])
+    stuck = [at for at, form in forms if form.question.text in sheet["Ask"]] or [at for at, _ in forms]
     for at, form in forms:
         ask, shown, before = form.question, "", ""
         for each in every[max(at - 4, 0) : at]:
@@ -99,7 +100,7 @@ def asks(book: Book, page: str, every: list[Block], asked: dict[str, Guess], she
             shown = ""
         fixed = f"{options}\n\n{fragment(f'**{ask.solution}.** {ask.why}')}"
         words = ending(before, min(ASKED, WORDS - Slide(0, at, ask.text, fixed, "").words))
-        notes = "\n\n".join([beside(every, at), stick if at == stuck else ""])
+        notes = "\n\n".join([beside(every, at), stick if at == stuck[0] else ""])
         yield Slide(0, at, ask.text, f"{shown}\n\n{capital(words)}\n\n{fixed}", notes)
 
 
@@ -156,8 +157,9 @@ def formula(every: list[Block]) -> Iterator[Slide]:
     """The first formula that stands alone, between the sentences beside it."""
     for at, block in enumerate(every):
         if block.kind == "math_block":
-            before, after = (each.text if each.kind == "paragraph" else "" for each in (every[at - 1], every[at + 1]))
-            after = f"{block.text}\n\n{first(after, 0)}"
+            around = [every[at - 1], *every[at + 1 : at + 2]]
+            before, *after = (each.text if each.kind == "paragraph" else "" for each in around)
+            after = f"{block.text}\n\n{first(' '.join(after), 0)}"
             body = f"{ending(before, WORDS - Slide(2, at, block.heading, after, '').words)}\n\n{after}"
             yield Slide(2, at, block.heading, body, beside(every, at))
             return
@@ -175,8 +177,10 @@ def findings(every: list[Block]) -> Iterator[Slide]:
 
 
 def last(every: list[Block], sheet: dict[str, str]) -> Iterator[Slide]:
-    """The chapter in one minute, and what to take home."""
-    block = next(each for each in every if each.kind == "figure" and each.above[0] == "In one minute")
+    """The chapter in one minute, and what to take home. Errors: ValueError where it has no drawing of its minute."""
+    block = next((each for each in every if each.kind == "figure" and each.above[0] == "In one minute"), None)
+    if block is None:
+        raise ValueError('the section "In one minute" has no drawing; give it a figure')
     body = f"{picture(block)}\n\n{first(block.text, SAID)}"
     yield Slide(0, len(every), "In one minute", body, "\n\n".join(told(every, "In one minute")))
     remember = [each.text for each in every if each.kind == "admonition" and each.options.get("class") == "tip"]

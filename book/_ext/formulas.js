@@ -17,6 +17,11 @@
     });
   }
 
+  function set(formulas) { // shardlab_light.py wrote some as they read without MathJax
+    for (const each of formulas) if (each.dataset.tex) [each.textContent, each.dataset.tex] = [each.dataset.tex, ""];
+    return formulas;
+  }
+
   async function typeset() {
     await load();
     const all = [...document.querySelectorAll(".math")];
@@ -24,7 +29,7 @@
     all.push(...all.splice(0, Math.max(here, 0)));
     while (all.length) {
       await idle();
-      await MathJax.typesetPromise(all.splice(0, FEW));
+      await MathJax.typesetPromise(set(all.splice(0, FEW)));
     }
   }
 
@@ -32,5 +37,5 @@
   const soon = () => idle().then(shardlabFormulas);
   if (document.readyState === "complete") soon();
   else addEventListener("load", soon);
-  addEventListener("beforeprint", () => window.MathJax?.typeset?.([...document.querySelectorAll(".math")])); // cannot wait
+  addEventListener("beforeprint", () => window.MathJax?.typeset?.(set([...document.querySelectorAll(".math")]))); // cannot wait
 })();

@@ -5,10 +5,12 @@ The theme gives each page its icons twice, and Sphinx its own search. Scripts of
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
 import shardlab_styles
+from shardlab_search import typed
 from sphinx.application import Sphinx
 
 ICONS = "scripts/fontawesome.js"  # the same icons as in the web font of its style sheet
@@ -16,7 +18,15 @@ NEEDLESS = ICONS, "searchtools.js", "language_data.js", "sphinx-thebe.js"
 SCRIPT = r'\s*<script [^>]*src="[./]*{}[^>]*></script>'
 EARLY = re.compile(r'\s*<link rel="preload" as="script"[^>]*>')  # these run last
 WAITS = re.compile(r"<script (?!defer|async)(?=[^>]*\bsrc=)")
+EXPLORERS = re.compile(r'src="([./]*_static/shardlab/)explorer\.js')
+DRAWS = '<link rel="preload" as="script" fetchpriority="low" media="(pointer: fine)" href="{}plotly.min.js">\n</body>'
 OPTIONS = re.compile(SCRIPT.format(re.escape("_static/documentation_options.js")))  # a script in the page adds to them
+FORMULA = re.compile(r'(<span class="math notranslate nohighlight")>(\\\([^<]*\\\))</span>')
+FRACTION = r"\\frac\{\w+\}\{\w+\}(?=$| \\cdot| =|\))"
+COMMAND = r"\\[,;]|\\(?:alpha|beta|sigma|lambda|cdot|times|[lg]e|approx)(?![A-Za-z])"
+SIMPLE = re.compile(rf"{FRACTION}|{COMMAND}|[\w\s.,/()+=<>{{}}_^-]")
+INDEX = re.compile(r"([_^])(?:\{([^{}]*)\}|(\w))")
+MARKS = {"_": "sub", "^": "sup"}
 
 
 def lighten(app: Sphinx, error: Exception | None) -> None:
@@ -31,12 +41,29 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
         path.write_text(shardlab_styles.linked(light(text, options), style), encoding="utf-8")
 
 
+def legible(formula: re.Match[str]) -> str:
+    """Return a simple formula as it reads without MathJax; formulas.js finds its TeX beside it."""
+    tex = html.unescape(formula[2])[2:-2]
+    if SIMPLE.sub("", tex):
+        return formula[0]
+    marked = INDEX.sub(lambda found: f"\0{found[1]}{found[2] or found[3]}\0/{found[1]}", tex)
+    words = html.escape(typed(marked))
+    for mark, tag in MARKS.items():
+        words = words.replace(f"\0{mark}", f"<{tag}>").replace(f"\0/{mark}", f"</{tag}>")
+    return f'{formula[1]} data-tex="{formula[2]}"><i>{words}</i></span>'
+
+
 def light(page: str, options: str) -> str:
-    """Return a page whose scripts are those it uses, none of which blocks its first paint."""
+    """Return a page whose scripts are those it uses, none of which blocks its first paint.
+
+    A page with figures loads plotly.js after its text; on a phone explorer.js loads it when a figure comes near.
+    """
     for script in ("searchindex.js", *(f"_static/{name}" for name in NEEDLESS)):
         page = re.sub(SCRIPT.format(re.escape(script)), "", page)
     page = OPTIONS.sub(lambda _: f"\n<script>{options}</script>", EARLY.sub("", page))
-    return WAITS.sub("<script defer ", page)
+    if 'class="explorer"' in page and (files := EXPLORERS.search(page)):
+        page = page.replace("\n</body>", f"\n{DRAWS.format(files[1])}")
+    return WAITS.sub("<script defer ", FORMULA.sub(legible, page))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""plotly.js for the pages: its part for figures with axes, a third of the whole, fetched by npm and checked.
+"""plotly.js for the pages: its part for lines and bars, a quarter of the whole, fetched by npm and checked.
 
 The plotly of Python brings the whole one in its wheel. Without npm or a network the pages take that: they are heavier,
 and the same in everything else.
@@ -15,10 +15,10 @@ from pathlib import Path
 from sphinx.util import logging
 
 VERSION = "4.1.1"  # the plotly.js in the wheel of the pinned plotly
-PACKAGE, FILE = "plotly.js-cartesian-dist-min", "package/plotly-cartesian.min.js"
+PACKAGE, FILE = "plotly.js-basic-dist-min", "package/plotly-basic.min.js"
 SHA512 = (  # of the archive
-    "a3c1ab15ebac9dcc012316c1ca7449a58e29920541e9c68cf892e9c2b2d86dbb"
-    "0eedd67c149f9254dd85afe2fb9221bf67ac383f93b426eb3f42be4479f1d57a"
+    "d68345f0f790c7686fff2eeda84556283dc91b09ff30610c43c98bf47530b1aa"
+    "86f451b2fce539147507bf3a9bab13789a7c19188f5a6d3884efbe42e2492331"
 )
 SECONDS = 60  # to wait for npm
 
@@ -32,7 +32,7 @@ def script(cache: Path) -> Path:
     """The lightest plotly.js available; `cache` keeps what npm fetched. ValueError: it is not what was published."""
     archive, lean = cache / f"{PACKAGE}-{VERSION}.tgz", cache / Path(FILE).name
     if not archive.exists() and (why := fetched(cache)):
-        logging.getLogger(__name__).info(f"plotly.js: the whole one, three times as large, because {why}")
+        logging.getLogger(__name__).info(f"plotly.js: the whole one, four times as large, because {why}")
         return whole()
     if hashlib.sha512(archive.read_bytes()).hexdigest() != SHA512:
         raise ValueError(f"{archive} is not the {PACKAGE} {VERSION} that was published; delete it and build again")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import gzip
 import importlib
 import json
 import pkgutil
+import re
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -200,6 +203,27 @@ def test_a_page_is_light(site: Path, page_name: str) -> None:
     assert (site / f"{page_name}.html").stat().st_size < MOST_BYTES
 
 
+def kinds(tree: Any, inside: str = "") -> Iterator[str]:
+    """The types of the traces in what columns.py has joined."""
+    if isinstance(tree, dict):
+        for key, branch in tree.items():
+            own = {"data": "trace", "type": "kind" if inside == "trace" else ""}.get(key, inside)
+            yield from kinds(branch, "" if key.startswith("error_") else own)
+    elif isinstance(tree, list):
+        for branch in tree:
+            yield from kinds(branch, inside)
+    elif inside == "kind":
+        yield tree
+
+
+@EVERY_PAGE
+def test_the_part_of_plotly_draws_all_figures(site: Path, page_name: str) -> None:
+    packed = re.findall(r'class="explorer-states">([^<]*)<', (site / f"{page_name}.html").read_text())
+    for states in packed:
+        found = set(kinds(json.loads(gzip.decompress(base64.b64decode(states)))))
+        assert found in ({"scatter"}, {"bar"}, {"scatter", "bar"})
+
+
 @EVERY_PAGE
 def test_every_explorer_draws(tab: Any, phone: Any) -> None:
     names = [block.get_attribute("data-explorer") for block in with_controls(tab)]
@@ -374,6 +398,8 @@ def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
         for event, shown in (("load", False), ("beforeprint", True), ("afterprint", False)):
             tab.evaluate(f"dispatchEvent(new Event('{event}'))")
             assert table.is_visible() == shown
+        tab.emulate_media(media="print")
+        assert not stage.is_visible()
     with opened(browser, site.as_uri(), f"{page_name}.html", java_script_enabled=False) as tab:
         assert tab.locator(".moving table").is_visible()
         assert not tab.locator(".moving-stage").is_visible()

@@ -102,6 +102,14 @@ def test_a_page_that_makes_too_few_or_too_many_is_refused(monkeypatch: pytest.Mo
         deck.slides(BOOK, "book/collectives", asked)
 
 
+def test_a_page_that_lacks_something_is_refused_or_has_no_slide_for_it() -> None:
+    heading, formula = (pieces.Block(kind, "", kind, {}, ("One", "Two")) for kind in ("heading", "math_block"))
+    assert [each.body for each in deck.formula([heading, formula])] == ["\n\nmath_block\n\n"]
+    assert list(deck.asks(BOOK, "book/memory", [heading], {}, {"Where students stick": "", "Ask": ""})) == []
+    with pytest.raises(ValueError, match="has no drawing"):
+        list(deck.last([heading], {}))
+
+
 def test_sentences_are_taken_whole() -> None:
     assert pieces.first("One is short. Two is: a list.", 3) == "One is short."
     assert pieces.first("One is far too long for that.", 2) == "One is far too long for that."

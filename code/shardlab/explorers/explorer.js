@@ -18,6 +18,9 @@
     return loading;
   }
 
+  let turns = Promise.resolve();
+  const turn = () => (turns = turns.then(() => new Promise((then) => setTimeout(then)))); // of several figures, one after the other
+
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -244,9 +247,14 @@
       this.block.dataset.state = this.index();
       return done;
     }
-    async draw() {
+    draw() { // one drawing serves all who ask for it while it waits
+      return (this.waiting ??= this.drawSoon());
+    }
+    async drawSoon() {
       try {
         await this.load();
+        if (!this.drawn) await turn();
+        this.waiting = undefined;
         await this.paint();
       } catch (error) {
         this.block.classList.replace("live", "failed"); // the table stays
@@ -260,12 +268,11 @@
       if (!sentence) return; // a figure without controls
       const all = new Set(Array.from({ length: this.count }, (_, index) => at(sentence, index)));
       const longest = [...all].sort((one, other) => other.length - one.length).slice(0, 12);
-      const ghost = this.sentence.cloneNode();
-      ghost.removeAttribute("aria-live");
-      ghost.style.cssText = "min-height: 0; visibility: hidden";
-      this.sentence.after(ghost);
-      const heights = longest.map((text) => ((ghost.innerHTML = text), ghost.offsetHeight));
-      ghost.remove();
+      const ghosts = longest.map((innerHTML) => Object.assign(this.sentence.cloneNode(), { innerHTML, ariaLive: null }));
+      for (const { style } of ghosts) style.cssText = "min-height: 0; visibility: hidden";
+      this.sentence.after(...ghosts); // all at once: the browser lays the page out once
+      const heights = ghosts.map((ghost) => ghost.offsetHeight);
+      for (const ghost of ghosts) ghost.remove();
       this.sentence.style.minHeight = `${Math.max(...heights)}px`;
     }
     fill([head, ...rows]) {

@@ -25,29 +25,25 @@ def timeline(
     where: str,
     *,
     ranks: Sequence[int] | None = None,
-    unit: str = "ms",
     alt: str = "",
 ) -> go.Figure:
     """Draw two rows for each rank, and one for each link.
 
     links: name -> (from when, share of the link's rate), until the next. where: "replayed on …".
     ranks: those drawn.
-    Errors: ValueError for no events, or an unknown unit.
+    Errors: ValueError for no events.
     """
     shown = [event for event in events if ranks is None or event.rank in ranks]
-    if not shown or unit not in trace.UNITS:
-        raise ValueError(
-            f"{len(shown)} events in {unit!r} make no timeline; "
-            f"replay some, in {', '.join(trace.UNITS)}"
-        )
+    if not shown:
+        raise ValueError("a timeline needs events; replay some")
     rows = list(dict.fromkeys(trace.row(event) for event in sorted(shown, key=_place)))
     height = FRAME + GAP + ROW * (len(rows) + len(links))
     below = ROW * len(links) / (height - FRAME)
-    last = max(event.end for event in shown) * trace.UNITS[unit]
+    last = max(event.end for event in shown) * trace.UNITS["ms"]
     return style.figure(
-        [*trace.spans(_from_zero(shown), unit=unit), *_busy(links, trace.UNITS[unit])],
+        [*trace.spans(_from_zero(shown)), *_busy(links, trace.UNITS["ms"])],
         x=style.axis(
-            f"time ({unit})<br>{where}", range=[0, 1.01 * last], anchor="y2" if links else "y"
+            f"time (ms)<br>{where}", range=[0, 1.01 * last], anchor="y2" if links else "y"
         ),
         y=_rows(rows, [below + GAP / (height - FRAME) if links else 0, 1]),
         alt=alt
