@@ -9,7 +9,7 @@ QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_no
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
 	$(addprefix tests/plain/, test_budget.py test_data_parallel.py test_zero.py)
 
-.PHONY: book archive pdf slides quick test test-book lab reset bench preflight check clean
+.PHONY: book archive pdf slides quick touched test test-book lab reset bench stale preflight check clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
@@ -27,6 +27,9 @@ slides: .venv/ready         ## a deck for each chapter, with notes; prints where
 quick: .venv/ready          ## in a minute: house rules, schedules, types, the model of a step, two plain files
 	pytest -q -n logical --maxprocesses 4 $(QUICK)
 
+touched: .venv/ready        ## the tests of what you have changed since main
+	python tools/touched.py
+
 test: .venv/ready           ## test the package, on up to four cores
 	pytest -n logical --maxprocesses 4 --ignore tests/book
 
@@ -42,6 +45,9 @@ reset: .venv/ready          ## make CHAPTER=memory anew; your own version stays 
 
 bench: .venv/ready          ## measure again, and write bench/results
 	for file in bench/[a-z]*.py; do python $$file || exit 1; done
+
+stale: .venv/ready          ## which results and pictures are older than their sources, and how to make them anew
+	python tools/stale.py
 
 preflight: .venv/ready      ## check this machine, with two ranks; on others start it as you start the run
 	torchrun --standalone --nproc-per-node 2 -m shardlab.preflight

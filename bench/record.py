@@ -1,15 +1,17 @@
-"""What every bench writes beside its numbers: on which processor, with which versions, when, by which command."""
+"""What every bench writes beside its numbers: processor, versions, day, command, and how long it took."""
 
 import datetime
 import json
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+START = time.monotonic()  # of the bench
 
 
 def setting(command: str) -> dict[str, Any]:
@@ -23,6 +25,7 @@ def setting(command: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "command": command,
+        "seconds": round(time.monotonic() - START),
     }
 
 
