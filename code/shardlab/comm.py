@@ -242,7 +242,8 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
 
 
 def _check_member(group: Group) -> None:
-    if group == dist.GroupMember.NON_GROUP_MEMBER:  # what torch returns in place of a group
+    absent: object = dist.GroupMember.NON_GROUP_MEMBER  # what torch returns in place of a group
+    if group == absent:
         raise ValueError(
             f"rank {dist.get_rank()} is not in this group; only the ranks that were given to "
             "dist.new_group may communicate in it"

@@ -38,10 +38,10 @@ def _by_value(cached: Any) -> Any:
 def _empty(**parameters: Any) -> Any:
     """Make a cache whose function is set later, since that may call itself by its name."""
 
-    @functools.lru_cache(**parameters)
-    def cached(*args: Any, **options: Any) -> Any:
+    def called(*args: Any, **options: Any) -> Any:
         return cached.__wrapped__(*args, **options)
 
+    cached: Any = functools.lru_cache(**parameters)(called)
     return cached
 
 

@@ -15,6 +15,8 @@ from shardlab.trace import Event, line
 
 # Collectives whose payloads must be equal on all ranks.
 SAME_SIZE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
+Group = tuple[int, ...]  # its ranks
+Channel = tuple[Group, int, int | None, int | None]  # group, tag, sender, receiver
 
 
 class Meeting(NamedTuple):
@@ -75,11 +77,11 @@ def waits(events: Sequence[Event]) -> dict[int, int]:
 
 def _sorted(
     events: Sequence[Event],
-) -> tuple[dict[tuple, list[int]], dict[tuple, list[int]], dict[tuple, dict]]:
+) -> tuple[dict[Channel, list[int]], dict[Channel, list[int]], dict[Group, dict[int, list[int]]]]:
     """Sort the positions of communications into sends, receives, and calls of collectives."""
-    sends: dict[tuple, list[int]] = {}
-    receives: dict[tuple, list[int]] = {}
-    calls: dict[tuple, dict[int, list[int]]] = {}
+    sends: dict[Channel, list[int]] = {}
+    receives: dict[Channel, list[int]] = {}
+    calls: dict[Group, dict[int, list[int]]] = {}
     for index, event in enumerate(events):
         if event.kind != "communicate":
             continue

@@ -142,7 +142,7 @@ class _Layer:
         self.gpus = gpus
         self.algorithm = algorithm
         self.hops: dict[Hop, int] = {}
-        self._known: dict[tuple, tuple[float, float, Uses]] = {}
+        self._known: dict[tuple[str, int, tuple[int, ...]], tuple[float, float, Uses]] = {}
 
     def transfer(self, events: Sequence[Event], meeting: matching.Meeting) -> Transfer:
         """Compute the path, the steps and the bytes of a meeting."""
