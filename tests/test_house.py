@@ -336,3 +336,8 @@ def test_no_chapter_stands_in_the_contents_that_is_not_written():
     listed = re.findall(r"(?:root|file): *(\S+)", (ROOT / "_toc.yml").read_text())
     reference = {f"book/reference/{path.stem}" for path in (ROOT / "book" / "reference").glob("*.md")}
     assert {f"book/{path.stem}" for path in CHAPTERS} | reference == set(listed)
+
+
+def test_each_file_of_the_extension_says_what_becomes_of_it_with_another_builder():
+    extension = sorted((ROOT / "book" / "_ext").glob("*.py"))
+    assert [path.name for path in extension if "\nWithout Jupyter Book 1: " not in path.read_text()] == []

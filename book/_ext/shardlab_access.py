@@ -1,4 +1,7 @@
-"""Sphinx extension: what the theme and its parts leave out for readers who do not see the page or use no mouse."""
+"""Sphinx extension: what the theme and its parts leave out for readers who do not see the page or use no mouse.
+
+Without Jupyter Book 1: it goes with its theme; the audit of the pages says what the next one lacks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sphinx extension: scripts from installed wheels, explorers, guesses, captions, whole lines, clean notebooks."""
+"""Sphinx extension: scripts from installed wheels, explorers, guesses, captions, whole lines, clean notebooks.
+
+Without Jupyter Book 1: a plugin of mystmd that writes the same blocks, and files to copy.
+"""
 
 from __future__ import annotations
 

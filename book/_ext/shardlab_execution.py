@@ -1,4 +1,7 @@
-"""Sphinx extension: chapters are executed several at a time, and again when anything that they use has changed."""
+"""Sphinx extension: chapters are executed several at a time, and again when anything that they use has changed.
+
+Without Jupyter Book 1: mystmd executes chapters; `digest` stays, for its cache.
+"""
 
 from __future__ import annotations
 

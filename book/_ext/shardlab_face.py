@@ -1,4 +1,7 @@
-"""Sphinx extension: what a shared link shows of a page, and the files of its pictures that the reader moves."""
+"""Sphinx extension: what a shared link shows of a page, and the files of its pictures that the reader moves.
+
+Without Jupyter Book 1: front matter has the description; the list of files becomes a plugin's.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Sphinx extension: pages load what they use, and paint before they run anything.
 
 The theme gives each page its icons twice, and Sphinx its own search. Scripts of the head wait until the page is read.
+
+Without Jupyter Book 1: it goes with the theme.
 """
 
 from __future__ import annotations

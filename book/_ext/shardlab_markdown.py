@@ -2,6 +2,8 @@
 
 MyST's own parser finds directives, roles and what else plain Markdown does not know. Whatever this module cannot
 translate is an error that names the page and the line: nothing reaches a notebook raw.
+
+Without Jupyter Book 1: it stays, as it reads the sources with the parser alone; it calls two classes of Sphinx.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The parts of MathJax that typeset formulas without a network, out of an installed wheel."""
+"""The parts of MathJax that typeset formulas without a network, out of an installed wheel.
+
+Without Jupyter Book 1: it goes, as mystmd typesets formulas with KaTeX.
+"""
 
 import shutil
 from importlib import metadata

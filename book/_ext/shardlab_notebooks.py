@@ -1,4 +1,7 @@
-"""Every page of the book as a Jupyter notebook, without executing anything: jupytext finds the cells."""
+"""Every page of the book as a Jupyter notebook, without executing anything: jupytext finds the cells.
+
+Without Jupyter Book 1: it stays, and is called before the build.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The plotly of Python brings the whole one in its wheel. Without npm or a network the pages take that: they are heavier,
 and the same in everything else.
+
+Without Jupyter Book 1: it stays, and is called before the build.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sphinx extension: how long a page takes to read."""
+"""Sphinx extension: how long a page takes to read.
+
+Without Jupyter Book 1: a transform in a plugin of mystmd.
+"""
 
 from __future__ import annotations
 

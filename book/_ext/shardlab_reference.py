@@ -2,6 +2,8 @@
 
 A page of the reference has lines such as `% modules: shardlab.ranks.zero`; each becomes a section for every module of
 that package. autodoc finds signatures and docstrings. Docstrings here are plain text, not reStructuredText.
+
+Without Jupyter Book 1: a Sphinx site of its own, which mystmd links through its inventory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sphinx extension: the index of the search, an entry for each section and each term; search.js asks it."""
+"""Sphinx extension: the index of the search, an entry for each section and each term; search.js asks it.
+
+Without Jupyter Book 1: mystmd has a search; it goes if that one answers the queries of the tests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The book as it is written: its pages in order, what _config.yml and the bibliography say, and places in a page."""
+"""The book as it is written: its pages in order, what _config.yml and the bibliography say, and places in a page.
+
+Without Jupyter Book 1: it stays, with the names of the new configuration.
+"""
 
 from __future__ import annotations
 

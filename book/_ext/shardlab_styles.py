@@ -1,6 +1,8 @@
 """The style sheets that every page has, in one file, without the rules for what no page has: a fifth of their bytes.
 
 A browser paints nothing before it has read them all.
+
+Without Jupyter Book 1: it goes with the theme.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Sphinx numbers what stands in the document. A cell's table is HTML, so a mark with an id stands before it; when all
 numbers are known, each mark gives its own to the caption of its table.
+
+Without Jupyter Book 1: mystmd numbers tables of the page; those of cells need a plugin.
 """
 
 from __future__ import annotations
