@@ -100,7 +100,7 @@ class Stage:
         gradient = None                   # the last stage begins with its loss
         if self.after:
             gradient = self.gradients.receive(y.new_empty(y.shape))  # [n, S, h]
-        if y.requires_grad:               # else all layers up to here are frozen
+        if y.requires_grad:               # else it is the first, and frozen
             y.backward(gradient)          # fills the gradients of parameters and of x
         if self.before:
             self.gradients.send(x.grad)   # [n, S, h]

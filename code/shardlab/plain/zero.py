@@ -140,7 +140,7 @@ class ZeRO3(Sharded):
 
 def go_back(output: Tensor, gradient: Tensor | None) -> None:
     """Compute the gradients of one layer's parameters, and of its input."""
-    if output.requires_grad:                    # unless all layers so far are frozen
+    if output.requires_grad:                    # unless the first layer is frozen
         output.backward(gradient)
 
 
