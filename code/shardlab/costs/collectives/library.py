@@ -29,6 +29,7 @@ STARTS = {  # seconds before the first step
 }
 SWITCH_SHARE = 5 / 6  # of the rate at which an NVSwitch adds (NVLS), for an all-reduce
 RING_SHARES = {"LL": 1 / 2, "LL128": 0.92, "Simple": 1.0}
+LL128_ALONE = 0.7  # where each node has one GPU
 TREE_SHARE = 0.92
 TREE_SHARES = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
 TREE_LL128_INSIDE = 7 / 9
@@ -143,11 +144,13 @@ def _rings_and_trees(group: Communicator) -> Iterator[AlgorithmChoice]:
         if nodes > 1:
             inner = max(inner, POSTING[protocol])
         latency = 2 * ((ranks - 1 - outer) * inner + outer * PROTOCOL_STEPS["network"][protocol])
+        share = RING_SHARES[protocol]
         if group.gpus == 1:  # nothing hides the network's steps, so they cost as in a tree
+            share = LL128_ALONE if protocol == "LL128" else share
             latency = 2 * outer * TREE_STEPS["network"][protocol]
         latency += STARTS["ring"][protocol]
         latency *= PLATEAU if nodes > 1 and protocol == "Simple" else 1
-        rate = _limited(RING_SHARES[protocol] * group.slowest, group, protocol)
+        rate = _limited(share * group.slowest, group, protocol)
         rate *= ranks / (2 * (ranks - 1))
         yield AlgorithmChoice(algorithm="ring", protocol=protocol, latency=latency, rate=rate)
 
