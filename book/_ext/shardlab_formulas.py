@@ -10,10 +10,12 @@ import unicodedata
 import shardlab_mathjax
 from shardlab_search import typed
 
-FRACTION = re.compile(r"\\frac\{((?:[\w\s+-]|\\,)+)\}\{((?:[\w\s+-]|\\,)+)\}")
+WORD = r"_\\text\{\w+\}"
+PART = rf"((?:[\w\s+-]|\\,|{WORD})+)"
+FRACTION = re.compile(rf"\\frac\{{{PART}\}}\{{{PART}\}}")
 COMMAND = r"\\[,;]|\\(?:alpha|beta|sigma|lambda|cdot|times|[lg]e|approx)(?![A-Za-z])"
-SIMPLE = re.compile(rf"{FRACTION.pattern}|{COMMAND}|[\w\s.,/()+=<>{{}}_^-]")
-INDEX = re.compile(r"([_^])(?:\{([^{}]*)\}|(\w))")
+SIMPLE = re.compile(rf"{FRACTION.pattern}|{WORD}|{COMMAND}|[\w\s.,/()+=<>{{}}_^-]")
+INDEX = re.compile(r"([_^])(?:(?:\\text)?\{([^{}]*)\}|(\w))")
 TOKEN = re.compile(rf"{FRACTION.pattern}|{INDEX.pattern}|(\\[,;]|\\[a-z]+|[^\s{{}}])")
 PARTS = {"_": "<sub>", "/_": "</sub>", "^": "<sup>", "/^": "</sup>"}
 PARTS |= {"(": '<span class="over"><span>', "|": "</span><span>", ")": "</span></span>"}

@@ -14,7 +14,8 @@ FRACTION = '<span class="over"><span>{}</span><span>{}</span></span>'
         (r"\frac{N-1}{t\,p}", FRACTION.format("N-1", "tp")),
         (r"h^2 &lt; t_{ij}", "h<sup>2</sup> &lt; t<sub>ij</sub>"),
         (r"\lambda", "λ"),
-        (r"t_\text{fail}", ""),
+        (r"\frac{N}{F_\text{peak}\,u}", FRACTION.format("N", "F<sub>peak</sub>u")),
+        (r"\sqrt{N}", ""),
     ],
 )
 def test_a_simple_formula_can_be_read_before_it_is_set(tex: str, read: str) -> None:
