@@ -7,12 +7,11 @@ Without Jupyter Book 1: it goes with the theme.
 
 from __future__ import annotations
 
-import html
 import re
 from pathlib import Path
 
 import shardlab_styles
-from shardlab_search import typed
+from shardlab_formulas import legible
 from sphinx.application import Sphinx
 
 ICONS = "scripts/fontawesome.js"  # the same icons as in the web font of its style sheet
@@ -24,11 +23,6 @@ EXPLORERS = re.compile(r'src="([./]*_static/shardlab/)explorer\.js')
 DRAWS = '<link rel="preload" as="script" fetchpriority="low" media="(pointer: fine)" href="{}plotly.min.js">\n</body>'
 OPTIONS = re.compile(SCRIPT.format(re.escape("_static/documentation_options.js")))  # a script in the page adds to them
 FORMULA = re.compile(r'(<span class="math notranslate nohighlight")>(\\\([^<]*\\\))</span>')
-FRACTION = r"\\frac\{\w+\}\{\w+\}(?=$| \\cdot| =|\))"
-COMMAND = r"\\[,;]|\\(?:alpha|beta|sigma|lambda|cdot|times|[lg]e|approx)(?![A-Za-z])"
-SIMPLE = re.compile(rf"{FRACTION}|{COMMAND}|[\w\s.,/()+=<>{{}}_^-]")
-INDEX = re.compile(r"([_^])(?:\{([^{}]*)\}|(\w))")
-MARKS = {"_": "sub", "^": "sup"}
 
 
 def lighten(app: Sphinx, error: Exception | None) -> None:
@@ -36,23 +30,11 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     if error is not None or app.builder.format != "html":
         return
     site = Path(app.outdir)
-    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
-    style = shardlab_styles.written(site / "_static", pages.values())
     options = (site / "_static" / "documentation_options.js").read_text(encoding="utf-8")
+    pages = {path: light(path.read_text(encoding="utf-8"), options) for path in site.rglob("*.html")}
+    style = shardlab_styles.written(site / "_static", pages.values())
     for path, text in pages.items():
-        path.write_text(shardlab_styles.linked(light(text, options), style), encoding="utf-8")
-
-
-def legible(formula: re.Match[str]) -> str:
-    """Return a simple formula as it reads without MathJax; formulas.js finds its TeX beside it."""
-    tex = html.unescape(formula[2])[2:-2]
-    if SIMPLE.sub("", tex):
-        return formula[0]
-    marked = INDEX.sub(lambda found: f"\0{found[1]}{found[2] or found[3]}\0/{found[1]}", tex)
-    words = html.escape(typed(marked))
-    for mark, tag in MARKS.items():
-        words = words.replace(f"\0{mark}", f"<{tag}>").replace(f"\0/{mark}", f"</{tag}>")
-    return f'{formula[1]} data-tex="{formula[2]}"><i>{words}</i></span>'
+        path.write_text(shardlab_styles.linked(text, style), encoding="utf-8")
 
 
 def light(page: str, options: str) -> str:

@@ -107,7 +107,7 @@ def typed(formula: str) -> str:
 def sign(command: str) -> str:
     """The letter or sign for a command of TeX, or nothing."""
     try:
-        return unicodedata.lookup(f"GREEK SMALL LETTER {command}")
+        return unicodedata.lookup(f"GREEK SMALL LETTER {'lamda' if command == 'lambda' else command}")
     except KeyError:
         return SIGNS.get(command, "")
 

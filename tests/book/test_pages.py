@@ -405,15 +405,17 @@ def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
         assert not tab.locator(".moving-stage").is_visible()
 
 
-def test_a_word_of_the_text_lights_its_part_up(browser: Any, site: Path) -> None:
-    with opened(browser, site.as_uri(), "book/memory.html") as tab:
+@pytest.mark.parametrize("page", ["memory", "data_parallel", "collectives", "composition"])
+def test_a_word_of_the_text_lights_its_part_up(page: str, browser: Any, site: Path) -> None:
+    with opened(browser, site.as_uri(), f"book/{page}.html") as tab:
         word = tab.locator("p > .moving-word").first
-        faded = ".moving.lighting [data-light]:not(.lit)"
+        faded = ".moving.lighting [data-light]:not([data-lit])"
         for lit in (True, False):
             word.press("Enter")
+            tab.locator(".moving-steps button").last.click()  # what is drawn anew stays lit
             assert (word.get_attribute("aria-pressed") == "true") == lit
-            assert bool(tab.locator(faded).count()) == bool(tab.locator(".moving.lighting .lit").count()) == lit
-    with opened(browser, site.as_uri(), "book/memory.html", java_script_enabled=False) as tab:
+            assert bool(tab.locator(faded).count()) == bool(tab.locator(".moving.lighting [data-lit]").count()) == lit
+    with opened(browser, site.as_uri(), f"book/{page}.html", java_script_enabled=False) as tab:
         assert tab.locator("p > [class^=lights-]").first.is_visible()
         assert not tab.locator(".moving-word").count()
 

@@ -65,18 +65,3 @@ def test_a_page_with_figures_loads_plotly_after_its_text_once(body: str, early: 
     page = f'<script src="../_static/shardlab/explorer.js?v=1"></script>\n<body>{body}\n</body>'
     light = shardlab_light.light(shardlab_light.light(page, ""), "")
     assert light.count('href="../_static/shardlab/plotly.min.js">\n</body>') == early
-
-
-@pytest.mark.parametrize(
-    ("tex", "read"),
-    [
-        (r"\frac{b}{2} \cdot F/\beta", "b/2 ·F/β"),
-        (r"h^2 &lt; t_{ij}", "h<sup>2</sup> &lt; t<sub>ij</sub>"),
-        (r"\frac{N-1}{N}", ""),
-        (r"t_\text{fail}", ""),
-    ],
-)
-def test_a_simple_formula_can_be_read_before_it_is_set(tex: str, read: str) -> None:
-    formula = rf'<span class="math notranslate nohighlight">\({tex}\)</span>'
-    set_late = rf'<span class="math notranslate nohighlight" data-tex="\({tex}\)"><i>{read}</i></span>'
-    assert shardlab_light.light(shardlab_light.light(formula, ""), "") == (set_late if read else formula)

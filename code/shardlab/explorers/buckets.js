@@ -14,9 +14,9 @@
     picture.innerHTML = `<svg aria-hidden="true" viewBox="-2 0 360 92">
       <g class="buckets-saved">${rect("", x(ends[1]), BACKWARD - 4, x(ends[0] - ends[1]), NETWORK + HIGH - BACKWARD + 8)}
       <text text-anchor="middle" x="${x((ends[0] + ends[1]) / 2)}" y="${BACKWARD + 37}">saved: ${saved}</text></g>
-      <text x="0" y="12">backward, the last layer first</text>${rect("buckets-done", 0, BACKWARD, x(backward))}${borders}
+      <text x="0" y="12">backward, the last layer first</text><g data-light="backward">${rect("buckets-done", 0, BACKWARD, x(backward))}${borders}</g>
       <text x="0" y="${NETWORK - 6}">network</text>${sent[0].map(([from, to]) =>
-        `<g class="bucket">${rect("buckets-done", 0, NETWORK, x(to - from) - 1.5)}${rect("buckets-edge", 0, NETWORK, x(to - from) - 1.5)}</g>`).join("")}
+        `<g class="bucket" data-light="messages">${rect("buckets-done", 0, NETWORK, x(to - from) - 1.5)}${rect("buckets-edge", 0, NETWORK, x(to - from) - 1.5)}</g>`).join("")}
       ${rect("buckets-clock", -0.75, BACKWARD - 5, 1.5, NETWORK + HIGH - BACKWARD + 10)}</svg>`;
     const buckets = [...picture.querySelectorAll(".bucket")], done = picture.querySelector(".buckets-done");
     const fill = (bar, share) => { bar.style.transform = `scaleX(${Math.min(1, Math.max(0, share))})`; };

@@ -15,20 +15,23 @@ window.shardlabMoving = (block, go) => {
   addEventListener("beforeprint", () => { [open, details.open] = [details.open, true]; });
   addEventListener("afterprint", () => { details.open = open; });
   const words = (block.closest("section") ?? block).querySelectorAll('[class^="lights-"]');
-  const buttons = [...words].map((word) => { // of the text and the picture: the part of this name stays, the others fade
+  let chosen; // the parts of this name stay, the others fade
+  const light = () => block.querySelectorAll("[data-light]").forEach((part) => part.toggleAttribute("data-lit", part.dataset.light === chosen));
+  const buttons = [...words].map((word) => { // of the text and the picture
     const button = document.createElement("button"), name = word.className.slice("lights-".length);
     Object.assign(button, { type: "button", className: "moving-word", textContent: word.textContent, value: name });
     button.setAttribute("aria-pressed", "false");
     button.onclick = () => {
-      const lit = button.getAttribute("aria-pressed") === "false";
-      block.classList.toggle("lighting", lit);
-      block.querySelectorAll("[data-light]").forEach((part) => part.classList.toggle("lit", part.dataset.light === name));
-      buttons.forEach((each) => each.setAttribute("aria-pressed", lit && each.value === name));
+      chosen = chosen === name ? undefined : name;
+      block.classList.toggle("lighting", chosen);
+      light();
+      buttons.forEach((each) => each.setAttribute("aria-pressed", each.value === chosen));
     };
     word.replaceWith(button);
     return button;
   });
   block.classList.add("live");
+  return light; // for parts that are drawn anew
 };
 window.shardlabStart = (selector, start) => document.querySelectorAll(selector).forEach((block) => {
   try {

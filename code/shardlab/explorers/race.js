@@ -6,7 +6,7 @@
   /* A tile fills up with the numbers of one rank after the other; green: the whole sum. */
   function tile(x, y, width, share, name = "") {
     const full = share * HIGH;
-    return `<g class="${name}"><rect class="race-back" x="${x}" y="${y}" width="${width}" height="${HIGH}"/>
+    return `<g class="${name}" data-light="tile"><rect class="race-back" x="${x}" y="${y}" width="${width}" height="${HIGH}"/>
       <rect class="${share === 1 ? "race-sum" : "race-part"}" x="${x}" y="${y + HIGH - full}" width="${width}" height="${full}"/>
       <rect class="race-edge" x="${x}" y="${y}" width="${width}" height="${HIGH}"/></g>`;
   }
@@ -17,7 +17,7 @@
     const length = Math.hypot(u - x, v - y), across = [-(v - y) / length, (u - x) / length];
     return ["out", "in"].map((way) => {
       const by = way === "out" ? -4.5 : 4.5, [a, b] = across.map((each) => each * by), lit = busy.has(`${way} ${rank}`);
-      return `<g class="race-link${lit ? " lit" : ""}"><path d="M${x + a} ${y + b}L${u + a} ${v + b}"/>
+      return `<g class="race-link${lit ? " lit" : ""}" data-light="link"><path d="M${x + a} ${y + b}L${u + a} ${v + b}"/>
         <circle cx="${(x + u) / 2 + a}" cy="${(y + v) / 2 + b}" r="4"/></g>`;
     }).join("");
   }
@@ -66,10 +66,11 @@
       output.textContent = `${second.toFixed(2)} s`;
       clock.setAttribute("aria-valuetext", [output.textContent, ...told].join(", "));
       now = second;
+      light?.();
     }
-    let now;
+    let now, light;
     clock.oninput = () => show(Number(clock.value));
-    window.shardlabMoving(block, (by) => {
+    light = window.shardlabMoving(block, (by) => {
       const next = by > 0 ? stops.find((stop) => stop > now) : stops.findLast((stop) => stop < now);
       if (next !== undefined) show(next);
     });

@@ -136,8 +136,8 @@ class Race(MovingPicture):
         """Return picture and table for a page; without JavaScript there is no picture."""
         most = max(sum(lane.carried[-1]) for lane in self.lanes)
         drawn = "".join(
-            f'<div class="race-lane" data-lane="{html.escape(lane.drawn(most))}">'
-            f"<b>{lane.name}</b></div>"
+            f'<div class="race-lane" data-light="{lane.plan.name.split()[0]}" '
+            f'data-lane="{html.escape(lane.drawn(most))}"><b>{lane.name}</b></div>'
             for lane in self.lanes
         )
         seconds = moments(self.lanes)

@@ -146,7 +146,7 @@ def layer(
     element: Count = 2,
     mask: str = "causal",
 ) -> list[Work]:
-    """List the operations of one layer's forward pass in order, without the rotation of positions."""
+    """List the operations of one layer's forward pass in order, without rotary positions."""
     t = spec.tokens(batch, sequence)
     h = spec.hidden_size
     width = spec.attention_size

@@ -1,8 +1,8 @@
 """Published steps, table by table, and the errors of their predictions.
 
 The constants of `kernels` are the same for all tables, some by kind of chip: none is fitted to one
-of these, but one was chosen among three values with whole steps in view. What a program does by itself is in
-its engine. Where a source leaves something open, TABLES says what is assumed.
+of these, but one was chosen among three values with whole steps in view. What a program does by
+itself is in its engine. Where a source leaves something open, TABLES says what is assumed.
 """
 
 from collections.abc import Sequence
