@@ -1,7 +1,8 @@
 """All-to-all: every rank has another piece for each rank. The result is the transpose of the input.
 
 In n - 1 rounds, one partner in each; NCCL sends to several at once, see
-`costs.collectives.at_once`. Pairwise exchange: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521.
+`costs.collectives.at_once`. Pairwise exchange: Thakur, Rabenseifner and Gropp 2005,
+doi:10.1177/1094342005051521.
 """
 
 from shardlab.files.arguments import Count, checked
