@@ -74,7 +74,7 @@ STAGES = (
     ),
     StartStage(
         name="process group, NCCL",
-        waits_for="all ranks in init_process_group, and in each collective; the first connects them",
+        waits_for="all ranks in init_process_group and in each collective; the first connects them",
         seconds=600,
         option="init_process_group(timeout=...)",
         file="include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp",
