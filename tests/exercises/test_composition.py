@@ -32,7 +32,7 @@ RANKS = "groups are the ranks that differ along one axis only"
 SAME, ONCE = "ranks of one model read the same samples", "replicas together read each sample once"
 SHARES, WRITTEN = "shares are equal to within one", "every piece is written by one rank"
 NORM, LEFT = "every rank has the norm of the uncut gradient", "gradients stay what they were"
-SENT = "a rank sends no more than an all-reduce of one number"
+SENT = "a rank sends as much as an all-reduce of one number"
 
 
 @mistake("groups", RANKS, at="4 ranks, two axes, tp first", says="rank=0")

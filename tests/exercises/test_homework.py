@@ -5,6 +5,7 @@ import os
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
+from inspect import cleandoc
 
 import pytest
 
@@ -67,6 +68,19 @@ def test_a_seed_draws_cases_and_the_same_seed_the_same(taught):
     assert again.due == datetime(2027, 1, 15, 23, 59)
 
 
+def test_with_the_cases_of_the_written_example_a_usual_mistake_fails_for_every_seed(tmp_path):
+    example = homework.__doc__.partition("\n\n")[2].partition("The function")[0]
+    (file := tmp_path / "example.py").write_text(cleandoc(example))
+    for seed in range(20):
+        exercise = homework.read(file, seed).exercises["data_parallel.shard"]
+        got = [(case, exercise.attempt(chunked, None, case, 0)) for case in exercise.cases]
+        assert any(judge(case, [shards]) for case, shards in got for judge in exercise.properties.values()), seed
+
+
+def chunked(n, rank, size):
+    return [*range(n)][rank * -(-n // size) : (rank + 1) * -(-n // size)]
+
+
 def test_a_variant_has_its_own_points_name_and_cases_in_the_order_of_their_ranks():
     cases = [Case(4, "many", 9), Case(1, "one", 3)]
     changed = variant(SHARD, name="week1.split", points=7, cases=cases)
@@ -122,7 +136,8 @@ def test_a_learner_sees_and_checks_the_teachers_exercises(cli, taught, tmp_path)
     mine.write_text(RIGHT)
     assert "week1.twice  (3 points)\n    Double x.\n" in cli("list", "--with", taught)[1]
     assert cli("starter", "week1", "--with", taught) == (0, "def my_twice(x):\n    return x\n")
-    assert f"\nhint week1.twice --with {taught} --step 2 has" in cli("hint", "week1", "--with", taught)[1]
+    hint = f"\npython -m shardlab.exercises hint week1.twice --with {taught} --step 2 has"
+    assert hint in cli("hint", "week1", "--with", taught)[1]
     code, printed = cli("check", "week1", "data_parallel.shard", mine, "--with", taught, "--seed", 2)
     assert (code, printed.splitlines()[-1]) == (0, "8 of 8 points")
     assert not (tmp_path / ".shardlab").exists()

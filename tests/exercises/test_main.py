@@ -14,6 +14,7 @@ from shardlab import exercises
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import grader, keeper
 
+COMMAND = "python -m shardlab.exercises hint"
 SHARD, STEP = "data_parallel.shard", "data_parallel.step_with_accumulation"
 
 
@@ -58,6 +59,7 @@ def test_a_shell_gets_1_for_starters_and_a_wrong_line_is_named(tmp_path):
     assert done.stdout.splitlines()[-1].startswith("0 of ")
     last = answers.read_text().count("\n")
     assert f'starters.py", line {last}, in my_shard\n    return range(n / w)\nTypeError' in done.stdout
+    assert f"Stuck? {COMMAND} {SHARD}\n" in done.stdout
 
 
 def test_a_program_gets_each_verdict_with_its_properties_and_what_the_file_prints_stays_apart(
@@ -107,8 +109,8 @@ def test_list_names_every_exercise(cli):
 def test_starter_and_hint_are_printed(cli):
     assert cli("starter", SHARD) == (0, exercises.find(SHARD).starter)
     nudge, idea, way = exercises.find(SHARD).hints
-    assert cli("hint", SHARD) == (0, f"{SHARD}: {nudge}\nhint {SHARD} --step 2 has the idea.\n")
-    assert cli("hint", SHARD, "--step", "2") == (0, f"{SHARD}: {idea}\nhint {SHARD} --step 3 has the way.\n")
+    assert cli("hint", SHARD) == (0, f"{SHARD}: {nudge}\n{COMMAND} {SHARD} --step 2 has the idea.\n")
+    assert cli("hint", SHARD, "--step", "2") == (0, f"{SHARD}: {idea}\n{COMMAND} {SHARD} --step 3 has the way.\n")
     assert cli("hint", "zero.clip", SHARD, "--step", "3")[1].endswith(f"\n{SHARD}: {way}\n")
     assert [line.split(":")[0] for line in cli("hint", "zero")[1].splitlines()[::2]] == [
         each.name for each in exercises.of_chapter("zero")

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import TextIO
 
 from shardlab import launch
@@ -27,7 +26,7 @@ from shardlab.files.terminal import Parser, complain, guarded
 
 from . import CHAPTERS, every, export, gather, homework, marks, of_chapter, progress
 from .checker import UNGRADED, Exercise
-from .handed_in import NOT_GRADED, check
+from .handed_in import NOT_GRADED, check, hint
 
 
 def main() -> int:
@@ -54,8 +53,7 @@ def main() -> int:
             points = f"{exercise.points} point{'s' if exercise.points > 1 else ''}"
             print(f"{exercise.name}  ({points})\n    {exercise.prompt}")
         elif arguments.command == "hint":
-            options = f" --with {quote(str(arguments.homework))}" if taught else ""
-            call = partial("hint {}{} --step {}".format, exercise.name, options)
+            call = partial(hint, exercise, taught)
             print(f"{exercise.name}: {exercise.hint(arguments.step, call)}")
         else:
             print(exercise.starter.rstrip("\n"))

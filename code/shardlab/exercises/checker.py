@@ -156,6 +156,10 @@ class Report:
         return f"<{self.exercise.name}: {self.verdict}>"
 
     def __str__(self) -> str:
+        return self.text(f'hint("{self.exercise.name}")')
+
+    def text(self, help: str) -> str:
+        """Return the report; `help` is the call that prints a hint."""
         if not self.marks:
             blame = "the checker itself failed, which says nothing about your answer"
             return f"{self.exercise.name}: {self.verdict}, {blame}\n\n{self.reason}"
@@ -163,7 +167,7 @@ class Report:
         lines = [f"{self.exercise.name}: {self.verdict}, {score}"]
         lines += [f"  {mark:11}  {name}" for name, mark in self.marks.items()]
         if not self:
-            lines += ["", self.reason, "", f'Stuck? hint("{self.exercise.name}")']
+            lines += ["", self.reason, "", f"Stuck? {help}"]
         elif self.exercise.compare:
             lines += ["", f"Compare with {self.exercise.compare}"]
         return "\n".join(lines)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from shardlab.files.given import shown
@@ -30,12 +31,20 @@ def check(
     return show(exercises, file, homework)
 
 
+def hint(exercise: Exercise, homework: Homework | None, step: int = 1) -> str:
+    """Return the command that prints a step of the help."""
+    options = f" --with {quote(str(homework.file))}" if homework else ""
+    options += f" --step {step}" if step > 1 else ""
+    return f"python -m shardlab.exercises hint {exercise.name}{options}"
+
+
 def _as_text(exercises: list[Exercise], file: Path, homework: Homework | None) -> int:
     verdicts = []
     try:
         for verdict in _graded(exercises, file, homework=homework):
             verdicts.append(verdict)
-            text = verdict.reason if verdict.report is None else str(verdict.report)
+            help = hint(verdict.exercise, homework)
+            text = verdict.reason if verdict.report is None else verdict.report.text(help)
             print(f"{shown(text)}\n")
     except Unusable as error:
         names = ", ".join(exercise.name for exercise in exercises)

@@ -5,9 +5,10 @@
     DUE = "2027-01-15 23:59"
 
     def exercises(random):
-        sizes = random.sample(range(5, 40), 4)
-        cases = [Case(n, f"{size} samples", size) for n, size in enumerate(sizes, start=1)]
-        return [find("zero.clip"), variant(find("data_parallel.shard"), points=5, cases=cases)]
+        shard, sizes = find("data_parallel.shard"), random.sample(range(5, 40), 4)
+        drawn = [Case(n, f"{size} samples", size) for n, size in enumerate(sizes, start=1)]
+        cases = [*shard.cases, *drawn]  # a few drawn ones alone let usual mistakes pass
+        return [find("zero.clip"), variant(shard, points=5, cases=cases)]
 
 The function gets a `random.Random` with the seed of the command, so each class can have its own
 cases. The file runs in the grader and in the process of what was handed in: draw from nothing

@@ -141,7 +141,7 @@ EXERCISE = Exercise(
     properties={
         "every rank has the norm of the uncut gradient": is_the_norm,
         "gradients stay what they were": evidence.leaves_arguments,
-        "a rank sends no more than an all-reduce of one number": (
+        "a rank sends as much as an all-reduce of one number": (
             evidence.sends_at_most(budget, needed=needed)
         ),
     },

@@ -205,7 +205,7 @@ EXERCISE = Exercise(
         "every gradient is the mean over the samples of all ranks of the group": are_means,
         "a frozen parameter gets no gradient": leave_frozen,
         "parameters stay what they were": evidence.leaves_arguments,
-        "a rank sends no more than one all-reduce of the gradients, and one number": (
+        "a rank sends as much as one all-reduce of the gradients, and one number": (
             evidence.sends_one_all_reduce(payload)
         ),
     },

@@ -221,7 +221,7 @@ EXERCISE = Exercise(
         "with the mean gradient over all samples of all ranks": has_global_gradient,
         "activations of one microbatch at a time": holds_one_microbatch,
         "batches stay what they were": evidence.leaves_arguments,
-        "a rank sends no more than one all-reduce of the gradients": (
+        "a rank sends as much as one all-reduce of the gradients": (
             evidence.sends_one_all_reduce(gradient_bytes)
         ),
     },
