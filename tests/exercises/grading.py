@@ -182,7 +182,7 @@ class Graded:
         name, function, fails, at, says = mistake
         report = reported(function, name, function)
         assert {each for each, mark in report.marks.items() if mark == checker.FAILED} == fails
-        assert f"Smallest failing case: {at}" in report.reason
+        assert f"Smallest failing case: {at}" in report.reason, report.reason
         assert says in report.reason
         assert not report
 

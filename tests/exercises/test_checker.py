@@ -94,6 +94,18 @@ def test_the_first_property_that_fails_is_shown_in_its_smallest_case():
     assert "0 of 3 points" in str(report)
 
 
+def test_what_stops_later_hides_no_smaller_case_that_fails():
+    report = attempts.check(toy(), lambda x: x + 1 if x < 20 else [][x])
+    assert report.marks[RUNS] == FAILED
+    assert report.reason.startswith("Smallest failing case: 1 rank, number 11\n")
+
+
+def test_of_two_properties_the_one_that_fails_in_a_smaller_case_is_shown():
+    small_first = toy({"it is small": is_small, "it is the number": is_number})
+    report = attempts.check(small_first, lambda x: x + 100 if x > 20 else min(x, 11))
+    assert report.reason.startswith("Smallest failing case: 1 rank, number 12\n")
+
+
 def test_a_finding_can_say_what_to_try():
     small = {"it is small": lambda case, seen: Finding("", "below 10", str(seen[0]), "return less")}
     reason = attempts.check(toy(small), lambda x: x).reason
@@ -240,7 +252,9 @@ def test_one_rank_that_leaves_is_a_deadlock(impatient):
             return function(case.given, group)
 
     def skips(x, group):
-        return x if group.rank() == 1 else comm.all_reduce(torch.ones(1), group)
+        if group.rank() != 1 and group.size() > 1:
+            comm.all_reduce(torch.ones(1), group)
+        return x
 
     report = attempts.check(toy(attempt=watched), skips)
     assert report.marks[RUNS] == FAILED

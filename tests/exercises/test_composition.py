@@ -40,7 +40,7 @@ def turns_the_order_around(rank, degrees, order):
     return solutions.my_groups(rank, degrees, tuple(reversed(order)))
 
 
-@mistake("groups", SIZES, OWN, RANKS, at="4 ranks, two axes, tp first", says="as many ranks as degrees says")
+@mistake("groups", SIZES, OWN, RANKS, at="2 ranks, one axis of two", says="1 in every group")
 def takes_blocks_for_every_axis(rank, degrees, order):
     """As if strides did not multiply, and with the rank's own block for the first axis only."""
     first = rank // degrees["tp"] * degrees["tp"]

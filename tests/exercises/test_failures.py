@@ -91,7 +91,7 @@ def forgets_that_there_are_groups(events):
     return max(waited, key=waited.get)
 
 
-@mistake("first_nan_rank", FIRST, SMALL, at="3 ranks, an infinity on rank 2", says="None on rank 0")
+@mistake("first_nan_rank", FIRST, SMALL, at="1 rank, all finite", says="all_reduce of 8 bytes, all_reduce")
 def looks_for_nan_alone_and_one_gradient_at_a_time(model, group):
     first = group.size()
     for parameter in model.parameters():
@@ -101,7 +101,7 @@ def looks_for_nan_alone_and_one_gradient_at_a_time(model, group):
     return first if first < group.size() else None
 
 
-@mistake("first_nan_rank", FIRST, SMALL, at="2 ranks, a NaN on rank 1", says="None on rank 0")
+@mistake("first_nan_rank", FIRST, SMALL, at="2 ranks, all finite", says="nothing sent on rank 0")
 def keeps_it_to_itself(model, group):
     return group.rank() if diagnose.first_nonfinite(diagnose.gradients(model)) else None
 

@@ -103,7 +103,7 @@ def cuts_everything_at_once(num_parameters, dp, zero):
     return {name: bytes_ / pieces for name, bytes_ in solutions.my_model_states(num_parameters, 1, 0).items()}
 
 
-@mistake("model_states", OPTIMIZER, GRADIENTS, at="2 ranks, ZeRO stage 3", says="gradients: 20")
+@mistake("model_states", OPTIMIZER, GRADIENTS, at="2 ranks, ZeRO stage 2, 10 parameters", says="optimizer: 120")
 def cuts_one_part_at_each_stage(num_parameters, dp, zero):
     whole = solutions.my_model_states(num_parameters, 1, 0)
     cut = {1: "optimizer", 2: "gradients", 3: "parameters"}.get(zero)

@@ -187,7 +187,7 @@ def turns_the_arrow_around_only(source, target, nbytes, ranks):
     return verb, f"{target} -> {source}", forward, backward
 
 
-@mistake("moves", FORWARD, BACKWARD, at="2 ranks, P -> I", says="P -> I")
+@mistake("moves", FORWARD, BACKWARD, at="2 ranks, I -> R", says="I -> R")
 def sends_an_all_reduce_once(source, target, nbytes, ranks):
     verb, mirror, forward, backward = solutions.my_moves(source, target, nbytes, ranks)
     halves = 2 if verb == "all_reduce" else 1

@@ -201,7 +201,7 @@ def judge(exercise: Exercise, attempted: Attempted) -> Report:
     if errors and len(errors) == len(findings) and not stopped:
         return Report(exercise, {}, f"  cause     {errors[0]:.{MAX_TEXT}}")
     marks = {RUNS: FAILED if stopped else PASSED} | _marks(exercise, {*findings}, bool(stopped))
-    reason = stopped or _reason(marks, findings)
+    reason = _reason(exercise, findings) or stopped  # what was observed, was before it stopped
     if reason and attempted.note:
         reason += f"\n  try       {attempted.note}"
     return Report(exercise, marks, reason)
@@ -246,12 +246,12 @@ def num_ranks(exercise: Exercise, case: Case) -> int:
     return 1 if exercise.pure else case.world_size
 
 
-def _reason(marks: dict[str, str], findings: dict[str, tuple[Case, Finding]]) -> str:
-    """Show the finding of the first property that failed."""
-    first = next((name for name in marks if name in findings), None)
-    if first is None:
+def _reason(exercise: Exercise, findings: dict[str, tuple[Case, Finding]]) -> str:
+    """Show the finding in the smallest case, and there the one of the first property."""
+    if not findings:
         return ""
-    case, finding = findings[first]
+    found = [findings[name] for name in exercise.properties if name in findings]
+    case, finding = min(found, key=lambda each: exercise.cases.index(each[0]))
     rows = {"given": finding.given, "expected": finding.expected, "got": finding.got}
     if finding.advice:
         rows["try"] = finding.advice
