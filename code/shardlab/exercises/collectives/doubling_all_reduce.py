@@ -20,8 +20,8 @@ def my_doubling_all_reduce(x, group):
 EXERCISE = Exercise(
     name="collectives.doubling_all_reduce",
     prompt=(
-        "Sum a short tensor over 2 or 4 ranks (or 8, or 16) in log2(n) steps, however many bytes "
-        "that takes."
+        "Sum a short tensor over 2 or 4 ranks (or 8, or 16) in log2(n) steps, with messages to one "
+        "rank at a time, however many bytes that takes."
     ),
     starter=STARTER,
     hints=(

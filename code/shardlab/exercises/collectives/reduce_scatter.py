@@ -22,8 +22,8 @@ def my_reduce_scatter(x, group):
 EXERCISE = Exercise(
     name="collectives.reduce_scatter",
     prompt=(
-        "Give every rank the sum of its own rows only, and let it send (n-1)/n of its tensor, not "
-        "more."
+        "Give every rank the sum of its own rows only, with messages to one rank at a time, and "
+        "let it send (n-1)/n of its tensor, not more."
     ),
     starter=STARTER,
     hints=(

@@ -23,8 +23,8 @@ def my_ring_all_reduce(x, group):
 EXERCISE = Exercise(
     name="collectives.ring_all_reduce",
     prompt=(
-        "Sum a tensor of any length over the ranks around a ring: 2(n-1) steps, 2(n-1)/n of the "
-        "tensor sent."
+        "Sum a tensor of any length over the ranks around a ring, with messages to one rank at a "
+        "time: 2(n-1) steps, 2(n-1)/n of the tensor sent."
     ),
     starter=STARTER,
     hints=(

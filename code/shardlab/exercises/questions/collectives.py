@@ -74,7 +74,7 @@ def no_power_of_two(draw: Random) -> ExamQuestion:
         is the ring faster, and does the answer change with a power of two?""",
         answer=f"""The ring has {ring.steps} steps and {ring.serial / size / 1e6:.3g} serial
         buffers. Halving-doubling has {halving.steps} steps and {halving.serial / size / 1e6:.3g}
-        buffers: two whole ones more. The ring is faster from {text(meeting, "B")} on; here it
+        buffers, two of them for the fold. The ring is faster from {text(meeting, "B")} on; here it
         takes {text(ring.seconds(CABLE), "s")} against {text(halving.seconds(CABLE), "s")}. With
         a power of two both send the same bytes, and the ring with its steps is never faster.""",
         rubric="""2: both pairs of numbers, with the two folded buffers
@@ -180,10 +180,10 @@ ORDER = ExamQuestion(
 
     What is wrong, and why does a check of shape, dtype and operation not find it? Why may a test
     with ranks that are forked from one process pass?""",
-    answer="""A set of strings has another order in each process. Collectives pair by order and not
-    by name, so gradients of different parameters are added where their shapes agree, as those of
-    equal layers do. Where shapes differ a check would fail at once. Forked processes have the same
-    seed of the hash, so their sets have the same order. Use one order for all, such as sorted
+    answer="""A set of strings can have another order in each process. Collectives pair by order and
+    not by name, so gradients of different parameters are added where their shapes agree, as those
+    of equal layers do. Where shapes differ a check would fail at once. Forked processes have the
+    same seed of the hash, so their sets have the same order. Use one order for all, such as sorted
     names.""",
     rubric="""1: the order of the set
     2: pairing by order; equal shapes of different layers

@@ -130,14 +130,17 @@ def swapped(draw: Random) -> ExamQuestion:
         ask=f"""All parameters, in bf16, live on the host and come in once for forward and once for
         backward; gradients leave meanwhile in the other direction. An H100 reaches
         {percent(share)} of 989 TFLOP/s, its PCIe {rate} GB/s in each direction. Each layer is
-        recomputed. How many tokens per microbatch hide the transfers? What if activations fit and
-        nothing is recomputed: are more or fewer needed, and is the step slower?""",
+        recomputed. From how many tokens per microbatch on does a whole step compute as long as it
+        loads? What if activations fit and nothing is recomputed: are more or fewer needed, and is
+        the step slower? Does forward alone hide its transfers with as many?""",
         answer=f"""8 P T / F ≥ 4 P / β, so T ≥ F / 2β, which is {round(tokens[0], -1):,.0f} tokens.
         Without recomputation it is 6 P T, so a third more: {round(tokens[1], -1):,.0f} tokens. More
-        tokens are needed because less is computed; for as many tokens the step is never slower.""",
+        tokens are needed because less is computed; for as many tokens the step is never slower.
+        Forward alone computes 2 P T beside 2 P bytes, so it needs F / β: with fewer it waits,
+        unless layers are loaded far ahead.""",
         rubric="""2: FLOPs and bytes of a microbatch, both proportional to P, and the tokens
-        1: without recomputation 4/3 as many
-        1: hiding more is not being faster""",
+        1: without recomputation 4/3 as many; hiding more is not being faster
+        1: forward alone needs F / β""",
         wrong="Counting gradients with parameters: they use the other direction.",
     )
 
@@ -240,8 +243,8 @@ SLIDE = ExamQuestion(
     believe it, or buy it?""",
     answer="""MFU or HFU; which peak, dense or sparse, in which precision; which scores count, and
     for a mixture which parameters, which should be the active ones; whether restarts and lost work
-    are in the time; which model, length and number of GPUs. 65 % is above what published runs in
-    16 bits reach as MFU, so one of these probably differs.""",
+    are in the time; which model, length and number of GPUs. 65 % is above what most published runs
+    in 16 bits reach as MFU, so one of these probably differs.""",
     rubric="""2: three of these conventions, each with its direction
     1: the range of published runs
     1: a measure that needs no convention: tokens per second for the same model and length""",

@@ -159,8 +159,8 @@ POSITIONS = ExamQuestion(
     scores are right, which are wrong, and why can the loss fall? Which line repairs it?""",
     answer="""Scores depend on the difference of positions. Within one of a rank's two parts the
     differences are right; between its parts, and between ranks, they are not: two tokens far apart
-    may look like neighbours. The model can learn with what is left. `positions = mine`, cut by the
-    same indices as the tokens.""",
+    may look like neighbours. Only the last rank's two parts are neighbours indeed. The model can
+    learn with what is left. `positions = mine`, cut by the same indices as the tokens.""",
     rubric="""2: right inside a part, wrong between parts and ranks
     1: why it is silent
     1: positions are dealt with the tokens""",

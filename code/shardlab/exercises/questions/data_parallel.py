@@ -32,7 +32,7 @@ def tokens(draw: Random) -> ExamQuestion:
         level=1,
         ask=f"""Each GPU reaches {text(step(run).rate, "FLOP/s")}, and its buffer travels at
         {text(beta, "B/s")} in each direction. Gradients have {bits} bits. How many tokens must a
-        rank have in a microbatch, so that backward hides the whole all-reduce, on many ranks and
+        rank have in a microbatch, so that backward hides all but the last bucket, on many ranks and
         without latency? What changes with a model of twice as many parameters, and with twice as
         many microbatches in a step?""",
         answer=f"""4 P T / F must be at least 2 b P / β: {float(f"{needed:.3g}"):,.0f} tokens. The
@@ -201,7 +201,7 @@ BUCKETS = ExamQuestion(
     pays a latency for each, which is worse the higher the latency. With few tokens backward is
     short and can hide little in any case, so one bucket loses less than with many tokens.
     Messages pair up by order alone: gradients of different parameters would be added, without an
-    error.""",
+    error where buckets are equally long.""",
     rubric="""1: no overlap with one bucket
     1: latencies with many, and that they grow with the latency of the network
     1: overlap is worth what backward can hide

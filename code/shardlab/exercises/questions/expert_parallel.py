@@ -255,9 +255,9 @@ MORE = ExamQuestion(
     level=2,
     ask="""You double ep, and data parallelism stays. What becomes smaller, what larger?""",
     answer="""A rank holds half as many experts, and each sees tokens of twice as many ranks, so the
-    rows of a rank stay the same in fewer, larger products. Fewer copies, so smaller sums. More
-    copies of a token leave the node, at most k; fewer experts on a rank balance worse. From one
-    server to two, that step is the dear one.""",
+    rows of a rank stay the same in fewer, larger products. Fewer copies, so smaller sums. Fewer
+    experts on a rank balance worse. Beyond one server more copies of a token leave the node, at
+    most k: from one server to two, that step is the dear one.""",
     rubric="""1: experts and states of a rank
     1: rows for an expert, and for a rank
     2: traffic across nodes, and balance""",

@@ -252,10 +252,10 @@ SICK = ExamQuestion(
     level=3,
     ask="""Once in some thousand steps the loss jumps, and no test on one node finds anything. How
     do you find out whether it is the hardware?""",
-    answer="""Give all nodes the same work and compare checksums, for hours; swap the node that
-    differs, and see whether the fault moves with it; halve the set of nodes if only the whole job
-    shows it. Ask the driver for memory and link errors. Repeat the step on the same data: a bug
-    repeats.""",
+    answer="""Give all nodes the same deterministic work and compare checksums, for hours; swap the
+    node that differs, and see whether the fault moves with it; halve the set of nodes if only the
+    whole job shows it. Ask the driver for memory and link errors. Repeat the step on the same data:
+    a bug repeats.""",
     rubric="""2: the same work everywhere, and the odd one out
     1: the fault follows a node, or does not
     1: repeats the step, to tell the data and the program from the hardware""",

@@ -90,10 +90,11 @@ def missing(draw: Random) -> ExamQuestion:
         `NCCL_ALGO=RING`. NVLink has 450 GB/s for each GPU. It prints a bus bandwidth of {printed}
         GB/s. What should it print? What is the likeliest fault, and what do you look for in which
         log? How would that log show TCP in place of InfiniBand?""",
-        answer=f"""About 360 GB/s, by NVLink at 0.8; the cards together could carry 0.95 of 400. A
-        card gives 46 to 48 GB/s, so NCCL uses {used} of eight: others are down, or hidden by a
-        container or `NCCL_IB_HCA`. NCCL's log with `NCCL_DEBUG=INFO` lists the cards in use.
-        "NET/Socket", the ordinary Ethernet, would give much less for each card.""",
+        answer=f"""About 360 GB/s where rings close over NVLink, at 0.8, and up to 390 where they
+        alternate between cards, which together carry about 0.95 of 400. A card gives 46 to 48 GB/s,
+        so NCCL uses {used} of eight: others are down, or hidden by a container or `NCCL_IB_HCA`.
+        NCCL's log with `NCCL_DEBUG=INFO` lists the cards in use. "NET/Socket", the ordinary
+        Ethernet, would give much less for each card.""",
         rubric="""1: what healthy servers print
         2: the number of cards, from the rate of one
         1: the log, and what it would show for TCP""",
@@ -230,9 +231,9 @@ BEFORE = ExamQuestion(
     ask="""You get 16 servers for a month. What do you run in the first hour, which number do you
     expect, and what do you do if one is a tenth of that?""",
     answer="""nccl-tests inside each server, then on all of them with rings forced. Inside, 0.8 of
-    NVLink; between, the cards' sum at 0.92 to 0.96 with InfiniBand, but no more than NVLink gives.
-    A tenth suggests one card, or TCP: read the log for cards, "GDRDMA" and "NET/Socket"; halve
-    the set of servers to find a bad one.""",
+    NVLink; between, the cards' sum at 0.92 to 0.96 with InfiniBand, but no more than NVLink gives
+    where rings close over it. A tenth suggests one card, or TCP: read the log for cards, "GDRDMA"
+    and "NET/Socket"; halve the set of servers to find a bad one.""",
     rubric="""1: a benchmark on all nodes of the run
     1: expected numbers, with what bounds them
     2: a search from log to cards, paths and single servers""",

@@ -150,7 +150,8 @@ def half(draw: Random) -> ExamQuestion:
         answer=f"""1F1B: (p - 1) (F + I + W) = {waits[0]} ms. ZB-H1: {waits[1]} ms: a stage's W
         no longer delays a gradient, and one W more fills each hole. The step takes {split.makespan}
         in place of {plain.makespan} ms, {100 * gain:.1f} % less. Attention's scores have gradients
-        of inputs only: F and I grow with the text, W does not, so less work fills larger holes.""",
+        of inputs only. Per token F and I grow with the text, W does not: less work fills larger
+        holes.""",
         rubric="""1: both waits
         1: W leaves the way of gradients, and fills
         2: both steps, work included; scores make F and I longer, not W""",
@@ -226,7 +227,7 @@ PICK = ExamQuestion(
     ZB-V. Which would you try first, and what would you measure?""",
     answer="""GPipe and the deeper 1F1B hide messages better, but hold 16 and 15 microbatches,
     which do not fit. Interleaving halves the wait and has other work meanwhile, but holds 8 + 7/2.
-    ZB-V holds 8, has other work meanwhile, and sends twice as
+    ZB-V holds 8 if its parts take equally long, has other work meanwhile, and sends twice as
     much. So ZB-V, or recomputation with one of the others; measure the busy time of each stage and
     whether messages still show.""",
     rubric="""2: what each holds, against a first stage that is full

@@ -74,7 +74,7 @@ def exchange(draw: Random) -> ExamQuestion:
         level=2,
         ask=f"""{servers} servers have {gpus} GPUs, each with a card of its own, and each GPU has a
         buffer of {size} MB. What does a card send for an all-reduce on two levels, and what for an
-        all-to-all, in which each rank gets an equal piece? How many times as much is the latter,
+        all-to-all of different pieces, all equally long? How many times as much is the latter,
         and what does that depend on? What if the GPUs of a server share one card?""",
         answer=f"""All-reduce: the servers all-reduce 1/{gpus} of the buffer through each card,
         {text(summed, "B")}. All-to-all: the share for other servers, {text(dealt, "B")},
@@ -256,9 +256,10 @@ TWICE = ExamQuestion(
 RULE = ExamQuestion(
     level=3,
     ask="""Why do people say that tensor parallelism must stay within a server? Is it a law?""",
-    answer="""It sends in every layer, and the layer waits. Over a card a GPT communicates longer
-    than it computes, unless it is very wide; tokens cancel. What counts is the reach of the fast
-    wires: a rack with NVLink moves the border, overlap hides some, wider layers need less.""",
+    answer="""It sends in every layer, and the layer waits. Over cards, with tp = 8, a GPT
+    communicates longer than it computes, unless it is very wide; tokens cancel. What counts is the
+    reach of the fast wires: a rack with NVLink moves the border, overlap hides some, wider layers
+    need less.""",
     rubric="""2: bytes and computing of a layer grow alike with tokens, so their quotient decides
     1: it waits in every layer
     1: two conditions under which the rule gives way""",

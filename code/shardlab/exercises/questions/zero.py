@@ -130,8 +130,8 @@ def hybrid(draw: Random) -> ExamQuestion:
 
 ORDER = ExamQuestion(
     level=2,
-    ask="""Memory is as high as without sharding, and the loss does not fall. Which line is at the
-    wrong place, and how does it explain both?
+    ask="""Before the first step memory is as high as without sharding, and the loss does not fall.
+    Which line is at the wrong place, and how does it explain both?
 
     ```python
     optimizer = torch.optim.AdamW(model.parameters())
@@ -150,9 +150,10 @@ ORDER = ExamQuestion(
 
 ROOT = ExamQuestion(
     level=2,
-    ask="""Only the blocks of a model are given to `fully_shard`, one by one; no line follows for
-    the model itself. Nothing clips gradients, and there is no error. Which parameters are wrong,
-    what happens to them step by step on different ranks, and why do the blocks hide it?""",
+    ask="""On CPUs, in fp32, only the blocks of a model are given to `fully_shard`, one by one; no
+    line follows for the model itself. Nothing clips gradients, and there is no error. Which
+    parameters are wrong, what happens to them step by step on different ranks, and why do the
+    blocks hide it?""",
     answer="""Embedding, last norm and head. They stay ordinary tensors, so nobody averages their
     gradients: each rank updates them with its own samples, and the copies drift apart. The blocks
     are still one model for all ranks, and each rank's loss falls, because its own head learns.""",

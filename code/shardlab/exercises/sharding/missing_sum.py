@@ -113,8 +113,9 @@ EXERCISE = Exercise(
         (
             "Write down when a line is right. A product: all I; all R; one P and all others R; or "
             "one dim cut in every operand that has it, and R in the others. An addition: all "
-            "alike, or that cut. A function: not P. close: I or P. A redistribution: the source of "
-            "its arrow. Then try every arrow on every operand, and read the program to its end."
+            "alike, or one dim cut so. A function: not P. close: I or P. A redistribution: the "
+            "source of its arrow. Then try every arrow on every operand, and read the program to "
+            "its end."
         ),
     ),
     compare="shardlab.sharding.types.repairs.repairs",
