@@ -88,5 +88,8 @@ class Swap:
 
     @property
     def tokens_to_hide(self) -> float:
-        """Tokens of a microbatch above which arithmetic can hide the transfers."""
+        """Tokens of a microbatch with which a step computes as long as it transfers.
+
+        Forward alone needs more, as it loads as much as backward and computes less.
+        """
         return self.tokens * self.transfer / self.compute
