@@ -2,7 +2,7 @@
 
 Loops instead of hooks, lists instead of flat buffers, nothing overlapped: naive on purpose, and
 never wrong. The lines of code in each docstring train the reference transformer; the tests run
-them. Read the files in this order. Beside each stands the engine that does the same, fast.
+them. Read the files in this order. Beside most stands the engine that does the same, fast.
 
     data_parallel      ranks.data_parallel      buckets, sent while backward computes
     zero               ranks.zero               flat buffers, layers gathered ahead of their turn

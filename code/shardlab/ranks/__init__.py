@@ -11,6 +11,6 @@ Read in this order:
 4. `train`: all methods in one step, each in its own group of a `mesh`.
 
 Beside them stand what methods share (`agreement`, `backward`), the model and its data
-(`transformer`, `mixture`, `text`), and the folders `collectives/`, `memory/`,
-`checkpoint/` and `observe/`.
+(`transformer`, `mixture`, `text`), and the folders `collectives/`, `memory/`, `checkpoint/`,
+`operations/`, `observe/` and `players/`.
 """
