@@ -256,10 +256,9 @@ TWICE = ExamQuestion(
 RULE = ExamQuestion(
     level=3,
     ask="""Why do people say that tensor parallelism must stay within a server? Is it a law?""",
-    answer="""It sends in every layer, and the layer waits. Over cards, with tp = 8, a GPT
-    communicates longer than it computes, unless it is very wide; tokens cancel. What counts is the
-    reach of the fast wires: a rack with NVLink moves the border, overlap hides some, wider layers
-    need less.""",
+    answer="""It sends in every layer, and the layer waits. Over cards, with tp = 8, a GPT sends
+    longer than it computes, unless it is very wide; tokens cancel. What counts is the reach of the
+    fast wires: NVLink in a rack moves the border, overlap hides some, wider layers need less.""",
     rubric="""2: bytes and computing of a layer grow alike with tokens, so their quotient decides
     1: it waits in every layer
     1: two conditions under which the rule gives way""",
