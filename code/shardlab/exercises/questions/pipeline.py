@@ -150,7 +150,7 @@ def half(draw: Random) -> ExamQuestion:
         answer=f"""1F1B: (p - 1) (F + I + W) = {waits[0]} ms. ZB-H1: {waits[1]} ms: a stage's W
         no longer delays a gradient, and one W more fills each hole. The step takes {split.makespan}
         in place of {plain.makespan} ms, {100 * gain:.1f} % less. Attention's scores have gradients
-        of inputs only. Per token F and I grow with the text, W does not: less work, larger holes.""",
+        of inputs only. Per token F and I grow with the text, W not: less work, larger holes.""",
         rubric="""1: both waits
         1: W leaves the way of gradients, and fills
         2: both steps, work included; scores make F and I longer, not W""",
