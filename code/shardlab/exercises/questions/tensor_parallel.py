@@ -36,7 +36,7 @@ def sums(draw: Random) -> ExamQuestion:
         ask=f"""{tp} ranks share every layer of a GPT of {layers} layers and width {width:,}. A
         microbatch has 2,048 tokens; activations and their gradients have 16 bits, and sums travel
         around a ring. How many bytes does a rank send for the layers of one microbatch? How many
-        with all of forward recomputed? Would feed-forward blocks twice as wide inside change that?""",
+        with all of forward recomputed? Would feed-forward blocks twice as wide change that?""",
         answer=f"""Four all-reduces of T h numbers for each layer, each sending 2 (t - 1) / t times
         as many: {text(plain, "B")}. Recomputing repeats the two of forward: {text(again, "B")}.
         Wider blocks change neither: what is summed is what leaves them, of width h.""",
