@@ -118,7 +118,7 @@ def chunks(draw: Random) -> ExamQuestion:
         chunks, and with one layer in a chunk? What do chunks cost?""",
         answer=f"""m v must be at least 9 (p - 1) = {9 * (stages - 1)}, and v must divide {layers}:
         v = {enough}, with {percent(shares[enough])}. It is {percent(shares[1])} with one chunk and
-        {percent(shares[layers])} with {layers}. Chunks send over v times as much, and keep more.""",
+        {percent(shares[layers])} with {layers}. Chunks send over v times as much and keep more.""",
         rubric="""1: the bubble as a share of all time, (p - 1) / (m v + p - 1)
         2: the smallest v that divides the layers of a stage; messages and memory as its price""",
         wrong="A v that does not divide the layers of a stage: chunks would be unequal.",
