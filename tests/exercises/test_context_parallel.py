@@ -29,7 +29,7 @@ DQ, DK = "queries get the gradient of all keys", "keys get the gradient of all q
 DV = "values get the gradient of all queries"
 OUTPUT, GRADIENTS = "every rank has the output of its tokens", "queries, keys and values get their gradients"
 SENT, MESSAGES = "forward sends each number to one rank", "forward sends two messages"
-ALONE, SMALLEST = "1 rank, 2 heads, 2 of keys", "2 ranks, 2 heads, 2 of keys"
+FEWEST, SMALLEST = "1 rank, 2 heads, 2 of keys", "2 ranks, 2 heads, 2 of keys"
 SENT_BACK, MESSAGES_BACK = "backward sends no more than forward", "backward sends two messages"
 M, B = "m is what a state is multiplied by", "b is what an empty state becomes"
 BEGINS, ROUNDS = "every rank has the state with which it begins", "it takes ceil(log2(n)) steps"
@@ -321,7 +321,7 @@ def exchanges_outside_of_autograd(q, k, v, attend, group):
     return y + 0 * (q.sum() + k.sum() + v.sum())
 
 
-@mistake("exchange_heads", SENT, SENT_BACK, MESSAGES, MESSAGES_BACK, at=ALONE, says="all_gather")
+@mistake("exchange_heads", SENT, SENT_BACK, MESSAGES, MESSAGES_BACK, at=FEWEST, says="all_gather")
 def gathers_everything(q, k, v, attend, group):
     q, k, v = (GatherParts.apply(x[None], group)[0] for x in (q, k, v))
     return attend(q, k, v).chunk(group.size(), 1)[group.rank()]
