@@ -46,7 +46,7 @@ def light(page: str, options: str) -> str:
         page = re.sub(SCRIPT.format(re.escape(script)), "", page)
     page = OPTIONS.sub(lambda _: f"\n<script>{options}</script>", EARLY.sub("", page))
     if 'class="explorer"' in page and (files := EXPLORERS.search(page)):
-        page = page.replace("\n</body>", f"\n{DRAWS.format(files[1])}")
+        page = page.replace("</body>", DRAWS.format(files[1]))
     return WAITS.sub("<script defer ", FORMULA.sub(legible, page))
 
 

@@ -130,7 +130,7 @@ def test_a_quotation_after_a_cell_is_the_caption_of_its_figure(page: str) -> Non
 
 
 def test_a_full_stop_stays_with_its_formula(page: str) -> None:
-    assert re.search(r'<span class="together"><span class="math[^>]*>[^<]*</span>\.</span>', page)
+    assert re.search(r'<span class="together"><span class="math[^>]*>(?:(?!</?span).)*</span>\.</span>', page)
 
 
 def test_the_search_finds_whatever_stands_on_a_page(book: Path, page: str, browser: Any) -> None:
