@@ -32,8 +32,7 @@ def train(group, layout, schedule, file, folder, num_steps):
     step = 0 if path is None else trainer.load(path)["step"]
     tokens, length = text.read(file), SPEC.context_length
     say = partial(print, flush=True) if group.rank() == 0 else lambda *_: None
-    ranks = f"{layout.ranks} rank{'s' * (layout.ranks > 1)}"
-    say(f"{ranks}, from step {step} of {num_steps}" + (f", read from {path}" if path else ""))
+    say(f"world size {layout.ranks}, from step {step} of {num_steps}" + (f", read from {path}" if path else ""))
     whole = text.num_samples(tokens, length) // BATCH * BATCH  # a short batch may not fill the microbatches
     batches = sampler.epoch(whole, BATCH, mesh.dp.rank(), mesh.dp.size())
     while step < num_steps:

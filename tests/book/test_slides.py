@@ -80,8 +80,8 @@ def test_no_mark_of_the_page_is_left_on_a_slide(decks: dict[str, Any], chapter: 
 
 
 def test_the_answer_is_what_the_page_computes(decks: dict[str, Any]) -> None:
-    (body,) = (each.body for each in decks["book/compute"] if each.title.startswith("How many years would one V100"))
-    assert "**81.9 years.** Training takes about six operations" in body
+    (body,) = (each.body for each in decks["book/compute"] if each.title.startswith("How many years would an H100"))
+    assert "**10.3 years.** Training takes about six operations" in body
     (body,) = (each.body for each in decks["book/sharding"] if each.title == "What is wrong in program A?")
     assert body.index("- its loss is twice too large") < body.index("**each rank has only a term of the gradient.**")
 
