@@ -18,7 +18,7 @@ from shardlab.costs.step import Run
 from shardlab.costs.training import Training
 from shardlab.sharding.layout import Layout
 
-from .moving import MovingPicture, moving
+from .moving import MovingPicture, clock, moving
 from .page import table
 
 MODEL, NETWORK = "GPT-2 XL", "PCIe, 1 InfiniBand card"
@@ -100,11 +100,10 @@ class Buckets(MovingPicture):
         """Return picture and table for a page; without JavaScript there is no picture."""
         picture = (
             f'<div class="buckets-picture" data-sendings="{html.escape(self.drawn())}"></div>'
-            '<p class="buckets-state"></p><input type="range" aria-label="Clock" min="0" '
-            'step="any" autocomplete="off"><label class="buckets-switch"><input type="checkbox" '
-            'autocomplete="off"> Overlap with backward</label>'
+            '<p class="buckets-state"></p>'
         )
-        return moving("buckets", picture, self.table())
+        hands = clock("buckets", "Overlap with backward", step="any")
+        return moving("buckets", picture + hands, self.table())
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -18,7 +18,7 @@ from shardlab.costs.memory.timeline import Moment
 from shardlab.costs.training import Training
 from shardlab.figures.memory import PARTS
 
-from .moving import MovingPicture, moving
+from .moving import MovingPicture, clock, moving
 from .page import table
 
 MODEL, CHIP = "GPT-2 XL", "A100 SXM 40 GB"
@@ -159,12 +159,9 @@ class MemoryTimeline(MovingPicture):
         picture = (
             f'<div class="memory-chart" data-step="{html.escape(self.drawn())}"></div>'
             '<ul class="memory-parts"></ul><p class="memory-state"></p>'
-            '<input type="range" aria-label="Clock" min="0" autocomplete="off">'
-            '<label class="memory-switch"><input type="checkbox" autocomplete="off"> '
-            "Recomputation: layers keep only their inputs, and backward computes the rest again"
-            "</label>"
         )
-        return moving("memory-timeline", picture, self.table())
+        again = "Recomputation: layers keep only their inputs, and backward computes the rest again"
+        return moving("memory-timeline", picture + clock("memory", again), self.table())
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

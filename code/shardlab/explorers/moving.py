@@ -22,6 +22,14 @@ class MovingPicture:
         display(HTML(self.html() if os.environ.get("SHARDLAB_STATIC") == "1" else self.table()))
 
 
+def clock(name: str, switch: str, step: str = "1") -> str:
+    """Return the HTML of a clock, and of a switch between two runs: `switch` is its label."""
+    return (
+        f'<input type="range" aria-label="Clock" min="0" step="{step}" autocomplete="off">'
+        f'<label class="{name}-switch"><input type="checkbox" autocomplete="off"> {switch}</label>'
+    )
+
+
 def moving(name: str, picture: str, data: str, text: str = "") -> str:
     """Return the HTML of a picture that the reader moves with moving.js and `name`'s own script.
 

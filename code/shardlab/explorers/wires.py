@@ -34,7 +34,7 @@ TRAINING = Training(
 )
 CLUSTER = nodes.cluster("DGX H100", 2)
 ORDERS = (AXES_3D, ("tp", "pp", "dp"), ("dp", "pp", "tp"))  # each has another axis last
-MOST = LAYOUT.tp * max(  # bytes at which a meter is full: those of a group of tp
+MOST = LAYOUT.tp * max(  # bytes of a tp group, which fill a meter
     sum(composition.sent(TRAINING, stage)["tp"].values()) for stage in range(LAYOUT.pp)
 )
 NTH = ("first", "second", "third", "fourth")
