@@ -80,26 +80,31 @@ def test_equals_the_resident_model_to_the_bit(style, way, frozen, tmp_path):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("way", WAYS)
-def test_learns_the_same_on_a_gpu(way, tmp_path):
+@pytest.mark.parametrize("again", ["", "by recompute", "by torch's checkpoint"])
+def test_learns_the_same_on_a_gpu(again, way, tmp_path):
     """The optimizer steps on the CPU, whose square roots are rounded differently."""
     net = model(device="cuda")
-    Offload(net.blocks, "cuda", **options(way, tmp_path))
+    recomputed(net, again, "cuda", **options(way, tmp_path))
     for ours, theirs in zip(train(net, "cuda"), resident(device="cuda"), strict=True):
         torch.testing.assert_close(ours.cuda(), theirs, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("order", ["recompute first", "offload first", "torch's checkpoint"])
-def test_with_recomputation_each_block_is_still_loaded_twice(order, way, tmp_path):
-    net = model()
-    if order == "recompute first":
+def recomputed(net, again, device="cpu", **options):
+    """Offload the blocks of a model, recomputed by one of the two functions or kept."""
+    if again == "by recompute":
         recompute.wrap(net.blocks)
-    offloaded = Offload(net.blocks, **options(way, tmp_path))
-    if order == "offload first":
-        recompute.wrap(net.blocks)
-    if order == "torch's checkpoint":
+    offloaded = Offload(net.blocks, device, **options)
+    if again == "by torch's checkpoint":
         for block in net.blocks:
             block.forward = lambda x, forward=block.forward: torchs.checkpoint(forward, x, use_reentrant=False)
+    return offloaded
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("again", ["by recompute", "by torch's checkpoint"])
+def test_with_recomputation_each_block_is_still_loaded_twice(again, way, tmp_path):
+    net = model()
+    offloaded = recomputed(net, again, **options(way, tmp_path))
     assert_same(train(net), resident())
     assert offloaded.moved["to device"] == STEPS * (2 * 2 + 1) * sum(p.nbytes for p in net.blocks.parameters())
 

@@ -433,6 +433,19 @@ def test_a_tensor_with_a_history_must_be_an_input():
     assert torch.equal(checkpoint(lambda x: x + torch.ones(h.shape), x), torch.full((3,), 2.0))  # its shape is no use
 
 
+def test_a_parameter_that_leaves_its_device_is_refused():
+    layer = nn.Linear(2, 2)
+
+    def use_and_move(x):
+        y = layer(x)
+        torch.utils.swap_tensors(layer.weight, nn.Parameter(layer.weight.to("meta")))  # `Offload`: to the host
+        return y
+
+    with pytest.raises(RuntimeError, match=r"used on cpu and is on meta now.* recompute.wrap\(modules\) before"):
+        checkpoint(use_and_move, torch.ones(1, 2))
+
+
+
 def test_a_parameter_that_changed_before_backward_is_noticed():
     layer = nn.Linear(3, 3)
     y = checkpoint(layer, torch.ones(2, 3)).sum()

@@ -41,8 +41,8 @@ class Offload:
     folder    keep the parameters in files there, not in memory
 
     Between steps the parameters and their gradients are on the host; the next backward may
-    overwrite the gradients. Modules that are recomputed in backward (`recompute.wrap`) are loaded
-    twice for each microbatch, as other modules are.
+    overwrite the gradients. Modules that are recomputed in backward are loaded twice for each
+    microbatch, as other modules are; call `recompute.wrap` first.
 
     Errors: ValueError for modules that share a parameter, or have parameters of several dtypes;
     RuntimeError for a parameter that changed while it was on the device.

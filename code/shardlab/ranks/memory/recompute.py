@@ -30,7 +30,8 @@ def checkpoint(function: Callable[..., Any], *inputs: Any, **options: Any) -> An
     changes twice.
 
     Errors: ValueError if it uses a tensor that has a history and is not among its inputs;
-    RuntimeError in backward if a parameter has changed since forward.
+    RuntimeError if it leaves a parameter on another device than it used it on, and in backward if a
+    parameter has changed since forward.
     """
     if not torch.is_grad_enabled():
         return function(*inputs, **options)
@@ -49,6 +50,7 @@ def checkpoint(function: Callable[..., Any], *inputs: Any, **options: Any) -> An
     with torch.no_grad(), parameters:
         results, form = tree_flatten(run(detached))
     parameters.note(*results)  # also a parameter that the function returns as it is
+    parameters.check_devices()
     again = functools.partial(conditions.restore, run)
     used = parameters.used
     outputs = iter(_Recompute.apply(again, _tensors(results), used, *tensors, *used))
@@ -113,6 +115,7 @@ class _Parameters(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.used: list[Tensor] = []
+        self.devices: list[torch.device] = []  # where they were used
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -131,6 +134,16 @@ class _Parameters(TorchFunctionMode):
                     f"the function uses a tensor {shape} from outside; pass it as one of the inputs"
                 )
             self.used.append(tensor)
+            self.devices.append(tensor.device)
+
+    def check_devices(self) -> None:
+        """Raise RuntimeError if one has left: autograd takes gradients from its device alone."""
+        for parameter, device in zip(self.used, self.devices, strict=True):
+            if parameter.device != device:
+                raise RuntimeError(
+                    f"a parameter was used on {device} and is on {parameter.device} now; "
+                    "if Offload moves it, call recompute.wrap(modules) before Offload(modules)"
+                )
 
 
 class _Conditions:
