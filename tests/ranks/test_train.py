@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from itertools import permutations
 
 import pytest
 import torch
@@ -157,10 +156,10 @@ def steps_of(trainer, style, sizes):
     ]
 
 
-def in_every_order(group, known):
-    """Train with every order of the axes, which decides which ranks are neighbours and changes no number."""
+def in_other_orders(group, known):
+    """Train with each axis at each place, which decides which ranks are neighbours and changes no number."""
     case = (Layout(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True), "1F1B", "llama", 3, 5)
-    orders = permutations(AXES_3D)
+    orders = [AXES_3D[first:] + AXES_3D[:first] for first in range(3)]
     return [steps_of(make_trainer(group, case, order=order, known=known), "llama", [5]) for order in orders]
 
 
@@ -230,7 +229,7 @@ def other_on_rank_5(group):
     return model
 
 
-SITUATIONS = (in_every_order, some_shapes_change, added_up, both_ends, whole, refusals)
+SITUATIONS = (in_other_orders, some_shapes_change, added_up, both_ends, whole, refusals)
 
 
 def all_situations(group):
@@ -264,7 +263,7 @@ def assert_near(found, expected):
 @pytest.mark.parity("composition", "the order of the axes changes no loss and no norm")
 def test_the_order_of_the_axes_changes_no_number(situations):
     expected = by_one_process("llama", 3, [5])
-    for rank in situations[in_every_order]:
+    for rank in situations[in_other_orders]:
         for steps in rank:
             assert_near(steps, expected)
 
