@@ -1,6 +1,6 @@
 """Records in a learner's own folder: lines of JSON, in one file for each kind of record.
 
-The files lie in the folder that SHARDLAB_FOLDER names, or else in `.shardlab` of the project. That is
+They lie in the folder that SHARDLAB_FOLDER names, or else in `.shardlab` of the project. That is
 the nearest folder, from the current one upwards, that holds one of `MARKS`, or else the current
 folder. Where SHARDLAB_FOLDER is empty, and while pages are built (SHARDLAB_STATIC=1), nothing is
 kept. A record is a convenience: losing one never stops anything.
