@@ -1,5 +1,9 @@
 """Each verb agrees with plain arithmetic on the list of all ranks' tensors, and keeps its input."""
 
+import inspect
+import re
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -8,6 +12,12 @@ from shardlab.launch import RankError, run
 from shardlab.ranks.observe import ledger
 
 WORLD_SIZES = [1, 2, 3, 4]  # 3 catches every "rank - 1 == rank + 1" mistake
+MESSAGES = Sequence[comm.Send]
+VERBS = [
+    verb
+    for name, verb in inspect.getmembers(comm, inspect.isfunction)
+    if not name.startswith("_") and {torch.Tensor, MESSAGES} & {*inspect.get_annotations(verb).values()}
+]
 
 
 def of_rank(rank, size, dtype=torch.float64):
@@ -209,6 +219,23 @@ def test_a_dry_run_gives_shapes_and_communicates_nothing():
 
 def test_the_device_is_the_cpu_under_gloo():
     assert run(comm.device, world_size=1) == [torch.device("cpu")]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_names_what_it_got_instead_of_a_tensor(verb):
+    kinds = {name: each.annotation for name, each in inspect.signature(verb).parameters.items()}
+
+    def misuse(group):
+        right = {torch.Tensor: torch.ones(1), MESSAGES: [], comm.Group: group, int: 0}
+        given = {name: right[kind] for name, kind in kinds.items() if kind in right}
+        tensors = [(name, kind) for name, kind in kinds.items() if kind in (torch.Tensor, MESSAGES)]
+        for wrong in (3, [1.0], None):
+            for name, kind in tensors:
+                refused = f"{verb.__name__} needs a tensor, got {re.escape(repr(wrong))}; pass numbers"
+                with pytest.raises(TypeError, match=refused):
+                    verb(**{**given, name: wrong if kind is torch.Tensor else [(wrong, 0)]})
+
+    run(misuse, world_size=1)
 
 
 def test_what_does_not_split_is_refused():

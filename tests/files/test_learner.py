@@ -38,6 +38,24 @@ def test_a_folder_of_ones_own_may_be_named(folder, monkeypatch):
     assert not (folder / ".shardlab").exists()
 
 
+@pytest.mark.parametrize("mark", learner.MARKS)
+def test_the_folders_of_a_project_share_one_record(folder, monkeypatch, mark):
+    (folder / mark).mkdir()
+    (folder / "notebooks").mkdir()
+    for n, here in enumerate([folder / "notebooks", folder]):
+        monkeypatch.chdir(here)
+        learner.append("notes", {"n": n})
+        assert [record["n"] for record in learner.read("notes")] == [*range(n + 1)]
+    assert not [*(folder / "notebooks").iterdir()]
+
+
+def test_a_deleted_current_folder_stops_nothing(folder, capsys):
+    folder.rmdir()
+    learner.append("notes", {})
+    assert learner.read("notes") == []
+    assert "(Not recorded in .shardlab/notes.jsonl: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("name", "value"), [("SHARDLAB_FOLDER", ""), ("SHARDLAB_STATIC", "1")])
 def test_nothing_is_kept_where_that_is_asked_for(folder, monkeypatch, name, value):
     monkeypatch.setenv(name, value)

@@ -272,7 +272,7 @@ def test_a_group_without_this_rank():
         )
         if group.rank() == 0:
             for verb in verbs:
-                with pytest.raises(ValueError, match="rank 0 is not in this group; only the ranks that were given to"):
+                with pytest.raises(ValueError, match="rank 0 is not in this group; only ranks given to"):
                     verb(x, other)
 
     run(outside, world_size=2)

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from itertools import permutations
 
 import pytest
 import torch
@@ -29,8 +28,6 @@ from tests.ranks.training import (
     plain,
     spec,
 )
-
-STEPS = 2
 
 # ---- all layouts -----------------------------------------------------------------------------------------------------
 
@@ -65,6 +62,11 @@ def cases(size):
     return found
 
 
+def steps(size):
+    """Return how many steps layouts of a size take: what a second one adds, 4 ranks and fewer show."""
+    return 2 if size <= 4 else 1
+
+
 def allowed(schedule, layout, style):
     """Tell whether ZeRO takes the case; it refuses tied embeddings in two parts of one stage."""
     plan = make(schedule, layout.pp, MICROBATCHES)
@@ -80,7 +82,8 @@ def together(group, folder, size):
 def errors(group, folder, case, **options):
     """Return the errors of one case against one process."""
     _, _, style, layers, samples = case
-    history, weights = torch.load(folder / name(style, layers, samples), weights_only=False)
+    reference = folder / name(style, layers, samples, steps(group.size()))
+    history, weights = torch.load(reference, weights_only=False)
     trainer = make_trainer(group, case, **options)
     losses, norms = [], []
     for step, (loss, norm) in enumerate(history):
@@ -111,14 +114,15 @@ def off(piece, whole, cut, tp):
 def folder(tmp_path_factory):
     """Save what one process does in files."""
     path = tmp_path_factory.mktemp("alone")
-    wanted = [case[2:] for size in SIZES for case in cases(size)] + [case[2:] for case in MISTAKEN.values()]
-    for each in sorted(set(wanted)):
-        torch.save(alone(*each, STEPS), path / name(*each))
+    wanted = [(*case[2:], steps(size)) for size in SIZES for case in cases(size)]
+    wanted += [(*case[2:], steps(4)) for case in MISTAKEN.values()]
+    for each in set(wanted):
+        torch.save(alone(*each), path / name(*each))
     return path
 
 
-def name(style, layers, samples):
-    return f"{style}-{layers}-{samples}.pt"
+def name(style, layers, samples, num_steps):
+    return f"{style}-{layers}-{samples}-{num_steps}.pt"
 
 
 SIZES = (1, 2, 4, 6, 8)
@@ -135,7 +139,7 @@ def executed(size, folder):
     "every legal layout of 1, 2, 4, 6 and 8 ranks trains like one process; on 6 and 8, ZeRO's stages take turns",
 )
 def test_every_layout_trains_the_model_of_one_process(size, folder):
-    """Losses, norms and weights agree after several steps with accumulation and clipping."""
+    """Losses, norms and weights agree after each step, with accumulation and clipping."""
     for rank in executed(size, folder):
         for case, apart in zip(cases(size), rank, strict=True):
             torch.testing.assert_close(list(apart), [0.0] * 3, rtol=0, atol=1e-12, msg=f"{case}: {apart}")
@@ -152,17 +156,17 @@ def steps_of(trainer, style, sizes):
     ]
 
 
-def in_every_order(group, known):
-    """Train with every order of the axes, which decides which ranks are neighbours and changes no number."""
+def in_other_orders(group, known):
+    """Train with each axis at each place, which decides which ranks are neighbours and changes no number."""
     case = (Layout(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True), "1F1B", "llama", 3, 5)
-    orders = permutations(AXES_3D)
+    orders = [AXES_3D[first:] + AXES_3D[:first] for first in range(3)]
     return [steps_of(make_trainer(group, case, order=order, known=known), "llama", [5]) for order in orders]
 
 
 def some_shapes_change(group, known):
     """Replica 0 has 4, 3 and 3 samples, replica 1 always 3: only replica 0 must negotiate a new shape."""
     found = {}
-    for zero in ZERO_STAGES:
+    for zero in (0, 3):
         trainer = make_trainer(group, (Layout(dp=2, pp=4, zero=zero), "1F1B", "llama", 5, None), known=known)
         found[zero] = steps_of(trainer, "llama", [7, 6, 6])
     return found
@@ -185,7 +189,7 @@ def both_ends(group, known):
     found = {}
     for zero in ZERO_STAGES:
         trainer = make_trainer(group, (Layout(dp=4, pp=2, zero=zero), "1F1B", "gpt2", 3, None), known=known)
-        steps_of(trainer, "gpt2", [9, 9, 9])
+        steps_of(trainer, "gpt2", [9, 9])
         state = {name: piece for each in trainer.states for name, piece in each.full_state_dict().items()}
         mine = state["head.weight" if trainer.mesh.place["pp"] else "embedding.tokens.weight"]
         found[zero] = torch.equal(*comm.all_gather(mine[None], trainer.mesh.pp))
@@ -225,7 +229,7 @@ def other_on_rank_5(group):
     return model
 
 
-SITUATIONS = (in_every_order, some_shapes_change, added_up, both_ends, whole, refusals)
+SITUATIONS = (in_other_orders, some_shapes_change, added_up, both_ends, whole, refusals)
 
 
 def all_situations(group):
@@ -259,7 +263,7 @@ def assert_near(found, expected):
 @pytest.mark.parity("composition", "the order of the axes changes no loss and no norm")
 def test_the_order_of_the_axes_changes_no_number(situations):
     expected = by_one_process("llama", 3, [5])
-    for rank in situations[in_every_order]:
+    for rank in situations[in_other_orders]:
         for steps in rank:
             assert_near(steps, expected)
 

@@ -31,9 +31,8 @@ class Case:
     group_size: int | None = None  # ranks communicate in groups of neighbours; None: in one group
 
     def __str__(self) -> str:
-        ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
         groups = f" in groups of {self.group_size}" if self.group_size else ""
-        return f"{ranks}{groups}, {self.title}"
+        return f"{counted(self.world_size, 'rank')}{groups}, {self.title}"
 
     def members(self, rank: int) -> range:
         """Return the ranks of this rank's group."""
@@ -94,6 +93,12 @@ def on_each_rank(judge: Callable[[Case, int, Any], Finding | None]) -> Judge:
         return None
 
     return judge_all
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a regular noun behind its number, as 1 rank or 2 ranks."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{plural * (number != 1)}"
 
 
 def describe(value: Any) -> str:
@@ -224,7 +229,7 @@ def _opened(exercise: Exercise, attempted: Attempted) -> tuple[Observed, str]:
         except (TypeError, ValueError) as error:
             return observed, f"Smallest failing case: {case}\n  the reply is {error}"
         if len(ranks) != num_ranks(exercise, case):
-            return observed, f"Smallest failing case: {case}\n  {len(ranks)} ranks have replied"
+            return observed, f"Smallest failing case: {case}\n  replies: {len(ranks)}"
         observed.append((case, ranks))
     if not attempted.stopped and len(observed) < len(exercise.cases):
         return observed, f"Smallest failing case: {exercise.cases[len(observed)]}\n  no reply"

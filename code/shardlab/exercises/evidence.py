@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from shardlab import trace
 from shardlab.costs import collectives
 
-from .checker import Case, Dependent, Finding, describe, on_each_rank
+from .checker import Case, Dependent, Finding, counted, describe, on_each_rank
 
 Named = dict[str, Tensor | None]
 SHOWN = 4  # numbers of a tensor that a report shows
@@ -100,7 +100,7 @@ def leaves_arguments(case: Case, rank: int, seen: Seen) -> Finding | None:
         return None
     name = seen.changed[0]
     got = f"{name} has changed on rank {rank}"
-    advice = "compute a new tensor, with + or *, not with += or a function whose name ends in _"
+    advice = "make a new tensor or list; +=, pop and names that end in _ change the old one"
     return Finding(case.title, f"{name} as it was", got, advice)
 
 
@@ -138,7 +138,7 @@ def each_sends_at_most(
         sent = sum(map(trace.wire_bytes, events))
         if least <= sent <= allowed + 0.5:
             return None
-        given = f"{case.title}, {len(case.members(rank))} ranks in a group"
+        given = f"{case.title}, {counted(len(case.members(rank)), 'rank')} in a group"
         bound = f"at most {allowed:.0f}" if sent > allowed else f"at least {least:.0f}"
         expected = f"{bound} bytes sent by a rank{when}"
         advice = "" if allowed else "send nothing here"
@@ -170,7 +170,7 @@ def sends_messages(count: int, name: str = "events") -> Dependent:
         least = min(count, len(case.members(rank)) - 1, 1)
         if least <= len(events) <= count:
             return None
-        expected = ("one message" if count == 1 else f"{count} messages") + when
+        expected = ("one message" if count == 1 else counted(count, "message")) + when
         advice = "join what you send with torch.cat, and split what arrives" if events else ""
         return Finding(case.title, expected, show_sent(rank, events) + when, advice)
 
@@ -182,7 +182,7 @@ def show_sent(rank: int, events: Sequence[trace.Event]) -> str:
     sent = sum(map(trace.wire_bytes, events))
     counts = Counter(event.op for event in events)
     verbs = ", ".join(f"{count} x {verb}" for verb, count in counts.items())
-    messages = f"{len(events)} message{'s' * (len(events) != 1)}" + f" ({verbs})" * bool(verbs)
+    messages = counted(len(events), "message") + f" ({verbs})" * bool(verbs)
     return f"{sent:.0f} bytes sent by rank {rank} in {messages}"
 
 

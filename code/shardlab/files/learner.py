@@ -1,8 +1,9 @@
 """Records in a learner's own folder: lines of JSON, in one file for each kind of record.
 
-The files lie in `.shardlab` of the current folder, or in the folder that SHARDLAB_FOLDER names.
-Where SHARDLAB_FOLDER is empty, and while pages are built (SHARDLAB_STATIC=1), nothing is kept. A
-record is a convenience: losing one never stops anything.
+They lie in the folder that SHARDLAB_FOLDER names, or else in `.shardlab` of the project. That is
+the nearest folder, from the current one upwards, that holds one of `MARKS`, or else the current
+folder. Where SHARDLAB_FOLDER is empty, and while pages are built (SHARDLAB_STATIC=1), nothing is
+kept. A record is a convenience: losing one never stops anything.
 """
 
 import json
@@ -15,6 +16,7 @@ from typing import Any
 from . import given
 
 FOLDER = ".shardlab"
+MARKS = FOLDER, ".git", "pyproject.toml"  # of the folder that is a project
 _printed: set[str] = set()  # the warnings that this process has printed
 
 
@@ -76,10 +78,22 @@ def parse(whole: bytes) -> tuple[list[dict[str, Any]], int]:
 
 
 def _file(kind: str) -> Path | None:
-    folder = os.environ.get("SHARDLAB_FOLDER", FOLDER)
-    if not folder or os.environ.get("SHARDLAB_STATIC") == "1":
+    folder = os.environ.get("SHARDLAB_FOLDER")
+    if folder == "" or os.environ.get("SHARDLAB_STATIC") == "1":
         return None
-    return Path(folder, f"{kind}.jsonl")
+    return Path(folder or _project() / FOLDER, f"{kind}.jsonl")
+
+
+def _project() -> Path:
+    """Return the path from the current folder to the project."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it has been deleted
+        return Path()
+    for folder in (here, *here.parents):
+        if any(os.path.lexists(folder / mark) for mark in MARKS):
+            return Path(os.path.relpath(folder))
+    return Path()
 
 
 def _print_once(text: str) -> None:

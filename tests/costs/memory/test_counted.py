@@ -24,6 +24,7 @@ from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.observe.saved_tensors import SavedTensors, without_memory
 from shardlab.schedules import make
 from shardlab.sharding.layout import ZERO_STAGES, Layout
+from tests.ranks.quick import quickly
 
 SIZES = {"vocab_size": 41, "context_length": 24, "hidden_size": 24, "num_layers": 3, "num_heads": 6}
 SPECS = {
@@ -75,9 +76,10 @@ EVERY = {**SPECS, **MIXTURES}
 
 
 @pytest.mark.parametrize("spec", EVERY.values(), ids=EVERY)
-@pytest.mark.parametrize(("microbatch", "sequence"), [(1, 24), (3, 10)])
+@pytest.mark.parametrize(
+    ("recomputation", "microbatch", "sequence"), [("none", 1, 24), ("none", 3, 10), ("full", 3, 10)]
+)
 @pytest.mark.parametrize("attention", BACKENDS)
-@pytest.mark.parametrize("recomputation", ["none", "full"])
 @pytest.mark.counted("memory", "bytes that a forward pass keeps for backward")
 def test_saved_activations(spec, microbatch, sequence, attention, recomputation):
     options = {"attention": attention, "recomputation": recomputation}
@@ -246,7 +248,7 @@ def cut_spec(name):
 
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request):
-    return request.param, launch.run(saved_by_layers, world_size=request.param)
+    return request.param, launch.run(quickly(saved_by_layers), world_size=request.param)
 
 
 @pytest.mark.counted("tensor_parallel", "bytes that all layers keep on each rank")
@@ -320,14 +322,19 @@ def saved_by_mixture(group, rules, layout):
 
 @pytest.mark.counted("expert_parallel", "bytes that all layers keep on ranks with different experts, cut or whole")
 def test_saved_activations_of_expert_parallel_ranks():
-    ranks = launch.run(saved_by_mixtures, world_size=4)
+    ranks = launch.run(quickly(saved_by_mixtures), world_size=4)
     for case in ranks[0]:
         training = mixture_training(*case)
         predicted = training.spec.num_layers * sum(activations.layer(training).values())
         assert [counted[case] for counted in ranks] == [predicted] * 4, case
 
 
-HELD = [replace(layout, zero=zero) for layout in DEALT for zero in ZERO_STAGES if layout.dp > 1 or not zero]
+HELD = [  # slices of sequences are no states
+    replace(layout, zero=zero)
+    for layout in DEALT
+    for zero in (ZERO_STAGES if layout.dp > 1 else [0])
+    if layout.whole_experts or not layout.sequence_parallel
+]
 HELD += [Layout(pp=2, tp=2, **WHOLE), Layout(pp=2, dp=2, ep=2)]
 
 
@@ -352,7 +359,7 @@ def held_by_a_trainer(group, layout):
 @pytest.mark.counted("expert_parallel", "bytes of states on ranks with different experts, cut or whole, by ZeRO stage")
 def test_states_of_expert_parallel_ranks():
     """Every buffer is a multiple of its replicas, so that ZeRO pads none."""
-    ranks = launch.run(held_with_experts, world_size=4)
+    ranks = launch.run(quickly(held_with_experts), world_size=4)
     for layout in HELD:
         training = mixture_training("a shared expert", layout)
         for stage, held in (counted[layout] for counted in ranks):

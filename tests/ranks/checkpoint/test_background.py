@@ -24,7 +24,6 @@ from tests.ranks.second_device import as_on_gpus
 SPEC = TransformerSpec(vocab_size=13, context_length=8, hidden_size=8, num_layers=2, num_heads=2)
 LAYOUTS = [
     Layout(),
-    Layout(dp=2),
     Layout(dp=2, zero=3),
     Layout(tp=2, pp=2),
     Layout(dp=2, pp=2, zero=1),

@@ -57,8 +57,14 @@ def trained(tmp_path_factory):
     return folder, run(train, CUT, folder, 2, world_size=4)[0][0]
 
 
-@pytest.mark.parametrize("lost", [(), (0,), (1,), (0, 1)])
-@pytest.mark.parametrize(("layout", "nodes"), [(CUT, 2), (Layout(dp=2, zero=1), 1), (Layout(tp=2), 2)])
+LOST = (), (0,), (1,), (0, 1)
+HALF = Layout(dp=2, zero=1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "nodes", "lost"),
+    [*((CUT, 2, lost) for lost in LOST), (HALF, 1, (0,)), (HALF, 1, (1,)), (Layout(tp=2), 2, (1,))],
+)
 def test_what_one_node_is_left_with_goes_on_in_any_layout(trained, layout, nodes, lost, tmp_path):
     """Bitwise in the same layout; without any copy from the disk."""
     folder, whole = trained
@@ -251,7 +257,7 @@ def test_a_name_is_given_when_all_bytes_are_on_all_nodes(tmp_path):
     assert run(watch_names, tmp_path, world_size=RANKS) == [[3] * NODES] * RANKS  # two files and the index
 
 
-KILLS, SIZE, PERIOD = 4, 4, 0.1
+KILLS, SIZE, PERIOD = 2, 4, 0.1
 
 
 def train_on(group, folder, doomed, share):

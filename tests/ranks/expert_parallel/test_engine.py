@@ -26,7 +26,8 @@ from .training import RULES
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
 
 SAMPLES, ATOL = 7, 1e-12
-CASES = [(ep, nodes, rules) for ep, nodes in [(1, 1), (2, 1), (4, 1), (4, 2), (4, 4)] for rules in RULES]
+CASES = [(4, nodes, rules) for nodes in (1, 2) for rules in RULES]
+CASES += [(ep, nodes, rules) for ep, nodes in [(1, 1), (2, 1), (4, 4)] for rules in ("shared", "capacity")]
 
 
 def train(group, ep, nodes, rules, frozen=()):

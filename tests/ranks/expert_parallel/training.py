@@ -63,11 +63,11 @@ def microbatches(samples, dp, count):
 
 
 @functools.cache
-def alone(style, rules, layers, samples, dp, count=MICROBATCHES):
+def alone(style, rules, layers, samples, dp, count=MICROBATCHES, steps=STEPS):
     """Train in one process; return [(loss, norm), ...] by step, and the last weights and biases."""
     model, history = plain(style, rules, layers), []
     adam = adamw(model.parameters())
-    for step in range(STEPS):
+    for step in range(steps):
         adam.zero_grad()
         tokens, targets = data(step, samples)
         total = 0.0

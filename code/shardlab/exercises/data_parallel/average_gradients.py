@@ -17,7 +17,7 @@ from shardlab.ranks import transformer
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, on_each_rank
+from ..checker import Case, Exercise, Finding, counted, on_each_rank
 
 NUMBER = 8  # bytes of the one number that a rank must send besides its gradients
 STARTER = '''\
@@ -148,7 +148,7 @@ def _given(case: Case, rank: int, name: str, place: int) -> str:
     shown = []
     for each in case.members(rank):
         gradient = replica(case, each).get_parameter(name).grad
-        samples = f"{case.given.samples[each]} sample{'s' * (case.given.samples[each] != 1)}"
+        samples = counted(case.given.samples[each], "sample")
         shown.append(f"{evidence.show(gradient, place)} of {samples} on rank {each}")
     return f"{name}.grad = {', '.join(shown)}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardlab import comm
 
-from ..checker import Case, Dependent, Exercise, Finding, describe
+from ..checker import Case, Dependent, Exercise, Finding, counted, describe
 
 SHOWN = 4  # samples of a shard that a report lists
 Shards = list[list[int]]
@@ -112,7 +112,7 @@ EXERCISE = Exercise(
     points=1,
     pure=True,
     cases=[
-        Case(world_size=ranks, title=f"{count} sample{'s' * (count > 1)}", given=count)
+        Case(world_size=ranks, title=counted(count, "sample"), given=count)
         for ranks, count in SIZES
     ],
     attempt=attempt,

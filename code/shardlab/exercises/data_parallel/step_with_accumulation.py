@@ -15,7 +15,7 @@ from shardlab import comm
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, counted, on_each_rank
 
 STARTER = '''\
 from shardlab.plain.data_parallel import average_gradients
@@ -132,7 +132,7 @@ def steps_once(case: Case, rank: int, seen: AccumulatedSteps) -> Finding | None:
     """Ask for one step of the optimizer."""
     if len(seen.steps) == 1:
         return None
-    shown = f"{len(seen.steps)} times on rank {rank}"
+    shown = f"{counted(len(seen.steps), 'time')} on rank {rank}"
     return Finding(_given(case), "optimizer.step() once", shown)
 
 
@@ -166,8 +166,9 @@ def holds_one_microbatch(case: Case, rank: int, seen: AccumulatedSteps) -> Findi
     budget = max(case.given.sizes)
     if seen.held <= budget:
         return None
-    expected = f"activations of at most {budget} samples at a time"
-    return Finding(_given(case), expected, f"of {seen.held} on rank {rank}")
+    expected = f"activations of at most {counted(budget, 'sample')} at a time"
+    got = f"those of {counted(seen.held, 'sample')} on rank {rank}"
+    return Finding(_given(case), expected, got)
 
 
 def gradient_bytes(case: Case) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 from shardlab import comm, schedules
 from shardlab.costs.pipeline import timeline
 
-from ..checker import Case, Exercise, Finding, Judge, describe
+from ..checker import Case, Exercise, Finding, Judge, counted, describe
 
 NEAR = 1e-9
 STARTER = '''\
@@ -57,7 +57,7 @@ def _given(case: Case) -> str:
 
 
 def _case(stages: int, microbatches: int, chunks: int) -> Case:
-    title = f"{microbatches} microbatches, {chunks} chunk{'s' * (chunks > 1)}"
+    title = f"{counted(microbatches, 'microbatch')}, {counted(chunks, 'chunk')}"
     return Case(world_size=stages, title=title, given=(stages, microbatches, chunks))
 
 

@@ -16,7 +16,7 @@ from shardlab import comm, schedules
 from shardlab.costs.pipeline import timeline
 from shardlab.schedules import Action, Schedule
 
-from ..checker import Case, Dependent, Exercise, Finding
+from ..checker import Case, Dependent, Exercise, Finding, counted
 
 FORWARD = 2  # seconds
 BACKWARD = 4  # seconds
@@ -137,7 +137,7 @@ def keeps_little(case: Case, observed: list[Any]) -> Finding | None:
     for stage, most in enumerate(timeline.play(schedule, latency=MESSAGE).peaks()):
         allowed = min(1 + 2 * (case.world_size - 1 - stage), case.given)
         if most > allowed:
-            expected = f"at most {allowed} microbatches kept on stage {stage}"
+            expected = f"at most {counted(allowed, 'microbatch')} kept on stage {stage}"
             return Finding(_given(case), expected, f"{most}; {_brief(schedule, stage)}")
     return None
 
@@ -159,7 +159,7 @@ def _brief(schedule: Schedule, stage: int) -> str:
 
 
 def _given(case: Case) -> str:
-    return f"{case.world_size} stages, {case.given} microbatches"
+    return f"{counted(case.world_size, 'stage')}, {counted(case.given, 'microbatch')}"
 
 
 PIPELINES = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2), (3, 6), (4, 3), (4, 8)]

@@ -10,7 +10,7 @@ from shardlab import comm, trace
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Dependent, Finding, Judge, describe, on_each_rank
+from ..checker import Case, Dependent, Finding, Judge, counted, describe, on_each_rank
 from ..evidence import Seen
 from .steps import RECEIVE, SEND, steps
 
@@ -127,12 +127,12 @@ def takes_at_most(budget: Callable[[int], int], words: str) -> Dependent:
             allowed = budget(len(members))
             taken = steps([observed[rank].events for rank in members])
             least = log2(len(members))
-            given, got = f"{len(members)} ranks", f"{taken} steps"
+            given, got = counted(len(members), "rank"), counted(taken, "step")
             if taken > allowed:
-                expected = f"at most {allowed} steps ({words})"
+                expected = f"at most {counted(allowed, 'step')} ({words})"
                 return Finding(given, expected, got, "let several ranks send in the same step")
             if taken < least:
-                return Finding(given, f"at least {least} steps", got)
+                return Finding(given, f"at least {counted(least, 'step')}", got)
         return None
 
     return judge
