@@ -11,7 +11,7 @@ where any optimizer steps:
     offload.moved                                      # bytes in each direction
 
 Without a GPU, the device is the CPU, too: the copies are real, from one place in its memory to
-another.
+another. A GPU waits for its gradients to leave; `bench/gpu_swaps.py` has what that costs.
 """
 
 import functools
