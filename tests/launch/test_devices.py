@@ -1,6 +1,7 @@
 """The device of a rank's tensors: its arguments, those that it makes, its results; on CPU, GPU and a second device."""
 
 import importlib
+import math
 import os
 import random
 from pathlib import Path
@@ -138,10 +139,11 @@ def test_the_readme_s_script(capsys):
     script = README.read_text().split("# train.py\n")[1].split("```")[0]
     assert "(train, 10," in script
     names = {"__name__": "__main__"}
-    exec(script.replace("(train, 10,", "(train, 1,"), names)
-    losses = eval(capsys.readouterr().out.removeprefix("each rank's loss in nats: "))
+    exec(script.replace("(train, 10,", "(train, 2,"), names)
+    losses = eval(capsys.readouterr().out.removeprefix("nats a byte, from 5.5: "))
     assert len(losses) == 4
     assert len(set(losses)) == 4, "every rank reads other samples"
+    assert all(loss < math.log(256) for loss in losses), "it learns"
     assert run(as_on_gpus(names["train"]), 1, world_size=2)
 
 
