@@ -13,6 +13,7 @@ from ..training import Training
 MIB = 2**20
 # A process that only made a context, torch 1.11 with CUDA 11.5. Later releases load kernels when
 # they are first needed. https://github.com/pytorch/pytorch/issues/81257
+# An H100 takes 527 MiB with torch 2.11 and CUDA 13: bench/gpu_steps.py.
 CONTEXT = 543 * MIB
 # One each for cuBLAS and cuBLASLt, as torch makes them on Hopper; earlier chips have 4 to 8 MiB.
 # https://github.com/pytorch/pytorch/pull/120925
