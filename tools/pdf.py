@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import chromium
+import packing
 import yaml
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import (
@@ -236,7 +237,7 @@ def make(browser: Any, site: Path, target: Path, toc: dict[str, Any], settings: 
         begun = time.monotonic()
         chapters.append(Chapter(part, *printed(tab, f"{site.as_uri()}/{page}.html")))
         print(f"{page}: {len(chapters[-1].pages.pages)} pages, {time.monotonic() - begun:.0f} s", flush=True)
-    bind(tab, settings, chapters).write(target)
+    packing.write(bind(tab, settings, chapters), target)
     return target
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import shardlab_styles
 from shardlab_formulas import legible
@@ -22,7 +23,16 @@ WAITS = re.compile(r"<script (?!defer|async)(?=[^>]*\bsrc=)")
 EXPLORERS = re.compile(r'src="([./]*_static/shardlab/)explorer\.js')
 DRAWS = '<link rel="preload" as="script" fetchpriority="low" media="(pointer: fine)" href="{}plotly.min.js">\n</body>'
 OPTIONS = re.compile(SCRIPT.format(re.escape("_static/documentation_options.js")))  # a script in the page adds to them
+FACE = "_static/shardlab/source-sans-3-latin-wght-normal.woff2"
+ASKS = """<script>location.protocol === "file:" || document.head.append(Object.assign(document.createElement("link"),
+  { rel: "preload", as: "font", type: "font/woff2", crossOrigin: "", href: "%s" }));</script>
+"""
 FORMULA = re.compile(r'(<span class="math notranslate nohighlight")>(\\\([^<]*\\\))</span>')
+
+
+def ask_for_face(_app: Sphinx, _page: str, _template: str, context: dict[str, Any], _document: Any) -> None:
+    """Load the text face beside the style sheet that names it, so that no text moves; from disk that is an error."""
+    context["metatags"] = context.get("metatags", "") + ASKS % context["pathto"](FACE, 1)
 
 
 def lighten(app: Sphinx, error: Exception | None) -> None:
@@ -52,5 +62,6 @@ def light(page: str, options: str) -> str:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
+    app.connect("html-page-context", ask_for_face)
     app.connect("build-finished", lighten, priority=900)  # after the theme has written pygments.css
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -77,8 +77,8 @@ def test_a_group_sends_what_its_ranks_send(order, drawn):
             assert sum(group["share"]) == pytest.approx(shares, abs=1e-4)
             inside = sum(near(*wire) for wire in group["wires"]) / len(group["wires"])
             assert group["share"] == pytest.approx([inside * shares, (1 - inside) * shares], abs=1e-4)
-            parts = [(inside, "NVLink"), (1 - inside, "the network")]
-            told = ", ".join(f"{units.text(part * total, 'B')} over {link}" for part, link in parts if part)
+            parts = [("NVLink", inside), ("network", 1 - inside)]
+            told = ", ".join(f"{link} {units.text(part * total, 'B')}" for link, part in parts if part)
             assert group["sent"].endswith(f": {told}")
 
 
@@ -109,8 +109,8 @@ def test_the_table_has_what_the_picture_says(order, drawn):
         groups = drawn["axes"][row[1]]
         assert row[2] == " / ".join(DRAWN["shares"][row[1]])
         assert row[3] == "; ".join(" ".join(map(str, group["ranks"])) for group in groups)
-        for nbytes, link in zip(row[4:], ("NVLink", "the network"), strict=True):
-            assert any(f"{nbytes} over {link}" in group["sent"] for group in groups) or nbytes == "0 B"
+        for nbytes, link in zip(row[4:], ("NVLink", "network"), strict=True):
+            assert any(f"{link} {nbytes}" in group["sent"] for group in groups) or nbytes == "0 B"
 
 
 def test_without_javascript_all_numbers_stand_in_the_page():
@@ -118,3 +118,9 @@ def test_without_javascript_all_numbers_stand_in_the_page():
     assert PICTURE.table() in page
     assert "<details" in page
     assert page.count('type="radio"') == len(wires.ORDERS)
+
+
+@EVERY_ORDER
+def test_what_a_group_sends_fits_a_line_on_a_phone(order, drawn):
+    said = [group["sent"] for axis in AXES_3D for group in drawn["axes"][axis]]
+    assert max(map(len, said)) <= 53  # letters of the text face in 339 of 390 pixels

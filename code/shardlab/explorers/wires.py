@@ -113,8 +113,8 @@ def travelled(edges: list[Edge]) -> tuple[float, float]:
 
 def told(edges: list[Edge]) -> str:
     """Say what travels over which link."""
-    pairs = zip(travelled(edges), ("NVLink", "the network"), strict=True)
-    return ", ".join(f"{units.text(nbytes, 'B')} over {link}" for nbytes, link in pairs if nbytes)
+    pairs = zip(("NVLink", "network"), travelled(edges), strict=True)
+    return ", ".join(f"{link} {units.text(nbytes, 'B')}" for link, nbytes in pairs if nbytes)
 
 
 def shares() -> dict[str, list[str]]:

@@ -10,9 +10,9 @@ from .bars import bar_rows
 NAMES = placement.NAMES
 PEERS = {  # of one rank: colour and symbol
     "itself": (style.RED, "star"),
-    "tp": (style.PURPLE, "square"),
-    "pp": (style.GREEN, "triangle-up"),
-    "dp": (style.ORANGE, "diamond"),
+    "tp": (style.COLOR["tp"], "square"),
+    "pp": (style.COLOR["pp"], "triangle-up"),
+    "dp": (style.COLOR["dp"], "diamond"),
     "none": (style.GREY, "circle-open"),
 }
 LINKS = {

@@ -11,9 +11,9 @@ from .lines import line, look
 from .trace import marker
 
 AXES = {
-    "tp": marker(style.PURPLE, ""),
-    "dp": marker(style.ORANGE, "/"),
-    "pp": marker(style.GREEN, "x"),
+    "tp": marker(style.COLOR["tp"], ""),
+    "dp": marker(style.COLOR["dp"], "/"),
+    "pp": marker(style.COLOR["pp"], "x"),
 }
 PARTS = {
     "computing": marker(style.COLOR["compute"], ""),

@@ -35,6 +35,9 @@ COLOR: Mapping[str, str] = {
     "measured": ORANGE,
     "ideal": GREY,
     "limit": RED,
+    "tp": BLUE,
+    "dp": ORANGE,
+    "pp": GREEN,
 }
 SYMBOL: Mapping[str, str] = {"predicted": "circle-open", "counted": "square", "measured": "diamond"}
 
