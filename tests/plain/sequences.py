@@ -14,6 +14,7 @@ from . import lesson
 LENGTH = 24  # two parts for each of 1 to 4 ranks
 ONE, SEVERAL = (24,), (5, 1, 11, 7)  # tokens of each document; several end where no part of any rank does
 CASES = [(*lesson.CASES[0], ONE), (*lesson.CASES[1], SEVERAL), (*lesson.CASES[2], ONE), (*lesson.CASES[2], SEVERAL)]
+ORDERS = [(False, CASES[-1]), *((True, case) for case in CASES)]  # whether in a zig-zag: one case is enough without
 
 
 def numbers(lengths):

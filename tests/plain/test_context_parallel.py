@@ -20,7 +20,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank n
 GATHERED = inspect.getsource(context_parallel)
 ULYSSES = lesson.changed(GATHERED, "attend = context.gathered ", "attend = context.ulysses ")
 SOURCES = {"gathered": GATHERED, "ulysses": ULYSSES}
-CASES = [(way, zig_zag, case) for way in SOURCES for zig_zag in (False, True) for case in sequences.CASES]
+CASES = [(way, *order) for way in SOURCES for order in sequences.ORDERS]
 
 
 def train(group, way, zig_zag, case, **options):

@@ -32,8 +32,9 @@ SCHEDULES = ("GPipe", "1F1B", "ZB-H1", "interleaved")
 def layouts(size):
     """List layouts of a size whose ranks deal experts, alone and beside tp, pp and cp, with slices or without.
 
-    One rank has none to deal with; the stages of ZeRO take turns on 8 and with slices. Of 8 ranks
-    those that 4 cannot have: three axes, 4 stages, 4 parts of a sequence, or copies of experts beside another axis.
+    One rank has none to deal with. Every stage of ZeRO is tried with ep=2 on 2 and 4 ranks of dp; else they take turns.
+    Of 8 ranks those that 4 cannot have: three axes, 4 stages, 4 parts of a sequence, or copies of experts beside
+    another axis.
     """
     turns = itertools.cycle(ZERO_STAGES)
     for tp, pp, cp in itertools.product(divisors(size), repeat=3):
@@ -48,7 +49,7 @@ def layouts(size):
                 axes = sum(degree > 1 for degree in (tp, pp, cp, dp))
                 if size == 8 and axes < 3 and max(pp, cp) < 4 and not (axes == 2 and 1 < ep < dp):
                     continue
-                every = 1 < size < 8 and not layout.sequence_parallel
+                every = layout.ep == 2 and layout.dp == size < 8
                 for zero in ZERO_STAGES if every else [next(turns) if layout.replicas > 1 else 0]:
                     yield replace(layout, zero=zero)
 
