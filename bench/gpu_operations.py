@@ -1,7 +1,8 @@
 """Products, attention and kernels that only move bytes, on one GPU, beside what `costs.compute.kernels` predicts.
 
 No constant of that model was chosen on these rows. Each operation runs by itself, as often as takes two milliseconds,
-products from a recorded graph; medians and quartiles over rounds are kept. Without a GPU there is nothing to measure.
+products from a recorded graph, always with the same inputs: small ones stay in the GPU's cache. Medians and quartiles
+over rounds are kept. Without a GPU there is nothing to measure.
 """
 
 from collections.abc import Iterator

@@ -27,10 +27,10 @@ from shardlab.ranks.memory import recompute
 from shardlab.ranks.memory.precision import MasterWeights
 
 WARM_UP = 3
-# `MasterWeights` beside an update of masters alone: gradients to fp32 (6 bytes for each), and divided by the scale (8),
+# `MasterWeights` beside the recipe's update: gradients to fp32 (6 bytes for each), and divided by the scale (8),
 # from where the optimizer reads them in fp32 (2 more), and parameters back (4 more).
 PASSES = 6 + 8 + 2 + 4
-EAGER = replace(
+EAGER = replace(  # a norm is one kernel of torch's, and so is attention
     BOOK,
     name="ranks.transformer on a GPU",
     unfused=("rotary", "SwiGLU", "loss"),
@@ -47,7 +47,8 @@ STEPS = (  # model, sequences, tokens in each, what is recomputed, compiled
     ("Llama 3.2 3B", 2, 2048, "none", False),
     ("Llama 3.2 3B", 4, 4096, "full", False),
 )
-KINDS = {"products": ("gemm", "nvjet", "cutlass", "splitK"), "attention": ("flash", "fmha", "sdpa")}  # kernels' names
+# Words in kernels' names. Attention comes first: FlashAttention's names have types of CUTLASS in them.
+KINDS = {"attention": ("flash", "fmha", "sdpa"), "products": ("gemm", "nvjet", "cutlass", "splitK")}
 
 
 def steps(node: Node) -> list[dict[str, Any]]:
@@ -107,7 +108,7 @@ def one_step(node: Node, name: str, batch: int, length: int, again: str, compile
 
 
 def by_kernel(run: Callable[[], None]) -> dict[str, float]:
-    """Milliseconds of a run by kind of kernel, and those in which the GPU has none."""
+    """Milliseconds of a run by kind of kernel, and those between its first and last in which the GPU has none."""
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         run()
         torch.cuda.synchronize()
