@@ -67,6 +67,6 @@ def _cell(x: Any, text: str, most: int | None) -> str:
         fraction = match["fraction"] or ""
         missing = ("" if fraction or not most else ".") + "0" * (most - len(fraction))
         hidden = f'<span style="visibility: hidden">{missing}</span>' if missing else ""
-        shown = f"{match['whole']}{'.' * bool(fraction)}{fraction}{hidden}{match['unit']}"
-        return f'<td style="text-align: right; white-space: nowrap">{shown}</td>'
+        unit = match["unit"].replace(" ", "\N{NO-BREAK SPACE}")
+        shown = f"{match['whole']}{'.' * bool(fraction)}{fraction}{hidden}{unit}"
     return f'<td style="text-align: right">{shown}</td>'
