@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 SOURCES = _config.yml _toc.yml $(shell find book code/shardlab bench/results tools -type f ! -name '*.pyc')
 QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_notation.py test_schedules.py \
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
-	$(addprefix tests/plain/, test_budget.py test_data_parallel.py test_zero.py)
+	$(addprefix tests/plain/, test_budget.py test_data_parallel.py)
 
 .PHONY: book archive pdf slides quick touched test test-book lab reset bench stale preflight check clean
 
@@ -24,7 +24,7 @@ pdf: _build/ready           ## the built pages in one PDF
 slides: .venv/ready         ## a deck for each chapter, with notes; prints where they are
 	python tools/slides.py
 
-quick: .venv/ready          ## in a minute: house rules, schedules, types, the model of a step, two plain files
+quick: .venv/ready          ## in a minute: house rules, schedules, types, the model of a step, a plain file
 	pytest -q -n logical --maxprocesses 4 $(QUICK)
 
 touched: .venv/ready        ## the tests of what you have changed since main
