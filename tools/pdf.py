@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import chromium
-import packing
+import pikepdf
 import yaml
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import (
@@ -237,7 +237,9 @@ def make(browser: Any, site: Path, target: Path, toc: dict[str, Any], settings: 
         begun = time.monotonic()
         chapters.append(Chapter(part, *printed(tab, f"{site.as_uri()}/{page}.html")))
         print(f"{page}: {len(chapters[-1].pages.pages)} pages, {time.monotonic() - begun:.0f} s", flush=True)
-    packing.write(bind(tab, settings, chapters), target)
+    bind(tab, settings, chapters).write(target)
+    with pikepdf.open(target, allow_overwriting_input=True) as book:  # pypdf compresses no lists and dictionaries
+        book.save(target, object_stream_mode=pikepdf.ObjectStreamMode.generate)
     return target
 
 
