@@ -46,3 +46,10 @@ def test_shares_are_percent_and_little_is_not_nothing(share, expected):
 def test_what_is_no_quantity_is_refused(value):
     with pytest.raises(ValueError, match="at least 0"):
         units.text(value, "s")
+
+
+@pytest.mark.parametrize("text", ["0 samples", "1 sample", "1 microbatch", "2 microbatches", "1,000 steps"])
+def test_counts_are_english(text):
+    number, noun = text.split()
+    singular = {"microbatches": "microbatch"}.get(noun, noun.removesuffix("s"))
+    assert units.counted(int(number.replace(",", "")), singular) == text

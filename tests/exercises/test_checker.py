@@ -113,13 +113,6 @@ def test_a_finding_can_say_what_to_try():
     assert reason.splitlines()[-2:] == ["  got       11", "  try       return less"]
 
 
-@pytest.mark.parametrize("text", ["0 samples", "1 sample", "1 microbatch", "2 microbatches", "1,000 steps"])
-def test_a_report_counts_in_english(text):
-    number, noun = text.split()
-    singular = {"microbatches": "microbatch"}.get(noun, noun.removesuffix("s"))
-    assert checker.counted(int(number.replace(",", "")), singular) == text
-
-
 def test_a_judge_of_each_rank_tells_of_the_first_that_fails():
     judge = checker.on_each_rank(lambda case, rank, seen: Finding("", "", str(rank)) if seen > 1 else None)
     assert judge(toy().cases[0], [1, 2, 3]).got == "1"

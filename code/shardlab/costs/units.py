@@ -40,3 +40,10 @@ def text(value: float, unit: str) -> str:
 def percent(share: float) -> str:
     """Format a share: percent(0.249) is "25 %", percent(0.001) is "under 1 %"."""
     return "under 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"  # noqa: PLR2004
+
+
+@checked
+def counted(number: int, noun: str) -> str:
+    """Write a regular noun behind its number: "1 rank", "2 batches", "1,000 steps"."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{plural * (number != 1)}"

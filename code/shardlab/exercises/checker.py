@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardlab import comm
+from shardlab.costs import units
 
 from . import packing
 
@@ -32,7 +33,7 @@ class Case:
 
     def __str__(self) -> str:
         groups = f" in groups of {self.group_size}" if self.group_size else ""
-        return f"{counted(self.world_size, 'rank')}{groups}, {self.title}"
+        return f"{units.counted(self.world_size, 'rank')}{groups}, {self.title}"
 
     def members(self, rank: int) -> range:
         """Return the ranks of this rank's group."""
@@ -93,12 +94,6 @@ def on_each_rank(judge: Callable[[Case, int, Any], Finding | None]) -> Judge:
         return None
 
     return judge_all
-
-
-def counted(number: int, noun: str) -> str:
-    """Write a regular noun behind its number, as 1 rank or 2 ranks."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{number:,} {noun}{plural * (number != 1)}"
 
 
 def describe(value: Any) -> str:

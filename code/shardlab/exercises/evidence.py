@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from shardlab import trace
-from shardlab.costs import collectives
+from shardlab.costs import collectives, units
 
-from .checker import Case, Dependent, Finding, counted, describe, on_each_rank
+from .checker import Case, Dependent, Finding, describe, on_each_rank
 
 Named = dict[str, Tensor | None]
 SHOWN = 4  # numbers of a tensor that a report shows
@@ -138,7 +138,7 @@ def each_sends_at_most(
         sent = sum(map(trace.wire_bytes, events))
         if least <= sent <= allowed + 0.5:
             return None
-        given = f"{case.title}, {counted(len(case.members(rank)), 'rank')} in a group"
+        given = f"{case.title}, {units.counted(len(case.members(rank)), 'rank')} in a group"
         bound = f"at most {allowed:.0f}" if sent > allowed else f"at least {least:.0f}"
         expected = f"{bound} bytes sent by a rank{when}"
         advice = "" if allowed else "send nothing here"
@@ -170,7 +170,7 @@ def sends_messages(count: int, name: str = "events") -> Dependent:
         least = min(count, len(case.members(rank)) - 1, 1)
         if least <= len(events) <= count:
             return None
-        expected = ("one message" if count == 1 else counted(count, "message")) + when
+        expected = ("one message" if count == 1 else units.counted(count, "message")) + when
         advice = "join what you send with torch.cat, and split what arrives" if events else ""
         return Finding(case.title, expected, show_sent(rank, events) + when, advice)
 
@@ -182,7 +182,7 @@ def show_sent(rank: int, events: Sequence[trace.Event]) -> str:
     sent = sum(map(trace.wire_bytes, events))
     counts = Counter(event.op for event in events)
     verbs = ", ".join(f"{count} x {verb}" for verb, count in counts.items())
-    messages = counted(len(events), "message") + f" ({verbs})" * bool(verbs)
+    messages = units.counted(len(events), "message") + f" ({verbs})" * bool(verbs)
     return f"{sent:.0f} bytes sent by rank {rank} in {messages}"
 
 

@@ -120,7 +120,7 @@ def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
     figure = figures.stages(
         held, capacity=capacity, alt=f"Memory of a rank of each stage of {model}, by part."
     )
-    where = f"{model} on {training.layout.ranks:,} GPU{'s' * (training.layout.ranks > 1)}"
+    where = f"{model} on {units.counted(training.layout.ranks, 'GPU')}"
     words = remedies.verdict(training, capacity)
     shown = {f"stage {stage}": held[stage] for stage in sorted({0, pp - 1})}
     return View(figure, f"{where} {_stressed(words)}.", _table(shown))

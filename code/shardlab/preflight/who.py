@@ -56,10 +56,10 @@ def _hosts(world: Sequence[Facts]) -> CheckResult:
     names = list(local)
     usual, owners = alike[0]
     of_each = " each" if len(owners) > 1 else ""
-    text = f"{_count(len(owners), 'host')} with {_count(len(usual), 'rank')}{of_each}"
+    text = f"{units.counted(len(owners), 'host')} with {units.counted(len(usual), 'rank')}{of_each}"
     for ranks, others in alike[1:]:
         who = ", ".join(names[number] for number in others)
-        text += f", but {who} with {_count(len(ranks), 'rank')} (local {spans(ranks)})"
+        text += f", but {who} with {units.counted(len(ranks), 'rank')} (local {spans(ranks)})"
     counts = {name: len(ranks) for name, ranks in local.items()}
     return result("who", WARN if alike[1:] else OK, text, ranks_per_host=counts)
 
@@ -119,8 +119,3 @@ def _least(
     if low:
         return result(name, WARN, f"{whom(world, low)}: {least}; {way_out}", bytes=free)
     return result(name, OK, f"{least} or more", bytes=free)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-

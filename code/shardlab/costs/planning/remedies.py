@@ -171,7 +171,7 @@ def _sequence_parallel(training: Training) -> Changes:
 def _smaller_microbatch(training: Training) -> Changes:
     for size in reversed(divisors(training.microbatch)[:-1]):
         count = training.num_microbatches * training.microbatch // size
-        words = f"{size} sequence{'s' * (size > 1)} at a time"
+        words = f"{units.counted(size, 'sequence')} at a time"
         yield words, replace(training, microbatch=size, num_microbatches=count)
 
 

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from shardlab import comm
+from shardlab.costs import units
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, counted, on_each_rank
+from ..checker import Case, Exercise, Finding, on_each_rank
 
 NUMBER = 8  # bytes of the one number that a rank must send besides its gradients
 STARTER = '''\
@@ -148,7 +149,7 @@ def _given(case: Case, rank: int, name: str, place: int) -> str:
     shown = []
     for each in case.members(rank):
         gradient = replica(case, each).get_parameter(name).grad
-        samples = counted(case.given.samples[each], "sample")
+        samples = units.counted(case.given.samples[each], "sample")
         shown.append(f"{evidence.show(gradient, place)} of {samples} on rank {each}")
     return f"{name}.grad = {', '.join(shown)}"
 

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any
 
 from shardlab import comm
+from shardlab.costs import units
 
-from ..checker import Case, Dependent, Exercise, Finding, counted, describe
+from ..checker import Case, Dependent, Exercise, Finding, describe
 
 SHOWN = 4  # samples of a shard that a report lists
 Shards = list[list[int]]
@@ -112,7 +113,7 @@ EXERCISE = Exercise(
     points=1,
     pure=True,
     cases=[
-        Case(world_size=ranks, title=counted(count, "sample"), given=count)
+        Case(world_size=ranks, title=units.counted(count, "sample"), given=count)
         for ranks, count in SIZES
     ],
     attempt=attempt,

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from shardlab import comm
+from shardlab.costs import units
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Dependent, Exercise, Finding, counted, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 STARTER = '''\
 from shardlab.plain.data_parallel import average_gradients
@@ -132,7 +133,7 @@ def steps_once(case: Case, rank: int, seen: AccumulatedSteps) -> Finding | None:
     """Ask for one step of the optimizer."""
     if len(seen.steps) == 1:
         return None
-    shown = f"{counted(len(seen.steps), 'time')} on rank {rank}"
+    shown = f"{units.counted(len(seen.steps), 'time')} on rank {rank}"
     return Finding(_given(case), "optimizer.step() once", shown)
 
 
@@ -166,8 +167,8 @@ def holds_one_microbatch(case: Case, rank: int, seen: AccumulatedSteps) -> Findi
     budget = max(case.given.sizes)
     if seen.held <= budget:
         return None
-    expected = f"activations of at most {counted(budget, 'sample')} at a time"
-    got = f"those of {counted(seen.held, 'sample')} on rank {rank}"
+    expected = f"activations of at most {units.counted(budget, 'sample')} at a time"
+    got = f"those of {units.counted(seen.held, 'sample')} on rank {rank}"
     return Finding(_given(case), expected, got)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from shardlab import comm, schedules
+from shardlab.costs import units
 from shardlab.costs.pipeline import timeline
 
-from ..checker import Case, Exercise, Finding, Judge, counted, describe
+from ..checker import Case, Exercise, Finding, Judge, describe
 
 NEAR = 1e-9
 STARTER = '''\
@@ -57,7 +58,7 @@ def _given(case: Case) -> str:
 
 
 def _case(stages: int, microbatches: int, chunks: int) -> Case:
-    title = f"{counted(microbatches, 'microbatch')}, {counted(chunks, 'chunk')}"
+    title = f"{units.counted(microbatches, 'microbatch')}, {units.counted(chunks, 'chunk')}"
     return Case(world_size=stages, title=title, given=(stages, microbatches, chunks))
 
 

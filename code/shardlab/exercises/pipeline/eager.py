@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from shardlab import comm, schedules
+from shardlab.costs import units
 from shardlab.costs.pipeline import timeline
 from shardlab.schedules import Action, Schedule
 
-from ..checker import Case, Dependent, Exercise, Finding, counted
+from ..checker import Case, Dependent, Exercise, Finding
 
 FORWARD = 2  # seconds
 BACKWARD = 4  # seconds
@@ -137,7 +138,7 @@ def keeps_little(case: Case, observed: list[Any]) -> Finding | None:
     for stage, most in enumerate(timeline.play(schedule, latency=MESSAGE).peaks()):
         allowed = min(1 + 2 * (case.world_size - 1 - stage), case.given)
         if most > allowed:
-            expected = f"at most {counted(allowed, 'microbatch')} kept on stage {stage}"
+            expected = f"at most {units.counted(allowed, 'microbatch')} kept on stage {stage}"
             return Finding(_given(case), expected, f"{most}; {_brief(schedule, stage)}")
     return None
 
@@ -159,7 +160,7 @@ def _brief(schedule: Schedule, stage: int) -> str:
 
 
 def _given(case: Case) -> str:
-    return f"{counted(case.world_size, 'stage')}, {counted(case.given, 'microbatch')}"
+    return f"{units.counted(case.world_size, 'stage')}, {units.counted(case.given, 'microbatch')}"
 
 
 PIPELINES = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2), (3, 6), (4, 3), (4, 8)]

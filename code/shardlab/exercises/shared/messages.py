@@ -7,10 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from shardlab import comm, trace
+from shardlab.costs import units
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Dependent, Finding, Judge, counted, describe, on_each_rank
+from ..checker import Case, Dependent, Finding, Judge, describe, on_each_rank
 from ..evidence import Seen
 from .steps import RECEIVE, SEND, steps
 
@@ -127,12 +128,12 @@ def takes_at_most(budget: Callable[[int], int], words: str) -> Dependent:
             allowed = budget(len(members))
             taken = steps([observed[rank].events for rank in members])
             least = log2(len(members))
-            given, got = counted(len(members), "rank"), counted(taken, "step")
+            given, got = units.counted(len(members), "rank"), units.counted(taken, "step")
             if taken > allowed:
-                expected = f"at most {counted(allowed, 'step')} ({words})"
+                expected = f"at most {units.counted(allowed, 'step')} ({words})"
                 return Finding(given, expected, got, "let several ranks send in the same step")
             if taken < least:
-                return Finding(given, f"at least {counted(least, 'step')}", got)
+                return Finding(given, f"at least {units.counted(least, 'step')}", got)
         return None
 
     return judge

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from shardlab import comm
-from shardlab.costs import collectives
+from shardlab.costs import collectives, units
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Exercise, Finding, counted, on_each_rank
+from ..checker import Case, Exercise, Finding, on_each_rank
 
 RATE = 0.25  # of plain SGD, so that steps from whole numbers are exact
 NUMBER = 8  # bytes
@@ -129,7 +129,7 @@ def are_stepped(case: Case, rank: int, seen: Stepped) -> Finding | None:
 def steps_its_pieces(case: Case, rank: int, seen: Stepped) -> Finding | None:
     """Ask for one step of the optimizer, with this rank's rows of the summed gradients."""
     if len(seen.steps) != 1:
-        shown = f"{counted(len(seen.steps), 'step')} on rank {rank}"
+        shown = f"{units.counted(len(seen.steps), 'step')} on rank {rank}"
         return Finding(case.title, "one step of the optimizer", shown)
     for number, got in enumerate(seen.steps[0]):
         summed = gradient(case, number, rank)
