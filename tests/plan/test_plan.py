@@ -96,6 +96,15 @@ def test_the_text_has_what_the_data_has(ask):
     assert all(option in text for option in ("--tokens", "--price", "--watts", "--overhead"))
 
 
+def test_a_count_that_is_in_doubt_is_called_so_beside_it(ask, folder):
+    (folder / "own.json").write_text(json.dumps({**SMALL, "num_registers": 4, "fused": True}))
+    words = [*COMMAND, "--ignore-unknown", "--ignore-size", "num_registers"]
+    _, text, _ = ask(*words, config="own.json")
+    assert text.splitlines()[1] == "WRONG COUNT if one of these changes a size: fused=True, num_registers=4"
+    _, out, _ = ask(*words, "--json", config="own.json")
+    assert json.loads(out)["model"]["ignored"] == ["fused=True", "num_registers=4"]
+
+
 @pytest.mark.parametrize(("name", "config", "parameters"), DENSE, ids=[name for name, *_ in DENSE])
 def test_every_dense_model_is_planned(ask, folder, name, config, parameters):
     (folder / "own.json").write_text(json.dumps(config))
@@ -178,7 +187,7 @@ BAD = [  # what is given, and what the one line says
     (COMMAND, {"text": "[" * 100_000}, "own.json is not valid JSON"),
     (COMMAND, {"text": "{}"}, "the file has no architectures"),
     (COMMAND, {"text": json.dumps({**SMALL, "architectures": ["T5Model"]})}, "'T5Model'.* is not understood; use one"),
-    (COMMAND, {"text": json.dumps({**SMALL, "num_experts": 8})}, "fields that are not understood: num_exp"),
+    (COMMAND, {"text": json.dumps({**SMALL, "num_experts": 8})}, "num_experts=8 is not understood; with this architecture only 0"),
     ([*COMMAND, "--batch-tokens", "9" * 20], {}, "'9{20}' is not an amount; write a number from 1 to 10,000,000,000"),
     ([*COMMAND, "--tokens", "9" * 400], {}, "is not an amount; write a number from 1 to 1,000,000,000,000,000,000"),
     ([*COMMAND, "--gpus", "9" * 400], {}, r"gpus of all nodes=9{8}\.\.\.9{8} must be a number from 1 to 1,000,000"),

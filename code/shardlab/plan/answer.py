@@ -50,6 +50,7 @@ class Answer:
                 "parameters": request.model.num_parameters,
                 "parts": request.model.parameters,
                 "notes": request.notes,
+                "ignored": list(request.model.ignored),
             },
             "cluster": question.cluster.name,
             "gpus": question.cluster.gpus,

@@ -80,8 +80,10 @@ def parser() -> Parser:
     made.add_argument("--overhead", type=float, metavar="1.2", help="of the building (PUE)")
     made.add_argument("--show", type=int, default=5, metavar="5", help="plans to print")
     made.add_argument("--plan", type=int, default=1, metavar="1", help="whose options to write")
-    text = "note fields of config.json that are not understood, instead of refusing the file"
+    text = "ignore fields of config.json that are not understood, unless they may be sizes"
     made.add_argument("--ignore-unknown", action="store_true", help=text)
+    text = "ignore these fields, which may be sizes: the count of parameters is then in doubt"
+    made.add_argument("--ignore-size", default="", metavar="A,B", help=text)
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
 
@@ -93,7 +95,11 @@ def request(given: argparse.Namespace) -> Request:
     if not 1 <= given.plan <= given.show:
         raise ValueError(f"--plan {given.plan} must be one of the 1 to {given.show} plans to print")
     config = files.read_json(given.config)
-    model = hugging_face.read(config, ignore_unknown=given.ignore_unknown)
+    model = hugging_face.read(
+        config,
+        ignore_unknown=given.ignore_unknown,
+        ignore_sizes=[name for name in given.ignore_size.split(",") if name],
+    )
     machine = _machine(given)
     question, notes = _question(given, model, machine)
     tokens = TOKENS_PER_PARAMETER * model.num_parameters

@@ -35,6 +35,8 @@ def _question(answer: Answer) -> Iterator[str]:
     model = request.model
     batch = question.batch * question.length
     yield f"{model.architecture}: {model.num_parameters:,} parameters"
+    if model.ignored:
+        yield f"WRONG COUNT if one of these changes a size: {', '.join(model.ignored)}"
     chip = question.cluster.node.chip.name
     yield f"{question.cluster.gpus:,} GPUs: {question.cluster.name}, {chip}"
     yield f"{question.batch:,} sequences of {question.length:,} tokens in a step: {batch:,} tokens"

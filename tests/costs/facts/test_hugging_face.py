@@ -166,7 +166,7 @@ def test_normed_attention_counts_what_torch_does():
         ({**LLAMA, "num_hidden_layers": 0}, "num_hidden_layers=0 must be a number from 1 to 10,000"),
         ({**LLAMA, "tie_word_embeddings": 1}, "tie_word_embeddings=1 must be true or false"),
         ({**LLAMA, "num_key_value_heads": 5}, "5 key/value heads do not divide 32 heads"),
-        ({**LLAMA, "num_experts": 8}, "LlamaForCausalLM has fields that are not understood: num_experts=8; if"),
+        ({**LLAMA, "num_experts": 8}, "num_experts=8 is not understood; with this architecture only 0, None can"),
         ({**LLAMA, "layer_types": ["linear_attention"]}, "layer_types has 'linear_attention'; known: chunked"),
         ({**LLAMA, "attention_dropout": 0.1, "hidden_dropout": 0.0}, "hidden_dropout=0.0 drops numbers in some places"),
         ({**QWEN3_MOE, "mlp_only_layers": [3]}, r"mlp_only_layers=\[3\] is not understood"),
@@ -187,13 +187,15 @@ def test_normed_attention_counts_what_torch_does():
         ({**GRANITE_SMALL, "mamba_conv_bias": False}, "mamba_conv_bias=False is not understood"),
         ({**QWEN3_NEXT, "layer_types": ["linear_attention"]}, "layer_types must be .*num_hidden_layers=48"),
         ({**KIMI_LINEAR, "num_hidden_layers": 28}, "kda_layers and full_attn_layers must name each of num_hidden_lay"),
-        ({**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "a": 1}}, "not understood: a=1"),
+        ({**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "a": 1}}, "not understood: linear_attn_config.a=1"),
         ({**QWEN3_NEXT, "full_attention_interval": 1}, "and some linear_attention"),
         ({**QWEN3_NEXT, "shared_expert_intermediate_size": 700}, "=700 must be a multiple of moe_.*=512"),
         ({"text_config": {"model_type": "beit"}}, "text_config has model_type='beit', which is not understood; use"),
-        ({**GLM5, "indexer_types": ["full"] * 77 + ["shared"]}, "indexer_types=.* is not understood"),
+        ({**GLM5, "indexer_types": ["full"] * 77 + ["shared"]}, "only 'full' can be counted at index 77, not 'shared'"),
         ({**GLM5, "index_topk_freq": 4}, "index_topk_freq=4 is not understood"),
-        ({**GLM5, "mlp_layer_types": ["sparse"] * 78}, "mlp_layer_types=.* is not understood"),
+        ({**GLM5, "mlp_layer_types": ["sparse"] * 77}, "only 78 entries can be counted, and it has 77"),
+        ({**QWEN3_MOE, "num_local_experts": 64}, "num_experts=128 and num_local_experts=64 name the same size"),
+        ({**KIMI_LINEAR, "n_routed_experts": 64}, "n_routed_experts=64 and num_experts=256 name the same size"),
         ({**DEEPSEEK, "topk_method": "greedy"}, "topk_method='greedy' is not understood.*only 'noaux_tc'"),
     ],
 )
@@ -205,12 +207,66 @@ def test_what_is_not_understood_is_refused_by_name(config, message):
 @pytest.mark.parametrize("architecture", hugging_face.ARCHITECTURES)
 def test_a_field_that_nobody_knows_is_refused(architecture):
     config = example(architecture)
-    file = {**config, "no_such_field": 7}
-    with pytest.raises(ValueError, match="fields that are not understood: no_such_field=7; if no size"):
+    file = {**config, "no_such_field": "x"}
+    with pytest.raises(ValueError, match="not understood: no_such_field='x'; .* copy of the file, or use --ignore-unknown"):
         hugging_face.read(file)
     model = hugging_face.read(file, ignore_unknown=True)
     assert model.spec == hugging_face.read(config).spec
-    assert model.notes[-1] == "not understood, and ignored: no_such_field=7"
+    assert model.ignored == ("no_such_field='x'",)
+
+
+def inside(config, field):
+    return {**config, "linear_attn_config": {**config["linear_attn_config"], **field}}
+
+
+@pytest.mark.parametrize(
+    ("file", "size"),
+    [
+        ({**KIMI_LINEAR, "routed_expert_hidden_size": 1152}, "routed_expert_hidden_size"),
+        (inside(KIMI_LINEAR, {"num_value_heads": 8}), "linear_attn_config.num_value_heads"),
+        ({**LLAMA, "mlp_ratio": 0.5}, "mlp_ratio"),
+        ({**LLAMA, "wide": 1.5}, "wide"),
+        ({**LLAMA, "memory_slots": [4, 4]}, "memory_slots"),
+        ({**LLAMA, "adapter": {"r": 8}}, "adapter"),
+        ({**LLAMA, "num_registers": 1}, "num_registers"),
+    ],
+)
+def test_what_may_be_a_size_is_ignored_only_by_its_name(file, size):
+    """Of experts that read half the width, the count would be nearly twice too large."""
+    file = {**file, "fused": True}
+    for unknown in (False, True):
+        with pytest.raises(ValueError, match=f"{size}=.*--ignore-size {size}, which leaves the count in doubt"):
+            hugging_face.read(file, ignore_unknown=unknown)
+    with pytest.raises(ValueError, match="not understood: fused=True"):
+        hugging_face.read(file, ignore_sizes=[size])
+    ignored = hugging_face.read(file, ignore_unknown=True, ignore_sizes=[size]).ignored
+    assert sorted(each.split("=")[0] for each in ignored) == sorted(["fused", size])
+    with pytest.raises(ValueError, match=f"--ignore-size no: the file has no such field .* it has .*{size}"):
+        hugging_face.read(file, ignore_sizes=["no"])
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("Qwen/Qwen3-8B", {"use_qk_norm": True}),
+        ("Qwen/Qwen2.5-7B", {"qkv_bias": True, "num_experts": 0}),
+        ("EleutherAI/pythia-70m", {"num_key_value_heads": 8, "head_dim": 64}),
+        ("zai-org/GLM-4.5", {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_local_experts": 160}),
+        ("zai-org/GLM-4.5", {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 89}),
+        ("deepseek-ai/DeepSeek-V3", {"num_local_experts": 256, "moe_topk": 8}),
+        ("meta-llama/Llama-3.1-8B", {"mtp_loss_weight": 0.1, "move_model_to_device": True, "router_dtype": "fp32"}),
+    ],
+)
+def test_a_field_that_confirms_a_size_or_changes_none_is_read(name, more):
+    config = next(config for known, config, _ in KNOWN if known == name)
+    assert hugging_face.read({**config, **more}) == hugging_face.read(config)
+
+
+def test_the_number_of_experts_has_another_name_in_transformers_5():
+    """Qwen3-MoE: https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/qwen3_moe."""
+    file = {name: value for name, value in QWEN3_MOE.items() if name not in ("num_experts", "rope_theta", "torch_dtype")}
+    file |= {"num_local_experts": 64, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}, "dtype": "bfloat16"}
+    assert hugging_face.read(file).spec == hugging_face.read({**QWEN3_MOE, "num_experts": 64}).spec
 
 
 @pytest.mark.parametrize("name", sorted(known.IGNORED))

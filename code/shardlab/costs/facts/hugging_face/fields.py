@@ -1,13 +1,15 @@
 """The fields of a `config.json`: each is used, known to change no size, or refused by its name."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import listed
 
 from .. import limits
 from .defaults import DEFAULTS
-from .known import ATTENTIONS, CONFIRMED, DROPOUTS, IGNORED
+from .known import ATTENTIONS, DROPOUTS, IGNORED, NO_SIZES, SIZES, confirmed
 
 SHOWN = 40  # characters of a value in a message
 
@@ -23,14 +25,28 @@ class Fields:
         self.config = config
         self.defaults = DEFAULTS.get(architecture, {})
         self.left = set(config)
+        self.inner: dict[str, Fields] = {}
         self.assumed: dict[str, int | None] = {}
         self.notes: list[str] = []
         self.attentions = set(ATTENTIONS)
 
-    def rename(self, names: Mapping[str, str]) -> None:
-        """Call fields as transformers does: own name -> name there."""
-        self.config = {names.get(name, name): value for name, value in self.config.items()}
-        self.left = set(self.config)
+    def inside(self, name: str) -> "Fields":
+        """Take a field that is an object; its fields, too, are used or refused."""
+        self.inner[name] = Fields(self.take(name, dict))
+        return self.inner[name]
+
+    def same(self, name: str, *others: str) -> None:
+        """Take other names of a field. Errors: ValueError where a file has two values of it."""
+        for other in others:
+            self.left.discard(other)
+            value, own = self.config.get(other), self.config.get(name)
+            if value is not None and own not in (None, value):
+                raise ValueError(
+                    f"{name}={short(own)} and {other}={short(value)} name the same size; remove "
+                    "the one that the checkpoint does not have"
+                )
+            if value is not None:
+                self.config = {**self.config, name: value}
 
     def take(self, name: str, kind: Any, *default: Any) -> Any:
         """Take a field that must be of a kind; `default` is for null, and where none is known."""
@@ -42,7 +58,7 @@ class Fields:
             raise ValueError(f"the file has no {name}; use the config.json of a language model")
         wrong = isinstance(value, bool) and kind is not bool
         if wrong or not isinstance(value, kind):
-            raise ValueError(f"{name}={value!r} must be {KINDS[kind]}")
+            raise ValueError(f"{name}={short(value)} must be {KINDS[kind]}")
         return value
 
     def count(self, name: str, *default: int | None, least: int = 1) -> Any:
@@ -62,9 +78,10 @@ class Fields:
         """Take a field that may be left out, and otherwise must have one of the values."""
         self.left.discard(name)
         if name in self.config and self.config[name] not in allowed:
+            value = self.config[name]
             raise ValueError(
-                f"{name}={_short(self.config[name])} is not understood; with this architecture "
-                f"only {listed(map(repr, allowed))} can be counted"
+                f"{name}={short(value)} is not understood; with this architecture only "
+                f"{_countable(value, allowed)}"
             )
 
     def ignore(self, *names: str) -> None:
@@ -104,21 +121,77 @@ class Fields:
         if more:
             self.notes.append(f"num_nextn_predict_layers={more}: their parameters are not counted")
 
-    def refuse_others(self, architecture: str, ignore_unknown: bool) -> None:
-        """Raise ValueError that lists the fields that nobody took and that may change a size."""
-        for name in sorted(self.left & CONFIRMED.keys()):
-            self.only(name, *CONFIRMED[name])
-        others = [f"{name}={_short(self.config[name])}" for name in sorted(self.left - IGNORED)]
-        if others and not ignore_unknown:
+    def refuse_others(
+        self,
+        architecture: str,
+        spec: TransformerSpec,
+        ignore_unknown: bool,
+        ignore_sizes: Collection[str],
+    ) -> tuple[str, ...]:
+        """Return the fields that nobody took and that the caller ignores, with their values.
+
+        Errors: ValueError that lists the others; those that may be sizes must be named each.
+        """
+        for name, values in confirmed(spec).items():
+            if name in self.left:
+                self.only(name, *values)
+        others = dict(self._others())
+        if strangers := [name for name in ignore_sizes if name not in others]:
             raise ValueError(
-                f"{architecture} has fields that are not understood: {', '.join(others)}; if no "
-                "size depends on them, remove them from a copy of the file, or use --ignore-unknown"
+                f"--ignore-size {listed(strangers)}: the file has no such field that is not "
+                f"understood; {f'it has {listed(others)}' if others else 'leave the option out'}"
             )
-        if others:
-            self.notes.append(f"not understood, and ignored: {', '.join(others)}")
+        unnamed = {name: value for name, value in others.items() if name not in ignore_sizes}
+        sizes = [name for name, value in unnamed.items() if _may_be_a_size(name, value)]
+        if unnamed and not ignore_unknown:
+            way_out = "use --ignore-unknown" if len(sizes) < len(unnamed) else ""
+        else:
+            unnamed, way_out = {name: unnamed[name] for name in sizes}, ""
+        if sizes:
+            each = f"--ignore-size {','.join(sizes)}, which leaves the count in doubt"
+            way_out = f"{way_out} and {each}" if way_out else f"use {each}"
+        if unnamed:
+            raise ValueError(
+                f"{architecture} has fields that are not understood: {_written(unnamed)}; if no "
+                f"size depends on them, remove them from a copy of the file, or {way_out}"
+            )
+        return tuple(f"{name}={short(value)}" for name, value in others.items())
+
+    def _others(self) -> Iterator[tuple[str, Any]]:
+        """Yield the fields that nobody took, those of objects as "object.field"."""
+        for name in sorted(self.left - IGNORED):
+            if not NO_SIZES.search(name):
+                yield name, self.config[name]
+        for outer, fields in self.inner.items():
+            yield from ((f"{outer}.{name}", value) for name, value in fields._others())
 
 
-def _short(value: Any) -> str:
+def _may_be_a_size(name: str, value: Any) -> bool:
+    """Whether a field is called like a size, or holds a number above 1, a list or an object."""
+    if isinstance(value, bool) or value is None:
+        return False
+    number = isinstance(value, int | float) and value > 1
+    return number or isinstance(value, list | dict) or bool(re.search(SIZES, name))
+
+
+def _written(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={short(value)}" for name, value in values.items())
+
+
+def _countable(value: Any, allowed: Collection[Any]) -> str:
+    """Say what can be counted in place of a value; of a list, at the first place that differs."""
+    lists = [each for each in allowed if isinstance(each, list)]
+    if isinstance(value, list) and lists and lists[0]:
+        (wanted,) = lists
+        if len(value) != len(wanted):
+            return f"{len(wanted)} entries can be counted, and it has {len(value)}"
+        index = next(index for index, each in enumerate(wanted) if each != value[index])
+        return f"{wanted[index]!r} can be counted at index {index}, not {short(value[index])}"
+    return f"{listed(map(short, allowed))} can be counted"
+
+
+def short(value: Any) -> str:
+    """Return a value as an error message shows it, with an end."""
     text = repr(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 

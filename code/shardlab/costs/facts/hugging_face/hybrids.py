@@ -99,7 +99,8 @@ def _gated_experts(fields: Fields) -> Experts:
 
 def _kimi(fields: Fields) -> TransformerSpec:
     """Kimi Linear: latent attention without positions in some layers, else Kimi Delta Attention."""
-    fields.rename(KIMI_NAMES)
+    for own, name in KIMI_NAMES.items():
+        fields.same(name, own)
     fields.only("mla_use_nope", True)
     fields.only("moe_router_activation_func", "sigmoid")
     fields.ignore("architectures", "use_grouped_topk", "moe_renormalize", "num_expert_group")
@@ -111,7 +112,7 @@ def _kimi(fields: Fields) -> TransformerSpec:
 
 def _kimi_delta(fields: Fields) -> Recurrent:
     """Take the object that says which layers keep states, counted from 1, and their sizes."""
-    own = Fields(fields.take("linear_attn_config", dict))
+    own = fields.inside("linear_attn_config")
     places = {name: own.take(name, list) for name in ("kda_layers", "full_attn_layers")}
     count = fields.count("num_hidden_layers")
     named = [place for each in places.values() for place in each]
@@ -120,7 +121,7 @@ def _kimi_delta(fields: Fields) -> Recurrent:
             f"kda_layers and full_attn_layers must name each of num_hidden_layers={count} once, "
             "from 1"
         )
-    recurrent = Recurrent(
+    return Recurrent(
         rule="Kimi Delta Attention",
         layers=tuple(sorted(int(place) - 1 for place in places["kda_layers"])),
         num_heads=own.count("num_heads"),
@@ -129,8 +130,6 @@ def _kimi_delta(fields: Fields) -> Recurrent:
         value_size=own.count("head_dim"),
         convolution=own.count("short_conv_kernel_size"),
     )
-    own.refuse_others("linear_attn_config", ignore_unknown=False)
-    return recurrent
 
 
 DELTA: dict[str, Callable[[Fields], TransformerSpec]] = {

@@ -5,7 +5,10 @@ https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/config
 and `save_pretrained` or a trainer may write them all.
 """
 
+import re
 from typing import Any
+
+from shardlab.model.spec import TransformerSpec
 
 IGNORED = frozenset(
     (
@@ -31,6 +34,7 @@ IGNORED = frozenset(
         *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "embedding_multiplier"),
         *("attention_multiplier", "residual_multiplier", "logits_scaling", "swiglu_limit"),
         *("hidden_act", "hidden_activation", "activation_function"),
+        *("output_gate_type",),
         # what attention does to its scores, and which tokens it leaves out
         *("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"),
         *("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"),
@@ -55,6 +59,8 @@ IGNORED = frozenset(
         *("router_z_loss_coef",),
     )
 )
+# Names of the number of experts, of different architectures and of one in time.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 # Field -> the values with which it changes no size, where the architecture has no use for it.
 CONFIRMED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False, None),
@@ -68,10 +74,37 @@ CONFIRMED: dict[str, tuple[Any, ...]] = {
     "mlp_bias": (False, None),
     "use_bias": (False, None),
     "lm_head_bias": (False, None),
-    "use_qk_norm": (False, None),
-    "qk_layernorm": (False, None),
-    "scoring_func": ("softmax", None),
 }
+NORMS = ("use_qk_norm", "qk_layernorm")
+# No size is called so: weights of losses, formats, small numbers, tokens, devices and the like.
+NO_SIZES = re.compile(
+    "(_loss_weight|_loss_coef|_coef|_dtype|_eps|_token_ids?|_token_index|_device|_version"
+    "|_implementation|_init_std|_initializer_range)$"
+)
+# How sizes are called.
+SIZES = re.compile(
+    "(^|_)(size|dim|dims|rank|num|n|heads?|layers?|experts?|width|depth|length|channels|groups?"
+    "|ratio|multiplier|factor|expand|kernel)(_|$)"
+)
+
+
+def confirmed(spec: TransformerSpec) -> dict[str, tuple[Any, ...]]:
+    """Return fields that an architecture has no use for, with the values that change no size."""
+    normed, experts = spec.head_norms or spec.whole_norms, spec.experts
+    sigmoid = experts is not None and experts.choose == "sigmoid"
+    biased = experts is not None and experts.balance == "bias"
+    return {
+        **CONFIRMED,
+        **dict.fromkeys(NORMS, (True, False, None) if normed else (False, None)),
+        "qkv_bias": ("qkv" in spec.biases, None),
+        "scoring_func": ("sigmoid" if sigmoid else "softmax", None),
+        "topk_method": ("noaux_tc", None) if biased else (None,),
+        "num_key_value_heads": (spec.kv_heads, None),
+        "head_dim": (spec.head_size, None),
+        **({} if experts else dict.fromkeys(EXPERTS, (0, None))),
+    }
+
+
 DROPOUTS = (
     *("attention_dropout", "hidden_dropout", "embedding_dropout"),
     *("attn_pdrop", "embd_pdrop", "resid_pdrop"),

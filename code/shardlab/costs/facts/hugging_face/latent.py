@@ -61,8 +61,6 @@ def _deepseek_v3(fields: Fields, indexer: Indexer | None = None) -> TransformerS
 def _indexed(fields: Fields) -> TransformerSpec:
     """DeepSeek-V3.2 and GLM-5, with an indexer in every layer."""
     count = fields.count("num_hidden_layers")
-    dense = min(count, fields.count("first_k_dense_replace", 0, least=0))
-    fields.only("mlp_layer_types", ["dense"] * dense + ["sparse"] * (count - dense), None)
     fields.only("indexer_types", ["full"] * count, None)  # other layers would share theirs
     fields.only("index_topk_freq", 1)
     fields.only("index_topk_pattern", None)

@@ -7,7 +7,7 @@ from shardlab.model.recurrent import Recurrent
 from shardlab.model.spec import TransformerSpec
 
 from .dense import grouped
-from .fields import Fields
+from .fields import Fields, short
 from .hybrids import STATES, note_states
 from .mixtures import BIASED, experts, shared_number
 
@@ -91,7 +91,7 @@ def _mamba(fields: Fields) -> Recurrent | None:
 
 def _nemotron(fields: Fields) -> TransformerSpec:
     """Nemotron-H and 3: each layer is Mamba-2, attention, or a block or mixture without a gate."""
-    fields.rename({"attention_head_dim": "head_dim"})
+    fields.same("head_dim", "attention_head_dim")
     fields.only("mlp_hidden_act", "relu2")
     fields.only("use_conv_bias", True)
     fields.only("mamba_proj_bias", False)
@@ -132,7 +132,7 @@ def _pattern(fields: Fields) -> str:
     count = fields.count("num_hidden_layers", len(pattern))
     if len(pattern) != count or "M" not in pattern or {*pattern} - {*"M*"} not in ({"-"}, {"E"}):
         raise ValueError(
-            f"hybrid_override_pattern={pattern!r} must have M, * and either - or E, a letter for "
+            f"hybrid_override_pattern={short(pattern)} must have M, * and either - or E, a letter for "
             f"each of num_hidden_layers={count}, and some M; layers_block_type may name the kinds"
         )
     return str(pattern)

@@ -8,12 +8,15 @@ from shardlab.model.spec import TransformerSpec
 
 from .dense import grouped
 from .fields import Fields
+from .known import EXPERTS
 
 BIASED = {"choose": "sigmoid", "balance": "bias"}  # a router with one more number for each expert
 
 
 def experts(fields: Fields, number: str, size: str, **rules: Any) -> Experts:
     """Take the routed experts: how many there are, and how wide."""
+    fields.same(number, *(name for name in EXPERTS if name != number))
+    fields.same("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk")
     return Experts(
         num_experts=fields.count(number),
         per_token=fields.count("num_experts_per_tok"),
@@ -65,8 +68,10 @@ def _glm4(fields: Fields) -> TransformerSpec:
 
 
 def first_dense(fields: Fields, count: int) -> dict[str, Any]:
-    """Return the width of the first layers, those without experts."""
+    """Take the width of the first layers, those without experts, and what confirms their count."""
     width = fields.count("intermediate_size")
+    sparse = max(0, fields.count("num_hidden_layers") - count)
+    fields.only("mlp_layer_types", ["dense"] * count + ["sparse"] * sparse, None)
     return {"num_dense": count, "ffn_size": width if count else None}
 
 
@@ -94,7 +99,6 @@ def _llama4(fields: Fields) -> TransformerSpec:
 
 def _gpt_oss(fields: Fields) -> TransformerSpec:
     """Count gpt-oss: a sink for each head, and biases everywhere, in experts and routers too."""
-    fields.only("experts_per_token", fields.config.get("num_experts_per_tok"))
     attention = ("qkv", "out") if fields.flag("attention_bias", True) else ()
     mixture = experts(fields, "num_local_experts", "intermediate_size")
     return grouped(fields, experts=mixture, sinks=True, bias_places=(*attention, "ffn"))

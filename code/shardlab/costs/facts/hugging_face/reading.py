@@ -1,6 +1,6 @@
 """From the contents of a `config.json` to sizes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class HuggingFaceModel:
     spec: TransformerSpec
     dropout: bool = False
     notes: tuple[str, ...] = ()  # fields that the times and bytes of a plan leave out
+    ignored: tuple[str, ...] = ()  # fields not understood: if one is a size, all counts are wrong
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -58,10 +59,16 @@ class HuggingFaceModel:
 
 @checked
 @given.in_one_line()
-def read(config: Mapping[str, Any], *, ignore_unknown: bool = False) -> HuggingFaceModel:
+def read(
+    config: Mapping[str, Any],
+    *,
+    ignore_unknown: bool = False,
+    ignore_sizes: Collection[str] = (),
+) -> HuggingFaceModel:
     """Turn the contents of a `config.json` into sizes.
 
-    ignore_unknown: note fields that are not understood, instead of refusing the file.
+    ignore_unknown: ignore fields that are not understood, instead of refusing the file, unless
+    they may be sizes. ignore_sizes: names of those to ignore, too.
 
     Errors: ValueError that names the fields that are missing, of a wrong kind, or not understood.
     """
@@ -73,12 +80,13 @@ def read(config: Mapping[str, Any], *, ignore_unknown: bool = False) -> HuggingF
     spec = ARCHITECTURES[architecture](fields)
     dropout = fields.dropout()
     fields.note()
-    fields.refuse_others(architecture, ignore_unknown)
+    ignored = fields.refuse_others(architecture, spec, ignore_unknown, ignore_sizes)
     return HuggingFaceModel(
         architecture=architecture,
         spec=spec,
         dropout=dropout,
         notes=tuple(fields.notes),
+        ignored=ignored,
     )
 
 
