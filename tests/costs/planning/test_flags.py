@@ -10,6 +10,7 @@ from shardlab.costs.facts import hugging_face, nodes, recipes
 from shardlab.costs.planning import flags
 from shardlab.costs.planning.plans import Question, TrainingPlan
 from shardlab.costs.programs import DEEPSEEK_2024, LLAMA_2024, NEMO_2024, PROGRAMS
+from shardlab.costs.training import SCHEDULES
 from shardlab.model.attention import LatentAttention
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
@@ -202,6 +203,25 @@ def test_text_is_a_command_line_or_json():
 def test_a_program_says_which_part_of_a_plan_it_cannot_run(program, changes, message):
     assert message in made(**changes)[program].refusal
     assert not made()[program].refusal
+
+
+# What a program's options say without a word, or by another name than ours.
+SAID = {
+    ("Megatron-LM", "1F1B"): "--pipeline-model-parallel-size 2",
+    ("Megatron-LM", "interleaved"): "--num-layers-per-virtual-pipeline-stage",
+    ("DeepSpeed", "1F1B"): "PipelineModule(num_stages=2)",
+    ("torchtitan", "interleaved"): "Interleaved1F1B",
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("program", PUBLISHED)
+def test_each_program_names_the_schedule_or_refuses_it(program, schedule):
+    chunks = 2 if schedule == "interleaved" else 1
+    found = made(dp=8, pp=2, schedule=schedule, chunks=chunks)[program]
+    said = found.refusal or " ".join((found.text, *found.remarks))
+    assert SAID.get((program, schedule), schedule) in said
+    assert made(schedule=schedule, chunks=1)[program].refusal == ""
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def unwrapped(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
     if not isinstance(text, Mapping):
         return config, []
     inner = dict(text)
-    kind = inner.get("model_type")
+    kind = str(inner.get("model_type"))
     if "architectures" not in inner and kind in MODEL_TYPES:
         inner["architectures"] = [MODEL_TYPES[kind]]
     if "architectures" not in inner:

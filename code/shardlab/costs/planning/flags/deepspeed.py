@@ -18,6 +18,7 @@ from .program import (
     Options,
     cut_beside_stages,
     first,
+    lacks_schedule,
     states_are_not_set_up,
 )
 
@@ -67,9 +68,7 @@ def _refusal(training: Training) -> str:
         "AutoTP does not make pipeline stages; choose pp = 1 or tp = 1": (
             pipelined and layout.tp > 1
         ),
-        f"its pipeline has no {training.schedule} schedule; choose 1F1B": (
-            pipelined and training.schedule != "1F1B"
-        ),
+        **lacks_schedule(training, ["1F1B"]),
         "AutoTP runs with ZeRO 0, 1 and 2, not 3": layout.tp > 1 and layout.zero == ALL_CUT,
         "its layers of experts run with ZeRO 0, 1 and 2, not 3": (
             training.spec.experts is not None and layout.zero == ALL_CUT

@@ -23,9 +23,12 @@ from .program import (
     cut_beside_stages,
     equal_layers,
     first,
+    lacks_schedule,
     states_are_not_set_up,
 )
 
+# GPipe is remarked: 1F1B, which takes its place, is as fast.
+SCHEDULES = ("1F1B", "interleaved", "GPipe")
 STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}  # stage of ZeRO -> its name
 
 
@@ -71,6 +74,7 @@ def _refusal(training: Training) -> str:
     spec = training.spec
     known_biases: list[set[str]] = [set(BIASES["gpt2"]), {"qkv"}, set()]
     causes = {
+        **lacks_schedule(training, SCHEDULES),
         **cut_beside_stages(training),  # https://github.com/NVIDIA/Megatron-LM/pull/6081
         # megatron/core/pipeline_parallel/schedules.py: a group of microbatches is as large as pp
         f"{training.num_microbatches} microbatches in chunks are no multiple of "

@@ -1,7 +1,7 @@
 """The options of one program for one plan, as data and as text."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,13 @@ def cut_beside_stages(training: Training) -> dict[str, bool]:
     layout = training.layout
     cause = f"ZeRO-{layout.zero} does not run with pipeline stages; choose ZeRO 0 or 1"
     return {cause: layout.zero > STATES_CUT and layout.pp > 1}
+
+
+@checked
+def lacks_schedule(training: Training, known: Collection[str]) -> dict[str, bool]:
+    """Say that the program's pipeline does not have the plan's schedule."""
+    cause = f"its pipeline has no {training.schedule} schedule; choose {' or '.join(known)}"
+    return {cause: training.layout.pp > 1 and training.schedule not in known}
 
 
 @checked

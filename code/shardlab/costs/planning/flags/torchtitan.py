@@ -15,6 +15,7 @@ from .program import (
     Options,
     equal_layers,
     first,
+    lacks_schedule,
     states_are_not_set_up,
 )
 
@@ -70,10 +71,11 @@ def torchtitan(question: Question, training: Training, steps: Count) -> Flags:
 
 def _refusal(training: Training) -> str:
     layout = training.layout
-    if training.spec.recurrent:
-        return first(states_are_not_set_up(training))
-    if layout.pp > 1 and training.schedule not in SCHEDULES:
-        return f"it has no schedule {training.schedule!r}"
-    if layout.ep > 1 and not layout.zero:
-        return "it takes the ranks of experts from those of FSDP; choose ZeRO 1, 2 or 3"
-    return ""
+    causes = {
+        **states_are_not_set_up(training),
+        **lacks_schedule(training, SCHEDULES),
+        "it takes the ranks of experts from those of FSDP; choose ZeRO 1, 2 or 3": (
+            layout.ep > 1 and not layout.zero
+        ),
+    }
+    return first(causes)
