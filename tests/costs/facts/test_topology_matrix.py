@@ -1,6 +1,7 @@
 """The matrix of nvidia-smi is read as the node that it describes, or what is missing is asked for."""
 
 import itertools
+import warnings
 
 import pytest
 
@@ -212,8 +213,44 @@ def test_a_card_that_is_nobodys_nearest_is_for_management(way: str):
         topology_matrix.node(CARDS.format("NODE"), cards=["NIC7"], **H100)
 
 
-def test_cards_equally_near_all_count():
-    """A single card, and cards that are all beyond the other processor, are somebody's nearest."""
-    far = CARDS.format("SYS").replace("PIX", "SYS").replace("NODE", "SYS")
-    node = topology_matrix.node(far, sockets="sockets (AMD)", **H100)
-    assert node.cards == 3
+def table(*near: str, cards: int) -> str:
+    """Return a matrix of GPUs beside cards: near[g] lists the cards that share a switch with g."""
+    gpus, nics = [f"GPU{g}" for g in range(len(near))], [f"NIC{c}" for c in range(cards)]
+    lines = [" ".join([*gpus, *nics])]
+    for g, row in enumerate(gpus):
+        lines.append(" ".join([row, *("X" if other == row else "NV18" for other in gpus),
+                               *("PIX" if str(c) in near[g] else "NODE" for c in range(cards))]))  # fmt: skip
+    for c, row in enumerate(nics):
+        lines.append(" ".join([row, *("PIX" if str(c) in each else "NODE" for each in near),
+                               *("X" if other == row else "NODE" for other in nics)]))  # fmt: skip
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("near", "cards", "used", "left"),
+    [
+        (("0", "1"), 2, 2, ""),
+        (("0", "0"), 1, 1, ""),  # a card for two GPUs
+        (("01", "23"), 4, 4, ""),  # two for each GPU
+        (("01", "0"), 2, 2, ""),
+        (("012", "3", "4"), 5, 3, "NIC1, NIC2"),
+        (("012", "345", "6", "7"), 8, 4, "NIC1, NIC2, NIC4, NIC5"),
+        (("012", "012"), 3, 2, "NIC2"),
+    ],
+)
+def test_cards_equally_near_count_where_each_gpu_has_as_many(near, cards, used, left):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        node = topology_matrix.node(table(*near, cards=cards), **H100)
+    assert node.cards == used
+    said = f"left out, because others are as near, and one counts for each GPU: {left}; choose yourself with cards="
+    assert [str(each.message).startswith(said) for each in caught] == [True] * bool(left)
+
+
+@pytest.mark.parametrize(("chip", "gpus"), [("H100 SXM 80 GB", 4), ("V100 SXM2 32 GB", 2)])
+def test_a_table_that_leaves_nvlinks_out_is_not_one_of_broken_gpus(chip, gpus):
+    with pytest.raises(ValueError, match=f"no two GPUs share NVLinks, which the {chip} has; `nvidia-smi topo -mp`"):
+        topology_matrix.node(square("", nvlinks="NODE", gpus=gpus), chip=chip)
+    with pytest.warns(UserWarning, match=r"GPU \d has lost NVLink"):
+        lost = topology_matrix.node(square("", nvlinks="NV0", gpus=gpus), chip=chip)
+    assert nvlinks(lost) == {}

@@ -36,13 +36,13 @@ def test_what_is_meant_is_read(header: str, rows: tuple[str, ...]):
 @pytest.mark.parametrize("card", ["mlx5_0", "mlx5_bond_0", "rdma0", "bnxt_re0", "irdma-ens1"])
 def test_a_card_may_have_any_name(card: str):
     matrix = read(*(row.replace("NIC0", card) for row in ROWS), header=HEADER.replace("NIC0", card))
-    assert (matrix.gpus, matrix.nearest_cards) == (["GPU0", "GPU1"], [card])
+    assert (matrix.gpus, matrix.nearest_cards) == (["GPU0", "GPU1"], {"GPU0": [card], "GPU1": [card]})
 
 
 def test_cards_whose_names_run_together_are_known_by_their_rows():
     rows = ("GPU0 X PIX SYS 0-7", "rdma1 PIX X SYS", "rdma10 SYS SYS X")
     matrix = read(*rows, header="GPU0 rdma1rdma10 CPU Affinity")
-    assert matrix.nearest_cards == ["rdma1"]
+    assert matrix.nearest_cards == {"GPU0": ["rdma1"]}
     assert matrix.cells["rdma10", "rdma1"] == "SYS"
 
 

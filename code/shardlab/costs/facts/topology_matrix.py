@@ -34,10 +34,11 @@ def node(
     """Make the node that the matrix describes.
 
     The matrix names neither the `chip` nor the links of the `network` cards and the `sockets`. A
-    card that is the nearest of no GPU is for management, unless `cards` lists those to be used.
+    card that is the nearest of no GPU is for management; where some GPUs have more cards beside
+    them than others, one counts for each GPU; `cards` lists those to be used instead.
     Where NVLinks hide what lies below them and no card shows it, every GPU gets a PCIe switch of
     its own. Warns of cards that are left out and of lost NVLinks. Errors: ValueError for a text
-    without a matrix, names unknown to `hardware`, a missing link, or more NVLinks than the chip's.
+    without a matrix, or with that of `nvidia-smi topo -mp`, names unknown to `hardware`, a missing link, or more NVLinks than the chip's.
     """
     matrix = read(text)
     facts = hardware.chip(chip)
@@ -59,17 +60,41 @@ def node(
 
 def _cards(matrix: Matrix, wanted: Collection[str]) -> list[str]:
     """Return the network cards that are used: the wanted ones, else the nearest ones."""
-    there = [device for device in matrix.devices if device not in matrix.gpus]
+    there = matrix.cards
     if unknown := [card for card in wanted if card not in there]:
         raise ValueError(f"no network card {unknown[0]!r} in the matrix; it has {there}")
-    used = [card for card in there if card in (wanted or matrix.nearest_cards)]
-    left = [card for card in there if card not in used]
-    if left and not wanted:
-        warnings.warn(
-            f"left out, because another card is nearer to every GPU (they are for management, it "
-            f"seems): {', '.join(left)}; choose yourself with cards={there}",
-            stacklevel=4,
-        )
+    if wanted:
+        return [card for card in there if card in wanted]
+    near = matrix.nearest_cards
+    nearest = {card for cards in near.values() for card in cards}
+    used = nearest if _dealt_evenly(near) else _one_for_each(near)
+    reasons = {
+        "another card is nearer to every GPU (they are for management, it seems)": nearest,
+        "others are as near, and one counts for each GPU": used | (set(there) - nearest),
+    }
+    for reason, kept in reasons.items():
+        if left := [card for card in there if card not in kept]:
+            warnings.warn(
+                f"left out, because {reason}: {', '.join(left)}; "
+                f"choose yourself with cards={there}",
+                stacklevel=4,
+            )
+    return [card for card in there if card in used]
+
+
+def _dealt_evenly(near: Mapping[str, Collection[str]]) -> bool:
+    """Whether GPUs have at most a card each, or all of them the same number."""
+    shares = set()
+    for group in _groups(near, lambda a, b: not set(near[a]).isdisjoint(near[b])):
+        shares.add(len({card for gpu in group for card in near[gpu]}) / len(group))
+    return max(shares) <= 1 or (len(shares) == 1 and shares.pop().is_integer())
+
+
+def _one_for_each(near: Mapping[str, Collection[str]]) -> set[str]:
+    """Choose a card for each GPU, the first of its nearest that no GPU before it has."""
+    used: set[str] = set()
+    for cards in near.values():
+        used.update([card for card in cards if card not in used][:1])
     return used
 
 
@@ -92,6 +117,13 @@ def _nvlinks(matrix: Matrix, named: Mapping[str, str], chip: hardware.Chip) -> I
     if link is None:
         return
     bridged = "bridge" in link.name or "PCIe" in chip.name
+    shown_at_all = any(cell.startswith("NV") for cell in matrix.cells.values())
+    if len(matrix.gpus) > 1 and not bridged and not shown_at_all:
+        raise ValueError(
+            f"no two GPUs share NVLinks, which the {chip.name} has; `nvidia-smi topo -mp` leaves "
+            "them out: give what `nvidia-smi topo -m` prints. If yours have none, describe the "
+            "machine in a file without nvlink, as `python -m shardlab.plan --help` shows"
+        )
     switches = 0
     for group in _groups(matrix.gpus, lambda a, b: (a, b) in counts):
         shown = {gpu: [counts.get((gpu, other), 0) for other in group] for gpu in group}

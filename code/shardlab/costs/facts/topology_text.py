@@ -49,14 +49,18 @@ class Matrix:
         return [device for device in self.devices if re.fullmatch(r"GPU\d+", device)]
 
     @property
-    def nearest_cards(self) -> list[str]:
-        """The network cards to which no other is nearer, for one GPU at least; the rest manage."""
-        cards = [device for device in self.devices if device not in self.gpus]
-        found = set()
+    def cards(self) -> list[str]:
+        """The network cards, in order."""
+        return [device for device in self.devices if device not in self.gpus]
+
+    @property
+    def nearest_cards(self) -> dict[str, list[str]]:
+        """The network cards of each GPU to which no other is nearer."""
+        found = {}
         for gpu in self.gpus:
-            ways = {card: NEAREST_FIRST.index(self.cells[gpu, card]) for card in cards}
-            found |= {card for card, way in ways.items() if way == min(ways.values())}
-        return [card for card in cards if card in found]
+            ways = {card: NEAREST_FIRST.index(self.cells[gpu, card]) for card in self.cards}
+            found[gpu] = [card for card, way in ways.items() if way == min(ways.values())]
+        return found
 
 
 @checked
