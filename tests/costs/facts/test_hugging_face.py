@@ -190,6 +190,7 @@ def test_normed_attention_counts_what_torch_does():
         ({**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "a": 1}}, "not understood: linear_attn_config.a=1"),
         ({**QWEN3_NEXT, "full_attention_interval": 1}, "and some linear_attention"),
         ({**QWEN3_NEXT, "shared_expert_intermediate_size": 700}, "=700 must be a multiple of moe_.*=512"),
+        ({"text_config": {"model_type": []}}, r"text_config has model_type='\[\]', which is not understood; use"),
         ({"text_config": {"model_type": "beit"}}, "text_config has model_type='beit', which is not understood; use"),
         ({**GLM5, "indexer_types": ["full"] * 77 + ["shared"]}, "only 'full' can be counted at index 77, not 'shared'"),
         ({**GLM5, "index_topk_freq": 4}, "index_topk_freq=4 is not understood"),
@@ -265,7 +266,7 @@ def test_a_field_that_confirms_a_size_or_changes_none_is_read(name, more):
 def test_the_number_of_experts_has_another_name_in_transformers_5():
     """Qwen3-MoE: https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/qwen3_moe."""
     file = {name: value for name, value in QWEN3_MOE.items() if name not in ("num_experts", "rope_theta", "torch_dtype")}
-    file |= {"num_local_experts": 64, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}, "dtype": "bfloat16"}
+    file |= {"num_local_experts": 64, "rope_parameters": {"rope_theta": 1e6}, "dtype": "bfloat16"}
     assert hugging_face.read(file).spec == hugging_face.read({**QWEN3_MOE, "num_experts": 64}).spec
 
 

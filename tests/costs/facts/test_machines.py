@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs.facts import machines, nodes
+from shardlab.costs.facts import chips, machines, nodes
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.step import axes
+from shardlab.plan import files
 from shardlab.sharding.layout import Layout
 
 OWN = {"chip": "H100 SXM 80 GB", "gpus": 8, "nvlink": "NVLink 4", "cards": 8, "network": "InfiniBand NDR", "nodes": 4}
@@ -36,6 +37,17 @@ def test_plain_numbers_are_rates():
 def test_a_chip_of_ones_own_is_its_numbers():
     chip = machines.read({**OWN, "chip": {**CHIP, "watts": 500}}).cluster.node.chip
     assert (chip.memory, chip.memory_bandwidth, chip.peak_flops, chip.power) == (96e9, 4e12, 500e12, 500)
+
+
+def test_the_lines_of_the_help_can_be_read():
+    """Each line alone is one of its fields; the last stands in place of the first."""
+    lines = [line.strip() for line in machines.__doc__.split("\n\n")[2].splitlines()]
+    known = machines.read(files.tomllib.loads("\n".join(lines)))
+    assert known.cluster.node.chip.name == "H100 SXM 80 GB"
+    assert lines[-1] == f"# {chips.OWN_CHIP}"
+    own = machines.read(files.tomllib.loads("\n".join([lines[-1][2:], *lines[1:-1]])))
+    assert own.cluster.node.chip.memory == 96e9
+    assert rates(own.cluster, dp=64) == rates(known.cluster, dp=64)
 
 
 def test_a_node_with_pcie_alone_and_one_that_is_known():
@@ -78,15 +90,16 @@ def test_energy_follows_the_table_of_llama(hours, megawatt_hours):
         ({**OWN, "gpus": 8.0}, "gpus=8.0 must be a whole number of at least 1"),
         ({**OWN, "nodes": True}, "nodes=True must be a whole number of at least 1"),
         ({**OWN, "nvlink": -450}, "nvlink=-450 must be a name, or a number above 0"),
-        ({**OWN, "nvlink": "NVLink 9"}, "no facts about the link 'NVLink 9'; known"),
-        ({**OWN, "chip": "H900"}, "no facts about the chip 'H900'; known"),
+        ({**OWN, "nvlink": "NVLink 9"}, "no facts about the link 'NVLink 9'; the nearest: NVLink 5; .*known"),
+        ({**OWN, "chip": "H900"}, "no facts about the chip 'H900'; a file .*known"),
         ({**OWN, "chip": {"name": "mine"}}, "a chip of your own needs memory_GB, memory_GB_per_s, TFLOPs"),
+        ({**OWN, "memory_GB": 96}, "memory_GB is a number of the chip; write chip = {name = .*, memory_GB = 96, "),
         ({**OWN, "chip": {**CHIP, "cores": 1}}, "a chip has no field 'cores'"),
         ({**OWN, "node": "DGX H100"}, "node='DGX H100' has its own chip; leave one of the two out"),
-        ({"node": "DGX H900"}, "no facts about the node 'DGX H900'; known"),
+        ({"node": "DGX H900"}, "no facts about the node 'DGX H900'; the nearest: DGX H100; .*known"),
         ({"chip": "H100 SXM 80 GB", "gpus": 8, "cards": 8}, "cards and network belong together"),
         ({**OWN, "cards": 32}, "cards=32 are more than gpus=8"),
-        ({"chip": "H100 SXM 80 GB", "gpus": 8, "nodes": 2}, "has no network card, which num_nodes=2 needs"),
+        ({"chip": "H100 SXM 80 GB", "gpus": 8, "nodes": 2}, "has no network card, which 2 nodes need; use one of its nodes, with 8 GPUs"),
         ({**OWN, "overhead": 0.5}, "overhead=0.5 must be at least 1"),
         ({**OWN, "dollars_per_gpu_hour": "two"}, "dollars_per_gpu_hour='two' must be a number above 0"),
     ],

@@ -107,13 +107,13 @@ def test_the_machine_of_the_alpha_beta_model():
 def test_impossible_clusters_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
         Cluster(node=tree(), num_nodes=0)
-    with pytest.raises(ValueError, match=r"Two RTX 4090 has no network card.*num_nodes=2"):
+    with pytest.raises(ValueError, match=r"Two RTX 4090 has no network card, which 2 nodes need; use one of its .*2 GPUs, or"):
         nodes.cluster("Two RTX 4090", 2)
     with pytest.raises(ValueError, match=r"no network card"):
         nodes.node("Two RTX 4090").card(0)
     with pytest.raises(ValueError, match="gpu=8 must be a whole number from 0 to 7"):
         Cluster(node=tree(), num_nodes=2).path(0, 8)
-    with pytest.raises(ValueError, match=r"the node 'DGX H1000'; known: DGX-1V, .*DGX H100"):
+    with pytest.raises(ValueError, match=r"the node 'DGX H1000'; the nearest: DGX H100; .*known: DGX-1V; "):
         nodes.cluster("DGX H1000")
 
 

@@ -43,5 +43,5 @@ def test_an_update_reads_the_gradient_and_reads_and_writes_the_rest(recipe):
 
 
 def test_an_unknown_recipe_is_an_error():
-    with pytest.raises(ValueError, match="known: fp32 Adam, fp32 SGD with momentum"):
+    with pytest.raises(ValueError, match="known: fp32 Adam; fp32 SGD with momentum"):
         recipes.recipe("int4")

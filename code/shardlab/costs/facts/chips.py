@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from shardlab.files.arguments import Count, Positive, checked
 
 from ..units import GB, GFLOP, TB, TFLOP
+from . import names
 
+# How a file for `machines` describes one that is not here.
+OWN_CHIP = (
+    'chip = {name = "ours", memory_GB = 96, memory_GB_per_s = 4000, TFLOPs = 148, watts = 500}'
+)
 TRAINING = ("bf16", "fp16", "fp32")  # precisions to train in, the best first
 
 
@@ -63,7 +68,8 @@ class Chip:
 def chip(name: str) -> Chip:
     """Return the chip called `name`. Errors: ValueError that lists the known names."""
     if name not in CHIPS:
-        raise ValueError(f"no facts about the chip {name!r}; known: {', '.join(CHIPS)}")
+        way_out = f"a file for --cluster may hold its numbers: {OWN_CHIP}"
+        raise names.unknown("chip", name, dict.fromkeys(CHIPS, ""), way_out)
     return CHIPS[name]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from shardlab.files.arguments import Positive, checked
 
 from ..units import GB, Gbit, us
+from . import names
 from .chips import CHIPS, Chip, chip
 
 __all__ = [
@@ -225,7 +226,7 @@ LINKS: dict[str, Link] = {
 def link(name: str) -> Link:
     """Return the link called `name`. Errors: ValueError that lists the known names."""
     if name not in LINKS:
-        raise ValueError(f"no facts about the link {name!r}; known: {', '.join(LINKS)}")
+        raise names.unknown("link", name, dict.fromkeys(LINKS, ""))
     return LINKS[name]
 
 

@@ -2,7 +2,7 @@
 
 `read` makes one from ten lines of TOML, of known parts or of plain numbers:
 
-    chip = "H100 SXM 80 GB"          # or memory_GB, memory_GB_per_s, TFLOPs and watts of your own
+    chip = "H100 SXM 80 GB"          # or numbers of your own, as in the last line
     gpus = 8                         # in a node
     nvlink = "NVLink 4"              # or GB/s in one direction; left out: PCIe alone
     cards = 8                        # network cards of a node
@@ -11,8 +11,9 @@
     dollars_per_gpu_hour = 2.5
     watts_per_gpu = 1275             # with its share of the server; left out: the chip's limit
     overhead = 1.2                   # of the building (PUE)
+    # chip = {name = "ours", memory_GB = 96, memory_GB_per_s = 4000, TFLOPs = 148, watts = 500}
 
-`node = "DGX H100"` stands in place of the first five lines.
+TFLOPs are those of dense bf16 products. `node = "DGX H100"` stands in place of the first five lines.
 """
 
 from collections.abc import Iterator, Mapping
@@ -129,6 +130,8 @@ def _checked_fields(
     table: Mapping[str, Any], known: Mapping[str, Any], what: str
 ) -> dict[str, Any]:
     for name, value in table.items():
+        if known is FIELDS and name in CHIP and name not in FIELDS:
+            raise ValueError(f"{name} is a number of the chip; write {chips.OWN_CHIP}")
         if name not in known:
             raise ValueError(f"{what} has no field {name!r}; use {listed(known)}")
         if not _fits(value, known[name]):

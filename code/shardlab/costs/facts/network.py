@@ -22,6 +22,7 @@ from .hops import Hop
 
 NETWORK = "network"  # what every card of every node is joined to
 SWITCH = "NVSwitch"
+NEEDS_CARDS = "describe one with cards and network, as `python -m shardlab.plan --help` shows"
 DEVICES = ("GPU ", "NIC ")  # they do not forward messages
 
 
@@ -85,7 +86,7 @@ class Node:
         Errors: ValueError for a node without cards.
         """
         if not self.cards:
-            raise ValueError(f"{self.name} has no network card; use num_nodes=1")
+            raise ValueError(f"{self.name} has no network card; {NEEDS_CARDS}")
         within("gpu", gpu, self.gpus)
         return self._card_of[gpu]
 
@@ -185,8 +186,10 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if self.num_nodes > 1 and not self.node.cards:
-            lacking = f"{self.node.name} has no network card, which num_nodes={self.num_nodes}"
-            raise ValueError(f"{lacking} needs; use num_nodes=1")
+            raise ValueError(
+                f"{self.node.name} has no network card, which {self.num_nodes} nodes need; use one "
+                f"of its nodes, with {self.node.gpus} GPUs, or {NEEDS_CARDS}"
+            )
 
     @property
     def name(self) -> str:

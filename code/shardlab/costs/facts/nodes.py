@@ -8,7 +8,7 @@ from typing import Any
 
 from shardlab.files.arguments import Count, checked
 
-from . import assembly, hardware
+from . import assembly, hardware, names
 from .network import Cluster, Node, Wire
 
 # The share of NVLink's rate that NCCL's model counts on when the switch adds ("nvlsEfficiency" for
@@ -234,7 +234,9 @@ NODES: dict[str, Node] = {
 def node(name: str) -> Node:
     """Return the node called `name`. Errors: ValueError that lists the known names."""
     if name not in NODES:
-        raise ValueError(f"no facts about the node {name!r}; known: {', '.join(NODES)}")
+        words = {known: each.chip.name for known, each in NODES.items()}
+        way_out = "`python -m shardlab.plan --help` shows how to describe another"
+        raise names.unknown("node", name, words, way_out)
     return NODES[name]
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from shardlab.files.arguments import Count, checked
 
+from . import names
+
 
 @dataclass(frozen=True, kw_only=True)
 @checked
@@ -124,5 +126,5 @@ FP32_GRADIENTS = RECIPES["mixed, fp32 gradients"]  # Megatron-LM's and FSDP2's w
 def recipe(name: str) -> Recipe:
     """Return the recipe called `name`. Errors: ValueError that lists the known names."""
     if name not in RECIPES:
-        raise ValueError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
+        raise names.unknown("recipe", name, dict.fromkeys(RECIPES, ""))
     return RECIPES[name]

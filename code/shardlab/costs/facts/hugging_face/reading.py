@@ -11,7 +11,7 @@ from shardlab.sharding.layout import listed
 
 from .. import mixtures, models
 from .dense import DENSE
-from .fields import Fields
+from .fields import Fields, short
 from .hybrids import DELTA
 from .latent import LATENT
 from .mamba import MAMBA
@@ -101,7 +101,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
         )
     if name not in ARCHITECTURES:
         raise ValueError(
-            f"architectures={named} is not understood; use one of {listed(ARCHITECTURES)}, or "
-            "write the sizes as a TransformerSpec"
+            f"architectures={short(named)} is not understood; use one of {listed(ARCHITECTURES)}, "
+            "or, in Python, write the sizes as a TransformerSpec"
         )
     return name

@@ -41,7 +41,8 @@ def unwrapped(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
     if "architectures" not in inner:
         raise ValueError(
             f"text_config has model_type={kind!r}, which is not understood; use one of "
-            f"{', '.join(MODEL_TYPES)}, or name its architectures there"
+            f"{', '.join(MODEL_TYPES)}, or, if its layers are those of an architecture that is "
+            'counted, name that there, as in "architectures": ["LlamaForCausalLM"]'
         )
     if TIED in config and inner.setdefault(TIED, config[TIED]) != config[TIED]:
         raise ValueError(

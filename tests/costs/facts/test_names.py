@@ -1,0 +1,33 @@
+"""An unknown name gets the nearest known ones, which readers can tell apart."""
+
+import pytest
+
+from shardlab.costs.facts import chips, hardware, nodes, recipes
+
+
+@pytest.mark.parametrize(
+    ("look_up", "name", "nearest"),
+    [
+        (nodes.node, "DGX B200", "HGX B200"),
+        (nodes.node, "DGX H200", "AWS p5en.48xlarge; GCP a3-ultragpu-8g"),
+        (nodes.node, "HGX H200", "AWS p5en.48xlarge; GCP a3-ultragpu-8g"),
+        (nodes.node, "p5.48xlarge", "AWS p5.48xlarge"),
+        (nodes.node, "dgx-h100", "DGX H100"),
+        (nodes.node, "DGXH100", "DGX H100; DGX A100"),
+        (nodes.node, "MI300X", "MI300X platform"),
+        (nodes.node, "GB300", "NVL72 rack, GB300"),
+        (chips.chip, "h200", "H200 SXM 141 GB"),
+        (hardware.link, "InfiniBand-NDR", "InfiniBand NDR"),
+        (recipes.recipe, "mixed, fp32 gradient", "mixed, fp32 gradients"),
+    ],
+)
+def test_the_nearest_names_come_first(look_up, name, nearest):
+    with pytest.raises(ValueError, match=rf"no facts about the [a-z]+ '{name}'; the nearest: {nearest}"):
+        look_up(name)
+
+
+def test_names_with_commas_are_told_apart_and_the_rest_gets_a_way_out():
+    with pytest.raises(ValueError, match=r"'abacus'; `python -m shardlab.plan --help` .*known: .*; NVL72 rack, GB300; "):
+        nodes.node("abacus")
+    with pytest.raises(ValueError, match=r"'H20'; .* chip = {name = .*, memory_GB = .*; known: V100 SXM2 32 GB; A100"):
+        chips.chip("H20")
