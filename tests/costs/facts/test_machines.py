@@ -56,6 +56,20 @@ def test_a_node_with_pcie_alone_and_one_that_is_known():
     assert machines.read({"node": "DGX A100"}, gpus=24).cluster == nodes.cluster("DGX A100", 3)
 
 
+@pytest.mark.parametrize("name", nodes.RACKS)
+def test_some_trays_of_a_rack_are_a_node(name):
+    """Published runs use 64 of the 72 GPUs; each has the links that it has in a whole rack."""
+    some = machines.read({"node": name, "gpus": 64}, gpus=256).cluster
+    assert (some.gpus, some.num_nodes, some.node.gpus, some.node.cards) == (256, 4, 64, 64)
+    assert nodes.rates_of_a_gpu(some.node) == nodes.rates_of_a_gpu(nodes.node(name))
+    assert machines.read({"node": name}, gpus=64).cluster.node == some.node
+    with pytest.raises(ValueError, match="use 216 or 288, or gpus = 64 of each"):
+        machines.read({"node": name}, gpus=256)
+    for gpus in (62, 76):
+        with pytest.raises(ValueError, match=f"gpus={gpus} is no part of a node of 72 GPUs .* multiple of 4"):
+            machines.read({"node": name, "gpus": gpus})
+
+
 def test_hours_become_dollars_and_joules():
     machine = machines.read({"node": "DGX H100", "nodes": 2, "dollars_per_gpu_hour": 3, "overhead": 1.5})
     assert machine.dollars(7200) == 16 * 2 * 3
@@ -95,11 +109,13 @@ def test_energy_follows_the_table_of_llama(hours, megawatt_hours):
         ({**OWN, "chip": {"name": "mine"}}, "a chip of your own needs memory_GB, memory_GB_per_s, TFLOPs"),
         ({**OWN, "memory_GB": 96}, "memory_GB is a number of the chip; write chip = {name = .*, memory_GB = 96, "),
         ({**OWN, "chip": {**CHIP, "cores": 1}}, "a chip has no field 'cores'"),
+        ({"node": "DGX H100", "gpus": 4}, "gpus=4 is no part of a node of 8 GPUs"),
+        ({**OWN, "chip": "GB200 186 GB"}, 'has no PCIe slot to its host, .* node = "NVL72 rack" and gpus = 64 in a'),
         ({**OWN, "node": "DGX H100"}, "node='DGX H100' has its own chip; leave one of the two out"),
         ({"node": "DGX H900"}, "no facts about the node 'DGX H900'; the nearest: DGX H100; .*known"),
         ({"chip": "H100 SXM 80 GB", "gpus": 8, "cards": 8}, "cards and network belong together"),
         ({**OWN, "cards": 32}, "cards=32 are more than gpus=8"),
-        ({"chip": "H100 SXM 80 GB", "gpus": 8, "nodes": 2}, "has no network card, which 2 nodes need; use one of its nodes, with 8 GPUs"),
+        ({"chip": "H100 SXM 80 GB", "gpus": 8, "nodes": 2}, "which 2 nodes need; use one of its nodes, with 8 GPUs"),
         ({**OWN, "overhead": 0.5}, "overhead=0.5 must be at least 1"),
         ({**OWN, "dollars_per_gpu_hour": "two"}, "dollars_per_gpu_hour='two' must be a number above 0"),
     ],

@@ -81,15 +81,18 @@ def cards(count: int, network: str, width: Count = 1) -> Iterator[Wire]:
 
 
 @checked
-def rack(slot: str, network: str) -> tuple[Wire, ...]:
-    """List the wires of an NVL72: one switch; each processor has two GPUs and two cards."""
+def rack(slot: str, network: str, gpus: Count = 72) -> tuple[Wire, ...]:
+    """List the wires of an NVL72, or of some of its GPUs.
+
+    All are on one switch; each processor has two GPUs and two cards.
+    """
     chip_to_chip = hardware.link("NVLink-C2C")
     trays = []
-    for each in range(72):
+    for each in range(gpus):
         cpu = f"CPU {each // 2}"
         trays.append(Wire(a=f"GPU {each}", b=cpu, link=chip_to_chip, width=0.5))
         trays.append(Wire(a=f"NIC {each}", b=cpu, link=hardware.link(slot)))
-    return (*nvswitch(72, "NVLink 5"), *trays, *cards(72, network))
+    return (*nvswitch(gpus, "NVLink 5"), *trays, *cards(gpus, network))
 
 
 @checked

@@ -238,7 +238,8 @@ def host_link(chip: Chip) -> Link:
     """
     if chip.pcie is None:
         raise ValueError(
-            f"{chip.name} has no PCIe slot to its host; name a link, one of {', '.join(LINKS)} "
-            "(GPUs of one processor share its NVLink-C2C)"
+            f"{chip.name} has no PCIe slot to its host, so its wires are not those of a server; "
+            'use a node that is known, or of GB200 and GB300 some trays: node = "NVL72 rack" and '
+            "gpus = 64 in a file for --cluster"
         )
     return link(f"PCIe {chip.pcie}.0 x16")

@@ -13,7 +13,8 @@
     overhead = 1.2                   # of the building (PUE)
     # chip = {name = "ours", memory_GB = 96, memory_GB_per_s = 4000, TFLOPs = 148, watts = 500}
 
-TFLOPs are those of dense bf16 products. `node = "DGX H100"` stands in place of the first five lines.
+TFLOPs are those of dense bf16 products. `node = "DGX H100"` stands in place of the first five lines,
+or of four: `node = "NVL72 rack"` and `gpus = 64` are 16 trays of each rack.
 """
 
 from collections.abc import Iterator, Mapping
@@ -96,9 +97,14 @@ def with_gpus(node: Node, gpus: Count) -> Cluster:
     """
     if gpus % node.gpus:
         least = max(1, gpus // node.gpus) * node.gpus
+        some_trays = (
+            ", or gpus = 64 of each beside its node in a file for --cluster"
+            if node.name in nodes.RACKS
+            else ""
+        )
         raise ValueError(
             f"gpus={gpus} do not fill nodes of {node.gpus} GPUs ({node.name}); "
-            f"use {least} or {least + node.gpus}"
+            f"use {least} or {least + node.gpus}{some_trays}"
         )
     return Cluster(node=node, num_nodes=gpus // node.gpus)
 
@@ -113,10 +119,13 @@ def read(table: Mapping[str, Any], gpus: Count | None = None) -> Machine:
     """
     fields = _checked_fields(table, FIELDS, "a cluster")
     if "node" in fields:
-        if clash := [name for name in PARTS if name in fields]:
+        if clash := [name for name in PARTS if name in fields and name != "gpus"]:
             named = f"node={fields['node']!r}"
             raise ValueError(f"{named} has its own {clash[0]}; leave one of the two out")
         node = nodes.node(fields["node"])
+        size = fields.get("gpus", gpus if gpus and gpus < node.gpus else node.gpus)
+        if size != node.gpus and (node.name in nodes.RACKS or "gpus" in fields):
+            node = nodes.part(node, size)
     else:
         node = _own_node(fields)
     gpus = gpus or fields.get("nodes", 1) * node.gpus
@@ -155,7 +164,8 @@ def _fits(value: Any, kind: Any) -> bool:
 def _own_node(fields: Mapping[str, Any]) -> Node:
     if missing := [name for name in ("chip", "gpus") if name not in fields]:
         raise ValueError(
-            f"a cluster needs {' and '.join(missing)}, or node with one of {listed(nodes.NODES)}"
+            f"a cluster needs {' and '.join(missing)}, or node with one of "
+            f"{'; '.join(nodes.NODES)}"
         )
     limits.hold("gpus", fields["gpus"], limits.GPUS_OF_A_NODE)
     if ("cards" in fields) != ("network" in fields):

@@ -4,6 +4,7 @@ Chips and links are those of `hardware`; each node names the source of its assem
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from shardlab.files.arguments import Count, checked
@@ -76,6 +77,12 @@ def _full_mesh(name: str, chip: str, link: str, source: str) -> Node:
 
 _BRIDGE = Wire(a="GPU 0", b="GPU 1", link=hardware.link("NVLink bridge (GeForce)"))
 
+# Racks of trays -> the slot of each card, and its network.
+RACKS = {
+    "NVL72 rack": ("PCIe 5.0 x16", "InfiniBand NDR"),
+    "NVL72 rack, GB300": ("PCIe 6.0 x16", "InfiniBand XDR"),
+}
+TRAY = 4  # GPUs
 NODES: dict[str, Node] = {
     node.name: node
     for node in (
@@ -138,7 +145,7 @@ NODES: dict[str, Node] = {
         _node(
             "NVL72 rack",
             "GB200 186 GB",
-            wires=assembly.rack("PCIe 5.0 x16", "InfiniBand NDR"),
+            wires=assembly.rack(*RACKS["NVL72 rack"]),
             source=f"{_NVL72} (18 trays of 4 GPUs) and {_GCP} "
             "(A4X: 4 cards of 400 Gb/s for each tray)",
             adds=ADDS_BLACKWELL,
@@ -146,7 +153,7 @@ NODES: dict[str, Node] = {
         _node(
             "NVL72 rack, GB300",
             "GB300 279 GB",
-            wires=assembly.rack("PCIe 6.0 x16", "InfiniBand XDR"),
+            wires=assembly.rack(*RACKS["NVL72 rack, GB300"]),
             source="https://docs.nvidia.com/enterprise-reference-architectures/nvl72-ai-factory/latest/components.html (4 GPUs, 2 processors and 4 ConnectX-8 for each tray; the wiring inside is taken to be that of the rack with GB200)",
             adds=ADDS_BLACKWELL,
         ),
@@ -238,6 +245,21 @@ def node(name: str) -> Node:
         way_out = "`python -m shardlab.plan --help` shows how to describe another"
         raise names.unknown("node", name, words, way_out)
     return NODES[name]
+
+
+@checked
+def part(whole: Node, gpus: Count) -> Node:
+    """Return a node of some trays of a rack.
+
+    Errors: ValueError for another node, and for GPUs that are no whole trays of it.
+    """
+    if whole.name not in RACKS or gpus % TRAY or gpus >= whole.gpus:
+        raise ValueError(
+            f"gpus={gpus} is no part of a node of {whole.gpus} GPUs ({whole.name}); use {whole.gpus}, "
+            f"or of {' and '.join(RACKS)} a smaller multiple of {TRAY}"
+        )
+    wires = assembly.rack(*RACKS[whole.name], gpus)
+    return replace(whole, name=f"{gpus} GPUs of the {whole.name}", wires=wires)
 
 
 @checked

@@ -38,7 +38,8 @@ def node(
     them than others, one counts for each GPU; `cards` lists those to be used instead.
     Where NVLinks hide what lies below them and no card shows it, every GPU gets a PCIe switch of
     its own. Warns of cards that are left out and of lost NVLinks. Errors: ValueError for a text
-    without a matrix, or with that of `nvidia-smi topo -mp`, names unknown to `hardware`, a missing link, or more NVLinks than the chip's.
+    without a matrix or with that of `nvidia-smi topo -mp`, names unknown to `hardware`, a missing
+    link, or more NVLinks than the chip's.
     """
     matrix = read(text)
     facts = hardware.chip(chip)
@@ -117,13 +118,7 @@ def _nvlinks(matrix: Matrix, named: Mapping[str, str], chip: hardware.Chip) -> I
     if link is None:
         return
     bridged = "bridge" in link.name or "PCIe" in chip.name
-    shown_at_all = any(cell.startswith("NV") for cell in matrix.cells.values())
-    if len(matrix.gpus) > 1 and not bridged and not shown_at_all:
-        raise ValueError(
-            f"no two GPUs share NVLinks, which the {chip.name} has; `nvidia-smi topo -mp` leaves "
-            "them out: give what `nvidia-smi topo -m` prints. If yours have none, describe the "
-            "machine in a file without nvlink, as `python -m shardlab.plan --help` shows"
-        )
+    _refuse_a_table_without(matrix, chip, bridged)
     switches = 0
     for group in _groups(matrix.gpus, lambda a, b: (a, b) in counts):
         shown = {gpu: [counts.get((gpu, other), 0) for other in group] for gpu in group}
@@ -138,6 +133,17 @@ def _nvlinks(matrix: Matrix, named: Mapping[str, str], chip: hardware.Chip) -> I
             for a, b in combinations(group, 2):
                 if (a, b) in counts:
                     yield Wire(a=named[a], b=named[b], link=link, width=counts[a, b] / total)
+
+
+def _refuse_a_table_without(matrix: Matrix, chip: hardware.Chip, bridged: bool) -> None:
+    """Refuse a table in which no cell, not even NV0, is about NVLinks that the chip must have."""
+    shown = any(cell.startswith("NV") for cell in matrix.cells.values())
+    if len(matrix.gpus) > 1 and not shown and not bridged:
+        raise ValueError(
+            f"no two GPUs share NVLinks, which the {chip.name} has; `nvidia-smi topo -mp` leaves "
+            "them out: give what `nvidia-smi topo -m` prints. If yours have none, describe the "
+            "machine in a file without nvlink, as `python -m shardlab.plan --help` shows"
+        )
 
 
 def _tree(

@@ -81,7 +81,7 @@ class Question:
         if any(self.whole_experts) and not (self.spec.experts and any(self.sequence_parallel)):
             raise ValueError(
                 "whole experts need a model with experts and sequence_parallel=(True,); "
-                "use whole_experts=(False,)"
+                "use whole_experts=(False,), in a shell no --whole-experts"
             )
         self.spec.tokens(self.batch, self.length)  # raises where a sequence is too long
         if not 0 <= self.headroom < 1:
