@@ -13,8 +13,8 @@
     overhead = 1.2                   # of the building (PUE)
     # chip = {name = "ours", memory_GB = 96, memory_GB_per_s = 4000, TFLOPs = 148, watts = 500}
 
-TFLOPs are those of dense bf16 products. `node = "DGX H100"` stands in place of the first five lines,
-or of four: `node = "NVL72 rack"` and `gpus = 64` are 16 trays of each rack.
+TFLOPs are those of dense bf16 products. `node = "DGX H100"` stands in place of the first five
+lines; `node = "NVL72 rack"` with `gpus = 64` is a node of 16 of the 18 trays of a rack.
 """
 
 from collections.abc import Iterator, Mapping
@@ -123,8 +123,9 @@ def read(table: Mapping[str, Any], gpus: Count | None = None) -> Machine:
             named = f"node={fields['node']!r}"
             raise ValueError(f"{named} has its own {clash[0]}; leave one of the two out")
         node = nodes.node(fields["node"])
-        size = fields.get("gpus", gpus if gpus and gpus < node.gpus else node.gpus)
-        if size != node.gpus and (node.name in nodes.RACKS or "gpus" in fields):
+        in_a_rack = gpus if node.name in nodes.RACKS else None
+        size = fields.get("gpus", min(in_a_rack or node.gpus, node.gpus))
+        if size != node.gpus:
             node = nodes.part(node, size)
     else:
         node = _own_node(fields)

@@ -19,7 +19,8 @@ def unknown(kind: str, name: str, known: Mapping[str, str], way_out: str = "") -
     near = _nearest(name, known)
     nearest = f"; the nearest: {'; '.join(near)}" if near else ""
     more = f"; {way_out}" if way_out else ""
-    return ValueError(f"no facts about the {kind} {name!r}{nearest}{more}; known: {'; '.join(known)}")
+    every = "; ".join(known)
+    return ValueError(f"no facts about the {kind} {name!r}{nearest}{more}; known: {every}")
 
 
 def _nearest(name: str, known: Mapping[str, str]) -> list[str]:

@@ -255,8 +255,8 @@ def part(whole: Node, gpus: Count) -> Node:
     """
     if whole.name not in RACKS or gpus % TRAY or gpus >= whole.gpus:
         raise ValueError(
-            f"gpus={gpus} is no part of a node of {whole.gpus} GPUs ({whole.name}); use {whole.gpus}, "
-            f"or of {' and '.join(RACKS)} a smaller multiple of {TRAY}"
+            f"gpus={gpus} is no part of a node of {whole.gpus} GPUs ({whole.name}); use "
+            f"{whole.gpus}, or of {' and '.join(RACKS)} a smaller multiple of {TRAY}"
         )
     wires = assembly.rack(*RACKS[whole.name], gpus)
     return replace(whole, name=f"{gpus} GPUs of the {whole.name}", wires=wires)

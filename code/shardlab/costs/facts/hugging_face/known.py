@@ -98,7 +98,7 @@ def confirmed(spec: TransformerSpec) -> dict[str, tuple[Any, ...]]:
         **dict.fromkeys(NORMS, (True, False, None) if normed else (False, None)),
         "qkv_bias": ("qkv" in spec.biases, None),
         "scoring_func": ("sigmoid" if sigmoid else "softmax", None),
-        "topk_method": ("noaux_tc", None) if biased else (None,),
+        "topk_method": ("noaux_tc", None) if biased else ("greedy", "group_limited_greedy", None),
         "num_key_value_heads": (spec.kv_heads, None),
         "head_dim": (spec.head_size, None),
         **({} if experts else dict.fromkeys(EXPERTS, (0, None))),

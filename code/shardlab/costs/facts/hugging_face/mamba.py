@@ -132,8 +132,9 @@ def _pattern(fields: Fields) -> str:
     count = fields.count("num_hidden_layers", len(pattern))
     if len(pattern) != count or "M" not in pattern or {*pattern} - {*"M*"} not in ({"-"}, {"E"}):
         raise ValueError(
-            f"hybrid_override_pattern={short(pattern)} must have M, * and either - or E, a letter for "
-            f"each of num_hidden_layers={count}, and some M; layers_block_type may name the kinds"
+            f"hybrid_override_pattern={short(pattern)} must have M, * and either - or E, a letter "
+            f"for each of num_hidden_layers={count}, and some M; layers_block_type may name the "
+            "kinds"
         )
     return str(pattern)
 
