@@ -25,7 +25,8 @@ import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
 from shardlab import comm, launch
-from shardlab.launch import RankError, already_a_rank, join, run, surroundings, travel, watch
+from shardlab.launch import RankError, already_a_rank, run, surroundings, travel, watch
+from shardlab.launch.join import learn_rank
 from shardlab.launch.local import Helper
 from tests.launch.failing import LIGHT
 from tests.patience import until
@@ -542,7 +543,7 @@ def test_who_is_a_rank_and_which_task_of_several_is_none(environment, outcome, m
     if outcome == "ranks of its own":
         assert run(rank_of, world_size=1) == [0]
     elif outcome != "a rank":
-        for start in (run, lambda *_: join.learn_rank()):
+        for start in (run, lambda _: learn_rank()):
             with pytest.raises(ValueError, match=rf"{outcome}, .*torchrun.* -n 1.*or unset"):
                 start(rank_of)
 

@@ -18,6 +18,7 @@ def temporary() -> Iterator[str]:
 
     A launcher holds a lock on its folder: other containers that share /tmp do not see its process.
     """
+    open_standard_streams()  # else the folder's descriptor would become one
     prefix = f"{PREFIX}-{socket.gethostname()}-"
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError), _opened(left) as descriptor:  # also where another holds the lock
