@@ -248,9 +248,7 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
     return made
 
 
-def _check(
-    group: Group, *tensors: Tensor, ranks: Sequence[int] = (), split: bool = False
-) -> None:
+def _check(group: Group, *tensors: Tensor, ranks: Sequence[int] = (), split: bool = False) -> None:
     verb = sys._getframe(1).f_code.co_name
     for x in tensors:
         if not isinstance(x, Tensor):

@@ -350,7 +350,7 @@ def test_a_folder_of_a_launcher_that_cannot_be_seen_stays(tmp_path, monkeypatch)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     command = [sys.executable, "-c", OTHER]
     hidden = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
-    if shutil.which("unshare") and not subprocess.run([*hidden, "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+    if shutil.which("unshare") and not subprocess.run([*hidden, "true"], check=False).returncode:
         command = [*hidden, *command]
     with surroundings.temporary() as folder:
         subprocess.run(command, env={**os.environ, "TMPDIR": str(tmp_path)}, check=True)

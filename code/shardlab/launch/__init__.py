@@ -33,7 +33,6 @@ from .join import already_a_rank, join, refuse_a_task_of_several
 from .local import Helper
 from .rank import Job
 from .report import interruption, report
-from .state import Message
 from .watch import Watch
 
 __all__ = ["MAX_LOCAL_RANKS", "PATIENCE", "RankError", "already_a_rank", "run", "warm"]
@@ -87,12 +86,7 @@ def run(
     Errors: RankError, with the traceback of the first rank that failed and what the others did;
     after Ctrl-C Interrupted, which is a KeyboardInterrupt.
     """
-    for name, count in ("world_size", world_size), ("threads", threads):
-        if not hasattr(count, "__index__") or count < 1:  # a number of numpy will do
-            raise ValueError(f"{name}={count!r} must be a whole number, at least 1")
-    world_size, threads = int(world_size), int(threads)
-    if threads > MAX_THREADS:
-        raise ValueError(f"threads={threads}: a rank may use at most {MAX_THREADS}")
+    world_size, threads = _count("world_size", world_size), _count("threads", threads)
     if not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT:
         raise ValueError(f"timeout={timeout!r} must be seconds, above 0 and at most {MAX_TIMEOUT}")
     if already_a_rank():
@@ -126,6 +120,15 @@ def run(
     if outcome is not None:
         raise RankError(report(outcome))
     return [_read(rank.number, rank.result or b"") for rank in watch.ranks]
+
+
+def _count(name: str, given: Any) -> int:
+    """Return an option of `run` that is a whole number; one of numpy will do."""
+    if not hasattr(given, "__index__") or given < 1:
+        raise ValueError(f"{name}={given!r} must be a whole number, at least 1")
+    if name == "threads" and given > MAX_THREADS:
+        raise ValueError(f"threads={given}: a rank may use at most {MAX_THREADS}")
+    return int(given)
 
 
 def _read(rank: int, result: bytes) -> Any:

@@ -68,7 +68,7 @@ class Helper:
             rank.close_their_ends()
 
     def end(self, patience: float | None = None) -> list[int | None] | str:
-        """Kill the ranks; return their exit codes as `helper` does, or why not all could be started.
+        """Kill the ranks; return the exit codes of the helper, or why not all could be started.
 
         Also says so when the helper has not answered after `patience` seconds.
         """

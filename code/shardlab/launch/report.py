@@ -77,7 +77,7 @@ def _culprits_and_victims(outcome: Outcome) -> tuple[dict[int, list[Raised]], li
 
 def _cause(code: int | None) -> str:
     if code is None:
-        return "its connection closed while it ran; has it closed descriptors that it had not opened?"
+        return "its connection closed while it ran; has it closed descriptors it had not opened?"
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
