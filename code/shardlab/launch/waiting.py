@@ -9,8 +9,8 @@ one lives, a deadlock is not noticed before the run's time limit. With a signal 
 deadlock is noticed only where the main thread waits in torch, which lets no handler run. An event
 loop that is idle, and to which no other process can write, wakes nobody. A lock that processes
 share may be released by any of them, so while one holds a rank, no deadlock is noticed. An event
-loop that watches an eventfd, such as that of uvloop, counts as such a thread: the kernel writes there when a disk has
-been read, and what it waits for is not shown.
+loop that watches an eventfd, such as that of uvloop, counts as such a thread: the kernel writes
+there when a disk has been read, and what it waits for is not shown.
 """
 
 import importlib.util
