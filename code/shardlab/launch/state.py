@@ -74,6 +74,8 @@ class Whereabouts(NamedTuple):
     finished: bool
     places: list[Place]
     calls: list[Call]
+    waits_for: list[int]  # the ranks of the group, or the one rank, that it communicates with
+    raised: str  # the class of the exception whose text is being made; empty: none
 
 
 class Signs(NamedTuple):
@@ -96,9 +98,11 @@ class Signs(NamedTuple):
 # ---- where it is -------------------------------------------------------------------------------
 
 
-def where(finished: bool) -> Whereabouts:
-    """Report where this rank is."""
-    return Whereabouts(finished, places(waiting.main_frame()), calls())
+def where(finished: bool, raised: str) -> Whereabouts:
+    """Report where this rank is. raised: the class of the exception that it is about to report."""
+    peers = sys.modules.get(f"{__package__}.peers")
+    waits_for = peers.waits_for() if peers else []
+    return Whereabouts(finished, places(waiting.main_frame()), calls(), waits_for, raised)
 
 
 def places(frame: FrameType | None) -> list[Place]:
