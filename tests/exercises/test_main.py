@@ -316,6 +316,12 @@ def test_a_grader_that_fails_takes_nobodys_points(cli, file, monkeypatch, withou
     assert "0 of 1 points" not in printed
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no prctl")
+def test_no_process_can_debug_the_grader():
+    lines = "from shardlab.exercises import keeper as k; k.hide(); import ctypes; print(ctypes.CDLL(None).prctl(3))"
+    assert subprocess.check_output([sys.executable, "-c", lines], text=True) == "0\n"  # 3: PR_GET_DUMPABLE
+
+
 KILLER = """
 import os, signal, threading
 from pathlib import Path

@@ -142,7 +142,8 @@ class Rooms:
             return {"stopped": str(lost)}
         if alone and reply.get("broken"):
             self.close()
-            return {"stopped": f"Ranks can start without the file, but not with it.\n{reply['broken']}"}
+            cause = f"Ranks can start without the file, but not with it.\n{reply['broken']}"
+            return {"stopped": cause}
         return reply
 
     def close(self) -> None:

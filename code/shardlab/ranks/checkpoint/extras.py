@@ -47,13 +47,14 @@ def restore_options(optimizer: Optimizer, saved: Any, path: str | Path) -> None:
     for group, here, there in zip(groups, options_of(optimizer), saved, strict=True):
         unknown = [name for name in there if name not in here or _decides(here[name], there[name])]
         if unknown:
-            mine = {name: here[name] for name in here if name not in there or name in unknown}
-            raise _of_another(path, {name: there[name] for name in unknown}, mine)
+            other = {name: here[name] for name in here if name not in there or name in unknown}
+            raise _of_another(path, {name: there[name] for name in unknown}, other)
         restored = {}
         for name, option in there.items():
-            if not _suits(option, here[name]):
-                raise damaged(path, f"the option {name} is {option!r} there, and {here[name]!r} here")
-            restored[name] = tuple(option) if isinstance(here[name], tuple) else option
+            mine = here[name]
+            if not _suits(option, mine):
+                raise damaged(path, f"the option {name} is {option!r} there, and {mine!r} here")
+            restored[name] = tuple(option) if isinstance(mine, tuple) else option
         _twin(optimizer, here | restored, path)
         group.update(restored)
 
