@@ -65,7 +65,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "preflight/roll.py": ("preflight/test_together.py", "a roll call needs ranks"),
     "costs/program.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
     "costs/programs.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
-    "costs/traces/crossings.py": ("costs/step/test_program.py", "it counts what a program sends"),
     "costs/traces/knee.py": ("explorers/test_placement.py", "its curves are those of the explorer"),
     "costs/traces/transfers.py": ("costs/traces/test_replay.py", "half of replay"),
     **{
