@@ -10,7 +10,6 @@ MIRRORED = ("comm", "launch", "plain", "model", "sharding", "files", "costs", "r
 MIRRORED += ("preflight",)
 TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
     "launch": ("launch/test_run.py", "its processes only live together"),
-    "files/myst.py": ("files/test_reading.py", "it takes the pages apart"),
     "files/project.py": ("files/test_measured.py", "the files of the benches are found by it"),
     "model/attention.py": ("model/test_spec.py", "a size of the model"),
     "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
