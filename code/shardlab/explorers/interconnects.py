@@ -89,15 +89,11 @@ def busiest_view(*, ranks: int, machine: str, algorithm: str) -> View:
     """Show one state: how long each kind of hop is busy at least."""
     cluster = nodes.cluster(machine, max(1, ranks // 8))
     events = programs.of_plan(exchanges.ALL_REDUCES[algorithm](ranks), 10**9)
-    busy = {
-        hop: nbytes / hop.bandwidth for hop, nbytes in crossings.bytes_on(events, cluster).items()
-    }
-    worst = {}  # of each kind
-    for hop, seconds in busy.items():
-        if seconds > busy.get(worst.get(hop.kind), 0.0):
-            worst[hop.kind] = hop
-    last = max(worst.values(), key=busy.__getitem__)
-    carried = units.text(busy[last] * last.bandwidth, "B")
+    carries = crossings.bytes_on(events, cluster)
+    busy = {hop: nbytes / hop.bandwidth for hop, nbytes in carries.items()}
+    worst = {hop.kind: hop for hop in sorted(busy, key=busy.__getitem__)}  # of each kind
+    last = max(busy, key=busy.__getitem__)
+    carried = units.text(carries[last], "B")
     sentence = (
         f"The busiest hop is {last.name}: it carries {carried} at "
         f"{units.text(last.bandwidth, 'B/s')}, so the all-reduce takes at least "
@@ -106,7 +102,7 @@ def busiest_view(*, ranks: int, machine: str, algorithm: str) -> View:
     rows = [["kind", "its busiest hop", "carries", "in one direction", "busy for"]]
     for kind, hop in worst.items():
         rate, seconds = hop.bandwidth, busy[hop]
-        shown = units.text(seconds * rate, "B"), units.text(rate, "B/s"), units.text(seconds, "s")
+        shown = units.text(carries[hop], "B"), units.text(rate, "B/s"), units.text(seconds, "s")
         rows += [[kind, hop.name, *shown]]
     return View(figures.busy({kind: busy[hop] for kind, hop in worst.items()}), sentence, rows)
 
