@@ -44,8 +44,8 @@ NOT_CALLED = {  # what is public and not tried -> why
     "costs.published.rows": "it is a check itself, of a file",
     "costs.traces.sharing": "the inner loop of replay, whose numbers come from a checked trace and cluster",
     "sharding.types.bugs.bug.Bug": "its numbers are of any shape, and its types are parsed where it is traced",
-    "sharding.types.mutants.Altered": "it hands on what a text asks of a tracer, which is tried",
-    "sharding.types.rules.Refused": "an error, which the rules raise",
+    "sharding.types.altered.Altered": "it hands on what a text asks of a tracer, which is tried",
+    "sharding.types.redistribution.Refused": "an error, which the rules raise",
     "sharding.types.tracer.Refusal": "an error, which a tracer raises",
     "sharding.types.tracer.Tracer.product": "its operands have no names; the rule that it calls is tried",
 }
