@@ -6,8 +6,8 @@ import torch
 from shardlab.explorers.played import WRONG_BY
 from shardlab.explorers.sharding import RESULTS, SMALL, quantities, small_mesh
 from shardlab.ranks.players.players import Players
-from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.altered import Altered
+from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.mutants import mutants
 from shardlab.sharding.types.states import gradient
 from shardlab.sharding.types.tracer import Tracer

@@ -48,6 +48,9 @@ NOT_CALLED = {  # what is public and not tried -> why
     "sharding.types.redistribution.Refused": "an error, which the rules raise",
     "sharding.types.tracer.Refusal": "an error, which a tracer raises",
     "sharding.types.tracer.Tracer.product": "its operands have no names; the rule that it calls is tried",
+    "sharding.types.tracer.Tracer.function": "its dims have no names, and are looked up in a table",
+    "sharding.types.rules.function": "likewise",
+    "sharding.types.advice": "it reads a text, whose inputs have no names",
 }
 MAY_BE_NEGATIVE = {  # whose answers have numbers below 0 -> why
     "costs.compute.flops.six_n_d_error": "a rule of thumb may be too low",

@@ -1,11 +1,13 @@
 """Advice is read to the end of a text: what it says first gives the right number on all ranks."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 
 from shardlab.ranks.players.players import Players
 from shardlab.ranks.players.spread import assemble
-from shardlab.sharding.types.advice import read
+from shardlab.sharding.types.advice import advice
 from shardlab.sharding.types.altered import Altered
 from shardlab.sharding.types.bugs import BUGS
 from shardlab.sharding.types.bugs.bug import Bug
@@ -124,8 +126,8 @@ def test_all_advice_for_a_bug_is_accepted_to_the_end_and_gives_the_right_number(
     expected = results(bug, True)
     if bug.title in [each.title for each, _ in FURTHER]:
         assert expected == bug.right
-    for advice in found:
-        assert torch.allclose(results(bug, False, *advice.changes), expected), str(advice)
+    for each in found:
+        assert torch.allclose(results(bug, False, *each.changes), expected), str(each)
 
 
 def test_a_refusal_names_the_line_that_set_the_state_and_its_file():
@@ -150,11 +152,11 @@ def test_each_refused_mutant_of_a_method_gets_advice(name):
         def text(on, *inputs, mutant=mutant):
             return method(Altered(on, mutant), *inputs)
 
-        try:
-            read(text, Tracer(mesh, SIZES), *method.types)
-        except Refusal as refusal:
-            assert refusal.repairs, str(mutant)
-            assert hasattr(refusal.repairs[0], "changes"), f"{mutant}: {refusal}"
+        with suppress(ValueError):
+            text(Tracer(mesh, SIZES), *method.types)
+            continue
+        found = advice(text, Tracer(mesh, SIZES), *method.types)
+        assert found, str(mutant)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from shardlab import comm
 from shardlab.launch import run
 from shardlab.plain import data_parallel, tensor_parallel, zero
 from shardlab.ranks.tensor_parallel.sequence import GatherSequence, ScatterSequence
-from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.altered import Altered
+from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.mutants import mutants
 from shardlab.sharding.types.tracer import Refusal, Tracer
 

@@ -32,7 +32,7 @@ class Advice:
 
     @property
     def num_moves(self) -> int:
-        """How many changes it makes, where an arrow that is left out there and added here is one."""
+        """How many changes it makes; an arrow left out there and added here is one."""
         added = [step for each in self.changes if isinstance(each, Added) for _, step in each.steps]
         left_out = [each for each in self.changes if isinstance(each, Mutant) and not each.changes]
         return len(self.changes) - sum(each.original in added for each in left_out)
@@ -58,7 +58,7 @@ def read(text: Callable[..., Any], on: Tracer, *inputs: Sharding) -> Any:
 
 @checked
 def advice(text: Callable[..., Any], on: Tracer, *inputs: Sharding) -> list[Advice]:
-    """Find changes of a text that is refused, fewest first, then fewest bytes; what leaves P comes last.
+    """Find changes with which a text is accepted, fewest first; what leaves a result P comes last.
 
     First each redistribution before the refused line is turned or left out, or operands of the line
     are redistributed; then the line that is refused next gets the same, up to `MOST` changes.

@@ -39,7 +39,7 @@ def repairs(
     Tries every redistribution; I -> R -> P, which counts a copy on one rank, where I -> R does not;
     and two of them, one after the other, where no single one does.
     """
-    found = []
+    found: list[Repair] = []
     single = list(_single(operands, mesh))
     once = [
         ((place, change), (place, Redistribution(change.axis, "R", "P")))

@@ -39,7 +39,10 @@ _INVARIANT = (
 )
 _PRODUCT_OF_SUMS = "of the {n} x {n} products of terms, the ranks compute only {n}"
 _TERM_WITH_PIECE = "each rank multiplies or adds one of {n} terms where it needs their sum"
-_ADDED_TO_TERMS = "the sum over ranks would count the addend {n} times; sum the terms first, or count the addend on one rank"
+_ADDED_TO_TERMS = (
+    "the sum over ranks would count the addend {n} times; sum the terms first, or count the addend "
+    "on one rank"
+)
 _FUNCTION_OF_TERMS = "the sum over {n} ranks of a function is not the function of the sum"
 _REPEATED_LOSS = "each of {n} ranks starts backward from the whole loss: {n} times the gradients"
 _STEP_OF_TERMS = "each rank would step by one of {n} terms, and copies would drift apart"

@@ -98,7 +98,12 @@ class Tracer:
         return self._line(lambda operands: operands[0], (x,))
 
     def mean(self, x: Sharding, dim: str) -> Sharding:
-        """Sum over a dim, and divide by its whole size: P where ranks cut it."""
+        """Sum over a dim, and divide by its whole size: P where ranks cut it.
+
+        Errors: ValueError for a dim that x lacks.
+        """
+        if dim not in x.names:
+            raise ValueError(f"unknown dim {dim} of {x}; use {', '.join(x.names)}")
         names = [name for name in x.names if name != dim]
         total = self._line(lambda operands: rules.product(" ".join(names), operands), (x,))
         return self.scale(total, 1 / self.sizes[dim])
@@ -262,12 +267,13 @@ class Tracer:
         return Refusal("\n".join(told), refused, found, way)
 
 
-def fitting(x: Sharding, change: Redistribution, mesh: Mesh) -> list[Redistribution]:
+@checked
+def fitting(sharding: Sharding, change: Redistribution, mesh: Mesh) -> list[Redistribution]:
     """List what may be meant by an arrow that does not fit: another axis, or another source."""
     return [
         each
         for axis in mesh
-        for each in possible(x, axis)
+        for each in possible(sharding, axis)
         if each.target == change.target and (axis == change.axis or each.source == change.source)
     ]
 
