@@ -162,7 +162,7 @@ def test_what_is_gathered_again_is_sent_again_before_its_gradient():
         (lambda on: on.function("orthogonalize", on.given("[S, h/tp]"), "S"), "along 2 dims, got 1 dims"),
         (lambda on: on.function("orthogonalize", on.given("[S, h/tp]"), "S", "h"), "the function needs the whole dim"),
         (lambda on: on.function("tanhh", on.given("[S]")), "unknown function tanhh; use exp, gelu"),
-        (lambda on: on.average(on.given("[S] P@dp"), "dp"), "the average of 2 terms is one 2-th of their sum"),
+        (lambda on: on.average(on.given("[S] P@dp"), "dp"), "the average of 2 terms is their sum divided by 2"),
         (lambda on: on.average(on.given("[S/dp]"), "dp"), "the average would mix 2 pieces"),
         (lambda on: on.redistribute(on.given("[S/tp]"), "dp", "I -> S(S)"), "S=4 does not split over 8 ranks"),
     ],

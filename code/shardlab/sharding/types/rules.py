@@ -49,7 +49,7 @@ _STEP_OF_TERMS = "each rank would step by one of {n} terms, and copies would dri
 _LOGGED_TERM = "each rank would log one of {n} terms"
 _SOME_BLOCKS = "each of {{n}} blocks must be met once, not in turns={met}; leave turns out"
 _AVERAGED = {
-    "P": "the average of {n} terms is one {n}-th of their sum; sum them, and divide with mean",
+    "P": "the average of {n} terms is their sum divided by {n}; sum them, and divide with mean",
     "S": "the average would mix {n} pieces",
 }
 _FUNCTION_OF_PIECES = "each rank would see a piece of {n}, and the function needs the whole dim"
