@@ -238,6 +238,56 @@ def test_a_verb_names_what_it_got_instead_of_a_tensor(verb):
     run(misuse, world_size=1)
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_refuses_a_tensor_that_requires_a_gradient(verb):
+    """Torch would warn at most, and leave the gradient wrong or out; without grad mode there is none to lose."""
+    kinds = {name: each.annotation for name, each in inspect.signature(verb).parameters.items()}
+
+    def lose(group):
+        right = {torch.Tensor: torch.ones(1), comm.Group: group, int: 0, MESSAGES: []}
+        given = {name: right[kind] for name, kind in kinds.items() if kind in right}
+        pair = {"sends": [(torch.ones(1), 0)], "receives": [(torch.ones(1), 0)]}
+        trained = torch.ones(1, requires_grad=True)
+        for name, kind in kinds.items():
+            if kind in (torch.Tensor, MESSAGES):
+                with pytest.raises(ValueError, match=rf"^{verb.__name__} got .* requires a gradient.*x\.detach\(\)"):
+                    verb(**{**given, name: trained if kind is torch.Tensor else [(trained, 0)]})
+        given = {**given, **{name: each for name, each in pair.items() if kinds.get(name) is MESSAGES}}
+        if verb not in (comm.send, comm.receive):  # one rank alone has nobody to send to
+            with torch.no_grad():
+                verb(**{**given, **{name: trained for name, kind in kinds.items() if kind is torch.Tensor}})
+
+    run(lose, world_size=1)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_tensors_without_dimensions_and_without_numbers(world_size):
+    """A loss is gathered to [N]; what is split must have rows, and there may be none."""
+
+    def edges(group):
+        loss, none, no_columns = torch.tensor(1.0 + group.rank()), torch.empty(0, 3), torch.empty(6, 0)
+        for split in (comm.reduce_scatter, comm.all_to_all, comm.start_reduce_scatter, comm.start_all_to_all):
+            with pytest.raises(ValueError, match=rf"^{split.__name__} splits dim 0 .*n a multiple of {group.size()}"):
+                split(loss, group)
+        for x in (none, no_columns):
+            shapes = {verb(x, group).shape for verb in (comm.all_reduce, comm.broadcast, comm.all_to_all)}
+            assert shapes == {x.shape}
+            assert comm.all_gather(x, group).shape == (len(x) * group.size(), x.shape[1])
+            assert comm.reduce_scatter(x, group).shape == (len(x) // group.size(), x.shape[1])
+            assert comm.start_reduce_scatter(x, group)().shape == (0,)
+            comm.start_all_gather(x, torch.empty(len(x) * group.size(), x.shape[1]), group)()
+        into = torch.empty(group.size())
+        comm.start_all_gather(loss, into, group)()
+        gathered = comm.all_gather(loss, group)
+        assert torch.equal(into, gathered)
+        after = (group.rank() + 1) % group.size(), (group.rank() - 1) % group.size()
+        return gathered.tolist(), comm.all_reduce(loss, group).item(), comm.exchange(loss, group, *after).item()
+
+    ranks = range(world_size)
+    losses = [1.0 + rank for rank in ranks]
+    assert run(edges, world_size=world_size) == [(losses, sum(losses), losses[rank - 1]) for rank in ranks]
+
+
 def test_what_does_not_split_is_refused():
     with pytest.raises(RankError, match="4 rows do not split over 3 ranks; pad to a multiple of 3"):
         run(lambda group: comm.reduce_scatter(torch.ones(4), group), world_size=3)

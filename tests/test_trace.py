@@ -119,6 +119,7 @@ ROW = {"rank": 0, "kind": "compute", "op": "forward", "group": [0], "nbytes": 0,
         *(({**ROW, name: "0"}, f"{name}=.* must be ") for name in ("rank", "group", "nbytes", "start", "peer")),
         ({**ROW, "group": [0, "1"]}, "group=.* must be "),
         ({**ROW, "group": 0, "end": math.inf}, "group=.* must be "),
+        ({**ROW, "kind": "communicate", "op": "all_reduce", "group": []}, "all_reduce has no group"),
         ([], "no object"),
         (None, "no object"),
     ],
@@ -131,12 +132,20 @@ def test_a_line_that_is_no_event_is_named(tmp_path, row, said):
         trace.load(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"rank": 0}', "7", "null", '"events"', "[" * 100_000, "\udcff", "1" * 9999])
+@pytest.mark.parametrize("text", ["", "{", '{"rank": 0}', "7", "null", '"events"', "[" * 100_000, "1" * 9999])
 def test_a_file_that_is_no_list_of_events_is_refused(tmp_path, text):
     path = tmp_path / "trace.json"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    path.write_text(text)
     with pytest.raises(ValueError, match=r"trace.json (is not JSON|holds no list).*; pass a file of trace.save"):
         trace.load(path)
+
+
+def test_a_file_that_cannot_be_read_is_refused_once(tmp_path):
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    (tmp_path / "folder").mkdir()
+    for name in ("bytes", "folder", "missing"):
+        with pytest.raises(ValueError, match=f"^{tmp_path / name} cannot be read[^;]*$"):
+            trace.load(tmp_path / name)
 
 
 def test_where_it_was_replayed_and_what_the_links_carried_stand_in_the_trace_for_perfetto():

@@ -11,12 +11,14 @@ A notebook that was changed stays as it is. When the book has a newer edition of
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 
@@ -54,16 +56,16 @@ def both(book: Book, page: str, folder: Path) -> Iterator[tuple[Path, nbformat.N
 def place(made: nbformat.NotebookNode, target: Path) -> Iterator[str]:
     """Write a notebook to `target`, or beside it where a learner has changed what is there."""
     for path in editions(target):
-        here = read(path) if path.exists() else None
-        if here is None or untouched(here):
+        here = read(path)
+        if here is None or here.untouched:
             break
-        if here.metadata.shardlab.edition == made.metadata.shardlab.edition:
+        if here.edition == made.metadata.shardlab.edition:
             return
     text = written(made if path == target else noted(made, target.name))
-    if not path.exists() or path.read_text() != text:
+    if here is None or path.read_text() != text:
         path.write_text(text)
         if path != target:
-            yield f"{target.name} is kept with your changes; the newer edition is {path.name}"
+            yield f"{kept(target)}; the newer edition is {path.name}"
 
 
 def editions(target: Path) -> Iterator[Path]:
@@ -75,24 +77,48 @@ def editions(target: Path) -> Iterator[Path]:
 
 def noted(made: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
     """The notebook with a first cell that says why it is here."""
-    note = nbformat.v4.new_markdown_cell(NOTE_TEXT.format(name), id=NOTE)
-    return nbformat.from_dict({**made, "cells": [note, *made.cells]})
+    return nbformat.from_dict({**made, "cells": [note(name), *made.cells]})
 
 
-def read(path: Path) -> nbformat.NotebookNode:
-    """A notebook, or nothing where it is none of ours: then it counts as a learner's."""
+def note(name: str) -> nbformat.NotebookNode:
+    """The cell that says so."""
+    return nbformat.v4.new_markdown_cell(NOTE_TEXT.format(name), id=NOTE)
+
+
+class Here(NamedTuple):
+    """What a learner has in a place: page and edition are empty where it is no notebook of ours, or cannot be read."""
+
+    page: str = ""
+    edition: str = ""
+    untouched: bool = False  # its cells still hold and show what the book put there
+    readable: bool = True
+
+
+def read(path: Path) -> Here | None:
+    """What is at `path`, or nothing. Whatever cannot be read is the learner's, as a file of any program may be."""
+    if not os.path.lexists(path):
+        return None
     try:
         found = nbformat.read(path, as_version=4)
-    except (nbformat.reader.NotJSONError, nbformat.ValidationError):
-        found = nbformat.v4.new_notebook()
-    found.metadata.setdefault("shardlab", nbformat.from_dict({"page": "", "edition": ""}))
-    return found
+        if "shardlab" not in found.metadata:
+            return Here()
+        page, edition = str(found.metadata.shardlab.page), str(found.metadata.shardlab.edition)
+        cells = [cell for cell in found.cells if not is_note(cell)]
+        return Here(page, edition, state(nbformat.from_dict({**found, "cells": cells})) == edition)
+    except Exception:  # nbformat raises whatever the first wrong type leads to
+        return Here(readable=False)
 
 
-def untouched(found: nbformat.NotebookNode) -> bool:
-    """Whether its cells still hold and show what the book put there."""
-    cells = [cell for cell in found.cells if cell.get("id") != NOTE]
-    return state(nbformat.from_dict({**found, "cells": cells})) == found.metadata.shardlab.edition
+def is_note(cell: nbformat.NotebookNode) -> bool:
+    """Whether a cell is the note as it was written, in which a learner has written nothing."""
+    name = re.search(r"\[(.*?)\]", cell.source)
+    return name is not None and cell == note(name[1])
+
+
+def kept(path: Path) -> str:
+    """What a learner is told of a file that stays."""
+    here = read(path)
+    return f"{path.name} is kept " + ("with your changes" if here and here.readable else "and cannot be read")
 
 
 def strays(book: Book, folder: Path) -> Iterator[str]:
@@ -100,12 +126,13 @@ def strays(book: Book, folder: Path) -> Iterator[str]:
     numbered = {name.removesuffix(".ipynb") for name in book.names.values()}
     for path in sorted(folder.glob("*.ipynb")):
         name = OURS.fullmatch(path.name)
-        if name and name[1] not in numbered and (here := read(path)).metadata.shardlab.page:
-            if untouched(here):
+        here = read(path)
+        if name and name[1] not in numbered and here and (here.page or not here.readable):
+            if here.untouched:
                 path.unlink()
             else:
                 now = next((each for each in book.names.values() if each[3:] == f"{name[1][3:]}.ipynb"), None)
-                yield f"{path.name} is kept with your changes; " + (
+                yield f"{kept(path)}; " + (
                     f"the chapter is now {now}" if now else "the book has no such chapter any more"
                 )
 
@@ -118,10 +145,12 @@ def reset(book: Book, folder: Path, chapter: str) -> Iterator[str]:
     for target, made in both(book, pages[chapter], folder):
         target.parent.mkdir(parents=True, exist_ok=True)
         shown = target.relative_to(folder)
-        if target.exists() and not untouched(read(target)):
-            kept = target.with_stem(f"{target.stem}_{datetime.now():%Y-%m-%d_%H-%M-%S}")
-            target.rename(kept)
-            yield f"your version is now {kept.relative_to(folder)}"
+        here = read(target)
+        if here and not here.untouched:
+            dated = target.with_stem(f"{target.stem}_{datetime.now():%Y-%m-%d_%H-%M-%S}")
+            free = next(path for path in editions(dated) if not os.path.lexists(path))
+            target.rename(free)
+            yield f"your version is now {free.relative_to(folder)}"
         target.write_text(written(made))
         yield f"{shown} is fresh"
 
@@ -137,7 +166,7 @@ def main() -> None:
         said = reset(book, folder, arguments.chapter) if arguments.command else update(book, folder)
         for sentence in said:
             print(sentence)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         sys.exit(str(error))
 
 

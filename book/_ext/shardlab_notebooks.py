@@ -21,6 +21,10 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 FOLDED = {"hide-input": ["source"], "remove-input": ["source"], "hide-output": ["outputs"]}
 FOLDED["hide-cell"] = ["source", "outputs"]
 
+# How a cell is shown, and what programs write into a notebook that a learner only reads.
+SHOWN = {"cellView", "collapsed", "execution", "jupyter", "scrolled", "trusted"}
+OURS = {"kernelspec", "language_info", "shardlab", "source_map", "widgets"}
+
 
 def notebook(book: Book, page: str) -> nbformat.NotebookNode:
     """Make the notebook of a page. The same source gives the same notebook, byte for byte."""
@@ -44,9 +48,13 @@ def written(made: nbformat.NotebookNode) -> str:
 
 
 def state(made: nbformat.NotebookNode) -> str:
-    """A name for what the cells hold and show; to save, fold or run one that shows nothing does not change it."""
-    cells = [(cell.cell_type, cell.source, cell.get("outputs", [])) for cell in made.cells]
-    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
+    """A name for what a learner may change; to save, fold or run a cell that shows nothing does not change it."""
+    cells = []
+    for cell in made.cells:
+        more = {name: value for name, value in cell.metadata.items() if name not in SHOWN}
+        cells.append((cell.cell_type, cell.source, cell.get("outputs", []), cell.get("attachments", {}), more))
+    more = {name: value for name, value in made.metadata.items() if name not in OURS}
+    return hashlib.sha256(json.dumps([cells, more], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def language() -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """Communication between ranks: one function per verb, and every verb takes its group.
 
 No verb changes the tensor it was given, except the `start...` verbs, which borrow buffers. Ranks in
-arguments are positions in the group. In shapes, W is the number of ranks in the group.
+arguments are positions in the group. In shapes, N is the number of ranks in the group.
+
+No gradient passes through a verb. So a tensor that requires one is refused where autograd records,
+which it does not do in the forward and backward of a torch.autograd.Function.
 
 In a dry run tensors are on torch's meta device: collectives return shapes and communicate nothing.
 The verbs are those of the MPI standard (https://www.mpi-forum.org/docs/) and torch.distributed.
@@ -25,6 +28,7 @@ Started = tuple[Tensor, Wait]  # what is being filled, and what waits for it
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _OPERATIONS = "sum", "max", "min", "product"
+INTERNAL = {__file__}  # files whose lines the report of a run leaves out; the ledger adds its own
 
 
 def device(group: Group) -> torch.device:
@@ -56,20 +60,21 @@ def broadcast(x: Tensor, group: Group, source: int = 0) -> Tensor:
 
 
 def all_gather(x: Tensor, group: Group) -> Tensor:
-    """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [N*n, ...]."""
+    """Concatenate the tensors of all ranks along dim 0, in rank order: [n, ...] -> [N*n, ...].
+
+    Tensors without dimensions, such as losses, make one row each: [] -> [N].
+    """
     _check(group, x)
-    y = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
+    x = torch.atleast_1d(x)
+    y = x.new_empty(group.size() * len(x), *x.shape[1:])
     _communicate(_all_gather, y, x.contiguous(), group=group)
     return y
 
 
 def reduce_scatter(x: Tensor, group: Group) -> Tensor:
     """Sum over ranks and keep this rank's slice of dim 0: [N*n, ...] -> [n, ...]."""
-    _check(group, x)
-    size, rows = group.size(), len(x)
-    if rows % size:
-        raise ValueError(f"{rows} rows do not split over {size} ranks; pad to a multiple of {size}")
-    y = x.new_empty(rows // size, *x.shape[1:])
+    _check(group, x, split=True)
+    y = x.new_empty(_rows(x, group), *x.shape[1:])
     _communicate(_reduce_scatter, y, x.contiguous(), group=group)
     return y
 
@@ -79,7 +84,7 @@ def all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows = Non
 
     sends, receives: rows for each rank and from each. Errors: ValueError unless they make up dim 0.
     """
-    _check(group, x)
+    _check(group, x, split=True)
     y, wait = start_all_to_all(x.contiguous(), group, sends, receives)
     wait()
     return y
@@ -112,7 +117,7 @@ def start_all_gather(x: Tensor, into: Tensor, group: Group) -> Wait:
     Returns a function that waits for the result. Do not touch either tensor before it has returned.
     """
     _check(group, x, into)
-    wait: Wait = _all_gather(into, x, group=group, async_op=True).wait
+    wait: Wait = _all_gather(into.view(-1), x.view(-1), group=group, async_op=True).wait
     return wait
 
 
@@ -121,7 +126,7 @@ def start_all_to_all(x: Tensor, group: Group, sends: Rows = None, receives: Rows
 
     Do not touch either tensor before the function that waits has returned.
     """
-    _check(group, x)
+    _check(group, x, split=True)
     size, rows = group.size(), len(x)
     sends = list(sends or [rows // size] * size)
     receives = list(receives or sends)
@@ -143,8 +148,9 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Callable[[], Tensor]:
     CPUs the ranks send each other their slices, because gloo's own reduce-scatter is an all-reduce
     that discards all but one slice, and sends twice as much.
     """
-    _check(group, x)
-    slices = x.view(group.size(), -1)                                 # [N, n], one for each rank
+    _check(group, x, split=True)
+    x = x.view(-1)                                                    # [N*n]
+    slices = x.view(group.size(), _rows(x, group))                    # [N, n], one for each rank
     if x.is_cuda:
         y = torch.empty_like(slices[0])                               # [n], the sum
         arriving: list[Tensor] = []
@@ -243,11 +249,19 @@ def subgroup(group: Group, members: Sequence[int]) -> Group:
     return made
 
 
-def _check(group: Group, *tensors: Tensor, ranks: Sequence[int] = ()) -> None:
+def _check(group: Group, *tensors: Tensor, ranks: Sequence[int] = (), split: bool = False) -> None:
+    verb = sys._getframe(1).f_code.co_name
     for x in tensors:
         if not isinstance(x, Tensor):
-            wrong = f"{sys._getframe(1).f_code.co_name} needs a tensor, got {x!r:.60}"
+            wrong = f"{verb} needs a tensor, got {x!r:.60}"
             raise TypeError(f"{wrong}; pass numbers as torch.tensor(...)")
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{verb} got a tensor of shape {tuple(x.shape)} that requires a gradient, and no "
+                "gradient passes through a verb; pass x.detach() or use torch.no_grad() if none "
+                "should, else call the verb in the forward and backward of a "
+                "torch.autograd.Function, as those of shardlab.plain.tensor_parallel do"
+            )
     absent: object = dist.GroupMember.NON_GROUP_MEMBER  # what torch returns in place of a group
     if group == absent:
         wrong = f"rank {dist.get_rank()} is not in this group"
@@ -255,6 +269,19 @@ def _check(group: Group, *tensors: Tensor, ranks: Sequence[int] = ()) -> None:
     for rank in ranks:
         if not 0 <= rank < group.size():
             raise ValueError(f"there is no rank {rank} in a group of {group.size()} ranks")
+    if split and not all(x.ndim for x in tensors):
+        raise ValueError(
+            f"{verb} splits dim 0 over the ranks, and got a tensor without dimensions; "
+            f"pass one of shape (n, ...), with n a multiple of {group.size()}"
+        )
+
+
+def _rows(x: Tensor, group: Group) -> int:
+    """Return the number of rows in each rank's slice of dim 0."""
+    size, rows = group.size(), len(x)
+    if rows % size:
+        raise ValueError(f"{rows} rows do not split over {size} ranks; pad to a multiple of {size}")
+    return rows // size
 
 
 def _check_splits(group: Group, size: int) -> None:

@@ -56,6 +56,10 @@ class Event:
     # The number of a communication on this rank; of a wait, the number of what it waits for.
     number: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.kind == "communicate" and not self.group:
+            raise ValueError(f"{self.op} has no group; pass the ranks that took part")
+
     @property
     def seconds(self) -> float:
         """How long it took."""
@@ -199,8 +203,9 @@ def save(events: Iterable[Event], path: str | Path) -> None:
 @given.in_one_line()
 def load(path: str | Path) -> list[Event]:
     """Read what `save` wrote to `path`. Errors: ValueError that names the line at fault."""
+    text = given.read(path)
     try:
-        rows = json.loads(given.read(path))
+        rows = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); pass a file of trace.save") from None
     if not isinstance(rows, list):

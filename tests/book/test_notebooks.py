@@ -269,6 +269,71 @@ def test_an_output_is_a_change_too(book: Book) -> None:
     assert len(update(book)) == 1
 
 
+CHANGES: dict[str, Any] = {
+    "a picture": lambda found: found.cells[0].update(attachments={"x.png": {"image/png": "eA=="}}),
+    "a tag": lambda found: found.cells[1].metadata.update(tags=["mine"]),
+    "an entry of the notebook": lambda found: found.metadata.update(title="Mine"),
+    "words in the note": lambda found: found.cells[0].update(source=f"{found.cells[0].source}\nMY NOTES"),
+    "a note of one's own": lambda found: found.cells[0].update(source="MY NOTES"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_a_learner_has_changed_is_kept(change: str, book: Book) -> None:
+    update(book)
+    answer(book, "00_one.ipynb")
+    rewrite(book, "A second edition.")
+    update(book)
+    path = book.root / "notebooks" / "00_one_edition_2.ipynb"
+    found = nbformat.read(path, as_version=4)
+    CHANGES[change](found)
+    nbformat.write(found, path)
+    mine = path.read_text()
+    rewrite(book, "A third edition.")
+    (said,) = update(book)
+    assert said == "00_one.ipynb is kept with your changes; the newer edition is 00_one_edition_3.ipynb"
+    assert path.read_text() == mine
+
+
+UNREADABLE = [
+    *(b"null", b"[]", b"{}", b"[" * 100_000, b"", b"\xff", '{"cells": []}'.encode("utf-16"), b"1" * 9999),
+    *(b'{"nbformat": 4, "nbformat_minor": 5, "cells": null, "metadata": {}}', b'{"nbformat": 99, "cells": []}'),
+    b'{"nbformat": 4, "nbformat_minor": 5, "cells": [], "metadata": {"shardlab": null}}',
+    b'{"nbformat": 4, "nbformat_minor": 5, "cells": [7], "metadata": {"shardlab": {"page": 1, "edition": []}}}',
+    *("a folder", "a link to itself", "a link that leads nowhere"),
+]
+
+
+@pytest.mark.parametrize("what", UNREADABLE, ids=lambda what: str(what[:40]))
+def test_what_cannot_be_read_is_named_and_stops_nothing(what: bytes | str, book: Book) -> None:
+    (book.root / "notebooks").mkdir()
+    for name in ("00_one.ipynb", "07_old.ipynb"):
+        path = book.root / "notebooks" / name
+        if isinstance(what, bytes):
+            path.write_bytes(what)
+        elif what == "a folder":
+            path.mkdir()
+        else:
+            path.symlink_to(name if "itself" in what else "nowhere")
+    old = "07_old.ipynb is kept and cannot be read; the book has no such chapter any more"
+    assert update(book) == ["00_one.ipynb is kept and cannot be read; the newer edition is 00_one_edition_2.ipynb", old]
+    assert update(book) == [old]
+    assert folder(book) == {"00_one.ipynb", "00_one_edition_2.ipynb", "01_two.ipynb", "07_old.ipynb"}
+    moved, _ = lab.reset(book, book.root / "notebooks", "one")
+    assert "your version is now 00_one_2" in moved
+    assert not isinstance(what, bytes) or (book.root / "notebooks" / moved.split()[-1]).read_bytes() == what
+
+
+def test_each_reset_keeps_its_version_under_a_name_of_its_own(book: Book) -> None:
+    update(book)
+    mine = []
+    for number in range(3):
+        mine.append(answer(book, "00_one.ipynb", f"answer {number}"))
+        assert len(list(lab.reset(book, book.root / "notebooks", "one"))) == 2
+    kept = [path.read_text() for path in (book.root / "notebooks").glob("00_one_2*.ipynb")]
+    assert sorted(kept) == sorted(mine)
+
+
 def test_when_chapters_move_answers_stay_and_untouched_notebooks_move_along(book: Book) -> None:
     update(book)
     mine = answer(book, "01_two.ipynb")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -269,11 +270,15 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys, monkeypatch):
 
 
 def test_what_a_full_disk_leaves_is_removed(tmp_path, monkeypatch, capsys):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    copied, copyfile = [], shutil.copyfile
+
+    def full(source, target):
+        if len(copied) > 9:  # in the middle of the package
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        copied.append(copyfile(source, target))
 
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(export.shutil, "copytree", full)
+    monkeypatch.setattr(export.shutil, "copyfile", full)
     file, folder = tmp_path / "teachers.py", tmp_path / "term" / "week 1" / "new"
     file.write_text(HOMEWORK)
     assert called("export", "container", file, folder) == (2, "")
@@ -281,10 +286,11 @@ def test_what_a_full_disk_leaves_is_removed(tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_name_that_no_folder_can_have_leaves_those_above_it_unmade(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("name", "said"), [("x" * 300, "File name too long"), ("a\0b", "embedded null byte")])
+def test_a_name_that_no_folder_can_have_leaves_those_above_it_unmade(name, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     file = tmp_path / "teachers.py"
     file.write_text(HOMEWORK)
-    assert called("export", "nbgrader", file, tmp_path / "term" / ("x" * 300)) == (2, "")
-    assert "must be a new folder: File name too long" in capsys.readouterr().err
+    assert called("export", "nbgrader", file, tmp_path / "term" / name) == (2, "")
+    assert f"must be a new folder: {said}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [file]

@@ -300,7 +300,7 @@ def my_shard(n, r, w):
     ("breaks", "says"),
     [
         ("raise ImportError('no safetensors'); ", "before the file was read"),
-        ("from shardlab.exercises import attempts as a; a._unready = lambda _: 'no rank'; ", "no rank"),
+        ("from shardlab.exercises import attempts as a; a.unready = lambda _: 'no rank'; ", "no rank"),
     ],
     ids=["the room cannot be opened", "ranks cannot start"],
 )
@@ -314,6 +314,44 @@ def test_a_grader_that_fails_takes_nobodys_points(cli, file, monkeypatch, withou
     assert says in printed
     assert "failed, 0 of" not in printed
     assert "0 of 1 points" not in printed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no prctl")
+def test_no_process_can_debug_the_grader():
+    lines = "from shardlab.exercises import keeper as k; k.hide(); import ctypes; print(ctypes.CDLL(None).prctl(3))"
+    assert subprocess.check_output([sys.executable, "-c", lines], text=True) == "0\n"  # 3: PR_GET_DUMPABLE
+
+
+KILLER = """
+import os, signal, threading
+from pathlib import Path
+def end_children():
+    while True:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+            except (OSError, ValueError):
+                pass
+threading.Thread(target=end_children, daemon=True).start()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the file finds its helpers in /proc")
+def test_a_file_that_ends_its_helpers_fails_and_is_not_left_ungraded(cli, file):
+    code, printed = cli("check", SHARD, file(KILLER + RIGHT))
+    assert code == 1
+    assert "failed, 0 of 1 points" in printed
+    assert "Ranks can start without the file, but not with it." in printed
+    assert "not graded" not in printed
+
+
+@pytest.mark.parametrize("name", ["json", "pathlib", "random"])
+def test_a_module_in_the_current_folder_is_not_imported_by_the_grader(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text("import os; os._exit(0)")
+    command = [sys.executable, "-m", "shardlab.exercises", "hint", SHARD]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "--step 2 has the idea." in done.stdout
 
 
 def test_without_a_process_nothing_is_graded(cli, file, monkeypatch):

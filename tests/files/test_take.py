@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,9 @@ def test_what_a_plain_file_uses_of_a_model_is_listed(path: Path) -> None:
         assert name in needed, name
 
 
+FOUND = ["torch", "numpy", "random", "json", "__main__", "__pycache__", "full/mine"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -70,7 +74,12 @@ def test_what_a_plain_file_uses_of_a_model_is_listed(path: Path) -> None:
         (["plain.zero", "my-course"], "my-course is no name of a new package; try course"),
         (["plain.zero", "class"], "class is no name of a new package"),
         (["plain.zero", "shardlab"], "shardlab is no name of a new package"),
-        (["plain.zero", "full"], "full is there already; name a new folder"),
+        (["plain.zero", "full"], "full must be a new folder: File exists"),
+        (["plain.zero", "nowhere"], "nowhere must be a new folder: File exists"),
+        (["plain.zero", "/dev/null"], "/dev/null must be a new folder: File exists"),
+        (["plain.zero", "/dev/null/course"], "/dev/null/course must be a new folder: Not a directory"),
+        (["plain.zero", "full/a\0b/course"], "must be a new folder: embedded null byte"),
+        *((["plain.zero", each], f"{Path(each).name} is a module already, which yours would hide") for each in FOUND),
     ],
 )
 def test_what_cannot_be_taken(
@@ -83,9 +92,27 @@ def test_what_cannot_be_taken(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.py").touch()
+    (tmp_path / "nowhere").symlink_to("deleted")
     assert take.main(arguments) == 2
     assert said in capsys.readouterr().err
-    assert sorted(each.name for each in tmp_path.rglob("*")) == ["full", "mine.py"]
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["full", "mine.py", "nowhere"]
+
+
+def test_a_package_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills half-way leaves nothing, so that the next try is as the first."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "LICENSE")
+
+    folder = tmp_path / "term" / "course"
+    with monkeypatch.context() as patch:
+        patch.setattr(take.shutil, "copyfile", full)
+        with pytest.raises(ValueError, match=r"^[^[]*course cannot be written: No space left on device$"):
+            take.take(["plain.zero"], folder)
+    assert not list(tmp_path.iterdir())
+    assert take.take(["plain.zero"], folder)
+    with pytest.raises(ValueError, match="must be a new folder: File exists"):
+        take.take(["plain.zero"], folder)
 
 
 def test_the_command_says_what_a_model_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

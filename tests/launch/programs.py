@@ -202,6 +202,20 @@ def a_timer_of_the_kernel(group):
     came.wait()
 
 
+def a_lock_that_a_lost_grandchild_holds(group):
+    """Of a process whose parent has ended, this rank does not know."""
+    lock = multiprocessing.get_context("fork").Semaphore(0)
+    if group.rank() == 0 and os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(LONG)
+            lock.release()
+        os._exit(0)
+    if group.rank() == 0:
+        os.wait()
+        lock.acquire()
+    comm.barrier(group)
+
+
 ENDING = [
     lock_released_by_a_thread,
     lock_with_a_time_limit,
@@ -228,6 +242,7 @@ ENDING = [
     a_child_that_ends,
     a_signal_from_a_child,
     a_timer_of_the_kernel,
+    a_lock_that_a_lost_grandchild_holds,
 ]
 
 
@@ -344,6 +359,11 @@ def idle_event_loop_in_a_thread(group):
     one_skips_a_barrier(group)
 
 
+def an_event_that_nobody_sets(group):
+    """`asyncio.run` sets a handler for Ctrl-C, which ranks do not get."""
+    asyncio.run(asyncio.Event().wait())
+
+
 def handler_that_cannot_run(group):
     """Python's handlers wait until torch's call has ended."""
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -372,5 +392,6 @@ STUCK = [
     object_gathered_by_one,
     gather_to_a_rank_that_left,
     idle_event_loop_in_a_thread,
+    an_event_that_nobody_sets,
     handler_that_cannot_run,
 ]

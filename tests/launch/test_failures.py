@@ -4,9 +4,11 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import cloudpickle
@@ -144,6 +146,34 @@ def test_a_rank_exits():
 
 def test_a_rank_exits_without_an_exception():
     assert failure(lambda group: os._exit(5), world_size=1) == "rank 0 died: exit code 5"
+
+
+def test_a_rank_that_hung_up_was_not_killed_from_outside():
+    """It runs on, until the helper ends it; so would one that closed our descriptors."""
+
+    def hang_up(group):
+        for each in os.listdir("/proc/self/fd"):
+            with suppress(OSError), socket.fromfd(int(each), socket.AF_UNIX, socket.SOCK_STREAM) as copy:
+                if copy.family == socket.AF_UNIX and copy.getpeername() == "":
+                    copy.shutdown(socket.SHUT_WR)
+        time.sleep(60)
+
+    assert failure(hang_up, world_size=1).startswith("rank 0 hung up: its connection closed while it ran")
+
+
+def test_an_exception_whose_text_does_not_end(impatient):
+    class Stuck(Exception):
+        def __str__(self):
+            threading.Event().wait()
+
+    def fail(group):
+        if group.rank() == 0:
+            raise Stuck
+        comm.barrier(group)
+
+    told = failure(fail, world_size=2)
+    assert "\nrank 0 raised Stuck, whose text does not end, and waited at" in told
+    assert "had finished" not in told
 
 
 def started_by(rank, leave, folder):

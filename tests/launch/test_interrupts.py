@@ -200,6 +200,25 @@ def test_a_launcher_that_ignores_its_children():
         signal.signal(signal.SIGCHLD, before)
 
 
+@pytest.mark.parametrize("protected", ["ignored", "blocked"])
+def test_a_launcher_that_is_protected_from_an_end(protected, tmp_path):
+    """A program that it starts inherits that, and processes of ranks would outlive their run."""
+
+    def leave(group, file):
+        Path(file).write_text(str(subprocess.Popen(["sleep", "60"]).pid))
+
+    Helper.drop()
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN if protected == "ignored" else signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM] if protected == "blocked" else [])
+    try:
+        run(leave, str(tmp_path / "child"), world_size=1)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGTERM, handler)
+        Helper.drop()
+    assert gone([int((tmp_path / "child").read_text())])
+
+
 def test_too_few_descriptors():
     before = len(os.listdir("/proc/self/fd"))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -92,7 +92,7 @@ def test_the_next_run_finds_the_same_helper(kernel, tmp_path):
 
 
 def test_many_ranks_in_many_places_are_told_in_eight_lines():
-    places = {rank: state.Whereabouts(False, [(__file__, rank + 1, "f")], []) for rank in range(64)}
+    places = {rank: state.Whereabouts(False, [(__file__, rank + 1, "f")], [], [], "") for rank in range(64)}
     lines = interruption({**places, 64: None}).splitlines()
     assert len(lines) <= 8
     assert lines[-1] == "  and 60 more ranks elsewhere"
@@ -101,7 +101,7 @@ def test_many_ranks_in_many_places_are_told_in_eight_lines():
 
 def test_the_reader_s_own_line_stands_first_and_that_of_the_package_in_brackets():
     module = str(PACKAGE / "ranks" / "buckets.py")
-    where = state.Whereabouts(False, [(__file__, 1, "train"), (module, 7, "flush")], [])
+    where = state.Whereabouts(False, [(__file__, 1, "train"), (module, 7, "flush")], [], [], "")
     told = interruption({2: where})
     assert told.endswith(' (in File "shardlab/ranks/buckets.py", line 7)')
     assert f'rank 2: at File "{__file__}", line 1: """Interrupting' in told

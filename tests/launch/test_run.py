@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,7 +25,8 @@ import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
 from shardlab import comm, launch
-from shardlab.launch import RankError, already_a_rank, run, travel, watch
+from shardlab.launch import RankError, already_a_rank, run, surroundings, travel, watch
+from shardlab.launch.join import learn_rank
 from shardlab.launch.local import Helper
 from tests.launch.failing import LIGHT
 from tests.patience import until
@@ -170,6 +172,18 @@ def test_a_result_that_cannot_be_read_names_its_rank():
         run(lambda group: Unreadable(1, 2) if group.rank() else 0, world_size=2)
 
 
+class Leaving:
+    """What ends the process that reads it."""
+
+    def __reduce__(self):
+        return sys.exit, (3,)
+
+
+def test_a_result_does_not_end_the_process_that_reads_it():
+    with pytest.raises(RankError, match="what rank 0 returned cannot be read here: SystemExit: 3"):
+        run(lambda group: Leaving(), world_size=1)
+
+
 def test_ranks_draw_different_random_numbers_unless_they_seed_alike():
     def draw(group, seed):
         if seed is not None:
@@ -267,6 +281,7 @@ def test_fresh_interpreters_where_fork_is_unwise(monkeypatch, capfd):
         ({"timeout": float("nan")}, "timeout=nan must be seconds"),
         ({"timeout": float("inf")}, "at most 10000000"),
         ({"threads": 0}, "threads=0 must be a whole number"),
+        ({"threads": 1025}, "threads=1025: a rank may use at most 1024"),
     ],
 )
 def test_bad_options_say_what_would_work(options, words):
@@ -325,6 +340,22 @@ def test_what_a_killed_launcher_left_is_removed_at_the_next_run(tmp_path, monkey
     assert len([*tmp_path.glob("shardlab-*")]) == 1
     assert run(rank_of, world_size=2) == [0, 1]
     assert not [*tmp_path.glob("shardlab-*")]
+
+
+OTHER = "from shardlab.launch import surroundings\nwith surroundings.temporary(): pass"
+
+
+def test_a_folder_of_a_launcher_that_cannot_be_seen_stays(tmp_path, monkeypatch):
+    """Containers may share /tmp and the host's name, and see only processes of their own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    command = [sys.executable, "-c", OTHER]
+    hidden = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") and not subprocess.run([*hidden, "true"], check=False).returncode:
+        command = [*hidden, *command]
+    with surroundings.temporary() as folder:
+        subprocess.run(command, env={**os.environ, "TMPDIR": str(tmp_path)}, check=True)
+        assert os.listdir(tmp_path) == [os.path.basename(folder)]
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
@@ -484,12 +515,37 @@ def free_port():
         return free.getsockname()[1]
 
 
-def test_a_process_that_slurm_started_alone_is_no_rank(monkeypatch):
-    """`srun jupyter lab` looks like an MPI program with one rank; its notebooks can still run four."""
-    monkeypatch.setenv("PMIX_RANK", "0")
-    assert already_a_rank()
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
-    assert run(rank_of, world_size=2) == [0, 1]
+SRUN = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "1"}
+PMI = {"PMI_RANK": "1", "PMI_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "outcome"),
+    [
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "4"}, "task 1 of the 4 that srun started"),
+        ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"}, "task 0 of the 2 that flux run started"),
+        (SRUN, "ranks of its own"),  # the script of sbatch, or the shell of salloc
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}, "ranks of its own"),  # srun --pty bash
+        ({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "1"}, "ranks of its own"),  # srun jupyter lab
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, "ranks of its own"),
+        ({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "4"}, "a rank"),  # srun --mpi=pmix
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "1", **PMI}, "a rank"),  # srun --pty bash, and there mpiexec
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "2", **PMI}, "a rank"),  # mpiexec with a proxy on two machines
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "PMI_RANK": "0", "PMI_SIZE": "1"}, "a rank"),
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "4", "RANK": "1", "WORLD_SIZE": "4"}, "a rank"),  # srun torchrun
+    ],
+)
+def test_who_is_a_rank_and_which_task_of_several_is_none(environment, outcome, monkeypatch):
+    """Without torch's or MPI's numbers, four tasks would start four trainings."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert already_a_rank() == (outcome == "a rank")
+    if outcome == "ranks of its own":
+        assert run(rank_of, world_size=1) == [0]
+    elif outcome != "a rank":
+        for start in (run, lambda _: learn_rank()):
+            with pytest.raises(ValueError, match=rf"{outcome}, .*torchrun.* -n 1.*or unset"):
+                start(rank_of)
 
 
 # ---- what pickle would only name -------------------------------------------------------------------------------------

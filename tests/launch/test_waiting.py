@@ -49,7 +49,27 @@ def test_two_ranks_that_both_send_first(impatient):
         comm.send(torch.ones(1 << 22), group, to=peer)
         return comm.receive(torch.ones(1 << 22), group, source=peer)
 
-    assert "comm.send(" in failure(cross, world_size=2)
+    told = failure(cross, world_size=2)
+    assert "comm.send(" in told
+    assert told.endswith("\n  rank 0 waited for rank 1\n  rank 1 waited for rank 0")
+
+
+def test_a_deadlock_of_groups_names_the_group_of_each_rank(impatient):
+    """At one line for all: rows before columns on ranks 0 and 3, columns before rows on 1 and 2."""
+
+    def two_orders(group):
+        rows, columns = comm.split(group, 2), comm.across(group, 2)
+        for each in (rows, columns) if group.rank() in (0, 3) else (columns, rows):
+            comm.all_reduce(torch.ones(1), each)
+
+    told = failure(two_orders)
+    assert told.count("waited at") == 1
+    assert told.splitlines()[-4:] == [
+        "  rank 0 waited in the group of ranks 0 and 1",
+        "  rank 1 waited in the group of ranks 1 and 3",
+        "  rank 2 waited in the group of ranks 0 and 2",
+        "  rank 3 waited in the group of ranks 2 and 3",
+    ]
 
 
 @pytest.mark.parametrize("program", programs.ENDING, ids=lambda program: program.__name__)

@@ -36,4 +36,4 @@ def quickly(fn):
 
 def _copies(x, group):
     """A copy for each rank: [...] -> [W * numbers]."""
-    return x.detach().flatten().repeat(group.size())
+    return x.flatten().repeat(group.size())

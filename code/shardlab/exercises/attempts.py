@@ -51,7 +51,7 @@ def observe(exercise: Exercise, function: Any) -> Attempted:
     trouble = _unfit(function)
     if trouble:
         return Attempted(stopped=trouble)
-    broken = _unready(exercise)
+    broken = unready(exercise)
     if broken:
         return Attempted(broken=broken)
     replies: list[list[str]] = []
@@ -118,7 +118,7 @@ def _attempt_all(
     return replies
 
 
-def _unready(exercise: Exercise) -> str:
+def unready(exercise: Exercise) -> str:
     """Say why no function could be tried; an empty string where nothing is in the way.
 
     As many ranks start as the largest case needs. The learner's time begins when the helper has

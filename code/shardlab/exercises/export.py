@@ -9,11 +9,11 @@ the first two through `adapter`; a notebook of nbgrader calls `check`.
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from shardlab.files.project import PACKAGE, ROOT
+from shardlab.files.writing import new_folder
 
 from . import adapter
 from .homework import Homework
@@ -92,26 +92,8 @@ def export(platform: str, taught: Homework, folder: Path) -> None:
 
     Errors: ValueError where there is one, or where it cannot be written; then nothing is left.
     """
-    above = [each for each in folder.parents if not each.exists()]
-    try:
-        _export(platform, taught, folder)
-    except ValueError:
-        for each in above:  # from the inside out; one that somebody else has filled stays
-            with suppress(OSError):
-                each.rmdir()
-        raise
-
-
-def _export(platform: str, taught: Homework, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise ValueError(f"{folder} must be a new folder: {error.strerror}") from error
-    try:
+    with new_folder(folder):
         PLATFORMS[platform](taught, folder)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise ValueError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def gradescope(taught: Homework, folder: Path) -> None:
@@ -164,8 +146,11 @@ def _carry(taught: Homework, folder: Path, name: str, text: str) -> None:
     """Write a file, the homework, and this package with its licence, ready for pip."""
     (folder / name).write_text(text)
     shutil.copyfile(taught.file, folder / "homework.py")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PACKAGE, folder / "package" / PACKAGE.name, ignore=ignored)
+    for file in PACKAGE.rglob("*"):
+        if file.is_file() and "__pycache__" not in file.parts:
+            copy = folder / "package" / file.relative_to(PACKAGE.parent)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
     needed = [each for each in metadata.requires("shardlab") or () if "extra ==" not in each]
     version, dependencies = metadata.version("shardlab"), json.dumps(needed)
     project = PROJECT.format(version=version, dependencies=dependencies)

@@ -49,6 +49,10 @@ class Broken(Exception):
     """The grader itself cannot work; the text says why."""
 
 
+class NotReady(Exception):
+    """No ranks can start for an exercise, also without the file; the text says why."""
+
+
 class Unusable(Exception):
     """The file cannot be imported; the text says why."""
 
@@ -106,22 +110,41 @@ class Rooms:
         self.room: Room | None = None
 
     def attempt(self, exercise: Exercise) -> Attempted | None:
-        """Run the exercise's function; None if the file has none. Errors: Broken, Unusable."""
-        try:
-            self.room = self.room or Room(self.file, self.printed, self.homework)
-        except OSError as error:
-            raise Broken(f"no process can start: {error}") from error
-        try:
-            reply = self.room.ask(exercise.name, EXERCISE)
-        except Lost as lost:
+        """Run the exercise's function; None if the file has none. Errors: Broken, Unusable.
+
+        Where its ranks could not start, a fresh room tells whether that is so without the file,
+        and then tries once more: a file that ends its own helpers does not choose its verdict.
+        """
+        reply = self._ask(exercise.name)
+        if reply.get("broken"):
             self.close()
-            return Attempted(stopped=str(lost))
+            reply = self._ask(exercise.name, alone=True)
         if "missing" in reply:
             return None
         replies, note = reply.get("replies", ()), str(reply.get("note", ""))
         stopped = str(reply.get("stopped", "")) or str(reply.get("trouble", ""))
         broken = str(reply.get("broken", ""))
         return Attempted(replies, stopped[:MAX_TEXT], note[:MAX_TEXT], broken[:MAX_TEXT])
+
+    def _ask(self, name: str, alone: bool = False) -> dict[str, Any]:
+        """Return the reply of the open room, or of a new one that first does without the file."""
+        try:
+            tried = name if alone else ""
+            self.room = self.room or Room(self.file, self.printed, self.homework, tried)
+        except OSError as error:
+            raise Broken(f"no process can start: {error}") from error
+        except NotReady as broken:
+            return {"broken": str(broken)}
+        try:
+            reply = self.room.ask(name, EXERCISE)
+        except Lost as lost:
+            self.close()
+            return {"stopped": str(lost)}
+        if alone and reply.get("broken"):
+            self.close()
+            cause = f"Ranks can start without the file, but not with it.\n{reply['broken']}"
+            return {"stopped": cause}
+        return reply
 
     def close(self) -> None:
         """End the room that is open."""
@@ -131,9 +154,15 @@ class Rooms:
 
 
 class Room:
-    """The processes of a file's functions, seen from outside. Errors: Broken, Unusable."""
+    """The processes of a file's functions, seen from outside.
 
-    def __init__(self, file: Path, printed: TextIO, homework: Homework | None) -> None:
+    tried: an exercise whose ranks are started before the file is read. Errors: Broken, NotReady,
+    Unusable.
+    """
+
+    def __init__(
+        self, file: Path, printed: TextIO, homework: Homework | None, tried: str = ""
+    ) -> None:
         self.printed = Ends(printed, quoted)
         self.decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.folders = ExitStack()
@@ -141,6 +170,7 @@ class Room:
         self.channel, theirs = socket.socketpair()
         leash, self.leash = os.pipe()
         self.output, output = os.pipe()
+        keeper.hide()
         keeper.adopt()
         self.spared = keeper.children()
         serve = SERVE.format(path=sys.path, descriptor=theirs.fileno())
@@ -160,13 +190,16 @@ class Room:
         theirs.close()
         taught = homework and {"file": str(homework.file), "seed": homework.seed}
         try:
-            self.ask(taught, START)
+            reply = self.ask({"homework": taught, "exercise": tried}, START)
         except Lost as lost:
             self.close()
             raise Broken(f"before the file was read: {lost}") from None
         except BaseException:
             self.close()
             raise
+        if broken := reply.get("broken") or reply.get("trouble"):
+            self.close()
+            raise NotReady(broken)
         try:
             trouble = self.ask(str(file), LOAD).get("trouble")
         except Lost as lost:

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-PARENT_DEATH_SIGNAL, CHILD_SUBREAPER, NO_NEW_PRIVILEGES = 1, 36, 38  # of prctl(2)
+PARENT_DEATH_SIGNAL, DUMPABLE, CHILD_SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 36, 38  # of prctl(2)
 PAUSE = 0.05  # s between two looks whether the command has ended
 PATIENCE = 5.0  # s in which all processes must have ended
 
@@ -45,6 +45,11 @@ def keep(leash: int, channel: int, command: list[str]) -> int:
 def adopt(orphans: bool = True) -> None:
     """Become the parent of every process further below whose own parent ends, or not; on Linux."""
     _prctl(CHILD_SUBREAPER, orphans)
+
+
+def hide() -> None:
+    """Let no process of the same user debug this one, or write into its memory; on Linux."""
+    _prctl(DUMPABLE, False)
 
 
 def end_with_parent() -> None:

@@ -23,17 +23,20 @@ Reply = dict[str, Any]
 
 
 def serve(descriptor: int) -> NoReturn:
-    """Reply to the grader's requests: a teacher's file if there is one, the file, exercises."""
+    """Reply to the grader's requests: a teacher's file if there is one, the file, exercises.
+
+    An exercise in the first request is tried without the file: can its ranks start?
+    """
     os.set_inheritable(descriptor, False)  # what the file starts shall not hold the socket
     with socket.socket(fileno=descriptor) as channel, channel.makefile() as requests:
 
         def send(reply: Reply) -> None:
             channel.sendall(json.dumps(reply).encode() + b"\n")
 
-        taught = json.loads(requests.readline())
-        if taught:
+        first = json.loads(requests.readline())
+        if taught := first["homework"]:
             TAUGHT.update(homework.read(Path(taught["file"]), taught["seed"]).exercises)
-        send({})
+        send(_caught(_ready, first["exercise"]) if first["exercise"] else {})
         file = json.loads(requests.readline())
         attempts.limit_memory(attempts.MEMORY)
         send(_caught(_import, file))
@@ -49,6 +52,11 @@ def _import(file: str) -> Reply:
     except BaseException as error:
         return {"trouble": notebook.blame(file, error)}
     return {}
+
+
+def _ready(name: str) -> Reply:
+    """Tell why no function could be tried, if something is in the way."""
+    return {"broken": attempts.unready(TAUGHT.get(name) or find(name))}
 
 
 def _attempt(name: str) -> Reply:

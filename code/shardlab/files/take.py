@@ -7,12 +7,14 @@ The copies are read and changed there, and imported beside an installed `shardla
     from course.plain import pipeline
 """
 
-import importlib
+import importlib.util
 import keyword
+import os
 import re
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +22,7 @@ from . import imports
 from .given import shown
 from .project import PACKAGE, ROOT
 from .terminal import Parser, complain, guarded
+from .writing import new_folder
 
 WRONG = 2  # exit status
 OWN = PACKAGE.name
@@ -54,25 +57,36 @@ def take(modules: Sequence[str], folder: Path) -> list[Path]:
     """Copy modules and all that they import into a package with the name of a new folder.
 
     modules: such as "plain.pipeline" or "ranks.zero". Returns the copied files, a module before
-    what it imports. Errors: ValueError for another module, and for a folder that is not empty or
-    whose name is no name of a package; nothing is written then.
+    what it imports. Errors: ValueError for another module, for a folder that is there, and for one
+    whose name is no name of a package or that of a module of Python's; nothing is left then.
     """
-    if not folder.name.isidentifier() or keyword.iskeyword(folder.name) or folder.name == OWN:
-        raise ValueError(f"{shown(folder.name)} is no name of a new package; try course")
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ValueError(f"{shown(str(folder))} is there already; name a new folder")
-    needed = [path for name in modules for path in imports.files(_module(name))]
+    name = folder.name
+    if not name.isidentifier() or keyword.iskeyword(name) or name == OWN:
+        raise ValueError(f"{shown(name)} is no name of a new package; try course")
+    if not os.path.lexists(folder) and _is_taken(name, folder.parent):
+        raise ValueError(f"{shown(name)} is a module already, which yours would hide; try course")
+    needed = [path for each in modules for path in imports.files(_module(each))]
     written = []
-    for path in dict.fromkeys(needed):
-        copy = folder / path.relative_to(PACKAGE)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        text = IMPORT.sub(rf"\g<1>{folder.name}", path.read_text(encoding="utf-8"))
-        for inside in {*copy.parents} - {*folder.parents}:
-            (inside / "__init__.py").touch()
-        copy.write_text(text, encoding="utf-8")
-        written.append(copy)
-    shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
+    with new_folder(folder):
+        for path in dict.fromkeys(needed):
+            copy = folder / path.relative_to(PACKAGE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            text = IMPORT.sub(rf"\g<1>{name}", path.read_text(encoding="utf-8"))
+            for inside in {*copy.parents} - {*folder.parents}:
+                (inside / "__init__.py").touch()
+            copy.write_text(text, encoding="utf-8")
+            written.append(copy)
+        shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
     return written
+
+
+def _is_taken(name: str, place: Path) -> bool:
+    """Tell whether Python has a module of this name, or `place`, where a package will lie."""
+    if name in sys.stdlib_module_names or (name.startswith("__") and name.endswith("__")):
+        return True
+    if place.is_dir() and PathFinder.find_spec(name, [str(place)]):
+        return True
+    return importlib.util.find_spec(name) is not None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         written = take(asked.module, asked.folder)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         complain(str(error))
         return WRONG
     for copy in written:

@@ -29,16 +29,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import surroundings, travel
-from .join import already_a_rank, join
+from .join import already_a_rank, join, refuse_a_task_of_several
 from .local import Helper
 from .rank import Job
 from .report import interruption, report
-from .state import Message
 from .watch import Watch
 
 __all__ = ["MAX_LOCAL_RANKS", "PATIENCE", "RankError", "already_a_rank", "run", "warm"]
 
 MAX_LOCAL_RANKS = 64
+MAX_THREADS = 1024  # of a rank; more than machines have, and few enough to be started
 MAX_TIMEOUT = 10**7  # s, four months; torch counts nanoseconds
 # seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
 PATIENCE = 1.0
@@ -80,19 +80,18 @@ def run(
 
     Under torchrun or mpiexec, fn runs on the first `world_size` of the ranks that were started,
     with NCCL and a GPU for each where the machine has GPUs, and every rank returns all results.
-    The starter then sets the threads, shows what is printed, and handles failures.
+    The starter then sets the threads, shows what is printed, and handles failures. In one of
+    several tasks of Slurm or Flux that are no ranks, a run is refused.
 
     Errors: RankError, with the traceback of the first rank that failed and what the others did;
     after Ctrl-C Interrupted, which is a KeyboardInterrupt.
     """
-    for name, count in ("world_size", world_size), ("threads", threads):
-        if not hasattr(count, "__index__") or count < 1:  # a number of numpy will do
-            raise ValueError(f"{name}={count!r} must be a whole number, at least 1")
-    world_size, threads = int(world_size), int(threads)
+    world_size, threads = _count("world_size", world_size), _count("threads", threads)
     if not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT:
         raise ValueError(f"timeout={timeout!r} must be seconds, above 0 and at most {MAX_TIMEOUT}")
     if already_a_rank():
         return join(fn, args, world_size, timeout)
+    refuse_a_task_of_several()
     if world_size > MAX_LOCAL_RANKS:
         raise ValueError(
             f"world_size={world_size}: at most {MAX_LOCAL_RANKS} ranks share this machine; "
@@ -123,11 +122,22 @@ def run(
     return [_read(rank.number, rank.result or b"") for rank in watch.ranks]
 
 
+def _count(name: str, given: Any) -> int:
+    """Return an option of `run` that is a whole number; one of numpy will do."""
+    if not hasattr(given, "__index__") or given < 1:
+        raise ValueError(f"{name}={given!r} must be a whole number, at least 1")
+    if name == "threads" and given > MAX_THREADS:
+        raise ValueError(f"threads={given}: a rank may use at most {MAX_THREADS}")
+    return int(given)
+
+
 def _read(rank: int, result: bytes) -> Any:
     """Read what a rank has returned."""
     try:
         return pickle.loads(result)
-    except Exception as error:  # what an object does when it is read is its own
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # what an object does when it is read, such as exit, is its own
         raise RankError(
             f"what rank {rank} returned cannot be read here: {type(error).__name__}: {error}. "
             "Return tensors, numbers, texts, and lists or dictionaries of them"
@@ -163,7 +173,7 @@ def _last_words(watch: Watch, helper: Helper) -> str:
         watch.ask_where(PATIENCE)
     finally:
         helper.end(PATIENCE)
-    return interruption({rank.number: rank.answers.get(Message.WHERE) for rank in watch.ranks})
+    return interruption({rank.number: rank.where for rank in watch.ranks})
 
 
 def _renew_lock() -> None:

@@ -44,13 +44,17 @@ PRELOADED = (  # modules that a rank would need seconds to import
 OF_RANKS = ("TORCH_DISTRIBUTED_DEBUG",)  # environment that a rank reads, and may find wrong
 SIZE = 4  # bytes of the length at the start of a message
 LOOK = 0.1  # s between two looks whether the launcher still lives, during imports
+FLAGS, EXITING = 6, 4  # place in /proc/PID/stat after the name, and PF_EXITING of <linux/sched.h>
 COLLAPSE = 25  # MADV_COLLAPSE of madvise(2), since Linux 6.1
 
 
 def serve(descriptor: int, fork: bool, launcher: int) -> NoReturn:
     """Fork ranks and reap them, for as long as the process `launcher` lives."""
-    # A launcher may ignore SIGCHLD, and its children inherit that; it would hide how ranks ended.
+    # Children inherit what a launcher ignores and blocks: that hides how ranks ended, and keeps
+    # alive the processes that they started.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if fork:
         with _ending_with(launcher):
             for name in PRELOADED:
@@ -157,17 +161,35 @@ def _start_rank(rank: int, channel: int, output: int, fork: bool, inherited: lis
     return process
 
 
-def _end(ranks: list[int]) -> list[int]:
-    """Kill the ranks and return their exit codes, negative for a signal.
+def _end(ranks: list[int]) -> list[int | None]:
+    """Kill the ranks and return their exit codes, negative for a signal; None for one that ran.
 
     Processes that the ranks started get SIGTERM, which multiprocessing's resource tracker ignores:
     it ends by itself after it has tidied up.
     """
+    codes: list[int | None] = []
+    running = [rank for rank in ranks if not _is_ending(rank)]
     for rank in ranks:
         os.kill(rank, signal.SIGKILL)  # not waited for yet, so its number is not reused
         with suppress(OSError):  # it had not yet become the leader of a group
             os.killpg(rank, signal.SIGTERM)
-    return [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+    for rank in ranks:
+        code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+        codes.append(None if rank in running and code == -signal.SIGKILL else code)
+    return codes
+
+
+def _is_ending(process: int) -> bool:
+    """Tell whether a process of ours has ended or, on Linux, closes its descriptors to end.
+
+    The launcher may learn that they are closed before there is an exit code.
+    """
+    if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        return True
+    with suppress(OSError):  # not Linux
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return bool(int(fields[FLAGS]) & EXITING)
+    return False
 
 
 def start_python(expression: str, descriptors: list[int]) -> "subprocess.Popen[bytes]":

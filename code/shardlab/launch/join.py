@@ -9,6 +9,20 @@ from typing import Any
 from . import ending, travel
 from .rank import loopback
 
+# environment: number of a process -> how many there are. MPI's, the innermost launcher first:
+# https://docs.open-mpi.org/en/main/tuning-apps/environment-var.html, and srun --mpi=pmix
+OF_MPI = {
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+    "PMIX_RANK": "SLURM_STEP_NUM_TASKS",
+}
+# of launchers whose tasks need not know each other; see srun(1), flux-run(1) and jsrun
+OF_TASKS = {
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    "flux run": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+    "jsrun": ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+}
 
 def already_a_rank() -> bool:
     """Tell whether this process is a rank, started by torchrun, mpiexec or `run` itself."""
@@ -18,13 +32,27 @@ def already_a_rank() -> bool:
 def _mpi_started_us() -> bool:
     """Tell whether MPI started this process as one of several.
 
-    Slurm's `srun jupyter lab` starts a single process in the same way; that one is no rank.
+    Slurm's `srun jupyter lab` starts a single process in the same way; that one is no rank. The
+    first launcher that has set a rank decides: an mpiexec may run in a shell that srun started.
     """
-    sizes = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-    if any(os.environ.get(name) == "1" for name in sizes):
-        return False
-    ranks = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-    return any(name in os.environ for name in ranks)
+    sizes = [os.environ.get(size) for rank, size in OF_MPI.items() if rank in os.environ]
+    return bool(sizes) and sizes[0] != "1"
+
+
+def refuse_a_task_of_several() -> None:
+    """Refuse to start ranks in each of several tasks, which would train several times over.
+
+    Errors: ValueError in a task of a launcher that has given it a number, and not torch's or MPI's.
+    """
+    for launcher, (rank, size) in OF_TASKS.items():
+        tasks = os.environ.get(size, "")
+        if rank in os.environ and tasks.isdecimal() and int(tasks) > 1:
+            raise ValueError(
+                f"this is task {os.environ[rank]} of the {tasks} that {launcher} started, and each "
+                f"would start ranks of its own; start one torchrun on each machine "
+                f"({launcher} torchrun --nproc-per-node ...), start one task ({launcher} -n 1), or "
+                f"unset {rank} if each task is meant to run on its own"
+            )
 
 
 def join(
@@ -89,9 +117,14 @@ def _initialise(timeout: float) -> None:
 
 
 def learn_rank() -> None:
-    """Set torchrun's environment variables where MPI started this process as a rank."""
+    """Set torchrun's environment variables where MPI started this process as a rank.
+
+    Errors: ValueError in one of several tasks that nobody has made ranks.
+    """
     if _mpi_started_us() and "RANK" not in os.environ:
         _meet_through_mpi()
+    elif not already_a_rank():
+        refuse_a_task_of_several()
 
 
 def own_gpu() -> Any:

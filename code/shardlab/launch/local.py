@@ -14,7 +14,7 @@ from . import surroundings
 from .helper import SIZE, start_python
 from .modules import in_use
 from .rank import ON_LINUX, Job
-from .state import Call, Failure, Message, Raised
+from .state import Call, Failure, Message, Raised, Whereabouts
 
 CHUNK = 1 << 16  # bytes, the capacity of a pipe on Linux
 LAST_MOMENT = 1.0  # s in which a helper that has closed its channel ends
@@ -67,15 +67,15 @@ class Helper:
         for rank in ranks:
             rank.close_their_ends()
 
-    def end(self, patience: float | None = None) -> list[int] | str:
-        """Kill the ranks and return their exit codes, or why not all of them could be started.
+    def end(self, patience: float | None = None) -> list[int | None] | str:
+        """Kill the ranks; return the exit codes of the helper, or why not all could be started.
 
         Also says so when the helper has not answered after `patience` seconds.
         """
         try:
             self.channel.sendall(bytes(SIZE))
             if select.select([self.channel], [], [], patience)[0]:
-                codes: list[int] | str = pickle.loads(self.channel.recv(CHUNK))
+                codes: list[int | None] | str = pickle.loads(self.channel.recv(CHUNK))
                 return codes
         except (OSError, EOFError):
             pass
@@ -125,6 +125,12 @@ class Rank:
     def silent(self) -> bool:
         """Whether the rank has neither said where it is nor why it failed, and yet lives."""
         return not (self.lost or self.failure or Message.WHERE in self.answers)
+
+    @property
+    def where(self) -> Whereabouts | None:
+        """What the rank has answered; before it calls the function, its line is not the user's."""
+        answer: Whereabouts | None = self.answers.get(Message.WHERE)
+        return answer if answer is None or self.at_work else answer._replace(places=[])
 
     def ask(self, question: Message) -> None:
         """Ask, unless the last answer is still missing: unread questions would fill the channel."""

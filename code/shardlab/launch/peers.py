@@ -5,7 +5,9 @@ where an error comes out: a collective checks its arguments when it starts, and 
 while the rank waits for it. A message needs its connection when it starts, too.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from traceback import walk_tb
@@ -24,6 +26,7 @@ TORCHS_OWN = tuple(  # here torch's C++ communicates by itself; DDP's all-reduce
 Awaited = tuple[dist.ProcessGroup | None, int | None]  # a group, and one rank; None: all
 
 _awaited: WeakKeyDictionary[dist.Work, Awaited] = WeakKeyDictionary()  # by what is in flight
+_waits: dict[int, Awaited] = {}  # by thread, while it waits
 
 
 def install(tell: Mapping[str, Callable[..., None]]) -> None:
@@ -51,7 +54,8 @@ def starting(
         if tell:
             tell(group, *given)
         try:
-            work = start(group, *args, **options)
+            with _known_as_waiting((group, peer)):
+                work = start(group, *args, **options)
         except RuntimeError as error:
             if name in AT_ONCE:
                 _note(error, (group, peer))
@@ -68,19 +72,42 @@ def waiting(wait: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(wait)
     def waited(work: dist.Work, *args: Any, **options: Any) -> Any:
+        awaited = _awaited.get(work, (None, None))
         try:
-            return wait(work, *args, **options)
+            with _known_as_waiting(awaited):
+                return wait(work, *args, **options)
         except RuntimeError as error:
-            _note(error, _awaited.get(work, (None, None)))
+            _note(error, awaited)
             raise
 
     return waited
 
 
-def _note(error: RuntimeError, awaited: Awaited) -> None:
+@contextmanager
+def _known_as_waiting(awaited: Awaited) -> Iterator[None]:
+    """Let `waits_for` say for whom this thread waits meanwhile."""
+    thread = threading.get_ident()
+    _waits[thread] = awaited
+    try:
+        yield
+    finally:
+        del _waits[thread]
+
+
+def waits_for() -> list[int]:
+    """List the ranks that the main thread waits for now: a group, or one; none if it does not."""
+    awaited = _waits.get(threading.main_thread().ident or 0)
+    return _ranks(awaited) if awaited else []
+
+
+def _ranks(awaited: Awaited) -> list[int]:
     group, peer = awaited
-    ranks = dist.get_process_group_ranks(group)
-    vars(error)[NOTE] = set(ranks if peer is None else [ranks[peer]])
+    ranks: list[int] = dist.get_process_group_ranks(group)
+    return ranks if peer is None else [ranks[peer]]
+
+
+def _note(error: RuntimeError, awaited: Awaited) -> None:
+    vars(error)[NOTE] = {*_ranks(awaited)}
 
 
 # ---- when a rank has failed ----------------------------------------------------------------------

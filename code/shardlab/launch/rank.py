@@ -69,6 +69,7 @@ def be_rank(rank: int, channel: int, output: int) -> NoReturn:
         me.post(Message.DONE, state.calls(with_places=False), result)
     except BaseException as error:
         _leave_child(process, error)
+        me.raised = type(error).__name__
         failure = state.failure(error)  # asks for its text, which may take for ever
         me.finished = True
         me.post(Message.FAILED, failure)
@@ -109,6 +110,7 @@ class _Rank:
         self.channel = Connection(channel)
         self.lock = threading.Lock()
         self.finished = False
+        self.raised = ""
         # A process that the rank starts must not keep the channel open.
         os.set_inheritable(channel, False)
         os.register_at_fork(after_in_child=self.channel.close)
@@ -135,8 +137,10 @@ class _Rank:
         while True:
             try:
                 question = self.channel.recv()
-                answer = state.signs if question is Message.SIGNS else state.where
-                self.post(question, answer(self.finished))
+                if question is Message.SIGNS:
+                    self.post(question, state.signs(self.finished))
+                else:
+                    self.post(question, state.where(self.finished, self.raised))
             except (EOFError, OSError):
                 os._exit(1)
 

@@ -26,7 +26,8 @@ class Outcome:
     """What the launcher knows at the end of a run that did not succeed, by rank."""
 
     failed: dict[int, Failure] = field(default_factory=dict)
-    died: dict[int, int] = field(default_factory=dict)  # rank -> exit code, negative for a signal
+    # rank -> exit code, negative for a signal; None: it hung up, and lived until it was ended
+    died: dict[int, int | None] = field(default_factory=dict)
     where: dict[int, Whereabouts] = field(default_factory=dict)
     silent: list[int] = field(default_factory=list)  # ranks that did not answer
     verdict: str = ""  # why the launcher stopped waiting, if it did
@@ -37,7 +38,7 @@ def report(outcome: Outcome) -> str:
     culprits, victims = _culprits_and_victims(outcome)
     lines = []
     for rank, code in sorted(outcome.died.items()):
-        lines.append(f"rank {rank} died: {_cause_of_death(code)}")
+        lines.append(f"rank {rank} {'hung up' if code is None else 'died'}: {_cause(code)}")
     for ranks, chain in _alike(culprits, _told):
         lines += _raised(ranks, chain)
     if victims:
@@ -74,7 +75,9 @@ def _culprits_and_victims(outcome: Outcome) -> tuple[dict[int, list[Raised]], li
     return {rank: each.chain for rank, each in failed.items() if rank not in victims}, victims
 
 
-def _cause_of_death(code: int) -> str:
+def _cause(code: int | None) -> str:
+    if code is None:
+        return "its connection closed while it ran; has it closed descriptors it had not opened?"
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
@@ -93,13 +96,31 @@ def _raised(ranks: list[int], chain: list[Raised]) -> list[str]:
 
 def _bystanders(outcome: Outcome) -> list[str]:
     """Say where the ranks were that did not fail."""
-    lines: dict[int, str] = {}
+    told: dict[int, str] = {}
     for rank, where in outcome.where.items():
         if rank in outcome.failed or rank in outcome.died:
             continue
-        waited = "\n".join(["waited at", *_stack(where.places)])
-        lines[rank] = "had finished" if where.finished else waited
-    return [f"{_ranks(ranks)} {text}" for ranks, text in _alike(lines)]
+        raised = f"raised {where.raised}, whose text does not end, and " if where.raised else ""
+        waited = "\n".join([f"{raised}waited at", *_stack(where.places)])
+        told[rank] = "had finished" if where.finished else waited
+    lines = []
+    for ranks, text in _alike(told):
+        lines.append(f"{_ranks(ranks)} {text}")
+        lines += _for_whom({rank: outcome.where[rank].waits_for for rank in ranks}, outcome)
+    return lines
+
+
+def _for_whom(waits_for: Mapping[int, list[int]], outcome: Outcome) -> list[str]:
+    """Say with whom ranks at one line communicate, unless all of them do with all ranks."""
+    everyone = {*outcome.where, *outcome.failed, *outcome.died, *outcome.silent}
+    if all({*ranks} in (set(), everyone) for ranks in waits_for.values()):
+        return []
+    texts = {
+        rank: f"waited {'in the group of' if rank in ranks else 'for'} {_ranks(ranks)}"
+        for rank, ranks in waits_for.items()
+        if ranks
+    }
+    return [f"  {_ranks(ranks)} {text}" for ranks, text in _alike(texts)]
 
 
 # ---- after Ctrl-C ------------------------------------------------------------------------------

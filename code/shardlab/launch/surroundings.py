@@ -1,5 +1,6 @@
 """What surrounds a launcher: temporary folders, the current folder, and standard streams."""
 
+import fcntl
 import os
 import shutil
 import socket
@@ -8,29 +9,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PREFIX = "shardlab"  # then the host and the process of the launcher, which may share /tmp
+PREFIX = "shardlab-ranks"  # then the host of the launcher, with which others may share /tmp
 
 
 @contextmanager
 def temporary() -> Iterator[str]:
-    """Make a folder, for ranks to meet in; remove it, and those that killed launchers have left."""
-    host = socket.gethostname()
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}-{host}-*-*"):
-        if not _runs(left.name.split("-")[-2]):
+    """Make a folder, for ranks to meet in; remove it, and those that killed launchers have left.
+
+    A launcher holds a lock on its folder: other containers that share /tmp do not see its process.
+    """
+    open_standard_streams()  # else the folder's descriptor would become one
+    prefix = f"{PREFIX}-{socket.gethostname()}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError), _opened(left) as descriptor:  # also where another holds the lock
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
-    prefix = f"{PREFIX}-{host}-{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        yield folder
+    made = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
+    folder = made.with_name(made.name[1:])
+    try:
+        with _opened(made) as descriptor:
+            with suppress(OSError):  # a file system without locks; then none is removed there
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            made.rename(folder)  # others look at it only now
+            yield str(folder)
+    finally:
+        for each in (made, folder):
+            shutil.rmtree(each, ignore_errors=True)
 
 
-def _runs(process: str) -> bool:
-    """Tell whether a process of this number runs."""
-    with suppress(ValueError, PermissionError):
-        try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
-            return False
-    return True
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """Open a folder, and give its descriptor."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def current() -> str:

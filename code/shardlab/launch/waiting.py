@@ -7,9 +7,10 @@ a clock, a file or another program, or shares its lock with another process.
 A thread of yours that wakes now and then, such as a heartbeat, may be about to do anything: while
 one lives, a deadlock is not noticed before the run's time limit. With a signal handler of yours, a
 deadlock is noticed only where the main thread waits in torch, which lets no handler run. An event
-loop that is idle, and to which no other process can write, wakes nobody. One that watches an
-eventfd, such as that of uvloop, counts as such a thread: the kernel writes there when a disk has
-been read, and what it waits for is not shown.
+loop that is idle, and to which no other process can write, wakes nobody. A lock that processes
+share may be released by any of them, so while one holds a rank, no deadlock is noticed. An event
+loop that watches an eventfd, such as that of uvloop, counts as such a thread: the kernel writes
+there when a disk has been read, and what it waits for is not shown.
 """
 
 import importlib.util
@@ -69,7 +70,12 @@ def _handles_signals() -> bool:
         return False
     handlers = {signal.getsignal(each) for each in signal.valid_signals()}
     handlers.discard(signal.default_int_handler)
-    return any(callable(each) for each in handlers)
+    return any(callable(each) and not _of_asyncio(each) for each in handlers)
+
+
+def _of_asyncio(handler: object) -> bool:
+    """Tell whether `asyncio.run` has set a handler, for a Ctrl-C that no rank gets."""
+    return getattr(getattr(handler, "func", None), "__module__", "") == "asyncio.runners"
 
 
 def _nobody_wakes_it() -> bool:
@@ -104,7 +110,7 @@ def _ends_by_itself(thread: int) -> bool:
     # epoll_wait(epoll, events, count, limit) or futex(address, operation, value, limit)
     if not where.startswith(FUTEX):
         return limit & FOREVER != FOREVER or _hears_others(first)
-    if not second & PRIVATE and _has_children():
+    if not second & PRIVATE:  # any process that shares the lock may release it
         return True
     return time.monotonic() + _seconds_left(second, limit) < run_ends
 

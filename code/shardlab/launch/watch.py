@@ -128,7 +128,7 @@ class Watch:
             self.progress.hide()
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
 
-    def outcome(self, codes: list[int] | str) -> Outcome | None:
+    def outcome(self, codes: list[int | None] | str) -> Outcome | None:
         """Describe what went wrong; None if nothing did. codes: what `Helper.end` returned."""
         if self._succeeded():
             return None

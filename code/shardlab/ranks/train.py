@@ -173,7 +173,8 @@ class Trainer:
         """Restore a checkpoint of any layout; return its step and the facts saved with it.
 
         Random states are restored, too, if as many ranks load as have saved. Errors: as in
-        `checkpoint.contents`, `check` and `load`; build the trainer anew before you load another.
+        `checkpoint.contents`, `check` and `load`, and ValueError for a checkpoint that was saved
+        with another optimizer; build the trainer anew before you load another.
         """
         saved = checkpoint.contents(path)
         shapes = {name: cut.shape for name, cut in self.cuts.items()}
@@ -184,6 +185,7 @@ class Trainer:
         for state in self.states:
             state.refresh()
             extras.restore_options(state.optimizer, facts.get("options"), path)
+        extras.check_states(self.states[0].optimizer, saved, shapes, path)
         if mine is not None:
             extras.restore_random_states(mine, path)
         return facts

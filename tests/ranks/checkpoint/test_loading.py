@@ -305,8 +305,35 @@ def test_an_index_with_wrong_types_or_missing_keys_is_a_value_error(tmp_path):
     assert len(refused) > 5 * len(loaded)
     assert not [each for each in refused if "\n" in each]
     in_tensors = {(len(place), value) for place, value in loaded if place[0] == "tensors"}
-    assert {value for place, value in loaded if place[-1] == "amsgrad"} <= {json.dumps(MISSING), "true"}
+    assert {value for place, value in loaded if place[-1] == "amsgrad"} <= {json.dumps(MISSING)}
     assert in_tensors <= {(2, json.dumps(MISSING))}  # a state of the optimizer that is not there: it may have had none
+
+
+@pytest.mark.parametrize("shape", [[0, 10**30], [0, 10**15, 10**15]])
+def test_a_shape_that_torch_cannot_hold_is_refused(shape, path):
+    body = json.loads((path / index.FILE).read_bytes())["checkpoint"]
+    huge = {"dtype": "F32", "shape": shape, "boxes": []}
+    body = changed(body, ("tensors", "weights/norm.weight"), huge)
+    (path / index.FILE).write_bytes(index._sealed(json.dumps(body).encode()))
+    with pytest.raises(ValueError, match=r"is damaged: .* the shape of weights/norm.weight is .*; use an earlier"):
+        checkpoint.weights(path)
+    with pytest.warns(UserWarning, match="the shape of weights/norm.weight"):
+        assert checkpoint.latest(path.parent) == path.with_name("step-00000001")
+
+
+def test_a_checkpoint_in_the_folder_of_another_step_is_passed_over(path):
+    moved = path.rename(path.with_name("step-00000009"))
+    with pytest.raises(ValueError, match=r"step-00000009 holds step 2; rename it step-00000002"):
+        checkpoint.weights(moved)
+    with pytest.warns(UserWarning, match=r"step-00000009 holds step 2; checkpoint.latest passes over it"):
+        assert checkpoint.latest(path.parent) == path.with_name("step-00000001")
+    named_freely = moved.rename(path.with_name("best"))
+    assert checkpoint.weights(named_freely)
+    body = json.loads((named_freely / index.FILE).read_bytes())["checkpoint"]
+    body = changed(body, ("facts", "step"), -7)
+    (named_freely / index.FILE).write_bytes(index._sealed(json.dumps(body).encode()))
+    with pytest.raises(ValueError, match=r"is damaged: .* step is -7 and not at least 0"):
+        checkpoint.weights(named_freely)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000, b'{"facts": NaN}', b"1" * 9999])

@@ -24,11 +24,12 @@ import torch
 
 from shardlab.files import given
 
-from .folders import flush
+from .folders import NAME, flush, step_in
 from .tensors import DTYPES, NAMES
 
 FILE = "checkpoint.json"
 TENSORS = "rank-{}-of-{}.safetensors"  # the file of a rank
+MOST_NUMBERS = 1 << 59  # of a tensor: so many of 8 bytes are more than torch can address
 OWN = "own/"  # the kind of tensors that belong to one rank, as in own/0/torch
 T = TypeVar("T")
 Numbers = tuple[int, ...]
@@ -178,9 +179,13 @@ def read(path: Path) -> Index:
     if _sealed(body) != whole:
         raise damaged(path, f"{FILE} does not have its checksum")
     try:
-        return _index(json.loads(body))
+        found = _index(json.loads(body))
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"{FILE}: {error}") from None
+    step = found.facts["step"]
+    if step_in(path) not in (-1, step):
+        raise ValueError(f"{path} holds step {step}; rename it {NAME.format(step)}")
+    return found
 
 
 def damaged(path: str | Path, what: str) -> ValueError:
@@ -190,7 +195,8 @@ def damaged(path: str | Path, what: str) -> ValueError:
 
 def _index(row: Any) -> Index:
     facts, own = _field(row, "facts", dict), _field(row, "own", list)
-    _field(facts, "step", int)
+    if _field(facts, "step", int) < 0:
+        raise ValueError(f"step is {facts['step']} and not at least 0")
     if not all(isinstance(each, dict) for each in own):
         raise ValueError(f"own is {reprlib.repr(own)} and no list of dict")
     found = Index(facts=facts, tensors={}, own=own)
@@ -199,7 +205,10 @@ def _index(row: Any) -> Index:
         if dtype not in DTYPES:
             raise ValueError(f"the dtype of {name} is {reprlib.repr(dtype)}")
         boxes = [_place(box, len(own)) for box in _field(each, "boxes", list)]
-        saved = SavedTensor(dtype=DTYPES[dtype], shape=_numbers(each, "shape"), boxes=boxes)
+        shape = _numbers(each, "shape")
+        if prod(max(1, length) for length in shape) > MOST_NUMBERS:
+            raise ValueError(f"the shape of {name} is {shape}, which torch cannot hold")
+        saved = SavedTensor(dtype=DTYPES[dtype], shape=shape, boxes=boxes)
         check_filled(name, saved)
         found.tensors[name] = saved
     return found
