@@ -5,9 +5,9 @@ BIN = .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 SOURCES = _config.yml _toc.yml $(shell find book code/shardlab bench/results tools -type f ! -name '*.pyc')
-QUICK = $(addprefix tests/, test_house.py test_density.py test_mirror.py test_notation.py test_schedules.py \
+QUICK = $(addprefix tests/, test_house.py test_sizes.py test_mirror.py test_notation.py test_schedules.py \
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
-	$(addprefix tests/plain/, test_budget.py test_data_parallel.py)
+	tests/plain/test_data_parallel.py
 
 .PHONY: book archive pdf slides quick touched test test-book lab reset bench stale preflight check clean
 
@@ -52,8 +52,9 @@ stale: .venv/ready          ## which results and pictures are older than their s
 preflight: .venv/ready      ## check this machine, with two ranks; on others start it as you start the run
 	torchrun --standalone --nproc-per-node 2 -m shardlab.preflight
 
-check: .venv/ready          ## style, types, and no outputs in notebooks
+check: .venv/ready          ## style, types, architecture; and a report of sizes, which fails nothing
 	ruff check . && mypy && pytest -q tests/test_house.py tests/test_mirror.py
+	python tools/sizes.py
 
 clean:                      ## remove what was built; the next build runs every chapter again
 	rm -rf _build

@@ -10,7 +10,6 @@ MIRRORED = ("comm", "launch", "plain", "model", "sharding", "files", "costs", "r
 MIRRORED += ("preflight",)
 TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
     "launch": ("launch/test_run.py", "its processes only live together"),
-    "files/myst.py": ("files/test_reading.py", "it takes the pages apart"),
     "files/project.py": ("files/test_measured.py", "the files of the benches are found by it"),
     "model/attention.py": ("model/test_spec.py", "a size of the model"),
     "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
@@ -65,7 +64,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "preflight/roll.py": ("preflight/test_together.py", "a roll call needs ranks"),
     "costs/program.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
     "costs/programs.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
-    "costs/traces/crossings.py": ("costs/step/test_program.py", "it counts what a program sends"),
     "costs/traces/knee.py": ("explorers/test_placement.py", "its curves are those of the explorer"),
     "costs/traces/transfers.py": ("costs/traces/test_replay.py", "half of replay"),
     **{

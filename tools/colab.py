@@ -26,7 +26,7 @@ def write(book: Book, folder: Path) -> None:
     if repository is None:
         raise ValueError("_config.yml names no repository; uncomment `repository` there")
     folder.mkdir(parents=True, exist_ok=True)
-    install = f"%pip install --quiet git+{repository['url']}@{repository['branch']}"
+    install = f"%pip install --quiet 'shardlab[book] @ git+{repository['url']}@{repository['branch']}'"
     for page, name in book.names.items():
         made = notebook(book, page)
         made.cells.insert(0, nbformat.v4.new_code_cell(install, id="install"))

@@ -14,7 +14,7 @@ from shardlab.files.terminal import no_arguments
 from tests.test_house import PACKAGE, ROOT, name
 from tests.test_mirror import TESTED_IN, files_of, own, used
 
-ALWAYS = [ROOT / "tests" / f"test_{each}.py" for each in ("house", "density", "mirror")]
+ALWAYS = [ROOT / "tests" / f"test_{each}.py" for each in ("house", "mirror")]
 CELLS = "tests/book/test_chapters.py::test_cells_run_on_a_second_device"
 
 

@@ -161,6 +161,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("shardlab_reading")
     app.setup_extension("shardlab_reference")
     app.setup_extension("shardlab_search")
+    app.setup_extension("shardlab_statements")
     app.setup_extension("shardlab_tables")
     app.add_transform(Captions)
     app.add_transform(Punctuation)

@@ -24,6 +24,7 @@ from myst_parser.parsers.options import options_to_items
 from pybtex.database import BibliographyData
 from pybtex.plugin import find_plugin
 from shardlab_source import Place
+from shardlab_statements import paragraphs
 from sphinx.directives.code import LiteralInclude, LiteralIncludeReader
 from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
 
@@ -173,6 +174,7 @@ DIRECTIVES: dict[str, Callable[[str, dict[str, str], str, Place], str]] = {
     "literalinclude": literalinclude,
     "margin": admonition,
     "note": lambda _, *rest: admonition("Note", *rest),
+    "statements": lambda name, _, __, here: translate(paragraphs(here.file(name)), here),
     "table": lambda title, _, body, here: f"**{inline(title, here)}**\n\n{translate(body, here).strip()}",
     "tip": lambda _, *rest: admonition("Tip", *rest),
     "warning": lambda _, *rest: admonition("Warning", *rest),

@@ -14,11 +14,9 @@ from sphinx.transforms import SphinxTransform
 
 from shardlab.files import reading
 
-LEAST_MINUTES = 3  # what is shorter needs no announcement
-
 
 class ReadingTime(SphinxTransform):
-    """Put a line below the title of every page but the first of the book."""
+    """Put a line below the title of every page whose header has its minutes."""
 
     default_priority = 390  # before captions move into the figures of their cells
 
@@ -26,7 +24,7 @@ class ReadingTime(SphinxTransform):
         """Say how many minutes the words take, and how many the words and the code."""
         needed = reading.minutes(Path(self.env.doc2path(self.env.docname)))
         title = next(iter(self.document.findall(nodes.title)), None)
-        if title is not None and needed.all >= LEAST_MINUTES and self.env.docname != self.config.root_doc:
+        if title is not None and needed is not None:
             words = f"Reading time: {needed}"
             title.parent.insert(1, nodes.paragraph("", words, classes=["reading-time"]))
 

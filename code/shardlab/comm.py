@@ -28,6 +28,7 @@ Started = tuple[Tensor, Wait]  # what is being filled, and what waits for it
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _OPERATIONS = "sum", "max", "min", "product"
+INTERNAL = {__file__}  # files whose lines the report of a run leaves out; the ledger adds its own
 
 
 def device(group: Group) -> torch.device:

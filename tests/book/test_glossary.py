@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from shardlab.files import reading
-
+from . import myst
 from .conftest import ROOT
 
 BOOK = ROOT / "book"
@@ -37,7 +36,7 @@ def entries() -> list[Entry]:
 
 def words(page: str) -> str:
     """What a reader of a page sees, without code, formulas and addresses."""
-    prose = "\n".join(reading.words(block) for block in reading.blocks(page) if block.is_prose)
+    prose = "\n".join(map(myst.words, myst.blocks(page)))
     return re.sub("`[^`]*`", " ", prose)
 
 

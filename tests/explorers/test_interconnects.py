@@ -8,7 +8,7 @@ from shardlab.costs.collectives import fabric
 from shardlab.explorers import interconnects as explorers
 from tests.explorers.views import number
 
-PATHS, FABRICS = explorers.paths(), explorers.fabrics()
+PATHS, BUSIEST, FABRICS = explorers.paths(), explorers.busiest(), explorers.fabrics()
 
 
 @pytest.mark.parametrize("state", PATHS.states()[::3], ids=str)
@@ -29,6 +29,29 @@ def test_a_pair_without_a_link_is_told_so():
     assert "shares none of them" in told
     assert "shares only some of them" in PATHS.view(machine="DGX-1V", to=3).sentence
     assert "together" not in PATHS.view(machine="DGX H100", to=5).sentence
+
+
+@pytest.mark.parametrize("state", BUSIEST.states()[::9], ids=str)
+def test_the_busiest_hop_is_the_one_that_is_busy_for_longest(state):
+    view = BUSIEST.view(**state)
+    busy = [number(seconds) for *_, seconds in view.table[1:]]
+    told = number(re.search(r"<b>(.*?)</b>", view.sentence)[1])
+    assert told == max(busy)
+    for _, _, carries, rate, seconds in view.table[1:]:
+        assert number(carries) / number(rate.removesuffix("/s")) == pytest.approx(number(seconds), rel=0.01)
+    (bars,) = view.figure.data
+    assert max(bars.x) == pytest.approx(1e3 * told, rel=0.01)
+
+
+def test_the_wiring_decides_between_two_algorithms_of_equal_bytes():
+    """Interconnects, the smallest run: seven times as long in a DGX-1V, and equal where all share a switch."""
+
+    def least(machine, algorithm):
+        sentence = BUSIEST.view(ranks=8, machine=machine, algorithm=algorithm).sentence
+        return number(re.search(r"<b>(.*?)</b>", sentence)[1])
+
+    assert least("DGX-1V", "ring") / least("DGX-1V", "halving-doubling") == pytest.approx(7.3, rel=0.01)
+    assert least("DGX H100", "ring") == least("DGX H100", "halving-doubling")
 
 
 @pytest.mark.parametrize("state", FABRICS.states()[::7], ids=str)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from shardlab.costs.facts import nodes
+from shardlab.costs import step
+from shardlab.costs.facts import models, nodes
 from shardlab.costs.traces import knee
 from shardlab.costs.traces.replay import replay
+from shardlab.costs.training import Training
 from shardlab.explorers import placement as explorers
 from shardlab.sharding.layout import AXES_3D, Layout
 from tests.explorers.views import number
@@ -88,3 +90,40 @@ def test_the_knee_is_where_the_curve_says(state):
     assert next(each for rate, each in zip(explorers.RATES, seconds, strict=True) if rate >= found) <= 1.05 * limit
     assert [each for rate, each in zip(explorers.RATES, seconds, strict=True) if rate < found][-1] > 1.05 * limit
     assert len(view.figure.data[0].x) == len(explorers.RATES)
+
+
+def run_on(name, model, layout, **sizes):
+    """A run as the page makes them, on four rented nodes."""
+    spec = models.published(model).spec
+    training = Training(spec=spec, layout=layout, sequence=4096, program=explorers.PROGRAM, **sizes)
+    return step.Run(training=training, cluster=nodes.cluster(name, 4))
+
+
+@pytest.mark.parametrize(
+    ("node", "seconds"),
+    [
+        ("Azure ND96asr A100 v4", 1.470),
+        ("AWS p4d.24xlarge", 1.502),
+        ("GCP a2-highgpu-8g", 3.009),
+        ("Azure ND96isr H100 v5", 0.632),
+    ],
+)
+def test_the_step_on_rented_nodes(node, seconds):
+    """Four times the network gains two percent right of the knee; the a2, with one card, waits."""
+    run = run_on(node, "Llama 3 8B", Layout(tp=8, dp=4), microbatch=8)
+    assert replay(step.program(run), run.cluster).seconds == pytest.approx(seconds, abs=5e-4)
+
+
+def test_a_quarter_of_the_all_reduces_beats_a_wire_four_times_as_fast():
+    """At 0.1 Tb/s, where the network decides; in four passes, less of the sending hides."""
+
+    def seconds(bits, batch, passes):
+        sizes = {"microbatch": batch // passes, "num_microbatches": passes}
+        run = run_on("DGX H100", "Llama 3.2 3B", Layout(dp=32), **sizes)
+        return replay(step.program(run), knee.at_rate(run.cluster, bits / 8)).seconds / batch
+
+    one, wire = seconds(0.1e12, 1, 1), seconds(0.4e12, 1, 1)
+    in_passes, together = seconds(0.1e12, 4, 4), seconds(0.1e12, 4, 1)
+    assert together < min(wire, in_passes)
+    assert max(wire, in_passes) < one
+    assert [one, wire, together] == pytest.approx([1.369, 0.4355, 0.3951], rel=1e-3)

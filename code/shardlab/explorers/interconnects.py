@@ -1,8 +1,10 @@
-"""The explorers of interconnects: the path of a message in a node, and the fabric behind it."""
+"""The explorers of interconnects: the path of a message, the busiest hop, and the fabric."""
 
+from shardlab import exchanges
 from shardlab.costs import units
 from shardlab.costs.collectives import fabric
 from shardlab.costs.facts import hardware, hops, nodes
+from shardlab.costs.traces import crossings, programs
 from shardlab.figures import interconnects as figures
 from shardlab.figures import topology
 
@@ -66,6 +68,43 @@ def path_view(*, machine: str, to: int) -> View:
     rows = [[hop.name, units.text(hop.bandwidth, "B/s")] for hop in path]
     figure = topology.topology(cluster.node.drawn, paths={name: parts})
     return View(figure, sentence, [["hop", "one direction"], *rows])
+
+
+# ---- the busiest hop -----------------------------------------------------------------------------
+
+
+def busiest() -> Explorer:
+    """Choose how many ranks add up a buffer, how, and where: see which hop decides."""
+    servers = MACHINES[2:]  # of eight GPUs
+    return Explorer(
+        busiest_view,
+        {"ranks": [2, 4, 8, 16], "machine": list(servers), "algorithm": list(exchanges.ALL_REDUCES)},
+        title="The busiest hop of an all-reduce of 1 GB",
+        labels={"ranks": "Ranks, one GPU each"},
+        default={"ranks": 8, "machine": "DGX-1V", "algorithm": "ring"},
+    )
+
+
+def busiest_view(*, ranks: int, machine: str, algorithm: str) -> View:
+    """Show one state: how long each kind of hop is busy at least."""
+    cluster = nodes.cluster(machine, max(1, ranks // 8))
+    events = programs.of_plan(exchanges.ALL_REDUCES[algorithm](ranks), 10**9)
+    carries = crossings.bytes_on(events, cluster)
+    busy = {hop: nbytes / hop.bandwidth for hop, nbytes in carries.items()}
+    worst = {hop.kind: hop for hop in sorted(busy, key=busy.__getitem__)}  # of each kind
+    last = max(busy, key=busy.__getitem__)
+    carried = units.text(carries[last], "B")
+    sentence = (
+        f"The busiest hop is {last.name}: it carries {carried} at "
+        f"{units.text(last.bandwidth, 'B/s')}, so the all-reduce takes at least "
+        f"<b>{units.text(busy[last], 's')}</b>."
+    )
+    rows = [["kind", "its busiest hop", "carries", "in one direction", "busy for"]]
+    for kind, hop in worst.items():
+        rate, seconds = hop.bandwidth, busy[hop]
+        shown = units.text(carries[hop], "B"), units.text(rate, "B/s"), units.text(seconds, "s")
+        rows += [[kind, hop.name, *shown]]
+    return View(figures.busy({kind: busy[hop] for kind, hop in worst.items()}), sentence, rows)
 
 
 # ---- the fabric ----------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""The figures of interconnects: NCCL's choices, and what the fabric leaves of a card."""
+"""The figures of interconnects: the busiest hops, NCCL's choices, and what the fabric leaves."""
 
 from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
 from . import style
+from .bars import bar_rows
 from .lines import line, look, points
 
 NODES = [2, 8, 32, 128, 512]
@@ -44,6 +45,18 @@ def choices(
         x=style.axis("buffer", type="log", tickvals=list(SIZES), ticktext=list(SIZES.values())),
         y=style.axis("bus bandwidth (GB/s)", rangemode="tozero"),
         alt=alt or "The bus bandwidth that NCCL expects by size, with the algorithm that it takes.",
+    )
+
+
+def busy(seconds: Mapping[str, float], *, alt: str = "") -> go.Figure:
+    """Draw how long the busiest hop of each kind is busy: kind -> seconds."""
+    shown = {kind: {"busiest hop": each} for kind, each in seconds.items()}
+    look_of = {"busiest hop": {"color": style.COLOR["communicate"]}}
+    return style.figure(
+        bar_rows(shown, look_of, "ms", scale=1e3, showlegend=False),
+        x=style.axis("busy for at least (ms)", rangemode="tozero"),
+        y=style.axis(""),
+        alt=alt or "How long the busiest hop of each kind is busy.",
     )
 
 

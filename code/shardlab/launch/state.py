@@ -108,7 +108,7 @@ def where(finished: bool, raised: str) -> Whereabouts:
 def places(frame: FrameType | None) -> list[Place]:
     """List the user's own lines on the stack, outermost first.
 
-    Lines of the launcher, of comm, of the ledger and of torch are left out.
+    Lines of the launcher, of torch and of what `comm.INTERNAL` lists are left out.
     """
     return _own_lines(_as_places(traceback.extract_stack(frame)) if frame else [])
 
@@ -120,8 +120,8 @@ def _as_places(stack: traceback.StackSummary) -> list[Place]:
 def _own_lines(stack: list[Place]) -> list[Place]:
     """Leave out the lines of our tools, and those of torch unless no other line is left."""
     launcher = Path(__file__).parent
-    tools = [str(launcher.parent / name) for name in ("comm.py", "ranks/observe/ledger.py")]
-    hidden = (str(launcher) + os.sep, *tools, "<frozen ")
+    comm = sys.modules.get(f"{__package__.rpartition('.')[0]}.comm")  # it imports torch
+    hidden = (str(launcher) + os.sep, *getattr(comm, "INTERNAL", ()), "<frozen ")
     boot = ("<string>", "<module>")  # the line with which an interpreter was started (`python -c`)
     shown = [
         (file, line, function)

@@ -352,7 +352,7 @@ def held_by_a_trainer(group, layout):
     trainer.backward(tokens, tokens)
     held = Counter()
     for state in trainer.states:
-        held.update(state.nbytes() if layout.zero else states_of(state.named.values(), state.optimizer))
+        held.update(state.nbytes())
     return mesh.place["pp"], dict(held)
 
 

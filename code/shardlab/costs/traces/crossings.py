@@ -1,12 +1,24 @@
-"""Which axis sends what over which hop: its bytes through the busiest hop of every kind."""
+"""What a trace sends over each hop, and which axis sends it over the busiest hop of every kind."""
 
 from collections.abc import Mapping, Sequence
 
 from shardlab.files.arguments import checked
 from shardlab.trace import Event
 
+from ..facts.hops import Hop
 from ..facts.network import Cluster
 from . import transfers
+
+
+@checked
+def bytes_on(events: Sequence[Event], cluster: Cluster) -> dict[Hop, float]:
+    """Count the bytes that all ranks together send across each hop; rank i drives GPU i."""
+    laid_out = transfers.lay_out(events, cluster, None, "ring")
+    carried = dict.fromkeys(laid_out.hops, 0.0)
+    for transfer in laid_out.transfers:
+        for index, share in transfer.uses:
+            carried[laid_out.hops[index]] += share * transfer.nbytes
+    return carried
 
 
 @checked

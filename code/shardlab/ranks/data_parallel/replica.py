@@ -52,6 +52,16 @@ class Replica:
                     parameter.grad = averaging.mean(parameter.grad, self.group)
         self.reduced = True
 
+    def nbytes(self) -> dict[str, int]:
+        """Count the bytes held now, under the names of `Zero.nbytes`."""
+        parameters = self.named.values()
+        states = [x for each in self.optimizer.state.values() for x in each.values()]
+        return {
+            "parameters": sum(each.nbytes for each in parameters),
+            "gradients": sum(each.grad.nbytes for each in parameters if each.grad is not None),
+            "optimizer": sum(x.nbytes for x in states if isinstance(x, Tensor) and x.dim()),
+        }
+
     def squared_norm(self, share: Callable[[str], float]) -> Tensor:
         """Return this rank's part of the sum of all squared gradients, in float64: [].
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ... import comm
 from ...trace import Event
 from . import sockets
 from .program import RankProgram
@@ -70,6 +71,7 @@ _DESUGARED = {"AsyncCollectiveTensor", "DTensor"}  # by name: to import DTensor 
 _FUNCTIONAL = "_c10d_functional"
 _SILENT = {"check_for_nan", "_wrap_tensor_autograd"}  # operations that send nothing
 _FILL_NOTHING = {"send", "barrier"}
+comm.INTERNAL.add(__file__)
 
 
 class Ledger(TorchDispatchMode):

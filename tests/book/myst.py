@@ -9,6 +9,12 @@ HEADER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 FENCE = re.compile(r"(`{3,}|:{3,})(?:\{([\w-]+)\})?(.*)")
 OPTION = re.compile(r":([\w-]+): *(.*)")
 TARGET = re.compile(r"\(.*\)=$")  # of links
+FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]+\$", re.DOTALL)
+SHORTER = [  # a pattern, and the words that a reader reads for it
+    (re.compile(r"\{cite\}`[^`]*`"), ""),
+    (re.compile(r"\{[\w:]+\}`[^`]*`"), "x"),  # a name
+    (re.compile(r"\]\([^)]*\)"), "]"),  # the address of a link
+]
 NOT_READ = (None, "code-cell", "literalinclude", "raw")
 
 
@@ -36,17 +42,6 @@ class PageBlock:
     def is_prose(self) -> bool:
         """Whether a reader reads it as words: paragraphs, captions, admonitions."""
         return self.directive not in NOT_READ
-
-    @property
-    def is_question(self) -> bool:
-        """Whether it is an admonition that asks, and unfolds its answer."""
-        return "dropdown" in self.options.get("class", "") and self.argument.endswith("?")
-
-    @property
-    def folded(self) -> bool:
-        """Whether it, or what is around it, stays closed unless a reader wants to go deeper."""
-        folds = "dropdown" in self.options.get("class", "") and not self.is_question
-        return folds or (self.inside is not None and self.inside.folded)
 
 
 def blocks(page: str) -> Iterator[PageBlock]:
@@ -80,3 +75,14 @@ def _add(block: PageBlock, line: str) -> None:
         block.options[option[1]] = option[2]
     else:
         block.lines.append(line)
+
+
+def words(block: PageBlock) -> str:
+    """What is read of a block of prose, its title too, without formulas and addresses."""
+    if not block.is_prose:
+        return ""
+    title = block.argument if block.directive == "admonition" else ""
+    text = FORMULA.sub("", f"{title}\n{block.text}")
+    for pattern, left in SHORTER:
+        text = pattern.sub(left, text)
+    return text

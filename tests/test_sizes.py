@@ -2,7 +2,7 @@
 
 import pytest
 
-from .density import code_lines, density
+from tools.sizes import code_lines, density
 
 DOCUMENTED = '"""Two\nlines."""\n\n# a comment\nx = f(a, b)  # and one\n\n\ndef g():\n    """One."""\n    return x\n'
 

@@ -1,0 +1,54 @@
+"""A chapter's code: its set-up imports few names, and most of it is open."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from statistics import median
+
+import pytest
+
+from shardlab import exercises
+
+from . import myst
+from .conftest import ROOT
+
+MIN_OPEN = 0.5  # of the lines of code that a chapter shows
+MAX_NAMES, MAX_USUAL_NAMES = 12, 6  # that the set-up of a chapter imports; the second is for half of the chapters
+IMPORTS = ast.Import | ast.ImportFrom
+
+
+def test_blocks_know_their_section_and_what_is_around_them() -> None:
+    text = "intro\n\n## One\n\n````{note} Title\n```{code-cell} python\n:tags: [x]\n\n:not: an option\n```\n````\nend"
+    found = [(block.section, block.directive, block.text) for block in myst.blocks(text)]
+    cell = ("One", "code-cell", ":not: an option")
+    assert found == [("", "prose", "intro"), cell, ("One", "note", ""), ("One", "prose", "## One\n\nend")]
+
+
+def cells(chapter: str) -> list[myst.PageBlock]:
+    """The code cells that a chapter shows."""
+    found = myst.blocks((ROOT / "book" / f"{chapter}.md").read_text())
+    cells = [block for block in found if block.directive == "code-cell"]
+    return [cell for cell in cells if "remove-input" not in cell.options.get("tags", "")]
+
+
+def names_of_set_up(chapter: str) -> int:
+    """Count what the first cell with an import brings."""
+    imported = [[node for node in ast.parse(cell.text).body if isinstance(node, IMPORTS)] for cell in cells(chapter)]
+    first = next(nodes for nodes in imported if nodes)
+    return sum(len(node.names) for node in first)
+
+
+def test_a_set_up_imports_few_names() -> None:
+    """What one part of a chapter needs is imported there: a reader sees where it comes from."""
+    counts = {chapter: names_of_set_up(chapter) for chapter in exercises.CHAPTERS}
+    assert max(counts.values()) <= MAX_NAMES, counts
+    assert median(counts.values()) <= MAX_USUAL_NAMES, counts
+
+
+@pytest.mark.parametrize("chapter", exercises.CHAPTERS)
+def test_most_code_of_a_chapter_is_open(chapter: str) -> None:
+    """What is not worth reading is deleted, or a function of the package."""
+    is_open = ["hide-" not in cell.options.get("tags", "") for cell in cells(chapter)]
+    lines = [sum(bool(line.strip()) for line in cell.text.splitlines()) for cell in cells(chapter)]
+    assert sum(itertools.compress(lines, is_open)) >= MIN_OPEN * sum(lines)
