@@ -123,16 +123,19 @@ def brings(*packages):
 
 
 def test_data_flows_one_way():
-    assert faults(MODULES, lambda path: within("shardlab.", path) - MAY_IMPORT[room(path)] - {room(path)}) == {}
+    wrong = faults(MODULES, lambda path: within("shardlab.", path) - MAY_IMPORT[room(path)] - {room(path)})
+    assert wrong == {}, "move what both need into a room that both may import, see MAY_IMPORT"
 
 
 def test_what_a_run_should_take_is_pure_python():
-    assert faults(of_room("costs", *BRIDGES), brings("torch", "numpy", "plotly")) == {}
+    wrong = faults(of_room("costs", *BRIDGES), brings("torch", "numpy", "plotly"))
+    assert wrong == {}, "compute with plain numbers, or move it to ranks or figures"
 
 
 def test_few_modules_name_torch_distributed():
     others = [path for path in MODULES if name(path) not in NAMES_TORCH_DISTRIBUTED and "launch" not in path.parts]
-    assert faults(others, lambda path: {each for each in imports(path) if each.startswith("torch.distributed")}) == {}
+    wrong = faults(others, lambda path: {each for each in imports(path) if each.startswith("torch.distributed")})
+    assert wrong == {}, "take a group and call comm"
 
 
 def test_files_are_never_unpickled():
@@ -154,7 +157,8 @@ def test_a_method_uses_what_all_share_and_no_other_method():
         excepted = {whom for who, whom in ACROSS if who == entry(path)}
         return within("shardlab.ranks.", path) - {entry(path)} - allowed - excepted
 
-    assert faults(of_room("ranks"), strangers) == {}
+    wrong = faults(of_room("ranks"), strangers)
+    assert wrong == {}, "put what two methods share beside their folders, see SHARED, or say why in ACROSS"
 
 
 def test_no_exception_stands_here_in_vain():
@@ -169,7 +173,7 @@ def test_a_subject_uses_those_before_it():
         level = next(i for i, each in enumerate(LEVELS) if entry(path) in each or entry(path) == "__init__")
         return within("shardlab.costs.", path) - {entry(path)} - set().union(*LEVELS[:level])
 
-    assert faults(of_room("costs"), later) == {}
+    assert faults(of_room("costs"), later) == {}, "a subject uses those before it in LEVELS; move the function down"
 
 
 def test_the_files_of_a_folder_can_be_read_one_after_another():
@@ -195,7 +199,8 @@ def test_a_file_of_tests_says_what_it_holds_true():
 
 
 def test_a_file_says_which_idea_it_holds():
-    assert faults(MODULES, lambda path: not ast.get_docstring(tree(path))) == {}
+    wrong = faults(MODULES, lambda path: not ast.get_docstring(tree(path)))
+    assert wrong == {}, "begin with a docstring of one sentence"
 
 
 def test_a_public_class_name_stands_for_one_thing():
@@ -208,7 +213,8 @@ def test_a_public_class_name_stands_for_one_thing():
     several = {each: sorted(rooms) for each, rooms in places.items() if len(rooms) > 1}
     twins = {each for each, rooms in several.items() if rooms == ["plain", "ranks"]}
     framed = {"Given"} if set(several.get("Given", ())) == {"exercises"} else set()
-    assert several.keys() - twins - framed == set()
+    again = {each: rooms for each, rooms in several.items() if each not in twins | framed}
+    assert again == {}, "one noun for one thing: rename one of them"
 
 
 def test_a_chapters_folder_holds_exercises_only():
@@ -264,7 +270,7 @@ def test_a_chapter_redefines_nothing_of_the_package():
         nodes = [node for cell in cells(chapter) for node in ast.parse(cell).body]
         return public_names() & {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
-    assert faults(CHAPTERS, again) == {}
+    assert faults(CHAPTERS, again) == {}, "import the package's, or choose another name"
 
 
 SHOWN = ("shardlab.figures", "shardlab.explorers")  # what they return is there to be looked at

@@ -20,6 +20,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     },
     "sharding/types/methods": ("ranks/players/test_mutation.py", "a text is right if it is one process's"),
     "sharding/types/bugs": ("ranks/players/test_numbers.py", "their numbers are those that players hold"),
+    "sharding/types/altered.py": ("sharding/types/test_advice.py", "advice is a text that is altered"),
     "sharding/types/mutants.py": ("ranks/players/test_mutation.py", "what is accepted is played"),
     "ranks/zero": ("ranks/zero/test_sharding.py", "its parts only work together"),
     "ranks/pipeline/messages.py": ("ranks/pipeline/test_engine.py", "it speaks in a running pipeline only"),

@@ -71,6 +71,19 @@ def test_a_result_is_stale_when_a_source_does_something_else(made, file, text, f
     assert stale.changed(made) == []
 
 
+def test_a_branch_is_told_of_its_own_changes_only(made):
+    (stale.ROOT / "count.py").write_text(OTHER_NUMBER)
+    commit(stale.ROOT)
+    left_main = stale.git("rev-parse", "HEAD").strip()
+    assert stale.changed(made, left_main) == []
+    (stale.ROOT / "count.py").write_text(SOURCE.replace("return 3", "return 5"))
+    commit(stale.ROOT)
+    assert stale.changed(made, left_main) == ["count.py"]
+    made.file.write_text("5")  # made anew
+    commit(stale.ROOT)
+    assert stale.changed(made, left_main) == []
+
+
 def test_a_source_that_has_moved_is_the_same_source(made):
     git(stale.ROOT, "mv", "count.py", "number.py")
     moved = made._replace(sources={stale.ROOT / "number.py"})

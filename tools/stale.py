@@ -1,12 +1,14 @@
 """What is made by hand and kept in the repository: which of it is older than its sources, and how to make it anew.
 
-    python tools/stale.py           before a release, or after a change of what a bench measures
+    python tools/stale.py           what this branch has made stale, since it left main
+    python tools/stale.py --all     everything, before a release
 
 The history says when a file was last made. A source counts as changed if what it does has: its comments, its imports
 and how it is started do not. The sources of a measurement are its bench, and the modules that the bench names: what
 those import in turn is not looked at, and of the proofs the sources are the marked tests.
 """
 
+import argparse
 import ast
 import json
 import re
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from shardlab.files.terminal import no_arguments
+from shardlab.files.terminal import Parser
 from tests.test_house import PACKAGE, ROOT
 from tests.test_mirror import files_of
 
@@ -63,11 +65,16 @@ def named(file: Path) -> set[Path]:
     return {each for each in found | listed if PACKAGE / "files" not in each.parents}
 
 
-def changed(made: Made) -> list[str]:
-    """The sources whose code is another one than when the file was last made; of a file just made, none."""
+def changed(made: Made, since: str = "") -> list[str]:
+    """The sources whose code is another one than when the file was last made; of a file just made, none.
+
+    since: a commit from which on changes count; none before the file was made.
+    """
     if git("status", "--porcelain", "--", str(made.file)):
         return []
     then = git("log", "-1", "--format=%H", "--", str(made.file)).strip()
+    if since and not git("log", "-1", "--format=%H", f"{since}..", "--", str(made.file)):
+        then = since
     lines = git("diff", "--find-renames", "--name-status", then).splitlines()
     before = {new: old[0] if old else new for _, *old, new in (line.split("\t") for line in lines)}
     names = {each.relative_to(ROOT).as_posix() for each in made.sources}
@@ -111,7 +118,9 @@ def told(made: Made, since: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    no_arguments(__doc__)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true")
+    start = "" if parser.parse_args().all else git("merge-base", "main", "HEAD").strip()
     found = list(everything())
-    stale = {made.file: told(made, since) for made in found if (since := changed(made))}
+    stale = {made.file: told(made, sources) for made in found if (sources := changed(made, start))}
     print(*stale.values(), f"{len(stale)} of {len(found)} files are older than their sources", sep="\n")

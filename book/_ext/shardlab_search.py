@@ -36,8 +36,11 @@ ALSO = {
     "book/data_parallel#case-3-it-hangs-at-the-end-of-the-epoch": "uneven inputs, hangs at the end of an epoch, join",
     "book/compute#second-sitting-what-to-buy-with-a-budget": "Chinchilla compute-optimal tokens per parameter",
     "book/composition#second-sitting-a-checkpoint-that-knows-no-layout-fits-any-layout": "resume number of GPUs",
-    "book/data_parallel#what-real-systems-do-one-line-of-torch-on-the-backend-of-your-machine": (
-        "DistributedDataParallel torchrun init_process_group gloo NCCL"
+    "book/data_parallel#what-real-systems-do-one-line-of-torch": (
+        "DistributedDataParallel DDP torchrun mp.spawn MASTER_ADDR"
+    ),
+    "book/interconnects#what-real-systems-do-the-backend-must-know-the-wires": (
+        "backend init_process_group gloo NCCL MPI"
     ),
     "book/expert_parallel#all-ranks-wait-for-the-fullest-expert": "load balancing auxiliary loss dropless",
     "book/failures#it-hangs-who-is-missing": "hang stuck freeze deadlock watchdog timeout",

@@ -46,12 +46,12 @@ def test_in_flight_is_what_the_papers_state(pp, microbatches):
     assert flying("1F1B") == [min(pp - stage, microbatches) for stage in range(pp)]
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "naive", "interleaved"])
+@pytest.mark.parametrize("schedule", schedules.WHOLE)
 def test_in_flight_is_what_the_played_schedule_has_in_flight(schedule):
-    for pp, m, chunks in product(range(1, 6), range(1, 14), (2, 3, 4) if schedule == "interleaved" else (1,)):
+    for pp, m, chunks in product(range(1, 6), range(1, 14), (2, 3, 4) if schedule in schedules.CHUNKED else (1,)):
         for stage in range(pp if m >= pp or chunks == 1 else 0):
             flying = most = [0] * chunks
-            for action in schedules.SCHEDULES[schedule](stage, pp, m, *[chunks] * (chunks > 1)):
+            for action in schedules.SCHEDULES[schedule].order(stage, pp, m, *[chunks] * (chunks > 1)):
                 change = 1 if action.kind == "F" else -1
                 flying = [n + change * (chunk == action.chunk) for chunk, n in enumerate(flying)]
                 most = max(most, flying, key=sum)
@@ -89,7 +89,7 @@ def test_without_a_pipeline_one_microbatch_is_in_flight():
     [
         ({"attention": "ring"}, "known: flash, stored"),
         ({"recomputation": "some"}, "known: none, selective, full"),
-        ({"schedule": "zigzag"}, "known: 1F1B, GPipe, interleaved, naive"),
+        ({"schedule": "zigzag"}, "known: naive, GPipe, 1F1B, interleaved"),
         ({"microbatch": 0}, "microbatch=0 must be a whole number of at least 1"),
         ({"num_microbatches": 0}, "num_microbatches=0 must be a whole number of at least 1"),
         ({"sequence": 33}, "use at most 32"),

@@ -9,7 +9,6 @@ from shardlab import exchanges
 from shardlab.costs import collectives
 from shardlab.costs.collectives import bounds
 from shardlab.explorers import collectives as explorers
-from shardlab.figures import collectives as figures
 from tests.explorers.views import number
 
 STEPS, RELATIVES, CROSSOVER = explorers.steps(), explorers.relatives(), explorers.crossover()
@@ -59,8 +58,8 @@ def test_in_the_end_all_is_green_and_the_bytes_are_those_of_the_formula(algorith
 def test_the_fastest_is_the_fastest(state):
     view = explorers.crossover_view(**state)
     curves = {trace.name: trace.y for trace in view.figure.data}
-    algorithms = [name for name in curves if name in figures.ALGORITHMS]
-    assert len(algorithms) == 6
+    algorithms = [name for name in curves if name in explorers.FORMULAS]
+    assert algorithms == [*explorers.FORMULAS]
     for at, best in enumerate(curves["fastest"]):
         assert best == min(curves[name][at] for name in algorithms)
         assert best >= curves["lower bound"][at] * (1 - 1e-12)

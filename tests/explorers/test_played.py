@@ -6,8 +6,9 @@ import torch
 from shardlab.explorers.played import WRONG_BY
 from shardlab.explorers.sharding import RESULTS, SMALL, quantities, small_mesh
 from shardlab.ranks.players.players import Players
+from shardlab.sharding.types.altered import Altered
 from shardlab.sharding.types.methods import METHODS
-from shardlab.sharding.types.mutants import Altered, mutants
+from shardlab.sharding.types.mutants import mutants
 from shardlab.sharding.types.states import gradient
 from shardlab.sharding.types.tracer import Tracer
 
@@ -29,12 +30,12 @@ def numbers(sharding, place):
     return whole.reshape(shape)
 
 
-def held(method, mutant=None):
+def held(method, *changes):
     """What the ranks hold of each quantity; of a gradient that is partial, the sum."""
     mesh = small_mesh(method)
     players = Closing(mesh)
     inputs = [players.given(numbers(each, place), each) for place, each in enumerate(method.types)]
-    results = method(Altered(players, mutant), *inputs)
+    results = method(Altered(players, *changes), *inputs)
     found = [players.loss]
     if method.name in RESULTS:
         found += [each.held.detach() for each in results]

@@ -6,8 +6,8 @@ import pytest
 
 from shardlab.explorers import sharding as explorers
 from shardlab.sharding.types import rules
+from shardlab.sharding.types.altered import Altered, Mutant
 from shardlab.sharding.types.methods import METHODS
-from shardlab.sharding.types.mutants import Altered, Mutant
 from shardlab.sharding.types.redistribution import redistribute, redistribution
 from shardlab.sharding.types.states import local_shape, parse
 from shardlab.sharding.types.tracer import Refusal, Tracer

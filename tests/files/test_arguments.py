@@ -44,10 +44,13 @@ NOT_CALLED = {  # what is public and not tried -> why
     "costs.published.rows": "it is a check itself, of a file",
     "costs.traces.sharing": "the inner loop of replay, whose numbers come from a checked trace and cluster",
     "sharding.types.bugs.bug.Bug": "its numbers are of any shape, and its types are parsed where it is traced",
-    "sharding.types.mutants.Altered": "it hands on what a text asks of a tracer, which is tried",
-    "sharding.types.rules.Refused": "an error, which the rules raise",
+    "sharding.types.altered.Altered": "it hands on what a text asks of a tracer, which is tried",
+    "sharding.types.redistribution.Refused": "an error, which the rules raise",
     "sharding.types.tracer.Refusal": "an error, which a tracer raises",
     "sharding.types.tracer.Tracer.product": "its operands have no names; the rule that it calls is tried",
+    "sharding.types.tracer.Tracer.function": "its dims have no names, and are looked up in a table",
+    "sharding.types.rules.function": "likewise",
+    "sharding.types.advice": "it reads a text, whose inputs have no names",
 }
 MAY_BE_NEGATIVE = {  # whose answers have numbers below 0 -> why
     "costs.compute.flops.six_n_d_error": "a rule of thumb may be too low",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shardlab.files.arguments import Count, checked, within
 from shardlab.model.spec import TransformerSpec
-from shardlab.schedules import classic
+from shardlab.schedules import CHUNKED, WHOLE, classic
 from shardlab.sharding.hybrids import alike, unlike
 from shardlab.sharding.layout import ONE_RANK, Layout, layers_of_stage
 
@@ -23,12 +23,6 @@ RECOMPUTATIONS = {
     "selective": "attention's scores are recomputed",
     "full": "each layer keeps only its input and is recomputed",
 }
-SCHEDULES = (
-    "1F1B",
-    "GPipe",
-    "interleaved",
-    "naive",
-)  # those of shardlab.schedules with a whole backward
 
 
 class MicrobatchesInFlight(NamedTuple):
@@ -52,8 +46,8 @@ class Training:
     sequence: Count | None = None  # tokens; None: the model's context length
     attention: str = "flash"  # see ATTENTIONS
     recomputation: str = "none"  # see RECOMPUTATIONS
-    schedule: str = "1F1B"  # of the pipeline, see SCHEDULES
-    chunks: Count = 1  # pieces of the model on each rank; above 1 for the interleaved schedule only
+    schedule: str = "1F1B"  # of the pipeline, one of `schedules.WHOLE`
+    chunks: Count = 1  # pieces of the model on each rank; above 1 for `schedules.CHUNKED` only
     # As in GPT-2 and GPT-3: on the scores, after each half of a layer, on the embedding.
     dropout: bool = False
     # Of a mixture: the load of the fullest rank of ep over the mean, see `expert_parallel.load`.
@@ -65,7 +59,7 @@ class Training:
         for name, known in (
             ("attention", ATTENTIONS),
             ("recomputation", RECOMPUTATIONS),
-            ("schedule", SCHEDULES),
+            ("schedule", WHOLE),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(
@@ -88,10 +82,11 @@ class Training:
         self._check_chunks()
 
     def _check_chunks(self) -> None:
-        if self.schedule != "interleaved":
+        if self.schedule not in CHUNKED:
             if self.chunks != 1:
                 raise ValueError(
-                    f"chunks={self.chunks} need the interleaved schedule, not {self.schedule!r}"
+                    f"chunks={self.chunks} need the {' or '.join(CHUNKED)} schedule, not "
+                    f"{self.schedule!r}"
                 )
             return
         pieces = self.chunks * self.layout.pp
@@ -194,8 +189,8 @@ def in_flight(
     4.2.3, https://arxiv.org/abs/2205.05198).
     """
     within("stage", stage, pp)
-    if schedule not in SCHEDULES:
-        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
+    if schedule not in WHOLE:
+        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(WHOLE)}")
     if schedule != "interleaved":
         warm_up = min(num_microbatches, pp - stage)
         most = {"1F1B": warm_up, "GPipe": num_microbatches, "naive": 1}[schedule]

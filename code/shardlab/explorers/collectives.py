@@ -19,7 +19,6 @@ from .view import View
 
 Start = Callable[[Plan], list[list[Cell]]]
 RANKS = [3, 4, 5, 6, 8]
-LAST_STEP = 14  # that of the longest plan for 8 ranks
 SIZES = [10 ** (k / 4) for k in range(12, 37)]  # 1 kB to 1 GB
 FINE = [
     10 ** (k / 32) for k in range(96, 289)
@@ -77,6 +76,7 @@ def pairs(n: int) -> Plan:
 
 
 ALL_REDUCES: dict[str, Callable[[int], Plan]] = {**exchanges.ALL_REDUCES, "two levels": pairs}
+LAST_STEP = max(len(plan(RANKS[-1]).steps) for plan in ALL_REDUCES.values())
 FORMULAS = {**collectives.ALL_REDUCES, "two trees": collectives.tree_all_reduce}
 RELATIVES: dict[str, tuple[Callable[[int], Plan], Start]] = {
     "broadcast, binomial tree": (exchanges.binomial_broadcast, exchanges.only),

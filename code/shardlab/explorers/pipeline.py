@@ -13,16 +13,11 @@ from shardlab.figures import pipeline as figures
 from .explorer import Explorer
 from .view import View
 
+SPOKEN = {"naive": "one microbatch at a time", "interleaved": "interleaved 1F1B"}
 SCHEDULES = {  # the text in the menu -> name and chunks
-    "one microbatch at a time": ("naive", 1),
-    "GPipe": ("GPipe", 1),
-    "1F1B": ("1F1B", 1),
-    "interleaved 1F1B, 2 chunks": ("interleaved", 2),
-    "interleaved 1F1B, 4 chunks": ("interleaved", 4),
-    "ZB-H1": ("ZB-H1", 1),
-    "ZB-H2": ("ZB-H2", 1),
-    "ZB-V, 2 chunks": ("ZB-V", 2),
-    "DualPipe-V, 2 chunks": ("DualPipe-V", 2),
+    SPOKEN.get(name, name) + (f", {chunks} chunks" if chunks > 1 else ""): (name, chunks)
+    for name, kind in schedules.SCHEDULES.items()
+    for chunks in ([kind.chunks] if kind.chunks else [2, 4])
 }
 # Forward, input gradient and weight gradients of a whole stage; attention has no weights, and the
 # backward of FlashAttention takes 2.5 times its forward.
@@ -82,7 +77,7 @@ def _play(
     takes = {
         kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)
     }
-    made = schedules.make(name, stages, microbatches, chunks if name == "interleaved" else None)
+    made = schedules.make(name, stages, microbatches, chunks)
     return timeline.play(made, takes, latency=latency)
 
 

@@ -10,11 +10,13 @@ from shardlab.costs import units
 from shardlab.costs.facts import models
 from shardlab.figures import sharding as figures
 from shardlab.sharding.types import rules
+from shardlab.sharding.types.altered import Altered, Mutant
 from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.methods.method import Method
-from shardlab.sharding.types.mutants import Altered, Mutant, mutants
+from shardlab.sharding.types.mutants import mutants
 from shardlab.sharding.types.redistribution import (
     Redistribution,
+    Refused,
     possible,
     redistribute,
     sent_bytes,
@@ -75,7 +77,7 @@ def product_view(*, x_dp: str, x_tp: str, w_dp: str, w_tp: str) -> View:
     factors = list(operands.values())
     try:
         operands["y"] = _multiplied(factors)
-    except rules.Refused as refused:
+    except Refused as refused:
         found = repairs(_multiplied, factors, _sizes(), MESH)
         sentence = _refused(refused, found)
         changes = _repair_rows(factors, found[:SHOWN])
@@ -134,7 +136,7 @@ def _states(operands: dict[str, Sharding], axis: str) -> list[str]:
     return [along(operand, axis) for operand in operands.values()]
 
 
-def _refused(refused: rules.Refused, found: Sequence[Repair]) -> str:
+def _refused(refused: Refused, found: Sequence[Repair]) -> str:
     ranks = MESH[refused.axis]
     met = " with ".join(refused.states)
     verdict = f"<b>Refused</b> along {refused.axis}, {met}: {refused.reason.format(n=ranks)}."
@@ -251,7 +253,7 @@ def _answer(method: Method, mutant: Mutant) -> str:
     try:
         method(Altered(Tracer(small_mesh(method), SMALL), mutant), *method.types)
     except Refusal as refusal:
-        where, why, _ = str(refusal).split("\n")
+        where, why, *_ = str(refusal).split("\n")
         ways = [str(each).rpartition(" (")[0] for each in refusal.repairs[:SHOWN]]
         code = escape(where.partition(": ")[2])
         return f"{missing} Refused: <code>{code}</code>, {why}. Repairs: {'; or '.join(ways)}."

@@ -7,19 +7,6 @@ import plotly.graph_objects as go
 
 from . import lines, style, trace
 
-ALGORITHMS = (
-    "naive",
-    "binomial tree",
-    "ring",
-    "recursive doubling",
-    "halving-doubling",
-    "two trees",
-)
-HUES = (style.GREY, style.GREEN, style.BLUE, style.ORANGE, style.PURPLE, style.OLIVE)
-COLORS = dict(zip(ALGORITHMS, HUES, strict=True))
-DASHES = dict(
-    zip(ALGORITHMS, ("dot", "longdash", "solid", "dash", "dashdot", "longdashdot"), strict=True)
-)
 SIZES = {
     1e3: "1 kB",
     1e4: "10 kB",
@@ -49,8 +36,8 @@ def crossover(
         _curve(sizes, best, "fastest", "rgba(128, 128, 128, 0.35)", "solid", width=11),
         _curve(sizes, bound, "lower bound", style.COLOR["limit"], "dot", width=2),
         *(
-            _curve(sizes, times, name, COLORS[name], DASHES[name])
-            for name, times in seconds.items()
+            _curve(sizes, times, name, *lines.look(i))
+            for i, (name, times) in enumerate(seconds.items())
         ),
     ]
     return style.figure(

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from . import style
 
-LINES = (style.BLUE, style.GREEN, style.PURPLE, style.OLIVE, style.ORANGE, style.RED, style.GREY)
+LINES = (style.BLUE, style.GREEN, style.PURPLE, style.OLIVE, style.ORANGE, style.TEAL, style.GREY)
 DASHES = ("solid", "dash", "dashdot", "longdash", "dot", "longdashdot")
 
 

@@ -10,19 +10,22 @@ from .action import KINDS, Action, Schedule, loop, parse, vee
 from .classic import gpipe, interleaved, naive, one_f_one_b
 from .clock import TICKS, picture, times
 from .instructions import Instruction, deadlock, instructions
-from .kinds import SCHEDULES, make
+from .kinds import CHUNKED, SCHEDULES, WHOLE, ScheduleKind, make
 from .plan import plan
 from .rules import check, problems
 from .v_shaped import dualpipe_v, zb_v
 from .zero_bubble import zb_h1, zb_h2
 
 __all__ = [
+    "CHUNKED",
     "KINDS",
     "SCHEDULES",
     "TICKS",
+    "WHOLE",
     "Action",
     "Instruction",
     "Schedule",
+    "ScheduleKind",
     "check",
     "deadlock",
     "dualpipe_v",

@@ -1,26 +1,35 @@
-"""All schedules by name, for a whole pipeline."""
+"""All schedules by name; what others know of one is computed from its record."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardlab.files.arguments import Count, checked
 
 from . import classic, v_shaped, zero_bubble
-from .action import Action, Schedule, loop, vee
+from .action import Schedule, loop, vee
 
-Order = Callable[..., list[Action]]
-SCHEDULES: dict[str, Order] = {
-    "naive": classic.naive,
-    "GPipe": classic.gpipe,
-    "1F1B": classic.one_f_one_b,
-    "interleaved": classic.interleaved,
-    "ZB-H1": zero_bubble.zb_h1,
-    "ZB-H2": zero_bubble.zb_h2,
-    "ZB-V": v_shaped.zb_v,
-    "DualPipe-V": v_shaped.dualpipe_v,
+
+class ScheduleKind(NamedTuple):
+    """One schedule: the order of a stage, and what it asks of the stages."""
+
+    order: Callable[..., Any]  # (stage, stages, microbatches[, chunks]) -> actions
+    chunks: int | None = 1  # of the model on each stage; None: any number
+    vee: bool = False  # chunks go down the stages, and back up
+    splits_backward: bool = False  # into input gradients and weight gradients
+
+
+SCHEDULES = {
+    "naive": ScheduleKind(classic.naive),
+    "GPipe": ScheduleKind(classic.gpipe),
+    "1F1B": ScheduleKind(classic.one_f_one_b),
+    "interleaved": ScheduleKind(classic.interleaved, chunks=None),
+    "ZB-H1": ScheduleKind(zero_bubble.zb_h1, splits_backward=True),
+    "ZB-H2": ScheduleKind(zero_bubble.zb_h2, splits_backward=True),
+    "ZB-V": ScheduleKind(v_shaped.zb_v, chunks=2, vee=True, splits_backward=True),
+    "DualPipe-V": ScheduleKind(v_shaped.dualpipe_v, chunks=2, vee=True, splits_backward=True),
 }
-V_SHAPED = {"ZB-V", "DualPipe-V"}
+WHOLE = [name for name, kind in SCHEDULES.items() if not kind.splits_backward]
+CHUNKED = [name for name, kind in SCHEDULES.items() if kind.chunks is None]
 
 
 @checked
@@ -29,32 +38,22 @@ def make(
 ) -> Schedule:
     """Make the schedule `name` for any number of stages and of microbatches.
 
-    num_chunks: of each stage, for "interleaved" (None: 2). V-shaped schedules have 2, all others 1.
-    Errors: ValueError for an unknown name, or chunks that the schedule does not have.
+    num_chunks: of each stage, where the schedule leaves a choice (None: 2). Errors: ValueError for
+    an unknown name, or chunks that the schedule does not have.
     """
     if name not in SCHEDULES:
         raise ValueError(f"no schedule is called {name!r}; known: {', '.join(SCHEDULES)}")
-    chunks = _chunks(name, num_chunks)
-    order: Callable[..., Any] = SCHEDULES[name]
-    if name == "interleaved":
-        order = partial(order, num_chunks=chunks)
-    stages = range(num_stages)
+    kind = SCHEDULES[name]
+    own = kind.chunks or num_chunks or 2
+    if num_chunks not in (None, own):
+        raise ValueError(
+            f"{name} with {num_chunks} chunks on each stage: only {', '.join(CHUNKED)} has a "
+            f"choice, of 1 or more; {name} has {own}"
+        )
+    sizes = (num_stages, num_microbatches, *([own] if name in CHUNKED else []))
     return Schedule(
         name=name,
-        orders=tuple(tuple(order(stage, num_stages, num_microbatches)) for stage in stages),
+        orders=tuple(tuple(kind.order(stage, *sizes)) for stage in range(num_stages)),
         num_microbatches=num_microbatches,
-        parts=vee(num_stages) if name in V_SHAPED else loop(num_stages, chunks),
+        parts=vee(num_stages) if kind.vee else loop(num_stages, own),
     )
-
-
-def _chunks(name: str, wanted: int | None) -> int:
-    """Return how many chunks a stage has; ValueError where the schedule cannot have `wanted`."""
-    own = 2 if name in V_SHAPED else 1
-    if name == "interleaved":
-        own = 2 if wanted is None else wanted
-    if wanted not in (None, own):
-        raise ValueError(
-            f"{name} with {wanted} chunks on each stage: only interleaved has a choice, "
-            f"of 1 or more; {name} has {own}"
-        )
-    return own

@@ -10,7 +10,7 @@ from shardlab.costs.pipeline import bubble, timeline
 from shardlab.schedules import make
 
 PIPELINES = [(1, 1), (1, 3), (2, 1), (2, 3), (2, 4), (3, 2), (3, 5), (3, 7), (4, 3), (4, 8), (4, 9), (6, 6), (6, 13)]
-WHOLE = {name for name in bubble.SOURCES if name in ("naive", "GPipe", "1F1B", "interleaved")}
+WHOLE = set(schedules.WHOLE)
 
 
 INSIDE = {"ZB-H2", "ZB-V"}  # their formulas count waiting only between a stage's first and last action
@@ -31,7 +31,7 @@ def played(schedule, takes):
     return run, run.waiting_inside if schedule.name in INSIDE else run.waiting
 
 
-@pytest.mark.parametrize("name", bubble.SOURCES)
+@pytest.mark.parametrize("name", bubble.FORMULAS)
 @pytest.mark.counted("pipeline", "the bubble of each schedule, played action by action")
 def test_the_formula_is_the_played_bubble(name):
     checked = 0
@@ -60,14 +60,14 @@ def test_a_pair_that_is_faster_than_its_halves():
 
 
 def activations(name, p, m, v):
-    """The most chunks of microbatches that a stage holds, by the papers in SOURCES and Korthikanti et al. 2022."""
+    """The most chunks of microbatches that a stage holds, by the papers of FORMULAS and Korthikanti et al. 2022."""
     group = -(-m // max(1, m // p))  # microbatches that take turns on the chunks of an interleaved stage
     zero_bubble = {"ZB-H1": p, "ZB-H2": 2 * p - 1, "ZB-V": 2 * p, "DualPipe-V": 2 * p + 1}
     classic = {"naive": 1, "GPipe": m, "1F1B": p, "interleaved": 2 * (p - 1) + (v - 1) * group + 1}
     return min((classic | zero_bubble)[name], m * v)
 
 
-@pytest.mark.parametrize("name", bubble.SOURCES)
+@pytest.mark.parametrize("name", bubble.FORMULAS)
 @pytest.mark.counted("pipeline", "the peak of activations of each schedule, counted on its actions")
 def test_the_formula_is_the_counted_peak_of_activations(name):
     for p, m in PIPELINES:
@@ -160,5 +160,5 @@ def test_a_schedule_without_formula_is_refused():
 
 
 def test_every_schedule_has_a_formula_and_a_source():
-    assert set(bubble.SOURCES) == set(schedules.SCHEDULES)
-    assert all("https://" in source for source in bubble.SOURCES.values())
+    assert set(bubble.FORMULAS) == set(schedules.SCHEDULES)
+    assert all("https://" in each.source for each in bubble.FORMULAS.values())

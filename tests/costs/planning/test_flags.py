@@ -10,10 +10,10 @@ from shardlab.costs.facts import hugging_face, nodes, recipes
 from shardlab.costs.planning import flags
 from shardlab.costs.planning.plans import Question, TrainingPlan
 from shardlab.costs.programs import DEEPSEEK_2024, LLAMA_2024, NEMO_2024, PROGRAMS
-from shardlab.costs.training import SCHEDULES
 from shardlab.model.attention import LatentAttention
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
+from shardlab.schedules import WHOLE
 from shardlab.sharding.layout import stages
 from tests.costs.facts.test_hugging_face import DENSE
 
@@ -214,7 +214,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WHOLE)
 @pytest.mark.parametrize("program", PUBLISHED)
 def test_each_program_names_the_schedule_or_refuses_it(program, schedule):
     chunks = 2 if schedule == "interleaved" else 1

@@ -399,7 +399,7 @@ OPEN = Question(spec=models.published("GPT-3 175B").spec, cluster=nodes.cluster(
         ({"context": (-1,)}, "context=(-1,) must be a list or a tuple, each item a whole number of at least 1"),
         ({"context": (0,)}, "context=(0,) must be a list or a tuple, each item a whole number of at least 1"),
         ({"context": ()}, "context, expert, sequence_parallel must name a choice each"),
-        ({"schedules": ("ZB-H1",)}, "schedules=('ZB-H1',) must be some of 1F1B, GPipe, interleaved, naive"),
+        ({"schedules": ("ZB-H1",)}, "schedules=('ZB-H1',) must be some of naive, GPipe, 1F1B, interleaved"),
         ({"zero": (4,)}, "zero=(4,) must be some of 0, 1, 2, 3"),
         ({"recomputations": ()}, "recomputations=() must be some of none, selective, full"),
         ({"sequence": 4096}, "use at most 2048"),

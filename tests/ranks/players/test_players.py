@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shardlab.ranks.players.players import PlayedTensor, Players
+from shardlab.ranks.players.players import FUNCTIONS, PlayedTensor, Players
 from shardlab.ranks.players.spread import assemble, spread
 from shardlab.sharding.types import rules
 from shardlab.sharding.types.redistribution import possible
@@ -144,6 +144,7 @@ OPERATIONS = {  # dims of operands, of the result, how it is written, types of t
     "positions": (["B h", "h fixed"], "B h", lambda on, x, positions: on.add(x, positions), 8, 20),
     "residual": (["B h", "B h"], "B h", lambda on, x, y: on.add(x, y), 5, 25),
     "function": (["B h"], "B h", lambda on, x: on.function("square", x), 4, 5),
+    "mean": (["B h"], "B", lambda on, x: on.mean(x, "h"), 5, 5),
     "softmax": (["B h"], "B h", lambda on, x: on.function("softmax", x, "h"), 3, 5),
 }
 
@@ -205,6 +206,28 @@ def agree(call, wholes, operands, weights, claim, ranks, alone):
         return False
     pairs = zip(played, alone, strict=True)
     return all(one.shape == other.shape and torch.allclose(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("text", ["[B, h]", "[B, h] R@tp"])
+def test_an_average_of_equal_copies_is_the_copy_and_has_its_gradient(text):
+    x, whole = parse(text), random(parse("[B, h]"))
+
+    def call(on, x):
+        return on.average(x, "tp")
+
+    alone = values_and_gradients(call, [whole], [x], whole + 3, x, 1)
+    assert Tracer({"tp": 2}, SIZES).average(x, "tp") == x
+    assert agree(call, [whole], [x], whole + 3, x, 2, alone)
+
+
+def test_an_average_of_terms_is_a_part_of_their_sum_on_every_rank():
+    players = Players({"tp": 2})
+    held = players.average(players.given(torch.tensor(6.0), parse("[] P@tp fixed")), "tp").held
+    assert held.tolist() == [3, 3]
+
+
+def test_both_readers_know_the_same_functions():
+    assert set(FUNCTIONS) == set(rules.FUNCTIONS)
 
 
 TABLES = ["[V, h]", "[V/tp, h] R@dp", "[V, h/tp] R@dp", "[V/dp/tp, h]", "[V/tp/dp, h]", "[V, h] R@dp R@tp"]

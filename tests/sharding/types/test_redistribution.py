@@ -38,7 +38,8 @@ def test_what_leads_to_a_type_leads_its_gradient_back(x, axis):
     for change in possible(x, axis):
         y = redistribute(x, change)
         assert along(y, axis) == change.target
-        assert redistribute(gradient(y), change.mirror) == gradient(x)
+        if not x.fixed:  # which has no gradient, and adapts
+            assert redistribute(gradient(y), change.mirror) == gradient(x)
 
 
 @given(st.sampled_from([1, 2, 3, 4, 8]), st.integers(1, 5))
@@ -69,7 +70,7 @@ def test_a_piece_is_cut_inside_the_piece_that_there_is():
         ("[B] P@tp", "tp", "I -> P", "no redistribution 'I -> P'; use I -> R"),
         ("[B] P@tp", "tp", "P", "no redistribution 'P -> '"),
         ("[B/tp]", "tp", "S(B) -> S(B)", "changes nothing; remove it"),
-        ("[B]", "tp", "P -> I", r"\[B\] is I along tp, not P"),
+        ("[B]", "tp", "P -> I", "I: P -> I starts at P, but each rank has the whole of it already"),
         ("[B] P@tp", "tp", "P -> S(h)", r"S\(h\): \[B\] P@tp has no such dim"),
         ("[B/dp/tp]", "dp", "S(B) -> I", "dp is not the last axis of B/dp/tp; gather tp first"),
     ],

@@ -82,10 +82,13 @@ def test_a_refusal_names_the_line_the_axis_the_states_and_repairs():
     assert repairs == "redistribute operand 1: I -> R @tp (768 bytes); or operand 2: S(f) -> I @tp (1536 bytes)"
 
 
-def test_a_bias_inside_the_sum_is_refused_and_a_copy_of_it_is_no_repair():
+def test_a_bias_inside_the_sum_is_counted_once_or_waits_for_the_sum():
     with pytest.raises(Refusal, match="count the addend 4 times") as refusal:
         read(lambda on, y, bias: on.add(y, bias), "[B, S, h] P@tp", "[h]")
-    assert [str(repair).partition(" (")[0] for repair in refusal.value.repairs] == ["operand 1: P -> I @tp"]
+    assert [str(repair).partition(" (")[0] for repair in refusal.value.repairs] == [
+        "operand 2: I -> R @tp and operand 2: R -> P @tp",
+        "operand 1: P -> I @tp",
+    ]
 
 
 def closed(on, *texts):
@@ -101,7 +104,7 @@ def test_a_gradient_that_is_left_partial_is_refused_where_it_is_used():
     gradient = on.gradient(w)
     with pytest.raises(Refusal, match="dp=2: R with P: each rank would step by one of 2 terms") as refusal:
         on.update(w, gradient)
-    assert [str(each).partition(" (")[0] for each in refusal.value.repairs][-1] == "operand 2: P -> R @dp"
+    assert [str(each).partition(" (")[0] for each in refusal.value.repairs][-1] == "operand 2: P -> I @dp"
     assert str(on.update(w, on.redistribute(gradient, "dp", "P -> I"))) == "[h] R@dp fixed"
 
 
@@ -152,7 +155,15 @@ def test_what_is_gathered_again_is_sent_again_before_its_gradient():
         (lambda on: on.largest(on.given("[B]"), "B"), r"the largest along B of \[B\]: detach it"),
         (lambda on: on.given("[B/ep]"), r"unknown axis ep in \[B/ep\]; use dp, tp"),
         (lambda on: on.redistribute(on.given("[B]"), "ep", "I -> R"), "unknown axis ep; use dp, tp"),
-        (lambda on: on.redistribute(on.given("[S]"), "tp", "P -> I"), "is I along tp, not P"),
+        (lambda on: on.redistribute(on.given("[S]"), "tp", "P -> I"), r"whole of it already\nleave it out"),
+        (lambda on: on.redistribute(on.given("[S] P@dp"), "tp", "P -> I"), "write P -> I @dp; or leave it out"),
+        (lambda on: on.function("softmax", on.given("[S/tp]")), "softmax needs all numbers along 1 dims, got 0"),
+        (lambda on: on.function("normalize", on.given("[S/tp]")), "normalize needs all numbers along 1 dims, got 0"),
+        (lambda on: on.function("orthogonalize", on.given("[S, h/tp]"), "S"), "along 2 dims, got 1 dims"),
+        (lambda on: on.function("orthogonalize", on.given("[S, h/tp]"), "S", "h"), "the function needs the whole dim"),
+        (lambda on: on.function("tanhh", on.given("[S]")), "unknown function tanhh; use exp, gelu"),
+        (lambda on: on.average(on.given("[S] P@dp"), "dp"), "the average of 2 terms is their sum divided by 2"),
+        (lambda on: on.average(on.given("[S/dp]"), "dp"), "the average would mix 2 pieces"),
         (lambda on: on.redistribute(on.given("[S/tp]"), "dp", "I -> S(S)"), "S=4 does not split over 8 ranks"),
     ],
 )

@@ -6,21 +6,72 @@ backward is B = I + W. An action is that of one chunk, so with v equal chunks it
 stage's time. `timeline.play` finds the same by playing the schedule.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shardlab.files.arguments import Count, Exact, checked
 
-SOURCES = {
-    "naive": "one stage at a time: Huang et al. 2019, Figure 2b (https://arxiv.org/abs/1811.06965)",
-    "GPipe": "Huang et al. 2019, section 2.3 (https://arxiv.org/abs/1811.06965)",
-    "1F1B": "Narayanan et al. 2021, section 2.2.1 (https://arxiv.org/abs/2104.04473)",
-    "interleaved": "Narayanan et al. 2021, section 2.2.2 (https://arxiv.org/abs/2104.04473)",
-    "ZB-H1": "Qi et al. 2023, Table 2 (https://arxiv.org/abs/2401.10241)",
-    "ZB-H2": "Qi et al. 2023, Table 2 (https://arxiv.org/abs/2401.10241)",
-    "ZB-V": "Qi et al. 2023, section 6 (https://arxiv.org/abs/2401.10241)",
-    "DualPipe-V": "cut from DualPipe by Sea AI Lab (https://hackmd.io/@ufotalent/r1lVXsa9Jg); bubble: "
-    "https://github.com/deepseek-ai/DualPipe, with B for the whole backward",
+
+@dataclass(frozen=True)
+class Formula:
+    """The seconds that a stage waits in a batch, and where that holds."""
+
+    source: str
+    waiting: Callable[[int, int, Any, Any, Any, Any], Any]  # of p, m, F, I, W, and "F&B"
+    fewest: Callable[[int], int] = lambda p: 1  # microbatches, for p stages
+    asks: str = ""  # of F, I and W, in words
+    suits: Callable[[Any, Any, Any], bool] = lambda F, I, W: True  # noqa: E741
+
+
+_GPIPE, _MEGATRON = "Huang et al. 2019", "Narayanan et al. 2021"
+_QI, _ARXIV = "Qi et al. 2023", "https://arxiv.org/abs/"
+_SHORT_W: dict[str, Any] = {"asks": "W <= F and W <= I", "suits": lambda F, I, W: min(F, I) >= W}  # noqa: E741
+FORMULAS = {
+    "naive": Formula(
+        f"one stage at a time: {_GPIPE}, Figure 2b ({_ARXIV}1811.06965)",
+        lambda p, m, F, I, W, _: (p - 1) * m * (F + I + W),  # noqa: E741
+    ),
+    "GPipe": Formula(
+        f"{_GPIPE}, section 2.3 ({_ARXIV}1811.06965)",
+        lambda p, m, F, I, W, _: (p - 1) * (F + I + W),  # noqa: E741
+    ),
+    "1F1B": Formula(
+        f"{_MEGATRON}, section 2.2.1 ({_ARXIV}2104.04473)",
+        lambda p, m, F, I, W, _: (p - 1) * (F + I + W),  # noqa: E741
+    ),
+    "interleaved": Formula(
+        f"{_MEGATRON}, section 2.2.2 ({_ARXIV}2104.04473)",
+        lambda p, m, F, I, W, _: (p - 1) * (F + I + W),  # noqa: E741
+        fewest=lambda p: p,
+    ),
+    "ZB-H1": Formula(
+        f"{_QI}, Table 2 ({_ARXIV}2401.10241)",
+        lambda p, m, F, I, W, _: (p - 1) * (F + I - W),  # noqa: E741
+        fewest=lambda p: p,
+        **_SHORT_W,
+    ),
+    "ZB-H2": Formula(
+        f"{_QI}, Table 2 ({_ARXIV}2401.10241)",
+        lambda p, m, F, I, W, _: (p - 1) * (F + I - 2 * W),  # noqa: E741
+        fewest=lambda p: 2 * p - 1,
+        **_SHORT_W,
+    ),
+    "ZB-V": Formula(
+        f"{_QI}, section 6 ({_ARXIV}2401.10241)",
+        lambda p, m, F, I, W, _: 0,  # noqa: E741
+        fewest=lambda p: 2 * p - 1,
+        asks="F = I = W",
+        suits=lambda F, I, W: F == I == W,  # noqa: E741
+    ),
+    "DualPipe-V": Formula(
+        "cut from DualPipe by Sea AI Lab (https://hackmd.io/@ufotalent/r1lVXsa9Jg); bubble: "
+        "https://github.com/deepseek-ai/DualPipe, with B for the whole backward",
+        lambda p, m, F, I, W, FB: (p - 1) * (FB + I - 2 * W),  # noqa: E741
+        fewest=lambda p: 2 * p,
+        asks="W <= F = I",
+        suits=lambda F, I, W: W <= F == I,  # noqa: E741
+    ),
 }
 
 
@@ -35,17 +86,7 @@ def waiting(name: str, p: Count, m: Count, durations: dict[str, Exact]) -> Any:
     if why := condition(name, p, m, durations):
         raise ValueError(f"the formula of {name} holds {why}; play the schedule instead")
     F, I, W = _of_kinds(durations)  # noqa: E741
-    formulas = {
-        "naive": (p - 1) * m * (F + I + W),
-        "GPipe": (p - 1) * (F + I + W),
-        "1F1B": (p - 1) * (F + I + W),
-        "interleaved": (p - 1) * (F + I + W),
-        "ZB-H1": (p - 1) * (F + I - W),
-        "ZB-H2": (p - 1) * (F + I - 2 * W),
-        "ZB-V": 0,
-        "DualPipe-V": (p - 1) * (durations.get("F&B", F + I + W) + I - 2 * W),
-    }
-    return formulas[name]
+    return FORMULAS[name].waiting(p, m, F, I, W, durations.get("F&B", F + I + W))
 
 
 @checked
@@ -54,27 +95,13 @@ def condition(name: str, p: Count, m: Count, durations: dict[str, Exact]) -> str
 
     "" if it holds.
     """
-    if name not in SOURCES:
-        raise ValueError(f"no formula for the schedule {name!r}; known: {', '.join(SOURCES)}")
-    F, I, W = _of_kinds(durations)  # noqa: E741
-    fewest = {
-        "interleaved": p,
-        "ZB-H1": p,
-        "ZB-H2": 2 * p - 1,
-        "ZB-V": 2 * p - 1,
-        "DualPipe-V": 2 * p,
-    }
-    least = fewest.get(name, 1)
-    asks = {
-        "ZB-H1": ("W <= F and W <= I", min(F, I) >= W),
-        "ZB-H2": ("W <= F and W <= I", min(F, I) >= W),
-        "ZB-V": ("F = I = W", F == I == W),
-        "DualPipe-V": ("W <= F = I", W <= F == I),
-    }
-    text, holds = asks.get(name, ("", True))
+    if name not in FORMULAS:
+        raise ValueError(f"no formula for the schedule {name!r}; known: {', '.join(FORMULAS)}")
+    formula = FORMULAS[name]
+    least = formula.fewest(p)
     if m < least:
         return f"from {least} microbatches on, and there are {m}"
-    return "" if holds else f"where {text}"
+    return "" if formula.suits(*_of_kinds(durations)) else f"where {formula.asks}"
 
 
 @checked

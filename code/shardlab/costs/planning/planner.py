@@ -13,6 +13,7 @@ from operator import add
 from typing import Any
 
 from shardlab.files.arguments import checked, unchecked
+from shardlab.schedules import CHUNKED
 from shardlab.sharding.hybrids import alike
 from shardlab.sharding.layout import divisors
 
@@ -113,7 +114,7 @@ def _count(question: Question, degrees: Degrees) -> int:
 
 def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
     """Yield in how many chunks the stages of a schedule can have their layers."""
-    if schedule != "interleaved":
+    if schedule not in CHUNKED:
         yield 1
         return
     num_layers = question.spec.num_layers
@@ -224,8 +225,7 @@ class _Search:
         for order in self.orders:
             cut = order.cut
             kind: dict[str, Any] = {"schedule": order.schedule, "chunks": order.chunks}
-            interleaved = order.schedule == "interleaved"
-            if interleaved and not program.interleaves(self.degrees.pp, num_microbatches):
+            if order.chunks > 1 and not program.interleaves(self.degrees.pp, num_microbatches):
                 yield plan(**kind, reason="microbatches")
                 continue
             flying = self._bytes_in_flight(one, order, num_microbatches)

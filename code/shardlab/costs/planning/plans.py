@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import TransformerSpec
+from shardlab.schedules import WHOLE
 from shardlab.sharding.layout import ZERO_STAGES, Layout, divisors, listed
 
 from .. import step, units
@@ -19,7 +20,7 @@ from ..facts.network import Cluster
 from ..facts.recipes import FP32_GRADIENTS, Recipe
 from ..program import Program
 from ..programs import NEMO_2024
-from ..training import RECOMPUTATIONS, SCHEDULES, Training
+from ..training import RECOMPUTATIONS, Training
 from . import reasons
 
 REASONS = {
@@ -37,7 +38,7 @@ REASONS = {
 CHOICES: dict[str, Collection[object]] = {
     "zero": ZERO_STAGES,
     "recomputations": RECOMPUTATIONS,
-    "schedules": SCHEDULES,
+    "schedules": WHOLE,
     "whole_experts": (False, True),
 }
 # What a question says about every training.

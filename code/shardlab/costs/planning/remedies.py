@@ -6,6 +6,7 @@ from functools import cache
 from itertools import combinations, groupby
 
 from shardlab.files.arguments import checked
+from shardlab.schedules import CHUNKED
 from shardlab.sharding.layout import Layout, divisors, expert_degrees, tensor_degrees
 
 from .. import memory, units
@@ -234,7 +235,7 @@ def _context(training: Training) -> Changes:
 def _pipeline(training: Training) -> Changes:
     layout = training.layout
     pp = 2 * training.layout.pp
-    while pp <= training.spec.num_layers and training.schedule != "interleaved":
+    while pp <= training.spec.num_layers and training.schedule not in CHUNKED:
         count = max(training.num_microbatches, pp)  # fewer would leave stages idle
         changed = replace(layout, pp=pp)
         yield f"pp={pp}", replace(training, layout=changed, num_microbatches=count)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from shardlab.sharding.types.altered import Altered, Mutant
 from shardlab.sharding.types.methods.method import Method
-from shardlab.sharding.types.mutants import Altered, Mutant, mutants
+from shardlab.sharding.types.mutants import mutants
 from shardlab.sharding.types.states import Mesh, Sharding, Sizes, gradient
-from shardlab.sharding.types.tracer import Refusal, Tracer
+from shardlab.sharding.types.tracer import Tracer
 
 from .players import Players
 from .spread import assemble
@@ -19,21 +20,18 @@ from .spread import assemble
 class MutationScore:
     """How many mutants of a method are refused, and what became of the others."""
 
-    unfit: int = 0  # refused at once: an arrow starts at another state than the tensor has
-    refused: int = 0  # refused by a rule, at this line or a later one
+    refused: int = 0  # at this line or a later one
     harmless: int = 0  # accepted, and no number changes: the same tensors, in another layout
     escaped: tuple[str, ...] = ()  # accepted, and a number changes
 
 
-def trace(method: Method, mesh: Mesh, sizes: Sizes, mutant: Mutant | None) -> list[Sharding]:
+def trace(method: Method, mesh: Mesh, sizes: Sizes, *changes: Mutant) -> list[Sharding]:
     """Return the types of the results. Errors: ValueError where the tracer refuses a line."""
     tracer = Tracer(mesh, sizes)
-    return method(Altered(tracer, mutant), *method.types)
+    return method(Altered(tracer, *changes), *method.types)
 
 
-def play(
-    method: Method, mesh: Mesh, wholes: Sequence[Tensor], mutant: Mutant | None = None
-) -> list[Tensor]:
+def play(method: Method, mesh: Mesh, wholes: Sequence[Tensor], *changes: Mutant) -> list[Tensor]:
     """Play a method on whole inputs; return its whole results, and the gradients of its inputs.
 
     Errors: ValueError where the tracer refuses a line, or ranks differ against their type.
@@ -41,10 +39,10 @@ def play(
     sizes: dict[str, int] = {}
     for x, whole in zip(method.types, wholes, strict=True):
         sizes |= zip(x.names, whole.shape, strict=True)
-    types = trace(method, mesh, sizes, mutant)
+    types = trace(method, mesh, sizes, *changes)
     players = Players(mesh)
     inputs = [players.given(*each) for each in zip(wholes, method.types, strict=True)]
-    results = method(Altered(players, mutant), *inputs)
+    results = method(Altered(players, *changes), *inputs)
     pairs = [(result.held, x) for result, x in zip(results, types, strict=True)]
     for played, x in zip(inputs, method.types, strict=True):
         if not x.fixed:
@@ -60,10 +58,8 @@ def mutation_score(method: Method, mesh: Mesh, sizes: Sizes) -> MutationScore:
     for mutant in mutants(method, mesh, sizes):
         try:
             trace(method, mesh, sizes, mutant)
-        except Refusal:
-            score = replace(score, refused=score.refused + 1)
         except ValueError:
-            score = replace(score, unfit=score.unfit + 1)
+            score = replace(score, refused=score.refused + 1)
         else:
             why = _changed(method, mesh, wholes, mutant, expected)
             if why:

@@ -23,14 +23,14 @@ FUNCTIONS: Mapping[str, Callable[..., Tensor]] = {
     "exp": torch.exp,
     "gelu": functional.gelu,
     "log": torch.log,
-    "normalize": functional.normalize,  # along a dim
-    "orthogonalize": lambda x, dim: _orthogonal(x),  # along a dim, with the other one
+    "normalize": lambda x, dim: functional.normalize(x, dim=dim),
+    "orthogonalize": lambda x, *dims: _orthogonal(x),  # its last two dims
     "reciprocal": torch.reciprocal,
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "sign": torch.sign,
     "sqrt": torch.sqrt,
-    "softmax": functional.softmax,  # along a dim
+    "softmax": lambda x, dim: functional.softmax(x, dim=dim),
     "square": torch.square,
 }
 
@@ -90,13 +90,22 @@ class Players:
         """Multiply with a number that all ranks know."""
         return PlayedTensor(x.held * number, x.dims)
 
-    def function(self, name: str, x: PlayedTensor, dim: str | None = None) -> PlayedTensor:
-        """Apply one of FUNCTIONS to each number, or along a dim."""
-        apply = FUNCTIONS[name]
-        if dim is None:
-            return PlayedTensor(apply(x.held), x.dims)
-        place = len(self.mesh) + x.names.index(dim)
-        return PlayedTensor(apply(x.held, dim=place), x.dims)
+    def mean(self, x: PlayedTensor, dim: str) -> PlayedTensor:
+        """Sum over a dim, and divide by its whole size."""
+        place = x.names.index(dim)
+        ranks = prod(self.mesh[axis] for axis in x.dims[place].axes)
+        held = x.held.mean(len(self.mesh) + place) / ranks
+        return PlayedTensor(held, x.dims[:place] + x.dims[place + 1 :])
+
+    def function(self, name: str, x: PlayedTensor, *dims: str) -> PlayedTensor:
+        """Apply one of FUNCTIONS to each number, or along dims."""
+        places = [len(self.mesh) + x.names.index(dim) for dim in dims]
+        return PlayedTensor(FUNCTIONS[name](x.held, *places), x.dims)
+
+    def average(self, x: PlayedTensor, axis: str) -> PlayedTensor:
+        """Average over the ranks of an axis."""
+        held = x.held.mean(list(self.mesh).index(axis), keepdim=True).expand_as(x.held)
+        return PlayedTensor(held, x.dims)
 
     def look_up(self, table: PlayedTensor, tokens: PlayedTensor) -> PlayedTensor:
         """Take the rows of `table` that `tokens` number; zeros for words of other ranks."""

@@ -17,7 +17,7 @@ are those of sequence parallelism (https://arxiv.org/abs/2205.05198).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -32,6 +32,23 @@ _VERBS = {  # kinds of states -> what communicates; "" is nothing
     **{("S", "I"): "all_gather", ("S", "R"): "all_gather", ("S", "S"): "all_to_all"},
 }
 _ARROW = re.compile(r"([IRP]|S\(\w+\)) *-> *([IRP]|S\(\w+\))")
+_HOLDS = {  # kind of state -> what each rank has
+    "I": "the whole of it already",
+    "R": "the whole of it already, and one of {n} terms of its gradient",
+    "P": "one of {n} terms",
+    "S": "one of {n} pieces",
+}
+
+
+class Refused(ValueError):
+    """A line that would be wrong: the axis, the states that met, and what would be computed."""
+
+    def __init__(self, axis: str, states: Sequence[str], reason: str):
+        """Take a reason in which {n} stands for the ranks along the axis."""
+        super().__init__(f"{axis}: {' with '.join(states)}: {reason.format(n='n')}")
+        self.axis = axis
+        self.states = tuple(states)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -81,11 +98,14 @@ def redistribute(sharding: Sharding, change: Redistribution) -> Sharding:
     """Return the type after a redistribution.
 
     A dim is cut further inside the pieces that there are, and gathered in the opposite order.
-    Errors: ValueError where the state is another one, a dim is unknown, or cut by a later axis.
+    Errors: Refused where the state is another one; ValueError where a dim is unknown, or cut by a
+    later axis.
     """
     axis, state = change.axis, along(sharding, change.axis)
-    if state != change.source:
-        raise ValueError(f"{sharding} is {state} along {axis}, not {change.source}")
+    alike = sharding.fixed and {state, change.source} == {"I", "R"}
+    if state != change.source and not alike:
+        reason = f"{change.source} -> {change.target} starts at {change.source}, but each rank has "
+        raise Refused(axis, [state], reason + _HOLDS[state[0]])
     dims = []
     for dim in sharding.dims:
         if state == f"S({dim.name})":
@@ -109,13 +129,18 @@ def redistribute(sharding: Sharding, change: Redistribution) -> Sharding:
 
 @checked
 def possible(sharding: Sharding, axis: str) -> Iterator[Redistribution]:
-    """Yield every redistribution of a tensor of this type along `axis`."""
+    """Yield every redistribution of a tensor of this type along `axis`.
+
+    Without a gradient R is no other state than I, and is left out as a target.
+    """
     state = along(sharding, axis)
     if any(axis in dim.axes[:-1] for dim in sharding.dims):
         return  # another axis cuts its pieces
     for target in ("I", "R", "P", *(f"S({name})" for name in sharding.names)):
-        if target != state and (state[0], target[0]) in _VERBS:
-            yield Redistribution(axis, state, target)
+        source = "R" if sharding.fixed and (state, target) == ("I", "P") else state
+        new = target != state and not (sharding.fixed and target == "R")
+        if new and (source[0], target[0]) in _VERBS:
+            yield Redistribution(axis, source, target)
 
 
 @checked

@@ -36,18 +36,26 @@ def repairs(
 ) -> list[Repair]:
     """Find what makes `rule` accept the operands, with fewest bytes first.
 
-    Tries every redistribution; and two of them, one after the other, where no single one does.
+    Tries every redistribution; I -> R -> P, which counts a copy on one rank, where I -> R does not;
+    and two of them, one after the other, where no single one does.
     """
-    found = []
+    found: list[Repair] = []
     single = list(_single(operands, mesh))
+    once = [
+        ((place, change), (place, Redistribution(change.axis, "R", "P")))
+        for ((place, change),) in single
+        if change.target == "R" and change.source == "I"
+    ]
     double = (
         (one, other)
         for (one,) in single
         for (other,) in _single(_after(operands, one), mesh)
         if one[0] <= other[0]  # operands may be changed in any order
     )
-    for tries in (single, double):
+    for tries in ([*single, *once], double):
         for steps in tries:
+            if any(repair.steps == steps[:1] for repair in found):
+                continue
             changed, sent = list(operands), 0.0
             try:
                 for place, change in steps:

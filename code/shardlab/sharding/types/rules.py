@@ -8,6 +8,7 @@ Each axis is looked at alone. Ranks do not communicate in an operation, only in 
     addition     all I, all R or all P        the same: a sum of sums is a sum
                  one dim cut, and R where an addend lacks the dim     that cut
     function     P is refused; so is a cut dim along which it needs all numbers
+    average      equal copies: the same
     close        a loss is I or P
     update       a parameter and its step are whole or cut alike; P is refused
     log          a number that is I or R
@@ -22,21 +23,15 @@ from dataclasses import replace
 
 from shardlab.files.arguments import Count, checked
 
-from .redistribution import Redistribution, redistribute
+from .redistribution import Redistribution, Refused, redistribute
 from .states import Dim, Sharding, along
 
-
-class Refused(ValueError):
-    """A line that would be wrong: the axis, the states that met, and what would be computed."""
-
-    def __init__(self, axis: str, states: Sequence[str], reason: str):
-        """Take a reason in which {n} stands for the ranks along the axis."""
-        super().__init__(f"{axis}: {' with '.join(states)}: {reason.format(n='n')}")
-        self.axis = axis
-        self.states = tuple(states)
-        self.reason = reason
-
-
+FUNCTIONS = {  # -> along how many dims it needs all numbers
+    **dict.fromkeys(
+        ["exp", "gelu", "log", "reciprocal", "relu", "sigmoid", "sign", "sqrt", "square"], 0
+    ),
+    **{"normalize": 1, "softmax": 1, "orthogonalize": 2},
+}
 _DIFFERENT_CUTS = "rank r has piece r of each, and of the {n} x {n} pairs of pieces only {n} meet"
 _INVARIANT = (
     "the ranks go on differently with a tensor that is I, so each of {n} ranks gets one term of "
@@ -44,12 +39,19 @@ _INVARIANT = (
 )
 _PRODUCT_OF_SUMS = "of the {n} x {n} products of terms, the ranks compute only {n}"
 _TERM_WITH_PIECE = "each rank multiplies or adds one of {n} terms where it needs their sum"
-_ADDED_TO_TERMS = "the sum over ranks would count the addend {n} times"
+_ADDED_TO_TERMS = (
+    "the sum over ranks would count the addend {n} times; sum the terms first, or count the addend "
+    "on one rank"
+)
 _FUNCTION_OF_TERMS = "the sum over {n} ranks of a function is not the function of the sum"
 _REPEATED_LOSS = "each of {n} ranks starts backward from the whole loss: {n} times the gradients"
 _STEP_OF_TERMS = "each rank would step by one of {n} terms, and copies would drift apart"
 _LOGGED_TERM = "each rank would log one of {n} terms"
 _SOME_BLOCKS = "each of {{n}} blocks must be met once, not in turns={met}; leave turns out"
+_AVERAGED = {
+    "P": "the average of {n} terms is their sum divided by {n}; sum them, and divide with mean",
+    "S": "the average would mix {n} pieces",
+}
 _FUNCTION_OF_PIECES = "each rank would see a piece of {n}, and the function needs the whole dim"
 
 
@@ -92,19 +94,32 @@ def add(x: Sharding, y: Sharding) -> Sharding:
 
 
 @checked
-def function(x: Sharding, dim: str | None = None) -> Sharding:
-    """Return the type of a function of each number; or of all numbers along `dim`, as softmax.
+def function(x: Sharding, *dims: str) -> Sharding:
+    """Return the type of a function of each number; or of all numbers along `dims`, as softmax.
 
     Errors: Refused; ValueError for a dim that x lacks.
     """
-    if dim is not None and dim not in x.names:
-        raise ValueError(f"unknown dim {dim} of {x}; use {', '.join(x.names)}")
+    unknown = [dim for dim in dims if dim not in x.names]
+    if unknown:
+        raise ValueError(f"unknown dim {unknown[0]} of {x}; use {', '.join(x.names)}")
     for axis in x.axes:
         state = along(x, axis)
         if state == "P":
             raise Refused(axis, ["P"], _FUNCTION_OF_TERMS)
-        if state == f"S({dim})":
+        if state[0] == "S" and state[2:-1] in dims:
             raise Refused(axis, [state], _FUNCTION_OF_PIECES)
+    return x
+
+
+@checked
+def average(x: Sharding, axis: str) -> Sharding:
+    """Return the type of an average over the ranks of an axis, which have equal copies.
+
+    Errors: Refused for P and for pieces.
+    """
+    state = along(x, axis)
+    if state[0] in _AVERAGED:
+        raise Refused(axis, [state], _AVERAGED[state[0]])
     return x
 
 

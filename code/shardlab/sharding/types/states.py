@@ -19,7 +19,7 @@ spmd_types (https://github.com/meta-pytorch/spmd_types).
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from shardlab.files.arguments import Count, checked
@@ -49,6 +49,7 @@ class Dim:
 class Sharding:
     """The type of a tensor: its dims, and its state along each axis.
 
+    since: axis -> the line of a text that set the state; an input has none.
     Errors: ValueError for a dim or an axis that occurs twice.
     """
 
@@ -56,6 +57,7 @@ class Sharding:
     replicated: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     fixed: bool = False  # without a gradient: tokens, masks, counts
+    since: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for what, names in {"dim": self.names, "axis": self.axes}.items():

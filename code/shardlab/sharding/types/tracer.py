@@ -16,18 +16,27 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 from shardlab.files.arguments import Count, Number, checked, unchecked
 from shardlab.trace import ring_bytes
 
 from . import rules
-from .redistribution import Redistribution, redistribute, redistribution, sent_bytes
-from .repairs import Repair, Rule, repairs
-from .states import Mesh, Sharding, Sizes, gradient, local_shape, parse
+from .redistribution import (
+    Redistribution,
+    Refused,
+    possible,
+    redistribute,
+    redistribution,
+    sent_bytes,
+)
+from .repairs import Rule, repairs
+from .states import Mesh, Sharding, Sizes, along, gradient, local_shape, parse
 
 Call = tuple[str, str, float]  # a collective, the axis, bytes that a rank sends
 
-_OWN = (__file__, unchecked.__code__.co_filename)  # files whose frames are not the method's
+_OWN = (str(Path(__file__).parent), str(Path(unchecked.__code__.co_filename).parent))
 
 
 @dataclass(frozen=True)
@@ -42,20 +51,17 @@ class Line:
 
 
 class Refusal(ValueError):
-    """A line that is refused, with repairs that the rules accept, those with fewest bytes first.
+    """A line that is refused: where, why, which lines set the states that met, and repairs.
 
-    No redistribution changes a tensor, so a line that a repair makes acceptable is right.
+    A repair of the line alone makes the rules accept the line. One of a whole text, from `advice`,
+    makes them accept the text to its end.
     """
 
-    def __init__(self, where: str, refused: rules.Refused, ranks: int, found: list[Repair]):
-        """Take the line, why the rules refuse it, the ranks along the axis, and the repairs."""
+    def __init__(self, told: str, refused: Refused, repairs: Sequence[Any], way: str):
+        """Take all but the way out as text, the rules' refusal, the repairs, and the way out."""
+        self.told, self.refused, self.repairs = told, refused, list(repairs)
         self.axis, self.states = refused.axis, refused.states
-        self.repairs = found
-        way = "; or ".join(map(str, found[:3])) or "nothing that one or two redistributions do"
-        super().__init__(
-            f"{where}\n{self.axis}={ranks}: {' with '.join(self.states)}: "
-            f"{refused.reason.format(n=ranks)}\nredistribute {way}"
-        )
+        super().__init__(f"{told}\n{way}")
 
 
 @checked
@@ -91,9 +97,39 @@ class Tracer:
         """Multiply with a number that all ranks know."""
         return self._line(lambda operands: operands[0], (x,))
 
-    def function(self, name: str, x: Sharding, dim: str | None = None) -> Sharding:
-        """Apply a function that is not linear to each number, or along a dim."""
-        return self._line(lambda operands: rules.function(operands[0], dim), (x,))
+    def mean(self, x: Sharding, dim: str) -> Sharding:
+        """Sum over a dim, and divide by its whole size: P where ranks cut it.
+
+        Errors: ValueError for a dim that x lacks.
+        """
+        if dim not in x.names:
+            raise ValueError(f"unknown dim {dim} of {x}; use {', '.join(x.names)}")
+        names = [name for name in x.names if name != dim]
+        total = self._line(lambda operands: rules.product(" ".join(names), operands), (x,))
+        return self.scale(total, 1 / self.sizes[dim])
+
+    def function(self, name: str, x: Sharding, *dims: str) -> Sharding:
+        """Apply one of `rules.FUNCTIONS` to each number, or along the dims that it needs.
+
+        Errors: ValueError for another function, or another number of dims.
+        """
+        if name not in rules.FUNCTIONS:
+            raise ValueError(f"unknown function {name}; use {', '.join(rules.FUNCTIONS)}")
+        if len(dims) != rules.FUNCTIONS[name]:
+            raise ValueError(
+                f"{name} needs all numbers along {rules.FUNCTIONS[name]} dims, got "
+                f"{len(dims)} dims {dims}; name them after x"
+            )
+        return self._line(lambda operands: rules.function(operands[0], *dims), (x,))
+
+    def average(self, x: Sharding, axis: str) -> Sharding:
+        """Average over the ranks of an axis, as a reducer does that divides by the ranks."""
+        ranks = self._ranks(axis)
+        result = self._line(lambda operands: rules.average(operands[0], axis), (x,))
+        nbytes = prod(local_shape(result, self.sizes, self.mesh)) * self.itemsize
+        calls = (("all_reduce", axis, ring_bytes("all_reduce", nbytes, ranks)),)
+        self.lines.append(Line(where(), result, calls, () if x.fixed else calls))
+        return result
 
     def look_up(self, table: Sharding, tokens: Sharding) -> Sharding:
         """Take the rows of `table` that `tokens` number."""
@@ -116,7 +152,7 @@ class Tracer:
         nbytes = prod(local_shape(result, self.sizes, self.mesh)) * self.itemsize
         for axis in x.dims[x.names.index(dim)].axes:
             sent = ring_bytes("all_reduce", nbytes, self.mesh[axis])
-            self.lines.append(Line(_where(), result, (("all_reduce", axis, sent),)))
+            self.lines.append(Line(where(), result, (("all_reduce", axis, sent),)))
         return result
 
     def ring(
@@ -129,23 +165,21 @@ class Tracer:
         numbers = sum(prod(local_shape(x, self.sizes, self.mesh)) for x in (k, v))
         sent = float(numbers * self.itemsize)
         forward, backward = (("send", axis, sent),) * met, (("send", axis, 2 * sent),) * met
-        self.lines.append(Line(_where(), result, forward, backward))
+        self.lines.append(Line(where(), result, forward, backward))
         return result
 
-    def redistribute(
-        self, x: Sharding, axis: str, arrow: str, again: bool = False
-    ) -> Sharding:
+    def redistribute(self, x: Sharding, axis: str, arrow: str, again: bool = False) -> Sharding:
         """Change the state along `axis`, for instance by "P -> I".
 
         again: do it once more in backward, because the result is not kept until then.
         """
         change = redistribution(axis, arrow)
         self._ranks(axis)
-        result = redistribute(x, change)
+        result = self._derive(lambda operands: redistribute(operands[0], change), (x,), change)
         forward, backward = sent_bytes(x, change, self.sizes, self.mesh, self.itemsize)
         calls = _calls(change, forward)
         back = () if x.fixed else _calls(change.mirror, backward)
-        self.lines.append(Line(_where(), result, calls, calls * again + back))
+        self.lines.append(Line(where(), result, calls, calls * again + back))
         return result
 
     # ---- the end of the step -------------------------------------------------------------------
@@ -188,23 +222,71 @@ class Tracer:
         return self.mesh[axis]
 
     def _line(self, rule: Rule, operands: Sequence[Sharding]) -> Sharding:
+        result = self._derive(rule, operands)
+        self.lines.append(Line(where(), result))
+        return result
+
+    def _derive(
+        self, rule: Rule, operands: Sequence[Sharding], change: Redistribution | None = None
+    ) -> Sharding:
+        """Apply a rule, and note which line set each state. Errors: Refusal."""
         try:
             result = rule(operands)
-        except rules.Refused as refused:
+        except Refused as refused:
+            raise self._refusal(refused, rule, operands, change) from None
+        since = {}
+        for axis in self.mesh:
+            state = along(result, axis)
+            lines = [x.since.get(axis, "") for x in operands if along(x, axis) == state]
+            since[axis] = next(filter(None, lines), "") if lines else where()
+        return replace(result, since=since)
+
+    def _refusal(
+        self,
+        refused: Refused,
+        rule: Rule,
+        operands: Sequence[Sharding],
+        change: Redistribution | None,
+    ) -> Refusal:
+        axis, ranks = refused.axis, self.mesh[refused.axis]
+        told = [where(), f"{axis}={ranks}: {' with '.join(refused.states)}: "]
+        told[1] += refused.reason.format(n=ranks)
+        for number, operand in enumerate(operands, start=1):
+            if operand.since.get(axis):
+                state = f"operand {number} is {along(operand, axis)}"
+                told.append(f"{state} since {operand.since[axis]}")
+        if change:
+            found = []
+            ways = [f"write {each}" for each in fitting(operands[0], change, self.mesh)]
+            way = "; or ".join([*ways, "leave it out"])
+        else:
             found = repairs(rule, operands, self.sizes, self.mesh, self.itemsize)
-            raise Refusal(_where(), refused, self.mesh[refused.axis], found) from None
-        self.lines.append(Line(_where(), result))
-        return result
+            ways = [str(each) for each in found[:3]]
+            way = "; or ".join(ways) or "nothing that one or two redistributions do"
+            way = f"redistribute {way}"
+        return Refusal("\n".join(told), refused, found, way)
+
+
+@checked
+def fitting(sharding: Sharding, change: Redistribution, mesh: Mesh) -> list[Redistribution]:
+    """List what may be meant by an arrow that does not fit: another axis, or another source."""
+    return [
+        each
+        for axis in mesh
+        for each in possible(sharding, axis)
+        if each.target == change.target and (axis == change.axis or each.source == change.source)
+    ]
 
 
 def _calls(change: Redistribution, sent: float) -> tuple[Call, ...]:
     return ((change.verb, change.axis, sent),) if change.verb else ()
 
 
-def _where() -> str:
+def where() -> str:
     """Find the line of the method that is read, outside this package's own files."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename in _OWN and frame.f_back:
+    while str(Path(frame.f_code.co_filename).parent) in _OWN and frame.f_back:
         frame = frame.f_back
-    name, number = frame.f_code.co_filename, frame.f_lineno
-    return f"line {number}: {linecache.getline(name, number).strip()}"
+    path, number = Path(frame.f_code.co_filename), frame.f_lineno
+    file = f"{path.name} " if path.exists() else ""  # a cell has no file
+    return f"{file}line {number}: {linecache.getline(str(path), number).strip()}"

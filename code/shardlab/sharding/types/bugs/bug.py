@@ -6,6 +6,7 @@ from typing import Any
 
 from shardlab.files.arguments import checked
 
+from ..advice import read
 from ..states import parse
 from ..tracer import Tracer
 
@@ -49,8 +50,8 @@ class Bug:
         return sizes
 
     def trace(self, right: bool) -> Tracer:
-        """Read one of its programs with types. Errors: Refusal; ValueError for an unfit arrow."""
+        """Read one of its programs with types. Errors: Refusal, with advice on the whole text."""
         tracer = Tracer(self.mesh, self.sizes)
         inputs = [tracer.given(text) for text, _ in self.inputs]
-        self.text(tracer, right, *inputs)
+        read(lambda on, *inputs: self.text(on, right, *inputs), tracer, *inputs)
         return tracer

@@ -61,7 +61,7 @@ def _relu(on: Any, right: bool, x: Any) -> Any:
 def _orthogonal(on: Any, right: bool, gradient: Any) -> Any:
     if right:
         gradient = on.redistribute(gradient, "tp", "S(M) -> I")
-    update = on.function("orthogonalize", gradient, "M")
+    update = on.function("orthogonalize", gradient, "M", "C")
     return on.redistribute(update, "tp", "I -> S(M)") if right else update
 
 
@@ -105,7 +105,7 @@ END = (
         inputs=(("[H/tp] fixed", [3, 4]), ("[] fixed", 12)),
         right=13,
         wrong=12.3693,
-        refusal="[] P@tp fixed is P along tp, not R",
+        refusal="R -> P starts at R, but each rank has one of 2 terms",
     ),
     Bug(
         "A whole parameter counted on every rank",
@@ -206,6 +206,6 @@ END = (
         inputs=(("[T/cp] fixed", [1, 2, 3, 4]),),
         right=10,
         wrong=20,
-        refusal="[] fixed is I along cp, not P",
+        refusal="P -> I starts at P, but each rank has the whole of it already",
     ),
 )

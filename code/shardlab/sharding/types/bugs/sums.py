@@ -52,8 +52,8 @@ def _means(on: Any, right: bool, w: Any, tokens: Any, counted: Any) -> Any:
         number = on.redistribute(number, "dp", "P -> R")
     share = on.function("reciprocal", number)
     on.close(on.product("", loss, share))
-    gradient = on.redistribute(on.gradient(w), "dp", "P -> I")
-    return gradient if right else on.scale(gradient, 1 / 2)
+    gradient = on.gradient(w)
+    return on.redistribute(gradient, "dp", "P -> I") if right else on.average(gradient, "dp")
 
 
 def _second_loss(on: Any, right: bool, first: Any, second: Any, loss: Any) -> Any:

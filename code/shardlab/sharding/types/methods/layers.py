@@ -30,9 +30,7 @@ def tensor_parallel_mlp(on: Any, x: Any, up: Any, down: Any) -> Any:
     value="[h, H/tp, e] R@dp",
     out="[H/tp, e, h] R@dp",
 )
-def tensor_parallel_attention(
-    on: Any, x: Any, query: Any, key: Any, value: Any, out: Any
-) -> Any:
+def tensor_parallel_attention(on: Any, x: Any, query: Any, key: Any, value: Any, out: Any) -> Any:
     """Give each rank some heads; each head attends by itself."""
     x = on.redistribute(x, "tp", "I -> R")
     q = on.product("B H S e", x, query)

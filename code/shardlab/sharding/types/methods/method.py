@@ -14,6 +14,7 @@ from typing import Any
 
 from shardlab.files.arguments import Count, checked
 
+from ..advice import read
 from ..states import Mesh, Sharding, Sizes, parse
 from ..tracer import Tracer
 
@@ -51,7 +52,7 @@ class Method:
         """Read it with types. Errors: Refusal; ValueError for a size that does not split."""
         tracer = Tracer(mesh, sizes, itemsize)
         inputs = [tracer.given(text) for text in self.inputs.values()]
-        self(tracer, *inputs)
+        read(self, tracer, *inputs)
         return tracer
 
 
