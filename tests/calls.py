@@ -110,7 +110,6 @@ NAMED = {  # name of an argument -> a value
 }
 NAMES = {  # module -> what its functions find by `name`
     "costs.data_parallel.machines": "PCIe, 25 GbE",
-    "costs.facts.chips": "H100 SXM 80 GB",
     "costs.facts.hardware": "NVLink 4",
     "costs.facts.mixtures": "Mixtral 8x7B",
     "costs.facts.models": "GPT-2 small",
@@ -143,6 +142,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.facts.assembly.mesh": {"pairs": {(0, 1): 1}},
     "costs.facts.assembly.pcie": {"generation": 4, "gpus": 2},
     "costs.facts.assembly.torus": {"link": "ICI (TPU v6e)"},
+    "costs.facts.hardware.chip": {"name": "H100 SXM 80 GB"},
     "costs.facts.machines.with_gpus": {"gpus": 16},
     "costs.facts.network.Node.route": {"start": "GPU 0", "goal": "GPU 1"},
     "costs.facts.topology_matrix.node": {"text": MATRIX, "chip": "A100 SXM 80 GB", "sockets": "sockets (AMD)"},
@@ -230,10 +230,9 @@ class Target:
             own = {name: getattr(known, name) for name in self.required}
         module = self.name.rpartition(".")[0]
         for name in self.required:
-            if name == "name" and module in NAMES:
-                own[name] = NAMES[module]
-            elif name not in own:
-                own[name] = example(self.hints[name], name)
+            if name not in own:
+                known = name == "name" and module in NAMES
+                own[name] = NAMES[module] if known else example(self.hints[name], name)
         self.hints = dict.fromkeys(own, Any) | self.hints
         return own
 

@@ -42,7 +42,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "costs/facts/hugging_face": ("costs/facts/test_hugging_face.py", "its parts only read together"),
     "costs/memory/routed.py": ("costs/memory/test_counted.py", "what a mixture keeps is held to torch"),
     "costs/facts/limits.py": ("costs/facts/test_machines.py", "limits are met where a file is read"),
-    "costs/facts/chips.py": ("costs/facts/test_hardware.py", "one set of rules for all facts"),
     "costs/facts/nodes.py": ("costs/facts/test_network.py", "its nodes are what the network is tested on"),
     "costs/facts/assembly.py": ("costs/facts/test_network.py", "wires are tested as nodes have them"),
     "costs/facts/hops.py": ("costs/facts/test_network.py", "a path needs a network"),

@@ -13,7 +13,7 @@ from .test_house import MODULES, PACKAGE, ROOT
         ("code/shardlab/plain/zero.py", ["tests/plain/test_zero.py"]),
         ("code/shardlab/launch/peers.py", ["tests/launch/test_peers.py"]),
         ("code/shardlab/launch/join.py", ["tests/launch/test_run.py"]),
-        ("code/shardlab/costs/facts/chips.py", ["tests/costs/facts/test_hardware.py"]),
+        ("code/shardlab/costs/facts/nodes.py", ["tests/costs/facts/test_network.py"]),
         ("book/memory.md", [f"{touched.CELLS}[memory]"]),
         ("book/glossary.md", []),
         ("tests/plain/test_zero.py", ["tests/plain/test_zero.py"]),

@@ -94,6 +94,13 @@ def test_nvlink_is_one_direction_and_agrees_with_the_link(chip, link):
     assert hardware.chip(chip).nvlink == hardware.link(link).bandwidth
 
 
+@pytest.mark.parametrize("chip", [each for each in hardware.CHIPS.values() if each.nvlink], ids=lambda chip: chip.name)
+def test_the_nvlinks_of_a_chip_can_be_counted(chip):
+    """`nvidia-smi topo -m` numbers NVLinks: without their count none of them would become a wire."""
+    (link,) = (each for each in hardware.LINKS.values() if each.kind != "host" and each.bandwidth == chip.nvlink)
+    assert bool(link.count) == (link.kind == "NVLink")
+
+
 def test_a_chip_knows_the_slot_to_its_host():
     assert hardware.host_link(hardware.chip("A100 SXM 80 GB")) == hardware.link("PCIe 4.0 x16")
     assert hardware.host_link(hardware.chip("V100 SXM2 32 GB")).bandwidth / GB == pytest.approx(15.75, rel=0.001)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.costs.facts import chips, machines, nodes
+from shardlab.costs.facts import hardware, machines, nodes
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.step import axes
 from shardlab.plan import files
@@ -44,7 +44,7 @@ def test_the_lines_of_the_help_can_be_read():
     lines = [line.strip() for line in machines.__doc__.split("\n\n")[2].splitlines()]
     known = machines.read(files.tomllib.loads("\n".join(lines)))
     assert known.cluster.node.chip.name == "H100 SXM 80 GB"
-    assert lines[-1] == f"# {chips.OWN_CHIP}"
+    assert lines[-1] == f"# {hardware.OWN_CHIP}"
     own = machines.read(files.tomllib.loads("\n".join([lines[-1][2:], *lines[1:-1]])))
     assert own.cluster.node.chip.memory == 96e9
     assert rates(own.cluster, dp=64) == rates(known.cluster, dp=64)

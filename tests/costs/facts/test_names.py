@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardlab.costs.facts import chips, hardware, nodes, recipes
+from shardlab.costs.facts import hardware, nodes, recipes
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from shardlab.costs.facts import chips, hardware, nodes, recipes
         (nodes.node, "DGXH100", "DGX H100; DGX A100"),
         (nodes.node, "MI300X", "MI300X platform"),
         (nodes.node, "GB300", "NVL72 rack, GB300"),
-        (chips.chip, "h200", "H200 SXM 141 GB"),
+        (hardware.chip, "h200", "H200 SXM 141 GB"),
         (hardware.link, "InfiniBand-NDR", "InfiniBand NDR"),
         (recipes.recipe, "mixed, fp32 gradient", "mixed, fp32 gradients"),
     ],
@@ -30,4 +30,4 @@ def test_names_with_commas_are_told_apart_and_the_rest_gets_a_way_out():
     with pytest.raises(ValueError, match=r"'abacus'; `python -m shardlab.plan --help` .*known: .*; NVL72 rack, GB300"):
         nodes.node("abacus")
     with pytest.raises(ValueError, match=r"'H20'; .* chip = {name = .*, memory_GB = .*; known: V100 SXM2 32 GB; A100"):
-        chips.chip("H20")
+        hardware.chip("H20")

@@ -4,7 +4,7 @@ import pytest
 
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import mixtures as facts
-from shardlab.costs.facts.chips import chip
+from shardlab.costs.facts.hardware import chip
 from shardlab.costs.published import mixtures
 from shardlab.costs.published.mixture_steps import STEPS
 

@@ -26,9 +26,8 @@ from shardlab.files.arguments import Count, Positive, checked
 from shardlab.sharding.layout import listed
 
 from ..units import GB, HOUR, TFLOP, Gbit
-from . import chips, hardware, limits, nodes
-from .chips import Chip
-from .hardware import Link
+from . import hardware, limits, nodes
+from .hardware import Chip, Link
 from .network import NETWORK, SWITCH, Cluster, Node, Wire
 
 # "Assuming the rental price of the H800 is $2 per GPU hour": DeepSeek-AI 2024, Table 1
@@ -141,7 +140,7 @@ def _checked_fields(
 ) -> dict[str, Any]:
     for name, value in table.items():
         if known is FIELDS and name in CHIP and name not in FIELDS:
-            raise ValueError(f"{name} is a number of the chip; write {chips.OWN_CHIP}")
+            raise ValueError(f"{name} is a number of the chip; write {hardware.OWN_CHIP}")
         if name not in known:
             raise ValueError(f"{what} has no field {name!r}; use {listed(known)}")
         if not _fits(value, known[name]):
@@ -184,7 +183,7 @@ def _own_node(fields: Mapping[str, Any]) -> Node:
 def _chip(given: str | Mapping[str, Any]) -> Chip:
     """Look a chip up, or make one of its numbers."""
     if isinstance(given, str):
-        return chips.chip(given)
+        return hardware.chip(given)
     own = _checked_fields(given, CHIP, "a chip")
     if missing := [name for name in CHIP if name not in own and name != "watts"]:
         raise ValueError(f"a chip of your own needs {listed(missing)}")

@@ -11,15 +11,6 @@ from . import hardware
 from .network import NETWORK, SWITCH, Node, Wire
 from .topology_text import BELOW_A_PROCESSOR, BELOW_A_SWITCH, Matrix, read
 
-# NVLinks of one GPU whose rate a chip has, from the documents that `hardware` names.
-NVLINKS = {
-    "NVLink 2": 6,
-    "NVLink 3": 12,
-    "NVLink 4": 18,
-    "NVLink 5": 18,
-    "NVLink bridge (GeForce)": 4,
-}
-
 
 @checked
 def node(
@@ -107,9 +98,9 @@ def _nvlinks(matrix: Matrix, named: Mapping[str, str], chip: hardware.Chip) -> I
     """Yield NVLinks: to a switch if some GPU shows more than its chip has, else direct ones."""
     found = {pair: cell for pair, cell in matrix.cells.items() if re.match(r"NV0*[1-9]", cell)}
     counts = {pair: int(cell.removeprefix("NV")) for pair, cell in found.items()}
-    links = (hardware.link(name) for name in NVLINKS)
-    link = next((link for link in links if link.bandwidth == chip.nvlink), None)
-    total = NVLINKS[link.name] if link else 0
+    counted = (link for link in hardware.LINKS.values() if link.count)
+    link = next((link for link in counted if link.bandwidth == chip.nvlink), None)
+    total = link.count or 0 if link else 0
     for (a, b), count in counts.items():
         if count > total:
             raise ValueError(

@@ -15,7 +15,7 @@ from shardlab.sharding.layout import Layout
 
 from .. import memory, step
 from ..facts import nodes, recipes
-from ..facts.chips import chip
+from ..facts.hardware import chip
 from ..facts.network import Cluster, Node
 from ..programs import (
     FOUNDRY_2023,

@@ -12,7 +12,7 @@ from statistics import fmean
 from shardlab.files.arguments import Count, Positive, checked
 
 from ..compute import kernels
-from ..facts.chips import Chip, chip
+from ..facts.hardware import Chip, chip
 from .rows import rows
 
 

@@ -11,7 +11,7 @@ from shardlab.files.arguments import Count, Positive, checked
 
 from ..compute import flops
 from ..facts import models
-from ..facts.chips import chip
+from ..facts.hardware import chip
 from .a100 import IN_2021, IN_2022, TEN
 from .h100 import STAGES_OF_LLAMA
 from .rows import rows
