@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from shardlab.costs.facts import hardware, mixtures, models, recipes, tables
+from shardlab.costs.facts.hugging_face.defaults import Defaults
 from shardlab.files.arguments import Count, Positive, checked
 
 FILES = sorted(tables.FOLDER.rglob("*.csv"))
@@ -95,6 +96,7 @@ FACTS = {
     "models": models.Published,
     "mixtures": mixtures.PublishedMixture,
     "recipes": recipes.Recipe,
+    "hugging_face/defaults": Defaults,
 }
 
 
@@ -104,6 +106,8 @@ def test_a_fact_is_one_row_and_needs_its_source(tmp_path, table, kind):
     text = (tables.FOLDER / f"{table}.csv").read_text()
     *_, last = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
 
+    (tmp_path / table).parent.mkdir(exist_ok=True)
+
     def read_with(**changes):
         with (tmp_path / f"{table}.csv").open("w") as file:
             file.write(text)
@@ -112,7 +116,8 @@ def test_a_fact_is_one_row_and_needs_its_source(tmp_path, table, kind):
 
     *others, new = read_with(name="one more")
     assert (new.name, len(others)) == ("one more", len(tables.rows(table, kind)))
-    with pytest.raises(ValueError, match=rf"^{table}\.csv, line {text.count(chr(10)) + 1}: source is empty"):
+    line = len(text.splitlines()) + 1
+    with pytest.raises(ValueError, match=rf"^{table.split('/')[-1]}\.csv, line {line}: source is empty"):
         read_with(name="one more", source="")
 
 
