@@ -145,6 +145,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.facts.hardware.chip": {"name": "H100 SXM 80 GB"},
     "costs.facts.machines.with_gpus": {"gpus": 16},
     "costs.facts.network.Node.route": {"start": "GPU 0", "goal": "GPU 1"},
+    "costs.facts.nodes.Instance": {"board": "DGX H100", "chip": "H100 SXM 80 GB"},
     "costs.facts.topology_matrix.node": {"text": MATRIX, "chip": "A100 SXM 80 GB", "sockets": "sockets (AMD)"},
     "costs.facts.topology_text.read": {"text": MATRIX},
     "costs.memory.timeline.through_step": {"training": Training(spec=SPEC, num_microbatches=2)},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from shardlab.costs.facts import hardware, mixtures, models, recipes, tables
+from shardlab.costs.facts import hardware, mixtures, models, nodes, recipes, tables
 from shardlab.costs.facts.hugging_face.defaults import Defaults
 from shardlab.files.arguments import Count, Positive, checked
 
@@ -93,6 +93,7 @@ def test_what_is_wrong_is_named_with_its_line_and_column(tmp_path, lines, said):
 FACTS = {
     "chips": hardware.Chip,
     "links": hardware.Link,
+    "clouds": nodes.Instance,
     "models": models.Published,
     "mixtures": mixtures.PublishedMixture,
     "recipes": recipes.Recipe,
@@ -119,6 +120,21 @@ def test_a_fact_is_one_row_and_needs_its_source(tmp_path, table, kind):
     line = len(text.splitlines()) + 1
     with pytest.raises(ValueError, match=rf"^{table.split('/')[-1]}\.csv, line {line}: source is empty"):
         read_with(name="one more", source="")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"board": "DGX Z"}, "board='DGX Z' must be one of DGX-1V, DGX A100, DGX H100"),
+        ({"chip": "Z100"}, "no facts about the chip 'Z100'"),
+        ({"network": "string"}, "no facts about the link 'string'"),
+    ],
+)
+def test_an_instance_has_known_parts(changes, said):
+    known = {"name": "ours", "board": "DGX H100", "chip": "H100 SXM 80 GB", "network": "400 GbE", "cards": 4}
+    assert nodes.Instance(**known, source="https://example.org").node.network_bandwidth == 4 * 50e9
+    with pytest.raises(ValueError, match=re.escape(said)):
+        nodes.Instance(**known | changes, source="https://example.org")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

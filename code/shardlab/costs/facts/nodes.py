@@ -1,46 +1,40 @@
 """Servers and racks as makers and cloud providers describe them: their parts and their wires.
 
-Chips and links are those of `hardware`; each node names the source of its assembly.
+Chips and links are those of `hardware`; each node names the source of its assembly. Instances of
+clouds are the rows of `clouds.csv`.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardlab.files.arguments import Count, checked
 
-from . import assembly, hardware, names
+from . import assembly, hardware, names, tables
 from .network import Cluster, Node, Wire
 
 # The share of NVLink's rate that NCCL's model counts on when the switch adds ("nvlsEfficiency" for
 # Hopper, Blackwell). https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc
 ADDS_HOPPER, ADDS_BLACKWELL = 0.85, 0.74
 
-_AWS = "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html"
 _GCP = "https://docs.cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
-_AZURE = "https://learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/"
 _NVL72 = "https://docs.nvidia.com/multi-node-nvlink-systems/multi-node-tuning-guide/system.html"
-
-
-def _like(source: str, node: str) -> str:
-    """Name the source of GPUs and network, and the node whose wiring is assumed inside."""
-    return f"{source} (GPUs and network; the wiring inside is taken to be that of the {node})"
 
 
 def _node(name: str, chip: str, wires: Iterable[Wire], source: str, **more: Any) -> Node:
     return Node(name=name, chip=hardware.chip(chip), wires=tuple(wires), source=source, **more)
 
 
-def _dgx1(name: str, network: str, cards: int, source: str) -> Node:
+def _dgx1(name: str, chip: str, network: str, cards: int, source: str, *, width: int = 1) -> Node:
     pcie = assembly.pcie(3, gpus=8, switches=4, cards=cards, cpus=2, sockets="sockets (Broadwell)")
     mesh = assembly.mesh(assembly.CUBE_MESH, "NVLink 2", links=6)
-    wires = (*mesh, *pcie, *assembly.cards(cards, network))
-    return _node(name, "V100 SXM2 32 GB", wires, source, rings=assembly.CUBE_RINGS)
+    wires = (*mesh, *pcie, *assembly.cards(cards, network, width))
+    return _node(name, chip, wires, source, rings=assembly.CUBE_RINGS)
 
 
-def _a100(name: str, chip: str, network: str, cards: int, source: str) -> Node:
+def _a100(name: str, chip: str, network: str, cards: int, source: str, *, width: int = 1) -> Node:
     pcie = assembly.pcie(4, gpus=8, switches=4, cards=cards, cpus=2, sockets="sockets (AMD)")
-    wires = (*assembly.nvswitch(8, "NVLink 3"), *pcie, *assembly.cards(cards, network))
+    wires = (*assembly.nvswitch(8, "NVLink 3"), *pcie, *assembly.cards(cards, network, width))
     return _node(name, chip, wires, source)
 
 
@@ -75,6 +69,40 @@ def _full_mesh(name: str, chip: str, link: str, source: str) -> Node:
     return _node(name, chip, wires=wires, source=source, rings=assembly.FULL_MESH_RINGS)
 
 
+BOARDS = {"DGX-1V": _dgx1, "DGX A100": _a100, "DGX H100": _h100}
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class Instance:
+    """A cloud's instance: the GPUs and the network that it has, on a board that is known."""
+
+    name: str
+    board: str  # one of BOARDS
+    chip: str
+    network: str
+    cards: Count
+    width: Count = 1  # cards that stand in the place of one
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.board not in BOARDS:
+            raise ValueError(f"board={self.board!r} must be one of {', '.join(BOARDS)}")
+        hardware.chip(self.chip)
+        hardware.link(self.network)
+
+    @property
+    def node(self) -> Node:
+        """The instance, wired as its board."""
+        wider = f", {self.width} cards in the place of one" if self.width > 1 else ""
+        source = (
+            f"{self.source} (GPUs and network; the wiring inside is taken to be that of the "
+            f"{self.board}{wider})"
+        )
+        make = BOARDS[self.board]
+        return make(self.name, self.chip, self.network, self.cards, source, width=self.width)
+
+
 _BRIDGE = Wire(a="GPU 0", b="GPU 1", link=hardware.link("NVLink bridge (GeForce)"))
 
 # Racks of trays -> the slot of each card, and its network.
@@ -88,6 +116,7 @@ NODES: dict[str, Node] = {
     for node in (
         _dgx1(
             "DGX-1V",
+            "V100 SXM2 32 GB",
             "InfiniBand EDR",
             cards=4,
             source="https://images.nvidia.com/content/pdf/dgx1-v100-system-architecture-whitepaper.pdf; the mesh is also in the topology file of https://github.com/NVIDIA/nccl/issues/671",
@@ -187,52 +216,7 @@ NODES: dict[str, Node] = {
             wires=[],
             source="https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813 (no direct way between cards)",
         ),
-        _dgx1("AWS p3.16xlarge", "25 GbE", cards=1, source=_like(_AWS, "DGX-1V")),
-        _dgx1("AWS p3dn.24xlarge", "EFA 100 Gb/s", cards=1, source=_like(_AWS, "DGX-1V")),
-        _a100(
-            "AWS p4d.24xlarge", "A100 SXM 40 GB", "EFA 100 Gb/s", cards=4,
-            source=_like(_AWS, "DGX A100"),
-        ),
-        _h100(
-            "AWS p5.48xlarge", "H100 SXM 80 GB", "EFA 100 Gb/s", cards=8,
-            source=_like(_AWS, "DGX H100, 4 cards in the place of one"),
-            width=4,
-        ),
-        _h100(
-            "AWS p5en.48xlarge", "H200 SXM 141 GB", "EFA 200 Gb/s", cards=8,
-            source=_like(_AWS, "DGX H100, 2 cards in the place of one"),
-            width=2,
-        ),
-        _a100(
-            "GCP a2-highgpu-8g", "A100 SXM 40 GB", "100 GbE", cards=1,
-            source=_like(_GCP, "DGX A100"),
-        ),
-        _h100(
-            "GCP a3-highgpu-8g", "H100 SXM 80 GB", "200 GbE", cards=4,
-            source=_like(_GCP, "DGX H100"),
-        ),
-        _h100(
-            "GCP a3-megagpu-8g", "H100 SXM 80 GB", "200 GbE", cards=8,
-            source=_like(_GCP, "DGX H100"),
-        ),
-        _h100(
-            "GCP a3-ultragpu-8g", "H200 SXM 141 GB", "400 GbE", cards=8,
-            source=_like(_GCP, "DGX H100"),
-        ),
-        _dgx1(
-            "Azure ND40rs v2",
-            "InfiniBand EDR",
-            cards=1,
-            source=_like(_AZURE + "ndv2-series", "DGX-1V"),
-        ),
-        _a100(
-            "Azure ND96asr A100 v4", "A100 SXM 40 GB", "InfiniBand HDR", cards=8,
-            source=_like(_AZURE + "ndasra100v4-series", "DGX A100"),
-        ),
-        _h100(
-            "Azure ND96isr H100 v5", "H100 SXM 80 GB", "InfiniBand NDR", cards=8,
-            source=_like(_AZURE + "ndh100v5-series", "DGX H100"),
-        ),
+        *(each.node for each in tables.rows("clouds", Instance)),
     )
 }
 
