@@ -53,6 +53,12 @@ def ask(folder, capsys):
     return run
 
 
+def test_a_model_under_another_name_has_the_plans_of_the_one_that_it_is_like(ask, folder):
+    (folder / "nova.json").write_text(json.dumps({**SMALL, "architectures": ["NovaForCausalLM"]}))
+    nova = ask(*COMMAND, "--json", "--like", "LlamaForCausalLM", config="nova.json")
+    assert nova == ask(*COMMAND, "--json")
+
+
 def test_the_answer_is_the_planners(ask, folder):
     status, out, _ = ask(*COMMAND, "--json", "--tokens", "1B")
     answer = json.loads(out)

@@ -80,6 +80,8 @@ def parser() -> Parser:
     made.add_argument("--overhead", type=float, metavar="1.2", help="of the building (PUE)")
     made.add_argument("--show", type=int, default=5, metavar="5", help="plans to print")
     made.add_argument("--plan", type=int, default=1, metavar="1", help="whose options to write")
+    text = "the architecture whose layers a model under another name has, as LlamaForCausalLM"
+    made.add_argument("--like", metavar="NAME", help=text)
     text = "ignore fields of config.json that are not understood, unless they may be sizes"
     made.add_argument("--ignore-unknown", action="store_true", help=text)
     text = "ignore these fields, which may be sizes: the count of parameters is then in doubt"
@@ -97,6 +99,7 @@ def request(given: argparse.Namespace) -> Request:
     config = files.read_json(given.config)
     model = hugging_face.read(
         config,
+        like=given.like,
         ignore_unknown=given.ignore_unknown,
         ignore_sizes=[name for name in given.ignore_size.split(",") if name],
     )

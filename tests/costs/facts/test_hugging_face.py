@@ -18,6 +18,10 @@ DENSE = [row for row in KNOWN if row[1]["architectures"][0] in reading.DENSE]
 LLAMA = RELEASED[0][1]
 
 
+def without(config, name):
+    return {each: value for each, value in config.items() if each != name}
+
+
 def example(architecture):
     """Return the fields of a released model with the architecture, without their wrapper."""
     files = [wrappers.unwrapped(config)[0] for _, config, _ in KNOWN]
@@ -108,6 +112,31 @@ def test_the_wrapper_of_a_language_model_says_whether_its_head_is_tied():
     inner = {**GEMMA_4B["text_config"], "tie_word_embeddings": True}
     with pytest.raises(ValueError, match="tie_word_embeddings is False in the file and True in its text_config"):
         hugging_face.read({**GEMMA_4B, "text_config": inner, "tie_word_embeddings": False})
+
+
+NOVA = {**LLAMA, "architectures": ["NovaForCausalLM"]}
+
+
+def test_a_model_under_another_name_is_read_like_the_one_whose_layers_it_has():
+    nova, llama = hugging_face.read(NOVA, like="LlamaForCausalLM"), hugging_face.read(LLAMA)
+    assert (nova.spec, nova.num_parameters) == (llama.spec, llama.num_parameters)
+    with pytest.raises(ValueError, match=r"NovaForCausalLM'\] is not understood; .* or --like with the one"):
+        hugging_face.read(NOVA)
+
+
+@pytest.mark.parametrize(
+    ("file", "like", "said"),
+    [
+        (NOVA, "NovaForCausalLM", "--like NovaForCausalLM is not understood; use one of LlamaForCausalLM"),
+        (LLAMA, "Qwen2ForCausalLM", "--like Qwen2ForCausalLM: LlamaForCausalLM is known, with its own layers"),
+        ({**NOVA, "num_experts": 8}, "LlamaForCausalLM", "num_experts=8 is not understood"),
+        ({**NOVA, "memory_slots": 64}, "LlamaForCausalLM", "fields that are not understood: memory_slots=64"),
+        (without(NOVA, "intermediate_size"), "LlamaForCausalLM", "leaves out intermediate_size, and the defaults"),
+    ],
+)
+def test_a_model_like_another_has_its_own_sizes_and_no_others(file, like, said):
+    with pytest.raises(ValueError, match=said):
+        hugging_face.read(file, like=like)
 
 
 def test_an_architecture_that_is_lacking_is_not_also_read():

@@ -116,7 +116,7 @@ def _inside(hint: Any, name: str) -> Any:
     kind = _kinds(hint)[0]
     if get_origin(kind) is Mapping:
         return get_args(kind)[1]
-    known = _hints(kind) if is_dataclass(kind) else {}
+    known = _hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
     if name not in known:
         raise ValueError(f"{kind.__name__} has no column {name!r}; it has {', '.join(known)}")
     return known[name]

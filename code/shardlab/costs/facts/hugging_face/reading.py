@@ -62,22 +62,29 @@ class HuggingFaceModel:
 def read(
     config: Mapping[str, Any],
     *,
+    like: str | None = None,
     ignore_unknown: bool = False,
     ignore_sizes: Collection[str] = (),
 ) -> HuggingFaceModel:
     """Turn the contents of a `config.json` into sizes.
 
+    like: the architecture whose layers a model under another name has; all sizes must be given.
     ignore_unknown: ignore fields that are not understood, instead of refusing the file, unless
     they may be sizes. ignore_sizes: names of those to ignore, too.
 
     Errors: ValueError that names the fields that are missing, of a wrong kind, or not understood.
     """
     text, notes = unwrapped(config)
-    architecture = _architecture(text)
+    architecture = _same_layers(text, like) if like else _architecture(text)
     fields = Fields(text, architecture)
     fields.notes += notes
     fields.ignore("architectures")
     spec = ARCHITECTURES[architecture](fields)
+    if like and fields.assumed:
+        raise ValueError(
+            f"--like {like}: the file leaves out {listed(fields.assumed)}, and the defaults are "
+            "those of another model; add what the checkpoint has to a copy of the file"
+        )
     dropout = fields.dropout()
     fields.note()
     ignored = fields.refuse_others(architecture, spec, ignore_unknown, ignore_sizes)
@@ -102,6 +109,18 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if name not in ARCHITECTURES:
         raise ValueError(
             f"architectures={short(named)} is not understood; use one of {listed(ARCHITECTURES)}, "
-            "or, in Python, write the sizes as a TransformerSpec"
+            "or --like with the one whose layers the model has, or, in Python, write the sizes as "
+            "a TransformerSpec"
         )
     return name
+
+
+def _same_layers(config: Mapping[str, Any], like: str) -> str:
+    """Return `like`. Errors: ValueError if it is not counted, or the file's own architecture is."""
+    if like not in ARCHITECTURES:
+        raise ValueError(f"--like {like} is not understood; use one of {listed(ARCHITECTURES)}")
+    named = config.get("architectures")
+    for name in map(str, named if isinstance(named, list) else ()):
+        if name in ARCHITECTURES or name in LACKING:
+            raise ValueError(f"--like {like}: {name} is known, with its own layers; leave it out")
+    return like
