@@ -48,7 +48,11 @@ def _h100(name: str, chip: str, network: str, cards: int, source: str, *, width:
 
 def _pcie_box(network: str) -> Node:
     pcie = assembly.pcie(5, gpus=8, switches=2, cards=1, cpus=1, sockets="")
-    source = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (an example of ours: all GPUs below one processor, so that they reach each other without crossing to another)"
+    source = (
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (an "
+        "example of ours: all GPUs below one processor, so that they reach each other without "
+        "crossing to another)"
+    )
     wires = (*pcie, *assembly.cards(1, network))
     return _node(f"PCIe box, {network}", "H100 PCIe 80 GB", wires, source)
 
@@ -119,7 +123,8 @@ NODES: dict[str, Node] = {
             "V100 SXM2 32 GB",
             "InfiniBand EDR",
             cards=4,
-            source="https://images.nvidia.com/content/pdf/dgx1-v100-system-architecture-whitepaper.pdf; the mesh is also in the topology file of https://github.com/NVIDIA/nccl/issues/671",
+            source="https://images.nvidia.com/content/pdf/dgx1-v100-system-architecture-whitepaper.pdf; "
+            "the mesh is also in the topology file of https://github.com/NVIDIA/nccl/issues/671",
         ),
         _node(
             "DGX-2",
@@ -129,15 +134,18 @@ NODES: dict[str, Node] = {
                 *assembly.pcie(3, 16, 8, 8, 2, "sockets (Skylake)"),
                 *assembly.cards(8, "InfiniBand EDR"),
             ),
-            source="https://docs.nvidia.com/dgx/dgx2-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl-tests/issues/78",
+            source="https://docs.nvidia.com/dgx/dgx2-user-guide/ and `nvidia-smi topo -m` in "
+            "https://github.com/NVIDIA/nccl-tests/issues/78",
         ),
         _a100(
             "DGX A100", "A100 SXM 80 GB", "InfiniBand HDR", cards=8,
-            source="https://docs.nvidia.com/dgx/dgxa100-user-guide/ and the topology file in https://github.com/NVIDIA/nccl/issues/1505",
+            source="https://docs.nvidia.com/dgx/dgxa100-user-guide/ and the topology file in "
+            "https://github.com/NVIDIA/nccl/issues/1505",
         ),
         _h100(
             "DGX H100", "H100 SXM 80 GB", "InfiniBand NDR", cards=8,
-            source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ and `nvidia-smi topo -m` in https://github.com/NVIDIA/nccl/issues/1264",
+            source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ and `nvidia-smi topo -m` in "
+            "https://github.com/NVIDIA/nccl/issues/1264",
         ),
         _node(
             "HGX B200",
@@ -149,7 +157,9 @@ NODES: dict[str, Node] = {
                 ),
                 *assembly.cards(8, "InfiniBand NDR"),
             ),
-            source="https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the board itself has no network cards: they are the DGX B200's; the wiring of PCIe is taken to be that of the DGX H100)",
+            source="https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the board itself has no "
+            "network cards: they are the DGX B200's; the wiring of PCIe is taken to be that of the "
+            "DGX H100)",
             adds=ADDS_BLACKWELL,
         ),
         _node(
@@ -168,7 +178,9 @@ NODES: dict[str, Node] = {
                 ),
                 *assembly.cards(8, "InfiniBand XDR"),
             ),
-            source="https://acecloud.ai/blog/nvidia-hgx-b300 (8 ConnectX-8 cards of 800 Gb/s on the board; the wiring of PCIe is taken to be that of the DGX H100, with the card's own switch of PCIe 6.0)",
+            source="https://acecloud.ai/blog/nvidia-hgx-b300 (8 ConnectX-8 cards of 800 Gb/s on "
+            "the board; the wiring of PCIe is taken to be that of the DGX H100, with the card's "
+            "own switch of PCIe 6.0)",
             adds=ADDS_BLACKWELL,
         ),
         _node(
@@ -183,7 +195,9 @@ NODES: dict[str, Node] = {
             "NVL72 rack, GB300",
             "GB300 279 GB",
             wires=assembly.rack(*RACKS["NVL72 rack, GB300"]),
-            source="https://docs.nvidia.com/enterprise-reference-architectures/nvl72-ai-factory/latest/components.html (4 GPUs, 2 processors and 4 ConnectX-8 for each tray; the wiring inside is taken to be that of the rack with GB200)",
+            source="https://docs.nvidia.com/enterprise-reference-architectures/nvl72-ai-factory/latest/components.html "
+            "(4 GPUs, 2 processors and 4 ConnectX-8 for each tray; the wiring inside is taken to "
+            "be that of the rack with GB200)",
             adds=ADDS_BLACKWELL,
         ),
         _full_mesh(
@@ -202,7 +216,8 @@ NODES: dict[str, Node] = {
             "TPU v6e pod",
             "TPU v6e 32 GB",
             wires=assembly.torus(16, "ICI (TPU v6e)"),
-            source="https://docs.cloud.google.com/tpu/docs/v6e (a torus of two dimensions, 16 x 16 chips, each counted as a GPU here; without its hosts and network)",
+            source="https://docs.cloud.google.com/tpu/docs/v6e (a torus of two dimensions, 16 x 16 "
+            "chips, each counted as a GPU here; without its hosts and network)",
             rings=assembly.torus_rings(16),
             forwards=True,
         ),
@@ -214,7 +229,8 @@ NODES: dict[str, Node] = {
             "Two RTX 4090",
             "RTX 4090 24 GB",
             wires=[],
-            source="https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813 (no direct way between cards)",
+            source="https://forums.developer.nvidia.com/t/parallel-training-with-4-cards-4090-cannot-be-performed-on-amd-5975wx-stuck-at-the-beginning/237813"
+            " (no direct way between cards)",
         ),
         *(each.node for each in tables.rows("clouds", Instance)),
     )
