@@ -1,4 +1,4 @@
-"""The tables of published numbers, `name`.csv beside this file; `facts.tables` says how they read."""
+"""The tables of published numbers, `name`.csv beside this file, as `facts.tables` reads them."""
 
 from pathlib import Path
 from typing import TypeVar
