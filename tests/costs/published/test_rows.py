@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from shardlab.costs.published import rows as reader
+from shardlab.files import project
 from shardlab.files.arguments import Count, checked
 
 
@@ -55,14 +56,19 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, lines, said):
         read(tmp_path, *lines)
 
 
-def test_every_table_is_read_by_a_module():
-    code = "".join(path.read_text() for path in reader.FOLDER.glob("*.py"))
-    tables = sorted(path.stem for path in reader.FOLDER.glob("*.csv"))
-    assert len(tables) == 25
+FOLDERS = {reader.FOLDER: 19, project.BENCH / "published": 6}
+TABLES = [path for folder in FOLDERS for path in sorted(folder.glob("*.csv"))]
+
+
+@pytest.mark.parametrize(("folder", "count"), FOLDERS.items(), ids=["the package's", "the benches'"])
+def test_every_table_is_read_by_a_module(folder, count):
+    code = "".join(path.read_text() for path in folder.glob("*.py"))
+    tables = sorted(path.stem for path in folder.glob("*.csv"))
+    assert len(tables) == count
     assert not [name for name in tables if f'rows("{name}", ' not in code]
 
 
-@pytest.mark.parametrize("path", sorted(reader.FOLDER.glob("*.csv")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_every_source_says_where(path):
     """An address, or the paper's table as the bibliography of the book has it."""
     lines = (line for line in path.read_text().splitlines() if not line.startswith("#"))
