@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -19,12 +20,15 @@ from shardlab.costs import (
 from shardlab.costs.collectives import library
 from shardlab.costs.compute import flops, kernels, roofline
 from shardlab.costs.expert_parallel import hiding_width
-from shardlab.costs.facts import hardware, mixtures, models, network, nodes
+from shardlab.costs.facts import hardware, mixtures, models, network, nodes, recipes
+from shardlab.costs.memory import activations, offload
 from shardlab.costs.memory import timeline as moments
+from shardlab.costs.operations import interval
 from shardlab.costs.pipeline import bubble, stage_costs, timeline
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
 from shardlab.costs.programs import BOOK, BOOK_ZERO, DEEPSEEK_2024, MEGATRON_2021, NEMO_2024
-from shardlab.costs.published import bus_bandwidth, h100, runs, steps, studies
+from shardlab.costs.published import bus_bandwidth, h100, runs, steps, studies, sweeps
+from shardlab.costs.published.rows import rows
 from shardlab.costs.step import axes, experts, products
 from shardlab.costs.step.replicas import DataWait
 from shardlab.costs.traces.programs import Writer
@@ -371,9 +375,171 @@ def test_gpt3_on_64_gpus_is_divided_alike_in_memory_and_pipelines():
             assert option in plain
 
 
-def test_published_bus_bandwidths_have_one_share_of_the_wiring():
+def test_published_bus_bandwidths_have_one_share_of_what_is_allowed():
+    """And eight GPUs whose switch adds have less of their wires: NCCL's own factor is what is missing."""
     runs = [run for run in bus_bandwidth.PUBLISHED if run.num_nodes == 1 and run.gpus == 8]
     shares = [100 * run.busbw / bus_bandwidth.bound(run) for run in runs]
     page = (project.BOOK / "collectives.md").read_text()
-    assert f"are {min(shares):.0f} to {max(shares):.0f} % of what the wiring allows" in page
+    assert f"are {min(shares):.0f} to {max(shares):.0f} % of what wires and switch allow" in page
+    wires = [100 * run.busbw / nodes.rates_of_a_gpu(nodes.node(run.node))["NVLink"] / (8 / 9 * 14 / 8)
+             for run in runs if run.adds]
+    assert "{:.0f} and {:.0f} %, less than any ring".format(*wires) in page
     assert "most = bus_bandwidth.bound(run)" in page
+
+
+def _gpt3(tp):
+    spec, node = models.published("GPT-3 175B").spec, nodes.node("DGX H100")
+    run = Training(spec=spec, layout=Layout(tp=tp), program=BOOK)
+    return tensor_parallel.layer(run, node.chip, tensor_parallel.spread(node, tp)).seconds
+
+
+def _activations(unfused):
+    """Bytes per token, layer and unit of width of Llama 3, from 8B to 405B, from the least to the most."""
+    runs = [Training(spec=models.published(f"Llama 3 {size}").spec, program=replace(BOOK, unfused=unfused))
+            for size in ("8B", "70B", "405B")]
+    return sorted(sum(activations.layer(run).values()) / run.tokens / run.spec.hidden_size for run in runs)
+
+
+def _dropping(after, percent):
+    """Hours after which a node slower by `percent` goes; `after`: samples of a replica then, by those before."""
+    gain = 1 - after / (1 + percent / 100)
+    return 600 / 3600 / gain if gain > 0 else None
+
+
+def _halving_gains(save):
+    """What half the save gains of a run that fails every three hours, less what half the restart gains."""
+    def goodput(save, restart):
+        run = interval.Reliability(between=10_800, save=save, restart=restart)
+        return run.goodput(run.best_interval())
+    return goodput(save / 2, 600) - goodput(save, 300)
+
+
+def _halving_border():
+    return next(save for save in range(60, 0, -1) if _halving_gains(save) < 0)
+
+
+def _gained_by_a_slow_swap(tokens):
+    swap = offload.Swap(num_parameters=1e9, recomputes=True, tokens=tokens, chip=H100, link=hardware.host_link(H100))
+    halves = [max(part * swap.compute, swap.transfer / 2) for part in (1 / 4, 3 / 4)]
+    return 100 * (sum(halves) / swap.compute - 1)
+
+
+def _tied():
+    """How much slower a plan was predicted that was measured to be the faster of two: by tp, or by anything else."""
+    wrong = {True: 0.0, False: 0.0}
+    for sweep in sweeps.SWEEPS:
+        for a, b in permutations(sweep.rows, 2):
+            if a.seconds < b.seconds and a.predicted.seconds > b.predicted.seconds:
+                differ = a.run.training.layout.tp != b.run.training.layout.tp
+                wrong[differ] = max(wrong[differ], 100 * (a.predicted.seconds / b.predicted.seconds - 1))
+    return wrong
+
+
+def _sweep_errors():
+    return [100 * abs(row.error) for sweep in sweeps.SWEEPS for row in sweep.rows]
+
+
+def _accumulating():
+    """How much longer GPT-2 XL takes where its batch of 64 fits, in percent, on one, two and four GPUs."""
+    def seconds(ranks, pieces):
+        size = {"microbatch": 64 // ranks // pieces, "num_microbatches": pieces}
+        spec = models.published("GPT-2 XL").spec
+        run = Training(spec=spec, layout=Layout(dp=ranks), program=BOOK, **size)
+        taken = step.step(step.Run(training=run, cluster=nodes.cluster("DGX H100", 1)))
+        return taken.fits, taken.seconds
+    for ranks in (1, 2, 4):
+        fitting = next(took for pieces in (1, 2, 4, 8) for fits, took in [seconds(ranks, pieces)] if fits)
+        yield 100 * (fitting / seconds(ranks, 1)[1] - 1)
+
+
+def _busbw_of_two_dgx_h100():
+    events = [event for writer in _all_reduce(16, 2**33) for event in writer.events]
+    played = replay(events, nodes.cluster("DGX H100", 2))
+    return collectives.bus_bandwidth(2**33, played.seconds, 16) / 1e9
+
+
+def _all_reduce(ranks, nbytes):
+    writers = [Writer(rank) for rank in range(ranks)]
+    for writer in writers:
+        writer.wait([writer.collective("all_reduce", nbytes, range(ranks))])
+    return writers
+
+
+def _along_dp_of_llama_3():
+    training = Training(
+        spec=models.published("Llama 3 405B").spec, layout=Layout(tp=8, pp=16, dp=128, sequence_parallel=True, zero=1),
+        sequence=8192, num_microbatches=16, chunks=8, schedule="interleaved", program=BOOK,
+        recipe=recipes.recipe("mixed, fp32 gradients"),
+    )
+    sent = {axis: sum(parts.values()) for axis, parts in composition.sent(training, stage=1).items()}
+    return sent["tp"] / (sent["dp"] + sent["pp"])
+
+
+def _book_of_a_million(offloaded):
+    spec = replace(models.published("Llama 3 8B").spec, context_length=2**20)
+    held = context_parallel.held(
+        Training(spec=spec, sequence=2**20, layout=Layout(cp=8, zero=3), recomputation="full")
+    )
+    inputs = 2**20 / 8 * spec.hidden_size * 2 * spec.num_layers
+    return (sum(held.values()) - offloaded * inputs) / 1e9
+
+
+def _frozen_feed_forward():
+    """Bytes per token and unit of width that up and down keep for their weights' gradients in a GPT: their inputs."""
+    run = Training(spec=models.published("GPT-3 175B").spec, program=BOOK)
+    up = activations.layer(run)["feed-forward: input"]
+    return (up + 2 * run.tokens * run.spec.ffn) / (run.tokens * run.spec.hidden_size)
+
+
+def _clear_sweeps():
+    """Sweeps whose two fastest plans are farther apart than the 3 TFLOP/s to which their rates were read."""
+    rates = rows("sweeps_2021", sweeps.SweepRow)
+    clear = 0
+    for sweep in sweeps.SWEEPS:
+        its = [each.rate for each in rates
+               if (each.figure, each.varied, each.batch) == (sweep.figure, sweep.varied, sweep.batch)]
+        second, first = sorted(its)[-2:]
+        if first - second > 3e12:
+            assert sweep.regret == 0
+            clear += 1
+    return IN_WORDS[clear]
+
+
+IN_WORDS = {6: "six", 9: "nine"}
+
+
+STATED = [  # page, words with the number, the number
+    ("tensor_parallel", "only {:.1f} times as fast", lambda: _gpt3(8) / _gpt3(16)),
+    ("tensor_parallel", "twice the GPUs are {:.1f} times as fast", lambda: _gpt3(8) / _gpt3(16)),
+    ("memory", "becomes {:.0f}", lambda: _activations(())[0]),
+    ("memory", "to {:.0f} with fused kernels", lambda: _activations(())[-1]),
+    ("memory", "and {:.0f}", lambda: _activations(("norms", "rotary", "SwiGLU"))[0]),
+    ("memory", "to {:.0f} without", lambda: _activations(("norms", "rotary", "SwiGLU"))[-1]),
+    ("memory", "{:.0f} of the 34 bytes if only", _frozen_feed_forward),
+    ("planner", "the fastest layout in all {} that are clear", _clear_sweeps),
+    ("planner", "leaves {} sweeps with a clear winner", _clear_sweeps),
+    ("composition", "sends almost {} times", lambda: IN_WORDS[round(_along_dp_of_llama_3())]),
+    ("operations", "only with a spare, within {} hours", lambda: IN_WORDS[round(_dropping(1, 3))]),
+    ("failures", "if {:.0f} more hours follow", lambda: _dropping(1, 1)),
+    ("failures", "that costs {:.0f} %", lambda: 100 / 16),
+    ("operations", "by the exact formula at {:.0f}", _halving_border),
+    ("operations", "the border is at {:.0f} seconds", lambda: 1.5 * 600**2 / 10_800),
+    ("operations", "below {:.0f} seconds, restarts", _halving_border),
+    ("compute", "its step takes {:.0f} % longer", lambda: _gained_by_a_slow_swap(4096)),
+    ("planner", "up to {:.0f} % in the 95 steps", lambda: 100 * max(abs(row.error) for row in steps.STEPS)),
+    ("planner", "up to {:.0f} % where tp stands", lambda: max(_sweep_errors())),
+    ("planner", "predicted {:.0f} % slower", lambda: _tied()[True]),
+    ("planner", "or {:.0f} % where tp differs", lambda: _tied()[True]),
+    ("zero", "a ring each rank would send {:.0f} bytes", lambda: 2 * 3 / 4 * 8 * 4),
+    ("zero", "and needs {:.0f} for", lambda: (2 * 3 / 4 + 3 / 4) * 8 * 4),
+    ("data_parallel", "which takes {:.0f}", lambda: min(_accumulating())),
+    ("data_parallel", "to {:.0f} % longer; the figure", lambda: max(_accumulating())),
+    ("replay", "our rings reach {:.0f}", _busbw_of_two_dgx_h100),
+    ("context_parallel", "Each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
+    ("context_parallel", "host's memory {:.0f} GB do", lambda: _book_of_a_million(1)),
+]
+
+
+@pytest.mark.parametrize(("page", "words", "number"), STATED)
+def test_a_page_states_the_number_that_the_package_computes(page, words, number):
+    assert words.format(number()) in (project.BOOK / f"{page}.md").read_text()

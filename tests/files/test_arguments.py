@@ -40,6 +40,7 @@ NOT_CALLED = {  # what is public and not tried -> why
     "costs.facts.hugging_face.wrappers": "likewise",
     "costs.facts.hugging_face.reading.read": "likewise",
     "costs.facts.machines.read": "likewise",
+    "costs.facts.nodes.part": "only a rack has parts, and the node that is given here is none",
     "costs.facts.limits.hold": "it is a check itself, of numbers that were read",
     "costs.published.rows": "it is a check itself, of a file",
     "costs.traces.sharing": "the inner loop of replay, whose numbers come from a checked trace and cluster",

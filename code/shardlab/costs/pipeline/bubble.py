@@ -14,7 +14,7 @@ from shardlab.files.arguments import Count, Exact, checked
 
 
 @dataclass(frozen=True)
-class Formula:
+class _Formula:
     """The seconds that a stage waits in a batch, and where that holds."""
 
     source: str
@@ -28,43 +28,43 @@ _GPIPE, _MEGATRON = "Huang et al. 2019", "Narayanan et al. 2021"
 _QI, _ARXIV = "Qi et al. 2023", "https://arxiv.org/abs/"
 _SHORT_W: dict[str, Any] = {"asks": "W <= F and W <= I", "suits": lambda F, I, W: min(F, I) >= W}  # noqa: E741
 FORMULAS = {
-    "naive": Formula(
+    "naive": _Formula(
         f"one stage at a time: {_GPIPE}, Figure 2b ({_ARXIV}1811.06965)",
         lambda p, m, F, I, W, _: (p - 1) * m * (F + I + W),  # noqa: E741
     ),
-    "GPipe": Formula(
+    "GPipe": _Formula(
         f"{_GPIPE}, section 2.3 ({_ARXIV}1811.06965)",
         lambda p, m, F, I, W, _: (p - 1) * (F + I + W),  # noqa: E741
     ),
-    "1F1B": Formula(
+    "1F1B": _Formula(
         f"{_MEGATRON}, section 2.2.1 ({_ARXIV}2104.04473)",
         lambda p, m, F, I, W, _: (p - 1) * (F + I + W),  # noqa: E741
     ),
-    "interleaved": Formula(
+    "interleaved": _Formula(
         f"{_MEGATRON}, section 2.2.2 ({_ARXIV}2104.04473)",
         lambda p, m, F, I, W, _: (p - 1) * (F + I + W),  # noqa: E741
         fewest=lambda p: p,
     ),
-    "ZB-H1": Formula(
+    "ZB-H1": _Formula(
         f"{_QI}, Table 2 ({_ARXIV}2401.10241)",
         lambda p, m, F, I, W, _: (p - 1) * (F + I - W),  # noqa: E741
         fewest=lambda p: p,
         **_SHORT_W,
     ),
-    "ZB-H2": Formula(
+    "ZB-H2": _Formula(
         f"{_QI}, Table 2 ({_ARXIV}2401.10241)",
         lambda p, m, F, I, W, _: (p - 1) * (F + I - 2 * W),  # noqa: E741
         fewest=lambda p: 2 * p - 1,
         **_SHORT_W,
     ),
-    "ZB-V": Formula(
+    "ZB-V": _Formula(
         f"{_QI}, section 6 ({_ARXIV}2401.10241)",
         lambda p, m, F, I, W, _: 0,  # noqa: E741
         fewest=lambda p: 2 * p - 1,
         asks="F = I = W",
         suits=lambda F, I, W: F == I == W,  # noqa: E741
     ),
-    "DualPipe-V": Formula(
+    "DualPipe-V": _Formula(
         "cut from DualPipe by Sea AI Lab (https://hackmd.io/@ufotalent/r1lVXsa9Jg); bubble: "
         "https://github.com/deepseek-ai/DualPipe, with B for the whole backward",
         lambda p, m, F, I, W, FB: (p - 1) * (FB + I - 2 * W),  # noqa: E741

@@ -61,11 +61,12 @@ class Writer:
 
 @checked
 def of_plan(plan: Plan, nbytes: int, *, element: Count = 4) -> list[Event]:
-    """Write how all ranks carry out a plan on a buffer of `nbytes`, as `ranks.collectives` does.
+    """Write how all ranks carry out a plan on a buffer of `nbytes`, as the textbook times it.
 
     A rank waits for what arrives in a step before it sends in the next; AHEAD receives are posted.
-    Sends to one rank follow each other; it waits for them before it turns to another. Errors:
-    ValueError for a buffer that does not hold whole numbers of `element` bytes.
+    Sends to one rank follow each other; it waits for them before it turns to another, where
+    `ranks.collectives` goes on: trees differ, and two levels where neighbours' links are unequal.
+    Errors: ValueError for a buffer that does not hold whole numbers of `element` bytes.
     """
     if nbytes % element:
         raise ValueError(

@@ -1,27 +1,29 @@
 """Questions for an exam: ten written and two oral ones for a chapter, with numbers from a seed.
 
 `python -m shardlab.exercises questions CHAPTER` prints them; with `--answers` for the teacher.
-Read `bank`, which says what a question is, then a chapter.
+A chapter's questions are Markdown: read one, then `reading`, which says what its parts mean.
 """
 
-import importlib
-import pkgutil
+from pathlib import Path
 
 from .. import CHAPTERS
-from . import bank
+from . import bank, reading
 
-_FOUND = {module.name for module in pkgutil.iter_modules(__path__)}
-ASKED = tuple(chapter for chapter in CHAPTERS if chapter in _FOUND)  # chapters with questions
+FILES = {chapter: Path(__file__).parent / f"{chapter}.md" for chapter in CHAPTERS}
+ASKED = tuple(chapter for chapter, path in FILES.items() if path.is_file())  # with questions
 
 
 def page(chapter: str, seed: int = 0, *, answers: bool = False) -> str:
     """Return a chapter's sheet as Markdown: the students', or with `answers` the teacher's.
 
-    Errors: ValueError for a chapter without questions.
+    chapter  its name, or a file of a teacher's own that ends in .md; the cells in it are run
+
+    Errors: ValueError for a chapter without questions, and for a fault in the file, with its line.
     """
-    if chapter not in ASKED:
-        raise ValueError(f"no questions for {chapter!r}; choose from {', '.join(ASKED)}")
-    module = importlib.import_module(f"{__name__}.{chapter}")
-    title = (module.__doc__ or chapter).partition(":")[0]  # "Questions on memory"
-    paragraphs = (bank.key if answers else bank.sheet)(title, module.WRITTEN, module.ORAL, seed)
-    return "\n\n".join(paragraphs)
+    own = chapter.endswith(".md")
+    if not own and chapter not in ASKED:
+        choices = ", ".join(ASKED)
+        raise ValueError(f"no questions for {chapter!r}; choose from {choices}, or name a .md file")
+    found = reading.read(Path(chapter) if own else FILES[chapter])
+    parts = {part: [each.drawn(seed) for each in entries] for part, entries in found.parts.items()}
+    return bank.sheet(found.title, seed, parts, answers=answers)

@@ -8,6 +8,7 @@ and `save_pretrained` or a trainer may write them all.
 import re
 from typing import Any
 
+from shardlab.files.arguments import checked
 from shardlab.model.spec import TransformerSpec
 
 IGNORED = frozenset(
@@ -88,6 +89,7 @@ SIZES = re.compile(
 )
 
 
+@checked
 def confirmed(spec: TransformerSpec) -> dict[str, tuple[Any, ...]]:
     """Return fields that an architecture has no use for, with the values that change no size."""
     normed, experts = spec.head_norms or spec.whole_norms, spec.experts
