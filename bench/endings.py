@@ -10,10 +10,11 @@ import dataclasses
 from typing import Any
 
 import record
+from two_agents import endings
+from two_agents.endings import Ending
 
 from shardlab.files.terminal import no_arguments
-from shardlab.ranks.operations import endings, starts
-from shardlab.ranks.operations.endings import Ending
+from shardlab.ranks.observe.torchrun import said
 
 RUNS = {"rank killed": 3, "rank killed, store not shared": 3, "rank killed, static": 3}
 AT_ONCE = 4
@@ -26,7 +27,7 @@ def once(ending: Ending, number: int) -> dict[str, Any]:
     return {
         "run": number,
         "lives": [dataclasses.asdict(life) for life in found.lives],
-        "said": {name: starts.said(message) for name, message in found.messages.items()},
+        "said": {name: said(message) for name, message in found.messages.items()},
     }
 
 

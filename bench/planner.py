@@ -14,13 +14,14 @@ from statistics import fmean
 from typing import Any
 
 import record
+from published import fits, products
 
 from shardlab.costs import step
 from shardlab.costs.compute import kernels
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.program import FLASH, ORDINARY_KERNELS
-from shardlab.costs.published import a100, fits, fsdp, products, steps, studies
+from shardlab.costs.published import a100, fsdp, steps, studies
 from shardlab.costs.published.sweeps import SWEEPS
 from shardlab.files.terminal import no_arguments
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import record
 import two_hosts
+from two_agents.agents import LIMIT, Start, StartOutcome, meet
+from two_agents.starts import SOUND, STAGES, STARTS, UNEQUAL
 
 from shardlab.files.terminal import no_arguments
-from shardlab.ranks.operations import parts, starts
-from shardlab.ranks.operations.agents import LIMIT, Start, StartOutcome
-from shardlab.ranks.operations.stages import STAGES
+from shardlab.ranks.observe.torchrun import said
 
 LIMITS = {  # s, where a row must show that its time-out does not end it, or that torch's fixed one does
     "unequal nnodes": 330.0,
@@ -70,13 +70,13 @@ def firewall() -> None:
 def outcome(start: Start) -> StartOutcome | None:
     """Run a row where it belongs; None where there can be no two hosts."""
     if not start.names:
-        return starts.run(start, LIMITS.get(start.name, LIMIT))
+        return meet(start, LIMITS.get(start.name, LIMIT))
     if two_hosts.unavailable():
         return None
     with tempfile.TemporaryDirectory() as folder, two_hosts.TwoHosts(rate=1e9):
         if start.firewall:
             firewall()
-        return starts.run(on_hosts(start, Path(folder)), LIMIT)
+        return meet(on_hosts(start, Path(folder)), LIMIT)
 
 
 def row(start: Start) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def row(start: Start) -> dict[str, Any]:
     result = {key: getattr(start, key) for key in ("name", "cause", "command", "phrases", "stage")}
     result["hosts"] = 2 if start.names else 1
     result["agents"] = found and [
-        {"exit code": code, "seconds": seconds, "said": starts.said(message)}
+        {"exit code": code, "seconds": seconds, "said": said(message)}
         for code, seconds, message in zip(found.codes, found.seconds, found.messages, strict=True)
     ]
     print(start.name, found and (found.codes, found.seconds), flush=True)
@@ -93,13 +93,13 @@ def row(start: Start) -> dict[str, Any]:
 
 
 def main() -> None:
-    rows = (parts.SOUND, parts.UNEQUAL, *starts.STARTS)
+    rows = (SOUND, UNEQUAL, *STARTS)
     with concurrent.futures.ThreadPoolExecutor(len(LIMITS)) as waiting:  # they only wait: they disturb nobody
         longer = {start.name: waiting.submit(row, start) for start in rows if start.name in LIMITS}
         others = {start.name: row(start) for start in rows if start.name not in LIMITS}
         every = {**others, **{name: each.result() for name, each in longer.items()}}
     result = {
-        "stages": [dataclasses.asdict(stage) for stage in STAGES],
+        "stages": STAGES,
         "limits": {"usual": LIMIT, **LIMITS},
         "rows": [every[start.name] for start in rows],
     }

@@ -20,6 +20,9 @@ from typing import Any
 
 import record
 import torch
+from two_agents import ports
+from two_agents.agents import Agent, StartNode, descendants
+from two_agents.events import BACKENDS
 
 from shardlab import comm, launch, schedules
 from shardlab.files.terminal import no_arguments
@@ -28,9 +31,6 @@ from shardlab.ranks import checkpoint, text, transformer
 from shardlab.ranks.checkpoint import neighbour
 from shardlab.ranks.data_parallel import sampler
 from shardlab.ranks.mesh import Mesh
-from shardlab.ranks.operations import ports
-from shardlab.ranks.operations.agents import Agent, StartNode, descendants
-from shardlab.ranks.operations.events import BACKENDS
 from shardlab.ranks.train import Trainer
 from shardlab.sharding.layout import Layout
 

@@ -42,7 +42,7 @@ def tracked() -> list[Path]:
     return [path for path in map(Path, listed.split("\0")[:-1]) if (ROOT / path).is_file()]
 
 
-MODULES = {path.relative_to("code").as_posix() for path in tracked() if path.is_relative_to("code")}
+MODULES = {path.relative_to("code").as_posix() for path in tracked() if path.is_relative_to("code/shardlab")}
 
 
 def build(source: Path, kind: str, target: Path) -> Path:

@@ -24,6 +24,7 @@ def test_a_source_is_the_bench_and_what_it_names():
     sources = {path.relative_to(stale.ROOT).as_posix() for path in stale.measured("zero")}
     assert {"bench/zero.py", "code/shardlab/plain/zero.py", "code/shardlab/ranks/zero/flat.py"} <= sources
     assert "code/shardlab/files/terminal.py" not in sources
+    assert stale.BENCH / "two_agents" / "starts.toml" in stale.measured("starts")
     assert stale.ROOT / "book" / "cluster" / "slurm.sh" in stale.measured("templates")
     assert stale.ROOT / "tests" / "plain" / "test_zero.py" in stale.measured("proofs")
 

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from shardlab.files.terminal import no_arguments
+
 ROOT = Path(__file__).resolve().parents[1]
 MOST = 10  # rows of a list
 WIDE, CELL = 100, 15  # columns of a line, lines of a cell that is easily read
@@ -102,4 +104,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     main()

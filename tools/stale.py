@@ -4,8 +4,9 @@
     python tools/stale.py --all     everything, before a release
 
 The history says when a file was last made. A source counts as changed if what it does has: its comments, its imports
-and how it is started do not. The sources of a measurement are its bench, and the modules that the bench names: what
-those import in turn is not looked at, and of the proofs the sources are the marked tests.
+and how it is started do not. The sources of a measurement are its bench with the folders of bench/ that it imports,
+and the modules that these name: what those import in turn is not looked at, and of the proofs the sources are the
+marked tests.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from shardlab.files.terminal import Parser
 from tests.test_house import PACKAGE, ROOT
-from tests.test_mirror import files_of
+from tests.test_mirror import files_of, imported_by
 
 BENCH, IMAGES = ROOT / "bench", ROOT / "book" / "images"
 MARK = re.compile(r"^@pytest\.mark\.(parity|counted)\(", re.MULTILINE)  # as bench/proofs.py records them
@@ -55,7 +56,8 @@ def measured(stem: str) -> set[Path]:
     if stem == "proofs":
         return {bench, *(test for test in ROOT.glob("tests/**/test_*.py") if MARK.search(test.read_text()))}
     given = set((ROOT / "book" / "cluster").iterdir()) if stem == "templates" else set()
-    return {bench, *named(bench), *given}
+    files = {bench, *(file for each in imported_by(bench) for file in BENCH.glob(f"{each.split('.')[0]}/*.*"))}
+    return files.union(given, *(named(each) for each in files if each.suffix == ".py"))
 
 
 def named(file: Path) -> set[Path]:

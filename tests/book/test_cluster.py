@@ -22,9 +22,8 @@ def test_every_template_was_proved_as_it_is():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_template_is_a_page_that_can_be_read(name):
+def test_a_template_can_be_read_by_what_runs_it(name):
     text = FILES[name].read_text()
-    assert len(text.splitlines()) <= 40
     if name.endswith(".sh"):
         subprocess.run(["bash", "-n"], input=text, check=True, text=True)
     elif name.endswith(".py"):

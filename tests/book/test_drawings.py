@@ -14,7 +14,7 @@ from shardlab.costs.planning import planner
 from shardlab.costs.published import studies
 from shardlab.costs.units import GB, MiB
 from shardlab.figures import style
-from shardlab.ranks.operations.stages import STAGES
+from shardlab.files import measured
 from shardlab.ranks.players.numbers import numbers
 from shardlab.sharding.types.bugs import BUGS
 from shardlab.sharding.types.redistribution import redistribution
@@ -92,7 +92,7 @@ def test_a_ring_for_each_card_and_one_ring() -> None:
 
 
 def test_the_meetings_of_a_start_wait_as_torch_does() -> None:
-    minutes = {stage.name: stage.seconds / 60 for stage in STAGES}
+    minutes = {stage["name"]: stage["seconds"] / 60 for stage in measured.results("starts")["stages"]}
     meetings = ("static rendezvous", "process group, gloo", "process group, NCCL", "exit barrier")
     shown = re.findall(r"(\d+) min", " ".join(words("operations_minute")))
     assert shown == [f"{minutes[name]:.0f}" for name in meetings]

@@ -61,10 +61,6 @@ def arguments(file, folder, num_steps, *degrees):
     return [*degrees, "--steps", str(num_steps), "--folder", str(folder), "--text", str(file)]
 
 
-def test_the_script_is_short():
-    assert len(SCRIPT.read_text().splitlines()) <= 60
-
-
 def test_ranks_of_its_own_then_two_nodes_then_two_hosts(file, tmp_path, capsys):
     """Four ranks cut layers and model; two nodes the layers; two hosts share the states of replicas. One training."""
     folder = tmp_path / "checkpoints"

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from shardlab import comm, exercises, launch, plain
+from shardlab.costs import units
 from shardlab.exercises import attempts, checker, packing
 
 # What holds when nothing is done; None, with no layer on any stage, is an answer of pipeline.cut.
@@ -161,12 +162,12 @@ class Graded:
         passed = {each for each, mark in marks.items() if mark == checker.PASSED}
         assert {each for each in passed if not re.search(LEAVES, each)} == {checker.RUNS}
 
-    def test_the_page_shows_the_starter_and_not_the_solution(self, name):
-        if not self.chapter.page.exists():
-            pytest.skip(f"the chapter {self.chapter.stem} is not written")
+    def test_the_page_asks_for_the_points_that_count_and_has_no_solution(self, name):
         exercise, text = exercises.find(name), self.chapter.page.read_text() + self.chapter.plain
-        assert exercise.starter in text
         assert f'check("{name}", {exercise.function})' in text
+        points = units.counted(exercise.points, "point")
+        assert re.search(rf"{re.escape(exercise.prompt)} \({points}(, \d+ minutes)?\)\n", text)
+        assert not re.search(r"\$|\]\(", exercise.prompt), "a shell prints it"
         solution = Path(self.chapter.solutions.__file__).read_text()
         body = re.search(rf"^def {exercise.function}\(.*?\n((?:    .*\n)+)", solution, re.MULTILINE)
         assert body[1] not in text

@@ -258,6 +258,9 @@ def test_the_package_beside_an_autograder_can_be_installed(exported, tmp_path):
     assert "jupyterlab" not in head
     assert "\nLicense-File: LICENSE\n" in head
     assert (written / "top_level.txt").read_text() == "shardlab\n"
+    read = "from shardlab.exercises import pages; print(pages.__file__, len(pages.texts('zero.clip').hints))"
+    done = subprocess.run([sys.executable, "-c", read], cwd=package, env={}, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{package / 'shardlab' / 'exercises' / 'pages.py'} 3\n"
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys, monkeypatch):

@@ -119,6 +119,7 @@ def test_a_name_in_place_of_an_exercise_is_told():
         ("def exercises(random):\n    return []\n", "it needs exercises, each name once"),
         (f"{USED}def exercises(random):\n    return [variant(find('zero.clip'), name='a b')]\n", "'a b' is no name"),
         (f"{REPLACED}hints='Add.')]\n", "zero.clip needs three hints"),
+        (f"{REPLACED}starter='')]\n", "zero.clip needs a prompt and a starter"),
         ("DUE = 'Friday'\ndef exercises(random):\n    return []\n", "Invalid isoformat string: 'Friday'"),
     ],
 )

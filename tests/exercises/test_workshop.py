@@ -73,7 +73,7 @@ WRONG = {  # what a student might write: (line, what the launcher reports)
         ("self.outputs.send(x.detach())", "disagree"),
         ("y = self.loss(y, targets)", None),
         ("x, y = self.kept.pop()", "disagree"),
-        ("self.gradients.send(x)", None),
+        ("self.gradients.send(x)", "requires a gradient"),
         ("self.tied.grad = theirs", None),
     ],
 }

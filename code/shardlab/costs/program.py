@@ -13,8 +13,8 @@ from .facts.hardware import LINK_UTILISATION
 # (https://arxiv.org/abs/2307.08691) gives 0.50 to 0.73 of the A100's.
 FLASH = 0.5
 # What torch's allocator reserves beyond the tensors, as a share of them: the median over 13 runs of
-# the Ultra-Scale Playbook that print a peak (`published.fits`). It was chosen on these peaks alone,
-# not on whether runs fit.
+# the Ultra-Scale Playbook that print a peak (bench/published/fits.py). It was chosen on these peaks
+# alone, not on whether runs fit.
 MARGIN = 0.05
 # What one kernel may do, or torch's single operations: RMSNorm, the rotation of queries and keys,
 # SiLU and its product with up, the softmax, repeated keys and rearranged outputs of attention, how

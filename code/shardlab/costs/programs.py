@@ -135,7 +135,7 @@ FOUNDRY_2023 = Program(
     loss="fused",
     source="https://github.com/mosaicml/llm-foundry/tree/8c8dd48f/scripts/train/benchmarking (attention in Triton)",
 )
-# Programs of `published.fits`. They wait for every message inside a layer and between stages.
+# Programs of bench/published/fits.py. They wait for every message inside a layer and between stages.
 SCALING_2023 = Program(  # keeps all 16-bit gradients; gathers for the matrices in its norms
     name="Aleph Alpha scaling, 2023",
     loss="whole",

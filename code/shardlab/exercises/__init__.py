@@ -16,12 +16,13 @@ if sys.argv[:1] == ["-m"] and sys.path[0] == here != os.path.abspath(f"{__file__
     sys.path.pop(0)
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardlab.files import learner
 
-from . import attempts, record, untouched
+from . import attempts, pages, record, untouched
 from . import homework as teaching
 from .checker import Case, Exercise, Report
 from .homework import variant
@@ -48,9 +49,8 @@ def of_chapter(chapter: str) -> tuple[Exercise, ...]:
 
     They are imported here, so that a rank does not import other chapters' exercises.
     """
-    module = importlib.import_module(f"{__name__}.{chapter}")
-    exercises: tuple[Exercise, ...] = module.EXERCISES
-    return exercises
+    listed = importlib.import_module(f"{__name__}.{chapter}").EXERCISES
+    return tuple(replace(each, **pages.texts(each.name)._asdict()) for each in listed)
 
 
 def every() -> dict[str, Exercise]:

@@ -106,9 +106,9 @@ class Exercise:
     """A function to write, and the properties that it must have."""
 
     name: str  # chapter.exercise
-    prompt: str
-    starter: str  # defines `function`, and does not pass
-    hints: tuple[str, str, str]  # a nudge, the idea, the way
+    prompt: str = ""  # of the book's exercises this and the next two stand in the page, see `pages`
+    starter: str = ""  # defines `function`, and does not pass
+    hints: tuple[str, ...] = ()  # a nudge, the idea, the way
     compare: str = ""  # what does the same in this package, or nearly
     points: int
     cases: Sequence[Case]  # smallest first

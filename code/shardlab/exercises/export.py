@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from shardlab.files.project import PACKAGE, ROOT
+from shardlab.files.project import BOOK, CARRIED, PACKAGE, ROOT
 from shardlab.files.writing import new_folder
 
 from . import adapter
@@ -151,6 +151,10 @@ def _carry(taught: Homework, folder: Path, name: str, text: str) -> None:
             copy = folder / "package" / file.relative_to(PACKAGE.parent)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
+    book = folder / "package" / CARRIED.relative_to(PACKAGE.parent) / "book"
+    book.mkdir(parents=True, exist_ok=True)
+    for page in BOOK.glob("*.md"):  # they hold the prompts
+        shutil.copyfile(page, book / page.name)
     needed = [each for each in metadata.requires("shardlab") or () if "extra ==" not in each]
     version, dependencies = metadata.version("shardlab"), json.dumps(needed)
     project = PROJECT.format(version=version, dependencies=dependencies)

@@ -105,6 +105,8 @@ def find(file: Path, seed: int, name: str) -> Exercise:
 def _named(exercise: Exercise) -> Exercise:
     if not NAME.fullmatch(exercise.name):
         raise ValueError(f"{exercise.name!r} is no name of an exercise; use one like week1.shard")
+    if not exercise.prompt or not exercise.starter:
+        raise ValueError(f"{exercise.name} needs a prompt and a starter")
     if not isinstance(exercise.hints, tuple) or len(exercise.hints) != HINTS:
         raise ValueError(f"{exercise.name} needs three hints: a nudge, the idea and the way")
     return exercise

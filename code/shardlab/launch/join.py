@@ -24,6 +24,7 @@ OF_TASKS = {
     "jsrun": ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
 }
 
+
 def already_a_rank() -> bool:
     """Tell whether this process is a rank, started by torchrun, mpiexec or `run` itself."""
     return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or _mpi_started_us()

@@ -5,16 +5,21 @@ import csv
 import pytest
 
 from shardlab.costs.published import rows as reader
+from shardlab.files import project
+
+FOLDERS = {reader.FOLDER: 19, project.BENCH / "published": 6}
+TABLES = [path for folder in FOLDERS for path in sorted(folder.glob("*.csv"))]
 
 
-def test_every_table_is_read_by_a_module():
-    code = "".join(path.read_text() for path in reader.FOLDER.glob("*.py"))
-    tables = sorted(path.stem for path in reader.FOLDER.glob("*.csv"))
-    assert len(tables) == 25
+@pytest.mark.parametrize(("folder", "count"), FOLDERS.items(), ids=["the package's", "the benches'"])
+def test_every_table_is_read_by_a_module(folder, count):
+    code = "".join(path.read_text() for path in folder.glob("*.py"))
+    tables = sorted(path.stem for path in folder.glob("*.csv"))
+    assert len(tables) == count
     assert not [name for name in tables if f'rows("{name}", ' not in code]
 
 
-@pytest.mark.parametrize("path", sorted(reader.FOLDER.glob("*.csv")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_every_source_says_where(path):
     """An address, or the paper's table as the bibliography of the book has it."""
     lines = (line for line in path.read_text().splitlines() if not line.startswith("#"))

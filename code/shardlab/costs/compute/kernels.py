@@ -10,7 +10,7 @@ wave computes, the one before it writes its results; nothing hides the writing o
 There are few constants, the same for every model and layout:
 
     BEST        measured by others: FLOP/s of the fastest product found in a search over shapes
-    TILES       measured by others, on products of one wave each (`published.products`)
+    TILES       measured by others, on products of one wave each (bench/published/products.py)
     START       the same, on the smallest product
     ORDINARY    calibrated once, on the single layer timed by Korthikanti et al. 2022 (Table 4)
     AT_ITS_LIMIT  calibrated once, on one published step of an H100
@@ -39,13 +39,14 @@ TILES = {(128, 256): 1.0, (128, 128): 0.98, (64, 128): 0.81, (64, 64): 0.62}
 START = 5 * us
 # The share of BEST that ordinary shapes reach, among other kernels, on a warm GPU that is the
 # slowest of its group. It follows from the four timings of that layer alone, and reproduces them
-# to 0.3 % on average. Sixty products on one A100 by itself reach 7 % more (`published.products`).
+# to 0.3 % on average. Sixty products on one A100 by itself reach 7 % more (`products` of
+# bench/published).
 ORDINARY = 0.82
 # The same on a chip whose power limit slows long work down, as on every NVIDIA chip since the H100.
-# Vidur timed products of 70B alike on both chips (`published.products`): the H100 reaches 0.86 to
-# 0.92 of BEST in those that take milliseconds and 0.94 to 1.03 in their eighths, the A100 0.85 to
-# 0.89 and 0.85 to 0.92. It follows from NVIDIA's step of Llama 3 8B on 8 H100 in 16 bits, the
-# published one that waits least for messages.
+# Vidur timed products of 70B alike on both chips (bench/published/vidur.csv): the H100 reaches
+# 0.86 to 0.92 of BEST in those that take milliseconds and 0.94 to 1.03 in their eighths, the A100
+# 0.85 to 0.89 and 0.85 to 0.92. It follows from NVIDIA's step of Llama 3 8B on 8 H100 in 16 bits,
+# the published one that waits least for messages.
 AT_ITS_LIMIT = 0.77
 # The share of the memory's rate that kernels reach: chosen among 0.7, 0.8 and 0.9 with whole
 # published steps in view.

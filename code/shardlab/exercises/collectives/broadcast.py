@@ -12,42 +12,8 @@ from ..shared.messages import (
 )
 from ..shared.steps import RECEIVE
 
-STARTER = '''\
-from shardlab import comm
-
-def my_broadcast(x, group):
-    """Return rank 0's x on every rank, in as few steps as possible."""
-    rank, n = group.rank(), group.size()
-    if rank == 0:
-        for other in range(1, n):
-            comm.send(x, group, to=other)  # one by one: rank 1 could help
-        return x.clone()
-    return comm.receive(x, group, source=0) * 0  # wrong: rank 0 did not send zeros
-'''
-
-
 EXERCISE = Exercise(
     name="collectives.broadcast",
-    prompt=(
-        "Bring rank 0's tensor to every rank in ceil(log2(n)) steps, with messages to one rank at "
-        "a time."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "After the first step two ranks have the tensor. What can the second one do in the "
-            "next step?"
-        ),
-        (
-            "Every rank that has the tensor can pass it on, so each step can double the number of "
-            "ranks that have it."
-        ),
-        (
-            "Let d be 1, 2, 4 ... below n. In each round, every rank below d has x and sends it to "
-            "rank + d, if there is one. A rank receives once: in the round in which d is its "
-            "highest power of two."
-        ),
-    ),
     compare="shardlab.exchanges.binomial_broadcast",
     points=2,
     cases=[

@@ -9,40 +9,8 @@ from ..evidence import leaves_arguments
 from ..shared.messages import attempt, moves_at_most, only_messages, returns, takes_at_most
 from ..shared.steps import SEND
 
-STARTER = '''\
-from shardlab import comm
-
-def my_ring_all_reduce(x, group):
-    """Return the sum of all x: by a reduce-scatter, then an all-gather."""
-    rank, n = group.rank(), group.size()
-    flat = x.flatten()  # its length need not be a multiple of n
-    ...
-    return x.clone()
-'''
-
 EXERCISE = Exercise(
     name="collectives.ring_all_reduce",
-    prompt=(
-        "Sum a tensor of any length over the ranks around a ring, with messages to one rank at a "
-        "time: 2(n-1) steps, 2(n-1)/n of the tensor sent."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "You have half of the algorithm: what does every rank hold after the reduce-scatter, "
-            "and what does it lack? And what if n does not divide the length?"
-        ),
-        (
-            "After the reduce-scatter each piece is complete on one rank. The complete pieces "
-            "travel round the same ring until every rank has them all; zeros at the end make the "
-            "pieces equal."
-        ),
-        (
-            "First the reduce-scatter. Then finished pieces go round: in step s (from 0), rank r "
-            "sends piece r - s. torch.nn.functional.pad(flat, (0, -len(flat) % n)) makes equal "
-            "pieces possible; cut the zeros off at the end."
-        ),
-    ),
     compare="shardlab.exchanges.ring_all_reduce",
     points=4,
     cases=[

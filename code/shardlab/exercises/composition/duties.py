@@ -15,17 +15,6 @@ AXES = ("tp", "dp", "pp")
 SHOWN = 6  # samples that a report lists
 Problem = tuple[str, str]  # what was expected, and what came
 
-STARTER = '''\
-def my_duties(place, degrees, num_samples, zero):
-    """Return (samples, writes): what a rank reads of a batch, and whether it saves.
-
-    place: axis -> this rank's coordinate; degrees: axis -> ranks: "tp", "dp", "pp".
-    samples: numbers from 0 to num_samples - 1; shares are equal to within one.
-    writes: whether it writes its piece of a matrix that tp cuts. Each number of the
-    model is written once. zero: whether replicas hold different pieces of it.
-    """
-    return range(num_samples), True  # every rank does everything: fix it
-'''
 
 
 @dataclass(frozen=True)
@@ -131,26 +120,6 @@ def _case(
 
 EXERCISE = Exercise(
     name="composition.duties",
-    prompt=(
-        "Say which samples each rank of a mesh reads, and which ranks write a checkpoint with "
-        "every number once."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Do two ranks of one tp group read the same samples? Do two replicas hold the same "
-            "numbers, without ZeRO and with it?"
-        ),
-        (
-            "What a rank reads depends on its replica alone. Whether it writes depends on whether "
-            "another rank holds the same numbers."
-        ),
-        (
-            "The ranks that hold one model together (tp and pp) read the same samples: only the "
-            "coordinate along dp decides. Replicas hold the same weights, and one of them is "
-            "enough to write; with ZeRO each holds a piece of its own."
-        ),
-    ),
     compare="shardlab.ranks.checkpoint.saving.share",
     points=2,
     pure=True,

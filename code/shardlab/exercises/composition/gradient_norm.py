@@ -25,20 +25,6 @@ TABLE, HEAD = "table", "head"  # tied, cut over tp: on the first stage, and a co
 ROWS = 3  # of a matrix on each rank of tp
 NUMBER = 8  # bytes
 
-STARTER = '''\
-import torch
-from shardlab import comm
-
-def my_gradient_norm(gradients, holders, mesh):
-    """Return the norm of the gradient of the whole model, on every rank: one number.
-
-    gradients: name -> this rank's piece, averaged over mesh.dp already.
-    holders: name -> how many ranks of mesh.model (all ranks that hold one model
-    together) have these same numbers: 1 for a piece of a cut matrix.
-    """
-    squares = torch.stack([each.square().sum() for each in gradients.values()])
-    return squares.sum().sqrt()  # of this rank alone: fix it
-'''
 
 
 def whole(case: Case) -> dict[str, Tensor]:
@@ -111,26 +97,6 @@ def _case(dp: int = 1, tp: int = 1, pp: int = 1) -> Case:
 
 EXERCISE = Exercise(
     name="composition.gradient_norm",
-    prompt=(
-        "Compute the norm of the whole model's gradient on a mesh: every number counted once, one "
-        "number sent."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "A piece is the same on both ranks of a tp group. How often does a sum over these "
-            "ranks count it?"
-        ),
-        (
-            "Squares add up over parameters, stages and ranks, as long as every number counts "
-            "once. A number that several ranks hold has to count less on each of them."
-        ),
-        (
-            "Divide the squares of a piece by the number of its holders, add up this rank's "
-            "pieces, and all-reduce that one number over the ranks that hold one model together "
-            "(mesh.model). Take the root at the very end."
-        ),
-    ),
     compare="shardlab.ranks.tensor_parallel.gradients.gradient_norm",
     points=4,
     cases=[

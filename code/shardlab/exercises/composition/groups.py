@@ -11,16 +11,6 @@ from ..checker import Case, Exercise, Finding, Judge, describe
 
 Groups = dict[str, list[int]]
 
-STARTER = '''\
-def my_groups(rank, degrees, order):
-    """Return a rank's groups: axis -> ranks that differ from it along that axis only.
-
-    degrees: axis -> number of ranks, such as {"tp": 2, "dp": 2, "pp": 3}. Ranks are
-    numbered along the axes: along order[0] neighbours have consecutive numbers.
-    The rank itself is in each of its groups; groups are lists in ascending order.
-    """
-    return {axis: list(range(degrees[axis])) for axis in order}  # rank 0's: fix it
-'''
 
 
 def attempt(
@@ -87,23 +77,6 @@ LAST = ("pp", "dp", "tp")
 
 EXERCISE = Exercise(
     name="composition.groups",
-    prompt="Find the groups of a rank in a mesh, for any degrees and any order of the axes.",
-    starter=STARTER,
-    hints=(
-        (
-            "Number the ranks of a mesh of 2 by 3 on paper. How far away is the next rank along "
-            "the first axis, and how far along the second?"
-        ),
-        (
-            "Every axis has a stride, which depends on the axes before it. A group begins at "
-            "coordinate 0, and not at the rank itself."
-        ),
-        (
-            "Along order[0] the next rank is 1 further, along order[1] it is degrees[order[0]] "
-            "further, and so on: a stride. The rank's coordinate along an axis is rank // stride % "
-            "degree; count on from coordinate 0."
-        ),
-    ),
     compare="shardlab.sharding.layout.groups",
     points=2,
     pure=True,

@@ -12,15 +12,6 @@ from shardlab.costs.facts import hardware
 from ..checker import Case, Exercise
 from ..shared import formulas
 
-STARTER = '''\
-def my_attainable(m, k, n, peak, bandwidth, element):
-    """Return the FLOP/s that a product of [m, k] and [k, n] can reach on a chip.
-
-    peak: FLOP/s; bandwidth: bytes/s of its memory; element: bytes of a number.
-    """
-    return peak  # if it never waited for memory: fix it
-'''
-
 
 def attainable(m: int, k: int, n: int, peak: float, bandwidth: float, element: int) -> float:
     """Compute the right answer."""
@@ -55,23 +46,6 @@ def on(name: str) -> tuple[float, float]:
 
 EXERCISE = Exercise(
     name="compute.attainable",
-    prompt="Say how many FLOP/s a matrix product can reach on a chip that may wait for its memory.",
-    starter=STARTER,
-    hints=(
-        (
-            "How long would the arithmetic alone take, and how long the memory traffic alone? "
-            "Which of the two does the chip wait for?"
-        ),
-        (
-            "A product reaches the lower of two rates: the peak of the chip, and the rate at which "
-            "its memory delivers work. The second depends on how many FLOPs there are for each "
-            "byte."
-        ),
-        (
-            "The product takes 2*m*k*n FLOPs; two matrices are read, and one is written. FLOPs per "
-            "byte times bytes per second are FLOP/s; no chip exceeds its peak."
-        ),
-    ),
     compare="shardlab.costs.compute.roofline.attainable",
     points=2,
     pure=True,

@@ -11,17 +11,6 @@ from shardlab.costs.compute import time_to_train
 from ..checker import Case, Exercise
 from ..shared import formulas
 
-STARTER = '''\
-def my_days_to_train(num_parameters, tokens, num_chips, reached, recomputes):
-    """Return the days that it takes to train a model of num_parameters on tokens.
-
-    reached: the FLOP/s that each chip reaches, which is less than its peak.
-    recomputes: whether backward computes every layer's forward again.
-    """
-    flops = num_parameters * tokens  # too few: fix it
-    return flops / reached
-'''
-
 
 def days(
     num_parameters: float, tokens: float, num_chips: int, reached: float, recomputes: bool
@@ -60,23 +49,6 @@ def repeated(given: Mapping[str, Any]) -> bool:
 
 EXERCISE = Exercise(
     name="compute.days_to_train",
-    prompt="Say how many days a training run takes, from the size of the model and of its text.",
-    starter=STARTER,
-    hints=(
-        (
-            "How many operations does one token cost for each parameter, in forward and in "
-            "backward? And in which unit is the result?"
-        ),
-        (
-            "The time is the FLOPs of all tokens over the FLOP/s of all chips. Backward costs more "
-            "than forward: it computes two products where forward computes one."
-        ),
-        (
-            "Forward takes 2 FLOPs for each parameter and token, a multiplication and an addition; "
-            "backward takes twice as many; a second forward takes 2 more. A day has 86,400 "
-            "seconds."
-        ),
-    ),
     compare="shardlab.costs.compute.time_to_train.megatron_days",
     points=1,
     pure=True,

@@ -16,18 +16,6 @@ from ..checker import Case, Exercise
 from ..shared import formulas
 
 PARTS = ("projections", "scores", "feed-forward")
-STARTER = '''\
-def my_layer_flops(batch, sequence, hidden, kv_hidden, ffn, gated):
-    """Return the FLOPs of the forward pass of one transformer layer, by part.
-
-    kv_hidden: width of the keys, and of the values; equal to hidden if every head has
-    keys of its own. gated: whether the feed-forward block has a third matrix.
-    Count matrix products alone, and every pair of tokens.
-    """
-    tokens = batch * sequence
-    return {"projections": 4 * tokens * hidden * hidden,
-            "scores": 0, "feed-forward": 0}
-'''
 
 
 def of(function: Callable[..., Any], x: torch.Tensor) -> float:
@@ -74,23 +62,6 @@ def case(title: str, *sizes: int, gated: bool = False) -> Case:
 HEAD = 2  # numbers per head, which do not change the FLOPs
 EXERCISE = Exercise(
     name="compute.layer_flops",
-    prompt="Say how many FLOPs the forward pass of one transformer layer takes, by part.",
-    starter=STARTER,
-    hints=(
-        (
-            "List the matrix products of the layer, and write the shapes of both factors beside "
-            "each. Which of them grow with the square of the sequence?"
-        ),
-        (
-            "A token passes every weight matrix once. In the scores it meets every token of its "
-            "own sequence, and none of another sequence."
-        ),
-        (
-            "A product of [m, k] and [k, n] takes 2*m*k*n FLOPs. Projections: queries, keys, "
-            "values and the output. Scores: queries by keys, then scores by values; in each, every "
-            "token meets every token of its sequence. Feed-forward: up and down, and a gate."
-        ),
-    ),
     compare="shardlab.costs.compute.flops.forward",
     points=2,
     pure=True,

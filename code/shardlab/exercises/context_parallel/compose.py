@@ -18,21 +18,6 @@ from ..checker import Case, Exercise, Finding, Judge, describe
 
 WIDTH = 2  # e
 PAIR = "m and b, two tensors"
-STARTER = '''\
-import torch
-
-def my_compose(k, v, keep, write, later):
-    """Return (m, b), the map of a state by these tokens and then by those after them.
-
-    A map makes m @ state + b of a state; all three are [e, e]. k, v: [c, e], of c
-    tokens; keep, write: [c]. One after the other, each token does this:
-        state = keep * state
-        state = state + write * k (v - k state)  # k: first a column, then a row
-    later: (m, b), the map of the tokens after these. c may be 0.
-    """
-    m, b = later
-    return m, b  # as if these tokens changed nothing: fix it
-'''
 
 
 @dataclass(frozen=True)
@@ -129,26 +114,6 @@ def _case(title: str, *given: Any, **more: Any) -> Case:
 
 EXERCISE = Exercise(
     name="context_parallel.compose",
-    prompt=(
-        "Find the affine map that a run of tokens makes of a head's state, and compose it with "
-        "that of the tokens after it."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Multiply out what one token does to a state. What multiplies the state, and what is "
-            "added, whatever the state was?"
-        ),
-        (
-            "The composition of two affine maps is an affine map. A later map multiplies both "
-            "parts of an earlier one, and adds its own."
-        ),
-        (
-            "1. Begin with the map that changes nothing: m = 1, b = 0. 2. A token does to m and to "
-            "b what it does to a state, but the value reaches b only: for m take v = 0. 3. Apply "
-            "the later map to m state + b, and see what multiplies the state and what is left."
-        ),
-    ),
     compare="shardlab.plain.linear_attention.then",
     points=2,
     pure=True,

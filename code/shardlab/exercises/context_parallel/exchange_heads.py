@@ -22,21 +22,6 @@ from ..shared import passes
 TOKENS, WIDTH = 2, 4  # c, e
 MESSAGES = 2  # in each pass
 NUMBER = 8  # bytes
-STARTER = '''\
-import torch
-from shardlab.plain.context_parallel import AllToAll
-
-def my_exchange_heads(q, k, v, attend, group):
-    """Attend to the tokens of all ranks: q is [H, c, e], k and v are [K, c, e].
-
-    Rank r holds part r of the sequence, with all heads; n ranks divide H and K.
-    attend(q, k, v) takes all S tokens of some heads: q is [H/n, S, e], k and v are
-    [K/n, S, e], and it returns [H/n, S, e]. Returns [H, c, e]. Two messages each way.
-    AllToAll.apply(x, group, split, join) splits x along a dim, sends part r to rank r
-    and joins what arrives along another; in backward it takes the way back.
-    """
-    return attend(q, k, v)  # of this rank's tokens: fix it
-'''
 
 
 @dataclass(frozen=True)
@@ -111,28 +96,6 @@ has = partial(passes.has, reference=reference, given=_given)
 
 EXERCISE = Exercise(
     name="context_parallel.exchange_heads",
-    prompt=(
-        "Exchange a part of all heads for the whole of some, attend, and exchange back: one "
-        "message for queries, keys and values, one for the output."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Draw 2 ranks and 2 heads. What must a rank receive from the other one, and in which "
-            "order must it lie in one tensor that carries q, k and v?"
-        ),
-        (
-            "One exchange turns a part of the tokens with all heads into all tokens with some "
-            "heads. Queries, keys and values share a message if the part for each rank is "
-            "contiguous."
-        ),
-        (
-            "A rank must receive its heads of q, of k and of v in one part. Cut each of the three "
-            "into n, join the first parts of all three, then the second ones, and so on; what "
-            "arrives splits into H/n, K/n and K/n heads. The output goes back with cut and join "
-            "swapped."
-        ),
-    ),
     compare="shardlab.plain.context_parallel.Context.ulysses",
     points=3,
     cases=[

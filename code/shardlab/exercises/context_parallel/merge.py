@@ -19,19 +19,6 @@ from ..checker import Case, Exercise, Finding, Judge, describe
 WIDTH = 2  # e
 PAIR = "y and lse, two tensors"
 NAMES = ("y_a", "lse_a", "y_b", "lse_b")
-STARTER = '''\
-import torch
-
-def my_merge(y_a, lse_a, y_b, lse_b):
-    """Merge attention to some keys (a) with attention to other keys (b).
-
-    y_a, y_b: [c, e], softmax(scores) @ values over the keys of each part.
-    lse_a, lse_b: [c, 1], the log of the sum of exp(scores) of each part; -inf where
-    a query sees none of its keys (then y is 0). No query sees no key at all.
-    Returns y [c, e] and lse [c, 1], as if all keys had stood in one softmax.
-    """
-    return (y_a + y_b) / 2, lse_a + lse_b  # fix both
-'''
 
 
 @dataclass(frozen=True)
@@ -128,26 +115,6 @@ def _case(title: str, *given: Any, **more: Any) -> Case:
 
 EXERCISE = Exercise(
     name="context_parallel.merge",
-    prompt=(
-        "Merge attention to some keys with attention to other keys, as if all keys had stood in "
-        "one softmax."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Each part has divided its weights by its own sum of exponentials. By what would one "
-            "softmax over all keys have divided them?"
-        ),
-        (
-            "The sums of exponentials add up. Each output has to be rescaled from its own sum to "
-            "the common one before the outputs add up, too."
-        ),
-        (
-            "The sums of exp add up, so lse = torch.logaddexp(lse_a, lse_b). Each part's weights "
-            "were divided by its own sum; dividing by the common one instead means a factor of "
-            "exp(lse_a - lse) for part a, and the like for part b."
-        ),
-    ),
     compare="shardlab.ranks.context_parallel.tiles.attend",
     points=2,
     pure=True,

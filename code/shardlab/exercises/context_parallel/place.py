@@ -14,20 +14,6 @@ from shardlab.sharding import sequences
 from ..checker import Case, Dependent, Exercise, Finding, describe
 
 SHOWN = 6  # positions of a rank that a report lists
-STARTER = '''\
-def my_place(length, rank, world_size, zig_zag):
-    """Return the positions of a rank, ascending, and the pairs that it computes.
-
-    length: tokens of the sequence, a multiple of 2 * world_size. Contiguous: rank r
-    holds part r of world_size. Zig-zag: the sequence is cut into 2 * world_size
-    parts, and rank r holds part r from the front and part r from the end.
-    pairs: of one of its queries and a key on any rank, under a causal mask: a query
-    sees itself and all tokens before it.
-    """
-    share = length // world_size
-    positions = list(range(share))  # rank 0's, of a contiguous cut: fix it
-    return positions, share * share  # as if every query saw every key: fix it
-'''
 
 
 @dataclass(frozen=True)
@@ -123,27 +109,6 @@ def _case(ranks: int, length: int, zig_zag: bool) -> Case:
 
 EXERCISE = Exercise(
     name="context_parallel.place",
-    prompt=(
-        "Say which positions of a sequence a rank holds, contiguous and in a zig-zag, and how "
-        "many pairs of a query and a key it computes under a causal mask."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Draw 8 tokens for 2 ranks in both placements. Write under each token how many tokens "
-            "it sees, itself included."
-        ),
-        (
-            "How many keys a query sees depends on its position alone, and not on the rank that "
-            "holds the keys. The zig-zag gives each rank one part that sees little and one that "
-            "sees much."
-        ),
-        (
-            "With part = length // (2 * world_size), the part r from the front begins at r * part, "
-            "and the part r from the end at length - (r + 1) * part. The query at position p sees "
-            "p + 1 keys, wherever they are held."
-        ),
-    ),
     compare="shardlab.sharding.sequences.place",
     points=2,
     pure=True,

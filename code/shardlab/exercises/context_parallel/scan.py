@@ -18,23 +18,6 @@ from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 from ..shared.messages import log2, only_messages, takes_at_most
 from ..shared.steps import SEND
 
-STARTER = '''\
-import torch
-from shardlab import comm
-
-def my_scan(m, b, group):
-    """Return the state with which this rank begins, [e, e]; rank 0 begins with 0.
-
-    The tokens of a rank make m @ state + b of a state, and the next rank begins with
-    that; all three are [e, e]. Take ceil(log2(n)) steps, where a state passed from
-    rank to rank takes n - 1. In each a rank sends one map at most, in one message.
-    """
-    rank, n = group.rank(), group.size()
-    both = torch.stack([m, b])
-    before = comm.exchange(both, group, to=(rank + 1) % n, source=(rank - 1) % n)
-    return before[1]  # what one rank alone would leave, even on rank 0: fix it
-'''
-
 
 def tensors(case: Case, rank: int) -> dict[str, Tensor]:
     """Make the map of a rank, different on every one; `case.given` is e."""
@@ -120,28 +103,6 @@ def _given(case: Case, rank: int) -> str:
 
 EXERCISE = Exercise(
     name="context_parallel.scan",
-    prompt=(
-        "Give each rank the state with which its tokens begin, in ceil(log2(n)) steps: a chain of "
-        "n - 1 steps does not pass."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Which ranks can compose their maps before anybody knows a state? And does the state "
-            "with which a rank begins depend on its own tokens?"
-        ),
-        (
-            "Maps compose without a state, so runs of ranks can grow by doubling. The answer is "
-            "the composition of all earlier ranks, without this one."
-        ),
-        (
-            "1. First find the map of all ranks up to this one: in the round of distance d = 1, 2, "
-            "4 ... send your map d ranks on, and put what you get from d ranks before under your "
-            "own: its tokens come first. 2. The first d ranks get nothing: what comes round the "
-            "ends is not for them. 3. That includes your own map. Keep a second one without it, "
-            "which begins as m = 1, b = 0 and takes in the same messages: its b is the answer."
-        ),
-    ),
     compare="shardlab.plain.linear_attention.state_before",
     points=3,
     cases=[

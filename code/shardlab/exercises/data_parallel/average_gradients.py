@@ -21,20 +21,6 @@ from .. import evidence
 from ..checker import Case, Exercise, Finding, on_each_rank
 
 NUMBER = 8  # bytes of the one number that a rank must send besides its gradients
-STARTER = '''\
-import torch
-from shardlab import comm
-
-def my_average_gradients(model, group, num_samples):
-    """Replace every gradient by its mean over the samples of all ranks.
-
-    num_samples: how many samples this rank's gradients are the mean over. Other ranks
-    have more, fewer or none. A gradient that is missing on a rank counts as zero.
-    """
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            ...  # comm.all_reduce(share * gradient, group); but what is share?
-'''
 
 
 @dataclass(frozen=True)
@@ -178,26 +164,6 @@ CASES = [
 
 EXERCISE = Exercise(
     name="data_parallel.average_gradients",
-    prompt=(
-        "After backward, replace every gradient by its mean over the samples of all ranks. A rank "
-        "knows only how many samples it had itself, and may have had none."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "One rank has 3 samples, another one has 1. Is the mean of their two gradients the "
-            "mean over 4 samples? And what does a rank without a gradient do?"
-        ),
-        (
-            "A gradient counts by its rank's share of all samples. A collective needs every rank, "
-            "so a rank that has no gradient takes part with zeros."
-        ),
-        (
-            "share is this rank's samples over those of all ranks, and an all-reduce of "
-            "torch.tensor(num_samples) counts these. Every rank must take part in every "
-            "all-reduce: where parameter.grad is None, send torch.zeros_like(parameter)."
-        ),
-    ),
     compare="shardlab.plain.data_parallel.average_gradients",
     points=2,
     cases=CASES,

@@ -14,14 +14,6 @@ from ..checker import Case, Dependent, Exercise, Finding, describe
 SHOWN = 4  # samples of a shard that a report lists
 Shards = list[list[int]]
 
-STARTER = '''\
-def my_shard(num_samples, rank, world_size):
-    """Return the numbers of this rank's samples: a range or a list.
-
-    `shard` cuts a batch that is there; here it is too large for one rank to hold.
-    """
-    return range(num_samples)  # every rank reads everything: fix it
-'''
 
 
 def attempt(
@@ -90,25 +82,6 @@ def _brief(shard: list[int] | str) -> str:
 SIZES = [(1, 1), (1, 4), (2, 2), (2, 3), (3, 3), (3, 7), (4, 5), (4, 10), (4, 4000)]
 EXERCISE = Exercise(
     name="data_parallel.shard",
-    prompt=(
-        "Deal num_samples samples to world_size ranks: each sample to one rank, shares equal to "
-        "within one."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Deal 7 samples to 3 ranks by hand. How many does each of them get, and where does "
-            "rank 2 begin?"
-        ),
-        (
-            "Some ranks take one sample more than the others. Which ranks these are decides where "
-            "every later rank begins."
-        ),
-        (
-            "divmod(num_samples, world_size) gives what every rank gets, and how many ranks must "
-            "take one more. A rank begins where the ranks before it end."
-        ),
-    ),
     compare="shardlab.ranks.data_parallel.sampler.shard",
     points=1,
     pure=True,

@@ -18,21 +18,6 @@ from shardlab.ranks.observe import ledger
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
-STARTER = '''\
-from shardlab.plain.data_parallel import average_gradients
-
-def my_step_with_accumulation(model, microbatches, optimizer, group):
-    """Take one step with the mean gradient over all samples of all ranks.
-
-    microbatches: this rank's (inputs, targets); ranks have equal numbers of samples.
-    model(inputs, targets) returns the mean loss over one microbatch.
-    """
-    for inputs, targets in microbatches:
-        optimizer.zero_grad()
-        model(inputs, targets).backward()
-        average_gradients(model, group, share=1 / group.size())
-        optimizer.step()  # steps too often, and sends too much: fix it
-'''
 Batches = list[tuple[Tensor, Tensor]]
 
 
@@ -185,22 +170,6 @@ def _given(case: Case) -> str:
 
 EXERCISE = Exercise(
     name="data_parallel.step_with_accumulation",
-    prompt="Take one optimizer step from several microbatches on every rank, and synchronize once.",
-    starter=STARTER,
-    hints=(
-        (
-            "What does backward do with a gradient that is already there? And which lines of the "
-            "starter must run once in a step, and not once in a microbatch?"
-        ),
-        (
-            "The gradients of microbatches add up by themselves. Weight each loss so that the sum "
-            "is the mean over all samples, and communicate when the sum is complete."
-        ),
-        (
-            "backward() adds to grad. Multiply each loss by its share of this rank's samples, so "
-            "that the gradients add up to the mean; average over ranks after the last microbatch."
-        ),
-    ),
     compare="shardlab.ranks.data_parallel.DataParallel.no_sync",
     points=4,
     cases=[

@@ -23,23 +23,6 @@ from ..shared import passes, tokens
 
 SHAPES = {"shared 0": (2,), "shared 1": (1, 3), "expert 0": (3,), "expert 1": (2, 2)}
 FROZEN = "shared 0"
-STARTER = '''\
-import torch
-from shardlab import comm
-
-def my_average(shared, experts, num_tokens, ep, group):
-    """Set p.grad to the gradient of the mean loss of the tokens of all ranks.
-
-    shared: parameters that every rank holds; experts: parameters of its experts. Each
-    ep neighbours hold all experts, and have exchanged tokens. p.grad comes from a sum
-    of losses: over num_tokens tokens here, in experts over all that came here. It is
-    None if p is frozen or none came. Two messages. See comm.split and comm.across.
-    """
-    for p in [*shared, *experts]:
-        if p.requires_grad:
-            gradient = torch.zeros_like(p) if p.grad is None else p.grad
-            p.grad = comm.all_reduce(gradient, group) / num_tokens  # fix it
-'''
 
 
 @dataclass(frozen=True)
@@ -147,26 +130,6 @@ has = partial(passes.has, reference=reference, given=describe)
 
 EXERCISE = Exercise(
     name="expert_parallel.average",
-    prompt=(
-        "Average gradients in two messages: of what every rank holds over all ranks, of experts "
-        "over the ranks that hold the same ones."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Which ranks hold the same expert? And the tokens of which ranks are already in its "
-            "gradient?"
-        ),
-        (
-            "Shared gradients and experts' gradients are summed over different ranks, but both are "
-            "divided by the same number."
-        ),
-        (
-            "Only ranks r, r + ep, r + 2 * ep, ... hold the same experts. The tokens of their "
-            "neighbours are in their sums already, so what divides an expert's gradient is the "
-            "number of tokens of all ranks: send it behind the shared gradients, and divide last."
-        ),
-    ),
     compare="shardlab.plain.expert_parallel.LocalExperts.sum_gradients",
     points=3,
     cases=[

@@ -18,23 +18,6 @@ from .. import evidence
 from ..checker import Case, Exercise
 from ..shared import passes, tokens
 
-STARTER = '''\
-import torch
-from shardlab import comm
-
-def my_balance(scores, chosen, group):
-    """Return all ranks' balance loss: E * sum over experts of share * mean.
-
-    scores: [T, E], chosen: [T, k], of this rank; T may be 0. Over the tokens of all
-    ranks, share is an expert's part of the choices, a constant, and mean that of
-    softmax(scores), which gets the gradient. One message of 2 * E numbers, forward.
-    """
-    num_experts = scores.shape[1]
-    counts = chosen.flatten().bincount(minlength=num_experts).to(scores.dtype)
-    share, mean = counts / chosen.numel(), scores.softmax(-1).mean(0)
-    return num_experts * (share * mean).sum()  # own tokens: fix it
-'''
-
 
 def scores_of(case: Case, rank: int) -> Tensor:
     """Make the scores of a rank's tokens: [T, E]."""
@@ -82,27 +65,6 @@ has = partial(passes.has, reference=reference, given=tokens.describe)
 
 EXERCISE = Exercise(
     name="expert_parallel.balance",
-    prompt=(
-        "Compute the balance loss of the whole batch on every rank, in one message, with the "
-        "gradient that one process would give."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "One rank has 3 tokens, another has none. Is the mean of their means the mean over all "
-            "tokens? What could a rank send instead?"
-        ),
-        (
-            "Send sums and counts, and divide after they are added up. The loss is that of all "
-            "ranks, but the gradient that a rank needs is that of its own tokens."
-        ),
-        (
-            "Sums add up over ranks, means do not: send the choices of each expert and the sums of "
-            "softmax(scores). The number of all tokens is the number of all choices over k. With "
-            "own + (total - own).detach() a sum has the value of all ranks and the gradient of "
-            "this one."
-        ),
-    ),
     compare="shardlab.ranks.mixture.Mixture.balance_loss",
     points=3,
     cases=[

@@ -16,25 +16,6 @@ from .. import evidence
 from ..checker import Case, Exercise
 from ..shared import passes, tokens
 
-STARTER = '''\
-import torch
-from shardlab import comm
-from shardlab.plain.expert_parallel import AllToAllRows
-
-def my_combine(y, shares, tokens, num_tokens, sends, receives, group):
-    """Bring home what experts have computed: return [T, h], a sum for each token.
-
-    shares: [A, E/N], the weight of each expert here for each row that came, or 0.
-    y: [pairs, h], the outputs of the experts: first for all rows that chose the first
-    expert here, in their order, then for the next. sends: how many rows go back to
-    each rank, A in all, in one message. receives: how many rows come from each rank;
-    `tokens` are the numbers of their tokens. T = num_tokens; no row: a token gets 0.
-    """
-    rows = AllToAllRows.apply(y[: len(shares)], group, sends, receives)
-    total = y.new_zeros(num_tokens, y.shape[1])
-    return total.index_add(0, tokens, rows)  # without weights and sums: fix it
-'''
-
 
 def inputs(case: Case, rank: int) -> dict[str, Tensor]:
     """Make what the experts of a rank have computed, [pairs, h], and the shares of its rows."""
@@ -106,26 +87,6 @@ has = partial(passes.has, reference=reference, given=tokens.describe)
 
 EXERCISE = Exercise(
     name="expert_parallel.combine",
-    prompt=(
-        "Bring results home: weighted and added up where the experts are, in one row for each "
-        "row that came, and added up again in the order of tokens."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "A row may have passed several experts here, and its token may have gone to several "
-            "ranks. Where is each of these two sums taken?"
-        ),
-        (
-            "Weighting and adding where the experts are leaves one row to send for each row that "
-            "came. What arrives at home is added up once more, by token."
-        ),
-        (
-            "shares.T.nonzero() lists experts and rows in the order of y. index_add sums the "
-            "weighted rows of y to A rows before they travel, and sums what arrives to T rows at "
-            "home: several ranks may send a row for the same token."
-        ),
-    ),
     compare="shardlab.ranks.expert_parallel.dispatch.TokenDispatcher",
     points=3,
     cases=tokens.CASES,

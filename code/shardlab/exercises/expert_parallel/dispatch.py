@@ -16,25 +16,6 @@ from .. import evidence
 from ..checker import Case, Exercise
 from ..shared import passes, tokens
 
-STARTER = '''\
-import torch
-from shardlab import comm
-from shardlab.plain.expert_parallel import AllToAllRows
-
-def my_dispatch(x, chosen, weights, num_experts, group):
-    """Send tokens to the ranks of their experts, once to each; return rows, shares.
-
-    x: [T, h]. chosen: [T, k], different experts; num_experts where there is no slot.
-    weights: [T, k], none is 0. Rank 0 of N holds the first E/N experts, and so on.
-    rows: [A, h], tokens that chose experts here, by rank and in their order there.
-    shares: [A, E/N], the weight of each expert here for each row, 0 if not chosen.
-    Two messages: how many rows, and rows with shares. AllToAllRows.apply(rows, group,
-    sends, receives) takes numbers of rows as lists, and in backward the way back.
-    """
-    dense = weights.new_zeros(len(x), num_experts + 1).scatter(1, chosen, weights)
-    return x, dense[:, : num_experts // group.size()]  # of own tokens only: fix it
-'''
-
 
 def attempt(
     function: Callable[..., Any], group: comm.Group, case: Case, rank: int
@@ -92,28 +73,6 @@ has = partial(passes.has, reference=reference, given=tokens.describe)
 
 EXERCISE = Exercise(
     name="expert_parallel.dispatch",
-    prompt=(
-        "Send each token once to every rank that holds experts it chose, with the weights of "
-        "these experts, in two messages."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "A token chose two experts on the same rank. How many rows should travel, and how does "
-            "the receiver know which experts are meant?"
-        ),
-        (
-            "A token goes to a rank once if the rank holds any expert that it chose. Its row can "
-            "carry the weights of all experts there; a weight of 0 says that an expert was not "
-            "chosen."
-        ),
-        (
-            "Without its last column, dense.view(T, N, E/N) has the shares of each rank; a token "
-            "goes to a rank where any of them is not 0. nonzero of the transpose, [N, T], lists "
-            "rows by rank and then by token. Join row and shares in one tensor of h + E/N columns, "
-            "and split what arrives."
-        ),
-    ),
     compare="shardlab.ranks.expert_parallel.dispatch.TokenDispatcher",
     points=4,
     cases=tokens.CASES,

@@ -16,23 +16,6 @@ from shardlab import comm
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
-STARTER = '''\
-import torch
-
-def my_route(scores, per_token, before, slots):
-    """Return the experts that tokens go to, [T, k], and their weights, [T, k].
-
-    scores: [T, E]. A token chooses the k = per_token experts with its highest scores,
-    highest first; of experts with equal scores, the one with the lowest number.
-    before: weights are shares of a softmax over all E experts; else of one over the
-    k chosen. Each expert has `slots` slots: first choices of all tokens take theirs
-    in the order of tokens, then second choices, and so on. Where a token finds no
-    slot stand the expert E and the weight 0; its other weights stay as they are.
-    """
-    weights, chosen = scores.softmax(-1).topk(per_token)
-    return chosen, weights  # before, without slots, ties in any order: fix them
-'''
-
 
 @dataclass(frozen=True)
 class Given:
@@ -177,26 +160,6 @@ CROWD = ((3.0, 2.0, 1.0), (2.0, 3.0, 1.0), (3.0, 2.0, 0.0), (1.0, 2.0, 3.0))
 
 EXERCISE = Exercise(
     name="expert_parallel.route",
-    prompt=(
-        "Choose experts and weights for tokens, with a softmax before or after the choice, and "
-        "hand out the experts' slots, first choices first."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Let three tokens prefer the same expert, which has one slot. Who gets it, and what "
-            "becomes of the others' weights? Who wins if scores are equal?"
-        ),
-        (
-            "All first choices come before any second choice, each in the order of tokens. Whether "
-            "a choice finds a slot depends on how many have come to its expert before it."
-        ),
-        (
-            "argsort with stable=True keeps the order of equal scores. For the slots flatten "
-            "chosen.T: first choices of all tokens come first. In a one-hot matrix of it, [T*k, "
-            "E], cumsum down the rows says how many have come to each expert before."
-        ),
-    ),
     compare="shardlab.ranks.mixture.Mixture.choose",
     points=3,
     pure=True,

@@ -14,22 +14,6 @@ from shardlab.costs import expert_parallel as costs
 
 from ..checker import Case, Dependent, Exercise, Finding, describe
 
-STARTER = '''\
-def my_spare(loads, num_ranks, spare):
-    """Return the experts of each rank: lists of E / num_ranks + spare numbers.
-
-    loads: tokens of each of E experts; its copies share them equally. Every expert
-    has a place, and no rank holds one twice. Slots beyond E go one by one to the one
-    with the most tokens per copy, of those with fewer copies than ranks. No rank may
-    be fuller than if copies are dealt in rounds, the fullest first: each to the rank
-    with the fewest tokens so far that has none of this round and does not hold this
-    expert. Of equal experts, or ranks, the lower number comes first.
-    """
-    share, ranks = len(loads) // num_ranks, range(num_ranks)
-    # the first experts again in all spare slots: fix it
-    return [[*range(r * share, (r + 1) * share), *range(spare)] for r in ranks]
-'''
-
 
 @dataclass(frozen=True)
 class Given:
@@ -132,24 +116,6 @@ def _drawn(ranks: int, num_experts: int, spare: int, seed: int) -> Case:
 
 EXERCISE = Exercise(
     name="expert_parallel.spare",
-    prompt="Place experts and spare copies of the hottest on ranks, so that all are equally full.",
-    starter=STARTER,
-    hints=(
-        (
-            "An expert has two copies. How many tokens does each copy get, and who then has the "
-            "best claim to the next slot?"
-        ),
-        (
-            "There are two decisions, one after the other: how many copies each expert has, and "
-            "which rank holds each copy."
-        ),
-        (
-            "Count copies first: give out the slots one by one, each to the expert with the "
-            "largest loads[e] / copies[e]. Sort all copies by this number and take them num_ranks "
-            "at a time; the copies of one expert follow each other, so a rank without it is always "
-            "left."
-        ),
-    ),
     compare="shardlab.costs.expert_parallel.redundant.replicated",
     points=3,
     pure=True,

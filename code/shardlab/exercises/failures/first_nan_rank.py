@@ -13,20 +13,6 @@ from shardlab.ranks.observe import ledger
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
-STARTER = '''\
-from shardlab import comm
-
-def my_first_nan_rank(model, group):
-    """Return the lowest rank with a NaN or an infinity in a gradient, or None.
-
-    Called after backward and before the all-reduce. All ranks get the same answer.
-    """
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    summed = [comm.all_reduce(gradient, group) for gradient in gradients]
-    # too late and too much: now all ranks have it. Fix it
-    return group.rank() if any(each.isnan().any() for each in summed) else None
-'''
-
 BUDGET = 16  # bytes that go into the all-reduce
 NAN, INFINITY = math.nan, math.inf
 LARGE = 1e200  # finite, but its square is not
@@ -99,26 +85,6 @@ def _given(case: Case) -> str:
 
 EXERCISE = Exercise(
     name="failures.first_nan_rank",
-    prompt=(
-        "Find the lowest rank with a NaN or an infinity in a gradient, with one all-reduce of at "
-        "most 16 bytes."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "What does a rank know about itself before anything is sent? Which single number could "
-            "it contribute?"
-        ),
-        (
-            "A sum carries a NaN to every rank, so look before the gradients are summed. An "
-            "all-reduce can do other things than add."
-        ),
-        (
-            "Every rank gives its own number if one of its gradients is not finite, and "
-            "group.size() otherwise. The minimum over ranks is the answer, and group.size() means "
-            "None. torch.isfinite knows NaN and infinity. Some gradients are None."
-        ),
-    ),
     compare="shardlab.ranks.observe.diagnose.nonfinite",
     points=3,
     cases=[

@@ -20,17 +20,6 @@ from shardlab import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
-STARTER = '''\
-def my_save(data, path):
-    """Write data (bytes) to path, so that a kill at any moment leaves a whole file.
-
-    It is either the old file or the new one. Whatever a killed save has left in the
-    folder must not disturb the next save.
-    """
-    with open(path, "wb") as file:  # from here on the old file is gone: fix it
-        file.write(data)
-'''
-
 MAX_OPERATIONS = 12  # on names in the folder: a save needs two
 FINISHED, RAISED = 0, 7  # exit codes of a child that was not killed; a signal's are negative
 Hook = Callable[[str, tuple[Any, ...]], None]  # the event, and its arguments
@@ -190,23 +179,6 @@ def _describe(case: Case, content: bytes | None) -> str:
 NEW = bytes(range(1, 251)) * 400  # 100 kB: more than any buffer of Python's files
 EXERCISE = Exercise(
     name="failures.save",
-    prompt="Write a file so that a kill at any moment leaves the old file or the new one, whole.",
-    starter=STARTER,
-    hints=(
-        (
-            "At which moment does the old file go, and at which is the new one whole? What is in "
-            "the folder if a kill comes between the two?"
-        ),
-        (
-            "Never write into the file that must survive. Writing takes time, but giving a "
-            "finished file its name is a single act."
-        ),
-        (
-            "Write to another name in the same folder, close the file, and rename it with "
-            "os.replace, which is all or nothing. (To survive a power cut too, os.fsync the file "
-            "before.)"
-        ),
-    ),
     compare="shardlab.ranks.checkpoint.save",
     points=3,
     pure=True,

@@ -9,18 +9,6 @@ from shardlab.trace import Event
 
 from ..checker import Case, Exercise, Finding, describe, on_each_rank
 
-STARTER = '''\
-def my_straggler(events):
-    """Return the rank for which the others waited longest, over the whole trace.
-
-    events: of all ranks, in any order; each has rank, kind, op, group, start and end
-    (in seconds). Those of kind "communicate" are collectives. The k-th of a group is
-    one collective on all its ranks: all of them wait for the last rank to start.
-    """
-    longest = max(events, key=lambda event: event.end - event.start)
-    return longest.rank  # the rank with the longest all-reduce waits: fix it
-'''
-
 # group -> for each of its collectives, when each of its ranks came
 Arrivals = Mapping[tuple[int, ...], list[list[float]]]
 RUN = 0.1  # s that a collective runs once its last rank has come
@@ -69,23 +57,6 @@ def arrivals(ranks: int, *times: list[float]) -> dict[tuple[int, ...], list[list
 
 EXERCISE = Exercise(
     name="failures.straggler",
-    prompt="Name the rank for which the others waited longest, from the events of all ranks.",
-    starter=STARTER,
-    hints=(
-        (
-            "Three ranks share an all-reduce, and one of them comes a second late. Which of the "
-            "three events is the shortest?"
-        ),
-        (
-            "A collective cannot end before its last rank has started, so the others wait for that "
-            "rank. What counts is the sum of the waiting, and not how often a rank is the last."
-        ),
-        (
-            "Sort each rank's collectives of each group by their start: the k-th of every rank are "
-            "one collective. Each of its ranks waits from its own start to the latest start; add "
-            "that up under the rank that started last."
-        ),
-    ),
     compare="shardlab.costs.traces.waiting.who_waits",
     points=2,
     pure=True,

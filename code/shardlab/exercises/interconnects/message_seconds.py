@@ -11,17 +11,6 @@ from ..shared import formulas
 
 Hops = list[tuple[float, float]]
 
-STARTER = '''\
-def my_message_seconds(nbytes, hops):
-    """Return the seconds until the last byte has arrived, if nothing else is sent.
-
-    hops: (bytes per second, seconds of latency) of each hop, in order. All hops
-    work at the same time, each on the bytes that have reached it; the latency is
-    the largest of all hops.
-    """
-    # one hop after the other: fix it
-    return sum(latency + nbytes / rate for rate, latency in hops)
-'''
 
 
 def message_seconds(nbytes: float, hops: Hops) -> float:
@@ -60,22 +49,6 @@ def none(given: Mapping[str, Any]) -> bool:
 
 EXERCISE = Exercise(
     name="interconnects.message_seconds",
-    prompt="Say how long a message takes over several hops that all work at the same time.",
-    starter=STARTER,
-    hints=(
-        (
-            "While the first hop still sends the end of the message, what does the second one do? "
-            "Try three hops of which one is slow."
-        ),
-        (
-            "Hops that work at the same time are a pipe. One of them decides how fast it is; their "
-            "times do not add up."
-        ),
-        (
-            "Divide the bytes by the rate of the slowest hop, and add the largest latency. A GPU "
-            "that sends to itself uses no hop at all, and no time."
-        ),
-    ),
     compare="shardlab.costs.facts.hops",
     points=2,
     pure=True,

@@ -8,16 +8,6 @@ from shardlab.costs.facts import nodes
 from ..checker import Case, Exercise
 from ..shared import formulas
 
-STARTER = '''\
-def my_network_share(num_cards, gigabits, num_gpus):
-    """Return the bytes per second that each GPU of a node can send to other nodes.
-
-    gigabits: per second, of each of num_cards network cards, in one direction. All
-    num_gpus GPUs send at the same time.
-    """
-    return num_cards * gigabits * 1e9  # a number, but of what? fix it
-'''
-
 
 def network_share(num_cards: int, gigabits: float, num_gpus: int) -> float:
     """Compute the right answer."""
@@ -52,25 +42,6 @@ MACHINES = ("DGX-1V", "DGX A100", "AWS p4d.24xlarge", "DGX H100", "GCP a2-highgp
 
 EXERCISE = Exercise(
     name="interconnects.network_share",
-    prompt=(
-        "Say how many bytes per second each GPU of a node can send to other nodes when all of "
-        "them do."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "In which unit are network cards sold, and in which unit is the answer? How many GPUs "
-            "use the cards?"
-        ),
-        (
-            "All GPUs send at the same time, so each has its share of all the cards. The rate of a "
-            "card is given in another unit than the answer."
-        ),
-        (
-            "Networks are sold in bits, and a byte has 8 of them. Divide the bytes per second of "
-            "all cards together by the number of GPUs."
-        ),
-    ),
     compare="shardlab.costs.facts.nodes.rates_of_a_gpu",
     points=1,
     pure=True,

@@ -10,18 +10,6 @@ from typing import Any
 from ..checker import Case, Exercise
 from ..shared import formulas
 
-STARTER = '''\
-def my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel,
-                        recomputation):
-    """Return the bytes that one GPT layer keeps for its backward, on one of tp ranks.
-
-    A number takes 2 bytes, an entry of a dropout mask 1 byte; scores are stored.
-    recomputation: "none"; "selective" for the scores; "full" for all.
-    """
-    norms = 2 * sequence * batch * hidden * 2  # inputs of two LayerNorms
-    return norms
-'''
-
 
 def table_2(
     sequence: int,
@@ -74,31 +62,6 @@ GPT_3 = (2048, 1, 12288, 96)
 BOTH: Any = {"sequence_parallel": True, "recomputation": "selective"}
 EXERCISE = Exercise(
     name="memory.activation_bytes",
-    prompt=(
-        "Say how many bytes one GPT layer keeps for its backward on one rank: with tensor "
-        "parallelism, with sequence parallelism, and with recomputation."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Walk through one layer with a pencil: what does the backward of each operation need "
-            "from its forward? Do not forget dropout and the softmax."
-        ),
-        (
-            "Most of what is kept grows with the tokens; scores grow with pairs of tokens, for "
-            "every head. Tensor parallelism cuts what lies inside a half of the layer; what every "
-            "rank reads whole, only sequence parallelism cuts."
-        ),
-        (
-            "Go through the layer. LayerNorms, matrices, GELU and dropout keep what they need. "
-            "Attention: its input, queries, keys, values; for each head and pair of tokens the "
-            "softmax, a mask and the softmax after dropout; the input of the output projection, a "
-            "mask. Feed-forward block: its input, before and after GELU, a mask. On one rank that "
-            "is s*b*h*(34 + 5*a*s/h). Tensor parallelism cuts what lies between the first and the "
-            "last matrix of each half: 24 of the 34, and the scores. Selective recomputation keeps "
-            "no scores, and full recomputation keeps the input of the layer, whole on every rank."
-        ),
-    ),
     compare="shardlab.costs.memory.activations.layer",
     points=2,
     pure=True,

@@ -20,17 +20,6 @@ from ..checker import Case, Dependent, Exercise, Finding, Judge, on_each_rank
 
 SIZE = 64  # rows and columns of an input
 SLACK = 8 * 1024  # bytes, for the state of the random numbers
-STARTER = '''\
-import torch
-
-def my_checkpoint(function, *inputs):
-    """Return function(*inputs), and keep only the inputs for backward.
-
-    The inputs are tensors, the result is one tensor; `function` may have parameters
-    of its own, and dropout. At least one input needs a gradient.
-    """
-    return function(*inputs)  # keeps everything: fix it
-'''
 
 
 @dataclass(frozen=True)
@@ -166,28 +155,6 @@ def runs_twice(case: Case, rank: int, seen: Checkpointed) -> Finding | None:
 
 EXERCISE = Exercise(
     name="memory.checkpoint",
-    prompt=(
-        "Compute a function without keeping what its backward needs: backward computes it again."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "What does autograd keep while the function runs, and how can it run without that? "
-            "Then ask what the second run must find exactly as the first one did."
-        ),
-        (
-            "Backward can compute everything again from the inputs. The second run has to be "
-            "recorded, has to draw the same random numbers, and has to start from the gradient "
-            "that comes in."
-        ),
-        (
-            "Write a torch.autograd.Function. Its forward runs without recording; keep the inputs "
-            "with ctx.save_for_backward, and torch.get_rng_state(). In backward detach the inputs, "
-            "and let those need a gradient that did before. Set the random state, call the "
-            "function again under torch.enable_grad(), and call backward on what it returns. "
-            "torch.random.fork_rng(devices=[]) restores the random numbers afterwards."
-        ),
-    ),
     compare="shardlab.ranks.memory.recompute.checkpoint",
     points=4,
     pure=True,

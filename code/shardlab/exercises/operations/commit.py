@@ -14,21 +14,6 @@ from shardlab import comm
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 from ..shared import disk
 
-STARTER = '''\
-def my_commit(store, step, pieces):
-    """Save pieces (name -> bytes) as the checkpoint of this step; keep the last one.
-
-    The loader takes the highest step that has a file "<step>.whole", whose lines are
-    the names of pieces, and reads "<step>.<name>" for each. When this returns, no
-    power cut can harm the checkpoint, and only the last two steps still have files.
-    store: write(name, data), read(name), rename(old, new), delete(name), names(),
-    flush(name) for the bytes of a file, flush_folder() for the names of all files.
-    """
-    store.write(f"{step}.whole", "\\n".join(pieces).encode())  # fix it
-    for name, data in pieces.items():
-        store.write(f"{step}.{name}", data)
-'''
-
 KEPT = 2  # checkpoints
 Pieces = dict[str, bytes]
 Loaded = list[tuple[int, Pieces | None]]  # the newest steps; None: a piece is missing
@@ -180,30 +165,6 @@ def _show_one(step: int, pieces: Pieces | None) -> str:
 
 EXERCISE = Exercise(
     name="operations.commit",
-    prompt=(
-        "Save a checkpoint of several files through a disk with a cache, so that a power cut at "
-        "any moment leaves the last two checkpoints whole."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Imagine a power cut after each of your calls in turn. Whatever was not flushed may be "
-            "lost: what does the loader find?"
-        ),
-        (
-            "A checkpoint exists from the moment when its <step>.whole does. Everything that this "
-            "file vouches for must be on the disk before it, and nothing old may go before it is "
-            "safe."
-        ),
-        (
-            "A checkpoint exists from the moment when its <step>.whole does. So that name comes "
-            "last, and all at once: write the file under another name, and rename it. Before the "
-            "rename, everything that it vouches for must be on the disk: the bytes of each piece, "
-            "the names of the pieces, and the bytes of the file itself. After the rename, the new "
-            "name must be on the disk before you return, and before you delete anything. What to "
-            "delete is in names(); compare steps as numbers."
-        ),
-    ),
     compare="shardlab.ranks.checkpoint.saving.write",
     points=3,
     pure=True,

@@ -11,20 +11,6 @@ from .. import evidence
 from ..checker import Case, Exercise, Finding, Judge, describe
 from ..shared import formulas
 
-STARTER = '''\
-def my_interval(between, save, lag, restart):
-    """Return the best seconds of training between two saves, and the goodput there.
-
-    Failures come at random and without memory, every `between` seconds on average,
-    also during saves and restarts. After each interval a save holds up training for
-    `save` seconds. It is safe `lag` seconds later, while training goes on; the next
-    save has to wait for that. A failure takes back whatever is not safe yet; training
-    goes on once `restart` seconds have passed without another failure.
-    """
-    interval = (save * between) ** 0.5  # fix both lines
-    return interval, interval / (interval + save)  # if nothing ever failed
-'''
-
 SHORT = 1 / 2000  # of the time between failures: a save below it is short
 NEAR, EXACT = 0.02, 1e-3  # relative; a search for the best interval need not be longer
 Given = dict[str, float]
@@ -111,32 +97,6 @@ ROWS = (
 
 EXERCISE = Exercise(
     name="operations.interval",
-    prompt=(
-        "Find the interval between two saves that loses least, and the goodput there, where "
-        "failures come at random and without memory; without shardlab.costs."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "What does it cost to save twice as often, and what does it gain? How much of an "
-            "interval does a failure take back, on average?"
-        ),
-        (
-            "A longer interval loses less time to saves and more to failures, and the best one "
-            "lies where the two changes cancel. Saves and restarts can fail, too: that is what the "
-            "exact answer adds."
-        ),
-        (
-            "First for short saves. In an interval t a run loses save / t of its time to saves, "
-            "and t / (2 between) to failures, because one falls into the middle of an interval on "
-            "average: where is the sum smallest? Then exactly. With M for between, a stretch of t "
-            "+ save seconds without a failure takes M (exp((t + save) / M) - 1) seconds on "
-            "average, and lag and restart multiply that by exp((lag + restart) / M), whatever t "
-            "is. t divided by all this is the goodput. Where its slope is 0, 1 - t / M = exp(-(t + "
-            "save) / M): halve the range from 0 to M until it is narrow. Last, compare with the "
-            "lag."
-        ),
-    ),
     compare="shardlab.costs.operations.interval.Reliability.best_interval",
     points=2,
     pure=True,

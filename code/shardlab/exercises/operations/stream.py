@@ -11,22 +11,6 @@ from shardlab import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
-STARTER = '''\
-import torch
-
-def my_stream(step, rank, ranks, num_samples, batch, seed):
-    """Return the indices of the samples that this rank takes in this step, as a list.
-
-    The lists of ranks 0, 1, ... joined make the step's batch: the same samples in the
-    same order for every number of ranks that divides `batch`. An epoch takes each
-    sample once, in an order of its own; what is left and fills no batch is dropped.
-    A restarted run calls this with its next step: use nothing but the arguments.
-    """
-    generator = torch.Generator().manual_seed(seed + rank)
-    order = torch.randperm(num_samples, generator=generator)
-    return order[step * batch // ranks :][: batch // ranks].tolist()  # fix it
-'''
-
 EPOCHS = 3
 SEED = 5
 Part = list[int] | str  # of a batch; what came instead, in words
@@ -178,29 +162,6 @@ def cases() -> Iterator[Case]:
 
 EXERCISE = Exercise(
     name="operations.stream",
-    prompt=(
-        "Return the samples of one rank in one step, so that the batch of a step is the same for "
-        "every number of ranks, and a restart needs nothing but the number of the step."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Which lines of the starter depend on the rank, or on the number of ranks? Write down "
-            "the batch that a single process would read."
-        ),
-        (
-            "The batch of a step follows from the seed and the step alone. The number of ranks may "
-            "only decide how this batch is cut."
-        ),
-        (
-            "First forget the ranks. How many whole batches has an epoch? The step's epoch and its "
-            "place in the epoch are the quotient and the remainder of a division by that. The "
-            "order of an epoch must come from the seed and the epoch alone, from a generator of "
-            "your own. Cut the step's batch out of it. The rank comes last: cut the batch into "
-            "equal parts, one after the other; a part that takes every ranks-th sample depends on "
-            "the number of ranks."
-        ),
-    ),
     compare="shardlab.ranks.data_parallel.sampler.epoch",
     points=3,
     pure=True,

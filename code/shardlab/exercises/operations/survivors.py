@@ -10,22 +10,6 @@ from shardlab.ranks.observe import ledger
 from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
-STARTER = '''\
-import torch
-from shardlab import comm
-
-def my_survivors(group, alive):
-    """Return the ranks that go on, in ascending order, and this rank's new number.
-
-    alive: for each rank of the group whether this rank gets its heartbeat, a list of
-    bools. Views differ. The largest set of ranks that all see one another goes on; of
-    several, the one whose sorted list comes first. It must have more than half of all
-    ranks: else nobody goes on, []. A rank that is out gets the list, too, and None.
-    """
-    members = [rank for rank, is_alive in enumerate(alive) if is_alive]  # fix it
-    return members, group.rank()
-'''
-
 BUDGET = 8  # bytes that a rank gives for each rank of the group
 Views = Sequence[str]  # of each rank, "1" where it sees a rank
 
@@ -114,29 +98,6 @@ def _given(case: Case) -> str:
 
 EXERCISE = Exercise(
     name="operations.survivors",
-    prompt=(
-        "After a failure ranks differ on who is alive. Agree, with one all-gather, on the ranks "
-        "that go on: the largest set that all see one another, if it has more than half."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Two ranks have different views of who is alive. From which numbers could both of them "
-            "compute the same list?"
-        ),
-        (
-            "A decision that all must share has to follow from numbers that all have. It takes "
-            "more than half, because two halves that see nothing of each other would otherwise "
-            "both go on, and both write the next checkpoint."
-        ),
-        (
-            "Gather the views first, as one row of whole numbers for each rank. From then on every "
-            "rank computes the same. itertools.combinations(range(n), size) lists sets in the "
-            "order that decides between equally large ones; begin with all ranks, and stop at "
-            "half. (With thousands of ranks that takes too long, and one rank, elected by a "
-            "majority, decides.)"
-        ),
-    ),
     points=4,
     cases=[
         Case(1, "all there", ("1",)),

@@ -10,14 +10,6 @@ from shardlab.costs.pipeline import timeline
 from ..checker import Case, Exercise, Finding, Judge, describe
 
 NEAR = 1e-9
-STARTER = '''\
-def my_bubble(num_stages, num_microbatches, num_chunks):
-    """Return how long a stage waits: over the time it computes, and over all time.
-
-    Interleaved 1F1B, num_chunks equal chunks on each stage; 1 chunk is plain 1F1B.
-    """
-    return 0.0, 0.0  # as if no stage ever waited: fix it
-'''
 
 
 def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Any:
@@ -64,26 +56,6 @@ def _case(stages: int, microbatches: int, chunks: int) -> Case:
 
 EXERCISE = Exercise(
     name="pipeline.bubble",
-    prompt=(
-        "The bubble of (interleaved) 1F1B, as a share of the time that a stage computes and as a "
-        "share of all time."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Draw the schedule of three stages and mark where the first one waits. What changes in "
-            "the drawing if there are more microbatches, or more chunks?"
-        ),
-        (
-            "The waiting does not depend on the number of microbatches, and the computing does. "
-            "The two shares divide the same waiting by different times."
-        ),
-        (
-            "A stage waits until the first microbatch has come down and until the last one has "
-            "gone back up: num_stages - 1 forwards and as many backwards, of one chunk. It "
-            "computes num_microbatches of both, on each chunk."
-        ),
-    ),
     compare="shardlab.costs.pipeline.bubble",
     points=1,
     pure=True,

@@ -14,18 +14,6 @@ from shardlab.costs.pipeline import balance
 
 from ..checker import Case, Dependent, Exercise, Finding, describe
 
-STARTER = '''\
-def my_cut(seconds, nbytes, num_stages, memory):
-    """Return the number of layers of each stage, as a list, or None if no cut fits.
-
-    seconds, nbytes: of each layer. Stages take at least one layer each, in order, and
-    `memory` bytes at most. The slowest stage should be as fast as possible.
-    """
-    share, more = divmod(len(seconds), num_stages)
-    # as plain.pipeline.Stage cuts, into equal numbers of layers: fix it
-    return [share + (stage < more) for stage in range(num_stages)]
-'''
-
 
 @dataclass(frozen=True)
 class Given:
@@ -129,23 +117,6 @@ def _case(
 
 EXERCISE = Exercise(
     name="pipeline.cut",
-    prompt=(
-        "Cut unequal layers into stages: the slowest stage as fast as possible, none beyond its "
-        "memory."
-    ),
-    starter=STARTER,
-    hints=(
-        "Suppose that you knew where the last stage begins. What would be left to solve?",
-        (
-            "The best cut of all layers contains a best cut of the layers before the last stage, "
-            "so small problems solve larger ones. Memory rules some stages out."
-        ),
-        (
-            "Let best(n, k) be the slowest stage's time when the first n layers are on k stages. "
-            "The last of these stages takes layers i to n, and best(i, k - 1) is known: try every "
-            "i for which it fits, and remember the best."
-        ),
-    ),
     compare="shardlab.costs.pipeline.balance.split",
     points=4,
     pure=True,

@@ -26,19 +26,6 @@ SHOWN = 12  # actions that a report lists
 NEAR = 1e-9  # of shares
 SIZES = (2, 1, 3)  # samples of the microbatches, in turn
 
-STARTER = '''\
-def my_eager(stage, microbatches, samples):
-    """Run 1F1B further ahead, because a message takes as long as half a microbatch.
-
-    stage.forward(inputs, targets, share), stage.backward(), stage.kept and
-    stage.after (how many stages follow) are those of plain.pipeline.Stage. At most
-    1 + 2 * stage.after microbatches may be kept.
-    """
-    for inputs, targets in microbatches:
-        stage.forward(inputs, targets, len(inputs) / samples)
-    while stage.kept:
-        stage.backward()  # GPipe: as fast, but it keeps every microbatch: fix it
-'''
 
 
 class RecordingStage:
@@ -166,28 +153,6 @@ def _given(case: Case) -> str:
 PIPELINES = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2), (3, 6), (4, 3), (4, 8)]
 EXERCISE = Exercise(
     name="pipeline.eager",
-    prompt=(
-        "Write 1F1B for slow messages, which take half as long as a forward and a backward "
-        "together: no stage waits except while the pipeline fills and drains, and a stage keeps "
-        "one microbatch at most, and two more for each stage after it."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "How long does it take from a microbatch's forward on a stage to its backward there, "
-            "now that messages take time? What can the stage do meanwhile?"
-        ),
-        (
-            "A gradient comes back after the microbatch has passed all later stages twice, and "
-            "each border twice. To stay busy until then, a stage needs more microbatches in flight "
-            "than 1F1B has."
-        ),
-        (
-            "Begin with more forwards than 1F1B does. Its stage.after microbatches in flight are "
-            "enough while the borders take no time. How many are needed if the borders take as "
-            "long as the stages?"
-        ),
-    ),
     compare="shardlab.plain.pipeline.one_forward_one_backward",
     points=3,
     pure=True,

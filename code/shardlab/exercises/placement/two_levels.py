@@ -11,20 +11,6 @@ from shardlab.costs.facts import nodes
 from ..checker import Case, Exercise
 from ..shared import formulas
 
-STARTER = '''\
-def my_two_levels(nbytes, num_nodes, gpus, inside, across):
-    """Return the seconds of an all-reduce on num_nodes nodes of `gpus` GPUs each.
-
-    1. reduce-scatter inside each node: every GPU gets the node's sum of its share
-    2. all-reduce of each share between the nodes, on a ring of its own
-    3. all-gather inside each node
-    inside, across: bytes per second of one GPU, inside its node and to other nodes.
-    Leave out latency.
-    """
-    world = num_nodes * gpus
-    return 2 * (world - 1) / world * nbytes / across  # one flat ring: fix it
-'''
-
 
 def two_levels(
     nbytes: float, num_nodes: int, gpus: int, inside: float, across: float
@@ -69,23 +55,6 @@ def both(given: Mapping[str, Any]) -> bool:
 
 EXERCISE = Exercise(
     name="placement.two_levels",
-    prompt="Say how long an all-reduce on two levels takes: inside the nodes, and across them.",
-    starter=STARTER,
-    hints=(
-        (
-            "How many bytes does one GPU still have to reduce after the first step? Only these "
-            "travel between the nodes."
-        ),
-        (
-            "Each of the three steps runs on rings of its own, with its own number of ranks, its "
-            "own bandwidth and its own buffer."
-        ),
-        (
-            "On a ring of n ranks a rank sends (n-1)/n of the buffer for a reduce-scatter or an "
-            "all-gather, and twice that for an all-reduce. After the first step the buffer of a "
-            "GPU is 1/gpus of what it was."
-        ),
-    ),
     compare="shardlab.exchanges.hierarchical_all_reduce",
     points=3,
     pure=True,

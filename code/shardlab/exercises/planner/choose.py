@@ -12,16 +12,6 @@ from shardlab.model.spec import TransformerSpec
 
 from ..checker import Case, Exercise, Finding, Judge, describe, on_each_rank
 
-STARTER = '''\
-def my_choose(plans, memory):
-    """Return the plan to train with, and the bytes that it lacks on each GPU.
-
-    plans: (name, seconds of a step, bytes on a GPU); memory: bytes of a GPU. The
-    fastest plan that fits, and 0; if none fits, the plan that lacks the fewest bytes.
-    """
-    name, seconds, nbytes = plans[0]  # the first one: fix it
-    return name, 0
-'''
 Listed = list[tuple[str, float, float]]
 NEAR = 1e-6  # relative
 SHOWN = 3  # plans that a report lists
@@ -111,25 +101,6 @@ CASES: dict[str, tuple[Listed, float]] = {
 }
 EXERCISE = Exercise(
     name="planner.choose",
-    prompt=(
-        "Choose among plans: the fastest that fits, or, if none fits, the one that lacks the "
-        "fewest bytes, and how many."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Is a plan that does not fit of any use, however fast it is? And what should be "
-            "returned if no plan fits?"
-        ),
-        (
-            "There are two cases, and each compares something else: where plans fit, their time; "
-            "where none fits, their bytes."
-        ),
-        (
-            "First keep the plans that fit, and take the one with the fewest seconds. Only if none "
-            "is left, take the one with the fewest bytes."
-        ),
-    ),
     compare="shardlab.costs.planning.plans.Plans",
     points=1,
     pure=True,

@@ -8,15 +8,6 @@ from shardlab import comm
 
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
-STARTER = '''\
-def my_layouts(gpus, gpus_per_node, heads, layers, batch):
-    """Return every (tp, pp, dp) that uses all GPUs, as a list.
-
-    tp ranks share the heads evenly, and tp divides the GPUs of a node; pp stages have
-    the same number of layers; dp replicas have the same number of sequences.
-    """
-    return [(1, 1, gpus)]  # one of them, perhaps: fix it
-'''
 Triple = tuple[int, int, int]
 Given = dict[str, int]  # the arguments by name
 NAMES = ("gpus", "gpus_per_node", "heads", "layers", "batch")
@@ -128,25 +119,6 @@ CASES = {
 }
 EXERCISE = Exercise(
     name="planner.layouts",
-    prompt=(
-        "List every legal layout of a model on some GPUs: tensor, pipeline and data parallel "
-        "degrees."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Once tp and pp are chosen, is there still a choice for dp? Then read the docstring "
-            "again: which degree must divide what?"
-        ),
-        (
-            "There are few enough layouts to try them all. Each condition of the docstring says "
-            "that nothing may be left over from a division."
-        ),
-        (
-            "Try every tp and every pp, and let dp be what is left of the GPUs. A degree is legal "
-            "if the remainder of a division is zero; tp has two such conditions."
-        ),
-    ),
     compare="shardlab.costs.planning.tables.every_degree",
     points=2,
     pure=True,

@@ -9,17 +9,6 @@ from shardlab.costs.pipeline import timeline
 from ..checker import Case, Exercise
 from ..shared import formulas
 
-STARTER = '''\
-def my_step_seconds(layers_per_stage, num_stages, layer, head, num_microbatches):
-    """Return the seconds of one step of a pipeline (GPipe), without messages.
-
-    layer: seconds of one layer for one microbatch, forward and backward.
-    head: seconds of the head and the loss, which are on the last stage.
-    """
-    stage = layers_per_stage * layer
-    return num_microbatches * stage  # one stage alone: fix it
-'''
-
 
 def step_seconds(
     layers_per_stage: int, num_stages: int, layer: float, head: float, num_microbatches: int
@@ -55,24 +44,6 @@ def case(title: str, *given: float) -> Case:
 
 EXERCISE = Exercise(
     name="planner.step_seconds",
-    prompt=(
-        "Say how long a step of a pipeline takes if the last stage has the head beside its layers."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Draw three stages of which the last one is slower. When do the first two wait, and "
-            "for whom?"
-        ),
-        (
-            "The slowest stage sets the pace for every microbatch. The other stages add only what "
-            "it takes to fill and to drain the pipeline."
-        ),
-        (
-            "The slowest stage works on every microbatch, and all others wait for it. Before its "
-            "first microbatch and after its last one, every other stage works once."
-        ),
-    ),
     compare="shardlab.costs.step.pipeline.pipeline_seconds",
     points=2,
     pure=True,

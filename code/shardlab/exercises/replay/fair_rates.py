@@ -12,19 +12,6 @@ from shardlab.costs.traces.sharing import Flow, Wires
 from ..checker import Case, Exercise, Finding, describe, on_each_rank
 from ..shared import formulas
 
-STARTER = '''\
-def my_fair_rates(capacities, paths):
-    """Return the max-min fair rate of each message: a list of bytes per second.
-
-    capacities: link -> bytes per second. paths: the links of each message. Raise
-    all rates together until a link is full; the messages that cross it keep that
-    rate; go on with the others.
-    """
-    users = {link: sum(link in path for path in paths) for link in capacities}
-    # too little for some messages: fix it
-    return [min(capacities[link] / users[link] for link in path) for path in paths]
-'''
-
 
 def fair_rates(capacities: Mapping[str, float], paths: list[list[str]]) -> list[float]:
     """Compute the right answer."""
@@ -88,24 +75,6 @@ def case(title: str, capacities: Mapping[str, float], *paths: str) -> Case:
 
 EXERCISE = Exercise(
     name="replay.fair_rates",
-    prompt="Share links fairly between messages: what one message cannot use, the others get.",
-    starter=STARTER,
-    hints=(
-        (
-            "A message that crosses two links gets only what the narrower one allows. Who should "
-            "get what it leaves unused on the wider link?"
-        ),
-        (
-            "A full link settles the rates of its messages for good. What these messages leave "
-            "unused on other links belongs to the messages that can still rise, so the order in "
-            "which links fill matters."
-        ),
-        (
-            "The link with the smallest capacity per message that is still rising fills first. Fix "
-            "its messages at that rate, take what they use from all their links, and begin again "
-            "with the other messages."
-        ),
-    ),
     compare="shardlab.costs.traces.sharing.Wires.settle",
     points=4,
     pure=True,

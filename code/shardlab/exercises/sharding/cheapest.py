@@ -18,21 +18,6 @@ from shardlab.sharding.types.tracer import Tracer
 from ..checker import Case, Dependent, Exercise, Finding, Judge, describe
 from ..shared import formulas, typed
 
-STARTER = '''\
-def my_cheapest(tokens, widths, ends, prices):
-    """Return how to cut each matrix, as a list: "columns", "rows" or "gathered".
-
-    Matrix i is [widths[i], widths[i + 1]]. columns: takes the tensor R, and leaves
-    its new width cut. rows: takes its width cut, and leaves P. gathered: takes tokens
-    cut, and leaves them cut; the matrix is redistributed S -> R first. The tensor,
-    [tokens, width], comes in the state `ends`, "I" or "S(tokens)", and leaves in it.
-    On the way it goes from what one matrix leaves to what the next takes.
-    prices: bytes for each number of a whole tensor or matrix, forward and backward
-    together: "S -> R", "P -> R", "P -> S", "P -> I", "S -> I", "I -> R", "I -> S",
-    and "S -> S" to cut another dim.
-    """
-    return ["columns" for _ in widths[1:]]  # not the cheapest: fix it
-'''
 KINDS = ("columns", "rows", "gathered")
 TAKES = {"columns": "R", "rows": "S(width)", "gathered": "S(tokens)"}
 DIMS = ("tokens", "width")
@@ -171,27 +156,6 @@ def _title(matrices: int) -> str:
 
 EXERCISE = Exercise(
     name="sharding.cheapest",
-    prompt=(
-        "Cut the matrices of a layer so that its redistributions send the fewest bytes, without "
-        "shardlab.sharding.types."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "How many plans are there for three matrices? And what does a plan pay for besides the "
-            "way from one matrix to the next?"
-        ),
-        (
-            "The price of a cut depends on the cuts before and after it, so choosing matrix by "
-            "matrix can miss the cheapest plan. There are few enough plans to price them all."
-        ),
-        (
-            "Try every plan: itertools.product. Follow the tensor's state from `ends` through all "
-            "matrices and back to `ends`; where it is not what the next matrix takes, add the "
-            "price times its tokens and its width there. Two cut dims differ: S -> S has a price, "
-            "too."
-        ),
-    ),
     points=3,
     pure=True,
     cases=cases(),

@@ -11,19 +11,6 @@ from shardlab import comm
 from ..checker import Case, Dependent, Exercise, Finding, Judge, describe
 from ..shared import typed
 
-STARTER = '''\
-def my_missing_sum(program):
-    """Return (line, operand, arrow): the first line that is wrong, and its repair.
-
-    program: lines as in my_states; one redistribution has been lost, or has become
-    another one. A line is wrong where its operands' states do not fit together: ranks
-    would compute something else than one process, in forward or in backward.
-    operand: the number of a line in its "of". arrow: how that is redistributed before
-    this line and for it alone, as "P -> I", so that all lines become right. Arrows
-    lead from I to R, S; from R to S, P; from S to I, R, S, P; from P to I, R, S.
-    """
-    return len(program) - 1, program[-1]["of"][0], "P -> I"  # fix it
-'''
 Answer = tuple[int, int, str]
 
 
@@ -96,28 +83,6 @@ def cases() -> list[Case]:
 
 EXERCISE = Exercise(
     name="sharding.missing_sum",
-    prompt=(
-        "Find the line of a program where a sum over ranks is missing or doubled, and the "
-        "redistribution that repairs it, without shardlab.sharding.types."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Which states may the operands of a product have together? Write that down for every "
-            "operation before you search, and think of backward, too."
-        ),
-        (
-            "A line is wrong where its operands' states do not fit together. Several repairs may "
-            "make this line right; only later lines tell which of them is meant."
-        ),
-        (
-            "Write down when a line is right. A product: all I; all R; one P and all others R; or "
-            "one dim cut in every operand that has it, and R in the others. An addition: all "
-            "alike, or one dim cut so. A function: not P. close: I or P. A redistribution: the "
-            "source of its arrow. Then try every arrow on every operand, and read the program to "
-            "its end."
-        ),
-    ),
     compare="shardlab.sharding.types.repairs.repairs",
     points=3,
     pure=True,

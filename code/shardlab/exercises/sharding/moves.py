@@ -12,18 +12,6 @@ from .. import evidence
 from ..checker import Case, Exercise, Finding, Judge, describe
 from ..shared import formulas, typed
 
-STARTER = '''\
-def my_moves(source, target, nbytes, ranks):
-    """Return (verb, mirror, forward, backward) of source -> target along one axis.
-
-    source, target: "I", "R", "P", or "S(h)"; nbytes: of the whole tensor.
-    verb: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", or "": nothing.
-    mirror: what happens to the gradient, written as "P -> I".
-    forward, backward: bytes that a rank sends, with rings: an all-to-all sends each
-    other rank its part of the piece.
-    """
-    return "all_reduce", "P -> I", nbytes, 0  # fix it
-'''
 ARROWS = (
     *("I -> R", "I -> S(B)", "R -> S(h)", "R -> P", "S(h) -> P", "P -> I", "P -> R"),
     *("P -> S(h)", "S(B) -> I", "S(h) -> R", "S(B) -> S(h)"),
@@ -91,27 +79,6 @@ def cases() -> Iterator[Case]:
 
 EXERCISE = Exercise(
     name="sharding.moves",
-    prompt=(
-        "Say which collective a redistribution needs, what happens to the gradient, and the bytes "
-        "in forward and backward, without shardlab.sharding.types."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "What is the state of a gradient if the tensor is R on ranks that each use it for "
-            "something else? Start there, and then follow the arrow in backward."
-        ),
-        (
-            "The gradient has states of its own, and takes the arrow in the other direction. So "
-            "backward is a redistribution like any other."
-        ),
-        (
-            "The gradient goes from the target to the source, and in both R and P change places: "
-            "the gradient of R is P. So backward is a redistribution, too, with a verb and bytes "
-            "by the same rules. A ring sends (n - 1)/n of the tensor once in all-gather and "
-            "reduce-scatter."
-        ),
-    ),
     compare="shardlab.sharding.types.redistribution.sent_bytes",
     points=2,
     pure=True,

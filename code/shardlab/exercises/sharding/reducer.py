@@ -13,20 +13,6 @@ from .. import evidence
 from ..checker import Case, Exercise, Finding, Judge, describe
 from ..shared import formulas
 
-STARTER = '''\
-def my_reducer(dims, x, y, tokens, degrees):
-    """Return (axes, factor): where a gradient is summed, and its factor.
-
-    dims: the parameter's, such as ["h", "f"]. x: what it is multiplied by; y: the
-    product; tokens: the batch. Each is a dict, axis -> state: "I", "R", "P", "S(f)".
-    degrees: axis -> ranks, for "dp", "cp", "tp", "ep".
-    axes: over which the end of the step sums the gradient. factor: each rank's loss
-    is the mean over the tokens that it reads, and all ranks read equally many; the
-    gradient has to be that of the mean over all tokens.
-    """
-    axes = list(degrees)
-    return axes, 1 / len(axes)  # sums too much: fix it
-'''
 AXES = ("dp", "cp", "tp", "ep")
 TOKENS = "[B/dp/ep, S/cp]"
 Answer = tuple[list[str], float | str]
@@ -129,25 +115,6 @@ def cases() -> Iterator[Case]:
 
 EXERCISE = Exercise(
     name="sharding.reducer",
-    prompt=(
-        "Say over which axes a parameter's gradient is summed, and with which factor, in a mixture "
-        "of experts on (dp, cp, tp, ep), without shardlab.sharding.types."
-    ),
-    starter=STARTER,
-    hints=(
-        "The gradient of a parameter is a product, too. Of what, and over which dims does it sum?",
-        (
-            "The gradient is a term of a sum along an axis if its product sums over a dim that the "
-            "axis cuts, or reads something partial. The factor is a separate question: it concerns "
-            "the loss, and not the parameter."
-        ),
-        (
-            "The gradient is a product, too: of x and the gradient of y, summed over all dims that "
-            "the parameter lacks. A dim that is cut and summed away leaves P, and so does R of y, "
-            "because its gradient is P. The factor counts the ranks that read different tokens, "
-            "whatever the parameter."
-        ),
-    ),
     compare="shardlab.sharding.types.rules.product",
     points=2,
     pure=True,

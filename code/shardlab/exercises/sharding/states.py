@@ -9,18 +9,6 @@ from shardlab import comm
 from ..checker import Case, Exercise, Finding, Judge, describe
 from ..shared import typed
 
-STARTER = '''\
-def my_states(program):
-    """Return a list: the state of each line along one axis, "I", "R", "P", or "S(f)".
-
-    A line is a dict: {"operation": "product", "of": [1, 2], "dims": ["B", "f"]}.
-    Operations: "input", "product", "add", "function" (not linear), "redistribute",
-    "close" (backward starts from this number). "of": the numbers of the lines that it
-    works on, from 0. "dims": its result's; a product sums over all others. An input
-    has its "state", a redistribution its "arrow", as "P -> S(h)". Each line is right.
-    """
-    return [line.get("state", "R") for line in program]  # knows inputs only: fix it
-'''
 NAMED = "inputs and redistributions end in the state that they name"
 KEPT = "a dim that is cut stays cut where it is kept"
 SUMMED = "a cut dim that is summed away leaves P"
@@ -69,25 +57,6 @@ def judge(name: str) -> Judge:
 
 EXERCISE = Exercise(
     name="sharding.states",
-    prompt=(
-        "Name the state of each line of a program along one axis, without shardlab.sharding.types."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Look at a product whose operand is cut along a dim. Is this dim still in the result, "
-            "or is it summed away?"
-        ),
-        (
-            "A dim that is cut and kept stays cut; one that is cut and summed away leaves a "
-            "partial sum. A partial sum stays one until it is redistributed."
-        ),
-        (
-            "Go from line to line, and look up the states of those in `of`. An operand that is cut "
-            'decides: "S(f)" stays where f is among the dims, and becomes P where f is summed '
-            "away. With no cut, one P makes a product P; otherwise all operands are alike."
-        ),
-    ),
     compare="shardlab.sharding.types.rules.product",
     points=2,
     pure=True,

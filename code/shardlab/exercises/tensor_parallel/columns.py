@@ -17,18 +17,6 @@ from ..shared import linears, passes
 from ..shared.linears import Given
 
 CUT = {"weight": 0, "bias": 0}  # the dims that are cut over ranks
-STARTER = '''\
-from torch.nn import functional
-from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
-
-def my_columns(linears, group, x):
-    """Return the outputs of several layers that read the same x, such as q, k and v.
-
-    x: [..., h], whole on every rank; linears: nn.Linear with this rank's columns, for
-    outputs [..., f/N]. The gradient of x is summed over ranks once, not per layer.
-    """
-    return [functional.linear(x, linear.weight, linear.bias) for linear in linears]
-'''
 
 
 def incoming(case: Case) -> dict[str, Tensor]:
@@ -72,23 +60,6 @@ has = functools.partial(passes.has, reference=reference, given=given)
 
 EXERCISE = Exercise(
     name="tensor_parallel.columns",
-    prompt="Cut several layers that read the same x by columns, and sum x's gradient once for all.",
-    starter=STARTER,
-    hints=(
-        (
-            "Each rank has other columns. Is the gradient of x that backward computes on one rank "
-            "the whole gradient?"
-        ),
-        (
-            "Every rank computes other outputs from x, so each has only a part of the gradient of "
-            "x. The parts of all layers can be added before they are sent."
-        ),
-        (
-            "Every rank computes other outputs from x, so each has only a part of its gradient: "
-            "one of the two gates sums in backward. Autograd adds the gradients of all uses of a "
-            "tensor before it goes on. So how many gates does x need?"
-        ),
-    ),
     compare="shardlab.ranks.tensor_parallel.parallelize",
     points=2,
     cases=[

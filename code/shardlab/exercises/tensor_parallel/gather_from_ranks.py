@@ -17,23 +17,6 @@ from ..checker import Case, Exercise
 from ..shared import passes
 
 PER_RANK = 2  # f/N
-STARTER = '''\
-import torch
-from shardlab import comm
-
-class AllGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return comm.all_gather(x, group)  # joins the first dim, not the last: fix it
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.chunk(ctx.group.size(), -1)[0], None  # rank 0's part: fix it
-
-def my_gather_from_ranks(x, group):
-    """Join the ranks' outputs, [..., f/N] -> [..., f]; all ranks go on alike."""
-    return AllGather.apply(x, group)
-'''
 
 
 def whole(case: Case) -> Tensor:
@@ -75,23 +58,6 @@ has = partial(passes.has, reference=reference, given=_given)
 
 EXERCISE = Exercise(
     name="tensor_parallel.gather_from_ranks",
-    prompt="Join the outputs that are cut over ranks, and give each rank its part of the gradient.",
-    starter=STARTER,
-    hints=(
-        (
-            "After the gather all ranks compute the same. What does that say about the gradients "
-            "that come back to them?"
-        ),
-        (
-            "Forward joins, so backward cuts. All ranks have the same gradient of the joined "
-            "outputs; a sum would count it once for every rank."
-        ),
-        (
-            "comm.all_gather joins along the first dim: gather x[None], and torch.cat the N "
-            "tensors along the last. In backward nothing is summed, because all ranks have the "
-            "same gradient: a rank takes its own part, and no other rank needs it."
-        ),
-    ),
     compare="shardlab.ranks.tensor_parallel.conjugates.GatherFromRanks",
     points=2,
     cases=[

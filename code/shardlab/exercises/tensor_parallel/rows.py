@@ -19,22 +19,6 @@ from ..shared import linears, passes
 from ..shared.linears import Given
 
 CUT = {"x": -1, "weight": -1}  # the dims that are cut over ranks
-STARTER = '''\
-from torch.nn import functional
-from shardlab.plain.tensor_parallel import CopyToRanks, SumOverRanks
-
-def my_rows(linears, group, xs):
-    """Return the sum of several layers' outputs, such as attention's and the MLP's.
-
-    xs: this rank's inputs of each layer, [..., f/N]; linears: nn.Linear with the rows
-    of these inputs, and a bias that is whole on every rank, or None. The sum is
-    [..., h], the same on every rank, and takes one message for all layers.
-    """
-    y = 0
-    for linear, x in zip(linears, xs):
-        y = y + functional.linear(x, linear.weight, linear.bias)
-    return y  # a partial sum, and biases that would count N times: fix it
-'''
 
 
 def incoming(case: Case) -> Tensor:
@@ -78,23 +62,6 @@ has = functools.partial(passes.has, reference=reference, given=given)
 
 EXERCISE = Exercise(
     name="tensor_parallel.rows",
-    prompt="Add up several layers that are cut by rows, with one all-reduce and each bias once.",
-    starter=STARTER,
-    hints=(
-        (
-            "What does the output of one layer on one rank lack? And on two ranks, how often does "
-            "the starter's sum contain each bias?"
-        ),
-        (
-            "A sum of partial sums is a partial sum: it needs one all-reduce, however many layers "
-            "are in it. A bias is not partial."
-        ),
-        (
-            "Each rank's products are partial sums, and a sum of partial sums is a partial sum: "
-            "add first, then go through one gate. A bias is whole: add it when the sum is there, "
-            "or it counts once for every rank."
-        ),
-    ),
     compare="shardlab.plain.tensor_parallel.RowLinear",
     points=2,
     cases=[

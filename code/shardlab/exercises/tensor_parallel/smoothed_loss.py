@@ -25,23 +25,6 @@ VOCABULARY = 24  # words, which split over 1 to 4 ranks
 NUMBERS = 3  # that a rank may all-reduce for each token
 NUMBER = 8  # bytes
 
-STARTER = '''\
-from shardlab import comm
-from shardlab.plain.tensor_parallel import find
-from shardlab.plain.tensor_parallel import SumOverRanks
-
-def my_smoothed_loss(logits, targets, smoothing, group):
-    """Return every token's loss with smoothed labels, [B, S].
-
-    logits: [B, S, V/N], of this rank's words; targets: [B, S]. Let loss(w) be
-    log(sum(exp(all logits))) - w's logit, for a word w. A token's loss is
-    (1 - smoothing) * loss(target) + smoothing * mean of loss(w) over all V words.
-    """
-    top = comm.all_reduce(logits.detach().amax(-1), group, "max")  # [B, S], whole
-    logits = logits - top[..., None]
-    row, here = find(targets, logits.shape[-1], group)
-    return logits.logsumexp(-1)  # of this rank's words, and of no target: fix it
-'''
 
 
 @dataclass(frozen=True)
@@ -112,27 +95,6 @@ has = partial(passes.has, reference=reference, given=_given)
 
 EXERCISE = Exercise(
     name="tensor_parallel.smoothed_loss",
-    prompt=(
-        "Compute every token's cross-entropy with smoothed labels, with the logits of all words "
-        "never on one rank, and three numbers sent for each token."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Write the loss as a sum of terms, without the logarithm of a quotient. Which terms "
-            "are plain sums over words, of which each rank has a part?"
-        ),
-        (
-            "The logit of the target and the mean of all logits are both sums over words. Parts of "
-            "sums can be added before they travel."
-        ),
-        (
-            "loss = log(sum of exp) - (1 - smoothing) * target's logit - smoothing * mean of all "
-            "logits. The last two are sums over words, which every rank has in part: a rank can "
-            "add its parts first, and one SumOverRanks is enough for both. Backward works by "
-            "itself."
-        ),
-    ),
     compare="shardlab.plain.tensor_parallel.cross_entropy",
     points=4,
     cases=[

@@ -20,22 +20,6 @@ MAX_NORM = 2.0
 NUMBER = 8  # bytes of a number in float64
 LOOSE = 1e-5  # relative: some divide by the norm plus 1e-6
 
-STARTER = '''\
-import torch
-from shardlab import comm
-
-def my_clip(pieces, max_norm, group):
-    """Scale piece.grad in place: all ranks' gradients get a norm of at most max_norm.
-
-    pieces: this rank's piece of each parameter, [P/N], with the row of the summed
-    gradient in piece.grad, or None if frozen. Returns the norm before.
-    """
-    gradients = [piece.grad for piece in pieces if piece.grad is not None]
-    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    for gradient in gradients:  # norm is of this rank's pieces alone: fix it
-        gradient *= torch.clamp(max_norm / norm, max=1.0)
-    return norm
-'''
 
 
 @dataclass(frozen=True)
@@ -135,19 +119,6 @@ def _given(case: Case, rank: int) -> str:
 
 EXERCISE = Exercise(
     name="zero.clip",
-    prompt=(
-        "Clip gradients that are cut over ranks by their global norm, with one message of one "
-        "number."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "One rank's gradients have the norm 3, another's the norm 4. What is the norm of all "
-            "of them together? It is not 7."
-        ),
-        "Norms do not add up, but their squares do.",
-        "All-reduce the sum of the squares of this rank's gradients, then take the root.",
-    ),
     compare="shardlab.ranks.zero.sharding.Zero.clip",
     points=2,
     cases=[

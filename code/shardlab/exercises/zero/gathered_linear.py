@@ -22,23 +22,6 @@ from ..shared import passes
 SAMPLES = 2
 NUMBER = 8  # bytes
 PATIENCE = 0.5  # seconds
-STARTER = '''\
-import torch
-from torch.nn import functional
-from shardlab import comm
-
-def my_gathered_linear(x, piece, shape, group):
-    """Return x @ weight.T; each rank holds one row of the weight, its piece.
-
-    x: [samples, inputs], this rank's own. shape: [outputs, inputs], of the weight;
-    its numbers, filled up with zeros, are N rows, [N, P/N]. In backward x gets its
-    gradient, and piece its row of the weight's gradient, summed over ranks. Between
-    the passes a rank has its piece only: write an autograd.Function.
-    """
-    rows = comm.all_gather(piece.detach()[None], group)  # [N, P/N]
-    weight = rows.flatten()[: shape.numel()].view(shape)
-    return functional.linear(x, weight)  # forward is right, backward is not: fix it
-'''
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,26 +141,6 @@ def _given(case: Case) -> str:
 
 EXERCISE = Exercise(
     name="zero.gathered_linear",
-    prompt=(
-        "A linear layer of stage 3: gather the weight in forward and again in backward, keep your "
-        "piece between."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "What does backward of a linear layer need for the gradient of x, and what for that of "
-            "the weight? Which of these may a rank keep between the passes?"
-        ),
-        (
-            "A weight that was gathered can be freed and gathered again. Its gradient is a sum "
-            "over the samples of all ranks, of which each rank needs only its own row."
-        ),
-        (
-            "In forward save x and the piece. In backward gather again; this rank's part of the "
-            "weight's gradient is grad.T @ x. Flatten it, fill it up with zeros, fold it into N "
-            "rows: comm.reduce_scatter sums over ranks and leaves yours."
-        ),
-    ),
     compare="shardlab.plain.zero.ZeRO3.step",
     points=4,
     cases=[

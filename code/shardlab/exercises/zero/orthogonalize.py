@@ -19,20 +19,6 @@ from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 from ..shared import passes
 
-STARTER = '''\
-import torch
-from shardlab import comm
-
-def my_orthogonalize(pieces, orthogonalized, group):
-    """Return this rank's rows of N orthogonalised matrices, as many as ranks.
-
-    pieces: [N, rows/N, columns], this rank's rows of each matrix. orthogonalized(x)
-    takes a whole matrix, [rows, columns], and returns another one. Each rank calls
-    it once. Returns [N, rows/N, columns], and sends no more than two all-to-alls.
-    """
-    return torch.stack([orthogonalized(rows) for rows in pieces])  # in pieces: fix it
-'''
-
 
 @dataclass(frozen=True, kw_only=True)
 class Orthogonalized(evidence.Seen):
@@ -115,27 +101,6 @@ def _case(ranks: int, share: int, columns: int, group_size: int | None = None) -
 
 EXERCISE = Exercise(
     name="zero.orthogonalize",
-    prompt=(
-        "Orthogonalise N matrices that are cut by rows, each of them whole on one rank, and cut "
-        "the results again."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Every rank has some rows of every matrix, and needs every row of one matrix. Which "
-            "collective turns the one into the other?"
-        ),
-        (
-            "An all-to-all exchanges some rows of all matrices for all rows of one. The same "
-            "exchange, called again, brings the results back."
-        ),
-        (
-            "1. comm.all_to_all sends slice r of dim 0 to rank r, which are this rank's rows of "
-            "matrix r. 2. What arrives is [N, rows/N, columns], too: the rows of one matrix, in "
-            "the order of ranks. Flatten the first two dims. 3. View the result as what arrived; "
-            "the same verb sends it back."
-        ),
-    ),
     compare="shardlab.plain.muon.AllToAllMuon.step",
     points=3,
     cases=[

@@ -16,16 +16,6 @@ from ..checker import Case, Dependent, Exercise, Finding, describe
 Piece = list[tuple[int, int, int]]  # parameter, begin, end
 SHOWN = 3  # entries of a piece that a report lists
 
-STARTER = '''\
-def my_pieces(sizes, rank, world_size):
-    """Return this rank's row, if all parameters lie one after another in one buffer.
-
-    sizes: how many numbers each parameter has. The buffer is padded once, at its
-    end, and folded into world_size rows. A row is a list of (parameter, begin, end)
-    for each parameter that reaches into it: 0 <= begin < end <= its size.
-    """
-    return [(i, 0, size) for i, size in enumerate(sizes)]  # every row: fix it
-'''
 
 
 @dataclass(frozen=True)
@@ -141,26 +131,6 @@ SIZES: list[tuple[int, tuple[int, ...]]] = [
 ]
 EXERCISE = Exercise(
     name="zero.pieces",
-    prompt=(
-        "Say which part of which parameter is in each rank's row, if one flat buffer holds all "
-        "parameters and is padded only at its end."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Draw the buffer for sizes 1 and 4 on two ranks. Where does the second row begin, and "
-            "in which parameter is that?"
-        ),
-        (
-            "A row is a span of the buffer, and so is a parameter. A rank holds the part of a "
-            "parameter where the two spans overlap."
-        ),
-        (
-            "A row has -(-sum(sizes) // world_size) numbers, rounded up, and begins at rank times "
-            "that. Walk along the parameters, and cut each one's span in the buffer with the "
-            "row's: max of the begins, min of the ends."
-        ),
-    ),
     compare="shardlab.ranks.zero.flat.Flat",
     points=2,
     pure=True,

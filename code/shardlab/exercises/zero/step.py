@@ -19,24 +19,6 @@ from ..checker import Case, Exercise, Finding, on_each_rank
 
 RATE = 0.25  # of plain SGD, so that steps from whole numbers are exact
 NUMBER = 8  # bytes
-STARTER = '''\
-import torch
-from shardlab import comm
-from shardlab.plain.zero import rows
-
-def my_step(parameters, pieces, optimizer, group):
-    """Go from partial gradients to whole parameters, in two messages for all.
-
-    parameters: whole on every rank; p.grad is this rank's part of a sum, or None.
-    pieces: this rank's row of each parameter, [P/N]; the optimizer steps these.
-    """
-    for p, piece in zip(parameters, pieces):
-        if p.grad is not None:
-            piece.grad = rows(p.grad, group)[group.rank()]  # one rank's part: fix it
-    optimizer.step()
-    optimizer.zero_grad()
-    ...  # the parameters are old, and still hold their gradients
-'''
 
 
 @dataclass(frozen=True)
@@ -170,27 +152,6 @@ def budget(case: Case) -> float:
 TWO = ((2,), (3, 2))
 EXERCISE = Exercise(
     name="zero.step",
-    prompt=(
-        "Take a step of stage 1: sum partial gradients into pieces, step the pieces, and make the "
-        "parameters whole again, in two messages for all parameters."
-    ),
-    starter=STARTER,
-    hints=(
-        (
-            "Which numbers of the summed gradient does this rank's optimizer read? And when do the "
-            "other ranks need what it has made of them?"
-        ),
-        (
-            "An all-reduce is a reduce-scatter and an all-gather, and the optimizer steps between "
-            "them. Several parameters can share a message."
-        ),
-        (
-            "1. The rows of all gradients fit side by side: torch.cat([...], dim=1) is one [N, "
-            "...] for one reduce-scatter, whose result splits by the lengths of the pieces. 2. The "
-            "optimizer steps between the reduce-scatter and the all-gather. 3. The all-gather "
-            "takes all pieces in one message, too."
-        ),
-    ),
     compare="shardlab.plain.zero.ZeRO1.step",
     points=3,
     cases=[

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from shardlab.costs.compute import kernels
+from shardlab.costs.facts.hardware import Chip, chip
+from shardlab.costs.published.rows import rows
 from shardlab.files.arguments import Count, Positive, checked
 
-from ..compute import kernels
-from ..facts.hardware import Chip, chip
-from .rows import rows
+from . import FOLDER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +67,14 @@ class VidurRow:
 
 def _xla() -> Iterator[Product]:
     h100 = chip("H100 SXM 80 GB")
-    for row in rows("xla_products", XlaRow):
+    for row in rows("xla_products", XlaRow, FOLDER):
         seconds = 2 * row.m * row.k * row.n / row.rate
         yield Product(chip=h100, m=row.m, k=row.k, n=row.n, seconds=seconds)
 
 
 def _vidur(name: str) -> Iterator[Product]:
     on = chip(name)
-    for row in rows("vidur", VidurRow):
+    for row in rows("vidur", VidurRow, FOLDER):
         if row.chip != name:
             continue
         width, keys, ffn = (4096, 4096, 11_008) if row.model == "7B" else (8192, 1024, 28_672)

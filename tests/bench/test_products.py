@@ -3,9 +3,9 @@
 from statistics import fmean
 
 import pytest
+from published.products import KEPT_ON_A100, KEPT_ON_H100, ON_H100, Product, spread
 
 from shardlab.costs.compute import kernels
-from shardlab.costs.published.products import KEPT_ON_A100, KEPT_ON_H100, ON_H100, Product, spread
 
 
 def seconds(m, n, k):

@@ -1,16 +1,16 @@
-"""Who decides: a few events for real, and all of them as they were recorded."""
+"""Who decides: one event for real, which takes away all that it started, and all of them as they were recorded."""
 
 import dataclasses
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
+from two_agents import endings
+from two_agents.endings import Life
 
-from shardlab.ranks.operations import endings
-from shardlab.ranks.operations.endings import Life
+from shardlab.files import measured
 
-RECORDED = json.loads((Path(__file__).parents[3] / "bench" / "results" / "endings.json").read_text())
+RECORDED = measured.results("endings")
 ROWS = {row["name"]: row for row in RECORDED["rows"]}
 ENDING = {ending.name: ending for ending in endings.ENDINGS}
 
@@ -44,26 +44,12 @@ def started(monkeypatch):
     assert all(states.get(str(pid), "Z").startswith("Z") for pid in seen)
 
 
-def test_a_killed_rank_ends_the_run_where_nothing_is_restarted(started):
-    outcome = endings.run(ENDING["rank killed, no restarts"])
-    found = {life.who: life for life in outcome.lives}
-    assert found["rank 1"].how == "exit code -9"
-    assert found["agent 0"].how == found["agent 1"].how == "exit code 1"
-    assert all(life.left == "" for life in outcome.lives)
-    assert "exitcode: -9" in outcome.messages["agent 0"]
-
-
 def test_ranks_of_a_killed_agent_train_on_and_are_taken_away_in_the_end(started):
     outcome = endings.run(dataclasses.replace(ENDING["agent killed"], watched=4.0))
     found = {life.who: life for life in outcome.lives}
     assert found["agent 1"].how == "exit code -9"
     assert found["rank 1"].left == found["agent 0"].left == "runs"
     assert found["rank 1"].steps > 5
-
-
-def test_a_stopped_agent_is_taken_away_too(started):
-    outcome = endings.run(dataclasses.replace(ENDING["agent stopped"], watched=2.0))
-    assert {life.who: life.left for life in outcome.lives}["agent 1"] == "stands still"
 
 
 # ---- as recorded ---------------------------------------------------------------------------------------------------
@@ -121,14 +107,3 @@ def test_a_run_and_its_successor_train_at_once():
     found = lives("agent 0 killed, started again, static")
     assert found["rank 0"].steps > 100 < found["rank 0'"].steps
     assert found["rank 0"].left == found["rank 0'"].left == "runs"
-
-
-def test_what_a_run_showed_as_a_table():
-    found = tuple(lives("rank killed, no restarts").values())
-    assert endings.rows(found)[0][0] == "process"
-    assert len(endings.rows(found)) == len(found) + 1
-    assert endings.summary(("rank 1",), found)[2] == "nobody"
-    assert endings.summary(("agent 1",), tuple(lives("agent killed").values()))[1:] == [
-        "nobody",
-        "agent 0, rank 0, rank 1",
-    ]

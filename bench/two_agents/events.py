@@ -2,10 +2,12 @@
 
 import signal
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shardlab.plan.files import tomllib
 
 GROUP = 6.0  # s, the time-out of the process group, instead of torch's half an hour
-KILLED, STOPPED, NO_BATCH = signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1
 # Each rank keeps a file: its process id, rank and start, then the time of every step.
 PROGRAM = """
 import os, signal, sys, threading, time, traceback
@@ -65,36 +67,10 @@ class Ending:
     watched: float = 20.0  # s after the event, less if all processes have ended before
 
 
-RANK_1, AGENT_0, AGENT_1 = ("rank 1",), ("agent 0",), ("agent 1",)
-NODE_1 = (*AGENT_1, *RANK_1)
-again = partial(Ending, sent=KILLED, again=(1,), watched=40)  # somebody starts node 1 again
-ENDINGS = (
-    Ending(name="rank killed", sent=KILLED, to=RANK_1, watched=30),
-    Ending(name="rank killed, store not shared", sent=KILLED, to=RANK_1, shared_store=False),
-    Ending(name="rank killed, static", sent=KILLED, to=RANK_1, backend="static", watched=45),
-    Ending(name="rank killed, no restarts", sent=KILLED, to=RANK_1, max_restarts=0, ranks=2),
-    Ending(name="rank stopped", sent=STOPPED, to=RANK_1, watched=80),
-    Ending(name="rank stopped, no restarts", sent=STOPPED, to=RANK_1, max_restarts=0),
-    Ending(name="agent stopped", sent=STOPPED, to=AGENT_1, watched=25),
-    Ending(name="agent killed", sent=KILLED, to=AGENT_1, watched=25),
-    again(name="agent killed, started again", to=AGENT_1, watched=100),
-    again(name="agent killed, started again, store not shared", to=AGENT_1, shared_store=False),
-    again(name="agent killed, started again, static", to=AGENT_1, backend="static"),
-    again(name="node killed, started again", to=NODE_1, watched=100),
-    again(name="node killed, started again, store not shared", to=NODE_1, shared_store=False),
-    Ending(name="agent 0 killed", sent=KILLED, to=AGENT_0),
-    Ending(
-        name="agent 0 killed, started again, static",
-        sent=KILLED,
-        to=AGENT_0,
-        backend="static",
-        again=(0, 1),
-        watched=45,
-    ),
-    Ending(
-        name="watchdog first", sent=NO_BATCH, to=RANK_1, max_restarts=0, watchdog=GROUP / 2
-    ),
-    Ending(
-        name="time-out first", sent=NO_BATCH, to=RANK_1, max_restarts=0, watchdog=2 * GROUP
-    ),
-)
+def _ending(row: dict[str, Any]) -> Ending:
+    known = row | {"sent": signal.Signals[row["sent"]]}
+    return Ending(**{name: tuple(each) if isinstance(each, list) else each for name, each in known.items()})
+
+
+DATA = tomllib.loads(Path(__file__).with_name("endings.toml").read_text(encoding="utf-8"))
+ENDINGS = tuple(map(_ending, DATA["endings"]))

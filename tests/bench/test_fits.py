@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import fmean, median
 
 import pytest
+from published import fits
 
 from shardlab.costs import memory
 from shardlab.costs.facts import models
@@ -12,7 +13,6 @@ from shardlab.costs.facts.recipes import recipe
 from shardlab.costs.memory import overhead
 from shardlab.costs.program import MARGIN
 from shardlab.costs.programs import TITAN_COMPILED
-from shardlab.costs.published import fits
 from shardlab.costs.training import Training
 from shardlab.costs.units import GiB
 from shardlab.sharding.layout import Layout

@@ -1,7 +1,7 @@
 """Stop or kill processes of a run in training, and watch what becomes of the others.
 
-Each row of `events` is one event in a run of two nodes: two agents of torchrun, and the ranks that
-each of them starts.
+Each row of endings.toml is one event in a run of two nodes: two agents of torchrun, and the ranks
+that each of them starts.
 """
 
 import os
@@ -9,7 +9,6 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from . import ports
 from .agents import Agent, StartNode, kill, plain
 from .events import BACKENDS, ENDINGS, GROUP, PROGRAM, Ending
 
-__all__ = ["ENDINGS", "Ending", "EndingOutcome", "Life", "rows", "run", "summary"]
+__all__ = ["ENDINGS", "GROUP", "Ending", "EndingOutcome", "Life", "run"]
 READY = 8  # steps of each rank before the event
 PATIENCE = 120.0  # s until the training must have begun
 LOOK = 0.2  # s between two looks at all processes
@@ -190,27 +189,3 @@ def _told(printed: str) -> dict[int, str]:
     told = {int(pid): f"exit code {code}" for code, pid in FAILED.findall(printed)}
     told |= {int(pid): f"{name} from its agent" for pid, name in CLOSED.findall(printed)}
     return told | {int(pid): "SIGKILL from its agent" for pid in FORCED.findall(printed)}
-
-
-def rows(lives: Sequence[Life]) -> list[list[str]]:
-    """Make a table of all processes of a run, in seconds after the event."""
-    table = [["process", "begun", "steps after the event", "ended", "how"]]
-    for life in sorted(lives, key=lambda life: life.who):
-        ended = life.left if life.ended is None else f"{life.ended:g} s"
-        begun = "before" if life.begun < 0 else f"{life.begun:g} s"
-        steps = "" if life.who.startswith("agent") else str(life.steps)
-        table.append([life.who, begun, steps, ended, life.how])
-    return table
-
-
-def summary(to: Sequence[str], lives: Sequence[Life]) -> list[str]:
-    """Sum up a run in three texts: steps, who ended first, and who was left.
-
-    They are the most steps of a rank after the event, the first process to end except `to`, which
-    received the signal, and all processes that were alive when the observation ended.
-    """
-    others = [life for life in lives if life.who not in to]
-    ended = [(life.ended, life.who) for life in others if life.ended is not None]
-    first = "{1}, {0:g} s".format(*min(ended)) if ended else "nobody"
-    left = ", ".join(sorted(life.who for life in lives if life.left)) or "nobody"
-    return [str(max(life.steps for life in lives)), first, left]

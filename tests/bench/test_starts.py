@@ -1,9 +1,7 @@
 """It never starts: a few wrong starts for real, and all of them as they were recorded."""
 
 import dataclasses
-import json
 import os
-import re
 import socket
 import sys
 from pathlib import Path
@@ -11,41 +9,39 @@ from pathlib import Path
 import pytest
 import torch
 from torch.distributed import constants, elastic
+from two_agents import agents, ports, starts
 
-from shardlab.ranks.operations import agents, parts, ports, starts
-from shardlab.ranks.operations.stages import STAGES
+from shardlab.files import measured
+from shardlab.ranks.observe import torchrun
 
-from ... import patience
+from .. import patience
 
-RECORDED = json.loads((Path(__file__).parents[3] / "bench" / "results" / "starts.json").read_text())
+RECORDED = measured.results("starts")
 ROWS = {row["name"]: row for row in RECORDED["rows"]}
 START = {start.name: start for start in starts.STARTS}
+SECONDS = {stage["name"]: stage["seconds"] for stage in RECORDED["stages"]}
 
 
 def told(agent):
     return "\n".join(agent["said"])
 
 
-MESSAGES = [(name, told(agent)) for name in START for agent in ROWS[name]["agents"] or ()]
-SECONDS = {stage.name: stage.seconds for stage in STAGES}
-
-
 # ---- for real ------------------------------------------------------------------------------------------------------
 
 
 def test_a_program_without_torchrun_misses_its_variables():
-    outcome = starts.run(START["without torchrun"])
+    outcome = agents.meet(START["without torchrun"])
     assert outcome.codes == (1,)
-    assert starts.cause(outcome.messages[0])[0].name == "without torchrun"
-    assert starts.said(outcome.messages[0])[-1].startswith("ValueError: ")
+    assert torchrun.cause(outcome.messages[0])[0]["name"] == "without torchrun"
+    assert torchrun.said(outcome.messages[0])[-1].startswith("ValueError: ")
 
 
 def test_an_agent_finds_its_port_in_use():
     """Node 0 alone: it ends at once."""
     start = START["port in use"]
-    outcome = starts.run(dataclasses.replace(start, nodes=start.nodes[:1]))
+    outcome = agents.meet(dataclasses.replace(start, nodes=start.nodes[:1]))
     assert outcome.codes == (1,)
-    assert starts.cause(outcome.messages[0])[0].name == "port in use"
+    assert torchrun.cause(outcome.messages[0])[0]["name"] == "port in use"
     assert "port: 29500" in outcome.messages[0]
 
 
@@ -54,7 +50,7 @@ def test_what_would_wait_is_ended_with_all_it_started(tmp_path):
     node = agents.StartNode(
         arguments=(), launcher=(sys.executable,), program=PARENT, environment={"FOLDER": str(tmp_path)}
     )
-    outcome = starts.run(dataclasses.replace(parts.SOUND, nodes=(node, node)), limit=3.0)
+    outcome = agents.meet(dataclasses.replace(starts.SOUND, nodes=(node, node)), limit=3.0)
     assert outcome.codes == (None, None)
     started = list(tmp_path.iterdir())
     assert len(started) == 4
@@ -94,11 +90,13 @@ def test_a_silent_port_takes_a_connection_and_says_nothing():
 
 
 def test_every_row_was_recorded_as_it_stands():
-    assert list(ROWS) == [parts.SOUND.name, parts.UNEQUAL.name, *START]
+    assert list(ROWS) == [starts.SOUND.name, starts.UNEQUAL.name, *START]
     for name, start in START.items():
         assert ROWS[name]["phrases"] == list(start.phrases), name
         assert ROWS[name]["cause"] == start.cause, name
         assert ROWS[name]["command"] == start.command, name
+        assert ROWS[name]["stage"] in {"", *SECONDS}, name
+    assert RECORDED["stages"] == starts.STAGES
 
 
 def test_what_only_looks_wrong_starts():
@@ -106,48 +104,6 @@ def test_what_only_looks_wrong_starts():
         first, second = ROWS[name]["agents"]
         assert (told(first), told(second)) == (printed, "")
         assert (first["exit code"], second["exit code"]) == (0, 0)
-
-
-@pytest.mark.parametrize(("name", "message"), MESSAGES)
-def test_a_recorded_message_finds_its_cause(name, message):
-    assert name in [start.name for start in starts.cause(message)]
-
-
-@pytest.mark.parametrize("name", START)
-def test_the_phrases_of_a_row_are_what_was_said(name):
-    messages = [told(agent) for agent in ROWS[name]["agents"]]
-    for phrase in START[name].phrases:
-        assert any(re.search(phrase, message) for message in messages)
-
-
-@pytest.mark.parametrize("name", START)
-def test_a_phrase_of_one_row_alone_puts_it_first(name):
-    shared = [phrase for start in starts.STARTS for phrase in set(start.phrases)]
-    messages = [told(agent) for agent in ROWS[name]["agents"]]
-    for message in messages:
-        unique = [each for each in START[name].phrases if shared.count(each) == 1 and re.search(each, message)]
-        if unique:
-            assert starts.cause(message)[0].name == name
-
-
-def test_a_message_of_something_else_has_no_cause_here():
-    assert starts.cause("CUDA out of memory") == []
-
-
-def test_what_is_said_has_no_frames_stamps_or_farewell():
-    message = """[W1126 18:02:20.849348974 TCPStore.cpp:340] [c10d] retrying
-frame #0: c10::Error
-[rank0]: Traceback (most recent call last):
-[rank0]:   File "train.py", line 7, in <module>
-[rank0]: RuntimeError: Timed out
-E1126 18:06:50.962000 30797 torch/agent.py:1002] failed (exitcode: 1)
-W1126 18:04:41.580000 27809 torch/api.py:753] Received 15 death signal, shutting down workers
-[rank0]: RuntimeError: Timed out"""
-    assert starts.said(message) == [
-        "TCPStore.cpp:340] [c10d] retrying",
-        "RuntimeError: Timed out",
-        "torch/agent.py:1002] failed (exitcode: 1)",
-    ]
 
 
 def test_what_takes_the_connection_and_is_silent_is_waited_for_beyond_the_time_out():
@@ -192,28 +148,9 @@ def test_the_stages_wait_as_long_as_this_torch_says():
     assert SECONDS["exit barrier"] == agent.__defaults__[0]
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", starts.STAGES, ids=lambda stage: stage["name"])
 def test_a_stage_says_where_its_time_out_stands(stage):
     """Gloo's source does not come with torch; `timeout_ * 5` was measured."""
-    if not torch.__version__.startswith("2.13.") or stage.file.startswith("third_party/"):
+    if not torch.__version__.startswith("2.13.") or stage["file"].startswith("third_party/"):
         pytest.skip("not the torch that the stages are of, or not a file of it")
-    assert stage.constant in (Path(torch.__file__).parent / stage.file).read_text()
-
-
-# ---- on the page ---------------------------------------------------------------------------------------------------
-
-PAGE = (Path(__file__).parents[3] / "book" / "operations.md").read_text()
-TABLE = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
-
-
-@pytest.mark.parametrize("message", TABLE)
-def test_a_message_of_the_pages_table_was_said(message):
-    pattern = ".*".join(map(re.escape, message.split(" … ")))
-    assert any(re.search(pattern, told(agent)) for row in ROWS.values() for agent in row["agents"] or ())
-
-
-def test_the_page_counts_wrong_starts_and_rivals():
-    (message,) = re.findall(r'^message = "(.*)"$', PAGE, re.MULTILINE)
-    assert (len(START), len(starts.cause(message)), len(TABLE)) == (26, 4, 13)
-    assert "The package has 26 wrong starts." in PAGE
-    assert "Four causes say the same thing" in PAGE
+    assert stage["constant"] in (Path(torch.__file__).parent / stage["file"]).read_text()

@@ -52,10 +52,10 @@ class Start:
 
     name: str
     cause: str
-    command: str  # finds the cause
     phrases: tuple[str, ...]  # what one agent or the other says; regular expressions
     nodes: tuple[StartNode, ...]
-    stage: str  # whose time-out ends it, a name in `stages`; empty where it ends at once
+    command: str = ""  # finds the cause; empty where nothing is wrong
+    stage: str = ""  # whose time-out ends it, a name in starts.toml; empty where it ends at once
     port: str = "closed"  # state of the port that the agents are told, a name in `ports.STATES`
     other: str = "closed"  # and of a second one
     names: str = ""  # what names resolve to on two hosts; empty where loopback will do

@@ -9,24 +9,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from shardlab.files.arguments import Count, Positive, checked
-from shardlab.model.spec import TransformerSpec
-from shardlab.sharding.layout import Layout
-
-from .. import memory, step
-from ..facts import nodes, recipes
-from ..facts.hardware import chip
-from ..facts.network import Cluster, Node
-from ..programs import (
+from shardlab.costs import memory, step
+from shardlab.costs.facts import nodes, recipes
+from shardlab.costs.facts.hardware import chip
+from shardlab.costs.facts.network import Cluster, Node
+from shardlab.costs.programs import (
     FOUNDRY_2023,
     MEGATRON_DEEPSPEED_2022,
     NANOTRON_2025,
     SCALING_2023,
     SCALING_FLASH_1,
 )
-from ..training import Training
-from ..units import GB
-from .rows import rows
+from shardlab.costs.published.rows import rows
+from shardlab.costs.training import Training
+from shardlab.costs.units import GB
+from shardlab.files.arguments import Count, Positive, checked
+from shardlab.model.spec import TransformerSpec
+from shardlab.sharding.layout import Layout
+
+from . import FOLDER
 
 CAPACITY = 80 * GB  # of every chip here
 A100S, H100S = nodes.node("DGX A100"), nodes.node("DGX H100")
@@ -173,7 +174,7 @@ def _hagemann() -> Iterator[Attempt]:
         "13B": _llama(40, 5120, 40, 13_824, words=128_000, length=2048),
         "30B": _llama(60, 6656, 52, 17_920, words=128_000, length=2048),
     }
-    for row in rows("hagemann_2023", TriedKernels):
+    for row in rows("hagemann_2023", TriedKernels, FOLDER):
         dp = 64 // (row.tp * row.pp)
         program = SCALING_FLASH_1 if row.kernels == "flash1" else SCALING_2023
         training = Training(
@@ -195,7 +196,7 @@ def _hagemann() -> Iterator[Attempt]:
 def _playbook() -> Iterator[Attempt]:
     spec = _llama(32, 4096, 32, 14_336, words=131_072, length=4096)
     head = spec.vocab_size / (4 * spec.hidden_size + 3 * spec.ffn)  # in layers
-    for row in rows("playbook_2025", Tried):
+    for row in rows("playbook_2025", Tried, FOLDER):
         # Blocks are dealt by cost and the head counts, so the first stages hold more layers
         # (models/base.py of nanotron): as many as the stages of this longer model.
         layers = ceil((32 + head) / row.pp) * row.pp if row.pp > 1 else 32
@@ -211,7 +212,7 @@ def _playbook() -> Iterator[Attempt]:
 
 
 def _foundry() -> Iterator[Attempt]:
-    for row in rows("foundry", FoundryRow):
+    for row in rows("foundry", FoundryRow, FOLDER):
         spec = TransformerSpec(
             vocab_size=50_368,
             context_length=row.sequence,
@@ -240,7 +241,7 @@ def _jean_zay() -> Iterator[Attempt]:
     spec = TransformerSpec(
         vocab_size=250_880, context_length=2048, hidden_size=14_336, num_layers=72, num_heads=64
     )
-    for row in rows("jean_zay_2022", Tried):
+    for row in rows("jean_zay_2022", Tried, FOLDER):
         batch = 2016 if 2048 % row.dp else 2048
         training = Training(
             spec=spec,
