@@ -18,7 +18,8 @@ ACRONYM = re.compile(r"\b[A-Za-z]*[A-Z]{2}[A-Za-z]*\b")
 # What is a name and nothing else: of makers, models, systems, licences, and of what a program prints.
 NAMES = {"AMD", "BY", "CC", "MIT", "MPICH", "MT", "NET", "NLG", "NVIDIA", "OpenAI", "PaLM", "README", "RTX", "SMPI"}
 NAMES |= {"AA", "CMU", "CSE", "DeepGEMM", "HTML", "MathML", "MoonEP", "PDF", "PNG", "SVG", "TRL", "UC", "VS", "nanoGPT"}
-NAMES |= {"OLMo", "vLLM", "AMPeD", "ASTRA", "BLOOM", "DeepEP", "JSON", "LAMB", "NVRx", "SimAI", "TIMEOUT", "XL", "macOS", "oneCCL"}
+NAMES |= {"AMPeD", "ASTRA", "BLOOM", "DeepEP", "JSON", "LAMB", "NVRx", "SimAI", "TIMEOUT", "XL", "macOS", "oneCCL"}
+NAMES |= {"OLMo", "vLLM"}
 
 
 class Entry(NamedTuple):
