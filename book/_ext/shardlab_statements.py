@@ -21,7 +21,7 @@ def paragraphs(path: Path) -> str:
     rows = yaml.safe_load(path.read_text())["statements"]
     wrong = [row["statement"] for row in rows if row["verdict"] not in VERDICTS]
     if wrong:
-        raise ValueError(f"{path.name}: the verdict of {wrong[0]!r} is none of {', '.join(VERDICTS)}")
+        raise ValueError(f"{path.name}: the verdict of {wrong[0]!r} must be one of {', '.join(VERDICTS)}")
     return "\n\n".join(paragraph(number, **row) for number, row in enumerate(rows, start=1))
 
 

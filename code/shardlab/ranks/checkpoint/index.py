@@ -29,7 +29,7 @@ from .tensors import DTYPES, NAMES
 
 FILE = "checkpoint.json"
 TENSORS = "rank-{}-of-{}.safetensors"  # the file of a rank
-MOST_NUMBERS = 1 << 59  # of a tensor: so many of 8 bytes are more than torch can address
+MOST_NUMBERS = 1 << 59  # in a tensor: at 8 bytes each, more than torch can address
 OWN = "own/"  # the kind of tensors that belong to one rank, as in own/0/torch
 T = TypeVar("T")
 Numbers = tuple[int, ...]
