@@ -5,14 +5,21 @@
     class TestExercises(Graded):
         chapter = CHAPTER
 
+    CHAPTER.changes({
+        "keeps two inputs": Mistake("activation_bytes", {"what must fail"}, at="the smallest case",
+            old="what stands in the solution", new="what stands there then"),
+    })
+
     @CHAPTER.mistake("checkpoint", "what must fail", at="the smallest case", says="a word of the report")
     def forgets_backward(function, *inputs):
-        ...
+        ...  # another algorithm, to which no line of the solution is near
 """
 
+import inspect
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -21,8 +28,21 @@ from shardlab import comm, exercises, launch, plain
 from shardlab.costs import units
 from shardlab.exercises import attempts, checker, packing
 
+from ..plain.lesson import changed
+
 # What holds when nothing is done; None, with no layer on any stage, is an answer of pipeline.cut.
 LEAVES = "stays? what|gets? no gradient|every layer is on one stage"
+
+
+class Mistake(NamedTuple):
+    """A solution with one place changed."""
+
+    exercise: str
+    fails: set[str]  # all else must hold
+    at: str  # the smallest failing case
+    old: str  # stands once in the exercise's function, or else once in its module
+    new: str
+    says: str = ""  # a word of the report
 
 
 class Chapter:
@@ -35,15 +55,30 @@ class Chapter:
         self.plain = printed.read_text() if printed.exists() else ""
         self.names = [each.name for each in exercises.of_chapter(stem)]
 
+    def changes(self, mistakes):
+        """Registers solutions that differ in one place; mistakes: name -> Mistake."""
+        for name, (exercise, fails, at, old, new, says) in mistakes.items():
+            self._register(name, exercise, self._changed(exercise, old, new), fails, at, says)
+
     def mistake(self, exercise, *fails, at, says=""):
-        """Registers a function: what must fail (all else must hold), the smallest case, and a word of the report."""
+        """Registers a function that is not near the solution."""
 
         def register(function):
-            arguments = (f"{self.stem}.{exercise}", function, set(fails), at, says)
-            self.mistakes.append(pytest.param(arguments, id=f"{exercise}-{function.__name__}"))
+            self._register(function.__name__.replace("_", " "), exercise, function, set(fails), at, says)
             return function
 
         return register
+
+    def _register(self, name, exercise, *rest):
+        self.mistakes.append(pytest.param((f"{self.stem}.{exercise}", *rest), id=f"{exercise}-{name}"))
+
+    def _changed(self, exercise, old, new):
+        """The exercise's function from its module run anew, with its own source or a helper's changed."""
+        name = exercises.find(f"{self.stem}.{exercise}").function
+        own, module = inspect.getsource(getattr(self.solutions, name)), inspect.getsource(self.solutions)
+        names = {"__name__": "wrong"}  # no module that a rank could import, so that the function travels whole
+        exec(changed(module, own, changed(own, old, new)) if old in own else changed(module, old, new), names)
+        return names[name]
 
     def starter(self, name):
         names = {}

@@ -11,7 +11,7 @@ from shardlab.ranks import collectives
 from shardlab.ranks.observe import ledger
 
 from . import server
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import collectives as solutions
 
 CHAPTER = Chapter("collectives", solutions)
@@ -83,27 +83,19 @@ def asks_the_library(x, group):
     return comm.broadcast(x, group)
 
 
-@mistake("broadcast", SAME, at="2 ranks, 2 numbers", says="x has changed on rank 1")
-def overwrites_its_input(x, group):
-    return x.copy_(solutions.my_broadcast(x, group))
+CHAPTER.changes({
+    "overwrites its input": Mistake("broadcast", {SAME}, at="2 ranks, 2 numbers", says="x has changed on rank 1",
+        old="return y", new="return x.copy_(y)"),
+    "works for powers of two only": Mistake("broadcast", {checker.RUNS}, at="3 ranks, a matrix", says="Deadlock",
+        old=" and rank + distance < n:\n            comm.send(y, group, to=rank + distance)",
+        new=":\n            comm.send(y, group, to=(rank + distance) % n)"),
+})
 
 
 @mistake("broadcast", LOG, ONCE, at="2 ranks, 2 numbers", says="2 steps")
 def sends_everything_twice(x, group):
     solutions.my_broadcast(x, group)
     return solutions.my_broadcast(x, group)
-
-
-@mistake("broadcast", checker.RUNS, at="3 ranks, a matrix", says="Deadlock")
-def works_for_powers_of_two_only(x, group):
-    rank, n, y, distance = group.rank(), group.size(), x.clone(), 1
-    while distance < n:
-        if rank < distance:
-            comm.send(y, group, to=(rank + distance) % n)
-        elif rank < 2 * distance:
-            y = comm.receive(x, group, source=rank - distance)
-        distance *= 2
-    return y
 
 
 @mistake("reduce_scatter", SHARE, at="2 ranks, 2 rows", says="16 bytes sent")
@@ -115,14 +107,10 @@ def reduces_everything_and_cuts(x, group):
     return total.chunk(group.size())[group.rank()]
 
 
-@mistake("reduce_scatter", ROWS, at="2 ranks, 2 rows", says="on rank 0")
-def keeps_its_neighbours_rows(x, group):
-    rank, n = group.rank(), group.size()
-    pieces = list(x.clone().chunk(n))
-    for step in range(n - 1):
-        got = comm.exchange(pieces[(rank - step) % n], group, to=(rank + 1) % n, source=(rank - 1) % n)
-        pieces[(rank - step - 1) % n] += got
-    return pieces[rank]
+CHAPTER.changes({
+    "keeps its neighbours rows": Mistake("reduce_scatter", {ROWS}, at="2 ranks, 2 rows", says="on rank 0",
+        old="range(1, n)", new="range(n - 1)"),
+})
 
 
 @mistake("reduce_scatter", ROWS, at="4 ranks in groups of 2", says="on rank 2")
@@ -156,20 +144,12 @@ def drops_the_tail(x, group):
     return total
 
 
-@mistake("ring_all_reduce", SUM, at="2 ranks, 2 numbers", says="on rank 0")
-def stops_after_the_reduce_scatter(x, group):
-    rank, n = group.rank(), group.size()
-    flat = torch.nn.functional.pad(x.flatten(), (0, -x.numel() % n))
-    pieces = list(flat.clone().view(n, -1))
-    for step in range(1, n):
-        got = comm.exchange(pieces[(rank - step) % n], group, to=(rank + 1) % n, source=(rank - 1) % n)
-        pieces[(rank - step - 1) % n] += got
-    return torch.cat(pieces)[: x.numel()].view_as(x)
-
-
-@mistake("ring_all_reduce", SUM, at="3 ranks, a matrix of 7 rows", says="of shape [7]")
-def forgets_the_shape(x, group):
-    return solutions.my_ring_all_reduce(x.flatten(), group)
+CHAPTER.changes({
+    "stops after the reduce scatter": Mistake("ring_all_reduce", {SUM}, at="2 ranks, 2 numbers", says="on rank 0",
+        old="range(n - 1)", new="range(0)"),
+    "forgets the shape": Mistake("ring_all_reduce", {SUM}, at="3 ranks, a matrix of 7 rows", says="of shape [7]",
+        old=".view_as(x)", new=""),
+})
 
 
 @mistake("ring_all_reduce", PIECES, at="3 ranks, 3 numbers", says="by rank 0")
@@ -195,10 +175,7 @@ def counts_by_one(x, group):
     return total
 
 
-@mistake("doubling_all_reduce", SAME, at="2 ranks, 3 numbers", says="x has changed on rank 0")
-def adds_to_its_input(x, group):
-    distance = 1
-    while distance < group.size():
-        x += comm.exchange(x, group, to=group.rank() ^ distance, source=group.rank() ^ distance)
-        distance *= 2
-    return x
+CHAPTER.changes({
+    "adds to its input": Mistake("doubling_all_reduce", {SAME}, at="2 ranks, 3 numbers", says="x has changed on rank 0",
+        old="return total", new="return x.copy_(total)"),
+})

@@ -6,7 +6,7 @@ from shardlab import comm
 from shardlab.exercises import checker
 from shardlab.sharding.layout import Layout, groups
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import composition as solutions
 
 CHAPTER = Chapter("composition", solutions)
@@ -35,9 +35,15 @@ NORM, LEFT = "every rank has the norm of the uncut gradient", "gradients stay wh
 SENT = "a rank sends as much as an all-reduce of one number"
 
 
-@mistake("groups", RANKS, at="4 ranks, two axes, tp first", says="rank=0")
-def turns_the_order_around(rank, degrees, order):
-    return solutions.my_groups(rank, degrees, tuple(reversed(order)))
+CHAPTER.changes({
+    "turns the order around": Mistake("groups", {RANKS}, at="4 ranks, two axes, tp first", says="rank=0",
+        old="in order", new="in reversed(order)"),
+    "knows one order only": Mistake("groups", {RANKS}, at="4 ranks, two axes, tp last", says="'tp': [0, 2]",
+        old="in order", new='in ("tp", "dp", "pp")'),
+    "begins with itself": Mistake("groups", {RANKS}, at="2 ranks, one axis of two", says="[1, 0]",
+        old="[first + i * stride for i in range(degrees[axis])]",
+        new="sorted((first + i * stride for i in range(degrees[axis])), key=lambda other: other != rank)"),
+})
 
 
 @mistake("groups", SIZES, OWN, RANKS, at="2 ranks, one axis of two", says="1 in every group")
@@ -50,29 +56,16 @@ def takes_blocks_for_every_axis(rank, degrees, order):
     return found
 
 
-@mistake("groups", RANKS, at="4 ranks, two axes, tp last", says="'tp': [0, 2]")
-def knows_one_order_only(rank, degrees, order):
-    return solutions.my_groups(rank, degrees, ("tp", "dp", "pp"))
-
-
-@mistake("groups", RANKS, at="2 ranks, one axis of two", says="[1, 0]")
-def begins_with_itself(rank, degrees, order):
-    found = solutions.my_groups(rank, degrees, order)
-    return {axis: sorted(each, key=lambda other: other != rank) for axis, each in found.items()}
-
-
-@mistake("duties", SAME, at="8 ranks, three axes", says="at tp 1, dp 0, pp 0")
-def deals_along_tp_too(place, degrees, num_samples, zero):
-    """The ranks of one model take turns, as if they were replicas."""
-    other = {**place, "dp": (place["dp"] + place["tp"]) % degrees["dp"]}
-    return solutions.my_duties(other, degrees, num_samples, zero)[0], solutions.my_duties(place, degrees, 9, zero)[1]
-
-
-@mistake("duties", ONCE, at="24 ranks, unequal shares", says="all replicas together")
-def drops_the_rest(place, degrees, num_samples, zero):
-    share = num_samples // degrees["dp"]
-    samples = range(place["dp"] * share, (place["dp"] + 1) * share)
-    return samples, solutions.my_duties(place, degrees, num_samples, zero)[1]
+CHAPTER.changes({
+    "deals along tp too": Mistake("duties", {SAME}, at="8 ranks, three axes", says="at tp 1, dp 0, pp 0",
+        old='[place["dp"]], ', new='[(place["dp"] + place["tp"]) % degrees["dp"]], '),
+    "drops the rest": Mistake("duties", {ONCE}, at="24 ranks, unequal shares", says="all replicas together",
+        old="deal(num_samples,", new='deal(num_samples // degrees["dp"] * degrees["dp"],'),
+    "lets rank 0 write": Mistake("duties", {WRITTEN}, at="2 ranks, two tensor parallel ranks", says="0 ranks",
+        old='zero or place["dp"] == 0', new="not any(place.values())"),
+    "forgets zero": Mistake("duties", {WRITTEN}, at="2 ranks, two replicas with ZeRO", says="0 ranks",
+        old="zero or place", new="place"),
+})
 
 
 @mistake("duties", SHARES, at="24 ranks, unequal shares", says="from 2 to 4 samples")
@@ -82,37 +75,16 @@ def gives_the_rest_to_the_last(place, degrees, num_samples, zero):
     return samples, solutions.my_duties(place, degrees, num_samples, zero)[1]
 
 
-@mistake("duties", WRITTEN, at="2 ranks, two tensor parallel ranks", says="0 ranks")
-def lets_rank_0_write(place, degrees, num_samples, zero):
-    return solutions.my_duties(place, degrees, num_samples, zero)[0], not any(place.values())
-
-
-@mistake("duties", WRITTEN, at="2 ranks, two replicas with ZeRO", says="0 ranks")
-def forgets_zero(place, degrees, num_samples, zero):
-    return solutions.my_duties(place, degrees, num_samples, zero)[0], place["dp"] == 0
-
-
-@mistake("gradient_norm", NORM, at="2 ranks, tp=2", says="on rank 0")
-def counts_copies(gradients, holders, mesh):
-    return solutions.my_gradient_norm(gradients, dict.fromkeys(holders, 1), mesh)
-
-
-@mistake("gradient_norm", NORM, at="2 ranks, dp=2", says="on rank 0")
-def sums_over_replicas_too(gradients, holders, mesh):
-    squares = [gradient.square().sum() / holders[name] for name, gradient in gradients.items()]
-    return comm.all_reduce(torch.stack(squares).sum(), mesh.world).sqrt()
-
-
-@mistake("gradient_norm", NORM, at="2 ranks, tp=2", says="on rank 0")
-def adds_norms(gradients, holders, mesh):
-    squares = [gradient.square().sum() / holders[name] for name, gradient in gradients.items()]
-    return comm.all_reduce(torch.stack(squares).sum().sqrt(), mesh.model)
-
-
-@mistake("gradient_norm", NORM, SENT, at="2 ranks, pp=2", says="on rank 0")
-def forgets_the_other_stages(gradients, holders, mesh):
-    squares = [gradient.square().sum() / holders[name] for name, gradient in gradients.items()]
-    return comm.all_reduce(torch.stack(squares).sum(), mesh.tp).sqrt()
+CHAPTER.changes({
+    "counts copies": Mistake("gradient_norm", {NORM}, at="2 ranks, tp=2", says="on rank 0",
+        old=" / holders[name]", new=""),
+    "sums over replicas too": Mistake("gradient_norm", {NORM}, at="2 ranks, dp=2", says="on rank 0",
+        old="mesh.model", new="mesh.world"),
+    "adds norms": Mistake("gradient_norm", {NORM}, at="2 ranks, tp=2", says="on rank 0",
+        old="sum(), mesh.model).sqrt()", new="sum().sqrt(), mesh.model)"),
+    "forgets the other stages": Mistake("gradient_norm", {NORM, SENT}, at="2 ranks, pp=2", says="on rank 0",
+        old="mesh.model", new="mesh.tp"),
+})
 
 
 @mistake("gradient_norm", SENT, at="2 ranks, tp=2", says="24 bytes sent")

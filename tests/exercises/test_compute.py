@@ -7,7 +7,7 @@ from shardlab.costs.compute import flops, roofline
 from shardlab.costs.facts import hardware, models
 from shardlab.exercises import checker
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import compute as solutions
 
 CHAPTER = Chapter("compute", solutions)
@@ -54,36 +54,21 @@ DAYS, SHARE = "one chip: forward and backward, in days", "chips share the work"
 AGAIN = "a second forward takes a third more"
 
 
-@mistake("days_to_train", DAYS, SHARE, AGAIN, at="1 rank, a day on one chip", says="0.3333")
-def forgets_backward(num_parameters, tokens, num_chips, reached, recomputes):
-    return 2 * num_parameters * tokens / (num_chips * reached) / 86_400
-
-
-@mistake("days_to_train", DAYS, SHARE, AGAIN, at="1 rank, a day on one chip", says="24")
-def says_hours(num_parameters, tokens, num_chips, reached, recomputes):
-    return 24 * solutions.my_days_to_train(num_parameters, tokens, num_chips, reached, recomputes)
-
-
-@mistake("days_to_train", AGAIN, at="1 rank, every layer twice", says="1.333")
-def forgets_recomputation(num_parameters, tokens, num_chips, reached, recomputes):
-    return solutions.my_days_to_train(num_parameters, tokens, num_chips, reached, False)
-
-
-@mistake("days_to_train", AGAIN, at="1 rank, every layer twice")
-def computes_backward_twice_too(num_parameters, tokens, num_chips, reached, recomputes):
-    return (1 + recomputes) * solutions.my_days_to_train(num_parameters, tokens, num_chips, reached, False)
-
-
-@mistake("days_to_train", SHARE, AGAIN, at="1 rank, two chips")
-def does_not_share(num_parameters, tokens, num_chips, reached, recomputes):
-    return solutions.my_days_to_train(num_parameters, tokens, 1, reached, recomputes)
+CHAPTER.changes({
+    "forgets backward": Mistake("days_to_train", {DAYS, SHARE, AGAIN}, at="1 rank, a day on one chip", says="0.3333",
+        old="(8 if recomputes else 6)", new="2"),
+    "says hours": Mistake("days_to_train", {DAYS, SHARE, AGAIN}, at="1 rank, a day on one chip", says="24",
+        old="86_400", new="3_600"),
+    "forgets recomputation": Mistake("days_to_train", {AGAIN}, at="1 rank, every layer twice", says="1.333",
+        old="(8 if recomputes else 6)", new="6"),
+    "computes backward twice too": Mistake("days_to_train", {AGAIN}, at="1 rank, every layer twice",
+        old="(8 if", new="(12 if"),
+    "does not share": Mistake("days_to_train", {SHARE, AGAIN}, at="1 rank, two chips",
+        old="(num_chips * reached)", new="reached"),
+})
 
 
 THREE, PROJECTIONS, SCORES, FEED = "returns the FLOPs of three parts", "projections", "scores", "feed-forward block"
-
-
-def changed(batch, sequence, hidden, kv_hidden, ffn, gated, **parts):
-    return {**solutions.my_layer_flops(batch, sequence, hidden, kv_hidden, ffn, gated), **parts}
 
 
 @mistake("layer_flops", PROJECTIONS, SCORES, FEED, at="1 rank, one token")
@@ -91,36 +76,20 @@ def counts_multiply_adds(*sizes):
     return {part: count / 2 for part, count in solutions.my_layer_flops(*sizes).items()}
 
 
-@mistake("layer_flops", PROJECTIONS, at="1 rank, one token")
-def forgets_the_output_projection(batch, sequence, hidden, kv_hidden, ffn, gated):
-    projections = 2 * batch * sequence * hidden * (hidden + 2 * kv_hidden)
-    return changed(batch, sequence, hidden, kv_hidden, ffn, gated, projections=projections)
-
-
-@mistake("layer_flops", PROJECTIONS, at="1 rank, shared keys")
-def gives_every_head_its_keys(batch, sequence, hidden, kv_hidden, ffn, gated):
-    return solutions.my_layer_flops(batch, sequence, hidden, hidden, ffn, gated)
-
-
-@mistake("layer_flops", SCORES, at="1 rank, two sequences", says="scores: 288")
-def lets_sequences_meet(batch, sequence, hidden, kv_hidden, ffn, gated):
-    return changed(batch, sequence, hidden, kv_hidden, ffn, gated, scores=4 * (batch * sequence) ** 2 * hidden)
-
-
-@mistake("layer_flops", SCORES, at="1 rank, one token")
-def forgets_scores_by_values(batch, sequence, hidden, kv_hidden, ffn, gated):
-    return changed(batch, sequence, hidden, kv_hidden, ffn, gated, scores=2 * batch * sequence**2 * hidden)
-
-
-@mistake("layer_flops", FEED, at="1 rank, a narrow feed-forward block")
-def takes_four_times_for_granted(batch, sequence, hidden, kv_hidden, ffn, gated):
-    wrong = {} if gated else {"feed-forward": 4 * batch * sequence * hidden * max(ffn, 2 * hidden)}
-    return changed(batch, sequence, hidden, kv_hidden, ffn, gated, **wrong)
-
-
-@mistake("layer_flops", FEED, at="1 rank, gated")
-def forgets_the_gate(batch, sequence, hidden, kv_hidden, ffn, gated):
-    return solutions.my_layer_flops(batch, sequence, hidden, kv_hidden, ffn, False)
+CHAPTER.changes({
+    "forgets the output projection": Mistake("layer_flops", {PROJECTIONS}, at="1 rank, one token",
+        old="(2 * hidden + 2 * kv_hidden)", new="(hidden + 2 * kv_hidden)"),
+    "gives every head its keys": Mistake("layer_flops", {PROJECTIONS}, at="1 rank, shared keys",
+        old="2 * kv_hidden", new="2 * hidden"),
+    "lets sequences meet": Mistake("layer_flops", {SCORES}, at="1 rank, two sequences", says="scores: 288",
+        old="batch * sequence * sequence", new="tokens * tokens"),
+    "forgets scores by values": Mistake("layer_flops", {SCORES}, at="1 rank, one token",
+        old="2 * 2 * batch", new="2 * batch"),
+    "takes four times for granted": Mistake("layer_flops", {FEED}, at="1 rank, a narrow feed-forward block",
+        old="ffn * (3 if gated else 2)", new="(3 * ffn if gated else 2 * max(ffn, 2 * hidden))"),
+    "forgets the gate": Mistake("layer_flops", {FEED}, at="1 rank, gated",
+        old="(3 if gated else 2)", new="2"),
+})
 
 
 @mistake("layer_flops", THREE, PROJECTIONS, SCORES, FEED, at="1 rank, one token", says="272")
@@ -131,26 +100,16 @@ def returns_the_sum(*sizes):
 PEAK, MEMORY = "a large product reaches the peak, and no more", "a thin product reaches what memory delivers"
 
 
-@mistake("attainable", PEAK, at="1 rank, two matrices", says="expected  100")
-def exceeds_the_peak(m, k, n, peak, bandwidth, element):
-    return solutions.my_attainable(m, k, n, float("inf"), bandwidth, element)
-
-
-@mistake("attainable", MEMORY, at="1 rank, a product of numbers")
-def forgets_the_result(m, k, n, peak, bandwidth, element):
-    return min(peak, 2 * m * k * n / (element * (m * k + k * n)) * bandwidth)
-
-
-@mistake("attainable", MEMORY, at="1 rank, a product of numbers")
-def counts_one_flop_a_multiply_add(m, k, n, peak, bandwidth, element):
-    return min(peak, solutions.my_attainable(m, k, n, float("inf"), bandwidth, element) / 2)
-
-
-@mistake("attainable", MEMORY, at="1 rank, in fp32")
-def knows_16_bits_only(m, k, n, peak, bandwidth, element):
-    return solutions.my_attainable(m, k, n, peak, bandwidth, 2)
-
-
-@mistake("attainable", checker.RUNS, at="1 rank, a product of numbers", says="ZeroDivisionError")
-def divides_by_nothing(m, k, n, peak, bandwidth, element):
-    return min(peak, bandwidth / (m - k))
+CHAPTER.changes({
+    "exceeds the peak": Mistake("attainable", {PEAK}, at="1 rank, two matrices", says="expected  100",
+        old="min(peak, flops / nbytes * bandwidth)", new="flops / nbytes * bandwidth"),
+    "forgets the result": Mistake("attainable", {MEMORY}, at="1 rank, a product of numbers",
+        old=" + m * n", new=""),
+    "counts one flop a multiply add": Mistake("attainable", {MEMORY}, at="1 rank, a product of numbers",
+        old="2 * m * k * n", new="m * k * n"),
+    "knows 16 bits only": Mistake("attainable", {MEMORY}, at="1 rank, in fp32",
+        old="element * (", new="2 * ("),
+    "divides by nothing": Mistake("attainable", {checker.RUNS},
+        at="1 rank, a product of numbers", says="ZeroDivisionError",
+        old="flops / nbytes * bandwidth", new="bandwidth / (m - k)"),
+})

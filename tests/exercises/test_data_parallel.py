@@ -13,7 +13,7 @@ from shardlab.plain import data_parallel as plain
 from shardlab.ranks.data_parallel import averaging, sampler
 
 from . import server
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import data_parallel as solutions
 
 CHAPTER = Chapter("data_parallel", solutions)
@@ -54,32 +54,25 @@ ONCE, GLOBAL = "the optimizer steps once", "with the mean gradient over all samp
 HELD, BATCHES = "activations of one microbatch at a time", "batches stay what they were"
 
 
-@mistake("shard", MISSING, at="2 ranks, 3 samples", says="rank 0: [0]; rank 1: [1]")
-def drops_the_tail(num_samples, rank, world_size):
-    size = num_samples // world_size
-    return range(rank * size, (rank + 1) * size)
-
-
-@mistake("shard", UNEVEN, at="4 ranks, 10 samples", says="rank 3: [6, 7, 8, 9]")
-def gives_the_tail_to_the_last(num_samples, rank, world_size):
-    size = num_samples // world_size
-    return range(rank * size, num_samples if rank == world_size - 1 else (rank + 1) * size)
+CHAPTER.changes({
+    "drops the tail": Mistake("shard", {MISSING}, at="2 ranks, 3 samples", says="rank 0: [0]; rank 1: [1]",
+        old="divmod(num_samples, world_size)", new="num_samples // world_size, 0"),
+    "gives the tail to the last": Mistake("shard", {UNEVEN}, at="4 ranks, 10 samples", says="rank 3: [6, 7, 8, 9]",
+        old="rank * size + min(rank, longer)\n    return range(start, start + size + (rank < longer))",
+        new="rank * size\n    return range(start, start + size + longer * (rank == world_size - 1))"),
+    "overlaps": Mistake("shard", {OVERLAP}, at="2 ranks, 3 samples", says="rank 0: [0, 1]; rank 1: [1, 2]",
+        old="range(start, start + size + (rank < longer))",
+        new="range(rank * num_samples // world_size, -(-(rank + 1) * num_samples // world_size))"),
+    "counts from one": Mistake("shard", {NUMBERS, MISSING}, at="1 rank, 1 sample", says="[1]",
+        old="range(start, start + size + (rank < longer))",
+        new="[sample + 1 for sample in range(start, start + size + (rank < longer))]"),
+})
 
 
 @mistake("shard", UNEVEN, at="3 ranks, 7 samples", says="rank 2: [6]")
 def rounds_up(num_samples, rank, world_size):
     size = -(-num_samples // world_size)
     return range(num_samples)[rank * size : (rank + 1) * size]
-
-
-@mistake("shard", OVERLAP, at="2 ranks, 3 samples", says="rank 0: [0, 1]; rank 1: [1, 2]")
-def overlaps(num_samples, rank, world_size):
-    return range(rank * num_samples // world_size, -(-(rank + 1) * num_samples // world_size))
-
-
-@mistake("shard", NUMBERS, MISSING, at="1 rank, 1 sample", says="[1]")
-def counts_from_one(num_samples, rank, world_size):
-    return [sample + 1 for sample in my_shard(num_samples, rank, world_size)]
 
 
 @mistake("shard", NUMBERS, MISSING, at="1 rank, 1 sample", says="None, a NoneType")
@@ -124,24 +117,36 @@ def trained(model):
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def averaged(model, group, share):
-    """The plain loop, with zeros where a gradient is missing."""
-    for parameter in trained(model):
-        parameter.grad = comm.all_reduce(share * present(parameter), group)
-
-
 def share_of(num_samples, group):
     return num_samples / comm.all_reduce(torch.tensor(num_samples), group)
 
 
-@mistake("average_gradients", MEAN, at="2 ranks, one vector, 3 samples and 1", says="of 3 samples on rank 0")
-def believes_in_equal_shares(model, group, num_samples):
-    averaged(model, group, 1 / group.size())
-
-
-@mistake("average_gradients", MEAN, at="1 rank, one vector", says="[6, 0] on rank 0")
-def forgets_to_divide(model, group, num_samples):
-    averaged(model, group, num_samples)
+CHAPTER.changes({
+    "believes in equal shares": Mistake("average_gradients", {MEAN},
+        at="2 ranks, one vector, 3 samples and 1", says="of 3 samples on rank 0",
+        old="num_samples / total", new="1 / group.size()"),
+    "forgets to divide": Mistake("average_gradients", {MEAN}, at="1 rank, one vector", says="[6, 0] on rank 0",
+        old="num_samples / total", new="num_samples"),
+    "skips what is missing": Mistake("average_gradients", {checker.RUNS},
+        at="2 ranks, a frozen vector, and some", says="Deadlock",
+        old="if parameter.requires_grad", new="if parameter.grad is not None"),
+    "averages what is frozen": Mistake("average_gradients", {FROZEN, BYTES},
+        at="2 ranks, a frozen vector, and some", says="[0, 0] on rank 0",
+        old="if parameter.requires_grad", new="if True"),
+    "averages tied twice": Mistake("average_gradients", {BYTES},
+        at="2 ranks, a weight that two layers share", says="40 bytes sent by rank 0",
+        old="in model.parameters()",
+        new="in (p for module in model.modules() for p in module.parameters(recurse=False))"),
+    "counts the samples for every gradient": Mistake("average_gradients", {BYTES},
+        at="2 ranks, a frozen vector, and some", says="6 x all_reduce",
+        old="    total = comm.all_reduce(torch.tensor(num_samples), group)\n"
+            "    share = num_samples / total\n"
+            "    for parameter in model.parameters():\n"
+            "        if parameter.requires_grad:",
+        new="    for parameter in model.parameters():\n"
+            "        if parameter.requires_grad:\n"
+            "            share = num_samples / comm.all_reduce(torch.tensor(num_samples), group)"),
+})
 
 
 @mistake("average_gradients", MEAN, SAME, BYTES, at="2 ranks, one vector")
@@ -172,41 +177,11 @@ def skips_a_rank(model, group, num_samples):
         average_gradients(model, group, num_samples)
 
 
-@mistake("average_gradients", checker.RUNS, at="2 ranks, a frozen vector, and some", says="Deadlock")
-def skips_what_is_missing(model, group, num_samples):
-    share = share_of(num_samples, group)
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad = comm.all_reduce(share * parameter.grad, group)
-
-
 @mistake("average_gradients", checker.RUNS, at="2 ranks, a frozen vector, and some", says="share * parameter.grad")
 def expects_gradients_everywhere(model, group, num_samples):
     share = share_of(num_samples, group)
     for parameter in model.parameters():
         parameter.grad = comm.all_reduce(share * parameter.grad, group)
-
-
-@mistake("average_gradients", FROZEN, BYTES, at="2 ranks, a frozen vector, and some", says="[0, 0] on rank 0")
-def averages_what_is_frozen(model, group, num_samples):
-    share = share_of(num_samples, group)
-    for parameter in model.parameters():
-        parameter.grad = comm.all_reduce(share * present(parameter), group)
-
-
-@mistake("average_gradients", BYTES, at="2 ranks, a weight that two layers share", says="40 bytes sent by rank 0")
-def averages_tied_twice(model, group, num_samples):
-    share = share_of(num_samples, group)
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            if parameter.requires_grad:
-                parameter.grad = comm.all_reduce(share * present(parameter), group)
-
-
-@mistake("average_gradients", BYTES, at="2 ranks, a frozen vector, and some", says="6 x all_reduce")
-def counts_the_samples_for_every_gradient(model, group, num_samples):
-    for parameter in trained(model):
-        parameter.grad = comm.all_reduce(share_of(num_samples, group) * present(parameter), group)
 
 
 @mistake("average_gradients", BYTES, at="3 ranks", says="send")
@@ -221,31 +196,21 @@ def one_message_each(model, group, num_samples):
     average_gradients(model, group, num_samples)
 
 
-def flat_sum(model, group, num_samples):
-    """The gradients weighed with their samples, and the samples behind them, summed."""
-    flat = torch.cat([present(parameter).flatten() for parameter in trained(model)])
-    return comm.all_reduce(torch.cat([num_samples * flat, torch.tensor([num_samples])]), group)
-
-
-@mistake("average_gradients_fused", MEAN, at="2 ranks, a frozen vector, and some")
-def takes_apart_in_another_order(model, group, num_samples):
-    summed = flat_sum(model, group, num_samples)
-    left = summed[:-1] / summed[-1]
-    for parameter in reversed(trained(model)):
-        part, left = left[: parameter.numel()], left[parameter.numel() :]
-        parameter.grad = part.view_as(parameter)
+CHAPTER.changes({
+    "takes apart in another order": Mistake("average_gradients_fused", {MEAN}, at="2 ranks, a frozen vector, and some",
+        old="in gradients])\n    for parameter, part in zip(trained",
+        new="in reversed(gradients)])\n    for parameter, part in zip(reversed(trained)"),
+    "joins what is not weighed": Mistake("average_gradients_fused", {MEAN},
+        at="1 rank, one vector", says="[1.5, 0] on rank 0",
+        old="[num_samples * flat,", new="[flat,"),
+    "divides the local part": Mistake("average_gradients_fused", {MEAN}, at="2 ranks, one vector",
+        old="summed[:-1] / summed[-1]", new="num_samples * flat / summed[-1]"),
+})
 
 
 @mistake("average_gradients_fused", checker.RUNS, at="3 ranks", says="present(p).view(-1)")
 def views_what_is_transposed(model, group, num_samples):
     torch.cat([present(p).view(-1) for p in trained(model)])
-    solutions.my_average_gradients_fused(model, group, num_samples)
-
-
-@mistake("average_gradients_fused", MEAN, at="1 rank, one vector", says="[1.5, 0] on rank 0")
-def joins_what_is_not_weighed(model, group, num_samples):
-    for parameter in trained(model):
-        parameter.grad = present(parameter) / num_samples if num_samples else present(parameter)
     solutions.my_average_gradients_fused(model, group, num_samples)
 
 
@@ -259,34 +224,42 @@ def counts_the_samples_first(model, group, num_samples):
         parameter.grad = part.view_as(parameter)
 
 
-@mistake("average_gradients_fused", MEAN, at="2 ranks, one vector")
-def divides_the_local_part(model, group, num_samples):
-    total = flat_sum(model, group, num_samples)[-1]
-    for parameter in trained(model):
-        parameter.grad = num_samples / total * present(parameter)
-
-
-def accumulate(model, microbatches, weight):
-    for inputs, targets in microbatches:
-        (model(inputs, targets) * weight(inputs)).backward()
-
-
-def share(microbatches):
-    num_samples = sum(len(inputs) for inputs, _ in microbatches)
-    return lambda inputs: len(inputs) / num_samples
-
-
-def mean_over_ranks(model, group):
-    plain_average(model, group, 1 / group.size())
-
-
-@mistake("step_with_accumulation", STEP_BYTES, at="2 ranks, 2 microbatches", says="(4 x all_reduce)")
-def synchronizes_every_microbatch(model, microbatches, optimizer, group):
-    optimizer.zero_grad()
-    for microbatch in microbatches:
-        accumulate(model, [microbatch], share(microbatches))
-        mean_over_ranks(model, group)
-    optimizer.step()
+CHAPTER.changes({
+    "synchronizes every microbatch": Mistake("step_with_accumulation", {STEP_BYTES},
+        at="2 ranks, 2 microbatches", says="(4 x all_reduce)",
+        old="    average_gradients(", new="        average_gradients("),
+    "sums over microbatches": Mistake("step_with_accumulation", {GLOBAL}, at="1 rank, 2 microbatches of 1 sample",
+        old="len(inputs) / samples", new="1"),
+    "averages averages": Mistake("step_with_accumulation", {GLOBAL},
+        at="2 ranks, microbatches of unequal size", says="microbatches of 3, 1",
+        old="len(inputs) / samples", new="1 / len(microbatches)"),
+    "forgets zero grad": Mistake("step_with_accumulation", {GLOBAL}, at="2 ranks, gradients of the previous step",
+        old="    optimizer.zero_grad()\n", new=""),
+    "sums over ranks": Mistake("step_with_accumulation", {GLOBAL}, at="2 ranks, 1 microbatch",
+        old="share=1 / group.size()", new="share=1.0"),
+    "makes one large batch": Mistake("step_with_accumulation", {HELD},
+        at="1 rank, 2 microbatches of 1 sample", says="those of 2 samples on rank 0",
+        old="optimizer.zero_grad()",
+        new="optimizer.zero_grad()\n"
+            "    microbatches = [tuple(torch.cat(parts) for parts in zip(*microbatches, strict=True))]"),
+    "calls backward at the end": Mistake("step_with_accumulation", {HELD},
+        at="1 rank, 2 microbatches of 1 sample", says="those of 2 samples on rank 0",
+        old="for inputs, targets in microbatches:\n"
+            "        share = len(inputs) / samples\n"
+            "        (share * model(inputs, targets)).backward()",
+        new="sum(model(inputs, targets) * (len(inputs) / samples) for inputs, targets in microbatches).backward()"),
+    "uses the batches up": Mistake("step_with_accumulation", {BATCHES},
+        at="1 rank, 2 microbatches of 1 sample", says="make a new tensor or list; ",
+        old="for inputs, targets in microbatches:\n",
+        new="while microbatches:\n        inputs, targets = microbatches.pop(0)\n"),
+    "centers the inputs": Mistake("step_with_accumulation", {BATCHES},
+        at="1 rank, 2 microbatches of 1 sample", says="inputs of microbatch 0",
+        old="optimizer.step()",
+        new="optimizer.step()\n    for inputs, _ in microbatches:\n        inputs -= inputs.mean()"),
+    "only the first rank synchronizes": Mistake("step_with_accumulation", {checker.RUNS},
+        at="2 ranks, 1 microbatch", says="Deadlock",
+        old="    average_gradients(", new="    if group.rank() == 0:\n        average_gradients("),
+})
 
 
 @mistake("step_with_accumulation", ONCE, GLOBAL, STEP_BYTES, at="1 rank, 2 microbatches of 1 sample", says="2 times")
@@ -295,81 +268,11 @@ def steps_every_microbatch(model, microbatches, optimizer, group):
         solutions.my_step_with_accumulation(model, [microbatch], optimizer, group)
 
 
-@mistake("step_with_accumulation", GLOBAL, at="1 rank, 2 microbatches of 1 sample")
-def sums_over_microbatches(model, microbatches, optimizer, group):
-    optimizer.zero_grad()
-    accumulate(model, microbatches, lambda inputs: 1)
-    mean_over_ranks(model, group)
-    optimizer.step()
-
-
-@mistake("step_with_accumulation", GLOBAL, at="2 ranks, microbatches of unequal size", says="microbatches of 3, 1")
-def averages_averages(model, microbatches, optimizer, group):
-    optimizer.zero_grad()
-    accumulate(model, microbatches, lambda inputs: 1 / len(microbatches))
-    mean_over_ranks(model, group)
-    optimizer.step()
-
-
-@mistake("step_with_accumulation", GLOBAL, at="2 ranks, gradients of the previous step")
-def forgets_zero_grad(model, microbatches, optimizer, group):
-    accumulate(model, microbatches, share(microbatches))
-    mean_over_ranks(model, group)
-    optimizer.step()
-
-
-@mistake("step_with_accumulation", GLOBAL, at="2 ranks, 1 microbatch")
-def sums_over_ranks(model, microbatches, optimizer, group):
-    optimizer.zero_grad()
-    accumulate(model, microbatches, share(microbatches))
-    plain_average(model, group, 1.0)
-    optimizer.step()
-
-
 @mistake("step_with_accumulation", GLOBAL, at="2 ranks, 1 microbatch")
 def averages_weights_after_the_step(model, microbatches, optimizer, group):
     optimizer.zero_grad()
-    accumulate(model, microbatches, share(microbatches))
+    samples = sum(len(inputs) for inputs, _ in microbatches)
+    for inputs, targets in microbatches:
+        (model(inputs, targets) * (len(inputs) / samples)).backward()
     optimizer.step()
     averaging.average_weights(model.parameters(), group)
-
-
-@mistake("step_with_accumulation", HELD, at="1 rank, 2 microbatches of 1 sample", says="those of 2 samples on rank 0")
-def makes_one_large_batch(model, microbatches, optimizer, group):
-    whole = tuple(torch.cat(parts) for parts in zip(*microbatches, strict=True))
-    solutions.my_step_with_accumulation(model, [whole], optimizer, group)
-
-
-@mistake("step_with_accumulation", HELD, at="1 rank, 2 microbatches of 1 sample", says="those of 2 samples on rank 0")
-def calls_backward_at_the_end(model, microbatches, optimizer, group):
-    optimizer.zero_grad()
-    weight = share(microbatches)
-    sum(model(inputs, targets) * weight(inputs) for inputs, targets in microbatches).backward()
-    mean_over_ranks(model, group)
-    optimizer.step()
-
-
-@mistake("step_with_accumulation", BATCHES, at="1 rank, 2 microbatches of 1 sample", says="make a new tensor or list; ")
-def uses_the_batches_up(model, microbatches, optimizer, group):
-    optimizer.zero_grad()
-    weight = share(microbatches)
-    while microbatches:
-        accumulate(model, [microbatches.pop(0)], weight)
-    mean_over_ranks(model, group)
-    optimizer.step()
-
-
-@mistake("step_with_accumulation", BATCHES, at="1 rank, 2 microbatches of 1 sample", says="inputs of microbatch 0")
-def centers_the_inputs(model, microbatches, optimizer, group):
-    solutions.my_step_with_accumulation(model, microbatches, optimizer, group)
-    for inputs, _ in microbatches:
-        inputs -= inputs.mean()
-
-
-@mistake("step_with_accumulation", checker.RUNS, at="2 ranks, 1 microbatch", says="Deadlock")
-def only_the_first_rank_synchronizes(model, microbatches, optimizer, group):
-    optimizer.zero_grad()
-    accumulate(model, microbatches, share(microbatches))
-    if group.rank() == 0:
-        mean_over_ranks(model, group)
-    optimizer.step()

@@ -1,13 +1,12 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
 import torch
-from torch.nn.functional import one_hot
 
 from shardlab import comm
 from shardlab.exercises import checker
 from shardlab.plain.expert_parallel import AllToAllRows
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import expert_parallel as solutions
 
 CHAPTER = Chapter("expert_parallel", solutions)
@@ -40,224 +39,106 @@ FILLED, PLACED = "every rank fills its slots", "every expert is placed, on a ran
 HOTTEST, EVEN = "spare slots go to the hottest experts", "the fullest rank is as light as the rule makes it"
 
 
-def route_with(order, *, by_token=False):
-    """A choice in another order, or slots that are handed out token by token."""
-
-    def route(scores, per_token, before, slots):
-        num_experts = scores.shape[1]
-        chosen = order(scores)[:, :per_token]
-        weights = scores.softmax(-1) if before else scores.gather(1, chosen).softmax(-1)
-        weights = weights.gather(1, chosen) if before else weights
-        queue = one_hot((chosen if by_token else chosen.T).flatten(), num_experts)
-        places = (queue.cumsum(0) * queue).sum(1)
-        full = (places.view_as(chosen) if by_token else places.view_as(chosen.T).T) > slots
-        return chosen.masked_fill(full, num_experts), weights.masked_fill(full, 0)
-
-    return route
-
-
-def by_score(scores):
-    return scores.argsort(dim=-1, descending=True, stable=True)
-
-
-@mistake("route", HIGHEST, SLOTS, WEIGHTS, SCORES, at="1 rank, one token, one of two experts", says="choices [[1]]")
-def chooses_the_lowest_scores(*arguments):
-    return route_with(lambda scores: scores.argsort(dim=-1, stable=True))(*arguments)
-
-
-@mistake("route", HIGHEST, SCORES, at=TIES, says="[[3, 1]")
-def chooses_the_highest_number(*arguments):
-    return route_with(lambda scores: scores.argsort(dim=-1, stable=True).flip(-1))(*arguments)
-
-
-@mistake("route", HIGHEST, SCORES, at=TIES, says="choices [[0, 1")
-def takes_equal_scores_in_any_order(*arguments):
-    return route_with(lambda scores: scores.topk(scores.shape[1]).indices)(*arguments)
-
-
-@mistake("route", SLOTS, WEIGHTS, SCORES, at="1 rank, two choices, two slots", says="experts [[0, 1]")
-def hands_out_slots_token_by_token(*arguments):
-    return route_with(by_score, by_token=True)(*arguments)
-
-
-@mistake("route", SLOTS, WEIGHTS, SCORES, at="1 rank, two tokens, one slot")
-def counts_places_from_zero(scores, per_token, before, slots):
-    return solutions.my_route(scores, per_token, before, slots + 1)
-
-
-@mistake("route", WEIGHTS, SCORES, at="1 rank, one token, one of two experts", says="weights [")
-def takes_the_softmax_always_after(scores, per_token, before, slots):
-    return solutions.my_route(scores, per_token, False, slots)
-
-
-@mistake("route", WEIGHTS, SCORES, at="1 rank, two tokens, one slot", says="weights [")
-def leaves_the_weight_without_a_slot(scores, per_token, before, slots):
-    chosen, _ = solutions.my_route(scores, per_token, before, slots)
-    return chosen, solutions.my_route(scores, per_token, before, 99)[1]
-
-
-@mistake("route", WEIGHTS, SCORES, at="1 rank, two choices, two slots", says="weights [")
-def makes_the_others_add_up_to_one(scores, per_token, before, slots):
-    chosen, weights = solutions.my_route(scores, per_token, before, slots)
-    whole = solutions.my_route(scores, per_token, before, 99)[1].sum(-1, keepdim=True)
-    return chosen, weights / weights.sum(-1, keepdim=True).clamp(min=1e-9) * whole
-
-
-@mistake("route", SCORES, at="1 rank, one token, one of two experts", says="no gradient has arrived")
-def loses_the_gradient(scores, *rules):
-    return solutions.my_route(scores.detach(), *rules)
-
-
-@mistake("route", PAIR, at="1 rank, one token, one of two experts", says="of shape [1, 1]")
-def returns_experts_only(*arguments):
-    return solutions.my_route(*arguments)[0]
-
-
-@mistake("route", "scores stay what they were", at="1 rank, one token, one of two experts", says="scores has changed")
-def forgets_scores_that_were_chosen(scores, *rules):
-    found = solutions.my_route(scores.clone(), *rules)
-    scores.data.zero_()
-    return found
-
-
-def dense_of(x, chosen, weights, num_experts, group):
-    """The weight of each expert for each token, by rank: [T, N, E/N]."""
-    dense = weights.new_zeros(len(x), num_experts + 1).scatter(1, chosen, weights)[:, :num_experts]
-    return dense.view(len(x), group.size(), num_experts // group.size())
-
-
-def widths(*tensors):
-    return [x.shape[1] for x in tensors]
-
-
-def dispatch_with(
-    rows=lambda x, parts, *way: AllToAllRows.apply(torch.cat([x, parts], 1), *way).split(widths(x, parts), 1),
-    pairs=lambda dense: (dense != 0).any(-1).T.nonzero(as_tuple=True),
-):
-    """A dispatch that lists other pairs of a rank and a token, or sends their rows in another way."""
-
-    def dispatch(x, chosen, weights, num_experts, group):
-        dense = dense_of(x, chosen, weights, num_experts, group)
-        rank, token = pairs(dense)
-        sends = rank.bincount(minlength=group.size())
-        receives = comm.all_to_all(sends, group).tolist()
-        return rows(x[token], dense[token, rank], group, sends.tolist(), receives)
-
-    return dispatch
-
-
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK, at="1 rank, two choices", says="of shape [4, 3]")
-def sends_a_row_for_each_expert(*arguments):
-    def pairs(dense):
-        rank, token, _ = dense.transpose(0, 1).nonzero(as_tuple=True)
-        return rank, token
-
-    return dispatch_with(pairs=pairs)(*arguments)
-
-
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK, at="2 ranks, one choice", says="instead of [3, 3]")
-def sends_all_tokens_to_all_ranks(*arguments):
-    return dispatch_with(pairs=lambda dense: torch.ones(dense.shape[:2]).T.nonzero(as_tuple=True))(*arguments)
-
-
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, at="1 rank, one choice", says="rows = [")
-def sends_the_last_token_first(*arguments):
-    def pairs(dense):
-        rank, token = (dense.flip(0) != 0).any(-1).T.nonzero(as_tuple=True)
-        return rank, len(dense) - 1 - token
-
-    return dispatch_with(pairs=pairs)(*arguments)
-
-
-@mistake("dispatch", TWO, ONE_BACK, at="1 rank, one choice", says="3 messages (3 x all_to_all)")
-def sends_weights_apart(*arguments):
-    def rows(x, parts, *way):
-        return AllToAllRows.apply(x, *way), AllToAllRows.apply(parts, *way)
-
-    return dispatch_with(rows)(*arguments)
-
-
-@mistake("dispatch", SENT_GRADIENTS, *BACK, at="1 rank, one choice", says="x.grad")
-def exchanges_outside_of_autograd(*arguments):
-    with torch.no_grad():
-        return solutions.my_dispatch(*arguments)
-
-
-@mistake("dispatch", SHARES, SENT_GRADIENTS, at="1 rank, one choice", says="shares = [")
-def says_only_which_experts_were_chosen(x, chosen, weights, *rest):
-    return solutions.my_dispatch(x, chosen, torch.ones_like(weights), *rest)
-
-
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, *BACK, at="2 ranks, a choice without", says="[5, 3] instead")
-def sends_tokens_without_a_slot_to_the_last_expert(x, chosen, weights, num_experts, group):
-    return solutions.my_dispatch(x, chosen.clamp(max=num_experts - 1), weights, num_experts, group)
-
-
-@mistake("dispatch", ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK, at="2 ranks, two choices", says="rows = [")
-def deals_experts_in_turn(x, chosen, weights, num_experts, group):
-    here = num_experts // group.size()
-    dealt = chosen % group.size() * here + chosen // group.size()
-    dealt = dealt.where(chosen < num_experts, chosen)
-    return solutions.my_dispatch(x, dealt, weights, num_experts, group)
-
-
-@mistake("dispatch", SENT, SENT_BACK, at="2 ranks, one choice", says="bytes sent by rank")
-def pads_to_a_capacity(*arguments):
-    def rows(x, parts, group, sends, receives):
-        most = 4
-        packed = torch.cat([x, parts], 1).split(sends)
-        padded = torch.cat([torch.cat([each, each.new_zeros(most - len(each), each.shape[1])]) for each in packed])
-        equal = [most] * group.size()
-        arrived = AllToAllRows.apply(padded, group, equal, equal).split(most)
-        kept = torch.cat([part[:count] for part, count in zip(arrived, receives, strict=True)])
-        return kept.split([x.shape[1], parts.shape[1]], 1)
-
-    return dispatch_with(rows)(*arguments)
-
-
-@mistake("dispatch", checker.RUNS, at="3 ranks, a rank that no token chooses", says="rank 2")
-def skips_the_exchange_of_no_rows(*arguments):
-    def rows(x, parts, group, sends, receives):
-        if not sum(receives):
-            return x[:0], parts[:0]
-        rows = AllToAllRows.apply(torch.cat([x, parts], 1), group, sends, receives)
-        return rows.split(widths(x, parts), 1)
-
-    return dispatch_with(rows)(*arguments)
+CHAPTER.changes({
+    "chooses the lowest scores": Mistake("route", {HIGHEST, SLOTS, WEIGHTS, SCORES},
+        at="1 rank, one token, one of two experts", says="choices [[1]]",
+        old="descending=True, ", new=""),
+    "chooses the highest number": Mistake("route", {HIGHEST, SCORES}, at=TIES, says="[[3, 1]",
+        old="argsort(dim=-1, descending=True, stable=True)", new="argsort(dim=-1, stable=True).flip(-1)"),
+    "takes equal scores in any order": Mistake("route", {HIGHEST, SCORES}, at=TIES, says="choices [[0, 1",
+        old="argsort(dim=-1, descending=True, stable=True)", new="topk(num_experts).indices"),
+    "hands out slots token by token": Mistake("route", {SLOTS, WEIGHTS, SCORES},
+        at="1 rank, two choices, two slots", says="experts [[0, 1]",
+        old="chosen.T.flatten(), num_experts)\n    places = (queue.cumsum(0) * queue).sum(1).view(per_token, -1).T",
+        new="chosen.flatten(), num_experts)\n    places = (queue.cumsum(0) * queue).sum(1).view_as(chosen)"),
+    "counts places from zero": Mistake("route", {SLOTS, WEIGHTS, SCORES}, at="1 rank, two tokens, one slot",
+        old="places > slots", new="places - 1 > slots"),
+    "takes the softmax always after": Mistake("route", {WEIGHTS, SCORES},
+        at="1 rank, one token, one of two experts", says="weights [",
+        old="shares.gather(1, chosen) if before else ", new=""),
+    "leaves the weight without a slot": Mistake("route", {WEIGHTS, SCORES},
+        at="1 rank, two tokens, one slot", says="weights [",
+        old="weights.masked_fill(full, 0)", new="weights"),
+    "makes the others add up to one": Mistake("route", {WEIGHTS, SCORES},
+        at="1 rank, two choices, two slots", says="weights [",
+        old="full = places > slots",
+        new="full = places > slots\n"
+            "    left = weights.masked_fill(full, 0).sum(-1, keepdim=True).clamp(min=1e-9)\n"
+            "    weights = weights / left * weights.sum(-1, keepdim=True)"),
+    "loses the gradient": Mistake("route", {SCORES},
+        at="1 rank, one token, one of two experts", says="no gradient has arrived",
+        old="weights.masked_fill(full, 0)", new="weights.masked_fill(full, 0).detach()"),
+    "returns experts only": Mistake("route", {PAIR}, at="1 rank, one token, one of two experts", says="of shape [1, 1]",
+        old=", weights.masked_fill(full, 0)", new=""),
+    "forgets scores that were chosen": Mistake("route", {"scores stay what they were"},
+        at="1 rank, one token, one of two experts", says="scores has changed",
+        old="full = places > slots", new="scores.data.zero_()\n    full = places > slots"),
+    "sends a row for each expert": Mistake("dispatch", {ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK},
+        at="1 rank, two choices", says="of shape [4, 3]",
+        old="rank, token = (by_rank != 0).any(-1).T.nonzero", new="rank, token, _ = by_rank.transpose(0, 1).nonzero"),
+    "sends all tokens to all ranks": Mistake("dispatch", {ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK},
+        at="2 ranks, one choice", says="instead of [3, 3]",
+        old="(by_rank != 0).any(-1).T", new="torch.ones(by_rank.shape[:2]).T"),
+    "sends the last token first": Mistake("dispatch", {ROWS, SHARES, SENT_GRADIENTS},
+        at="1 rank, one choice", says="rows = [",
+        old="(by_rank != 0).any(-1).T.nonzero(as_tuple=True)",
+        new="(by_rank.flip(0) != 0).any(-1).T.nonzero(as_tuple=True)\n    token = len(x) - 1 - token"),
+    "sends weights apart": Mistake("dispatch", {TWO, ONE_BACK},
+        at="1 rank, one choice", says="3 messages (3 x all_to_all)",
+        old="arrived = AllToAllRows.apply(packed, group, sends.tolist(), receives)\n"
+            "    return arrived.split([x.shape[1], here], dim=1)",
+        new="parts = packed.split([x.shape[1], here], dim=1)\n"
+            "    return tuple(AllToAllRows.apply(part, group, sends.tolist(), receives) for part in parts)"),
+    "exchanges outside of autograd": Mistake("dispatch", {SENT_GRADIENTS, *BACK},
+        at="1 rank, one choice", says="x.grad",
+        old="apply(packed, ", new="apply(packed.detach(), "),
+    "says only which experts were chosen": Mistake("dispatch", {SHARES, SENT_GRADIENTS},
+        at="1 rank, one choice", says="shares = [",
+        old="scatter(1, chosen, weights)", new="scatter(1, chosen, torch.ones_like(weights))"),
+    "sends tokens without a slot to the last expert": Mistake("dispatch", {ROWS, SHARES, SENT_GRADIENTS, *BACK},
+        at="2 ranks, a choice without", says="[5, 3] instead",
+        old="scatter(1, chosen, ", new="scatter(1, chosen.clamp(max=num_experts - 1), "),
+    "deals experts in turn": Mistake("dispatch", {ROWS, SHARES, SENT_GRADIENTS, SENT, *BACK},
+        at="2 ranks, two choices", says="rows = [",
+        old="dense.view(len(x), group.size(), here)", new="dense.view(len(x), here, group.size()).transpose(1, 2)"),
+    "pads to a capacity": Mistake("dispatch", {SENT, SENT_BACK}, at="2 ranks, one choice", says="bytes sent by rank",
+        old="arrived = AllToAllRows.apply(packed, group, sends.tolist(), receives)",
+        new="pad, parts = torch.nn.functional.pad, packed.split(sends.tolist())\n"
+            "    padded = torch.cat([pad(part, (0, 0, 0, 4 - len(part))) for part in parts])\n"
+            "    arrived = AllToAllRows.apply(padded, group, *[[4] * group.size()] * 2).split(4)\n"
+            "    arrived = torch.cat([part[:count] for part, count in zip(arrived, receives, strict=True)])"),
+    "skips the exchange of no rows": Mistake("dispatch", {checker.RUNS},
+        at="3 ranks, a rank that no token chooses", says="rank 2",
+        old="arrived = AllToAllRows",
+        new="if not sum(receives):\n"
+            "        return packed[:0].split([x.shape[1], here], dim=1)\n"
+            "    arrived = AllToAllRows"),
+})
 
 
 SUMS = SUM, Y_GRADIENT, SHARE_GRADIENT
 
 
-@mistake("combine", *SUMS, at="1 rank, two choices", says="output = [")
-def takes_results_row_by_row(y, shares, tokens, num_tokens, sends, receives, group):
-    row, expert = shares.nonzero(as_tuple=True)
-    rows = torch.zeros(len(shares), y.shape[1], dtype=y.dtype).index_add(0, row, y * shares[row, expert, None])
-    rows = AllToAllRows.apply(rows, group, sends, receives)
-    return y.new_zeros(num_tokens, y.shape[1]).index_add(0, tokens, rows)
-
-
-@mistake("combine", *SUMS, at="1 rank, one choice", says="output = [")
-def forgets_the_weights(y, shares, *rest):
-    return solutions.my_combine(y, (shares != 0) + 0 * shares, *rest)
-
-
-@mistake("combine", SHARE_GRADIENT, at="1 rank, one choice", says="shares.grad")
-def takes_weights_for_constants(y, shares, *rest):
-    return solutions.my_combine(y, shares.detach(), *rest)
-
-
-@mistake("combine", SUM, at="2 ranks, two choices", says="output = [")
-def keeps_the_last_row_of_a_token(y, shares, tokens, num_tokens, sends, receives, group):
-    apart = len(tokens)
-    rows = solutions.my_combine(y, shares, torch.arange(apart), apart, sends, receives, group)
-    return y.new_zeros(num_tokens, y.shape[1]).index_copy(0, tokens, rows)
-
-
-@mistake("combine", *SUMS, at="2 ranks, two choices", says="output = [")
-def averages_the_rows_of_a_token(y, shares, tokens, num_tokens, *rest):
-    total = solutions.my_combine(y, shares, tokens, num_tokens, *rest)
-    return total / tokens.bincount(minlength=num_tokens).clamp(min=1)[:, None]
+CHAPTER.changes({
+    "takes results row by row": Mistake("combine", {*SUMS}, at="1 rank, two choices", says="output = [",
+        old="expert, row = shares.T.nonzero", new="row, expert = shares.nonzero"),
+    "forgets the weights": Mistake("combine", {*SUMS}, at="1 rank, one choice", says="output = [",
+        old="y * shares[", new="y + 0 * shares["),
+    "takes weights for constants": Mistake("combine", {SHARE_GRADIENT}, at="1 rank, one choice", says="shares.grad",
+        old="y * shares[", new="y * shares.detach()["),
+    "keeps the last row of a token": Mistake("combine", {SUM}, at="2 ranks, two choices", says="output = [",
+        old="index_add(0, tokens, rows)", new="index_copy(0, tokens, rows)"),
+    "averages the rows of a token": Mistake("combine", {*SUMS}, at="2 ranks, two choices", says="output = [",
+        old="index_add(0, tokens, rows)",
+        new="index_add(0, tokens, rows) / tokens.bincount(minlength=num_tokens).clamp(min=1)[:, None]"),
+    "takes the way out again": Mistake("combine", {checker.RUNS}, at="2 ranks, one choice", says="dim 0 has",
+        old="AllToAllRows.apply(rows, group, sends, receives)", new="AllToAllRows.apply(rows, group, receives, sends)"),
+    "sends columns one half after the other": Mistake("combine", {ONE, "backward sends one message"},
+        at="1 rank, one choice", says="2 messages (2 x all_to_all)",
+        old="rows = AllToAllRows.apply(rows, group, sends, receives)",
+        new="halves = rows[:, :1], rows[:, 1:]\n"
+            "    rows = torch.cat([AllToAllRows.apply(half, group, sends, receives) for half in halves], dim=1)"),
+})
 
 
 @mistake("combine", HOME, HOME_BACK, at="2 ranks, two choices", says="bytes sent by rank")
@@ -269,64 +150,31 @@ def brings_home_a_row_for_each_expert(y, shares, tokens, num_tokens, sends, rece
     return y.new_zeros(num_tokens, y.shape[1]).index_add(0, tokens, rows)
 
 
-@mistake("combine", checker.RUNS, at="2 ranks, one choice", says="dim 0 has")
-def takes_the_way_out_again(y, shares, tokens, num_tokens, sends, receives, group):
-    return solutions.my_combine(y, shares, tokens, num_tokens, receives, sends, group)
-
-
-@mistake("combine", ONE, "backward sends one message", at="1 rank, one choice", says="2 messages (2 x all_to_all)")
-def sends_columns_one_half_after_the_other(y, shares, *rest):
-    halves = [solutions.my_combine(half, shares, *rest) for half in (y[:, :1], y[:, 1:])]
-    return torch.cat(halves, dim=1)
-
-
-def average_with(same=comm.across, total=lambda total, num_tokens, group: total):
-    """An average of experts over other ranks, or of all gradients over another number of tokens."""
-
-    def average(shared, experts, num_tokens, ep, group):
-        shared, experts = ([p for p in each if p.requires_grad] for each in (shared, experts))
-        mine = solutions.flattened(shared)
-        summed = comm.all_reduce(torch.cat([mine, mine.new_tensor([num_tokens])]), group)
-        of_experts = comm.all_reduce(solutions.flattened(experts), same(group, ep))
-        divisor = total(summed[-1], num_tokens, group)
-        solutions.set_gradients(shared, summed[:-1] / divisor)
-        solutions.set_gradients(experts, of_experts / divisor)
-
-    return average
-
-
-@mistake("average", EXPERTS, REDUCED, at="2 ranks, ep=2", says="expert 0 = [")
-def averages_experts_over_all_ranks(*arguments):
-    average_with(lambda group, ep: group)(*arguments)
-
-
-@mistake("average", EXPERTS, REDUCED, at="2 ranks, ep=1", says="expert 0 = [")
-def averages_experts_over_neighbours(*arguments):
-    average_with(comm.split)(*arguments)
-
-
-@mistake("average", EXPERTS, REDUCED, at="2 ranks, ep=1", says="expert 0 = [")
-def leaves_experts_alone(*arguments):
-    average_with(lambda group, ep: comm.split(group, 1))(*arguments)
-
-
-@mistake("average", EXPERTS, at="2 ranks, ep=2", says="expert 0 = [")
-def divides_experts_by_the_ranks_that_hold_them(shared, experts, num_tokens, ep, group):
-    solutions.my_average(shared, experts, num_tokens, ep, group)
-    for p in experts:
-        p.grad = p.grad * ep
-
-
-@mistake("average", SHARED, EXPERTS, at="2 ranks, ep=2, unequal batches")
-def takes_batches_for_equal(*arguments):
-    average_with(total=lambda total, num_tokens, group: max(num_tokens, 1) * group.size())(*arguments)
-
-
-@mistake("average", FROZEN, at="4 ranks, ep=2, a frozen parameter", says="shared 0.grad = None")
-def gives_frozen_parameters_a_gradient(shared, experts, *rest):
-    solutions.my_average(shared, experts, *rest)
-    for p in [*shared, *experts]:
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+CHAPTER.changes({
+    "averages experts over all ranks": Mistake("average", {EXPERTS, REDUCED}, at="2 ranks, ep=2", says="expert 0 = [",
+        old="comm.across(group, ep)", new="group"),
+    "averages experts over neighbours": Mistake("average", {EXPERTS, REDUCED}, at="2 ranks, ep=1", says="expert 0 = [",
+        old="comm.across(group, ep)", new="comm.split(group, ep)"),
+    "leaves experts alone": Mistake("average", {EXPERTS, REDUCED}, at="2 ranks, ep=1", says="expert 0 = [",
+        old="comm.across(group, ep)", new="comm.split(group, 1)"),
+    "divides experts by the ranks that hold them": Mistake("average", {EXPERTS},
+        at="2 ranks, ep=2", says="expert 0 = [",
+        old="comm.across(group, ep)) / total", new="comm.across(group, ep)) / total * ep"),
+    "takes batches for equal": Mistake("average", {SHARED, EXPERTS}, at="2 ranks, ep=2, unequal batches",
+        old="total = summed[-1]", new="total = max(num_tokens, 1) * group.size()"),
+    "gives frozen parameters a gradient": Mistake("average", {FROZEN},
+        at="4 ranks, ep=2, a frozen parameter", says="shared 0.grad = None",
+        old="shared = [p for p in shared if p.requires_grad]",
+        new="for p in shared:\n"
+            "        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
+            "    shared = [p for p in shared if p.requires_grad]"),
+    "sums experts only where tokens came": Mistake("average", {checker.RUNS},
+        at="4 ranks, ep=2, experts without tokens", says="rank 3 waited at",
+        old="set_gradients(experts, comm.all_reduce(flattened(experts), comm.across(group, ep)) / total)",
+        new="same, alone = comm.across(group, ep), comm.split(group, 1)\n"
+            "    idle = all(p.grad is None for p in experts)\n"
+            "    set_gradients(experts, comm.all_reduce(flattened(experts), alone if idle else same) / total)"),
+})
 
 
 @mistake("average", TWO_MESSAGES, at="1 rank, ep=1", says="5 messages (5 x all_reduce)")
@@ -336,27 +184,6 @@ def sends_every_gradient_alone(shared, experts, num_tokens, ep, group):
         for p in parameters:
             if p.requires_grad:
                 p.grad = comm.all_reduce(torch.zeros_like(p) if p.grad is None else p.grad, among) / total
-
-
-@mistake("average", checker.RUNS, at="4 ranks, ep=2, experts without tokens", says="rank 3 waited at")
-def sums_experts_only_where_tokens_came(shared, experts, num_tokens, ep, group):
-    same, alone = comm.across(group, ep), comm.split(group, 1)
-    idle = all(p.grad is None for p in experts)
-    average_with(lambda *_: alone if idle else same)(shared, experts, num_tokens, ep, group)
-
-
-def balance_with(sums):
-    """A loss with the right number and another gradient: own sums, sums of all, group -> the sums that are used."""
-
-    def balance(scores, chosen, group):
-        num_experts = scores.shape[1]
-        counts = chosen.flatten().bincount(minlength=num_experts).to(scores.dtype)
-        own = scores.softmax(-1).sum(0)
-        counts, total = comm.all_reduce(torch.stack([counts, own.detach()]), group)
-        share = counts / counts.sum()
-        return num_experts * (share * sums(own, total, group)).sum() * chosen.shape[1] / counts.sum()
-
-    return balance
 
 
 def of_own_tokens(scores, chosen):
@@ -385,29 +212,20 @@ def averages_the_means_of_ranks(scores, chosen, group):
     return scores.shape[1] * (f * (own + (total - own).detach())).sum()
 
 
-@mistake("balance", LOSS, LOSS_GRADIENT, at="1 rank, 3 tokens, two choices", says="output = [")
-def divides_choices_by_tokens(scores, chosen, group):
-    return chosen.shape[1] * solutions.my_balance(scores, chosen, group)
-
-
-@mistake("balance", LOSS_GRADIENT, at="1 rank, 2 tokens", says="scores.grad = [")
-def loses_the_gradient_of_the_loss(scores, chosen, group):
-    return balance_with(lambda own, total, group: total)(scores, chosen, group)
-
-
-@mistake("balance", LOSS_GRADIENT, at="2 ranks, 2 tokens each", says="scores.grad = [")
-def multiplies_the_gradient_by_the_ranks(scores, chosen, group):
-    """What an all-reduce does whose backward is an all-reduce, where every rank has the loss."""
-
-    return balance_with(lambda own, total, group: total + group.size() * (own - own.detach()))(scores, chosen, group)
-
-
-@mistake("balance", ONE_MESSAGE, at="1 rank, 2 tokens", says="2 messages (2 x all_reduce)")
-def sends_counts_and_sums_apart(scores, chosen, group):
-    num_experts, own = scores.shape[1], scores.softmax(-1).sum(0)
-    counts = comm.all_reduce(chosen.flatten().bincount(minlength=num_experts), group).to(scores.dtype)
-    sums = own + (comm.all_reduce(own.detach(), group) - own).detach()
-    return num_experts * (counts / counts.sum() * sums).sum() * chosen.shape[1] / counts.sum()
+CHAPTER.changes({
+    "divides choices by tokens": Mistake("balance", {LOSS, LOSS_GRADIENT},
+        at="1 rank, 3 tokens, two choices", says="output = [",
+        old="return num_experts * ", new="return chosen.shape[1] * num_experts * "),
+    "loses the gradient of the loss": Mistake("balance", {LOSS_GRADIENT}, at="1 rank, 2 tokens", says="scores.grad = [",
+        old="own + (total - own).detach()", new="total"),
+    "multiplies the gradient by the ranks": Mistake("balance", {LOSS_GRADIENT},
+        at="2 ranks, 2 tokens each", says="scores.grad = [",
+        old="own + (total - own).detach()", new="total + group.size() * (own - own.detach())"),
+    "sends counts and sums apart": Mistake("balance", {ONE_MESSAGE},
+        at="1 rank, 2 tokens", says="2 messages (2 x all_reduce)",
+        old="comm.all_reduce(torch.stack([counts, own.detach()]), group)",
+        new="(comm.all_reduce(x, group) for x in (counts, own.detach()))"),
+})
 
 
 @mistake("balance", NUMBERS, at="2 ranks, 2 tokens each", says="all_gather")
@@ -422,32 +240,25 @@ def gathers_the_scores(scores, chosen, group):
     return scores.shape[1] * (counts / counts.sum() * sums).sum() * chosen.shape[1] / counts.sum()
 
 
-@mistake("spare", PLACED, at="2 ranks, a hot expert", says="[[0, 3, 0]")
-def copies_the_hottest_wherever_there_is_space(loads, num_ranks, spare):
-    placement = solutions.my_spare(loads, num_ranks, 0)
-    return [[*experts, *[loads.index(max(loads))] * spare] for experts in placement]
-
-
-@mistake("spare", FILLED, HOTTEST, EVEN, at="2 ranks, a hot expert", says="2 lists of 3 experts")
-def leaves_the_spare_slots_empty(loads, num_ranks, spare):
-    return solutions.my_spare(loads, num_ranks, 0)
-
-
-@mistake("spare", HOTTEST, EVEN, at="4 ranks, an expert with most tokens", says="tokens for a copy")
-def copies_each_hot_expert_once(loads, num_ranks, spare):
-    """The most tokens first, not the most per copy."""
-    first = sorted(range(len(loads)), key=lambda expert: -loads[expert])
-    return solutions.dealt(loads, num_ranks, [*first, *first[: num_ranks * spare]])
-
-
-@mistake("spare", EVEN, at="2 ranks, no spare slot", says="tokens on a rank")
-def deals_copies_in_turn(loads, num_ranks, spare):
-    waiting = sorted(solutions.with_copies(loads, num_ranks, spare), key=lambda each: (-loads[each], each))
-    return [waiting[rank::num_ranks] for rank in range(num_ranks)]
-
-
-@mistake("spare", EVEN, at="4 ranks, 8 experts drawn with seed 0", says="tokens on a rank")
-def places_experts_by_all_their_tokens(loads, num_ranks, spare):
-    """Without dividing an expert's tokens by its copies."""
-    waiting = sorted(solutions.with_copies(loads, num_ranks, spare), key=lambda each: (-loads[each], each))
-    return solutions.dealt(loads, num_ranks, waiting, share=lambda load, copies: load)
+CHAPTER.changes({
+    "copies the hottest wherever there is space": Mistake("spare", {PLACED},
+        at="2 ranks, a hot expert", says="[[0, 3, 0]",
+        old="return dealt(loads, num_ranks, with_copies(loads, num_ranks, spare))",
+        new="placement = dealt(loads, num_ranks, with_copies(loads, num_ranks, 0))\n"
+            "    return [[*experts, *[loads.index(max(loads))] * spare] for experts in placement]"),
+    "leaves the spare slots empty": Mistake("spare", {FILLED, HOTTEST, EVEN},
+        at="2 ranks, a hot expert", says="2 lists of 3 experts",
+        old="num_ranks, spare))", new="num_ranks, 0))"),
+    "copies each hot expert once": Mistake("spare", {HOTTEST, EVEN},
+        at="4 ranks, an expert with most tokens", says="tokens for a copy",
+        old="return dealt(loads, num_ranks, with_copies(loads, num_ranks, spare))",
+        new="first = sorted(range(len(loads)), key=lambda expert: -loads[expert])\n"
+            "    return dealt(loads, num_ranks, [*first, *first[: num_ranks * spare]])"),
+    "deals copies in turn": Mistake("spare", {EVEN}, at="2 ranks, no spare slot", says="tokens on a rank",
+        old="return dealt(loads, num_ranks, with_copies(loads, num_ranks, spare))",
+        new="waiting = sorted(with_copies(loads, num_ranks, spare), key=lambda each: (-loads[each], each))\n"
+            "    return [waiting[rank::num_ranks] for rank in range(num_ranks)]"),
+    "places experts by all their tokens": Mistake("spare", {EVEN},
+        at="4 ranks, 8 experts drawn with seed 0", says="tokens on a rank",
+        old="[load / max(1, waiting.count(expert)) for expert, load in enumerate(loads)]", new="loads"),
+})

@@ -1,6 +1,5 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
-import os
 import shutil
 
 import torch
@@ -10,7 +9,7 @@ from shardlab.exercises import checker
 from shardlab.exercises.failures import straggler
 from shardlab.ranks.observe import diagnose
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import failures as solutions
 
 CHAPTER = Chapter("failures", solutions)
@@ -113,36 +112,27 @@ def names_the_last(model, group):
     return last if last >= 0 else None
 
 
-@mistake("first_nan_rank", FIRST, at="1 rank, all finite", says="1 on rank 0")
-def forgets_that_all_may_be_healthy(model, group):
-    ill = diagnose.first_nonfinite(diagnose.gradients(model)) is not None
-    return int(comm.all_reduce(torch.tensor([group.rank() if ill else group.size()]), group, "min"))
-
-
-@mistake("first_nan_rank", FIRST, at="1 rank, all finite", says="0 on rank 0")
-def adds_up_large_numbers(model, group):
-    """A sum of finite numbers may be infinite."""
-    ill = not all(p.grad.abs().pow(2).sum().isfinite() for p in model.parameters() if p.grad is not None)
-    first = int(comm.all_reduce(torch.tensor([group.rank() if ill else group.size()]), group, "min"))
-    return first if first < group.size() else None
-
-
-@mistake("first_nan_rank", SAME, at="1 rank, a NaN", says="gradient 2 has changed on rank 0")
-def repairs_what_it_finds(model, group):
-    first = solutions.my_first_nan_rank(model, group)
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.nan_to_num_()
-    return first
-
-
-@mistake("save", KILL, at="1 rank, a longer file before", says="no file")
-def makes_room_first(data, path):
-    with open(path + ".part", "wb") as file:
-        file.write(data)
-    if os.path.exists(path):
-        os.remove(path)
-    os.rename(path + ".part", path)
+CHAPTER.changes({
+    "forgets that all may be healthy": Mistake("first_nan_rank", {FIRST}, at="1 rank, all finite", says="1 on rank 0",
+        old="return first if first < group.size() else None", new="return first"),
+    "adds up large numbers": Mistake("first_nan_rank", {FIRST}, at="1 rank, all finite", says="0 on rank 0",
+        old="torch.isfinite(gradient).all()", new="gradient.pow(2).sum().isfinite()"),
+    "repairs what it finds": Mistake("first_nan_rank", {SAME},
+        at="1 rank, a NaN", says="gradient 2 has changed on rank 0",
+        old="return first", new="for gradient in gradients:\n        gradient.nan_to_num_()\n    return first"),
+    "makes room first": Mistake("save", {KILL}, at="1 rank, a longer file before", says="no file",
+        old="os.replace(part, path)",
+        new="if os.path.exists(path):\n        os.remove(path)\n    os.rename(part, path)"),
+    "renames before it closes": Mistake("save", {KILL}, at="1 rank, no file before", says="a file of 0 bytes",
+        old="file.flush()\n        os.fsync(file.fileno())\n    os", new="os"),
+    "trips over what is left": Mistake("save", {AGAIN}, at="1 rank, no file before", says="then saved again",
+        old='"wb"', new='"xb"'),
+    "adds to what is left": Mistake("save", {AGAIN},
+        at="1 rank, no file before", says="neither the old one nor the new one",
+        old='"wb"', new='"ab"'),
+    "never gives the name": Mistake("save", {NEW, AGAIN}, at="1 rank, no file before", says="no file",
+        old="\n    os.replace(part, path)", new=""),
+})
 
 
 @mistake("save", KILL, at="1 rank, no file before", says="a file of 0 bytes")
@@ -150,30 +140,3 @@ def writes_beside_and_copies(data, path):
     with open(path + ".part", "wb") as file:
         file.write(data)
     shutil.copyfile(path + ".part", path)
-
-
-@mistake("save", KILL, at="1 rank, no file before", says="a file of 0 bytes")
-def renames_before_it_closes(data, path):
-    with open(path + ".part", "wb") as file:
-        file.write(data)
-        os.replace(path + ".part", path)
-
-
-@mistake("save", AGAIN, at="1 rank, no file before", says="then saved again")
-def trips_over_what_is_left(data, path):
-    with open(path + ".part", "xb") as file:
-        file.write(data)
-    os.replace(path + ".part", path)
-
-
-@mistake("save", AGAIN, at="1 rank, no file before", says="neither the old one nor the new one")
-def adds_to_what_is_left(data, path):
-    with open(path + ".part", "ab") as file:
-        file.write(data)
-    os.replace(path + ".part", path)
-
-
-@mistake("save", NEW, AGAIN, at="1 rank, no file before", says="no file")
-def never_gives_the_name(data, path):
-    with open(path + ".part", "wb") as file:
-        file.write(data)

@@ -2,7 +2,7 @@
 
 from shardlab.exercises import checker
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import interconnects as solutions
 
 CHAPTER = Chapter("interconnects", solutions)
@@ -30,49 +30,27 @@ ONE_HOP, HOPS, ITSELF = (
 )
 
 
-@mistake("network_share", ALONE, SHARED, at="1 rank, one GPU, one card of 8 Gb/s", says="8,000,000,000")
-def takes_bits_for_bytes(num_cards, gigabits, num_gpus):
-    return num_cards * gigabits * 1e9 / num_gpus
-
-
-@mistake("network_share", ALONE, SHARED, at="1 rank, one GPU, one card of 8 Gb/s")
-def counts_in_gibibytes(num_cards, gigabits, num_gpus):
-    return num_cards * gigabits * 2**30 / 8 / num_gpus
-
-
-@mistake("network_share", SHARED, at="1 rank, two GPUs, one card")
-def gives_every_gpu_the_whole_node(num_cards, gigabits, num_gpus):
-    return num_cards * gigabits * 1e9 / 8
-
-
-@mistake("network_share", ALONE, SHARED, at="1 rank, one GPU, two cards")
-def gives_every_gpu_one_card(num_cards, gigabits, num_gpus):
-    return gigabits * 1e9 / 8
-
-
-@mistake("network_share", ALONE, SHARED, at="1 rank, one GPU, one card of 8 Gb/s")
-def adds_both_directions(num_cards, gigabits, num_gpus):
-    return 2 * num_cards * gigabits * 1e9 / 8 / num_gpus
-
-
-@mistake("message_seconds", HOPS, at="1 rank, two equal hops")
-def stores_and_forwards(nbytes, hops):
-    return sum(latency + nbytes / rate for rate, latency in hops)
-
-
-@mistake("message_seconds", HOPS, at="1 rank, two equal hops")
-def adds_the_latencies(nbytes, hops):
-    return sum(latency for _, latency in hops) + nbytes / min(rate for rate, _ in hops) if hops else 0
-
-
-@mistake("message_seconds", HOPS, at="1 rank, a narrow hop")
-def takes_the_widest(nbytes, hops):
-    return max(latency for _, latency in hops) + nbytes / max(rate for rate, _ in hops) if hops else 0
-
-
-@mistake("message_seconds", HOPS, at="1 rank, a slow hop that is wide")
-def takes_the_slowest_hop_as_a_whole(nbytes, hops):
-    return max((latency + nbytes / rate for rate, latency in hops), default=0)
+CHAPTER.changes({
+    "takes bits for bytes": Mistake("network_share", {ALONE, SHARED},
+        at="1 rank, one GPU, one card of 8 Gb/s", says="8,000,000,000",
+        old=" / 8", new=""),
+    "counts in gibibytes": Mistake("network_share", {ALONE, SHARED}, at="1 rank, one GPU, one card of 8 Gb/s",
+        old="1e9", new="2**30"),
+    "gives every gpu the whole node": Mistake("network_share", {SHARED}, at="1 rank, two GPUs, one card",
+        old=" / num_gpus", new=""),
+    "gives every gpu one card": Mistake("network_share", {ALONE, SHARED}, at="1 rank, one GPU, two cards",
+        old="num_cards * gigabits * 1e9 / 8 / num_gpus", new="gigabits * 1e9 / 8"),
+    "adds both directions": Mistake("network_share", {ALONE, SHARED}, at="1 rank, one GPU, one card of 8 Gb/s",
+        old="num_cards *", new="2 * num_cards *"),
+    "stores and forwards": Mistake("message_seconds", {HOPS}, at="1 rank, two equal hops",
+        old="max(latencies) + nbytes / min(rates)", new="sum(latency + nbytes / rate for rate, latency in hops)"),
+    "adds the latencies": Mistake("message_seconds", {HOPS}, at="1 rank, two equal hops",
+        old="max(latencies)", new="sum(latencies)"),
+    "takes the widest": Mistake("message_seconds", {HOPS}, at="1 rank, a narrow hop",
+        old="min(rates)", new="max(rates)"),
+    "takes the slowest hop as a whole": Mistake("message_seconds", {HOPS}, at="1 rank, a slow hop that is wide",
+        old="max(latencies) + nbytes / min(rates)", new="max(latency + nbytes / rate for rate, latency in hops)"),
+})
 
 
 @mistake("message_seconds", checker.RUNS, at="1 rank, to itself", says="max(")

@@ -14,7 +14,7 @@ from shardlab.model.spec import TransformerSpec
 from shardlab.ranks.memory import recompute
 from shardlab.sharding.layout import Layout
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import memory as solutions
 
 CHAPTER = Chapter("memory", solutions)
@@ -85,22 +85,24 @@ GRADIENTS = "gradients are cut from stage 2 on"
 OPTIMIZER = "the optimizer holds three fp32 numbers, cut from stage 1 on"
 
 
-@mistake("model_states", OPTIMIZER, at="1 rank, ZeRO stage 0, 1 parameter", says="optimizer: 8")
-def forgets_the_master_copy(num_parameters, dp, zero):
-    right = solutions.my_model_states(num_parameters, dp, zero)
-    return {**right, "optimizer": right["optimizer"] * 8 / 12}
-
-
-@mistake("model_states", GRADIENTS, at="1 rank, ZeRO stage 0, 1 parameter", says="gradients: 4")
-def keeps_gradients_in_fp32(num_parameters, dp, zero):
-    right = solutions.my_model_states(num_parameters, dp, zero)
-    return {**right, "gradients": 2 * right["gradients"]}
-
-
-@mistake("model_states", PARAMETERS, GRADIENTS, at="2 ranks, ZeRO stage 1", says="parameters: 10")
-def cuts_everything_at_once(num_parameters, dp, zero):
-    pieces = dp if zero else 1
-    return {name: bytes_ / pieces for name, bytes_ in solutions.my_model_states(num_parameters, 1, 0).items()}
+CHAPTER.changes({
+    "forgets the master copy": Mistake("model_states", {OPTIMIZER},
+        at="1 rank, ZeRO stage 0, 1 parameter", says="optimizer: 8",
+        old="12 * num", new="8 * num"),
+    "keeps gradients in fp32": Mistake("model_states", {GRADIENTS},
+        at="1 rank, ZeRO stage 0, 1 parameter", says="gradients: 4",
+        old="gradients = 2 *", new="gradients = 4 *"),
+    "cuts everything at once": Mistake("model_states", {PARAMETERS, GRADIENTS},
+        at="2 ranks, ZeRO stage 1", says="parameters: 10",
+        old="optimizer = 12", new="zero = 3 if zero else 0\n    optimizer = 12"),
+    "thinks that data parallelism cuts": Mistake("model_states", {PARAMETERS, GRADIENTS, OPTIMIZER},
+        at="2 ranks, ZeRO stage 0",
+        old="optimizer = 12", new="zero = 3\n    optimizer = 12"),
+    "returns a tuple": Mistake("model_states", {PARTS, PARAMETERS, GRADIENTS, OPTIMIZER},
+        at="1 rank, ZeRO stage 0", says="a tuple",
+        old='{"parameters": parameters, "gradients": gradients, "optimizer": optimizer}',
+        new="parameters, gradients, optimizer"),
+})
 
 
 @mistake("model_states", OPTIMIZER, GRADIENTS, at="2 ranks, ZeRO stage 2, 10 parameters", says="optimizer: 120")
@@ -108,16 +110,6 @@ def cuts_one_part_at_each_stage(num_parameters, dp, zero):
     whole = solutions.my_model_states(num_parameters, 1, 0)
     cut = {1: "optimizer", 2: "gradients", 3: "parameters"}.get(zero)
     return {name: bytes_ / (dp if name == cut else 1) for name, bytes_ in whole.items()}
-
-
-@mistake("model_states", PARAMETERS, GRADIENTS, OPTIMIZER, at="2 ranks, ZeRO stage 0")
-def thinks_that_data_parallelism_cuts(num_parameters, dp, zero):
-    return solutions.my_model_states(num_parameters, dp, 3)
-
-
-@mistake("model_states", PARTS, PARAMETERS, GRADIENTS, OPTIMIZER, at="1 rank, ZeRO stage 0", says="a tuple")
-def returns_a_tuple(num_parameters, dp, zero):
-    return tuple(solutions.my_model_states(num_parameters, dp, zero).values())
 
 
 WHOLE, CUT = "one rank that recomputes nothing", "tensor parallelism cuts what lies between matrices"
@@ -135,43 +127,22 @@ def forgets_the_dropout_masks(sequence, batch, hidden, heads, tp, sequence_paral
     return right - masks - scores / 2
 
 
-@mistake("activation_bytes", WHOLE, CUT, SHARED, at="1 rank, four tokens")
-def takes_scores_for_linear_in_the_sequence(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
-    without = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, "selective")
-    if recomputation == "none":
-        return without + 5 * heads * sequence * batch / tp
-    return solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
-
-
-@mistake("activation_bytes", CUT, SELECTIVE, at="2 ranks, tensor parallel")
-def cuts_everything(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
-    return solutions.my_activation_bytes(
-        sequence, batch, hidden, heads, tp, sequence_parallel or recomputation != "full", recomputation
-    )
-
-
-@mistake("activation_bytes", CUT, SHARED, at="2 ranks, tensor parallel")
-def does_not_cut_the_scores(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
-    right = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
-    scores = 5 * heads * sequence**2 * batch if recomputation == "none" else 0
-    return right + scores * (1 - 1 / tp)
-
-
-@mistake("activation_bytes", SHARED, SELECTIVE, at="2 ranks, tensor and sequence parallel")
-def overlooks_sequence_parallelism(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
-    return solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, False, recomputation)
-
-
-@mistake("activation_bytes", SELECTIVE, at="1 rank, selective", says="expected  2,176")
-def still_keeps_the_softmax(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
-    right = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
-    return right + (2 * heads * sequence**2 * batch / tp if recomputation == "selective" else 0)
-
-
-@mistake("activation_bytes", FULL, at="1 rank, full", says="expected  128")
-def keeps_two_inputs(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
-    right = solutions.my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation)
-    return 2 * right if recomputation == "full" else right
+CHAPTER.changes({
+    "takes scores for linear in the sequence": Mistake("activation_bytes", {WHOLE, CUT, SHARED},
+        at="1 rank, four tokens",
+        old="sequence**2", new="sequence"),
+    "cuts everything": Mistake("activation_bytes", {CUT, SELECTIVE}, at="2 ranks, tensor parallel",
+        old="(tp if sequence_parallel else 1)", new="tp"),
+    "does not cut the scores": Mistake("activation_bytes", {CUT, SHARED}, at="2 ranks, tensor parallel",
+        old="sequence**2 * batch / tp", new="sequence**2 * batch"),
+    "overlooks sequence parallelism": Mistake("activation_bytes", {SHARED, SELECTIVE},
+        at="2 ranks, tensor and sequence parallel",
+        old=" / (tp if sequence_parallel else 1)", new=""),
+    "still keeps the softmax": Mistake("activation_bytes", {SELECTIVE}, at="1 rank, selective", says="expected  2,176",
+        old='"none" else 0', new='"none" else 2 / 5 * scores'),
+    "keeps two inputs": Mistake("activation_bytes", {FULL}, at="1 rank, full", says="expected  128",
+        old="return 2 * wide", new="return 4 * wide"),
+})
 
 
 RESULT, INPUTS = "the result is that of the function", "inputs get the same gradients"
@@ -179,127 +150,55 @@ WEIGHTS, HELD = "parameters get the same gradients", "after forward only inputs 
 TWICE, RANDOM = "the function runs once in forward and once in backward", "random numbers go on as without"
 
 
-def checkpoint_with(backward, forward=None):
-    """A checkpoint like the solution, but with this backward (and, if given, with this forward)."""
-
-    class Wrong(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, function, *inputs):
-            return (forward or solutions.Checkpoint.forward)(ctx, function, *inputs)
-
-    Wrong.backward = staticmethod(backward)
-    return Wrong.apply
-
-
-def again(ctx, enable=torch.enable_grad):
-    """The function once more: its inputs, its result, and the random numbers put back."""
-    inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
-    with torch.random.fork_rng(devices=[]), enable():
-        torch.set_rng_state(ctx.random)
-        return inputs, ctx.function(*inputs)
-
-
-@mistake("checkpoint", INPUTS, RANDOM, at="1 rank, dropout")
-def draws_other_numbers(function, *inputs):
-    def backward(ctx, gradient):
-        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
-        with torch.enable_grad():
-            torch.autograd.backward(ctx.function(*inputs), gradient)
-        return None, *[x.grad for x in inputs]
-
-    return checkpoint_with(backward)(function, *inputs)
-
-
-@mistake("checkpoint", RANDOM, at="1 rank, one input")
-def leaves_the_random_numbers_rewound(function, *inputs):
-    def backward(ctx, gradient):
-        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
-        torch.set_rng_state(ctx.random)
-        with torch.enable_grad():
-            torch.autograd.backward(ctx.function(*inputs), gradient)
-        return None, *[x.grad for x in inputs]
-
-    return checkpoint_with(backward)(function, *inputs)
-
-
-@mistake("checkpoint", INPUTS, at="1 rank, two inputs")
-def thinks_of_the_first_input_only(function, *inputs):
-    def backward(ctx, gradient):
-        inputs, result = again(ctx)
-        torch.autograd.backward(result, gradient)
-        needed = ctx.needs_input_grad[1:]
-        first = needed.index(True)
-        return None, *[x.grad if place == first else None for place, x in enumerate(inputs)]
-
-    return checkpoint_with(backward)(function, *inputs)
-
-
-@mistake("checkpoint", WEIGHTS, at="1 rank, layers with parameters", says="0.weight: None")
-def forgets_the_parameters(function, *inputs):
-    def backward(ctx, gradient):
-        inputs, result = again(ctx)
-        wanted = [x for x in inputs if x.requires_grad]
-        found = iter(torch.autograd.grad(result, wanted, gradient))
-        return None, *[next(found) if x.requires_grad else None for x in inputs]
-
-    return checkpoint_with(backward)(function, *inputs)
-
-
-@mistake("checkpoint", INPUTS, WEIGHTS, at="1 rank, one input")
-def ignores_the_gradient_that_comes_in(function, *inputs):
-    def backward(ctx, gradient):
-        inputs, result = again(ctx)
-        torch.autograd.backward(result, torch.ones_like(result))
-        return None, *[x.grad for x in inputs]
-
-    return checkpoint_with(backward)(function, *inputs)
-
-
-@mistake("checkpoint", INPUTS, at="1 rank, two with dropout in a row")
-def writes_the_gradients_itself(function, *inputs):
-    def backward(ctx, gradient):
-        copies, result = again(ctx)
-        torch.autograd.backward(result, gradient)
-        for x, copy in zip(ctx.saved_tensors, copies, strict=True):
-            if x.is_leaf and x.requires_grad:
-                x.grad = copy.grad if x.grad is None else x.grad + copy.grad
-        return None, *[None for _ in copies]
-
-    return checkpoint_with(backward)(function, *inputs)
-
-
-@mistake("checkpoint", HELD, at="1 rank, one input", says="got       65,536 bytes")
-def keeps_copies_of_the_inputs(function, *inputs):
-    def forward(ctx, function, *inputs):
-        ctx.copies = [x.clone() for x in inputs]
-        return solutions.Checkpoint.forward(ctx, function, *inputs)
-
-    return checkpoint_with(solutions.Checkpoint.backward, forward)(function, *inputs)
+CHAPTER.changes({
+    "draws other numbers": Mistake("checkpoint", {INPUTS, RANDOM}, at="1 rank, dropout",
+        old="torch.random.fork_rng(devices=[]), torch.enable_grad():\n            torch.set_rng_state(ctx.random)\n",
+        new="torch.enable_grad():\n"),
+    "leaves the random numbers rewound": Mistake("checkpoint", {RANDOM}, at="1 rank, one input",
+        old="torch.random.fork_rng(devices=[]), ", new=""),
+    "thinks of the first input only": Mistake("checkpoint", {INPUTS}, at="1 rank, two inputs",
+        old="return None, *[x.grad for x in inputs]",
+        new="first = ctx.needs_input_grad[1:].index(True)\n"
+            "        return None, *[x.grad if place == first else None for place, x in enumerate(inputs)]"),
+    "forgets the parameters": Mistake("checkpoint", {WEIGHTS},
+        at="1 rank, layers with parameters", says="0.weight: None",
+        old="torch.autograd.backward(result, gradient)\n        return None, *[x.grad for x in inputs]",
+        new="wanted = [x for x in inputs if x.requires_grad]\n"
+            "        found = iter(torch.autograd.grad(result, wanted, gradient))\n"
+            "        return None, *[next(found) if x.requires_grad else None for x in inputs]"),
+    "ignores the gradient that comes in": Mistake("checkpoint", {INPUTS, WEIGHTS}, at="1 rank, one input",
+        old="backward(result, gradient)", new="backward(result, torch.ones_like(result))"),
+    "writes the gradients itself": Mistake("checkpoint", {INPUTS}, at="1 rank, two with dropout in a row",
+        old="return None, *[x.grad for x in inputs]",
+        new="for x, copy in zip(ctx.saved_tensors, inputs, strict=True):\n"
+            "            if x.is_leaf and x.requires_grad:\n"
+            "                x.grad = copy.grad if x.grad is None else x.grad + copy.grad\n"
+            "        return None, *[None for _ in inputs]"),
+    "keeps copies of the inputs": Mistake("checkpoint", {HELD}, at="1 rank, one input", says="got       65,536 bytes",
+        old="ctx.save_for_backward(*inputs)",
+        new="ctx.save_for_backward(*inputs)\n        ctx.copies = [x.clone() for x in inputs]"),
+    "computes again without recording": Mistake("checkpoint", {checker.RUNS},
+        at="1 rank, one input", says="does not require grad",
+        old="torch.enable_grad()", new="torch.no_grad()"),
+})
 
 
 @mistake("checkpoint", HELD, TWICE, at="1 rank, one input", says="131,072 bytes")
 def keeps_the_graph_in_a_corner(function, *inputs):
-    def forward(ctx, function, *inputs):
-        ctx.inputs = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
-        with torch.enable_grad():
-            ctx.result = function(*ctx.inputs)
-        return ctx.result.detach()
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, function, *inputs):
+            ctx.inputs = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+            with torch.enable_grad():
+                ctx.result = function(*ctx.inputs)
+            return ctx.result.detach()
 
-    def backward(ctx, gradient):
-        torch.autograd.backward(ctx.result, gradient)
-        return None, *[x.grad for x in ctx.inputs]
+        @staticmethod
+        def backward(ctx, gradient):
+            torch.autograd.backward(ctx.result, gradient)
+            return None, *[x.grad for x in ctx.inputs]
 
-    return checkpoint_with(backward, forward)(function, *inputs)
-
-
-@mistake("checkpoint", checker.RUNS, at="1 rank, one input", says="does not require grad")
-def computes_again_without_recording(function, *inputs):
-    def backward(ctx, gradient):
-        inputs, result = again(ctx, torch.no_grad)
-        torch.autograd.backward(result, gradient)
-        return None, *[x.grad for x in inputs]
-
-    return checkpoint_with(backward)(function, *inputs)
+    return Wrong.apply(function, *inputs)
 
 
 @mistake("checkpoint", INPUTS, WEIGHTS, TWICE, at="1 rank, one input", says="input 0: None")

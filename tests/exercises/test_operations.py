@@ -1,6 +1,5 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
-import math
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from shardlab.costs.operations import Reliability, play, shares
 from shardlab.exercises.operations import interval, survivors
 from shardlab.exercises.shared import disk
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import operations as solutions
 
 CHAPTER = Chapter("operations", solutions)
@@ -118,50 +117,29 @@ AGREE, LIST = "all ranks have the same list", "the list is the largest set that 
 NUMBER, ONE = "the new number of a rank is its place in its list", "one all-gather of at most 8 bytes for each rank"
 
 
-def goodput(interval, between, save, lag, restart):
-    return interval / (between * math.exp((lag + restart) / between) * math.expm1((interval + save) / between))
-
-
-@mistake("interval", LONG, at="1 rank, a long save", says="got       2,078.46 s")
-def takes_the_first_term(between, save, lag, restart):
-    interval = max(math.sqrt(2 * save * between), lag)
-    return interval, goodput(interval, between, save, lag, restart)
-
-
-@mistake("interval", SHORT, LONG, at="1 rank, a short save", says="got       282.843 s")
-def forgets_that_half_an_interval_is_lost(between, save, lag, restart):
-    interval = max(math.sqrt(save * between), lag)
-    return interval, goodput(interval, between, save, lag, restart)
-
-
-@mistake("interval", SHORT, LONG, at="1 rank, a short save and a long restart", says="restart=900")
-def adds_the_restart_to_the_save(between, save, lag, restart):
-    interval, _ = solutions.my_interval(between, save + restart, lag, restart)
-    return interval, goodput(interval, between, save, lag, restart)
-
-
-@mistake("interval", LAG, at="1 rank, a save that takes longer to be safe than to wait for", says="expected  500 s")
-def begins_a_save_before_the_last_is_safe(between, save, lag, restart):
-    interval, _ = solutions.my_interval(between, save, 0, restart)
-    return interval, goodput(interval, between, save, lag, restart)
-
-
-@mistake("interval", GOODPUT, at="1 rank, a lag as long as the time between failures", says="0.198688")
-def lets_no_save_fail(between, save, lag, restart):
-    interval, _ = solutions.my_interval(between, save, lag, restart)
-    return interval, interval / (interval + save) * goodput(interval, between, 0, lag, restart)
-
-
-@mistake("interval", GOODPUT, at="1 rank, a short save that is safe later", says="lag=300")
-def forgets_the_lag_in_the_goodput(between, save, lag, restart):
-    interval, _ = solutions.my_interval(between, save, lag, restart)
-    return interval, goodput(interval, between, save, 0, restart)
-
-
-@mistake("interval", GOODPUT, at="1 rank, a short save and a long restart", says="restart=900")
-def adds_up_losses(between, save, lag, restart):
-    interval, _ = solutions.my_interval(between, save, lag, restart)
-    return interval, 1 - save / interval - (interval / 2 + lag + restart) / between
+CHAPTER.changes({
+    "takes the first term": Mistake("interval", {LONG}, at="1 rank, a long save", says="got       2,078.46 s",
+        old="max(low, lag)", new="max(math.sqrt(2 * save * between), lag)"),
+    "forgets that half an interval is lost": Mistake("interval", {SHORT, LONG},
+        at="1 rank, a short save", says="got       282.843 s",
+        old="max(low, lag)", new="max(math.sqrt(save * between), lag)"),
+    "adds the restart to the save": Mistake("interval", {SHORT, LONG},
+        at="1 rank, a short save and a long restart", says="restart=900",
+        old="-(middle + save) / between", new="-(middle + save + restart) / between"),
+    "begins a save before the last is safe": Mistake("interval", {LAG},
+        at="1 rank, a save that takes longer to be safe than to wait for", says="expected  500 s",
+        old="max(low, lag)", new="low"),
+    "lets no save fail": Mistake("interval", {GOODPUT},
+        at="1 rank, a lag as long as the time between failures", says="0.198688",
+        old="interval / (between * lost * math.expm1((interval + save) / between))",
+        new="interval / (interval + save) * interval / (between * lost * math.expm1(interval / between))"),
+    "forgets the lag in the goodput": Mistake("interval", {GOODPUT},
+        at="1 rank, a short save that is safe later", says="lag=300",
+        old="(lag + restart) / between", new="restart / between"),
+    "adds up losses": Mistake("interval", {GOODPUT}, at="1 rank, a short save and a long restart", says="restart=900",
+        old="interval / (between * lost * math.expm1((interval + save) / between))",
+        new="1 - save / interval - (interval / 2 + lag + restart) / between"),
+})
 
 
 def shuffled(seed, num_samples):
@@ -173,23 +151,25 @@ def cut(samples, rank, ranks, batch):
     return samples[rank * part : (rank + 1) * part]
 
 
-@mistake("stream", RANKS, at="2 ranks, 8 samples, batches of 2", says="as 1 rank has it")
-def seeds_by_rank(step, rank, ranks, num_samples, batch, seed):
-    epoch, place = divmod(step, num_samples // batch)
-    order = shuffled(seed + epoch + 1000 * rank, num_samples)
-    return cut(order[place * batch :], rank, ranks, batch)
-
-
-@mistake("stream", EPOCH, at="1 rank, 9 samples, batches of 2", says="8 different samples")
-def seeds_by_step(step, rank, ranks, num_samples, batch, seed):
-    place = step % (num_samples // batch)
-    return cut(shuffled(seed + step, num_samples)[place * batch :], rank, ranks, batch)
-
-
-@mistake("stream", ORDER, at="1 rank, 9 samples, batches of 2", says="another order than in epoch 0")
-def keeps_one_order(step, rank, ranks, num_samples, batch, seed):
-    place = step % (num_samples // batch)
-    return cut(shuffled(seed, num_samples)[place * batch :], rank, ranks, batch)
+CHAPTER.changes({
+    "seeds by rank": Mistake("stream", {RANKS}, at="2 ranks, 8 samples, batches of 2", says="as 1 rank has it",
+        old='f"{seed} {epoch}"', new='f"{seed} {epoch} {rank}"'),
+    "seeds by step": Mistake("stream", {EPOCH}, at="1 rank, 9 samples, batches of 2", says="8 different samples",
+        old='f"{seed} {epoch}"', new='f"{seed} {step}"'),
+    "keeps one order": Mistake("stream", {ORDER},
+        at="1 rank, 9 samples, batches of 2", says="another order than in epoch 0",
+        old='f"{seed} {epoch}"', new="seed"),
+    "deals in turns": Mistake("stream", {RANKS}, at="2 ranks, 11 samples, batches of 4", says="2 on each rank",
+        old="order[first : first + part]", new="order[place * batch : (place + 1) * batch][rank::ranks]"),
+    "cuts the epoch by rank first": Mistake("stream", {RANKS},
+        at="2 ranks, 11 samples, batches of 4", says="2 on each rank",
+        old="order[first : first + part]", new="order[rank::ranks][place * part : (place + 1) * part]"),
+    "pads the last batch": Mistake("stream", {EPOCH}, at="1 rank, 9 samples, batches of 2", says="8 different samples",
+        old="num_samples // batch)\n    order = ", new="-(-num_samples // batch))\n    order = 2 * "),
+    "gives the rest as a small batch": Mistake("stream", {EPOCH, RANKS},
+        at="1 rank, 9 samples, batches of 2", says="8 different samples",
+        old="num_samples // batch", new="-(-num_samples // batch)"),
+})
 
 
 @mistake("stream", ORDER, at="1 rank, 9 samples, batches of 2", says="two seeds")
@@ -197,31 +177,6 @@ def seeds_with_more_than_32_bits(step, rank, ranks, num_samples, batch, seed):
     """torch's generator on CPUs takes the lower 32 bits."""
     epoch, place = divmod(step, num_samples // batch)
     return cut(shuffled((seed << 32) + epoch, num_samples)[place * batch :], rank, ranks, batch)
-
-
-@mistake("stream", RANKS, at="2 ranks, 11 samples, batches of 4", says="2 on each rank")
-def deals_in_turns(step, rank, ranks, num_samples, batch, seed):
-    return solutions.my_stream(step, 0, 1, num_samples, batch, seed)[rank::ranks]
-
-
-@mistake("stream", RANKS, at="2 ranks, 11 samples, batches of 4", says="2 on each rank")
-def cuts_the_epoch_by_rank_first(step, rank, ranks, num_samples, batch, seed):
-    epoch, place = divmod(step, num_samples // batch)
-    mine, part = shuffled(seed + epoch, num_samples)[rank::ranks], batch // ranks
-    return mine[place * part : (place + 1) * part]
-
-
-@mistake("stream", EPOCH, at="1 rank, 9 samples, batches of 2", says="8 different samples")
-def pads_the_last_batch(step, rank, ranks, num_samples, batch, seed):
-    epoch, place = divmod(step, -(-num_samples // batch))
-    order = shuffled(seed + epoch, num_samples)
-    return cut((order + order)[place * batch :], rank, ranks, batch)
-
-
-@mistake("stream", EPOCH, RANKS, at="1 rank, 9 samples, batches of 2", says="8 different samples")
-def gives_the_rest_as_a_small_batch(step, rank, ranks, num_samples, batch, seed):
-    epoch, place = divmod(step, -(-num_samples // batch))
-    return cut(shuffled(seed + epoch, num_samples)[place * batch :], rank, ranks, batch)
 
 
 ORDERS = {}
@@ -238,206 +193,92 @@ def remembers_the_order_of_the_epoch(step, rank, ranks, num_samples, batch, seed
     return cut(ORDERS[key][1][place * batch :], rank, ranks, batch)
 
 
-def write_pieces(store, step, pieces, flush=True):
-    for name, data in pieces.items():
-        store.write(f"{step}.{name}", data)
-        if flush:
-            store.flush(f"{step}.{name}")
-
-
-def mark(store, step, pieces):
-    store.write("new", "\n".join(pieces).encode())
-    store.flush("new")
-    store.rename("new", f"{step}.whole")
-
-
-def delete_old(store, kept=2, key=int):
-    steps = sorted({name.partition(".")[0] for name in store.names()}, key=key)
-    for name in store.names():
-        if name.partition(".")[0] in steps[:-kept]:
-            store.delete(name)
-
-
-@mistake("commit", WHOLE, at="1 rank, the first checkpoint", says="without one of its pieces")
-def marks_first(store, step, pieces):
-    mark(store, step, pieces)
-    store.flush_folder()
-    write_pieces(store, step, pieces)
-    store.flush_folder()
-    delete_old(store)
-
-
-@mistake("commit", WHOLE, at="1 rank, the first checkpoint", says="only the name 100.rank0 is lost")
-def forgets_the_names_of_the_pieces(store, step, pieces):
-    write_pieces(store, step, pieces)
-    mark(store, step, pieces)
-    store.flush_folder()
-    delete_old(store)
-
-
-@mistake("commit", WHOLE, at="1 rank, the first checkpoint", says="step 100 with rank0: ''")
-def leaves_the_pieces_in_the_cache(store, step, pieces):
-    write_pieces(store, step, pieces, flush=False)
-    store.flush_folder()
-    mark(store, step, pieces)
-    store.flush_folder()
-    delete_old(store)
-
-
-@mistake("commit", WHOLE, at="1 rank, the first checkpoint", says="step 100 with no piece")
-def renames_before_it_flushes(store, step, pieces):
-    write_pieces(store, step, pieces)
-    store.flush_folder()
-    store.write("new", "\n".join(pieces).encode())
-    store.rename("new", f"{step}.whole")
-    store.flush(f"{step}.whole")
-    store.flush_folder()
-    delete_old(store)
-
-
-@mistake("commit", WHOLE, at="1 rank, the first checkpoint", says="after verb 4 of 6, write 100.whole")
-def marks_without_a_rename(store, step, pieces):
-    write_pieces(store, step, pieces)
-    store.flush_folder()
-    store.write(f"{step}.whole", "\n".join(pieces).encode())
-    store.flush(f"{step}.whole")
-    store.flush_folder()
-    delete_old(store)
-
-
-@mistake("commit", SAFE, TWO, at="1 rank, the first checkpoint", says="got       no checkpoint")
-def returns_with_the_rename_in_the_cache(store, step, pieces):
-    write_pieces(store, step, pieces)
-    store.flush_folder()
-    mark(store, step, pieces)
-    delete_old(store)
-
-
-@mistake("commit", TWO, at="1 rank, the third checkpoint", says="only the rename to 300.whole is lost")
-def deletes_before_the_new_one_is_safe(store, step, pieces):
-    write_pieces(store, step, pieces)
-    store.flush_folder()
-    mark(store, step, pieces)
-    delete_old(store)
-    store.flush_folder()
-
-
-@mistake("commit", TWO, at="1 rank, the third checkpoint", says="delete 100.rank0")
-def makes_room_first(store, step, pieces):
-    delete_old(store, kept=1)
-    solutions.my_commit(store, step, pieces)
-
-
-@mistake("commit", FOUND, at="1 rank, the third checkpoint", says="also 100.rank0, 100.whole")
-def keeps_all(store, step, pieces):
-    write_pieces(store, step, pieces)
-    store.flush_folder()
-    mark(store, step, pieces)
-    store.flush_folder()
-
-
-@mistake("commit", FOUND, WHOLE, SAFE, at="1 rank, more digits and more pieces", says="got       step 900")
-def sorts_steps_as_words(store, step, pieces):
-    keeps_all(store, step, pieces)
-    delete_old(store, key=str)
+CHAPTER.changes({
+    "marks first": Mistake("commit", {WHOLE}, at="1 rank, the first checkpoint", says="without one of its pieces",
+        old="write_pieces(store, step, pieces)\n    store.flush_folder()\n    mark(store, step, pieces)",
+        new="mark(store, step, pieces)\n    store.flush_folder()\n    write_pieces(store, step, pieces)"),
+    "forgets the names of the pieces": Mistake("commit", {WHOLE},
+        at="1 rank, the first checkpoint", says="only the name 100.rank0 is lost",
+        old="store.flush_folder()\n    mark(", new="mark("),
+    "leaves the pieces in the cache": Mistake("commit", {WHOLE},
+        at="1 rank, the first checkpoint", says="step 100 with rank0: ''",
+        old='        store.flush(f"{step}.{name}")\n', new=""),
+    "renames before it flushes": Mistake("commit", {WHOLE},
+        at="1 rank, the first checkpoint", says="step 100 with no piece",
+        old='store.flush("new")\n    store.rename("new", f"{step}.whole")',
+        new='store.rename("new", f"{step}.whole")\n    store.flush(f"{step}.whole")'),
+    "marks without a rename": Mistake("commit", {WHOLE},
+        at="1 rank, the first checkpoint", says="after verb 4 of 6, write 100.whole",
+        old='store.write("new", "\\n".join(pieces).encode())\n'
+            '    store.flush("new")\n'
+            '    store.rename("new", f"{step}.whole")',
+        new='store.write(f"{step}.whole", "\\n".join(pieces).encode())\n    store.flush(f"{step}.whole")'),
+    "returns with the rename in the cache": Mistake("commit", {SAFE, TWO},
+        at="1 rank, the first checkpoint", says="got       no checkpoint",
+        old="store.flush_folder()\n    delete_old", new="delete_old"),
+    "deletes before the new one is safe": Mistake("commit", {TWO},
+        at="1 rank, the third checkpoint", says="only the rename to 300.whole is lost",
+        old="store.flush_folder()\n    delete_old(store, kept=2)",
+        new="delete_old(store, kept=2)\n    store.flush_folder()"),
+    "makes room first": Mistake("commit", {TWO}, at="1 rank, the third checkpoint", says="delete 100.rank0",
+        old="write_pieces(store", new="delete_old(store, kept=1)\n    write_pieces(store"),
+    "keeps all": Mistake("commit", {FOUND}, at="1 rank, the third checkpoint", says="also 100.rank0, 100.whole",
+        old="\n    delete_old(store, kept=2)", new=""),
+    "sorts steps as words": Mistake("commit", {FOUND, WHOLE, SAFE},
+        at="1 rank, more digits and more pieces", says="got       step 900",
+        old="for name in store.names()})", new="for name in store.names()}, key=str)"),
+})
 
 
 @mistake("commit", FOUND, WHOLE, TWO, at="1 rank, the second checkpoint", says="step 200")
 def writes_over_the_last(store, step, pieces):
     last = max((name.partition(".")[0] for name in store.names()), key=int, default=step)
-    write_pieces(store, last, pieces)
+    solutions.write_pieces(store, last, pieces)
     store.flush_folder()
     for name in store.names():
         store.rename(name, f"{step}.{name.partition('.')[2]}")
     store.flush_folder()
-    mark(store, step, pieces)
+    solutions.mark(store, step, pieces)
     store.flush_folder()
 
 
-def gathered(group, alive):
-    return comm.all_gather(torch.tensor([alive], dtype=torch.int64, device=comm.device(group)), group).bool()
-
-
-def numbered(members, group):
-    return members, members.index(group.rank()) if group.rank() in members else None
-
-
-@mistake("survivors", AGREE, LIST, at="2 ranks, one sees only itself", says="([1], 0) on rank 1")
-def keeps_its_own_view(group, alive):
-    gathered(group, alive)
-    return numbered([rank for rank, is_alive in enumerate(alive) if is_alive], group)
-
-
-@mistake("survivors", LIST, at="2 ranks, one sees only itself", says="[0, 1] on rank 0")
-def takes_the_view_of_rank_0(group, alive):
-    return numbered(gathered(group, alive)[0].nonzero().flatten().tolist(), group)
-
-
-@mistake("survivors", LIST, at="2 ranks, one sees only itself", says="[0, 1] on rank 0")
-def takes_whom_anybody_sees(group, alive):
-    return numbered(gathered(group, alive).any(0).nonzero().flatten().tolist(), group)
-
-
-@mistake("survivors", LIST, at="2 ranks, one sees only itself", says="[1] on rank 0")
-def takes_whom_all_see(group, alive):
-    return numbered(gathered(group, alive).all(0).nonzero().flatten().tolist(), group)
+CHAPTER.changes({
+    "keeps its own view": Mistake("survivors", {AGREE, LIST},
+        at="2 ranks, one sees only itself", says="([1], 0) on rank 1",
+        old="largest(views)", new="[rank for rank, is_alive in enumerate(alive) if is_alive]"),
+    "takes the view of rank 0": Mistake("survivors", {LIST},
+        at="2 ranks, one sees only itself", says="[0, 1] on rank 0",
+        old="largest(views)", new="views[0].nonzero().flatten().tolist()"),
+    "takes whom anybody sees": Mistake("survivors", {LIST}, at="2 ranks, one sees only itself", says="[0, 1] on rank 0",
+        old="largest(views)", new="views.any(0).nonzero().flatten().tolist()"),
+    "takes whom all see": Mistake("survivors", {LIST}, at="2 ranks, one sees only itself", says="[1] on rank 0",
+        old="largest(views)", new="views.all(0).nonzero().flatten().tolist()"),
+    "lets a half go on": Mistake("survivors", {LIST}, at="2 ranks, one sees only itself", says="[0] on rank 0",
+        old="len(views) // 2, -1", new="len(views) // 2 - 1, -1"),
+    "takes one way for sight": Mistake("survivors", {LIST}, at="2 ranks, one sees only itself", says="[0, 1] on rank 0",
+        old="largest(views)", new="largest(views | views.T)"),
+    "keeps its old number": Mistake("survivors", {NUMBER},
+        at="2 ranks, one sees only itself", says="expected  [], None",
+        old="numbered(largest(views), group)", new="largest(views), group.rank()"),
+    "goes on with its rank if it is in": Mistake("survivors", {NUMBER},
+        at="3 ranks, rank 0 is gone", says="[1, 2], 1 on rank 1",
+        old="members.index(group.rank())", new="group.rank()"),
+    "sends one view at a time": Mistake("survivors", {ONE}, at="2 ranks, all there", says="broadcast",
+        old="comm.all_gather(mine, group)",
+        new="torch.cat([comm.broadcast(mine, group, rank) for rank in range(group.size())])"),
+    "asks a second time": Mistake("survivors", {ONE}, at="2 ranks, all there", says="2 x all_gather",
+        old="views = comm", new="comm.all_gather(mine, group)\n    views = comm"),
+    "sends more than its view": Mistake("survivors", {ONE},
+        at="2 ranks, all there", says="32 bytes sent by rank 0 in 1 message",
+        old="comm.all_gather(mine, group)", new="comm.all_gather(mine.repeat(1, 2), group)[:, : group.size()]"),
+})
 
 
 @mistake("survivors", LIST, at="3 ranks, rank 0 is gone", says="[] on rank 0")
 def begins_with_the_lowest(group, alive):
-    views, members = gathered(group, alive), []
+    mine, members = torch.tensor([alive], dtype=torch.int64, device=comm.device(group)), []
+    views = comm.all_gather(mine, group).bool()
     for rank in range(group.size()):
         if all(views[rank, other] and views[other, rank] for other in members):
             members.append(rank)
-    return numbered(members if 2 * len(members) > group.size() else [], group)
-
-
-def largest(views, least):
-    matrix = ["".join(str(int(each)) for each in view) for view in views.tolist()]
-    for size in range(len(matrix), least - 1, -1):
-        for members in survivors.combinations(range(len(matrix)), size):
-            if all(matrix[one][other] == "1" for one in members for other in members):
-                return [*members]
-    return []
-
-
-@mistake("survivors", LIST, at="2 ranks, one sees only itself", says="[0] on rank 0")
-def lets_a_half_go_on(group, alive):
-    return numbered(largest(gathered(group, alive), group.size() // 2), group)
-
-
-@mistake("survivors", LIST, at="2 ranks, one sees only itself", says="[0, 1] on rank 0")
-def takes_one_way_for_sight(group, alive):
-    views = gathered(group, alive)
-    return numbered(largest(views | views.T, group.size() // 2 + 1), group)
-
-
-@mistake("survivors", NUMBER, at="2 ranks, one sees only itself", says="expected  [], None")
-def keeps_its_old_number(group, alive):
-    members, _ = solutions.my_survivors(group, alive)
-    return members, group.rank()
-
-
-@mistake("survivors", NUMBER, at="3 ranks, rank 0 is gone", says="[1, 2], 1 on rank 1")
-def goes_on_with_its_rank_if_it_is_in(group, alive):
-    members, number = solutions.my_survivors(group, alive)
-    return members, None if number is None else group.rank()
-
-
-@mistake("survivors", ONE, at="2 ranks, all there", says="broadcast")
-def sends_one_view_at_a_time(group, alive):
-    mine = torch.tensor([alive], dtype=torch.int64, device=comm.device(group))
-    views = torch.cat([comm.broadcast(mine, group, rank) for rank in range(group.size())])
-    return numbered(largest(views, group.size() // 2 + 1), group)
-
-
-@mistake("survivors", ONE, at="2 ranks, all there", says="2 x all_gather")
-def asks_a_second_time(group, alive):
-    gathered(group, alive)
-    return solutions.my_survivors(group, alive)
-
-
-@mistake("survivors", ONE, at="2 ranks, all there", says="32 bytes sent by rank 0 in 1 message")
-def sends_more_than_its_view(group, alive):
-    views = gathered(group, alive + alive)[:, : group.size()]
-    return numbered(largest(views, group.size() // 2 + 1), group)
+    return solutions.numbered(members if 2 * len(members) > group.size() else [], group)

@@ -8,7 +8,7 @@ from shardlab.exercises import checker
 from shardlab.plain import pipeline
 from shardlab.sharding.deal import deal
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import pipeline as solutions
 
 CHAPTER = Chapter("pipeline", solutions)
@@ -41,29 +41,21 @@ CUTS, FITS = "every layer is on one stage", "every stage fits"
 TRIES, FASTEST = "gives up only where no cut fits", "the slowest stage is as fast as possible"
 
 
-@mistake("bubble", TOTAL, at="2 ranks, 2 microbatches, 1 chunk", says="a stage waits 3 s and computes 6 s")
-def has_one_definition(p, m, v):
-    return (p - 1) / (m * v), (p - 1) / (m * v)
-
-
-@mistake("bubble", IDEAL, TOTAL, at="2 ranks, 2 microbatches, 1 chunk", says="0.5 of the time it computes")
-def swaps_the_definitions(p, m, v):
-    return solutions.my_bubble(p, m, v)[::-1]
-
-
-@mistake("bubble", IDEAL, TOTAL, at="2 ranks, 4 microbatches, 2 chunks")
-def forgets_the_chunks(p, m, v):
-    return solutions.my_bubble(p, m, 1)
-
-
-@mistake("bubble", IDEAL, TOTAL, at="1 rank, 4 microbatches, 1 chunk")
-def counts_all_stages(p, m, v):
-    return p / (m * v), p / (m * v + p)
-
-
-@mistake("bubble", NUMBERS, IDEAL, TOTAL, at="1 rank, 4 microbatches, 1 chunk", says="0.0, a float")
-def returns_one(p, m, v):
-    return (p - 1) / (m * v)
+CHAPTER.changes({
+    "has one definition": Mistake("bubble", {TOTAL},
+        at="2 ranks, 2 microbatches, 1 chunk", says="a stage waits 3 s and computes 6 s",
+        old="waiting / (waiting + computing)", new="waiting / computing"),
+    "swaps the definitions": Mistake("bubble", {IDEAL, TOTAL},
+        at="2 ranks, 2 microbatches, 1 chunk", says="0.5 of the time it computes",
+        old="waiting / computing, waiting / (waiting + computing)",
+        new="waiting / (waiting + computing), waiting / computing"),
+    "forgets the chunks": Mistake("bubble", {IDEAL, TOTAL}, at="2 ranks, 4 microbatches, 2 chunks",
+        old="num_microbatches * num_chunks\n", new="num_microbatches\n"),
+    "counts all stages": Mistake("bubble", {IDEAL, TOTAL}, at="1 rank, 4 microbatches, 1 chunk",
+        old="num_stages - 1,", new="num_stages,"),
+    "returns one": Mistake("bubble", {NUMBERS, IDEAL, TOTAL}, at="1 rank, 4 microbatches, 1 chunk", says="0.0, a float",
+        old=", waiting / (waiting + computing)", new=""),
+})
 
 
 def ahead(stage, microbatches, samples, most):
@@ -86,42 +78,22 @@ def keeps_everything(stage, microbatches, samples):
     pipeline.gpipe(stage, microbatches, samples)
 
 
-@mistake("eager", LITTLE, at="1 rank, 3 microbatches", says="2; stage 0: F0 F1 B0")
-def runs_one_too_far_ahead(stage, microbatches, samples):
-    ahead(stage, microbatches, samples, 1 + 2 * stage.after)
-
-
-@mistake("eager", FAST, at="3 ranks, 6 microbatches", says="66 s; stage 0: F0 F1 F2 F3 B0")
-def runs_one_forward_ahead_of_the_plain_file(stage, microbatches, samples):
-    ahead(stage, microbatches, samples, min(stage.after + 1, 2 * stage.after))
-
-
-@mistake("eager", FAST, at="2 ranks, 2 microbatches", says="done in 24 s")
-def takes_one_microbatch_at_a_time(stage, microbatches, samples):
-    ahead(stage, microbatches, samples, 0)
-
-
-@mistake("eager", LEGAL, at="2 ranks, 2 microbatches", says="deadlock: stage 0 waits in B0 for stage 1")
-def turns_the_stages_round(stage, microbatches, samples):
-    ahead(stage, microbatches, samples, 2 * stage.before)
-
-
-@mistake("eager", LEGAL, at="2 ranks, 1 microbatch", says="no B0 on stage 0")
-def forgets_the_last_backwards(stage, microbatches, samples):
-    for number, (inputs, targets) in enumerate(microbatches):
-        stage.forward(inputs, targets, len(inputs) / samples)
-        if number >= 2 * stage.after:
-            stage.backward()
-
-
-@mistake("eager", SHARES, at="1 rank, 3 microbatches", says="share 0.1667 for microbatch 1")
-def counts_microbatches(stage, microbatches, samples):
-    for number, (inputs, targets) in enumerate(microbatches):
-        stage.forward(inputs, targets, 1 / len(microbatches))
-        if number >= 2 * stage.after:
-            stage.backward()
-    while stage.kept:
-        stage.backward()
+CHAPTER.changes({
+    "runs one too far ahead": Mistake("eager", {LITTLE}, at="1 rank, 3 microbatches", says="2; stage 0: F0 F1 B0",
+        old="2 * stage.after", new="1 + 2 * stage.after"),
+    "runs one forward ahead of the plain file": Mistake("eager", {FAST},
+        at="3 ranks, 6 microbatches", says="66 s; stage 0: F0 F1 F2 F3 B0",
+        old="2 * stage.after", new="min(stage.after + 1, 2 * stage.after)"),
+    "takes one microbatch at a time": Mistake("eager", {FAST}, at="2 ranks, 2 microbatches", says="done in 24 s",
+        old="2 * stage.after", new="0"),
+    "turns the stages round": Mistake("eager", {LEGAL},
+        at="2 ranks, 2 microbatches", says="deadlock: stage 0 waits in B0 for stage 1",
+        old="2 * stage.after", new="2 * stage.before"),
+    "forgets the last backwards": Mistake("eager", {LEGAL}, at="2 ranks, 1 microbatch", says="no B0 on stage 0",
+        old="    while stage.kept:\n        stage.backward()\n", new=""),
+    "counts microbatches": Mistake("eager", {SHARES}, at="1 rank, 3 microbatches", says="share 0.1667 for microbatch 1",
+        old="len(inputs) / samples", new="1 / len(microbatches)"),
+})
 
 
 @mistake("eager", SHARES, at="1 rank, 3 microbatches", says="nan")
@@ -149,9 +121,14 @@ def looks_at_numbers_of_layers(seconds, nbytes, num_stages, memory):
     return [len(part) for part in deal(len(seconds), num_stages)]
 
 
-@mistake("cut", FITS, at="1 rank, one stage, too small", says="[2]: [2] bytes")
-def ignores_memory(seconds, nbytes, num_stages, memory):
-    return solutions.my_cut(seconds, [0] * len(nbytes), num_stages, memory)
+CHAPTER.changes({
+    "ignores memory": Mistake("cut", {FITS}, at="1 rank, one stage, too small", says="[2]: [2] bytes",
+        old=" and sum(nbytes[start:end]) <= memory", new=""),
+    "returns where stages start": Mistake("cut", {CUTS}, at="1 rank, one stage", says="[0, 2]",
+        old="[b - a for a, b in pairwise(best[n][1])]", new="best[n][1]"),
+    "balances bytes": Mistake("cut", {FASTEST}, at="2 ranks, a slow last layer", says="a slowest stage of 4 s",
+        old="sum(seconds[start:end])", new="sum(nbytes[start:end])"),
+})
 
 
 @mistake("cut", FITS, FASTEST, at="1 rank, one stage, too small")
@@ -173,17 +150,6 @@ def gives_up_when_the_fastest_does_not_fit(seconds, nbytes, num_stages, memory):
     counts = solutions.my_cut(seconds, [0] * len(nbytes), num_stages, memory)
     edges = [sum(counts[:i]) for i in range(num_stages + 1)]
     return counts if all(sum(nbytes[a:b]) <= memory for a, b in pairwise(edges)) else None
-
-
-@mistake("cut", CUTS, at="1 rank, one stage", says="[0, 2]")
-def returns_where_stages_start(seconds, nbytes, num_stages, memory):
-    counts = solutions.my_cut(seconds, nbytes, num_stages, memory)
-    return counts and [sum(counts[:i]) for i in range(num_stages + 1)]
-
-
-@mistake("cut", FASTEST, at="2 ranks, a slow last layer", says="a slowest stage of 4 s")
-def balances_bytes(seconds, nbytes, num_stages, memory):
-    return solutions.my_cut(nbytes, nbytes, num_stages, memory)
 
 
 @mistake("cut", TRIES, at="1 rank, one stage", says="None")

@@ -5,7 +5,7 @@ from shardlab.costs.facts import nodes
 from shardlab.costs.traces import programs
 from shardlab.costs.traces.replay import replay
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import placement as solutions
 
 CHAPTER = Chapter("placement", solutions)
@@ -37,21 +37,16 @@ INSIDE, FLAT, ACROSS = (
 )
 
 
-@mistake("two_levels", ACROSS, at="1 rank, 2 nodes of 2")
-def sends_everything_across(nbytes, num_nodes, gpus, inside, across):
-    return 2 * (gpus - 1) / gpus * nbytes / inside + 2 * (num_nodes - 1) / num_nodes * nbytes / across
-
-
-@mistake("two_levels", INSIDE, ACROSS, at="1 rank, one node of 4")
-def forgets_to_gather(nbytes, num_nodes, gpus, inside, across):
-    return (gpus - 1) / gpus * nbytes / inside + 2 * (num_nodes - 1) / num_nodes * nbytes / gpus / across
+CHAPTER.changes({
+    "sends everything across": Mistake("two_levels", {ACROSS}, at="1 rank, 2 nodes of 2",
+        old="nbytes / gpus\n", new="nbytes\n"),
+    "forgets to gather": Mistake("two_levels", {INSIDE, ACROSS}, at="1 rank, one node of 4",
+        old="across + one_way", new="across"),
+    "only scatters across": Mistake("two_levels", {FLAT, ACROSS}, at="1 rank, 4 nodes of one",
+        old="2 * (num_nodes - 1)", new="(num_nodes - 1)"),
+})
 
 
 @mistake("two_levels", INSIDE, FLAT, ACROSS, at="1 rank, one node of 4")
 def sends_whole_buffers(nbytes, num_nodes, gpus, inside, across):
     return 2 * nbytes / inside + 2 * nbytes / gpus / across
-
-
-@mistake("two_levels", FLAT, ACROSS, at="1 rank, 4 nodes of one")
-def only_scatters_across(nbytes, num_nodes, gpus, inside, across):
-    return 2 * (gpus - 1) / gpus * nbytes / inside + (num_nodes - 1) / num_nodes * nbytes / gpus / across

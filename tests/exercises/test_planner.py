@@ -11,7 +11,7 @@ from shardlab.costs.step.replicas import DataWait
 from shardlab.exercises import checker
 from shardlab.model.spec import TransformerSpec
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import planner as solutions
 
 CHAPTER = Chapter("planner", solutions)
@@ -46,9 +46,17 @@ ALONE, EVEN = "one stage does all the work", "equal stages wait for the first an
 SLOWEST = "all wait for the slowest stage"
 
 
-@mistake("step_seconds", EVEN, SLOWEST, at="1 rank, one microbatch through two stages")
-def forgets_the_bubble(layers_per_stage, num_stages, layer, head, num_microbatches):
-    return num_microbatches * (layers_per_stage * layer + head)
+CHAPTER.changes({
+    "forgets the bubble": Mistake("step_seconds", {EVEN, SLOWEST}, at="1 rank, one microbatch through two stages",
+        old=" + (num_stages - 1) * stage", new=""),
+    "gives every stage the head": Mistake("step_seconds", {SLOWEST}, at="1 rank, two stages, a small head",
+        old="(num_stages - 1) * stage", new="(num_stages - 1) * slowest"),
+    "one microbatch only": Mistake("step_seconds", {ALONE, EVEN, SLOWEST}, at="1 rank, one stage", says="12",
+        old="num_microbatches * slowest", new="slowest"),
+    "divides by the stages that wait": Mistake("step_seconds", {checker.RUNS},
+        at="1 rank, one stage", says="ZeroDivisionError",
+        old="num_microbatches * slowest + (num_stages - 1) * stage", new="1 / (num_stages - 1)"),
+})
 
 
 @mistake("step_seconds", SLOWEST, at="1 rank, two stages, a small head")
@@ -57,66 +65,26 @@ def adds_the_head_at_the_end(layers_per_stage, num_stages, layer, head, num_micr
     return (num_microbatches + num_stages - 1) * layers_per_stage * layer + alone
 
 
-@mistake("step_seconds", SLOWEST, at="1 rank, two stages, a small head")
-def gives_every_stage_the_head(layers_per_stage, num_stages, layer, head, num_microbatches):
-    return (num_microbatches + num_stages - 1) * (layers_per_stage * layer + head)
-
-
-@mistake("step_seconds", ALONE, EVEN, SLOWEST, at="1 rank, one stage", says="12")
-def one_microbatch_only(layers_per_stage, num_stages, layer, head, num_microbatches):
-    return num_stages * layers_per_stage * layer + head
-
-
-@mistake("step_seconds", checker.RUNS, at="1 rank, one stage", says="ZeroDivisionError")
-def divides_by_the_stages_that_wait(layers_per_stage, num_stages, layer, head, num_microbatches):
-    return 1 / (num_stages - 1)
-
-
 ALL, HEADS = "every layout uses all GPUs", "tp divides the heads and the GPUs of a node"
 LAYERS, BATCH, MISSING = "pp divides the layers", "dp divides the batch", "none is missing, none is there twice"
 
 
-def triples(gpus, gpus_per_node, layers):
-    every = [(tp, pp) for tp in range(1, gpus_per_node + 1) for pp in range(1, layers + 1)]
-    return [(tp, pp, gpus // (tp * pp)) for tp, pp in every if gpus % (tp * pp) == 0]
-
-
-@mistake("layouts", HEADS, at="1 rank, three heads")
-def forgets_the_heads(gpus, gpus_per_node, heads, layers, batch):
-    found = triples(gpus, gpus_per_node, layers)
-    return [each for each in found if gpus_per_node % each[0] == 0 and layers % each[1] == 0 and batch % each[2] == 0]
-
-
-@mistake("layouts", LAYERS, at="1 rank, five layers")
-def leaves_stages_uneven(gpus, gpus_per_node, heads, layers, batch):
-    found = triples(gpus, gpus_per_node, layers)
-    return [each for each in found if heads % each[0] == gpus_per_node % each[0] == 0 and batch % each[2] == 0]
-
-
-@mistake("layouts", BATCH, at="1 rank, three sequences")
-def forgets_the_batch(gpus, gpus_per_node, heads, layers, batch):
-    found = triples(gpus, gpus_per_node, layers)
-    return [each for each in found if heads % each[0] == gpus_per_node % each[0] == 0 and layers % each[1] == 0]
-
-
-@mistake("layouts", HEADS, at="1 rank, two nodes", says="(4, 1, 1)")
-def leaves_the_node(gpus, gpus_per_node, heads, layers, batch):
-    return [each for each in solutions.my_layouts(gpus, gpus, heads, layers, batch)]
-
-
-@mistake("layouts", MISSING, at="1 rank, two GPUs", says="3 layouts")
-def forgets_pipelines(gpus, gpus_per_node, heads, layers, batch):
-    return [each for each in solutions.my_layouts(gpus, gpus_per_node, heads, layers, batch) if each[1] == 1]
-
-
-@mistake("layouts", MISSING, at="1 rank, one GPU", says="more than once")
-def lists_all_twice(*given):
-    return 2 * solutions.my_layouts(*given)
-
-
-@mistake("layouts", ALL, at="1 rank, two GPUs")
-def leaves_gpus_idle(gpus, gpus_per_node, heads, layers, batch):
-    return [*solutions.my_layouts(gpus, gpus_per_node, heads, layers, batch), *[(1, 1, 1)] * (gpus > 1)]
+CHAPTER.changes({
+    "forgets the heads": Mistake("layouts", {HEADS}, at="1 rank, three heads",
+        old="heads % tp or ", new=""),
+    "leaves stages uneven": Mistake("layouts", {LAYERS}, at="1 rank, five layers",
+        old="layers % pp == 0 and ", new=""),
+    "forgets the batch": Mistake("layouts", {BATCH}, at="1 rank, three sequences",
+        old=" and batch % (gpus // (tp * pp)) == 0", new=""),
+    "leaves the node": Mistake("layouts", {HEADS}, at="1 rank, two nodes", says="(4, 1, 1)",
+        old="found = []", new="found, gpus_per_node = [], gpus"),
+    "forgets pipelines": Mistake("layouts", {MISSING}, at="1 rank, two GPUs", says="3 layouts",
+        old="range(1, layers + 1)", new="[1]"),
+    "lists all twice": Mistake("layouts", {MISSING}, at="1 rank, one GPU", says="more than once",
+        old="return found", new="return 2 * found"),
+    "leaves gpus idle": Mistake("layouts", {ALL}, at="1 rank, two GPUs",
+        old="return found", new="return found + [(1, 1, 1)] * (gpus > 1)"),
+})
 
 
 FITS, NEAREST, LACKS = (
@@ -132,23 +100,14 @@ def takes_the_fastest(plans, memory):
     return name, max(0, nbytes - memory)
 
 
-@mistake("choose", FITS, at="1 rank, the second is faster")
-def takes_the_smallest(plans, memory):
-    name, _, nbytes = min(plans, key=lambda plan: plan[2])
-    return name, max(0, nbytes - memory)
-
-
-@mistake("choose", FITS, at="1 rank, one fits to the byte")
-def wants_a_byte_to_spare(plans, memory):
-    fits = [plan for plan in plans if plan[2] < memory]
-    return solutions.my_choose(fits or plans, memory)
-
-
-@mistake("choose", NEAREST, LACKS, at="1 rank, none fits")
-def takes_the_fastest_where_none_fits(plans, memory):
-    fits = [plan for plan in plans if plan[2] <= memory]
-    name, _, nbytes = min(fits or plans, key=lambda plan: plan[1])
-    return name, max(0, nbytes - memory)
+CHAPTER.changes({
+    "takes the smallest": Mistake("choose", {FITS}, at="1 rank, the second is faster",
+        old="min(fits, key=lambda plan: plan[1])", new="min(fits, key=lambda plan: plan[2])"),
+    "wants a byte to spare": Mistake("choose", {FITS}, at="1 rank, one fits to the byte",
+        old="<= memory", new="< memory"),
+    "takes the fastest where none fits": Mistake("choose", {NEAREST, LACKS}, at="1 rank, none fits",
+        old="min(plans, key=lambda plan: plan[2])", new="min(plans, key=lambda plan: plan[1])"),
+})
 
 
 @mistake("choose", LACKS, at="1 rank, one plan")

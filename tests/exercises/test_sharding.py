@@ -1,6 +1,5 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
-import re
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -19,7 +18,7 @@ from shardlab.sharding.types import rules
 from shardlab.sharding.types.redistribution import possible, redistribute, sent_bytes
 from shardlab.sharding.types.states import gradient, parse
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import sharding as solutions
 
 CHAPTER = Chapter("sharding", solutions)
@@ -180,31 +179,16 @@ def names_where_a_redistribution_comes_from(program):
 VERB, MIRROR, FORWARD, BACKWARD = moves.EXERCISE.properties
 
 
-@mistake("moves", MIRROR, BACKWARD, at="2 ranks, I -> R", says="got       'R -> I'")
-def turns_the_arrow_around_only(source, target, nbytes, ranks):
-    verb, _, forward, _ = solutions.my_moves(source, target, nbytes, ranks)
-    _, backward = solutions.verb_and_bytes(target, source, nbytes, ranks)
-    return verb, f"{target} -> {source}", forward, backward
-
-
-@mistake("moves", FORWARD, BACKWARD, at="2 ranks, I -> R", says="I -> R")
-def sends_an_all_reduce_once(source, target, nbytes, ranks):
-    verb, mirror, forward, backward = solutions.my_moves(source, target, nbytes, ranks)
-    halves = 2 if verb == "all_reduce" else 1
-    back = 2 if re.fullmatch("P -> [IR]", mirror) else 1
-    return verb, mirror, forward / halves, backward / back
-
-
-@mistake("moves", FORWARD, BACKWARD, at="2 ranks, S(B) -> S(h)")
-def exchanges_the_whole_tensor(source, target, nbytes, ranks):
-    verb, mirror, *sent = solutions.my_moves(source, target, nbytes, ranks)
-    return verb, mirror, *(each * (ranks if verb == "all_to_all" else 1) for each in sent)
-
-
-@mistake("moves", BACKWARD, at="2 ranks, I -> R", says="got       0")
-def sends_in_backward_what_forward_sends(source, target, nbytes, ranks):
-    verb, mirror, forward, _ = solutions.my_moves(source, target, nbytes, ranks)
-    return verb, mirror, forward, forward
+CHAPTER.changes({
+    "turns the arrow around only": Mistake("moves", {MIRROR, BACKWARD}, at="2 ranks, I -> R", says="got       'R -> I'",
+        old="mirrored.get(target, target), mirrored.get(source, source)", new="target, source"),
+    "sends an all reduce once": Mistake("moves", {FORWARD, BACKWARD}, at="2 ranks, I -> R", says="I -> R",
+        old='("all_reduce", 2 * ring)', new='("all_reduce", ring)'),
+    "exchanges the whole tensor": Mistake("moves", {FORWARD, BACKWARD}, at="2 ranks, S(B) -> S(h)",
+        old='("all_to_all", ring / ranks)', new='("all_to_all", ring)'),
+    "sends in backward what forward sends": Mistake("moves", {BACKWARD}, at="2 ranks, I -> R", says="got       0",
+        old="forward, backward\n", new="forward, forward\n"),
+})
 
 
 @mistake("moves", VERB, FORWARD, at="2 ranks, P -> S(h)", says="got       'all_reduce'")
@@ -218,16 +202,17 @@ def sums_first_and_cuts_then(source, target, nbytes, ranks):
 LINE, HERE, LATER = missing_sum.EXERCISE.properties
 
 
-@mistake("missing_sum", LINE, at="1 rank, a program of 11 lines", says="got       line")
-def names_the_line_where_the_operand_is_made(program):
-    _, operand, arrow = solutions.my_missing_sum(program)
-    return operand, operand, arrow
-
-
-@mistake("missing_sum", HERE, at="1 rank, a program of 11 lines", says="got       P -> I of line")
-def knows_the_sum_of_forward_only(program):
-    line, operand, _ = solutions.my_missing_sum(program)
-    return line, operand, "P -> I"
+CHAPTER.changes({
+    "names the line where the operand is made": Mistake("missing_sum", {LINE},
+        at="1 rank, a program of 11 lines", says="got       line",
+        old="return line, operand,", new="return operand, operand,"),
+    "knows the sum of forward only": Mistake("missing_sum", {HERE},
+        at="1 rank, a program of 11 lines", says="got       P -> I of line",
+        old='f"{state} -> {target}"', new='"P -> I"'),
+    "names the operand by its place": Mistake("missing_sum", {HERE},
+        at="1 rank, a program of 11 lines", says="an operand of line",
+        old="return line, operand,", new='return line, -1 - program[line]["of"].index(operand),'),
+})
 
 
 @mistake("missing_sum", LATER, at="1 rank, a program of 11 lines", says="with which line")
@@ -243,12 +228,6 @@ def stops_after_the_line(program):
     return found[-1]
 
 
-@mistake("missing_sum", HERE, at="1 rank, a program of 11 lines", says="an operand of line")
-def names_the_operand_by_its_place(program):
-    line, operand, arrow = solutions.my_missing_sum(program)
-    return line, -1 - program[line]["of"].index(operand), arrow
-
-
 PLAN, STAYS, MOVES, MIXES = cheapest.EXERCISE.properties
 
 
@@ -262,10 +241,12 @@ def gathers_all(tokens, widths, ends, prices):
     return ["gathered" for _ in widths[1:]]
 
 
-@mistake("cheapest", MOVES, MIXES, at="2 ranks", says="bytes with")
-def never_gathers(tokens, widths, ends, prices):
-    plans = product(["columns", "rows"], repeat=len(widths) - 1)
-    return min(plans, key=lambda plan: solutions.price_of(plan, tokens, widths, ends, prices))
+CHAPTER.changes({
+    "never gathers": Mistake("cheapest", {MOVES, MIXES}, at="2 ranks", says="bytes with",
+        old='["columns", "rows", "gathered"]', new='["columns", "rows"]'),
+    "forgets the way back": Mistake("cheapest", {STAYS, MOVES, MIXES}, at="2 ranks", says="bytes with",
+        old="price_of(plan, tokens, widths, ends, prices)", new="way(plan, tokens, widths, ends, prices)[1]"),
+})
 
 
 @mistake("cheapest", STAYS, MOVES, MIXES, at="2 ranks", says="bytes with")
@@ -277,12 +258,6 @@ def looks_one_matrix_ahead(tokens, widths, ends, prices):
     return plan
 
 
-@mistake("cheapest", STAYS, MOVES, MIXES, at="2 ranks", says="bytes with")
-def forgets_the_way_back(tokens, widths, ends, prices):
-    plans = product(cheapest.KINDS, repeat=len(widths) - 1)
-    return min(plans, key=lambda plan: solutions.way(plan, tokens, widths, ends, prices)[1])
-
-
 @mistake("cheapest", PLAN, at="2 ranks", says="each one of columns, rows, gathered")
 def returns_states(tokens, widths, ends, prices):
     return ["R" for _ in widths[1:]]
@@ -291,30 +266,17 @@ def returns_states(tokens, widths, ends, prices):
 TERMS, OTHERS, FACTOR = reducer.EXERCISE.properties
 
 
-@mistake("reducer", OTHERS, at="2 ranks", says="over ep")
-def sums_experts_over_ep(dims, x, y, tokens, degrees):
-    axes, factor = solutions.my_reducer(dims, x, y, tokens, degrees)
-    return [*axes, *({"ep"} - {*axes})], factor
-
-
-@mistake("reducer", FACTOR, at="2 ranks")
-def divides_by_what_it_sums_over(dims, x, y, tokens, degrees):
-    axes, _ = solutions.my_reducer(dims, x, y, tokens, degrees)
-    return axes, 1 / prod(degrees[axis] for axis in axes)
-
-
-@mistake("reducer", TERMS, at="2 ranks", says="a sum over tp too")
-def never_sums_over_tp(dims, x, y, tokens, degrees):
-    axes, factor = solutions.my_reducer(dims, x, y, tokens, degrees)
-    return [axis for axis in axes if axis != "tp"], factor
-
-
-@mistake("reducer", TERMS, at="2 ranks", says="a key that all heads share")
-def looks_at_cuts_only(dims, x, y, tokens, degrees):
-    return solutions.my_reducer(dims, x, dict.fromkeys(y, "I"), tokens, degrees)
-
-
-@mistake("reducer", FACTOR, at="2 ranks", says="expected  1")
-def divides_by_the_world(dims, x, y, tokens, degrees):
-    axes, _ = solutions.my_reducer(dims, x, y, tokens, degrees)
-    return axes, 1 / prod(degrees.values())
+CHAPTER.changes({
+    "sums experts over ep": Mistake("reducer", {OTHERS}, at="2 ranks", says="over ep",
+        old="cut + [axis for axis in terms if axis not in cut], 1",
+        new='[axis for axis in degrees if axis in [*cut, *terms, "ep"]], 1'),
+    "divides by what it sums over": Mistake("reducer", {FACTOR}, at="2 ranks",
+        old="1 / apart", new="1 / prod(degrees[axis] for axis in {*cut, *terms})"),
+    "never sums over tp": Mistake("reducer", {TERMS}, at="2 ranks", says="a sum over tp too",
+        old="cut + [axis for axis in terms if axis not in cut], 1",
+        new='[axis for axis in degrees if axis in cut + terms and axis != "tp"], 1'),
+    "looks at cuts only": Mistake("reducer", {TERMS}, at="2 ranks", says="a key that all heads share",
+        old="cut + [axis for axis in terms if axis not in cut], 1", new="cut, 1"),
+    "divides by the world": Mistake("reducer", {FACTOR}, at="2 ranks", says="expected  1",
+        old="1 / apart", new="1 / prod(degrees.values())"),
+})

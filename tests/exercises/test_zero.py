@@ -1,13 +1,12 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
 import torch
-from torch.nn import functional
 
 from shardlab import comm
 from shardlab.exercises import checker
 from shardlab.plain.zero import rows
 
-from .grading import Chapter, Graded
+from .grading import Chapter, Graded, Mistake
 from .solutions import zero as solutions
 
 CHAPTER = Chapter("zero", solutions)
@@ -35,16 +34,17 @@ ROWS, ONE_MATRIX = "every rank has its rows of all matrices", "each rank orthogo
 TWO_WAYS, KEPT = "a rank sends two all-to-alls at most", "the pieces stay what they were"
 
 
-@mistake("pieces", MISSING, EQUAL, at="2 ranks, sizes [1, 4]", says="rank 1: [(1, 1, 3)]")
-def rounds_down(sizes, rank, world_size):
-    length = sum(sizes) // world_size
-    return cut(sizes, rank * length, (rank + 1) * length)
-
-
-@mistake("pieces", EQUAL, at="2 ranks, sizes [1, 4]", says="rank 1: [(1, 1, 4)]")
-def gives_the_tail_to_the_last(sizes, rank, world_size):
-    length = sum(sizes) // world_size
-    return cut(sizes, rank * length, sum(sizes) if rank == world_size - 1 else (rank + 1) * length)
+CHAPTER.changes({
+    "rounds down": Mistake("pieces", {MISSING, EQUAL}, at="2 ranks, sizes [1, 4]", says="rank 1: [(1, 1, 3)]",
+        old="-(-sum(sizes) // world_size)", new="sum(sizes) // world_size"),
+    "gives the tail to the last": Mistake("pieces", {EQUAL}, at="2 ranks, sizes [1, 4]", says="rank 1: [(1, 1, 4)]",
+        old="length = -(-sum(sizes) // world_size)\n    first = rank * length",
+        new="length = sum(sizes) // world_size\n"
+            "    first = rank * length\n"
+            "    length = sum(sizes) - first if rank == world_size - 1 else length"),
+    "counts along the buffer": Mistake("pieces", {PLACES, MISSING, EQUAL}, at="1 rank, sizes [2, 3]", says="(1, 2, 5)",
+        old="(number, begin, end)", new="(number, start + begin, start + end)"),
+})
 
 
 @mistake("pieces", EQUAL, at="2 ranks, sizes [4]", says="rank 1: []")
@@ -52,110 +52,51 @@ def keeps_parameters_whole(sizes, rank, world_size):
     return [(number, 0, size) for number, size in enumerate(sizes) if number % world_size == rank]
 
 
-@mistake("pieces", PLACES, MISSING, EQUAL, at="1 rank, sizes [2, 3]", says="(1, 2, 5)")
-def counts_along_the_buffer(sizes, rank, world_size):
-    starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    pieces = solutions.my_pieces(sizes, rank, world_size)
-    return [(number, starts[number] + begin, starts[number] + end) for number, begin, end in pieces]
-
-
 @mistake("pieces", PLACES, at="1 rank, sizes [3]", says="None, a NoneType")
 def returns_nothing(sizes, rank, world_size):
     solutions.my_pieces(sizes, rank, world_size)
 
 
-def cut(sizes, first, last):
-    starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    spans = [(max(first - start, 0), min(last - start, size)) for start, size in zip(starts, sizes, strict=True)]
-    return [(number, *span) for number, span in enumerate(spans) if span[0] < span[1]]
-
-
-def trained(parameters, pieces):
-    """Pairs of a parameter and its piece, without the frozen ones."""
-    return [(p, piece) for p, piece in zip(parameters, pieces, strict=True) if p.grad is not None]
-
-
-def gather(pairs, group):
-    """Make the parameters whole, in one message, and free their gradients."""
-    lengths = [piece.numel() for _, piece in pairs]
-    whole = comm.all_gather(torch.cat([piece for _, piece in pairs])[None], group)
-    for (p, _), part in zip(pairs, whole.split(lengths, dim=1), strict=True):
-        p.data = part.flatten()[: p.numel()].view(p.shape)
-        p.grad = None
-
-
-def reduce(pairs, group, scale=1.0):
-    """Give the pieces their rows of the summed gradients, in one message."""
-    partial = torch.cat([rows(p.grad, group) for p, _ in pairs], dim=1)
-    (summed,) = comm.reduce_scatter(partial, group)
-    lengths = [piece.numel() for _, piece in pairs]
-    for (_, piece), gradient in zip(pairs, summed.split(lengths), strict=True):
-        piece.grad = scale * gradient
-
-
-def finish(pairs, optimizer, group):
-    optimizer.step()
-    optimizer.zero_grad()
-    gather(pairs, group)
-
-
-@mistake("step", STEPPED, OWN, at="2 ranks, one parameter")
-def averages(parameters, pieces, optimizer, group):
-    pairs = trained(parameters, pieces)
-    reduce(pairs, group, 1 / group.size())
-    finish(pairs, optimizer, group)
-
-
-@mistake("step", BYTES, at="2 ranks, one parameter", says="bytes sent by rank 0 in 2 messages")
-def reduces_all_and_gathers(parameters, pieces, optimizer, group):
-    pairs = trained(parameters, pieces)
-    flat = torch.cat([rows(p.grad, group) for p, _ in pairs], dim=1)
-    summed = comm.all_reduce(flat, group)[group.rank()]
-    lengths = [piece.numel() for _, piece in pairs]
-    for (_, piece), gradient in zip(pairs, summed.split(lengths), strict=True):
-        piece.grad = gradient
-    finish(pairs, optimizer, group)
+CHAPTER.changes({
+    "averages": Mistake("step", {STEPPED, OWN}, at="2 ranks, one parameter",
+        old="piece.grad = gradient", new="piece.grad = gradient / group.size()"),
+    "reduces all and gathers": Mistake("step", {BYTES},
+        at="2 ranks, one parameter", says="bytes sent by rank 0 in 2 messages",
+        old="(summed,) = comm.reduce_scatter(partial, group)",
+        new="summed = comm.all_reduce(partial, group)[group.rank()]"),
+    "forgets to gather": Mistake("step", {STEPPED}, at="1 rank, one parameter", says="summed gradient",
+        old="row = torch.cat([piece for _, piece in trained])\n"
+            "    whole = comm.all_gather(row[None], group)\n"
+            "    for (p, _), part in zip(trained, whole.split(lengths, dim=1), strict=True):\n"
+            "        p.data = part.flatten()[: p.numel()].view(p.shape)",
+        new="for p, _ in trained:"),
+    "folds all parameters at once": Mistake("step", {STEPPED, OWN}, at="2 ranks, two parameters",
+        old="partial = torch.cat([rows(p.grad, group) for p, _ in trained], dim=1)\n"
+            "    (summed,) = comm.reduce_scatter(partial, group)",
+        new="flat = rows(torch.cat([p.grad.flatten() for p, _ in trained]), group)\n"
+            "    (summed,) = comm.reduce_scatter(flat, group)\n"
+            "    summed = functional.pad(summed, (0, sum(lengths) - len(summed)))"),
+    "forgets the padding": Mistake("step", {checker.RUNS},
+        at="2 ranks, three numbers on two ranks", says="RuntimeError",
+        old="rows(p.grad, group)", new="p.grad.flatten().view(group.size(), -1)"),
+    "keeps whole gradients": Mistake("step", {FREED},
+        at="1 rank, one parameter", says="a gradient at place 0 on rank 0",
+        old="p.grad = None", new="pass"),
+    "steps twice": Mistake("step", {STEPPED, OWN}, at="1 rank, one parameter", says="[2.5, 1.5] on rank 0",
+        old="optimizer.step()", new="optimizer.step()\n    optimizer.step()"),
+})
 
 
 @mistake("step", MESSAGES, at="2 ranks, two parameters", says="2 x reduce_scatter, 2 x all_gather")
 def sends_every_parameter_alone(parameters, pieces, optimizer, group):
-    pairs = trained(parameters, pieces)
-    for pair in pairs:
-        reduce([pair], group)
+    trained = [(p, piece) for p, piece in zip(parameters, pieces, strict=True) if p.grad is not None]
+    for p, piece in trained:
+        (piece.grad,) = comm.reduce_scatter(rows(p.grad, group), group)
     optimizer.step()
     optimizer.zero_grad()
-    for pair in pairs:
-        gather([pair], group)
-
-
-@mistake("step", STEPPED, at="1 rank, one parameter", says="summed gradient")
-def forgets_to_gather(parameters, pieces, optimizer, group):
-    pairs = trained(parameters, pieces)
-    reduce(pairs, group)
-    optimizer.step()
-    optimizer.zero_grad()
-    for p, _ in pairs:
+    for p, piece in trained:
+        p.data = comm.all_gather(piece[None], group).flatten()[: p.numel()].view(p.shape)
         p.grad = None
-
-
-@mistake("step", STEPPED, OWN, at="2 ranks, two parameters")
-def folds_all_parameters_at_once(parameters, pieces, optimizer, group):
-    """One flat buffer, of which row r is not the row r of each parameter."""
-    pairs = trained(parameters, pieces)
-    flat = rows(torch.cat([p.grad.flatten() for p, _ in pairs]), group)
-    (summed,) = comm.reduce_scatter(flat, group)
-    lengths = [piece.numel() for _, piece in pairs]
-    padded = torch.cat([summed, summed.new_zeros(sum(lengths) - len(summed))])
-    for (_, piece), gradient in zip(pairs, padded.split(lengths), strict=True):
-        piece.grad = gradient
-    finish(pairs, optimizer, group)
-
-
-@mistake("step", checker.RUNS, at="2 ranks, three numbers on two ranks", says="RuntimeError")
-def forgets_the_padding(parameters, pieces, optimizer, group):
-    for p, _ in trained(parameters, pieces):
-        p.grad.flatten().view(group.size(), -1)
-    solutions.my_step(parameters, pieces, optimizer, group)
 
 
 @mistake("step", checker.RUNS, at="2 ranks, a frozen parameter", says="rows(p.grad, group)")
@@ -164,58 +105,23 @@ def expects_every_gradient(parameters, pieces, optimizer, group):
     solutions.my_step(parameters, pieces, optimizer, group)
 
 
-@mistake("step", FREED, at="1 rank, one parameter", says="a gradient at place 0 on rank 0")
-def keeps_whole_gradients(parameters, pieces, optimizer, group):
-    gradients = [p.grad for p in parameters]
-    solutions.my_step(parameters, pieces, optimizer, group)
-    for p, gradient in zip(parameters, gradients, strict=True):
-        p.grad = gradient
-
-
-@mistake("step", STEPPED, OWN, at="1 rank, one parameter", says="[2.5, 1.5] on rank 0")
-def steps_twice(parameters, pieces, optimizer, group):
-    pairs = trained(parameters, pieces)
-    reduce(pairs, group)
-    optimizer.step()
-    finish(pairs, optimizer, group)
-
-
-def present(pieces):
-    return [piece.grad for piece in pieces if piece.grad is not None]
-
-
-def scale(pieces, factor):
-    for gradient in present(pieces):
-        gradient *= factor
-
-
-@mistake("clip", NORM, SCALED, at="2 ranks, 2 numbers on each rank")
-def adds_norms(pieces, max_norm, group):
-    norm = comm.all_reduce(torch.stack([g.norm() for g in present(pieces)]).norm(), group)
-    scale(pieces, torch.clamp(max_norm / norm, max=1.0))
-    return norm
-
-
-@mistake("clip", SCALED, at="2 ranks, a norm small enough")
-def scales_up(pieces, max_norm, group):
-    norm = comm.all_reduce(sum(g.square().sum() for g in present(pieces)), group).sqrt()
-    scale(pieces, max_norm / norm)
-    return norm
-
-
-@mistake("clip", SCALED, at="1 rank, 2 numbers", says="max_norm=2")
-def scales_copies(pieces, max_norm, group):
-    norm = comm.all_reduce(sum(g.square().sum() for g in present(pieces)), group).sqrt()
-    for gradient in present(pieces):
-        gradient = gradient * torch.clamp(max_norm / norm, max=1.0)
-    return norm
-
-
-@mistake("clip", SCALED, at="2 ranks, a frozen piece", says="[0, 0]")
-def invents_gradients(pieces, max_norm, group):
-    for piece in pieces:
-        piece.grad = torch.zeros_like(piece) if piece.grad is None else piece.grad
-    return solutions.my_clip(pieces, max_norm, group)
+CHAPTER.changes({
+    "adds norms": Mistake("clip", {NORM, SCALED}, at="2 ranks, 2 numbers on each rank",
+        old="comm.all_reduce(squares, group).sqrt()", new="comm.all_reduce(squares.sqrt(), group)"),
+    "scales up": Mistake("clip", {SCALED}, at="2 ranks, a norm small enough",
+        old="torch.clamp(max_norm / norm, max=1.0)", new="max_norm / norm"),
+    "scales copies": Mistake("clip", {SCALED}, at="1 rank, 2 numbers", says="max_norm=2",
+        old="gradient *= ", new="gradient = gradient * "),
+    "invents gradients": Mistake("clip", {SCALED}, at="2 ranks, a frozen piece", says="[0, 0]",
+        old="gradients = [",
+        new="for piece in pieces:\n"
+            "        piece.grad = torch.zeros_like(piece) if piece.grad is None else piece.grad\n"
+            "    gradients = ["),
+    "sends every piece alone": Mistake("clip", {NUMBER}, at="3 ranks, 2 pieces on each rank", says="2 of 16 bytes",
+        old="squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()\n"
+            "    norm = comm.all_reduce(squares, group).sqrt()",
+        new="norm = sum(comm.all_reduce(gradient.square().sum(), group) for gradient in gradients).sqrt()"),
+})
 
 
 @mistake("clip", checker.RUNS, at="2 ranks, a frozen piece", says="piece.grad.square()")
@@ -227,108 +133,33 @@ def expects_gradients(pieces, max_norm, group):
 
 @mistake("clip", NUMBER, at="2 ranks, a frozen piece", says="1 of 48 bytes")
 def gathers_everything(pieces, max_norm, group):
-    whole = comm.all_gather(torch.cat(present(pieces)), group) if len(pieces) > 1 else None
-    norm = whole.norm() if whole is not None else solutions.my_clip(pieces, max_norm, group)
-    scale(pieces, torch.clamp(max_norm / norm, max=1.0) if whole is not None else 1.0)
+    if len(pieces) == 1:
+        return solutions.my_clip(pieces, max_norm, group)
+    gradients = [piece.grad for piece in pieces if piece.grad is not None]
+    norm = comm.all_gather(torch.cat(gradients), group).norm()
+    for gradient in gradients:
+        gradient *= torch.clamp(max_norm / norm, max=1.0)
     return norm
 
 
-@mistake("clip", NUMBER, at="3 ranks, 2 pieces on each rank", says="2 of 16 bytes")
-def sends_every_piece_alone(pieces, max_norm, group):
-    norm = sum(comm.all_reduce(g.square().sum(), group) for g in present(pieces)).sqrt()
-    scale(pieces, torch.clamp(max_norm / norm, max=1.0))
-    return norm
-
-
-def linear(forward, backward):
-    """A linear layer of these two passes."""
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type("Wrong", (torch.autograd.Function,), members).apply
-
-
-def whole_of(piece, shape, group):
-    return comm.all_gather(piece[None], group).flatten()[: shape.numel()].view(shape)
-
-
-def keep(ctx, x, piece, shape, group):
-    ctx.save_for_backward(x, piece)
-    ctx.shape, ctx.group = shape, group
-    return functional.linear(x, whole_of(piece, shape, group))
-
-
-def row_of(gradient, group):
-    (row,) = comm.reduce_scatter(rows(gradient, group), group)
-    return row
-
-
-@mistake("gathered_linear", KEEPS, at="2 ranks, half of the weight", says="480 bytes on rank")
-def keeps_the_weight(x, piece, shape, group):
-    def forward(ctx, x, piece, shape, group):
-        weight = whole_of(piece, shape, group)
-        ctx.save_for_backward(x, weight)
-        ctx.group = group
-        return functional.linear(x, weight)
-
-    def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
-        return grad @ weight, row_of(grad.T @ x, ctx.group), None, None
-
-    return linear(forward, backward)(x, piece, shape, group)
-
-
-@mistake("gathered_linear", PIECE, at="2 ranks, half of the weight")
-def averages_the_row(x, piece, shape, group):
-    def backward(ctx, grad):
-        x, piece = ctx.saved_tensors
-        row = row_of(grad.T @ x, ctx.group) / ctx.group.size()
-        return grad @ whole_of(piece, ctx.shape, ctx.group), row, None, None
-
-    return linear(keep, backward)(x, piece, shape, group)
-
-
-@mistake("gathered_linear", SENT, at="2 ranks, half of the weight", says="in backward")
-def reduces_the_whole_weight(x, piece, shape, group):
-    def backward(ctx, grad):
-        x, piece = ctx.saved_tensors
-        summed = comm.all_reduce(rows(grad.T @ x, ctx.group), ctx.group)
-        weight = whole_of(piece, ctx.shape, ctx.group)
-        return grad @ weight, summed[ctx.group.rank()], None, None
-
-    return linear(keep, backward)(x, piece, shape, group)
-
-
-@mistake("gathered_linear", X, at="2 ranks, half of the weight")
-def averages_the_gradient_of_x(x, piece, shape, group):
-    def backward(ctx, grad):
-        x, piece = ctx.saved_tensors
-        weight = whole_of(piece, ctx.shape, ctx.group) / ctx.group.size()
-        return grad @ weight, row_of(grad.T @ x, ctx.group), None, None
-
-    return linear(keep, backward)(x, piece, shape, group)
-
-
-@mistake("gathered_linear", checker.RUNS, at="2 ranks, half of the weight", says="RuntimeError")
-def saves_what_it_cannot_use(x, piece, shape, group):
-    def backward(ctx, grad):
-        x, piece = ctx.saved_tensors
-        return grad @ piece.view(ctx.shape), rows(grad.T @ x, ctx.group)[0], None, None
-
-    return linear(keep, backward)(x, piece, shape, group)
-
-
-@mistake("gathered_linear", checker.RUNS, at="2 ranks, an odd number of weights", says="RuntimeError")
-def forgets_the_padding_of_the_weight(x, piece, shape, group):
-    def forward(ctx, x, piece, shape, group):
-        ctx.save_for_backward(x, piece)
-        ctx.shape, ctx.group = shape, group
-        return functional.linear(x, comm.all_gather(piece[None], group).view(shape))
-
-    def backward(ctx, grad):
-        x, piece = ctx.saved_tensors
-        row = row_of(grad.T @ x, ctx.group)
-        return grad @ whole_of(piece, ctx.shape, ctx.group), row, None, None
-
-    return linear(forward, backward)(x, piece, shape, group)
+CHAPTER.changes({
+    "keeps the weight": Mistake("gathered_linear", {KEEPS}, at="2 ranks, half of the weight", says="480 bytes on rank",
+        old="return functional.linear(x, gather(piece, shape, group))",
+        new="ctx.weight = gather(piece, shape, group)\n        return functional.linear(x, ctx.weight)"),
+    "averages the row": Mistake("gathered_linear", {PIECE}, at="2 ranks, half of the weight",
+        old="weight, row,", new="weight, row / ctx.group.size(),"),
+    "reduces the whole weight": Mistake("gathered_linear", {SENT}, at="2 ranks, half of the weight", says="in backward",
+        old="(row,) = comm.reduce_scatter(rows(grad.T @ x, ctx.group), ctx.group)",
+        new="row = comm.all_reduce(rows(grad.T @ x, ctx.group), ctx.group)[ctx.group.rank()]"),
+    "averages the gradient of x": Mistake("gathered_linear", {X}, at="2 ranks, half of the weight",
+        old="grad @ weight,", new="grad @ weight / ctx.group.size(),"),
+    "saves what it cannot use": Mistake("gathered_linear", {checker.RUNS},
+        at="2 ranks, half of the weight", says="RuntimeError",
+        old="gather(piece, ctx.shape, ctx.group)", new="piece.view(ctx.shape)"),
+    "forgets the padding of the weight": Mistake("gathered_linear", {checker.RUNS},
+        at="2 ranks, an odd number of weights", says="RuntimeError",
+        old=".flatten()[: shape.numel()].view(shape)", new=".view(shape)"),
+})
 
 
 @mistake("orthogonalize", ROWS, ONE_MATRIX, TWO_WAYS, at="2 ranks, 2 rows of 6")
@@ -342,18 +173,19 @@ def joins_rows_of_many_matrices(pieces, orthogonalized, group):
     return comm.all_to_all(comm.all_to_all(update, group), group)
 
 
-@mistake("orthogonalize", ROWS, at="2 ranks, 2 rows of 6")
-def keeps_the_whole_matrix(pieces, orthogonalized, group):
-    rows = comm.all_to_all(pieces, group)
-    return orthogonalized(rows.flatten(0, 1)).view_as(rows)
-
-
-@mistake("orthogonalize", ROWS, at="2 ranks, 2 rows of 6")
-def deals_rows_in_stripes(pieces, orthogonalized, group):
-    rows = comm.all_to_all(pieces, group)
-    whole = orthogonalized(rows.flatten(0, 1))
-    stripes = whole.unflatten(0, (-1, group.size())).transpose(0, 1)
-    return comm.all_to_all(stripes, group)
+CHAPTER.changes({
+    "keeps the whole matrix": Mistake("orthogonalize", {ROWS}, at="2 ranks, 2 rows of 6",
+        old="comm.all_to_all(whole.view_as(rows), group)", new="whole.view_as(rows)"),
+    "deals rows in stripes": Mistake("orthogonalize", {ROWS}, at="2 ranks, 2 rows of 6",
+        old="whole.view_as(rows)", new="whole.unflatten(0, (-1, group.size())).transpose(0, 1)"),
+    "gathers the results": Mistake("orthogonalize", {TWO_WAYS},
+        at="2 ranks, 2 rows of 6", says="1 x all_to_all, 1 x all_gather",
+        old="comm.all_to_all(whole.view_as(rows), group)",
+        new="comm.all_gather(whole[None], group).chunk(group.size(), 1)[group.rank()]"),
+    "writes into the pieces": Mistake("orthogonalize", {KEPT}, at="1 rank, 2 rows of 3", says="pieces has changed",
+        old="comm.all_to_all(whole.view_as(rows), group)",
+        new="pieces.copy_(comm.all_to_all(whole.view_as(rows), group))"),
+})
 
 
 def wholes(pieces, group):
@@ -373,15 +205,3 @@ def leaves_the_work_to_rank_0(pieces, orthogonalized, group):
     if group.rank() == 0:
         whole = torch.stack([orthogonalized(x) for x in whole])
     return comm.broadcast(whole, group).chunk(group.size(), 1)[group.rank()]
-
-
-@mistake("orthogonalize", TWO_WAYS, at="2 ranks, 2 rows of 6", says="1 x all_to_all, 1 x all_gather")
-def gathers_the_results(pieces, orthogonalized, group):
-    rows = comm.all_to_all(pieces, group)
-    whole = orthogonalized(rows.flatten(0, 1))
-    return comm.all_gather(whole[None], group).chunk(group.size(), 1)[group.rank()]
-
-
-@mistake("orthogonalize", KEPT, at="1 rank, 2 rows of 3", says="pieces has changed")
-def writes_into_the_pieces(pieces, orthogonalized, group):
-    return pieces.copy_(solutions.my_orthogonalize(pieces, orthogonalized, group))

@@ -22,9 +22,8 @@ def my_dispatch(x, chosen, weights, num_experts, group):
     here = num_experts // group.size()
     dense = weights.new_zeros(len(x), num_experts + 1).scatter(1, chosen, weights)[:, :-1]
     by_rank = dense.view(len(x), group.size(), here)
-    goes = (by_rank != 0).any(-1).T
-    rank, token = goes.nonzero(as_tuple=True)
-    sends = goes.sum(1)
+    rank, token = (by_rank != 0).any(-1).T.nonzero(as_tuple=True)
+    sends = rank.bincount(minlength=group.size())
     receives = comm.all_to_all(sends, group).tolist()
     packed = torch.cat([x[token], by_rank[token, rank]], dim=1)
     arrived = AllToAllRows.apply(packed, group, sends.tolist(), receives)
@@ -78,9 +77,9 @@ def with_copies(loads, num_ranks, spare):
     return held
 
 
-def dealt(loads, num_ranks, waiting, share=lambda load, copies: load / copies):
+def dealt(loads, num_ranks, waiting):
     """Lists of experts, from copies that are dealt in rounds by the load of each."""
-    tokens = [share(load, max(1, waiting.count(expert))) for expert, load in enumerate(loads)]
+    tokens = [load / max(1, waiting.count(expert)) for expert, load in enumerate(loads)]
     waiting = sorted(waiting, key=lambda expert: (-tokens[expert], expert))
     placement = [[] for _ in range(num_ranks)]
     while waiting:
