@@ -15,8 +15,8 @@
         ...  # another algorithm, to which no line of the solution is near
 """
 
-import inspect
 import functools
+import inspect
 import json
 import re
 from pathlib import Path
