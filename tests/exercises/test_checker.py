@@ -16,7 +16,7 @@ import torch
 from IPython.core.formatters import DisplayFormatter
 
 from shardlab import comm, exercises, schedules, trace
-from shardlab.exercises import attempts, checker, evidence, output, packing
+from shardlab.exercises import attempts, checker, evidence, output, packing, tensors
 from shardlab.exercises.checker import FAILED, PASSED, RUNS, UNKNOWN, Case, Dependent, Exercise, Finding
 from shardlab.launch import local
 from shardlab.ranks.observe import ledger
@@ -519,6 +519,84 @@ def test_the_first_number_that_differs_is_found_and_shown():
 @pytest.mark.parametrize("got", [None, torch.zeros(3), torch.tensor([1e-6, 0]), torch.tensor([float("nan"), 0])])
 def test_what_is_not_the_same_differs(got):
     assert evidence.first_difference(torch.zeros(2), got) == 0
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def of_rank(case, rank):
+    return {"x": torch.tensor([1.0, 2.0 + rank])}
+
+
+SUM = tensors.Comparison(  # all ranks' x, added up; every rank gets a gradient of ones
+    inputs=of_rank,
+    reference=lambda case, rank: {
+        "output": sum(of_rank(case, each)["x"] for each in case.members(rank)),
+        "x.grad": torch.full((2,), float(case.world_size)),
+    },
+    incoming=lambda case, rank: {"output": torch.ones(2)},
+)
+GIVEN = "given     x = [1, 2] on rank 0; x = [1, 3] on rank 1"
+ENDS = tensors.Comparison(
+    inputs=of_rank,
+    reference=lambda case, rank: dict(zip(("low", "high"), of_rank(case, rank)["x"], strict=True)),
+    outputs=("low", "high"),
+)
+
+
+def compared(comparison, function, *names):
+    """The report of an exercise of two ranks that compares these tensors and asks for unchanged arguments."""
+    judges = {name: comparison.has(name) for name in names} | {"x stays": evidence.leaves_arguments}
+    return attempts.check(toy(judges, [Case(2, "two")], comparison.attempt), function)
+
+
+class Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return comm.all_reduce(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return comm.all_reduce(gradient, ctx.group), None
+
+
+def without_history(x, group):
+    return Summed.apply(x, group).detach()
+
+
+def changes(x, group):
+    return x.add_(1)[0], x[1]
+
+
+def test_outputs_and_gradients_are_those_of_one_process():
+    assert compared(SUM, Summed.apply, "output", "x.grad")
+    assert compared(ENDS, lambda x, group: (x[0], x[1]), "low", "high")
+
+
+@pytest.mark.parametrize(
+    ("comparison", "function", "fails", "lines"),
+    [
+        (SUM, lambda x, group: 2 * x, {"output"}, [GIVEN, "output = [2, 5] on rank 0", "got       output = [2, 4]"]),
+        (SUM, without_history, {"x.grad"}, [GIVEN, "x.grad = [2, 2] on rank 0", "x.grad = None"]),
+        (SUM, lambda x, group: None, {"output", "x.grad"}, ["output = [2, 5] on rank 0", "got       None, a NoneType"]),
+        (ENDS, lambda x, group: x[0], {"low", "high"}, ["expected  low and high, two tensors", "tensor(1.)"]),
+        (ENDS, lambda x, group: (x[0], 3), {"high"}, ["expected  low and high, two tensors", ", 3)"]),
+        (ENDS, changes, {"low", "high", "x stays"}, ["low = [1] on rank 0", "got       low = [2]"]),
+    ],
+    ids=["other-numbers", "no-history", "nothing", "one-of-two", "a-number", "changes-its-argument"],
+)
+def test_a_report_shows_what_ranks_were_given_and_what_one_returned(comparison, function, fails, lines):
+    report = compared(comparison, function, *comparison.reference(Case(2, "two"), 0))
+    assert {name for name, mark in report.marks.items() if mark == FAILED} == fails
+    assert [line for line in lines if line not in report.reason] == []
+
+
+def test_where_one_rank_returns_nothing_backward_is_left_out():
+    """Its peers would wait for it in backward."""
+    report = compared(SUM, lambda x, group: [None, Summed.apply(x, group)][group.rank()], "output")
+    assert report.marks[RUNS] == PASSED
+    assert report.marks["output"] == FAILED
 
 
 def test_the_command_checks_without_what_draws(tmp_path):

@@ -49,6 +49,8 @@ def test_the_answer_about_the_orders():
         for layout in explorers.LAYOUTS:
             seconds = [explorers._seconds(layout, order, machine) for order in orders]
             assert seconds[0] == pytest.approx(min(seconds), rel=0.001), (machine, layout)
+            laid = [explorers._seconds(layout, explorers._laid(layout, order), machine) for order in orders]
+            assert laid == seconds  # axes of one rank make no difference, and are not replayed again
     deep = "tp=2, dp=4, pp=4"
     first = [explorers._seconds(deep, order, "DGX H100") for order in ("tp · dp · pp", "dp · tp · pp")]
     assert first[0] == pytest.approx(first[1])

@@ -38,14 +38,6 @@ def light_helpers():
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def terminal():
-    """Let Ctrl-C reach this process, even if a script has started it in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def interrupt(*delays):
     for delay in delays:
         threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

@@ -60,7 +60,7 @@ def test_the_line_goes_when_a_run_fails(look):
 def test_ranks_are_starting_until_all_of_them_are_at_work(look):
     terminal = look()
     line = progress.Progress()
-    line.show(1, 2)
+    line.show(False, 2)
     assert terminal.getvalue() == f"{progress.WIPE}2 ranks starting (torch is being imported): 0 s"
 
 

@@ -22,8 +22,6 @@ from shardlab.plain import context_parallel, data_parallel
 from shardlab.ranks import transformer
 from shardlab.ranks.mixture import rebalance
 
-from ..ranks.quick import quickly
-
 STEPS, SAMPLES, LENGTH, VOCABULARY = 2, 7, 6, 48  # 7 samples: no number of ranks but 1 divides them
 WORLD_SIZES, ATOL = (1, 2, 3, 4), 1e-12
 SIZES = {"vocab_size": VOCABULARY, "context_length": 24, "hidden_size": 48, "num_layers": 2, "num_heads": 24}
@@ -144,7 +142,8 @@ def verdicts(right, wrong, world_size=3):
         return [right(group, *args) for args in alike.values()]
 
     try:
-        found = dict(zip(alike, map(all, zip(*run(quickly(each), world_size=world_size), strict=True)), strict=True))
+        by_rank = run(each, world_size=world_size, ranks="threads")
+        found = dict(zip(alike, map(all, zip(*by_rank, strict=True)), strict=True))
     except RankError:  # each alone is then told by its name
         found = {}
     rest = {what: args for what, (_, *args) in wrong.items() if what not in found}

@@ -17,8 +17,8 @@ from shardlab.ranks import zero as engine
 from shardlab.ranks.observe import ledger
 from shardlab.sharding.layout import Layout
 
+from ..kinds import kind
 from ..patience import until
-from ..ranks.quick import quickly
 from . import lesson
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -55,7 +55,7 @@ def all_cases(group):
 
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def histories(request):
-    return run(quickly(all_cases), world_size=request.param)
+    return run(all_cases, world_size=request.param, ranks=kind(request.param))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -84,7 +84,7 @@ def test_the_plain_file_equals_the_engine():
     def both(group):
         return [(train(group, stage), fast(group, stage, lesson.CASES[0])) for stage in STAGES]
 
-    for plain, fast_one in (pair for rank in run(quickly(both), world_size=3) for pair in rank):
+    for plain, fast_one in (pair for rank in run(both, world_size=3, ranks="threads") for pair in rank):
         lesson.assert_same_training(plain, fast_one)
 
 

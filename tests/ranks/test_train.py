@@ -15,7 +15,7 @@ from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.pipeline import split_backward
 from shardlab.schedules import SCHEDULES, make
 from shardlab.sharding.layout import AXES_3D, ZERO_STAGES, Layout, divisors, tensor_degrees
-from tests.ranks.quick import quickly
+from tests.kinds import kind
 from tests.ranks.training import (
     MAX_NORM,
     MICROBATCHES,
@@ -130,7 +130,7 @@ SIZES = (1, 2, 4, 6, 8)
 
 @functools.cache
 def executed(size, folder):
-    return run(quickly(together), folder, size, world_size=size)
+    return run(together, folder, size, world_size=size, ranks=kind(size, on_gloo=4))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -240,7 +240,7 @@ def all_situations(group):
 
 @pytest.fixture(scope="module")
 def situations():
-    found = run(quickly(all_situations), world_size=8)
+    found = run(all_situations, world_size=8, ranks="threads")
     return {situation: [rank[i] for rank in found] for i, situation in enumerate(SITUATIONS)}
 
 
@@ -374,7 +374,7 @@ def mistaken(group, folder):
 
 @pytest.fixture(scope="module")
 def with_mistakes(folder):
-    return run(quickly(mistaken), folder, world_size=4)
+    return run(mistaken, folder, world_size=4, ranks="threads")
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)

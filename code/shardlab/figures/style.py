@@ -126,10 +126,13 @@ def figure(
 
     x, y: an axis title with its unit, or a whole `axis(...)`. alt: one sentence for readers who do
     not see the figure. options: any entry of plotly's layout, for instance barmode="stack".
+    plotly does not validate the entries here, which would take five times as long; the tests of
+    figures do.
     """
     axes = {
         "xaxis": axis(x) if isinstance(x, str) else x,
         "yaxis": axis(y) if isinstance(y, str) else y,
     }
     meta = {"alt": alt} if alt else None
-    return go.Figure(data=list(traces), layout=layout(height=height, meta=meta, **axes, **options))
+    look = layout(height=height, meta=meta, **axes, **options)
+    return go.Figure(data=list(traces), layout=look, _validate=False)

@@ -18,6 +18,7 @@ below, then in this order:
     a rank         rank (one job), travel (its call and result), meeting (finds its peers),
                    contracts (compares calls), peers (knows whom an error lost),
                    state (what it reports), waiting (whether it may go on by itself)
+    many ranks     threads (all ranks of a run in one process), thread_backend (what they send)
     elsewhere      join (the ranks of torchrun and mpiexec), ending (how they end)
 """
 
@@ -26,22 +27,23 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from . import surroundings, travel
 from .join import already_a_rank, join, refuse_a_task_of_several
 from .local import Helper
 from .rank import Job
-from .report import interruption, report
+from .report import Outcome, interruption, report
 from .watch import Watch
 
 __all__ = ["MAX_LOCAL_RANKS", "PATIENCE", "RankError", "already_a_rank", "run", "warm"]
 
-MAX_LOCAL_RANKS = 64
+MAX_LOCAL_RANKS = {"processes": 64, "threads": 1024}  # by what a rank is
 MAX_THREADS = 1024  # of a rank; more than machines have, and few enough to be started
 MAX_TIMEOUT = 10**7  # s, four months; torch counts nanoseconds
 # seconds that a run cut short by Ctrl-C waits for its helper, which may still be importing torch
 PATIENCE = 1.0
+OF_ALL = "The process of all ranks, which is called rank 0 here, has failed as a whole.\n"
 _lock = threading.RLock()  # a process does one run at a time
 _runs = 0  # under way in the thread that holds the lock
 
@@ -67,6 +69,7 @@ def run(
     timeout: float = 300.0,
     threads: int = 1,
     ordered: bool = False,
+    ranks: Literal["processes", "threads"] = "processes",
 ) -> list[Any]:
     """Call fn(group, *args) on `world_size` ranks and return what each returned, in rank order.
 
@@ -77,6 +80,11 @@ def run(
     timeout   seconds until the run is stopped; a deadlock is noticed and reported long before
     threads   processor threads that each rank may use
     ordered   show what ranks print at the end, rank after rank, and not as it comes
+    ranks     "threads" makes all ranks threads of one process, of which one runs at a time: up to
+              1,024 ranks, each run with the same seeds the same, and a deadlock is seen at once.
+              What a method computes and which messages it sends is as with processes. Not to be
+              seen are time, bytes on a socket, and buffers touched while a message is in flight.
+              Variables of imported modules are shared. DDP, FSDP and DTensor are refused.
 
     Under torchrun or mpiexec, fn runs on the first `world_size` of the ranks that were started,
     with NCCL and a GPU for each where the machine has GPUs, and every rank returns all results.
@@ -89,23 +97,33 @@ def run(
     world_size, threads = _count("world_size", world_size), _count("threads", threads)
     if not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT:
         raise ValueError(f"timeout={timeout!r} must be seconds, above 0 and at most {MAX_TIMEOUT}")
+    most = _most(ranks)
+    hosted = world_size if ranks == "threads" else 0
     if already_a_rank():
+        if hosted:
+            raise ValueError('ranks="threads" starts all ranks in one process; this is a rank')
         return join(fn, args, world_size, timeout)
     refuse_a_task_of_several()
-    if world_size > MAX_LOCAL_RANKS:
+    if world_size > most:
         raise ValueError(
-            f"world_size={world_size}: at most {MAX_LOCAL_RANKS} ranks share this machine; "
-            "start more with torchrun on several machines"
+            f"world_size={world_size}: at most {most} ranks that are {ranks} share this machine; "
+            "start more with torchrun on several machines, or use "
+            f'ranks="threads", up to {MAX_LOCAL_RANKS["threads"]}'
         )
     call = travel.packed_call(fn, args)
     with _lock, _alone(), surroundings.temporary() as folder:
         store = os.path.join(folder, "store")
         job = Job(
-            call=call, world_size=world_size, timeout=timeout, threads=threads, store=store
+            call=call,
+            world_size=1 if hosted else world_size,
+            hosted=hosted,
+            timeout=timeout,
+            threads=threads,
+            store=store,
         )
         helper, watch = Helper.running(), Watch(ordered)
         try:  # results, failure or Ctrl-C: no rank outlives this block
-            helper.start(watch.add_ranks(world_size))
+            helper.start(watch.add_ranks(job))
             watch.see_through(job)
         except KeyboardInterrupt:
             raise Interrupted(_last_words(watch, helper)) from None
@@ -116,10 +134,20 @@ def run(
             codes = helper.end()
         finally:
             watch.close()
+    return _results(watch, codes, hosted > 0)
+
+
+def _results(watch: Watch, codes: list[int | None] | str, hosted: bool) -> list[Any]:
+    """Return what each rank returned. Errors: RankError where the run has failed."""
     outcome = watch.outcome(codes)
     if outcome is not None:
-        raise RankError(report(outcome))
-    return [_read(rank.number, rank.result or b"") for rank in watch.ranks]
+        raise RankError(f"{OF_ALL if hosted else ''}{report(outcome)}")
+    results = [rank.result or b"" for rank in watch.ranks]
+    if hosted:
+        results = _read(0, *results)
+        if isinstance(results, Outcome):
+            raise RankError(report(results))
+    return [_read(rank, result) for rank, result in enumerate(results)]
 
 
 def _count(name: str, given: Any) -> int:
@@ -129,6 +157,13 @@ def _count(name: str, given: Any) -> int:
     if name == "threads" and given > MAX_THREADS:
         raise ValueError(f"threads={given}: a rank may use at most {MAX_THREADS}")
     return int(given)
+
+
+def _most(ranks: str) -> int:
+    """Return how many ranks of a kind share this machine."""
+    if ranks not in MAX_LOCAL_RANKS:
+        raise ValueError(f"ranks={ranks!r} must be one of {', '.join(map(repr, MAX_LOCAL_RANKS))}")
+    return MAX_LOCAL_RANKS[ranks]
 
 
 def _read(rank: int, result: bytes) -> Any:
@@ -173,7 +208,7 @@ def _last_words(watch: Watch, helper: Helper) -> str:
         watch.ask_where(PATIENCE)
     finally:
         helper.end(PATIENCE)
-    return interruption({rank.number: rank.where for rank in watch.ranks})
+    return interruption(watch.where())
 
 
 def _renew_lock() -> None:

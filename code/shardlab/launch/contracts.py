@@ -16,7 +16,6 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +82,22 @@ class Contracts:
         if self.refusal:
             raise ValueError(self.refusal)
         number = self.counts[name] = self.counts[name] + 1
-        file = self.files.get(name) or self._open(name)
-        start = number % SLOTS * len(ranks) * SIZE
-        os.pwrite(file, _call(number, contract), start + row * SIZE)
-        calls = os.pread(file, len(ranks) * SIZE, start)
-        rows = (_text(calls[first : first + SIZE], number) for first in range(0, len(calls), SIZE))
-        found = {rank: text for rank, text in zip(ranks, rows, strict=False) if text}
+        found = self._exchange(name, ranks, row, f"{contract}\n{_line()}")
         if any(text.partition("\n")[0] != contract for text in found.values()):
             said = [f"\n  rank {rank}: {', '.join(found[rank].split(chr(10)))}" for rank in found]
             self.refusal = f"the ranks disagree about {what} number {number}:{''.join(said)}"
             self.tell(self.refusal)
             raise ValueError(self.refusal)
+
+    def _exchange(self, name: str, ranks: list[int], row: int, call: str) -> dict[int, str]:
+        """Write down a call, and return the calls with its number that are there, by rank."""
+        number = self.counts[name]
+        file = self.files.get(name) or self._open(name)
+        start = number % SLOTS * len(ranks) * SIZE
+        os.pwrite(file, _packed(number, call), start + row * SIZE)
+        calls = os.pread(file, len(ranks) * SIZE, start)
+        rows = (_text(calls[first : first + SIZE], number) for first in range(0, len(calls), SIZE))
+        return {rank: text for rank, text in zip(ranks, rows, strict=False) if text}
 
     def _open(self, name: str) -> int:
         self.files[name] = os.open(self.folder / f"calls-{name}", os.O_RDWR | os.O_CREAT)
@@ -115,19 +119,23 @@ def _dtype(x: torch.Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def _call(number: int, contract: str) -> bytes:
-    """Return the bytes of a call, with the line that made it."""
+def _line() -> str:
+    """Name the line that made a call."""
     frame = sys._getframe()
     while frame.f_code.co_filename.startswith(TOOLS) and frame.f_back:
         frame = frame.f_back
-    text = f'{contract}\nFile "{frame.f_code.co_filename}", line {frame.f_lineno}'
-    content = number.to_bytes(NUMBER, "little") + text.encode()
+    return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'
+
+
+def _packed(number: int, call: str) -> bytes:
+    """Return the bytes of a call."""
+    content = number.to_bytes(NUMBER, "little") + call.encode()
     content = content[: SIZE - CHECK].ljust(SIZE - CHECK, b"\0")
     return zlib.crc32(content).to_bytes(CHECK, "little") + content
 
 
 def _text(call: bytes, number: int) -> str:
-    """Return what `_call` wrote; nothing for another number, or half of a call."""
+    """Return what `_packed` wrote; nothing for another number, or half of a call."""
     content = call[CHECK:]
     if zlib.crc32(content).to_bytes(CHECK, "little") != call[:CHECK]:
         return ""
@@ -144,9 +152,18 @@ def comparisons(folder: str, tell: Tell = lambda _: None) -> dict[str, Callable[
     if not folder:
         return {}
     mine = Contracts(folder, tell)
+    return by_method(lambda: mine)
+
+
+def by_method(mine: Callable[[], Contracts]) -> dict[str, Callable[..., None]]:
+    """Return what compares a call with `mine()`, by the name of ProcessGroup's method."""
+
+    def collective(verb: str) -> Callable[..., None]:
+        return lambda *call: mine().collective(verb, *call)
+
     return {
-        **{method: partial(mine.collective, verb) for method, verb in COLLECTIVES.items()},
-        "send": lambda group, x, to, tag=0: mine.message(group, x[0], group.rank(), to, tag),
-        "recv": lambda group, x, by, tag=0: mine.message(group, x[0], by, group.rank(), tag),
-        "recv_anysource": lambda group, *_: mine.unordered.add(_name(group)),
+        **{method: collective(verb) for method, verb in COLLECTIVES.items()},
+        "send": lambda group, x, to, tag=0: mine().message(group, x[0], group.rank(), to, tag),
+        "recv": lambda group, x, by, tag=0: mine().message(group, x[0], by, group.rank(), tag),
+        "recv_anysource": lambda group, *_: mine().unordered.add(_name(group)),
     }

@@ -99,8 +99,8 @@ class Helper:
 class Rank:
     """What the launcher knows about one rank, and its ends of the rank's channel and output."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, label: str) -> None:
+        self.number, self.label = number, label  # label: stands before each line that it prints
         mine, self.their_channel = socket.socketpair()
         self.channel = Connection(mine.detach())
         output, their_output = os.pipe()
@@ -127,10 +127,12 @@ class Rank:
         return not (self.lost or self.failure or Message.WHERE in self.answers)
 
     @property
-    def where(self) -> Whereabouts | None:
-        """What the rank has answered; before it calls the function, its line is not the user's."""
-        answer: Whereabouts | None = self.answers.get(Message.WHERE)
-        return answer if answer is None or self.at_work else answer._replace(places=[])
+    def where(self) -> dict[int, Whereabouts | None]:
+        """What the process has answered, by rank; before the function, a line is not the user's."""
+        answer: dict[int, Whereabouts] = self.answers.get(Message.WHERE, {self.number: None})
+        if self.at_work or None in answer.values():
+            return {**answer}
+        return {number: each._replace(places=[]) for number, each in answer.items()}
 
     def ask(self, question: Message) -> None:
         """Ask, unless the last answer is still missing: unread questions would fill the channel."""

@@ -21,11 +21,11 @@ class Progress:
         self.shown = False
         self.notebook = _notebook()
 
-    def show(self, at_work: int, num_ranks: int) -> None:
-        """Show the state of a run that has taken long; `at_work` ranks have called the function."""
+    def show(self, at_work: bool, num_ranks: int) -> None:
+        """Show the state of a run that has taken long; at_work: all ranks call the function."""
         seconds = time.monotonic() - self.began
         if seconds >= PATIENCE:
-            what = "at work" if at_work == num_ranks else "starting (torch is being imported)"
+            what = "at work" if at_work else "starting (torch is being imported)"
             self._write(f"{num_ranks} rank{'s' * (num_ranks > 1)} {what}: {seconds:.0f} s")
 
     def hide(self) -> None:

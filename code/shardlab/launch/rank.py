@@ -3,7 +3,6 @@
 import ctypes
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -36,11 +35,17 @@ class Job:
     timeout: float  # s
     threads: int
     store: str  # path of the file at which the ranks meet
+    hosted: int = 0  # ranks that are threads of one process; 0: each has a process of its own
     environment: dict[str, str] = field(
         default_factory=lambda: {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
     )
     path: list[str] = field(default_factory=lambda: [*sys.path])
     folder: str = field(default_factory=surroundings.current)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are, in as many processes or in one."""
+        return self.hosted or self.world_size
 
 
 def loopback() -> str:
@@ -59,11 +64,11 @@ def be_rank(rank: int, channel: int, output: int) -> NoReturn:
     if ON_LINUX:
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     _print_to(output)
-    me, process = _Rank(channel), os.getpid()
+    me, process = _Rank(rank, channel), os.getpid()
     try:
         job: Job = me.channel.recv()
         threading.Thread(target=me.listen, daemon=True).start()
-        result = me.work(rank, job)
+        result = me.work(job)
         _leave_child(process)
         me.finished = True  # before the message: the launcher may ask as soon as it has it
         me.post(Message.DONE, state.calls(with_places=False), result)
@@ -106,11 +111,13 @@ def _print_to(output: int) -> None:
 class _Rank:
     """The rank's end of its channel to the launcher."""
 
-    def __init__(self, channel: int) -> None:
+    def __init__(self, number: int, channel: int) -> None:
+        self.number = number
         self.channel = Connection(channel)
         self.lock = threading.Lock()
         self.finished = False
         self.raised = ""
+        self.run: Any = None  # of the ranks that are threads of this process
         # A process that the rank starts must not keep the channel open.
         os.set_inheritable(channel, False)
         os.register_at_fork(after_in_child=self.channel.close)
@@ -139,15 +146,17 @@ class _Rank:
                 question = self.channel.recv()
                 if question is Message.SIGNS:
                     self.post(question, state.signs(self.finished))
+                elif self.run:
+                    self.post(question, self.run.where())
                 else:
-                    self.post(question, state.where(self.finished, self.raised))
+                    self.post(question, {self.number: state.where(self.finished, self.raised)})
             except (EOFError, OSError):
                 os._exit(1)
 
-    def work(self, rank: int, job: Job) -> bytes:
+    def work(self, job: Job) -> bytes:
         """Meet the other ranks, call the function, and return its pickled result."""
         os.environ.clear()
-        os.environ.update(job.environment, RANK=str(rank), LOCAL_RANK=str(rank))
+        os.environ.update(job.environment, RANK=str(self.number), LOCAL_RANK=str(self.number))
         os.environ["WORLD_SIZE"] = str(job.world_size)
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(MAX_CALLS))
         os.chdir(job.folder)
@@ -164,11 +173,13 @@ class _Rank:
         travel.draw_own_numbers()
         sys.breakpointhook = _no_keyboard
         dist.set_debug_level_from_env()
+        if job.hosted:
+            return self.host(job)
         self.store = Store(job.store, job.world_size)  # torch keeps only the C++ half of it
         dist.init_process_group(
             "gloo",
             store=self.store,
-            rank=rank,
+            rank=self.number,
             world_size=job.world_size,
             timeout=timedelta(seconds=job.timeout + SPARE),
         )
@@ -178,12 +189,15 @@ class _Rank:
             this._config["tempdir"] = folder
         folder = os.environ.get(contracts.FOLDER, folder)
         peers.install(contracts.comparisons(folder, self.tell))
-        try:
-            fn, args = pickle.loads(job.call)
-        except AttributeError as error:  # pickle has only its name
-            raise TypeError(f"{error}; make it inside the function") from None
-        if getattr(fn, "__module__", "") == "__main__":
-            # pickle looks there for the classes of a notebook's cells
-            vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
+        fn, args = travel.unpacked_call(job.call)
         self.post(Message.AT_WORK, None)
         return travel.packed_result(fn(dist.group.WORLD, *args))
+
+    def host(self, job: Job) -> bytes:
+        """Be the process of all ranks; return the pickled results, or the outcome of the run."""
+        from . import contracts, threads
+
+        self.post(Message.AT_WORK, None)
+        compare = os.environ.get(contracts.FOLDER) != ""
+        outcome = threads.run(job, compare, lambda run: setattr(self, "run", run))
+        return travel.packed_result(outcome)

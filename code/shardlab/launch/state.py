@@ -5,6 +5,7 @@ import pickle
 import socket
 import struct
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -108,7 +109,7 @@ def where(finished: bool, raised: str) -> Whereabouts:
 def places(frame: FrameType | None) -> list[Place]:
     """List the user's own lines on the stack, outermost first.
 
-    Lines of the launcher, of torch and of what `comm.INTERNAL` lists are left out.
+    Lines of the launcher, of threading, of torch and of what `comm.INTERNAL` lists are left out.
     """
     return _own_lines(_as_places(traceback.extract_stack(frame)) if frame else [])
 
@@ -121,7 +122,8 @@ def _own_lines(stack: list[Place]) -> list[Place]:
     """Leave out the lines of our tools, and those of torch unless no other line is left."""
     launcher = Path(__file__).parent
     comm = sys.modules.get(f"{__package__.rpartition('.')[0]}.comm")  # it imports torch
-    hidden = (str(launcher) + os.sep, *getattr(comm, "INTERNAL", ()), "<frozen ")
+    tools = *getattr(comm, "INTERNAL", ()), threading.__file__
+    hidden = (str(launcher) + os.sep, *tools, "<frozen ")
     boot = ("<string>", "<module>")  # the line with which an interpreter was started (`python -c`)
     shown = [
         (file, line, function)

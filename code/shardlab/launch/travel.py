@@ -11,6 +11,7 @@ import inspect
 import io
 import pickle
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,6 +86,18 @@ def _can_travel(value: Any) -> bool:
         return bool(cloudpickle.dumps(value))
     except Exception:
         return False
+
+
+def unpacked_call(call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Unpickle a call on a rank. Errors: TypeError where pickle has only a name that is not here."""
+    try:
+        fn, args = pickle.loads(call)
+    except AttributeError as error:
+        raise TypeError(f"{error}; make it inside the function") from None
+    if getattr(fn, "__module__", "") == "__main__":
+        # pickle looks there for the classes of a notebook's cells
+        vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
+    return fn, args
 
 
 def packed_result(result: Any, pack: Callable[[Any], bytes] = cloudpickle.dumps) -> bytes:

@@ -1,5 +1,6 @@
 """Watch a run: show what ranks print, receive what they return, notice failures and deadlocks."""
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from .local import Rank
 from .progress import Progress
 from .rank import Job
 from .report import Outcome, mismatch
-from .state import Message, Signs
+from .state import Message, Signs, Whereabouts
 
 TICK = 0.5  # seconds between two checks whether any rank moves
 QUIET_TICKS = 4  # checks in a row without a move, while every rank waits, that make a deadlock
@@ -31,10 +32,13 @@ class Watch:
         self.quiet_ticks = 0
         self.signs: dict[int, Signs | None] = {}
 
-    def add_ranks(self, count: int) -> list[Rank]:
-        """Make `count` ranks and return them; on an error `close` knows those that were made."""
-        for number in range(count):
-            self.ranks.append(Rank(number))
+    def add_ranks(self, job: Job) -> list[Rank]:
+        """Make the job's ranks and return them; on an error `close` knows those that were made.
+
+        A process that holds many ranks labels what each of them prints.
+        """
+        for number in range(job.world_size):
+            self.ranks.append(Rank(number, "" if job.hosted else label(number)))
         return self.ranks
 
     def see_through(self, job: Job) -> None:
@@ -42,7 +46,7 @@ class Watch:
         self.open_outputs = {rank.output: rank for rank in self.ranks}
         for rank in self.ranks:
             rank.send(job)
-        end = time.monotonic() + job.timeout
+        end = time.monotonic() + job.timeout + (PATIENCE if job.hosted else 0)
         next_tick = time.monotonic() + TICK
         while not self._settled():
             self._listen(min(next_tick, end))
@@ -54,7 +58,7 @@ class Watch:
                 break
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
-                self.progress.show(sum(rank.at_work for rank in self.ranks), len(self.ranks))
+                self.progress.show(all(rank.at_work for rank in self.ranks), job.ranks)
                 if self._stands_still():
                     self.verdict = (
                         "Deadlock: every rank that has not finished waits, "
@@ -113,16 +117,21 @@ class Watch:
 
         self._listen_for(seconds, all_answered)
 
+    def where(self) -> dict[int, Whereabouts | None]:
+        """Return where each rank was when it was asked."""
+        return {number: place for rank in self.ranks for number, place in rank.where.items()}
+
     def close(self) -> None:
         """Close the channels of the dead ranks, and show the rest of what they printed."""
         for rank in self.ranks:
             rank.close()
         for rank in self.ranks:
-            self._show(rank, rank.lines(everything=True))
+            lines = rank.lines(everything=True)
+            self._show(rank, lines if rank.label else sorted(lines, key=_labelled))
         self.progress.hide()
 
     def _show(self, rank: Rank, lines: list[str]) -> None:
-        text = "".join(f"[rank {rank.number}] {line}\n" for line in lines)
+        text = "".join(f"{rank.label}{line}\n" for line in lines)
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         if text:  # in the letters that this terminal has
             self.progress.hide()
@@ -134,14 +143,25 @@ class Watch:
             return None
         if isinstance(codes, str):
             return Outcome(verdict=codes)
-        where = {rank.number: rank.answers.get(Message.WHERE) for rank in self.ranks}
+        where = [rank.answers.get(Message.WHERE, {}) for rank in self.ranks]
         return Outcome(
             failed={rank.number: rank.failure for rank in self.ranks if rank.failure},
             died={rank.number: codes[rank.number] for rank in self.ranks if rank.lost},
-            where={number: place for number, place in where.items() if place},
+            where={number: place for answer in where for number, place in answer.items()},
             silent=[rank.number for rank in self.ranks if rank.silent],
             verdict=self.verdict,
         )
+
+
+def label(number: int) -> str:
+    """Return what stands before each line that a rank prints."""
+    return f"[rank {number}] "
+
+
+def _labelled(line: str) -> int:
+    """Return the number in the label of a line."""
+    found = re.match(r"\[rank (\d+)\] ", line)
+    return int(found[1]) if found else -1
 
 
 def _unmoved(before: Signs | None, now: Signs | None) -> bool:

@@ -24,7 +24,6 @@ from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.observe.saved_tensors import SavedTensors, without_memory
 from shardlab.schedules import make
 from shardlab.sharding.layout import ZERO_STAGES, Layout
-from tests.ranks.quick import quickly
 
 SIZES = {"vocab_size": 41, "context_length": 24, "hidden_size": 24, "num_layers": 3, "num_heads": 6}
 SPECS = {
@@ -248,7 +247,7 @@ def cut_spec(name):
 
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request):
-    return request.param, launch.run(quickly(saved_by_layers), world_size=request.param)
+    return request.param, launch.run(saved_by_layers, world_size=request.param, ranks="threads")
 
 
 @pytest.mark.counted("tensor_parallel", "bytes that all layers keep on each rank")
@@ -322,7 +321,7 @@ def saved_by_mixture(group, rules, layout):
 
 @pytest.mark.counted("expert_parallel", "bytes that all layers keep on ranks with different experts, cut or whole")
 def test_saved_activations_of_expert_parallel_ranks():
-    ranks = launch.run(quickly(saved_by_mixtures), world_size=4)
+    ranks = launch.run(saved_by_mixtures, world_size=4, ranks="threads")
     for case in ranks[0]:
         training = mixture_training(*case)
         predicted = training.spec.num_layers * sum(activations.layer(training).values())
@@ -359,7 +358,7 @@ def held_by_a_trainer(group, layout):
 @pytest.mark.counted("expert_parallel", "bytes of states on ranks with different experts, cut or whole, by ZeRO stage")
 def test_states_of_expert_parallel_ranks():
     """Every buffer is a multiple of its replicas, so that ZeRO pads none."""
-    ranks = launch.run(quickly(held_with_experts), world_size=4)
+    ranks = launch.run(held_with_experts, world_size=4, ranks="threads")
     for layout in HELD:
         training = mixture_training("a shared expert", layout)
         for stage, held in (counted[layout] for counted in ranks):

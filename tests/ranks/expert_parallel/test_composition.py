@@ -16,8 +16,8 @@ from shardlab.ranks.mixture import mixtures
 from shardlab.ranks.pipeline import stage
 from shardlab.schedules import make
 from shardlab.sharding.layout import ZERO_STAGES, Layout, divisors
+from tests.kinds import kind
 
-from ..quick import quickly
 from . import training
 from .training import MAX_NORM, MICROBATCHES, RULES, STYLES
 
@@ -127,7 +127,7 @@ def together(group, references):
 )
 def test_every_layout_trains_the_model_of_one_process(size):
     """Losses, norms, weights and biases agree after two steps, on 8 ranks one, with accumulation and clipping."""
-    for rank in run(quickly(together), [reference(case) for case in cases(size)], world_size=size):
+    for rank in run(together, [reference(case) for case in cases(size)], world_size=size, ranks=kind(size, on_gloo=4)):
         for case, apart in zip(cases(size), rank, strict=True):
             torch.testing.assert_close(apart, 0.0, rtol=0, atol=1e-12, msg=f"{case}: {apart}")
 
@@ -167,7 +167,7 @@ def save_and_go_on(group, case, loaded, folder):
 @pytest.mark.parametrize(("case", "loaded"), list(zip(SAVED, (LOADED[::2], LOADED[1::2]), strict=True)))
 def test_a_checkpoint_is_loaded_by_any_layout(case, loaded, tmp_path):
     """Experts by their numbers, with their moments; biases, too: with other ones the same tokens go elsewhere."""
-    ranks = run(quickly(save_and_go_on), case, loaded, tmp_path, world_size=4)
+    ranks = run(save_and_go_on, case, loaded, tmp_path, world_size=4, ranks="threads")
     for _, found in ranks:
         assert max(found) <= 1e-12, found
     plain = training.plain("llama", "bias", 2)
@@ -249,7 +249,8 @@ def errors_of_one_step(trainer, case, one_process):
 
 @pytest.fixture(scope="module")
 def with_mistakes():
-    return run(quickly(mistaken), {mistake: reference(case) for mistake, case in MISTAKEN.items()}, world_size=4)
+    references = {mistake: reference(case) for mistake, case in MISTAKEN.items()}
+    return run(mistaken, references, world_size=4, ranks="threads")
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)

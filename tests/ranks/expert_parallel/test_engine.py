@@ -17,7 +17,6 @@ from shardlab.ranks.mixture import mixtures, rebalance
 from shardlab.ranks.observe import ledger
 from shardlab.sharding.layout import Layout
 from shardlab.trace import wire_bytes
-from tests.ranks.quick import quickly
 from tests.ranks.second_device import as_on_gpus
 
 from . import training
@@ -78,7 +77,7 @@ def everything(group):
 
 @pytest.fixture(scope="module")
 def found():
-    return run(quickly(everything), world_size=4)
+    return run(everything, world_size=4, ranks="threads")
 
 
 def assert_equal(ranks, expected):

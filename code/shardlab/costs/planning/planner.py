@@ -7,7 +7,7 @@ results with `step.step` and `memory.total`.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import product
 from operator import add
 from typing import Any
@@ -125,6 +125,7 @@ def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
             yield chunks
 
 
+@lru_cache(maxsize=2**14)  # of a few questions that differ in their batch or machine alone
 def _resident(training: Training, stage: int) -> float:
     """Count the bytes on a rank of the stage that do not depend on the microbatches."""
     tensors = sum((memory.states(training, stage) | memory.messages(training, stage)).values())

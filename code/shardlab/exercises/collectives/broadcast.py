@@ -3,14 +3,15 @@
 from ..checker import Case, Exercise
 from ..evidence import leaves_arguments
 from ..shared.messages import (
-    attempt,
+    comparison,
     log2,
     moves_at_most,
     only_messages,
-    returns,
     takes_at_most,
 )
 from ..shared.steps import RECEIVE
+
+TENSORS = comparison(lambda inputs, place: inputs[0])
 
 EXERCISE = Exercise(
     name="collectives.broadcast",
@@ -23,9 +24,9 @@ EXERCISE = Exercise(
         Case(world_size=4, title="2 numbers", given=(2,)),
         Case(world_size=4, title="2 numbers", given=(2,), group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has rank 0's tensor": returns(lambda inputs, place: inputs[0]),
+        "every rank has rank 0's tensor": TENSORS.has("output"),
         "the input stays what it was": leaves_arguments,
         "ranks send messages to one rank at a time": only_messages,
         "it takes ceil(log2(n)) steps": takes_at_most(log2, "ceil(log2(n))"),

@@ -4,8 +4,10 @@ import torch
 
 from ..checker import Case, Exercise
 from ..evidence import leaves_arguments
-from ..shared.messages import attempt, moves_at_most, only_messages, returns
+from ..shared.messages import comparison, moves_at_most, only_messages
 from ..shared.steps import SEND
+
+TENSORS = comparison(lambda inputs, place: torch.stack(inputs).sum(dim=0).chunk(len(inputs))[place])
 
 EXERCISE = Exercise(
     name="collectives.reduce_scatter",
@@ -19,11 +21,9 @@ EXERCISE = Exercise(
         Case(world_size=4, title="8 rows", given=(8,)),
         Case(world_size=4, title="4 rows", given=(4,), group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has the sum of its own rows": returns(
-            lambda inputs, place: torch.stack(inputs).sum(dim=0).chunk(len(inputs))[place]
-        ),
+        "every rank has the sum of its own rows": TENSORS.has("output"),
         "the input stays what it was": leaves_arguments,
         "ranks send messages to one rank at a time": only_messages,
         "no rank sends more than (n-1)/n of its tensor": moves_at_most(

@@ -4,20 +4,17 @@
 et al. 2024, https://arxiv.org/abs/2412.06464
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shardlab import comm
-
-from .. import evidence
-from ..checker import Case, Exercise, Finding, Judge, describe
+from .. import evidence, tensors
+from ..checker import Case, Exercise
 
 WIDTH = 2  # e
-PAIR = "m and b, two tensors"
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,7 @@ class Given:
     followed: bool = False
 
 
-@dataclass(frozen=True)
-class Composed:
-    """What the function returned; a description instead of tensors where it is something else."""
-
-    got: Any
-    changed: list[str]
-
-
-def arguments(case: Case) -> dict[str, Tensor]:
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
     """Make the tokens, and the map of those that follow: m = 1 and b = 0 if there are none."""
     given: Given = case.given
     shape = len(given.keep), WIDTH
@@ -55,54 +44,24 @@ def arguments(case: Case) -> dict[str, Tensor]:
     }
 
 
-def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Composed:
-    """Call the function with the tokens."""
-    given = arguments(case)
-    *tokens, m, b = given.values()
-    result = function(*tokens, (m, b))
-    changed = evidence.changed(arguments(case), given)
-    try:
-        m, b = result
-        return Composed([m.detach().clone(), b.detach().clone()], changed)
-    except (TypeError, ValueError, AttributeError):
-        return Composed(describe(result), changed)
-
-
 def after(state: Tensor, case: Case) -> Tensor:
     """Change a state, [e, e], token by token, and as those that follow do."""
-    *tokens, m, b = arguments(case).values()
+    *tokens, m, b = inputs(case, 0).values()
     for k, v, keep, write in zip(*tokens, strict=True):
         state = keep * state
         state = state + write * torch.outer(k, v - k @ state)
     return m @ state + b
 
 
-def right(case: Case) -> tuple[Tensor, Tensor]:
+def reference(case: Case, rank: int) -> evidence.Named:
     """Find m and b by what becomes of an empty state, and of one with a 1 in each row."""
     one = torch.eye(WIDTH).double()
     b = after(torch.zeros_like(one), case)
-    return after(one, case) - b, b
-
-
-def returns(place: int, name: str) -> Judge:
-    """Compare one of the two results with what the tokens do to states."""
-
-    def judge(case: Case, observed: list[Any]) -> Finding | None:
-        (seen,) = observed
-        if isinstance(seen.got, str):
-            return Finding(_given(case), PAIR, seen.got)
-        expected, got = right(case)[place], seen.got[place]
-        at = evidence.first_difference(expected, got)
-        if at is None:
-            return None
-        shown = evidence.show_got(got, expected, at)
-        return Finding(_given(case), f"{name} = {evidence.show(expected, at)}", f"{name} = {shown}")
-
-    return judge
+    return {"m": after(one, case) - b, "b": b}
 
 
 def _given(case: Case) -> str:
-    *tokens, m, b = arguments(case).items()
+    *tokens, m, b = inputs(case, 0).items()
     shown = [f"{name} = {evidence.show(x)}" for name, x in tokens]
     later = f"later = ({evidence.show(m[1])}, {evidence.show(b[1])})"
     return ", ".join([*shown, later])
@@ -112,6 +71,16 @@ def _case(title: str, *given: Any, **more: Any) -> Case:
     return Case(world_size=1, title=title, given=Given(*given, **more))
 
 
+TENSORS = tensors.Comparison(
+    inputs=inputs,
+    reference=reference,
+    outputs=("m", "b"),
+    call=lambda function, x, *_: (
+        function(x["k"], x["v"], x["keep"], x["write"], (x["m"], x["b"]))
+    ),
+    given=_given,
+    pure=True,
+)
 EXERCISE = Exercise(
     name="context_parallel.compose",
     compare="shardlab.plain.linear_attention.then",
@@ -126,10 +95,10 @@ EXERCISE = Exercise(
         _case("a new document", (0.5, 0.0, 0.75), (0.5, 1.0, 0.25)),
         _case("two tokens, and some that follow", (0.5, 0.75), (0.5, 1.0), followed=True),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "m is what a state is multiplied by": returns(0, "m"),
-        "b is what an empty state becomes": returns(1, "b"),
+        "m is what a state is multiplied by": TENSORS.has("m"),
+        "b is what an empty state becomes": TENSORS.has("b"),
         "the arguments stay what they were": evidence.leaves_arguments,
     },
 )

@@ -3,21 +3,17 @@
 `plain.context_parallel.Context.ulysses` sends queries, keys and values one after the other.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from shardlab import comm
 from shardlab.costs import collectives
 
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise
-from ..shared import passes
 
 TOKENS, WIDTH = 2, 4  # c, e
 MESSAGES = 2  # in each pass
@@ -53,13 +49,9 @@ def incoming(case: Case) -> Tensor:
     return evidence.whole_numbers(3, *whole(case)["q"].shape)
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> passes.TwoPasses:
-    """Run both passes with this rank's tokens."""
-    inputs = {name: passes.piece(x, case, rank, 1) for name, x in whole(case).items()}
-    gradient = {"output": passes.piece(incoming(case), case, rank, 1)}
-    return passes.both(lambda *x: function(*x, attend, group), inputs, gradient)
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Take a rank's tokens."""
+    return {name: tensors.piece(x, case, rank, 1) for name, x in whole(case).items()}
 
 
 def reference(case: Case, rank: int) -> evidence.Named:
@@ -69,7 +61,7 @@ def reference(case: Case, rank: int) -> evidence.Named:
     found = torch.autograd.grad(y, [*leaves.values()], incoming(case))
     named = {f"{name}.grad": x for name, x in zip(leaves, found, strict=True)}
     every = {"output": y.detach()} | named
-    return {name: passes.piece(x, case, rank, 1) for name, x in every.items()}
+    return {name: tensors.piece(x, case, rank, 1) for name, x in every.items()}
 
 
 def budget(case: Case) -> float:
@@ -92,8 +84,13 @@ def _case(ranks: int, heads: int, kv_heads: int, group_size: int | None = None) 
     return Case(world_size=ranks, title=title, given=given, group_size=group_size)
 
 
-has = partial(passes.has, reference=reference, given=_given)
-
+TENSORS = tensors.Comparison(
+    inputs=inputs,
+    reference=reference,
+    incoming=lambda case, rank: {"output": tensors.piece(incoming(case), case, rank, 1)},
+    call=lambda function, x, group, case, rank: function(*x.values(), attend, group),
+    given=_given,
+)
 EXERCISE = Exercise(
     name="context_parallel.exchange_heads",
     compare="shardlab.plain.context_parallel.Context.ulysses",
@@ -106,10 +103,10 @@ EXERCISE = Exercise(
         _case(4, 8, 4),
         _case(4, 4, 2, group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has the output of its tokens": has("output"),
-        "queries, keys and values get their gradients": has("q.grad", "k.grad", "v.grad"),
+        "every rank has the output of its tokens": TENSORS.has("output"),
+        "queries, keys and values get their gradients": TENSORS.has("q.grad", "k.grad", "v.grad"),
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
         "forward sends each number to one rank": evidence.sends_at_most(budget, "forward"),
         "forward sends two messages": evidence.sends_messages(MESSAGES, "forward"),

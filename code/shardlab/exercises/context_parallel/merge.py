@@ -4,21 +4,17 @@ Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867) merge a softmax o
 attention merges one block of keys after another so.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shardlab import comm
-
-from .. import evidence
-from ..checker import Case, Exercise, Finding, Judge, describe
+from .. import evidence, tensors
+from ..checker import Case, Exercise, Finding
 
 WIDTH = 2  # e
-PAIR = "y and lse, two tensors"
-NAMES = ("y_a", "lse_a", "y_b", "lse_b")
+OUTPUTS = "y", "lse"
 
 
 @dataclass(frozen=True)
@@ -29,14 +25,6 @@ class Given:
     keys: tuple[int, int]  # of each part
     shift: float = 0.0
     hidden: bool = False  # the first query sees no key of part a, the last none of part b
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What the function returned; a description instead of tensors where it is something else."""
-
-    got: Any
-    changed: list[str]
 
 
 def attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,58 +43,37 @@ def whole(case: Case) -> tuple[Tensor, Tensor]:
     return scores, evidence.whole_numbers(1, sum(given.keys), WIDTH)
 
 
-def parts(case: Case) -> dict[str, Tensor]:
-    """Make the arguments of the function, by name."""
-    scores, values = whole(case)
-    cut = [x.split(list(case.given.keys), dim) for x, dim in ((scores, 1), (values, 0))]
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Attend to both parts of the keys."""
+    cut = [x.split(list(case.given.keys), dim) for dim, x in zip((1, 0), whole(case), strict=True)]
     found = [x for pair in zip(*cut, strict=True) for x in attention(*pair)]
-    return dict(zip(NAMES, found, strict=True))
+    return dict(zip(("y_a", "lse_a", "y_b", "lse_b"), found, strict=True))
 
 
-def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Merged:
-    """Call the function with both parts."""
-    given = parts(case)
-    result = function(*given.values())
-    changed = evidence.changed(parts(case), given)
-    try:
-        y, lse = result
-        return Merged([y.detach().clone(), lse.detach().clone()], changed)
-    except (TypeError, ValueError, AttributeError):
-        return Merged(describe(result), changed)
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Take one softmax over all keys."""
+    return dict(zip(OUTPUTS, attention(*whole(case)), strict=True))
 
 
-def returns(place: int, name: str) -> Judge:
-    """Compare one of the two results with that of one softmax over all keys."""
-
-    def judge(case: Case, observed: list[Any]) -> Finding | None:
-        (seen,) = observed
-        if isinstance(seen.got, str):
-            return Finding(_given(case), PAIR, seen.got)
-        right, got = attention(*whole(case))[place], seen.got[place]
-        at = evidence.first_difference(right, got)
-        if at is None:
-            return None
-        shown = evidence.show_got(got, right, at)
-        return Finding(_given(case), f"{name} = {evidence.show(right, at)}", f"{name} = {shown}")
-
-    return judge
+TENSORS = tensors.Comparison(
+    inputs=inputs,
+    reference=reference,
+    outputs=OUTPUTS,
+    pure=True,
+    call=lambda function, parts, *_: function(*parts.values()),
+)
 
 
 def is_finite(case: Case, observed: list[Any]) -> Finding | None:
     """Ask that no number is infinite, or not a number."""
     (seen,) = observed
-    if isinstance(seen.got, str):
-        return Finding(_given(case), PAIR, seen.got)
-    if all(x.isfinite().all() for x in seen.got):
+    if seen.result is not None:
+        return TENSORS.has(*OUTPUTS)(case, observed)
+    if all(x.isfinite().all() for x in seen.got.values()):
         return None
-    shown = ", ".join(evidence.show(x) for x in seen.got)
+    shown = ", ".join(evidence.show(x) for x in seen.got.values())
     advice = "subtract a log-sum-exp before you take exp, and let exp(-inf) be 0"
-    return Finding(_given(case), "finite numbers", shown, advice)
-
-
-def _given(case: Case) -> str:
-    shown = [f"{name} = {evidence.show(x)}" for name, x in parts(case).items()]
-    return ", ".join(shown)
+    return Finding(TENSORS.describe(case, 0), "finite numbers", shown, advice)
 
 
 def _case(title: str, *given: Any, **more: Any) -> Case:
@@ -125,11 +92,11 @@ EXERCISE = Exercise(
         _case("scores around 1000", 2, (2, 3), 1000.0),
         _case("scores around -1000", 2, (2, 3), -1000.0),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
         "all numbers are finite": is_finite,
-        "lse is that of all keys together": returns(1, "lse"),
-        "y is that of one softmax over all keys": returns(0, "y"),
+        "lse is that of all keys together": TENSORS.has("lse"),
+        "y is that of one softmax over all keys": TENSORS.has("y"),
         "the arguments stay what they were": evidence.leaves_arguments,
     },
 )

@@ -9,16 +9,18 @@ from ..evidence import leaves_arguments
 from ..shared import rings
 from ..shared.messages import only_messages
 
+TENSORS = rings.comparison("dy q k v y lse", "dq dk dv")
+
 EXERCISE = Exercise(
     name="context_parallel.ring_backward",
     compare="shardlab.plain.ring_attention.Ring.backward",
     points=4,
     cases=rings.CASES,
-    attempt=rings.attempt("dy q k v y lse", "dq dk dv"),
+    attempt=TENSORS.attempt,
     properties={
-        "queries get the gradient of all keys": rings.has("dq"),
-        "keys get the gradient of all queries": rings.has("dk"),
-        "values get the gradient of all queries": rings.has("dv"),
+        "queries get the gradient of all keys": TENSORS.has("dq"),
+        "keys get the gradient of all queries": TENSORS.has("dk"),
+        "values get the gradient of all queries": TENSORS.has("dv"),
         "the arguments stay what they were": leaves_arguments,
         "ranks send messages to one rank at a time": only_messages,
         "no rank has all keys, or the scores of all": rings.never_has_all_keys,

@@ -8,15 +8,17 @@ from ..evidence import leaves_arguments
 from ..shared import rings
 from ..shared.messages import only_messages
 
+TENSORS = rings.comparison("q k v", "y lse")
+
 EXERCISE = Exercise(
     name="context_parallel.ring_forward",
     compare="shardlab.plain.ring_attention.Ring.forward",
     points=3,
     cases=rings.CASES,
-    attempt=rings.attempt("q k v", "y lse"),
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has the lse of all keys": rings.has("lse"),
-        "every rank has the output of all keys": rings.has("y"),
+        "every rank has the lse of all keys": TENSORS.has("lse"),
+        "every rank has the output of all keys": TENSORS.has("y"),
         "the arguments stay what they were": leaves_arguments,
         "ranks send messages to one rank at a time": only_messages,
         "no rank has all keys, or the scores of all": rings.never_has_all_keys,

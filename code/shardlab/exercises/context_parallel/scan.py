@@ -4,64 +4,36 @@
 sends it on in a round of its own. Hillis and Steele 1986, https://doi.org/10.1145/7902.7903
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from shardlab import comm, trace
-from shardlab.ranks.observe import ledger
+from shardlab import trace
 
-from .. import evidence
-from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
+from .. import evidence, tensors
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 from ..shared.messages import log2, only_messages, takes_at_most
 from ..shared.steps import SEND
 
 
-def tensors(case: Case, rank: int) -> dict[str, Tensor]:
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
     """Make the map of a rank, different on every one; `case.given` is e."""
     shape = case.given, case.given
     m = evidence.whole_numbers(rank, *shape)
     return {"m": m, "b": evidence.whole_numbers(10 + rank, *shape)}
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> evidence.Seen:
-    """Call the function with this rank's map, and record its messages."""
-    given = tensors(case, rank)
-    with ledger.Ledger() as book:
-        result = function(*given.values(), group)
-    kept = result.detach().clone() if isinstance(result, Tensor) else describe(result)
-    changed = evidence.changed(tensors(case, rank), given)
-    return evidence.Seen(result=kept, changed=changed, events=book.program)
-
-
 def state_before(case: Case, rank: int) -> Tensor:
     """Let each rank before this one change the state in turn."""
     state = torch.zeros(case.given, case.given).double()
     for each in range(case.members(rank).start, rank):
-        m, b = tensors(case, each).values()
+        m, b = inputs(case, each).values()
         state = m @ state + b
     return state
 
 
-@on_each_rank
-def begins_right(case: Case, rank: int, seen: evidence.Seen) -> Finding | None:
-    """Compare the result with the state that the ranks before leave."""
-    right = state_before(case, rank)
-    at = evidence.first_difference(right, seen.result)
-    if at is None:
-        return None
-    expected, got = f"{evidence.show(right, at)} on rank {rank}", seen.result
-    shown = got if isinstance(got, str) else evidence.show_got(got, right, at)
-    return Finding(_given(case, rank), expected, shown)
-
-
 def map_bytes(case: Case) -> int:
     """Return the bytes of m and b."""
-    m, b = tensors(case, 0).values()
+    m, b = inputs(case, 0).values()
     return m.nbytes + b.nbytes
 
 
@@ -93,14 +65,11 @@ def sends_few_maps(case: Case, rank: int, seen: evidence.Seen) -> Finding | None
     return Finding(f"{case.title}, {ranks} ranks", f"{bound} bytes sent by a rank", shown)
 
 
-def _given(case: Case, rank: int) -> str:
-    shown = []
-    for each in case.members(rank):
-        m, b = tensors(case, each).values()
-        shown.append(f"m = {evidence.show(m)}, b = {evidence.show(b)} on rank {each}")
-    return "; ".join(shown)
-
-
+TENSORS = tensors.Comparison(
+    inputs=inputs,
+    reference=lambda case, rank: {"state": state_before(case, rank)},
+    outputs=("state",),
+)
 EXERCISE = Exercise(
     name="context_parallel.scan",
     compare="shardlab.plain.linear_attention.state_before",
@@ -112,9 +81,9 @@ EXERCISE = Exercise(
         Case(world_size=4, title="e = 3", given=3),
         Case(world_size=4, title="e = 2", given=2, group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has the state with which it begins": begins_right,
+        "every rank has the state with which it begins": TENSORS.has("state"),
         "the arguments stay what they were": evidence.leaves_arguments,
         "ranks send messages to one rank at a time": only_messages,
         "it takes ceil(log2(n)) steps": takes_at_most(log2, "ceil(log2(n))"),

@@ -17,9 +17,9 @@ from shardlab import comm
 from shardlab.costs import collectives
 from shardlab.ranks.observe import ledger
 
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise, Finding, on_each_rank
-from ..shared import passes, tokens
+from ..shared import tokens
 
 SHAPES = {"shared 0": (2,), "shared 1": (1, 3), "expert 0": (3,), "expert 1": (2, 2)}
 FROZEN = "shared 0"
@@ -36,13 +36,6 @@ class Given:
     ep: int
     idle: int | None = None
     frozen: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class AveragedExperts(evidence.Seen):
-    """The gradients of a rank's parameters, by name."""
-
-    got: evidence.Named
 
 
 def trained(case: Case, kind: str) -> dict[str, tuple[int, ...]]:
@@ -66,8 +59,8 @@ def gradients(case: Case, rank: int) -> evidence.Named:
 
 def attempt(
     function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> AveragedExperts:
-    """Let the function average the gradients of this rank."""
+) -> tensors.Returned:
+    """Let the function average the gradients of this rank; return them by name."""
     before = gradients(case, rank)
     held = {name: nn.Parameter(torch.zeros(shape).double()) for name, shape in SHAPES.items()}
     held[FROZEN].requires_grad_(not case.given.frozen)
@@ -79,7 +72,7 @@ def attempt(
     with ledger.Ledger() as book:
         function(shared, experts, count, case.given.ep, group)
     after = {name: None if p.grad is None else p.grad.clone() for name, p in held.items()}
-    return AveragedExperts(got=after, events=book.events)
+    return tensors.Returned(got=after, events=book.events)
 
 
 def reference(case: Case, rank: int) -> evidence.Named:
@@ -97,7 +90,7 @@ def reference(case: Case, rank: int) -> evidence.Named:
 
 
 @on_each_rank
-def leaves_frozen(case: Case, rank: int, seen: AveragedExperts) -> Finding | None:
+def leaves_frozen(case: Case, rank: int, seen: tensors.Returned) -> Finding | None:
     """Ask that a frozen parameter has no gradient."""
     got = seen.got[FROZEN]
     if not case.given.frozen or got is None:
@@ -126,7 +119,7 @@ def describe(case: Case) -> str:
     return f"ep={given.ep}, on ranks 0, 1, ...: {tokens_of}; {'; '.join(shown)}"
 
 
-has = partial(passes.has, reference=reference, given=describe)
+has = partial(tensors.has, reference=reference, given=lambda case, rank: describe(case))
 
 EXERCISE = Exercise(
     name="expert_parallel.average",

@@ -4,19 +4,14 @@ In `ranks.mixture` each rank has a loss of its own, and the mean of these losses
 batch if all ranks have equally many tokens. Here every rank has the loss of the whole batch.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from shardlab import comm
 from shardlab.costs import collectives
 
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise
-from ..shared import passes, tokens
+from ..shared import tokens
 
 
 def scores_of(case: Case, rank: int) -> Tensor:
@@ -28,19 +23,6 @@ def scores_of(case: Case, rank: int) -> Tensor:
 def incoming(case: Case, rank: int) -> dict[str, Tensor]:
     """Make the gradient of the loss: [], the same on every rank."""
     return {"output": evidence.whole_numbers(7)}
-
-
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> passes.TwoPasses:
-    """Run both passes with this rank's tokens."""
-    chosen = tokens.chosen(case, rank)
-
-    def call(scores: Tensor) -> Any:
-        return function(scores, chosen.clone(), group)
-
-    given = {"scores": scores_of(case, rank)}
-    return passes.both(call, given, incoming(case, rank), group)
 
 
 def reference(case: Case, rank: int) -> evidence.Named:
@@ -61,8 +43,15 @@ def budget(case: Case) -> float:
     return collectives.ring_all_reduce(payload, len(case.members(0))).sent
 
 
-has = partial(passes.has, reference=reference, given=tokens.describe)
-
+TENSORS = tensors.Comparison(
+    inputs=lambda case, rank: {"scores": scores_of(case, rank)},
+    reference=reference,
+    incoming=incoming,
+    call=lambda function, given, group, case, rank: (
+        function(given["scores"], tokens.chosen(case, rank), group)
+    ),
+    given=tokens.describe,
+)
 EXERCISE = Exercise(
     name="expert_parallel.balance",
     compare="shardlab.ranks.mixture.Mixture.balance_loss",
@@ -76,10 +65,10 @@ EXERCISE = Exercise(
         Case(4, "a rank without tokens", tokens.Given((2, 0, 3, 1), 4, 2)),
         Case(4, "2 or 3 tokens", tokens.Given((2, 3), 4, 2), group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has the loss of all tokens": has("output"),
-        "scores get the gradient of this loss": has("scores.grad"),
+        "every rank has the loss of all tokens": TENSORS.has("output"),
+        "scores get the gradient of this loss": TENSORS.has("scores.grad"),
         "scores stay what they were": evidence.leaves_arguments,
         "forward sends 2 * E numbers": evidence.sends_at_most(budget, "forward"),
         "forward sends one message": evidence.sends_messages(1, "forward"),

@@ -3,18 +3,15 @@
 `plain.expert_parallel` sends a row home for each expert; `ranks.expert_parallel` sends sums.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shardlab import comm
-
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise
-from ..shared import passes, tokens
+from ..shared import tokens
 
 
 def inputs(case: Case, rank: int) -> dict[str, Tensor]:
@@ -29,20 +26,13 @@ def incoming(case: Case, rank: int) -> dict[str, Tensor]:
     return {"output": evidence.whole_numbers(50 + rank, *tokens.hidden(case, rank).shape)}
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> passes.TwoPasses:
-    """Run both passes with this rank's results."""
-    members = case.members(rank)
-    sent = [tokens.going(case, rank, to) for to in members]
+def call(function: Any, given: Mapping[str, Tensor], group: Any, case: Case, rank: int) -> Any:
+    """Pass results and shares, and how the tokens of this rank had been sent."""
+    sent = [tokens.going(case, rank, to) for to in case.members(rank)]
     receives = [len(numbers) for numbers in sent]
     sends = rows_from_each(case, rank)
     count = len(tokens.hidden(case, rank))
-
-    def call(y: Tensor, shares: Tensor) -> Any:
-        return function(y, shares, torch.cat(sent), count, sends, receives, group)
-
-    return passes.both(call, inputs(case, rank), incoming(case, rank), group)
+    return function(*given.values(), torch.cat(sent), count, sends, receives, group)
 
 
 def rows_from_each(case: Case, rank: int) -> list[int]:
@@ -83,18 +73,19 @@ def back(case: Case, rank: int) -> float:
     return tokens.NUMBER * tokens.WIDTH * tokens.leaving(case, rank)
 
 
-has = partial(passes.has, reference=reference, given=tokens.describe)
-
+TENSORS = tensors.Comparison(
+    inputs=inputs, reference=reference, incoming=incoming, call=call, given=tokens.describe
+)
 EXERCISE = Exercise(
     name="expert_parallel.combine",
     compare="shardlab.ranks.expert_parallel.dispatch.TokenDispatcher",
     points=3,
     cases=tokens.CASES,
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every token has its weighted sum": has("output"),
-        "results get their gradient": has("y.grad"),
-        "weights get their gradient": has("shares.grad"),
+        "every token has its weighted sum": TENSORS.has("output"),
+        "results get their gradient": TENSORS.has("y.grad"),
+        "weights get their gradient": TENSORS.has("shares.grad"),
         "results and weights stay what they were": evidence.leaves_arguments,
         "forward sends a row for each that came": evidence.each_sends_at_most(ahead, "forward"),
         "forward sends one message": evidence.sends_messages(1, "forward"),

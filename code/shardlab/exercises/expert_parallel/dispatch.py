@@ -3,31 +3,26 @@
 `plain.expert_parallel` sends a token once for each expert, and multiplies by the weights at home.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shardlab import comm
-
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise
-from ..shared import passes, tokens
+from ..shared import tokens
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> passes.TwoPasses:
-    """Run both passes with this rank's tokens."""
-    inputs = {"x": tokens.hidden(case, rank), "weights": tokens.weights(case, rank)}
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Make a rank's tokens, and the weights of the experts that they chose."""
+    return {"x": tokens.hidden(case, rank), "weights": tokens.weights(case, rank)}
+
+
+def call(function: Any, given: Mapping[str, Tensor], group: Any, case: Case, rank: int) -> Any:
+    """Pass tokens, the experts that they chose, weights, the number of experts, and the group."""
     chosen = tokens.chosen(case, rank)
-
-    def call(x: Tensor, weights: Tensor) -> Any:
-        return function(x, chosen.clone(), weights, case.given.num_experts, group)
-
-    return passes.both(call, inputs, incoming(case, rank), group)
+    return function(given["x"], chosen, given["weights"], case.given.num_experts, group)
 
 
 def incoming(case: Case, rank: int) -> dict[str, Tensor]:
@@ -69,18 +64,19 @@ def back(case: Case, rank: int) -> float:
     return row_bytes(case) * tokens.arriving(case, rank)
 
 
-has = partial(passes.has, reference=reference, given=tokens.describe)
-
+TENSORS = tensors.Comparison(
+    inputs=inputs, reference=reference, incoming=incoming, call=call, given=tokens.describe
+)
 EXERCISE = Exercise(
     name="expert_parallel.dispatch",
     compare="shardlab.ranks.expert_parallel.dispatch.TokenDispatcher",
     points=4,
     cases=tokens.CASES,
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has the tokens of its experts": has("rows"),
-        "every rank has the weights of its experts": has("shares"),
-        "tokens and weights get their gradients": has("x.grad", "weights.grad"),
+        "every rank has the tokens of its experts": TENSORS.has("rows"),
+        "every rank has the weights of its experts": TENSORS.has("shares"),
+        "tokens and weights get their gradients": TENSORS.has("x.grad", "weights.grad"),
         "tokens and weights stay what they were": evidence.leaves_arguments,
         "forward sends a token once to a rank": evidence.each_sends_at_most(ahead, "forward"),
         "forward sends two messages": evidence.sends_messages(2, "forward"),

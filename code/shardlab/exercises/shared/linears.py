@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from .. import evidence
 from ..checker import Case
-from . import passes
+from ..tensors import piece
 
 WIDTH = 3  # h, of what every rank has whole
 
@@ -84,7 +84,7 @@ def cut(
     pieces = {}
     for name, whole in tensors.items():
         dim = next((dim for kind, dim in dims.items() if name.startswith(kind)), None)
-        pieces[name] = whole.clone() if dim is None else passes.piece(whole, case, rank, dim)
+        pieces[name] = whole.clone() if dim is None else piece(whole, case, rank, dim)
     return pieces
 
 

@@ -6,52 +6,33 @@ from typing import Any
 
 from torch import Tensor
 
-from shardlab import comm, trace
+from shardlab import trace
 from shardlab.costs import units
-from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Dependent, Finding, Judge, describe, on_each_rank
+from ..checker import Case, Dependent, Finding, on_each_rank
 from ..evidence import Seen
+from ..tensors import Comparison, Returned
 from .steps import RECEIVE, SEND, steps
 
 ELEMENT = 8  # bytes of a number in float64
 PAST = {SEND: "sent", RECEIVE: "received"}
 
 
-def tensor(case: Case, rank: int) -> Tensor:
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
     """Draw a rank's input, different on every rank; `case.given` is its shape."""
-    return evidence.whole_numbers(rank, *case.given, below=10)
+    return {"x": evidence.whole_numbers(rank, *case.given, below=10)}
 
 
-def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Seen:
-    """Call the function with this rank's tensor, and record its messages."""
-    x = tensor(case, rank)
-    with ledger.Ledger() as book:
-        result = function(x, group)
-    kept = result.detach().clone() if isinstance(result, Tensor) else describe(result)
-    changed = evidence.changed({"x": tensor(case, rank)}, {"x": x})
-    return Seen(result=kept, changed=changed, events=book.program)
+def comparison(expected: Callable[[list[Tensor], int], Tensor]) -> Comparison:
+    """Compare each rank's output with `expected(the tensors of its group, its place in it)`."""
 
-
-def returns(expected: Callable[[list[Tensor], int], Tensor]) -> Judge:
-    """Compare each rank's result with `expected(the tensors of its group, its place in it)`."""
-
-    @on_each_rank
-    def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
+    def reference(case: Case, rank: int) -> evidence.Named:
         members = case.members(rank)
-        inputs = [tensor(case, each) for each in members]
-        right = expected(inputs, rank - members.start)
-        got = seen.result
-        place = evidence.first_difference(right, got)
-        if place is None:
-            return None
-        pairs = zip(inputs, members, strict=True)
-        given = ", ".join(f"{evidence.show(x)} on rank {each}" for x, each in pairs)
-        shown = got if isinstance(got, str) else evidence.show_got(got, right, 0)
-        return Finding(f"x = {given}", evidence.show(right), f"{shown} on rank {rank}")
+        every = [inputs(case, each)["x"] for each in members]
+        return {"output": expected(every, rank - members.start)}
 
-    return judge
+    return Comparison(inputs=inputs, reference=reference)
 
 
 @Dependent
@@ -123,10 +104,10 @@ def takes_at_most(budget: Callable[[int], int], words: str) -> Dependent:
     """
 
     @Dependent
-    def judge(case: Case, observed: list[Seen]) -> Finding | None:
+    def judge(case: Case, observed: list[Returned]) -> Finding | None:
         for members in case.groups():
             allowed = budget(len(members))
-            taken = steps([observed[rank].events for rank in members])
+            taken = steps([observed[rank].program for rank in members])
             least = log2(len(members))
             given, got = units.counted(len(members), "rank"), units.counted(taken, "step")
             if taken > allowed:

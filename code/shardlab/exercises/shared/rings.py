@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardlab import comm
-from shardlab.ranks.observe import ledger
 from shardlab.sharding import sequences
 
 from .. import evidence
-from ..checker import Case, Dependent, Finding, Judge, describe, on_each_rank
-from . import passes
+from ..checker import Case, Dependent, Finding, on_each_rank
+from ..tensors import Comparison, Returned, piece
 from .messages import moves
 from .steps import SEND
 
@@ -32,14 +30,6 @@ class Given:
 
     placement: str = "contiguous"
     causal: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turned(evidence.Seen):
-    """What a rank has after the ring has turned."""
-
-    got: evidence.Named
-    largest: int  # numbers in the largest tensor that was made on the way
 
 
 def order(case: Case) -> Tensor:
@@ -77,56 +67,30 @@ def alone(case: Case) -> dict[str, Tensor]:
 
 def mine(tensors: dict[str, Tensor], case: Case, rank: int) -> dict[str, Tensor]:
     """Take a rank's tokens of tensors of all ranks, and its rows of the mask."""
-    return {name: passes.piece(x, case, rank, -2) for name, x in tensors.items()}
+    return {name: piece(x, case, rank, -2) for name, x in tensors.items()}
 
 
-def attempt(arguments: str, results: str) -> Callable[..., Turned]:
-    """Make an attempt that passes these tensors by name, then mask and group."""
-    names = results.split()
+def comparison(arguments: str, results: str) -> Comparison:
+    """Compare these results; the function gets these tensors, both by name, then mask and group."""
+    outputs = tuple(results.split())
 
-    def call(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Turned:
-        every = whole(case) | alone(case) | {"mask": mask(case)}
-        before = mine(every, case, rank)
-        given = {name: before[name].detach().clone() for name in [*arguments.split(), "mask"]}
-        with ledger.Ledger() as book, passes.Sizes() as sizes:
-            found = function(*given.values(), group)
-        is_right = isinstance(found, tuple | list) and len(found) == len(names)
-        tensors = found if is_right else [None] * len(names)
-        return Turned(
-            result=None if is_right else describe(found),
-            got={name: kept(x) for name, x in zip(names, tensors, strict=True)},
-            changed=evidence.changed({name: before[name] for name in given}, given),
-            events=book.program,
-            largest=sizes.largest,
-        )
+    def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+        every = mine(whole(case) | alone(case) | {"mask": mask(case)}, case, rank)
+        return {name: every[name] for name in [*arguments.split(), "mask"]}
 
-    return call
+    def reference(case: Case, rank: int) -> evidence.Named:
+        every = mine(alone(case), case, rank)
+        return {name: every[name] for name in outputs}
+
+    return Comparison(
+        inputs=inputs, reference=reference, outputs=outputs, given=given, advice=advice
+    )
 
 
-def kept(x: Any) -> Tensor | None:
-    """Copy a tensor; None for anything else."""
-    return x.detach().clone() if isinstance(x, Tensor) else None
-
-
-def has(name: str) -> Judge:
-    """Compare the tensor of this name with that of one process, on every rank."""
-
-    @on_each_rank
-    def judge(case: Case, rank: int, seen: Turned) -> Finding | None:
-        if seen.result is not None:
-            return Finding(given(case), ", ".join(seen.got), seen.result)
-        right = mine(alone(case), case, rank)[name]
-        got = seen.got[name]
-        place = evidence.first_difference(right, got)
-        if place is None:
-            return None
-        expected = f"{name} = {evidence.show(right, place)} on rank {rank}"
-        advice = "a block of which a query sees no key has a log-sum-exp of -inf"
-        is_nan = got is not None and bool(got.isnan().any())
-        shown = evidence.show_got(got, right, place)
-        return Finding(given(case), expected, shown, advice * is_nan)
-
-    return judge
+def advice(got: Tensor | None) -> str:
+    """Say what makes a result that is not a number."""
+    is_nan = got is not None and bool(got.isnan().any())
+    return "a block of which a query sees no key has a log-sum-exp of -inf" * is_nan
 
 
 def sends(blocks: Callable[[int], int], words: str) -> Dependent:
@@ -141,7 +105,7 @@ def sends(blocks: Callable[[int], int], words: str) -> Dependent:
 
 @Dependent
 @on_each_rank
-def never_has_all_keys(case: Case, rank: int, seen: Turned) -> Finding | None:
+def never_has_all_keys(case: Case, rank: int, seen: Returned) -> Finding | None:
     """Ask for no tensor as large as the keys of all ranks, or the scores of all keys."""
     if seen.largest <= LARGEST:
         return None

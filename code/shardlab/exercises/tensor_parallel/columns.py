@@ -3,20 +3,19 @@
 `plain.tensor_parallel.ColumnLinear` has a gate of its own, and so q, k and v sum three gradients.
 """
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 from torch import Tensor
 
-from shardlab import comm
-
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise
-from ..shared import linears, passes
+from ..shared import linears
 from ..shared.linears import Given
 
 CUT = {"weight": 0, "bias": 0}  # the dims that are cut over ranks
+
+
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Make x, whole, and a rank's columns of every layer."""
+    return linears.cut(linears.columns_whole(case), CUT, case, rank)
 
 
 def incoming(case: Case) -> dict[str, Tensor]:
@@ -24,19 +23,6 @@ def incoming(case: Case) -> dict[str, Tensor]:
     shapes = [(*case.given.vectors, width) for width in case.given.widths]
     drawn = [evidence.whole_numbers(30 + n, *shape) for n, shape in enumerate(shapes)]
     return {f"output {number}": gradient for number, gradient in enumerate(drawn)}
-
-
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> passes.TwoPasses:
-    """Run both passes with this rank's columns."""
-    pieces = linears.cut(linears.columns_whole(case), CUT, case, rank)
-
-    def call(x: Tensor, *weights: Tensor) -> Any:
-        named = dict(zip(list(pieces)[1:], weights, strict=True))
-        return function(linears.make(named), group, x)
-
-    return passes.both(call, pieces, linears.cut(incoming(case), {"output": -1}, case, rank))
 
 
 def reference(case: Case, rank: int) -> evidence.Named:
@@ -50,14 +36,13 @@ def reference(case: Case, rank: int) -> evidence.Named:
     return {**linears.cut({**outputs, **found}, dims, case, rank)}
 
 
-def given(case: Case) -> str:
-    """Describe the case's input."""
-    return linears.describe(case, "outputs")
-
-
-has = functools.partial(passes.has, reference=reference, given=given)
-
-
+TENSORS = tensors.Comparison(
+    inputs=inputs,
+    reference=reference,
+    incoming=lambda case, rank: linears.cut(incoming(case), {"output": -1}, case, rank),
+    call=lambda function, x, group, case, rank: function(linears.make(x), group, x["x"]),
+    given=lambda case: linears.describe(case, "outputs"),
+)
 EXERCISE = Exercise(
     name="tensor_parallel.columns",
     compare="shardlab.ranks.tensor_parallel.parallelize",
@@ -74,13 +59,13 @@ EXERCISE = Exercise(
         ),
         Case(world_size=4, title="q, k and v", given=Given((12, 12, 12), (2,)), group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "a rank has its own outputs of every layer": has("output"),
-        "weights and biases get their gradients": has("weight", "bias"),
-        "x gets the gradient of the uncut layers": has("x.grad"),
+        "a rank has its own outputs of every layer": TENSORS.has("output"),
+        "weights and biases get their gradients": TENSORS.has("weight", "bias"),
+        "x gets the gradient of the uncut layers": TENSORS.has("x.grad"),
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
-        "forward sends nothing, backward one all-reduce of x": passes.sends(
+        "forward sends nothing, backward one all-reduce of x": tensors.sends(
             lambda case: 0, lambda case: linears.columns_whole(case)["x"].nbytes
         ),
     },

@@ -3,18 +3,12 @@
 `plain.tensor_parallel` never joins them. Megatron-LM does, if asked to (`gather_output`).
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 from torch import Tensor
 
-from shardlab import comm
 from shardlab.costs import collectives
 
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise
-from ..shared import passes
 
 PER_RANK = 2  # f/N
 
@@ -29,17 +23,14 @@ def incoming(case: Case) -> Tensor:
     return evidence.whole_numbers(1, *whole(case).shape)
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> passes.TwoPasses:
-    """Run both passes with this rank's outputs."""
-    x = passes.piece(whole(case), case, rank, -1)
-    return passes.both(lambda x: function(x, group), {"x": x}, {"output": incoming(case)})
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Take a rank's outputs: [..., f/N]."""
+    return {"x": tensors.piece(whole(case), case, rank, -1)}
 
 
 def reference(case: Case, rank: int) -> evidence.Named:
     """Compute what a rank should get."""
-    gradient = passes.piece(incoming(case), case, rank, -1)
+    gradient = tensors.piece(incoming(case), case, rank, -1)
     return {"output": whole(case), "x.grad": gradient}
 
 
@@ -49,13 +40,16 @@ def budget(case: Case) -> float:
 
 
 def _given(case: Case) -> str:
-    pieces = [passes.piece(whole(case), case, rank, -1) for rank in case.members(0)]
-    shown = "; ".join(f"{evidence.show(x)} on rank {rank}" for rank, x in enumerate(pieces))
+    shown = "; ".join(f"{evidence.show(inputs(case, r)['x'])} on rank {r}" for r in case.members(0))
     return f"x = {shown}; the gradient {evidence.show(incoming(case))} comes in"
 
 
-has = partial(passes.has, reference=reference, given=_given)
-
+TENSORS = tensors.Comparison(
+    inputs=inputs,
+    reference=reference,
+    incoming=lambda case, rank: {"output": incoming(case)},
+    given=_given,
+)
 EXERCISE = Exercise(
     name="tensor_parallel.gather_from_ranks",
     compare="shardlab.ranks.tensor_parallel.conjugates.GatherFromRanks",
@@ -68,10 +62,10 @@ EXERCISE = Exercise(
         Case(world_size=4, title="two sequences of three tokens", given=(2, 3)),
         Case(world_size=4, title="two vectors", given=(2,), group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has all outputs, joined along the last dim": has("output"),
-        "a rank's outputs get their part of the gradient": has("x.grad"),
+        "every rank has all outputs, joined along the last dim": TENSORS.has("output"),
+        "a rank's outputs get their part of the gradient": TENSORS.has("x.grad"),
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
         "forward sends one all-gather": evidence.sends_at_most(budget, "forward"),
         "backward sends nothing": evidence.sends_at_most(lambda case: 0, "backward"),

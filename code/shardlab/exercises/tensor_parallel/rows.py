@@ -5,17 +5,14 @@ side adds their outputs, and so needs one sum: Chowdhery et al. 2022, section 2,
 https://arxiv.org/abs/2204.02311.
 """
 
-import functools
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from shardlab import comm
-
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise
-from ..shared import linears, passes
+from ..shared import linears
 from ..shared.linears import Given
 
 CUT = {"x": -1, "weight": -1}  # the dims that are cut over ranks
@@ -26,18 +23,15 @@ def incoming(case: Case) -> Tensor:
     return evidence.whole_numbers(30, *case.given.vectors, linears.WIDTH)
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> passes.TwoPasses:
-    """Run both passes with this rank's inputs and rows."""
-    pieces = linears.cut(linears.rows_whole(case), CUT, case, rank)
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Make a rank's part of each input, and its rows of every layer."""
+    return linears.cut(linears.rows_whole(case), CUT, case, rank)
 
-    def call(*tensors: Tensor) -> Any:
-        named = dict(zip(pieces, tensors, strict=True))
-        xs = [x for name, x in named.items() if name.startswith("x")]
-        return function(linears.make(named), group, xs)
 
-    return passes.both(call, pieces, {"output": incoming(case)})
+def call(function: Any, given: Mapping[str, Tensor], group: Any, case: Case, rank: int) -> Any:
+    """Pass layers, group, and the input of each layer."""
+    xs = [x for name, x in given.items() if name.startswith("x")]
+    return function(linears.make(given), group, xs)
 
 
 def reference(case: Case, rank: int) -> evidence.Named:
@@ -57,9 +51,13 @@ def given(case: Case) -> str:
     return f"{linears.describe(case, 'inputs')}{shown}"
 
 
-has = functools.partial(passes.has, reference=reference, given=given)
-
-
+TENSORS = tensors.Comparison(
+    inputs=inputs,
+    reference=reference,
+    incoming=lambda case, rank: {"output": incoming(case)},
+    call=call,
+    given=given,
+)
 EXERCISE = Exercise(
     name="tensor_parallel.rows",
     compare="shardlab.plain.tensor_parallel.RowLinear",
@@ -76,12 +74,12 @@ EXERCISE = Exercise(
         ),
         Case(world_size=4, title="attention and MLP", given=Given((12, 24), (2,)), group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has the output of the uncut layers": has("output"),
-        "inputs, weights and biases get their gradients": has("x", "weight", "bias"),
+        "every rank has the output of the uncut layers": TENSORS.has("output"),
+        "inputs, weights and biases get their gradients": TENSORS.has("x", "weight", "bias"),
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
-        "forward sends one all-reduce of the output, backward nothing": passes.sends(
+        "forward sends one all-reduce of the output, backward nothing": tensors.sends(
             lambda case: incoming(case).nbytes, lambda case: 0
         ),
     },

@@ -5,26 +5,19 @@ https://arxiv.org/abs/1512.00567). With smoothing every logit counts, and still 
 each token are enough.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shardlab import comm
-
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
-from ..shared import passes
 
 TOKENS = (2, 3)  # B, S
 VOCABULARY = 24  # words, which split over 1 to 4 ranks
 NUMBERS = 3  # that a rank may all-reduce for each token
 NUMBER = 8  # bytes
-
 
 
 @dataclass(frozen=True)
@@ -51,16 +44,9 @@ def incoming() -> Tensor:
     return evidence.whole_numbers(1, *TOKENS)
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> passes.TwoPasses:
-    """Run both passes with the logits of this rank's words."""
-    logits = passes.piece(whole(case), case, rank, -1)
-
-    def call(x: Tensor) -> Any:
-        return function(x, targets(), case.given.smoothing, group)
-
-    return passes.both(call, {"logits": logits}, {"output": incoming()})
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Take the logits of a rank's words: [B, S, V/N]."""
+    return {"logits": tensors.piece(whole(case), case, rank, -1)}
 
 
 def reference(case: Case, rank: int) -> evidence.Named:
@@ -70,12 +56,12 @@ def reference(case: Case, rank: int) -> evidence.Named:
         logits.movedim(-1, 1), targets(), reduction="none", label_smoothing=case.given.smoothing
     )
     (gradient,) = torch.autograd.grad(losses, logits, incoming())
-    return {"output": losses.detach(), "logits.grad": passes.piece(gradient, case, rank, -1)}
+    return {"output": losses.detach(), "logits.grad": tensors.piece(gradient, case, rank, -1)}
 
 
 @Dependent
 @on_each_rank
-def makes_no_larger_tensor(case: Case, rank: int, seen: passes.TwoPasses) -> Finding | None:
+def makes_no_larger_tensor(case: Case, rank: int, seen: tensors.Returned) -> Finding | None:
     """Ask that no tensor has more numbers than a rank's logits: all logits would."""
     tokens = targets().numel()
     allowed = max(tokens * VOCABULARY // len(case.members(rank)), 2 * NUMBERS * tokens)
@@ -91,8 +77,15 @@ def _given(case: Case) -> str:
     return f"{targets().numel()} tokens, {words}, smoothing {case.given.smoothing:g}, {case.title}"
 
 
-has = partial(passes.has, reference=reference, given=_given)
-
+TENSORS = tensors.Comparison(
+    inputs=inputs,
+    reference=reference,
+    incoming=lambda case, rank: {"output": incoming()},
+    call=lambda function, x, group, case, rank: (
+        function(x["logits"], targets(), case.given.smoothing, group)
+    ),
+    given=_given,
+)
 EXERCISE = Exercise(
     name="tensor_parallel.smoothed_loss",
     compare="shardlab.plain.tensor_parallel.cross_entropy",
@@ -107,13 +100,13 @@ EXERCISE = Exercise(
         Case(4, "smoothed", Given(0.5)),
         Case(4, "logits around 1000, smoothed", Given(0.25, 1000.0), group_size=2),
     ],
-    attempt=attempt,
+    attempt=TENSORS.attempt,
     properties={
-        "every rank has torch's loss of every token": has("output"),
-        "a rank's logits get their gradient": has("logits.grad"),
+        "every rank has torch's loss of every token": TENSORS.has("output"),
+        "a rank's logits get their gradient": TENSORS.has("logits.grad"),
         "no rank makes a tensor larger than its own logits": makes_no_larger_tensor,
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
-        "a rank sends no more than three numbers for each token": passes.sends(
+        "a rank sends no more than three numbers for each token": tensors.sends(
             lambda case: NUMBERS * NUMBER * targets().numel(), lambda case: 0
         ),
     },

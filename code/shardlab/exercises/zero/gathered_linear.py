@@ -3,6 +3,7 @@
 It is a layer's turn in `plain.zero.ZeRO3.step`, as one autograd.Function.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +16,8 @@ from shardlab import comm
 from shardlab.costs import collectives
 from shardlab.ranks.observe import ledger
 
-from .. import evidence
-from ..checker import Case, Dependent, Exercise, Finding, Judge, on_each_rank
-from ..shared import passes
+from .. import evidence, tensors
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 SAMPLES = 2
 NUMBER = 8  # bytes
@@ -25,7 +25,7 @@ PATIENCE = 0.5  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered(passes.TwoPasses):
+class Gathered(tensors.Returned):
     """What a rank has after both passes, and what it had between them."""
 
     kept: int  # bytes between forward and backward, beside the output
@@ -97,11 +97,6 @@ def reference(case: Case, rank: int) -> evidence.Named:
     }
 
 
-def has(name: str) -> Judge:
-    """Compare the tensor of this name with the reference, on every rank."""
-    return passes.has(name, reference=reference, given=_given)
-
-
 def padded_bytes(case: Case) -> int:
     """Return the bytes of all rows of the weight."""
     return NUMBER * row(weight(case), case, 0).numel() * len(case.members(0))
@@ -138,6 +133,8 @@ def _given(case: Case) -> str:
     size = f"a weight of shape {list(whole.shape)}, {whole.nbytes} bytes"
     return f"{size}, of which each of {ranks} ranks has {padded_bytes(case) // ranks} bytes"
 
+
+has = functools.partial(tensors.has, reference=reference, given=lambda case, rank: _given(case))
 
 EXERCISE = Exercise(
     name="zero.gathered_linear",

@@ -13,15 +13,13 @@ from torch import Tensor
 from shardlab import comm
 from shardlab.costs import collectives
 from shardlab.plain import muon
-from shardlab.ranks.observe import ledger
 
-from .. import evidence
-from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
-from ..shared import passes
+from .. import evidence, tensors
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 
 @dataclass(frozen=True, kw_only=True)
-class Orthogonalized(evidence.Seen):
+class Orthogonalized(tensors.Returned):
     """What a rank has afterwards, and what it has orthogonalised."""
 
     shapes: list[list[int]]
@@ -34,6 +32,17 @@ def matrices(case: Case) -> Tensor:
     return evidence.whole_numbers(1, ranks, share * ranks, columns)
 
 
+def inputs(case: Case, rank: int) -> dict[str, Tensor]:
+    """Take a rank's rows of all matrices: [N, rows/N, columns]."""
+    return {"pieces": tensors.piece(matrices(case), case, rank, 1)}
+
+
+def reference(case: Case, rank: int) -> evidence.Named:
+    """Take a rank's rows of matrices that one process has orthogonalised."""
+    whole = torch.stack([muon.orthogonalized(x) for x in matrices(case)])
+    return {"output": tensors.piece(whole, case, rank, 1)}
+
+
 def attempt(
     function: Callable[..., Any], group: comm.Group, case: Case, rank: int
 ) -> Orthogonalized:
@@ -44,29 +53,11 @@ def attempt(
         shapes.append(list(x.shape))
         return muon.orthogonalized(x)
 
-    before = passes.piece(matrices(case), case, rank, 1)
-    pieces = before.clone()
-    with ledger.Ledger() as book:
-        result = function(pieces, orthogonalized, group)
-    return Orthogonalized(
-        result=result.detach().clone() if isinstance(result, Tensor) else describe(result),
-        changed=evidence.changed({"pieces": before}, {"pieces": pieces}),
-        events=book.events,
-        shapes=shapes,
-    )
+    def call(pieces: Tensor, group: comm.Group) -> Any:
+        return function(pieces, orthogonalized, group)
 
-
-@on_each_rank
-def has_its_rows(case: Case, rank: int, seen: Orthogonalized) -> Finding | None:
-    """Compare with the rows of matrices that one process has orthogonalised."""
-    whole = torch.stack([muon.orthogonalized(x) for x in matrices(case)])
-    right = passes.piece(whole, case, rank, 1)
-    at = evidence.first_difference(right, seen.result)
-    if at is None:
-        return None
-    expected, got = f"{evidence.show(right, at)} on rank {rank}", seen.result
-    shown = got if isinstance(got, str) else evidence.show_got(got, right, at)
-    return Finding(_given(case), expected, shown)
+    seen = TENSORS.attempt(call, group, case, rank)
+    return Orthogonalized(**vars(seen), shapes=shapes)
 
 
 @Dependent
@@ -99,6 +90,7 @@ def _case(ranks: int, share: int, columns: int, group_size: int | None = None) -
     return Case(world_size=ranks, title=title, given=(share, columns), group_size=group_size)
 
 
+TENSORS = tensors.Comparison(inputs=inputs, reference=reference, given=_given)
 EXERCISE = Exercise(
     name="zero.orthogonalize",
     compare="shardlab.plain.muon.AllToAllMuon.step",
@@ -113,7 +105,7 @@ EXERCISE = Exercise(
     ],
     attempt=attempt,
     properties={
-        "every rank has its rows of all matrices": has_its_rows,
+        "every rank has its rows of all matrices": TENSORS.has("output"),
         "the pieces stay what they were": evidence.leaves_arguments,
         "each rank orthogonalises one whole matrix": works_once,
         "a rank sends two all-to-alls at most": evidence.sends_at_most(two_exchanges),

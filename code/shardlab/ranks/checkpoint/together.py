@@ -45,5 +45,6 @@ def apart(group: comm.Group) -> comm.Group:
     What one thread sends in it meets nothing of what another thread sends in `group`.
     """
     ranks = dist.get_process_group_ranks(group)
-    made: comm.Group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    backend = "gloo" if dist.get_backend(group) == "nccl" else None  # None: as the group
+    made: comm.Group = dist.new_group(ranks, backend=backend, use_local_synchronization=True)
     return made

@@ -81,7 +81,6 @@ class Ledger(TorchDispatchMode):
         super().__init__()
         self.sent_bytes: int | None = None  # None where the operating system cannot tell: NCCL
         self._open: list[dict[str, Any]] = []
-        self._waits: dict[int, tuple[Any, dict[str, Any]]] = {}
         # functional collectives in flight, by the address of the tensor that they fill
         self._promised: dict[int, dict[str, Any]] = {}
         self._program = RankProgram(dist.get_rank())
@@ -112,22 +111,19 @@ class Ledger(TorchDispatchMode):
 
     def __enter__(self) -> "Ledger":
         self._before = sockets.sent() if dist.get_backend() == "gloo" else None
-        self._wait = dist.Work.wait
-        # setattr, because to mypy a plain assignment is an error
-        setattr(dist.Work, "wait", self._noting(self._wait))  # noqa: B010
+        _watch_waits(self)
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        setattr(dist.Work, "wait", self._wait)  # noqa: B010
+        _stop_watching(self)
         after = sockets.sent()
         if self._before is not None and after is not None:
             self.sent_bytes = after - self._before
         now = time.perf_counter()
         for entry in self._open:
             entry["end"] = entry["end"] or now
-        self._waits.clear()
         self._promised.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -184,26 +180,48 @@ class Ledger(TorchDispatchMode):
         """Note the end when the future of `work` says so; without a future, at the first wait."""
         if work is None:
             return _end(entry)
-        self._waits[id(work)] = work, entry  # keeping `work` keeps its id from being reused
+        _awaited[id(work)] = work, self, entry  # keeping `work` keeps its id from being reused
         with suppress(RuntimeError):  # a point-to-point message has no future
             work.get_future().add_done_callback(lambda _: _end(entry))
-
-    def _noting(self, wait: Any) -> Any:
-        def noting(work: Any, *args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            result = wait(work, *args, **kwargs)
-            _, entry = self._waits.pop(id(work), (None, None))
-            if entry is not None and entry.get("peer", 0) is None:
-                entry["peer"] = entry["group"][work._source_rank()]
-            self._waited(entry, start)
-            return result
-
-        return noting
 
     def _waited(self, entry: dict[str, Any] | None, start: float) -> None:
         _end(entry)
         if entry is not None:
             self._program.wait(entry["number"], start)
+
+
+_awaited: dict[int, tuple[Any, Ledger, dict[str, Any]]] = {}  # by id of a Work, of all ledgers
+_ledgers: list[Ledger] = []  # that are open; ranks that are threads have one each
+_wait = dist.Work.wait  # torch's own, while a ledger is open
+
+
+def _watch_waits(ledger: Ledger) -> None:
+    """Let an open ledger see what its rank waits for."""
+    global _wait
+    if not _ledgers:
+        _wait = dist.Work.wait
+        # setattr, because to mypy a plain assignment is an error
+        setattr(dist.Work, "wait", _noted_wait)  # noqa: B010
+    _ledgers.append(ledger)
+
+
+def _stop_watching(ledger: Ledger) -> None:
+    _ledgers.remove(ledger)
+    for name in [name for name, (_, owner, _) in _awaited.items() if owner is ledger]:
+        del _awaited[name]
+    if not _ledgers:
+        setattr(dist.Work, "wait", _wait)  # noqa: B010
+
+
+def _noted_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+    start = time.perf_counter()
+    result = _wait(work, *args, **kwargs)
+    _, ledger, entry = _awaited.pop(id(work), (None, None, None))
+    if ledger is not None and entry is not None:
+        if entry.get("peer", 0) is None:
+            entry["peer"] = entry["group"][work._source_rank()]
+        ledger._waited(entry, start)
+    return result
 
 
 def _end(entry: dict[str, Any] | None) -> None:
