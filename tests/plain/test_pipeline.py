@@ -63,8 +63,10 @@ def train(group, name, samples, source=SOURCE, case=MODELS[0]):
 
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def histories(request):
-    size = request.param
-    return run(lambda group: {c: train(group, *c[:2], case=c[2]) for c in CASES}, world_size=size, ranks=rank_type(size))
+    def everything(group):
+        return {case: train(group, *case[:2], case=case[2]) for case in CASES}
+
+    return run(everything, world_size=request.param, ranks=rank_type(request.param))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

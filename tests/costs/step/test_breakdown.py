@@ -498,7 +498,8 @@ def test_layers_of_one_half_take_the_time_of_that_half(layout):
         assert waits[0] == pytest.approx(waits[1] + waits[2])
     sent = [tensor_parallel.sent_bytes(each) for each in (whole, *halves)]
     assert sent[0] == 2 * sent[1] == 2 * sent[2]
-    counted = [flops.forward(spec, batch=1, sequence=64) for spec in (HALVES, *(kind for _, kind in HALVES.layer_kinds))]
+    specs = HALVES, *(kind for _, kind in HALVES.layer_kinds)
+    counted = [flops.forward(spec, batch=1, sequence=64) for spec in specs]
     for part, count in counted[0].items():
         shares = zip((2, 4, 2), counted[1:], strict=True)
         assert 8 * count == sum(share * each.get(part, 0) for share, each in shares) or part == "head"

@@ -127,7 +127,8 @@ def together(group, references):
 )
 def test_every_layout_trains_the_model_of_one_process(size):
     """Losses, norms, weights and biases agree after two steps, on 8 ranks one, with accumulation and clipping."""
-    for rank in run(together, [reference(case) for case in cases(size)], world_size=size, ranks=rank_type(size, on_gloo=4)):
+    references = [reference(case) for case in cases(size)]
+    for rank in run(together, references, world_size=size, ranks=rank_type(size, on_gloo=4)):
         for case, apart in zip(cases(size), rank, strict=True):
             torch.testing.assert_close(apart, 0.0, rtol=0, atol=1e-12, msg=f"{case}: {apart}")
 
