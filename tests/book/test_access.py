@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .test_pages import EVERY_PAGE, SIZES, STAYS_INSIDE, draw_all, explorers, opened
+from .conftest import dress, explorers
+from .test_pages import EVERY_PAGE, STAYS_INSIDE
 
 LIGHT, DARK, PHONE = ("screen", "light"), ("screen", "dark"), ("phone", "light")
 
 
 def looks(*of_page: tuple[str, str]) -> pytest.MarkDecorator:
     """Every page in each of these looks."""
-    return pytest.mark.parametrize("look", of_page, ids=" ".join)
+    return pytest.mark.parametrize("look", of_page, ids=" ".join, scope="package")
 
 
 # Of words alike, in element and class, ink and size, and all that lies behind them, three are held to the contrast that
@@ -118,43 +118,21 @@ def axe() -> str:
     return Path(str(wheel.locate_file("axe_playwright_python/axe.min.js"))).read_text(encoding="utf-8")
 
 
-# The page has its theme, figures have its width and its ink, and no colour is on its way to another one.
-DRESSED = """(theme) => {
-    if (document.documentElement.dataset.theme !== theme) return false;
-    const ink = getComputedStyle(document.documentElement).getPropertyValue("--pst-color-text-base").trim();
-    const fits = ({ layout, clientWidth }) => layout.width === clientWidth && layout.font.color === ink;
-    const changing = document.getAnimations().some(({ playState }) => playState === "running");
-    return !changing && [...document.querySelectorAll(".explorer-plot")].every(fits);
-}"""
-
-
-@pytest.fixture(scope="module")
-def drawn(browser: Any, site: Path, page_name: str) -> Iterator[Any]:
-    """A page, opened once for all tests of it: to open a page and draw it takes longer than to test it."""
-    with opened(browser, site.as_uri(), f"{page_name}.html", color_scheme="light") as shown:
-        draw_all(shown)
-        yield shown
-
-
 @pytest.fixture
-def tab(drawn: Any, look: tuple[str, str]) -> Any:
+def tab(screen: Any, look: tuple[str, str]) -> Any:
     """The page in one look, which it takes as it does for a reader who turns the phone or dims the system."""
-    size, theme = look
-    width, height = SIZES[size]
-    drawn.set_viewport_size({"width": width, "height": height})
-    drawn.emulate_media(color_scheme=theme)
-    drawn.wait_for_function(DRESSED, arg=theme)
-    return drawn
+    dress(screen, *look)
+    return screen
 
 
-@looks(LIGHT, DARK, PHONE)
+@looks(DARK, PHONE, LIGHT)
 @EVERY_PAGE
 def test_axe_finds_nothing(tab: Any, axe: str) -> None:
     tab.evaluate(axe)
     assert tab.evaluate(AUDIT) == []
 
 
-@looks(LIGHT, DARK)
+@looks(DARK, LIGHT)
 @EVERY_PAGE
 def test_words_in_figures_have_enough_contrast(tab: Any) -> None:
     """4.5 to 1, WCAG 2.1, 1.4.3, against the fill behind each word, and the marks on it."""

@@ -14,8 +14,8 @@ from shardlab import exercises
 from shardlab.explorers import guess
 
 from ..explorers.guesses import BAD, CASES, COUNT, LARGER, MEMORY
-from .conftest import ROOT
-from .test_pages import STAYS_INSIDE, opened
+from .conftest import ROOT, opened
+from .test_pages import STAYS_INSIDE
 
 ROOM = Path(guess.__file__).parent
 ONE_OF_EACH = (MEMORY, COUNT, LARGER)
