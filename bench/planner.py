@@ -21,7 +21,7 @@ from shardlab.costs.compute import kernels
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.program import FLASH, ORDINARY_KERNELS
-from shardlab.costs.published import a100, fsdp, steps, studies
+from shardlab.costs.published import steps, studies
 from shardlab.costs.published.sweeps import SWEEPS
 from shardlab.files.terminal import no_arguments
 
@@ -75,11 +75,14 @@ def timed_attempts(attempts: Sequence[fits.Attempt], kernels_used: str = "") -> 
     return [each for each in attempts if each.seconds and kernels_used in each.sweep]
 
 
-MEGATRON = table(a100.TEN, a100.MORE, a100.FULL, a100.SELECTIVE)
-FSDP = table(fsdp.H100, fsdp.A100, fsdp.H200)
-HOPPER = table(fsdp.H100, fsdp.H200)
+MEGATRON = table(
+    "Megatron 2021, ten sizes", "Megatron 2021, more GPUs",
+    "Korthikanti 2022, all layers again", "Korthikanti 2022, selective",
+)  # fmt: skip
+FSDP = table("torchtitan, FSDP2, H100", "torchtitan, FSDP2, A100", "torchtitan, FSDP2, H200")
+HOPPER = table("torchtitan, FSDP2, H100", "torchtitan, FSDP2, H200")
 EIGHT_BITS = [row for row in FSDP if row.run.precision == "fp8"]
-ZERO_3 = table(a100.ZERO)
+ZERO_3 = table("Megatron 2021, ZeRO-3")
 SWEEPS_OF_LAYOUTS = {
     "Hagemann et al.": fits.HAGEMANN, "The Playbook, one node": fits.PLAYBOOK, "BigScience, kept back": fits.JEAN_ZAY,
 }  # fmt: skip
@@ -113,7 +116,8 @@ CAUSES = (
     Cause(name="operations one by one", concerns="FSDP2, eager", off=program(unfused=()),
           rows=[row for row in FSDP if row.run.training.program.unfused]),
     Cause(name="recomputation by operation", concerns="FSDP2", rows=FSDP, off=single_kernels(repeated=0.0)),
-    Cause(name="a limit of 500 W", concerns="FSDP2, H100", rows=table(fsdp.H100), constants={"BEST": UNLIMITED}),
+    Cause(name="a limit of 500 W", concerns="FSDP2, H100", rows=table("torchtitan, FSDP2, H100"),
+          constants={"BEST": UNLIMITED}),
     Cause(name="FlashAttention-2 on Hopper", concerns="FSDP2, H100 and H200", rows=HOPPER,
           off=single_kernels(flash=FLASH, flash_backward=FLASH)),
     Cause(name="FlashAttention-2 on Hopper", concerns="The Playbook", rows=PLAYBOOK,

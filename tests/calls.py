@@ -163,6 +163,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.planning.robust.rank": {"count": 2, "rounds": 2},
     "costs.published.bus_bandwidth.Measured": {"node": "DGX H100"},
     "costs.published.history.Size": {"date": "2020-05"},
+    "costs.published.steps.PublishedStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},
+    "costs.published.sweeps.SweepStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},
     "costs.published.studies.Study": {"published": {"tp": 2}},
     "costs.published.sweeps.Sweep": {"rows": [steps.STEPS[0], steps.STEPS[1]]},
     "costs.traces.replay.Usage": {"rates": [(0.0, 2.0), (1.0, 0.0)]},

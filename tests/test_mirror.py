@@ -48,10 +48,6 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "costs/planning/reasons.py": ("costs/planning/test_planner.py", "its texts are those of rejected plans"),
     "costs/published/studies.py": ("costs/planning/test_planner.py", "the planner finds their layouts"),
     **{
-        f"costs/published/{each}.py": ("costs/published/test_steps.py", "rows of one table")
-        for each in ("a100", "fsdp", "h100", "layouts")
-    },
-    **{
         f"costs/step/{each}.py": ("costs/step/test_breakdown.py", "a term of the sum")
         for each in ("axes", "elementwise", "exposed", "layer_time", "pipeline", "products", "replicas", "run")
     },

@@ -27,8 +27,7 @@ from shardlab.costs.operations import interval
 from shardlab.costs.pipeline import bubble, stage_costs, timeline
 from shardlab.costs.program import BF16, EXPERT_OVERLAPS
 from shardlab.costs.programs import BOOK, BOOK_ZERO, DEEPSEEK_2024, MEGATRON_2021, NEMO_2024
-from shardlab.costs.published import bus_bandwidth, h100, runs, steps, studies, sweeps
-from shardlab.costs.published.rows import rows
+from shardlab.costs.published import bus_bandwidth, runs, steps, studies, sweeps
 from shardlab.costs.step import axes, experts, products
 from shardlab.costs.step.replicas import DataWait
 from shardlab.costs.traces.programs import Writer
@@ -306,14 +305,14 @@ def test_no_page_sets_the_share_of_the_peak_at_which_ranks_compute():
 def test_llama_3_has_as_many_tokens_a_second_as_a_run_and_as_a_step():
     """Its FLOP/s count the pairs that a causal mask leaves."""
     listed = [run for name, run in runs.RUNS.items() if name.startswith("Llama 3 405B, ")]
-    for run, row in zip(listed, h100.llama_3(), strict=True):
+    for run, row in zip(listed, steps.of_table("Llama 3 405B"), strict=True):
         tokens = row.run.batch * row.run.training.tokens_per_sequence / row.run.cluster.gpus
         assert run.tokens_per_second == pytest.approx(tokens / row.seconds)
 
 
 def test_llama_3_has_the_chunks_of_its_published_step_where_bytes_are_counted_by_axis():
     page = (project.BOOK / "composition.md").read_text()
-    training = next(row.run.training for row in h100.llama_3() if row.run.cluster.gpus == 16_384)
+    training = next(row.run.training for row in steps.of_table("Llama 3 405B") if row.run.cluster.gpus == 16_384)
     layout = training.layout
     batch = training.num_microbatches * layout.dp
     sizes = (batch, training.sequence, training.chunks, layout.tp, layout.pp, layout.dp)
@@ -494,12 +493,9 @@ def _frozen_feed_forward():
 
 def _clear_sweeps():
     """Sweeps whose two fastest plans are farther apart than the 3 TFLOP/s to which their rates were read."""
-    rates = rows("sweeps_2021", sweeps.SweepRow)
     clear = 0
     for sweep in sweeps.SWEEPS:
-        its = [each.rate for each in rates
-               if (each.figure, each.varied, each.batch) == (sweep.figure, sweep.varied, sweep.batch)]
-        second, first = sorted(its)[-2:]
+        second, first = sorted(row.rate for row in sweep.rows)[-2:]
         if first - second > 3e12:
             assert sweep.regret == 0
             clear += 1

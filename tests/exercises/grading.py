@@ -15,6 +15,7 @@
         ...  # another algorithm, to which no line of the solution is near
 """
 
+import functools
 import inspect
 import json
 import re
@@ -99,7 +100,7 @@ class Chapter:
             cases = [[case for case in each.cases if checker.num_ranks(each, case) == size] for each in asked]
             attempts = [(each.attempt, f, c) for each, f, c in zip(asked, functions.values(), cases, strict=True)]
             try:
-                by_rank = launch.run(attempt_together, attempts, world_size=size)
+                by_rank = launch.run(attempt_together, attempts, world_size=size, ranks="threads")
             except launch.RankError as error:  # each alone is then told by its name
                 return {}, str(error)
             for mine, these, *ranks in zip(replies, cases, *by_rank, strict=True):
@@ -165,10 +166,10 @@ class Graded:
         return cls.chapter.reports()
 
     @pytest.fixture
-    def reported(self, together):
-        """The report from the shared launches; of one that was not in them, from launches of its own."""
-
+    def reported(self, together, monkeypatch):
+        """The report from the shared launches; of one that was not in them, from launches of its own, on threads."""
         reports, _ = together
+        monkeypatch.setattr(attempts.launch, "run", functools.partial(launch.run, ranks="threads"))
 
         def report(key, name, function):
             return reports[key, name] if (key, name) in reports else exercises.check(name, function)
@@ -214,7 +215,7 @@ class Graded:
         assert sizes == sorted(sizes)
         assert exercise.pure or set(sizes) in ({1}, {1, 2, 4}, {1, 2, 3, 4})
 
-    def test_a_mistake_fails_for_its_own_reason(self, mistake, reported, impatient):
+    def test_a_mistake_fails_for_its_own_reason(self, mistake, reported):
         name, function, fails, at, says = mistake
         report = reported(function, name, function)
         assert {each for each, mark in report.marks.items() if mark == checker.FAILED} == fails

@@ -123,21 +123,11 @@ def test_right_lines_pass(world_size):
     assert run(everything, world_size=world_size, ranks="threads") == [dict.fromkeys(HOLES, True)] * world_size
 
 
-@pytest.fixture(scope="module")
-def verdicts():
-    wrong = {
-        (name, place): (report, name, in_place(name, place, line))
-        for name in HOLES
-        for place, (line, report) in enumerate(WRONG[name])
-    }
-    with pytest.MonkeyPatch.context() as impatient:
-        impatient.setattr("shardlab.launch.watch.TICK", 0.1)
-        return lesson.verdicts(workshop.equal, wrong)
-
-
 @pytest.mark.parametrize(("name", "place"), PLACES)
-def test_a_wrong_line_is_noticed(name, place, verdicts):
-    assert lesson.noticed(verdicts[name, place], WRONG[name][place][1]), verdicts[name, place]
+def test_a_wrong_line_is_noticed(name, place):
+    line, report = WRONG[name][place]
+    found = lesson.verdict(workshop.equal, name, in_place(name, place, line))
+    assert lesson.noticed(found, report), found
 
 
 def test_the_hole_that_is_wrong_is_told_and_the_others_are_right(capsys):

@@ -129,25 +129,9 @@ def verdict(right, *args, world_size=3):
     right: returns, from a rank, whether its parameters were those of one process after every step.
     """
     try:
-        return all(run(right, *args, world_size=world_size))
+        return all(run(right, *args, world_size=world_size, ranks="threads"))
     except RankError as error:
         return str(error)
-
-
-def verdicts(right, wrong, world_size=3):
-    """The verdicts on many wrong versions, of which those without a report share a launch; wrong: (report, *args)."""
-    alike = {what: args for what, (report, *args) in wrong.items() if report is None}
-
-    def each(group):
-        return [right(group, *args) for args in alike.values()]
-
-    try:
-        by_rank = run(each, world_size=world_size, ranks="threads")
-        found = dict(zip(alike, map(all, zip(*by_rank, strict=True)), strict=True))
-    except RankError:  # each alone is then told by its name
-        found = {}
-    rest = {what: args for what, (_, *args) in wrong.items() if what not in found}
-    return found | {what: verdict(right, *args, world_size=world_size) for what, args in rest.items()}
 
 
 def noticed(found, report):

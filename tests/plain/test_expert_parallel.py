@@ -191,17 +191,11 @@ def right(group, source, style):
     return all(lesson.equal(ours, theirs) for (_, ours), (_, theirs) in zip(history, alone(style, False), strict=True))
 
 
-@pytest.fixture(scope="module")
-def verdicts():
-    wrong = {}
-    for what, (style, old, new, report) in WRONG.items():
-        wrong[what] = report, lesson.changed(SOURCE, old, new), style
-    return lesson.verdicts(right, wrong, world_size=4)
-
-
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_version_is_noticed(what, verdicts):
-    assert lesson.noticed(verdicts[what], WRONG[what][-1]), verdicts[what]
+def test_a_wrong_version_is_noticed(what):
+    style, old, new, report = WRONG[what]
+    found = lesson.verdict(right, lesson.changed(SOURCE, old, new), style, world_size=4)
+    assert lesson.noticed(found, report), found
 
 
 def test_experts_that_the_ranks_do_not_divide_are_refused():

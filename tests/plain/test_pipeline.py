@@ -23,6 +23,7 @@ from shardlab.ranks.pipeline import partition
 from shardlab.sharding import layout
 from shardlab.sharding.deal import deal
 
+from ..kinds import kind
 from . import lesson
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -62,7 +63,8 @@ def train(group, name, samples, source=SOURCE, case=MODELS[0]):
 
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def histories(request):
-    return run(lambda group: {c: train(group, *c[:2], case=c[2]) for c in CASES}, world_size=request.param)
+    size = request.param
+    return run(lambda group: {c: train(group, *c[:2], case=c[2]) for c in CASES}, world_size=size, ranks=kind(size))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -127,7 +129,7 @@ def everything(group):
 
 @pytest.fixture(scope="module", params=[2, 3])
 def counted(request):
-    return run(everything, world_size=request.param)
+    return run(everything, world_size=request.param, ranks=kind(request.param))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -308,7 +310,7 @@ def right(group, source):
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_version_is_noticed(what, impatient):
+def test_a_wrong_version_is_noticed(what):
     old, new, report = WRONG[what]
     found = lesson.verdict(right, lesson.changed(SOURCE, old, new))
     assert lesson.noticed(found, report), found

@@ -49,7 +49,7 @@ def crossover(
     )
 
 
-def fused(rows: Sequence[Mapping[str, Any]], *, alt: str = "") -> go.Figure:
+def fused(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
     """Draw how many times as fast many small tensors are when fused, for each number of ranks."""
     bars = [
         go.Bar(
@@ -67,8 +67,7 @@ def fused(rows: Sequence[Mapping[str, Any]], *, alt: str = "") -> go.Figure:
         y=style.axis(
             "times as fast as one by one", type="log", tickvals=[1, 2, 5, 10, 20, 50, 100, 200]
         ),
-        alt=alt
-        or "How many times as fast an all-reduce of many small tensors is when they are fused.",
+        alt="How many times as fast an all-reduce of many small tensors is when they are fused.",
         barmode="group",
     )
 

@@ -105,9 +105,7 @@ def layer(parts: Mapping[str, tuple[float, str]], *, alt: str = "") -> go.Figure
     )
 
 
-def utilisations(
-    runs: Mapping[str, tuple[float, float | None, float | None]], *, alt: str = ""
-) -> go.Figure:
+def utilisations(runs: Mapping[str, tuple[float, float | None, float | None]]) -> go.Figure:
     """Draw published runs: name -> (MFU, HFU or None, what the authors print or None).
 
     All numbers are shares of the peak.
@@ -133,8 +131,7 @@ def utilisations(
         [*bars, printed],
         x=style.axis("share of the peak (%)", range=[0, 62]),
         y=style.axis(range=[len(runs) - 0.5, -0.5], tickfont={"size": 11}),
-        alt=alt
-        or "Utilisation of published runs: model FLOPs, recomputed FLOPs, and what is printed.",
+        alt="Utilisation of published runs: model FLOPs, recomputed FLOPs, and what is printed.",
         height=FRAME + 26 * len(runs),
         barmode="stack",
     )
@@ -175,7 +172,6 @@ def splits(
     trained: Mapping[str, tuple[float, float]] | None = None,
     *,
     of: str = "parameters",
-    alt: str = "",
 ) -> go.Figure:
     """Draw how each law splits a budget, both axes logarithmic.
 
@@ -193,8 +189,7 @@ def splits(
         traces,
         x=style.axis("budget (FLOPs)", type="log", exponentformat="power", dtick=2),
         y=style.axis(of, type="log", exponentformat="power", dtick=1),
-        alt=alt
-        or f"The {of} that each scaling law gives for a budget of FLOPs, and of trained models.",
+        alt=f"The {of} that each scaling law gives for a budget of FLOPs, and of trained models.",
         height=TALL,
     )
 

@@ -18,7 +18,7 @@ BAR, FRAME = 44, 110  # pixels
 LABELS = 10  # powers of ten that an axis has room for
 
 
-def shares(machines: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
+def shares(machines: Mapping[str, Mapping[str, float]]) -> go.Figure:
     """Draw the share of a step spent waiting: label -> "without overlap" or "with ..." -> share."""
     bars = [
         go.Bar(
@@ -38,8 +38,7 @@ def shares(machines: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.
         bars,
         x=style.axis("share of the step spent waiting (%)", range=[0, 108]),
         y=style.axis(autorange="reversed"),
-        alt=alt
-        or "Share of a step spent waiting for all-reduces, without and with overlap, by machine.",
+        alt="Share of a step spent waiting for all-reduces, without and with overlap, by machine.",
         height=FRAME + BAR * len(machines),
         barmode="group",
     )
@@ -49,8 +48,6 @@ def speedup(
     ranks: Sequence[int],
     predicted: Mapping[str, Sequence[float]],
     measured: Mapping[str, tuple[Sequence[int], Sequence[float]]] | None = None,
-    *,
-    alt: str = "",
 ) -> go.Figure:
     """Draw the speed-up against the number of ranks, beside the ideal one.
 
@@ -66,13 +63,11 @@ def speedup(
         traces,
         x=style.axis("ranks", type="log", tickvals=list(ranks)),
         y=style.axis("speed-up", type="log", tickvals=list(ranks)),
-        alt=alt or "Speed-up against the number of ranks: ideal, predicted, measured.",
+        alt="Speed-up against the number of ranks: ideal, predicted, measured.",
     )
 
 
-def drift(
-    steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, alt: str = ""
-) -> go.Figure:
+def drift(steps: Sequence[int], curves: Mapping[str, Sequence[float]]) -> go.Figure:
     """Draw how far replicas or runs are apart: name -> distance after each of `steps`."""
     seen = [log10(each) for curve in curves.values() for each in curve if each > 0]
     decades = max(seen, default=0) - min(seen, default=0)
@@ -85,7 +80,7 @@ def drift(
             exponentformat="power",
             dtick=ceil(decades / LABELS) or 1,
         ),
-        alt=alt or "Distance between the parameters against the training step.",
+        alt="Distance between the parameters against the training step.",
     )
 
 

@@ -17,8 +17,6 @@ def choices(
     sizes: Sequence[float],
     lines: Mapping[str, Sequence[tuple[str, float]]],
     printed: Mapping[str, float],
-    *,
-    alt: str = "",
 ) -> go.Figure:
     """Draw what a library takes at each of `sizes` and the bus bandwidth that it expects.
 
@@ -44,11 +42,11 @@ def choices(
         [*traces, told],
         x=style.axis("buffer", type="log", tickvals=list(SIZES), ticktext=list(SIZES.values())),
         y=style.axis("bus bandwidth (GB/s)", rangemode="tozero"),
-        alt=alt or "The bus bandwidth that NCCL expects by size, with the algorithm that it takes.",
+        alt="The bus bandwidth that NCCL expects by size, with the algorithm that it takes.",
     )
 
 
-def busy(seconds: Mapping[str, float], *, alt: str = "") -> go.Figure:
+def busy(seconds: Mapping[str, float]) -> go.Figure:
     """Draw how long the busiest hop of each kind is busy: kind -> seconds."""
     shown = {kind: {"busiest hop": each} for kind, each in seconds.items()}
     look_of = {"busiest hop": {"color": style.COLOR["communicate"]}}
@@ -56,12 +54,12 @@ def busy(seconds: Mapping[str, float], *, alt: str = "") -> go.Figure:
         bar_rows(shown, look_of, "ms", scale=1e3, showlegend=False),
         x=style.axis("busy for at least (ms)", rangemode="tozero"),
         y=style.axis(""),
-        alt=alt or "How long the busiest hop of each kind is busy.",
+        alt="How long the busiest hop of each kind is busy.",
     )
 
 
 def card_rates(
-    nodes: Sequence[int], rates: Mapping[str, Sequence[float]], chosen: int, *, alt: str = ""
+    nodes: Sequence[int], rates: Mapping[str, Sequence[float]], chosen: int
 ) -> go.Figure:
     """Draw what a card reaches against the number of nodes: traffic -> bytes/s at each of `nodes`.
 
@@ -77,6 +75,6 @@ def card_rates(
         traces,
         x=style.axis("nodes of eight GPUs", type="log", tickvals=NODES),
         y=style.axis("GB/s of each card", rangemode="tozero"),
-        alt=alt or "The rate that every card reaches, against the number of nodes.",
+        alt="The rate that every card reaches, against the number of nodes.",
         shapes=[{**upright, "line": at}],
     )

@@ -24,8 +24,6 @@ def losses(
     minutes: Sequence[float],
     shares: Mapping[str, Sequence[float]],
     chosen: tuple[float, float],
-    *,
-    alt: str = "",
 ) -> go.Figure:
     """Draw lost shares of the time against the minutes between two saves.
 
@@ -48,15 +46,13 @@ def losses(
             range=[log10(min(MINUTES)) - ROOM, log10(max(MINUTES)) + ROOM],
         ),
         y=style.axis("lost, % of the time", range=[0, 100]),
-        alt=alt or "What a run loses to saves, repeated steps and restarts, by how often it saves.",
+        alt="What a run loses to saves, repeated steps and restarts, by how often it saves.",
     )
 
 
 def goodput(
     predicted: Mapping[str, Sequence[tuple[float, float]]],
     measured: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    alt: str = "",
 ) -> go.Figure:
     """Draw the goodput against the seconds between two saves: a line and points for each way.
 
@@ -79,7 +75,7 @@ def goodput(
             range=[log10(min(seconds)) - ROOM, log10(max(seconds)) + ROOM],
         ),
         y=style.axis("goodput, % of the time", rangemode="tozero"),
-        alt=alt or "The goodput of runs that are killed again and again, by how often they save.",
+        alt="The goodput of runs that are killed again and again, by how often they save.",
     )
 
 
@@ -87,9 +83,7 @@ def _percent(curve: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
     return [x for x, _ in curve], [100 * y for _, y in curve]
 
 
-def hours(
-    runs: Mapping[str, Sequence[tuple[str, float, float]]], until: float, *, alt: str = ""
-) -> go.Figure:
+def hours(runs: Mapping[str, Sequence[tuple[str, float, float]]], until: float) -> go.Figure:
     """Draw where the first hours of runs went: a row for each run, a bar for each stretch.
 
     runs: name -> (kind of COLORS, start, end) in seconds. until: hours that are drawn.
@@ -117,7 +111,7 @@ def hours(
         bars,
         x=style.axis("hours", range=[0, until]),
         y=style.axis(categoryorder="array", categoryarray=[*runs][::-1]),
-        alt=alt or f"Where the first {until:g} hours of {len(runs)} runs went.",
+        alt=f"Where the first {until:g} hours of {len(runs)} runs went.",
         barmode="overlay",
         height=150 + 50 * len(runs),
     )

@@ -24,7 +24,7 @@ BAR, FRAME = 60, 120  # pixels
 TERABITS = [0.0125, 0.05, 0.2, 0.8, 3.2]  # per second; few, for a phone
 
 
-def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
+def crossings(carried: Mapping[str, Mapping[str, float]]) -> go.Figure:
     """Draw the bytes of a step through the busiest link of each kind: kind -> axis -> bytes."""
     busiest = {
         f"busiest {kind if kind != 'network' else 'network card'}": {
@@ -38,19 +38,19 @@ def crossings(carried: Mapping[str, Mapping[str, float]], *, alt: str = "") -> g
         ),
         x=style.axis("GB in one step, one direction", rangemode="tozero"),
         y=style.axis(autorange="reversed"),
-        alt=alt or "Bytes through the busiest link of each kind, by axis of the layout.",
+        alt="Bytes through the busiest link of each kind, by axis of the layout.",
         height=FRAME + BAR * max(len(carried), 2),
         barmode="stack",
     )
 
 
-def steps(parts: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
+def steps(parts: Mapping[str, Mapping[str, float]]) -> go.Figure:
     """Draw the same step on several machines: machine -> "computing", "waiting" -> seconds."""
     return style.figure(
         bar_rows(parts, PARTS, "s"),
         x=style.axis("time of a step (s), replayed", rangemode="tozero"),
         y=style.axis(autorange="reversed"),
-        alt=alt or "Time of the same training step on several machines: computing and waiting.",
+        alt="Time of the same training step on several machines: computing and waiting.",
         height=FRAME + 36 * len(parts),
         barmode="stack",
     )
@@ -61,7 +61,6 @@ def knee(
     seconds: Mapping[str, Sequence[float]],
     *,
     have: float | None = None,
-    alt: str = "",
 ) -> go.Figure:
     """Draw the time of a step against the bandwidth between nodes, 1 without a limit.
 
@@ -80,7 +79,7 @@ def knee(
         traces,
         x=style.axis("between nodes (Tb/s of one node)", type="log", tickvals=ticks),
         y=style.axis("step time (1 = no limit)", range=[0.9, min(4.0, 1.05 * highest)]),
-        alt=alt or "Time of a training step against the bandwidth between nodes.",
+        alt="Time of a training step against the bandwidth between nodes.",
         shapes=[] if have is None else [_upright(8 * have / 1e12)],
     )
 

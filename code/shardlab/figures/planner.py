@@ -52,7 +52,7 @@ def breakdown(plans: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.
     )
 
 
-def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Figure:
+def shares(cases: Mapping[str, Mapping[str, float]]) -> go.Figure:
     """Draw the share of a step spent waiting: name -> "without overlap" or "with ..." -> share."""
     names = list(cases)
     looks = {"without overlap": style.COLOR["idle"], "with overlap": style.COLOR["communicate"]}
@@ -76,7 +76,7 @@ def shares(cases: Mapping[str, Mapping[str, float]], *, alt: str = "") -> go.Fig
         bars,
         x=style.axis("share of the step spent waiting (%)", range=[0, 108]),
         y=style.axis(range=[len(names) - 0.6, -0.85], visible=False),
-        alt=alt or "Share of a step spent waiting for messages, without and with overlap, by case.",
+        alt="Share of a step spent waiting for messages, without and with overlap, by case.",
         height=110 + 66 * len(names),
         barmode="overlay",
         annotations=_above(names),

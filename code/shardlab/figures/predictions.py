@@ -11,9 +11,7 @@ from .lines import line, look
 CORNER = 0.1  # powers of ten that keep the labels of two axes apart where they meet
 
 
-def residuals(
-    errors: Mapping[str, Sequence[float]], hindsight: Mapping[str, float], *, alt: str = ""
-) -> go.Figure:
+def residuals(errors: Mapping[str, Sequence[float]], hindsight: Mapping[str, float]) -> go.Figure:
     """Draw the errors of predictions: table -> errors, as shares.
 
     hindsight: table -> mean error that the best constant, chosen in hindsight, leaves.
@@ -57,14 +55,13 @@ def residuals(
         [points, *averages],
         x=style.axis("time too long (%)", zeroline=True, zerolinewidth=2, ticksuffix=""),
         y=style.axis(autorange="reversed", tickfont={"size": 11}),
-        alt=alt
-        or "Prediction errors by table, beside the errors of one constant chosen in hindsight.",
+        alt="Prediction errors by table, beside the errors of one constant chosen in hindsight.",
         height=130 + 38 * len(tables),
     )
 
 
 def products(
-    sizes: Sequence[int], shares: Mapping[str, Sequence[float]], *, title: str, alt: str = ""
+    sizes: Sequence[int], shares: Mapping[str, Sequence[float]], *, title: str
 ) -> go.Figure:
     """Draw the share of its peak that a GPU reaches: name -> share for each of `sizes`.
 
@@ -82,6 +79,5 @@ def products(
             range=[log10(min(sizes)) - CORNER, log10(max(sizes))],
         ),
         y=style.axis("share of the peak (%)", rangemode="tozero"),
-        alt=alt
-        or "The share of its peak that a GPU reaches in products of matrices, against their size.",
+        alt="The share of its peak that a GPU reaches in products of matrices, against their size.",
     )

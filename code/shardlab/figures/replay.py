@@ -25,7 +25,6 @@ def timeline(
     where: str,
     *,
     ranks: Sequence[int] | None = None,
-    alt: str = "",
 ) -> go.Figure:
     """Draw two rows for each rank, and one for each link.
 
@@ -46,8 +45,7 @@ def timeline(
             f"time (ms)<br>{where}", range=[0, 1.01 * last], anchor="y2" if links else "y"
         ),
         y=_rows(rows, [below + GAP / (height - FRAME) if links else 0, 1]),
-        alt=alt
-        or f"{where}: what each rank computed and communicated, and how busy the links were.",
+        alt=f"{where}: what each rank computed and communicated, and how busy the links were.",
         height=height,
         barmode="overlay",
         bargap=0.25,
@@ -60,7 +58,6 @@ def busy(
     where: str,
     *,
     unit: str = "ms",
-    alt: str = "",
 ) -> go.Figure:
     """Draw when the links of several replays carried something, all on one clock.
 
@@ -95,7 +92,7 @@ def busy(
         bars,
         x=style.axis(f"time ({unit})<br>{where}", range=[0, 1.01 * last], anchor=axes[-1]),
         y=rows.pop("yaxis"),
-        alt=alt or f"{where}: how busy the links were.",
+        alt=f"{where}: how busy the links were.",
         height=FRAME + THIN * sum(map(len, replays.values())),
         barmode="overlay",
         bargap=0.25,

@@ -65,9 +65,7 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
     )
 
 
-def efficiency(
-    ranks: Sequence[int], predicted: Mapping[str, Sequence[float]], *, alt: str = ""
-) -> go.Figure:
+def efficiency(ranks: Sequence[int], predicted: Mapping[str, Sequence[float]]) -> go.Figure:
     """Draw the share of perfect scaling against tp: name -> share for each of `ranks`."""
     curves = [
         lines.line(ranks, [100 * share for share in shares], name, *lines.look(i))
@@ -77,7 +75,7 @@ def efficiency(
         curves,
         x=style.axis("tp (ranks that share each layer)", type="log", tickvals=list(ranks)),
         y=style.axis("efficiency (%)", range=[0, 104]),
-        alt=alt or "Efficiency against the number of ranks that share each layer.",
+        alt="Efficiency against the number of ranks that share each layer.",
     )
 
 

@@ -45,7 +45,6 @@ def topology(
     *,
     paths: Mapping[str, Sequence[str]] | None = None,
     gpus: int | None = None,
-    alt: str = "",
 ) -> go.Figure:
     """Draw the parts of a node and the wires between them; a wider line is a faster one.
 
@@ -61,7 +60,7 @@ def topology(
         traces,
         x={**hidden, "range": [-0.6, widest + 0.6]},
         y={**hidden, "range": [-0.75 if _dips(wires) else -0.5, highest + 0.6]},
-        alt=alt or f"Wiring of {sum(part.startswith('GPU ') for part in places)} GPUs.",
+        alt=f"Wiring of {sum(part.startswith('GPU ') for part in places)} GPUs.",
         height=HEIGHT,
         hovermode="closest",
         legend2={"orientation": "h", "x": 0, "y": -0.02, "yanchor": "top"},

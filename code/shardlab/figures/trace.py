@@ -17,7 +17,7 @@ UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 ROW_HEIGHT, FRAME = 34, 130  # pixels
 
 
-def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.Figure:
+def timeline(events: Sequence[Event], *, unit: str = "ms") -> go.Figure:
     """Draw two rows for each rank, what it computes (or waits for) and what it communicates.
 
     Errors: ValueError for no events or an unknown unit.
@@ -38,7 +38,7 @@ def timeline(events: Sequence[Event], *, unit: str = "ms", alt: str = "") -> go.
         spans(events, unit=unit),
         x=f"time ({unit})",
         y=style.axis(categoryorder="array", categoryarray=order[::-1], tickfont={"size": 12}),
-        alt=alt or f"Timeline of {len(ranks)} ranks: when each computed and communicated.",
+        alt=f"Timeline of {len(ranks)} ranks: when each computed and communicated.",
         height=FRAME + ROW_HEIGHT * len(order),
         barmode="overlay",
         bargap=0.25,

@@ -52,8 +52,9 @@ class Operation:
         self.complete = False
 
     def finish(self) -> None:
-        """Let all who wait go on."""
+        """Let all who wait go on; keep no tensor alive for those that go on later."""
         self.complete = True
+        self.parts.clear()
         for future in self.futures:
             future.set_result(None)
         for each in self.then:

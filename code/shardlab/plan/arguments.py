@@ -22,7 +22,7 @@ HELP = """plan the training of a model on a cluster
 A file for --cluster has node = "DGX H100", or lines such as these:
 
 """
-# The rows of `costs.published.mixture_steps`.
+# `costs.published.steps.MIXTURE_STEPS`.
 MIXTURES = (
     "published steps of mixtures took 1.1 to 3.7 times as long as predicted, the longer the "
     "narrower their experts"

@@ -6,7 +6,7 @@ from shardlab.costs.compute import flops
 from shardlab.costs.facts import mixtures as facts
 from shardlab.costs.facts.hardware import chip
 from shardlab.costs.published import mixtures
-from shardlab.costs.published.mixture_steps import STEPS
+from shardlab.costs.published.steps import MIXTURE_STEPS
 
 # Tokens/s and model TFLOP/s of one GPU:
 # https://docs.nvidia.com/nemo/megatron-bridge/latest/performance-summary.html (25.11)
@@ -49,7 +49,7 @@ def test_all_pairs_of_tokens_and_half_of_them_are_both_in_print():
 
 def test_deepseeks_hours_and_its_step_are_the_same_training():
     """DeepSeek-V2 took 172,800 hours for 10^12 tokens: section 3.2.3 of https://arxiv.org/abs/2405.04434."""
-    hours = STEPS["DeepSeek-V3, 2048 H800"].tokens_per_second
+    hours = 1e12 / (3600 * MIXTURE_STEPS["DeepSeek-V3, 2048 H800"].hours)
     assert hours == pytest.approx(STEP, rel=0.003)
     v2 = 1e12 / (172_800 * 3600)
     assert per_token("DeepSeek-V2") * v2 / H800 == pytest.approx(0.252, abs=0.001)

@@ -20,10 +20,11 @@ def test_the_prediction_chooses_the_layout_that_was_measured_fastest_in_eight_of
 
 
 def test_the_regret_is_what_the_chosen_row_was_measured_to_lose():
-    """Give the second row the predictions of the best: then it is chosen."""
+    """Give the first row the layout of the best, and the others that of the first: then the first is chosen."""
     sweep = SWEEPS[0]
-    faster = replace(sweep.rows[0], run=sweep.best.run)
-    slower = [replace(row, run=sweep.rows[0].run) for row in sweep.rows[1:]]
+    first, best = ({"tp": row.tp, "pp": row.pp} for row in (sweep.rows[0], sweep.best))
+    faster = replace(sweep.rows[0], **best)
+    slower = [replace(row, **first) for row in sweep.rows[1:]]
     wrong = replace(sweep, rows=(faster, *slower))
     assert wrong.chosen is faster
     assert wrong.regret == pytest.approx(140 / 103 - 1)  # TFLOP/s of the best row and of the first

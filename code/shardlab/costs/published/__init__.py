@@ -4,14 +4,9 @@ Every entry names its source.
 """
 
 from . import (
-    a100,
     all_to_all,
     bus_bandwidth,
-    fsdp,
-    h100,
     history,
-    layouts,
-    long_context,
     mixtures,
     runs,
     steps,
@@ -20,14 +15,9 @@ from . import (
 )
 
 __all__ = [
-    "a100",
     "all_to_all",
     "bus_bandwidth",
-    "fsdp",
-    "h100",
     "history",
-    "layouts",
-    "long_context",
     "mixtures",
     "runs",
     "steps",

@@ -12,9 +12,8 @@ from shardlab.files.arguments import Count, Positive, checked
 from ..compute import flops
 from ..facts import models
 from ..facts.hardware import chip
-from .a100 import IN_2021, IN_2022, TEN
-from .h100 import STAGES_OF_LLAMA
 from .rows import rows
+from .steps import STEPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,36 +88,34 @@ def _per_token(model: str, sequence: int, pairs: str = "full") -> float:
     return flops.model_flops(spec, batch=1, sequence=sequence, pairs=pairs) / sequence
 
 
-def _megatron() -> Iterator[PublishedRun]:
-    """Yield Table 1: hardware FLOP/s of one GPU, by the paper's equation 3."""
-    for row in IN_2021:
-        if row.table != TEN:
+def _steps_on(accelerator: str) -> Iterator[PublishedRun]:
+    """Yield the published steps whose utilisation is printed, too.
+
+    What is computed again is counted as the papers do, all layers by equation 3 of Megatron-LM. Of
+    steps that recompute nothing, those of Llama 3, the pairs are those that a causal mask leaves; k
+    is 1,024.
+    """
+    for row in STEPS:
+        run = row.run
+        if run.cluster.node.chip.name != accelerator or not (row.mfu or row.hfu):
             continue
-        hardware = flops.hardware_flops(row.spec, batch=1, sequence=2048) / 2048
+        tokens = run.training.tokens_per_sequence
+        name, count, pairs = {
+            "full": (row.model, flops.hardware_flops, "full"),
+            "selective": (f"{row.model}, selective", flops.korthikanti_hardware_flops, "full"),
+            "none": (f"{row.model}, {row.gpus // 1024}k GPUs, {tokens // 1024}k", None, "causal"),
+        }[row.recomputation]
+        per_token = _per_token(row.model, tokens, pairs)
+        hardware = count(run.training.spec, batch=1, sequence=tokens) / tokens if count else None
         yield PublishedRun(
-            name=row.model,
-            accelerator="A100 SXM 80 GB",
+            name=name,
+            accelerator=accelerator,
             num_chips=row.gpus,
-            peak=PEAK["A100 SXM 80 GB"],
-            tokens_per_second=row.rate / hardware,
-            model_flops=_per_token(row.model, 2048),
-            hardware_flops=hardware,
-            claimed_hfu=row.hfu,
-            source=row.source,
-        )
-
-
-def _korthikanti() -> Iterator[PublishedRun]:
-    """Yield the steps with sequence parallelism and selective recomputation."""
-    for row in IN_2022:
-        hardware = flops.korthikanti_hardware_flops(row.spec, batch=1, sequence=2048) / 2048
-        yield PublishedRun(
-            name=f"{row.model}, selective",
-            accelerator="A100 SXM 80 GB",
-            num_chips=row.gpus,
-            peak=PEAK["A100 SXM 80 GB"],
-            tokens_per_second=row.batch * 2048 / row.selective / row.gpus,
-            model_flops=_per_token(row.model, 2048),
+            peak=PEAK[accelerator],
+            tokens_per_second=row.rate / (hardware or per_token)
+            if row.rate
+            else run.tokens / row.seconds / row.gpus,
+            model_flops=per_token,
             hardware_flops=hardware,
             claimed_mfu=row.mfu,
             claimed_hfu=row.hfu,
@@ -158,26 +155,14 @@ def _gpu_hours() -> Iterator[PublishedRun]:
         )
 
 
-def _llama_3() -> Iterator[PublishedRun]:
-    """Yield its stages, which count the pairs that a causal mask leaves; k is 1,024."""
-    for row in STAGES_OF_LLAMA:
-        assert row.sequence is not None
-        per_token = _per_token(row.model, row.sequence, "causal")
-        yield PublishedRun(
-            name=f"{row.model}, {row.gpus // 1024}k GPUs, {row.sequence // 1024}k",
-            accelerator="H100 SXM 80 GB",
-            num_chips=row.gpus,
-            peak=PEAK["H100 SXM 80 GB"],
-            tokens_per_second=row.rate / per_token,
-            model_flops=per_token,
-            claimed_mfu=row.mfu,
-            source=row.source,
-        )
-
-
 RUNS: dict[str, PublishedRun] = {
     run.name: run
-    for run in (*_megatron(), *_korthikanti(), *_palm(), *_gpu_hours(), *_llama_3())
+    for run in (
+        *_steps_on("A100 SXM 80 GB"),
+        *_palm(),
+        *_gpu_hours(),
+        *_steps_on("H100 SXM 80 GB"),
+    )
 }
 
 

@@ -8,10 +8,10 @@ from shardlab.sharding.layout import Layout
 
 from .. import step
 from ..facts import models, nodes
-from ..facts.recipes import MIXED
 from ..planning.plans import Plans, Question, TrainingPlan
-from ..programs import LLAMA_2024, MEGATRON_2021, NEMO_2024
+from ..programs import NEMO_2024
 from ..traces import knee
+from . import steps
 
 WITHOUT = replace(  # a rank waits for every message
     NEMO_2024,
@@ -37,48 +37,45 @@ class Study:
         return next(iter(plans.where(**self.published)), None)
 
 
-def _question(model: str, node: str, gpus: int, batch: int, **options: object) -> Question:
-    cluster = nodes.cluster(node, gpus // nodes.node(node).gpus)
-    spec = models.published(model).spec
-    return Question(spec=spec, cluster=cluster, batch=batch, **options)  # type: ignore[arg-type]
+def _study(table: str, name: str, **choices: object) -> Study:
+    """Ask for the layout of a published step; choices: of its program, as a `Question` has them."""
+    row = next(row for row in steps.of_table(table) if row.name == name)
+    training = row.run.training
+    question = Question(
+        spec=training.spec,
+        cluster=row.run.cluster,
+        batch=row.batch,
+        sequence=row.sequence,
+        program=training.program,
+        recipe=training.recipe,
+        attention=training.attention,
+        dropout=training.dropout,
+        **choices,  # type: ignore[arg-type]
+    )
+    return Study(question=question, published={"tp": row.tp, "pp": row.pp}, source=row.source)
 
 
-# What Megatron-LM had in 2021: no ZeRO, no sequence parallelism, scores stored, 16-bit gradients;
-# all layers computed again, or none.
+# Megatron-LM had no ZeRO and no sequence parallelism in 2021, and recomputed all layers or none.
 _IN_2021 = {
-    "program": MEGATRON_2021,
-    "recipe": MIXED,
-    "attention": "stored",
-    "dropout": True,
     "zero": (0,),
     "sequence_parallel": (False,),
     "recomputations": ("none", "full"),
 }
-_SC21 = "Narayanan et al. 2021, {} (https://arxiv.org/abs/2104.04473)"
 STUDIES: dict[str, Study] = {
-    "GPT-3 on 1,536 A100": Study(
-        question=_question("Megatron 175B", "DGX A100", 1536, 1536, **_IN_2021),
-        published={"tp": 8, "pp": 12},
-        source=_SC21.format("Table 2"),
+    "GPT-3 on 1,536 A100": _study(
+        "Megatron 2021, more GPUs", "Megatron 175B, 1,536 GPUs", **_IN_2021
     ),
-    "a trillion on 3,072 A100": Study(
-        question=_question("Megatron 1008B", "DGX A100", 3072, 3072, **_IN_2021),
-        published={"tp": 8, "pp": 64},
-        source=_SC21.format("Table 1"),
+    "a trillion on 3,072 A100": _study(
+        "Megatron 2021, ten sizes", "Megatron 1008B, 3,072 GPUs", **_IN_2021
     ),
-    "Llama 3 405B on 16,384 H100": Study(
-        question=_question(
-            "Llama 3 405B",
-            "DGX H100",
-            16_384,
-            2048,
-            sequence=8192,
-            program=LLAMA_2024,
-        ),
-        published={"tp": 8, "pp": 16},
-        source="Llama Team 2024, Table 4 (https://arxiv.org/abs/2407.21783)",
-    ),
+    "Llama 3 405B on 16,384 H100": _study("Llama 3 405B", "16,384 GPUs, sequences of 8,192"),
 }
+
+
+def _question(model: str, node: str, batch: int) -> Question:
+    """Ask for layouts of a model on 64 GPUs."""
+    cluster = nodes.cluster(node, 64 // nodes.node(node).gpus)
+    return Question(spec=models.published(model).spec, cluster=cluster, batch=batch)
 
 
 def _run(question: Question, layout: Layout, **choices: object) -> step.Run:
@@ -100,8 +97,8 @@ def runs() -> dict[str, step.Run]:
     shared = Layout(tp=8, dp=8, zero=1, sequence_parallel=True)
     trillion = STUDIES["a trillion on 3,072 A100"].question
     llama = STUDIES["Llama 3 405B on 16,384 H100"].question
-    eight, seventy = _question(small, h100, 64, 256), _question(large, h100, 64, 64)
-    card = _question(large, "GCP a2-highgpu-8g", 64, 64)
+    eight, seventy = _question(small, h100, 256), _question(large, h100, 64)
+    card = _question(large, "GCP a2-highgpu-8g", 64)
     return {
         "1T, 3,072 A100, tp 8, pp 64, dp 6": _run(trillion, Layout(tp=8, pp=64, dp=6)),
         "8B, 64 H100, ZeRO-3": _run(eight, cut),
@@ -113,10 +110,10 @@ def runs() -> dict[str, step.Run]:
             card, replace(shared, dp=2, pp=4)
         ),
         "8B, 64 H100 (4 x 200 Gb/s a node), ZeRO-3": _run(
-            _question(small, "GCP a3-highgpu-8g", 64, 256), cut
+            _question(small, "GCP a3-highgpu-8g", 256), cut
         ),
         "8B, 64 H100, PCIe and one 400 Gb/s card, ZeRO-3": _run(
-            _question(small, "PCIe box, InfiniBand NDR", 64, 256), cut
+            _question(small, "PCIe box, InfiniBand NDR", 256), cut
         ),
         "70B, 64 H100, tp 16 across nodes": _run(seventy, replace(shared, tp=16, dp=4)),
         "70B, 64 A100 (one 100 Gb/s card), tp 8, ZeRO-3": _run(card, replace(shared, zero=3)),

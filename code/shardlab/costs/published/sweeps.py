@@ -1,39 +1,26 @@
-"""Published sweeps, which vary one choice and keep all else: they test how layouts are *ranked*.
+"""Published sweeps, which vary one choice and keep all else: they test how layouts are *ranked*."""
 
-Narayanan et al. 2021, Figures 13 to 16 (https://arxiv.org/abs/2104.04473): 64 A100s, all layers
-recomputed. The rates are read from the figures, to about 3 TFLOP/s.
-"""
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, groupby
 
-from shardlab.files.arguments import Count, Positive, checked
-from shardlab.model.spec import TransformerSpec
+from shardlab.files.arguments import Count, checked
 
-from ..compute import flops
-from ..facts import nodes
-from ..programs import MEGATRON_2021
-from .layouts import LayoutRow, PublishedStep, Setting
 from .rows import rows
-
-GPUS, LENGTH = 64, 2048
+from .steps import PublishedStep
 
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class SweepRow:
+class SweepStep(PublishedStep):
     """A bar of a figure."""
 
-    figure: str
     varied: str
-    hidden_size: Count
-    num_heads: Count
-    batch: Count
-    tp: Count
-    pp: Count
-    microbatch: Count
-    rate: Positive  # FLOP/s of one GPU
+
+    @property
+    def name(self) -> str:
+        """Its layout."""
+        dp = self.layout.dp
+        return f"tp {self.tp}, pp {self.pp}, dp {dp}, microbatch {self.microbatch}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,39 +63,9 @@ class Sweep:
         return 2 * alike / len(pairs) - 1
 
 
-def _sweeps() -> Iterator[Sweep]:
-    found = groupby(rows("sweeps_2021", SweepRow), lambda row: (row.figure, row.varied, row.batch))
-    for (figure, varied, batch), group in found:
-        yield Sweep(figure=figure, varied=varied, batch=batch, rows=tuple(map(_step, group)))
-
-
-def _step(row: SweepRow) -> PublishedStep:
-    spec = TransformerSpec(
-        vocab_size=51_200,
-        context_length=LENGTH,
-        hidden_size=row.hidden_size,
-        num_layers=32,
-        num_heads=row.num_heads,
+SWEEPS: tuple[Sweep, ...] = tuple(
+    Sweep(figure=figure, varied=varied, batch=batch, rows=tuple(group))
+    for (figure, varied, batch), group in groupby(
+        rows("sweeps_2021", SweepStep), lambda row: (row.table, row.varied, row.batch)
     )
-    counted = flops.hardware_flops(spec, batch=row.batch, sequence=LENGTH, recomputation="full")
-    cut = LayoutRow(
-        model=row.figure,
-        gpus=GPUS,
-        tp=row.tp,
-        pp=row.pp,
-        batch=row.batch,
-        microbatch=row.microbatch,
-    )
-    return cut.step(
-        Setting(table=row.figure, node=nodes.node("DGX A100"), program=MEGATRON_2021),
-        counted / (GPUS * row.rate),
-        name=f"tp {row.tp}, pp {row.pp}, dp {cut.layout.dp}, microbatch {row.microbatch}",
-        spec=spec,
-        layout=cut.layout,
-        recomputation="full",
-        attention="stored",
-        dropout=True,
-    )
-
-
-SWEEPS: tuple[Sweep, ...] = tuple(_sweeps())
+)
