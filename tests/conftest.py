@@ -53,14 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """How `pytest -n` deals tests to workers: by pages or chapters where a file goes through them, else as a whole."""
+    """How `pytest -n` deals tests to workers: by pages or chapters where files go through them, else as a whole."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFixtures(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
             page = re.search(r"\[([\w/]+)", test) if file.endswith(BY_PAGE) else None
-            return f"{file} {page[1]}" if page else file
+            return page[1] if page else file
 
     config.option.loadscopereorder = False  # it is in order already
     return ByFixtures(config, log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import os
 import re
 import shutil
@@ -12,6 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import shardlab_execution
+import shardlab_uses
+from nbformat.v4 import new_output
 
 from .conftest import ROOT, build_book, serving
 
@@ -187,11 +189,15 @@ def test_a_page_runs_again_only_when_something_it_depends_on_changed(book: Path,
     with pytest.raises(AssertionError, match="no-such-page"):
         build_book(book)
     assert runs(book) == before
-    (book / "bench" / "results" / "launch.json").write_text("{}")
+    (book / "bench" / "results" / "launch.json").write_text("{}")  # which no cell of the page reads
     write_page(book, *CELLS)
     build_book(book)
-    assert runs(book) == before + 1
-    assert len(list((book / "_build" / ".jupyter_cache").iterdir())) == 1  # the stale cache is gone
+    assert runs(book) == before
+    with (book / "code" / "shardlab" / "explorers" / "page.py").open("a") as module:
+        module.write("# changed\n")
+    for _ in range(2):
+        build_book(book)
+        assert runs(book) == before + 1
 
 
 def test_buttons_open_the_page_on_binder_and_colab_once_the_project_has_an_address(book: Path, page: str) -> None:
@@ -252,15 +258,48 @@ def test_a_cell_that_fails_for_a_moment_fails_no_build_and_no_kernel_listens_on_
     assert "ipc sockets" in built
 
 
-def test_the_cache_depends_on_code_results_and_pinned_versions(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("execution", ROOT / "book" / "_ext" / "shardlab_execution.py")
-    extension = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(extension)
-    seen = {extension.digest(tmp_path)}
-    for name in ("code/shardlab/costs/new.py", "bench/results/new.json", "requirements.txt", "book/_ext/new.py"):
+def test_a_chapter_uses_what_its_cells_import_and_the_data_beside_it(tmp_path: Path) -> None:
+    """Of whatever it does not use, its outputs do not depend; they always depend on how it is executed."""
+    files = {
+        "book/page.md": HEADER + "```{code-cell} python\n:tags: [hide-input]\nfrom shardlab.costs import rates\n```\n",
+        "book/other.md": HEADER + "```{code-cell} python\nimport importlib\n```\n",
+        "book/_ext/kernel_start.py": "from shardlab import page",
+        "book/_ext/shardlab_execution.py": "",
+        "book/_ext/shardlab_face.py": "",
+        "requirements.txt": "",
+        "bench/results/zero.json": "{}",
+        "code/shardlab/page.py": "",
+        "code/shardlab/costs/__init__.py": "",
+        "code/shardlab/costs/rates.py": "def rate():\n    from ..files import measured",
+        "code/shardlab/costs/facts.csv": "",
+        "code/shardlab/files/measured.py": "",
+        "code/shardlab/plans/plan.py": "",
+        "code/shardlab/plans/plan.csv": "",
+        "code/shardlab/exercises/page/adding.py": "",
+        "code/shardlab/exercises/page/__init__.py": "from . import adding",
+    }
+    for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("something = 1")
-        seen.add(extension.digest(tmp_path))
-    assert len(seen) == 5
-    (tmp_path / "book" / "page.md").write_text("Prose has a cache of its own.")
-    assert extension.digest(tmp_path) in seen
+        (tmp_path / name).write_text(text)
+    used = {path.relative_to(tmp_path).as_posix() for path in shardlab_uses.used(tmp_path, tmp_path / "book/page.md")}
+    not_used = {"book/page.md", "book/other.md", "book/_ext/shardlab_face.py"}
+    assert used == files.keys() - not_used - {"code/shardlab/plans/plan.py", "code/shardlab/plans/plan.csv"}
+    assert shardlab_uses.used(tmp_path, tmp_path / "book/other.md") == {tmp_path / name for name in files}
+
+
+def test_a_name_of_sources_depends_on_their_text_and_place(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    for path in (one, two):
+        path.write_text("something = 1")
+    seen = {shardlab_uses.digest(tmp_path, each) for each in ([], [one], [two], [one, two])}
+    one.write_text("something = 2")
+    assert len(seen | {shardlab_uses.digest(tmp_path, [one])}) == 5
+
+
+def test_what_a_cell_prints_in_pieces_is_one_text() -> None:
+    """Pieces of the other stream between them are another text; what stands after a display stays there."""
+    pieces = [("stdout", "rank 0: "), ("stderr", "10 %"), ("stdout", "3, "), ("stdout", "4\n"), ("stderr", "\r20 %")]
+    outputs = [new_output("stream", name=name, text=text) for name, text in pieces]
+    outputs += [new_output("display_data"), new_output("stream", name="stdout", text="sum: 7\n")]
+    joined = shardlab_execution.joined(outputs)
+    assert [each.get("text") for each in joined] == ["rank 0: 3, 4\n", "10 %\r20 %", None, "sum: 7\n"]

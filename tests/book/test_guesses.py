@@ -14,8 +14,8 @@ from shardlab import exercises
 from shardlab.explorers import guess
 
 from ..explorers.guesses import BAD, CASES, COUNT, LARGER, MEMORY
-from .conftest import ROOT
-from .test_pages import STAYS_INSIDE, opened
+from .conftest import ROOT, opened
+from .test_pages import STAYS_INSIDE
 
 ROOM = Path(guess.__file__).parent
 ONE_OF_EACH = (MEMORY, COUNT, LARGER)
@@ -130,40 +130,42 @@ def test_paper_shows_question_and_answer_and_no_form(browser: Any, page: Path) -
 
 @pytest.fixture(scope="module")
 def chapter_tab(browser: Any, site: Path, chapter: str) -> Iterator[Any]:
-    """A built chapter on a phone."""
-    with opened(browser, site.as_uri(), f"book/{chapter}.html", "phone", color_scheme="light") as tab:
+    """A built chapter on a phone, which draws no figure out of sight, as it would for a mouse."""
+    with opened(browser, site.as_uri(), f"book/{chapter}.html", "phone", color_scheme="light", has_touch=True) as tab:
+        assert tab.evaluate("matchMedia('(pointer: coarse)').matches")
         yield tab
 
 
 @EVERY_CHAPTER
 def test_every_form_of_a_chapter_works_by_keyboard_and_keeps_the_guess(chapter_tab: Any) -> None:
-    for block in chapter_tab.locator(".guess").all():
-        first = block.locator("input").first
+    for block in chapter_tab.query_selector_all(".guess"):
+        first, answer = block.query_selector("input"), block.query_selector("details p")
         first.focus()
-        assert not block.locator("details p").is_visible()
+        assert not answer.is_visible()
         keys = ["Space", "Enter"] if first.get_attribute("type") == "radio" else ["1", "Tab", "Space"]
         for key in keys:
             chapter_tab.keyboard.press(key)
-        assert block.locator(".guess-result").text_content().startswith("You guessed ")
-        assert block.locator("details p").is_visible()
+        assert block.query_selector(".guess-result").text_content().startswith("You guessed ")
+        assert answer.is_visible()
     assert chapter_tab.evaluate(STAYS_INSIDE), "the page scrolls sideways"
     chapter_tab.reload()
     today = datetime.date.today()
-    for block in chapter_tab.locator(".guess").all():
-        shown = block.locator(".guess-result").text_content()
+    for block in chapter_tab.query_selector_all(".guess"):
+        shown = block.query_selector(".guess-result").text_content()
         assert shown.startswith(f"Your guess of {today.day} {today:%B} {today.year}: ")
-        assert not block.locator("details p").is_visible()
-        assert block.locator("button").text_content() == guess.AGAIN
+        assert not block.query_selector("details p").is_visible()
+        assert block.query_selector("button").text_content() == guess.AGAIN
 
 
 @EVERY_CHAPTER
 def test_a_form_is_large_enough_and_readable_in_both_themes(chapter_tab: Any) -> None:
     for theme in ("light", "dark"):
         chapter_tab.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
-        for block in chapter_tab.locator(".guess").all():
-            block.locator("details").evaluate("details => { details.open = true; }")
+        for block in chapter_tab.query_selector_all(".guess"):
+            block.query_selector("details").evaluate("details => { details.open = true; }")
             assert block.evaluate(POOR_CONTRASTS) == [], theme
-            assert all(each.bounding_box()["height"] >= 44 for each in block.locator("button, .guess-option").all())
+            touched = block.query_selector_all("button, .guess-option")
+            assert all(each.bounding_box()["height"] >= 44 for each in touched)
 
 
 POOR_CONTRASTS = """(block) => {
@@ -188,11 +190,11 @@ POOR_CONTRASTS = """(block) => {
 @EVERY_CHAPTER
 def test_without_a_script_the_folded_answer_is_left(browser: Any, site: Path, chapter: str) -> None:
     with opened(browser, site.as_uri(), f"book/{chapter}.html", java_script_enabled=False) as tab:
-        for block in tab.locator(".guess").all():
-            assert block.locator(".guess-question").is_visible()
-            assert not any(each.is_visible() for each in block.locator("input, button").all())
-            block.locator("summary").click()
-            assert block.locator("details p").is_visible()
+        for block in tab.query_selector_all(".guess"):
+            assert block.query_selector(".guess-question").is_visible()
+            assert not any(each.is_visible() for each in block.query_selector_all("input, button"))
+            block.query_selector("summary").click()
+            assert block.query_selector("details p").is_visible()
 
 
 # ---- the chapters' text

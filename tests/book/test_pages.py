@@ -11,7 +11,6 @@ import pkgutil
 import re
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,47 +24,22 @@ from shardlab.explorers import page
 from shardlab.explorers.explorer import Explorer
 from shardlab.files import reading
 
-from .conftest import ROOT
+from .conftest import ROOT, SIZES, Opening, draw_all, dress, explorers, opened
 
 CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text())
 LISTED = [CONTENTS["root"], *(entry["file"] for part in CONTENTS["parts"] for entry in part["chapters"])]
 PAGES = [name for name in LISTED if not name.startswith("book/reference/")]  # see test_reference.py
-EVERY_PAGE = pytest.mark.parametrize("page_name", PAGES, scope="module")
-SIZES = {"screen": (1280, 900), "phone": (390, 844)}
-TIMEOUT = 60_000  # milliseconds; a busy machine takes its time
+EVERY_PAGE = pytest.mark.parametrize("page_name", PAGES, scope="package")
 MOST_BYTES = 480_000  # of a page, a quarter of that when compressed; scripts, fonts and styles are shared by all
 
 
-@contextmanager
-def opened(browser: Any, home: str, path: str, size: str = "screen", **options: Any) -> Iterator[Any]:
-    """A fresh page; fails on a console error or a request that leaves `home`."""
-    width, height = SIZES[size]
-    context = browser.new_context(viewport={"width": width, "height": height}, **options)
-    context.set_default_timeout(TIMEOUT)
-    tab, faults = context.new_page(), []
-    tab.on("console", lambda message: message.type == "error" and faults.append(message.text))
-    tab.on("pageerror", lambda error: faults.append(str(error)))
-    tab.on("request", lambda sent: sent.url.startswith((home, "data:", "blob:")) or faults.append(sent.url))
-    tab.goto(f"{home}/{path}")
-    yield tab
-    context.close()
-    assert faults == [], f"{home}/{path}: {faults}"
-
-
-# A page is opened twice for all tests that look and turn knobs: on a screen from disk; on a phone over http, by a link
-# that the screen has made.
-
-
-@pytest.fixture(scope="module")
-def screen(browser: Any, site: Path, page_name: str) -> Iterator[Any]:
-    with opened(browser, site.as_uri(), f"{page_name}.html", "screen", color_scheme="light") as tab:
-        draw_all(tab)
-        yield tab
+# What each page is asked on a phone, it is asked over http, by a link that the screen has made.
 
 
 @pytest.fixture
 def tab(screen: Any) -> Any:
     """The page on a screen as it was when it was opened, whatever the test before has changed."""
+    dress(screen, "screen", "light")
     for block in with_controls(screen):
         block.evaluate(RESET)
     return screen
@@ -83,6 +57,7 @@ class Visit(NamedTuple):
 @pytest.fixture(scope="module")
 def visit(screen: Any, browser: Any, served: str, page_name: str) -> Iterator[Visit]:
     """The page on a phone, every control at its other end."""
+    dress(screen, "screen", "light")
     for control in screen.query_selector_all("[data-control]"):
         control.evaluate(OTHER_END)
     screen.wait_for_function(SETTLED)
@@ -102,32 +77,13 @@ def phone(visit: Visit) -> Any:
     return visit.tab
 
 
-STOPS = """() => [...document.querySelectorAll(".pst-scrollable-table-container")].every((each) =>
-    (each.tabIndex === 0) === (each.scrollWidth > each.clientWidth || each.scrollHeight > each.clientHeight))"""
-
-
-def draw_all(tab: Any) -> None:
-    """Scroll through the page, so that every figure on it is drawn, and wait for its formulas."""
-    for block in explorers(tab):
-        block.scroll_into_view_if_needed()
-        tab.wait_for_function("block => 'state' in block.dataset", arg=block)
-    tab.evaluate("window.shardlabFormulas?.()")
-    tab.wait_for_function(STOPS)
-
-
 def state_of(block: Any) -> int:
     return int(block.get_attribute("data-state"))
 
 
 def drawing(block: Any) -> str:
-    """What plotly was given last, as text."""
-    shown = "block => { const plot = block.querySelector('.explorer-plot');"
-    return str(block.evaluate(shown + "return JSON.stringify([plot.data, plot.layout]); }"))
-
-
-def explorers(tab: Any) -> list[Any]:
-    """The blocks themselves: a locator would look for its block anew each time, through all of the page."""
-    return list(tab.query_selector_all(".explorer"))
+    """What plotly was given last, as text, once the figure shows what its controls say."""
+    return str(block.evaluate(DRAWING))
 
 
 def with_controls(tab: Any) -> list[Any]:
@@ -157,6 +113,7 @@ def look_at(block: Any) -> dict[int, Look]:
 @pytest.fixture(scope="module")
 def looks(screen: Any) -> dict[str, dict[int, Look]]:
     """What is seen of each explorer on a screen."""
+    dress(screen, "screen", "light")
     return {block.get_attribute("data-explorer"): look_at(block) for block in with_controls(screen)}
 
 
@@ -333,12 +290,6 @@ WIDE_FORMULAS = """async () => {
 }"""
 
 
-def axis_inks(tab: Any) -> set[str]:
-    """The colours of the labels beside an axis or in a legend."""
-    labels = tab.locator('.explorer [class$="tick"] text, .explorer [class^="legend"][class$="text"]')
-    return set(labels.evaluate_all("labels => labels.map((label) => getComputedStyle(label).fill)"))
-
-
 @EVERY_PAGE
 def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) -> None:
     with opened(browser, site.as_uri(), f"{page_name}.html", java_script_enabled=False) as tab:
@@ -409,19 +360,10 @@ PRINT = """() => {
 
 
 @EVERY_PAGE
-def test_a_page_just_opened_prints_all_figures_in_light_colours(browser: Any, site: Path, page_name: str) -> None:
-    with opened(browser, site.as_uri(), f"{page_name}.html", color_scheme="dark") as tab:
-        tab.evaluate("() => { window.print = () => { dispatchEvent(new Event('beforeprint')); window.seen = true; }; }")
-        tab.keyboard.press("Control+p")
-        tab.wait_for_function("window.seen")
-        assert [block for block in explorers(tab) if not block.get_attribute("data-state")] == []
-        assert axis_inks(tab) <= {tab.evaluate(f"({TEXT_COLOUR})()")}
-        assert tab.evaluate("document.documentElement.dataset.theme") == "light"
-        tab.evaluate("dispatchEvent(new Event('afterprint'))")
-        assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
-
-
-TEXT_COLOUR = "() => getComputedStyle(document.querySelector('article')).color"
+def test_a_page_just_opened_prints_all_figures_in_light_colours(opening: Opening) -> None:
+    assert opening.undrawn == []
+    assert opening.inks <= {opening.text}
+    assert opening.themes == ("light", "dark"), "on paper, and when it is printed"
 
 
 @EVERY_PAGE
@@ -505,6 +447,16 @@ DRAWN_DATA = (
 )
 
 
+DRAWING = (
+    FIND
+    + """
+    for (const start = Date.now(); Number(block.dataset.state) !== explorer.index(); ) {
+        if (Date.now() - start > 60_000) throw new Error(`${explorer.name} does not show what its controls say`);
+        await new Promise(requestAnimationFrame);
+    }
+    return JSON.stringify([explorer.plot.data, explorer.plot.layout]);
+}"""
+)
 RESET = (
     FIND
     + """
@@ -536,17 +488,23 @@ PLACES = (
     FIND
     + """
     const tops = new Set(), heights = new Set();
+    const measure = () => {
+        tops.add(Math.round(explorer.plot.getBoundingClientRect().top - block.getBoundingClientRect().top));
+        heights.add(explorer.sentence.offsetHeight);
+    };
     for (const control of explorer.controls) {
         const before = control.at;
         for (let at = 0; at < control.values.length; at++) {
             control.at = at;
-            await explorer.draw();
-            tops.add(Math.round(explorer.plot.getBoundingClientRect().top - block.getBoundingClientRect().top));
-            heights.add(explorer.sentence.offsetHeight);
+            explorer.sentence.innerHTML = (await explorer.view(explorer.index())).sentence;  // what could move the rest
+            measure();
         }
+        await explorer.draw();
+        measure();
         control.at = before;
     }
     await explorer.draw();
+    measure();
     return { tops: tops.size, heights: heights.size };
 }"""
 )
@@ -570,20 +528,20 @@ def reach(tab: Any, control: Any) -> None:
     pytest.fail(f"{control.get_attribute('id')} is not reached with the Tab key")
 
 
+FEW_STEPS = 4  # by an arrow: the next ones differ in what test_the_page_shows_what_python_computes looks at
+
+
 def step_through(tab: Any, block: Any, control: Any) -> int:
-    """Press keys through all values of the focused control; the number of different figures seen."""
-    count = len(json.loads(control.get_attribute("data-values")))
+    """Press keys through the first values of the focused control to its last; the number of different figures seen."""
+    last = len(json.loads(control.get_attribute("data-values"))) - 1
     if control.get_attribute("type") == "checkbox":
         keys = ["Space"]
     else:
-        keys = ["Home", *["ArrowRight" if control.get_attribute("type") == "range" else "ArrowDown"] * (count - 1)]
+        arrow = "ArrowRight" if control.get_attribute("type") == "range" else "ArrowDown"
+        keys = ["Home", *[arrow] * min(last, FEW_STEPS), "End"]
     seen = {drawing(block)}
     for key in keys:
         tab.keyboard.press(key)
-        tab.wait_for_function(
-            f"block => {{ {FIND.split('{', 1)[1]} return explorer.index() === Number(block.dataset.state); }}",
-            arg=block,
-        )
         seen.add(drawing(block))
     text = control.get_attribute("aria-valuetext")
     assert text is None or text == json.loads(control.get_attribute("data-texts"))[-1]
@@ -665,7 +623,7 @@ LONGEST_STRETCH = """() => {
 }"""
 
 
-@pytest.mark.parametrize("page_name", [f"book/{chapter}" for chapter in exercises.CHAPTERS], scope="module")
+@pytest.mark.parametrize("page_name", [f"book/{chapter}" for chapter in exercises.CHAPTERS], scope="package")
 def test_a_chapter_shows_before_it_tells_more(tab: Any, page_name: str) -> None:
     """Exercises, the journey and sources are lists to work through; everything above them needs pictures."""
     longest = tab.evaluate(LONGEST_STRETCH)

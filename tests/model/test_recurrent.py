@@ -150,11 +150,11 @@ def test_bad_sizes_are_refused(changes, message):
 def test_a_hybrid_has_two_kinds_of_layer():
     sizes = {"vocab_size": 9, "context_length": 8, "hidden_size": 16, "num_heads": 4, "style": "llama"}
     spec = TransformerSpec(num_layers=4, recurrent=SMALL, **sizes)
-    (attention, plain), (states, recurrent) = spec.kinds
+    (attention, plain), (states, recurrent) = spec.layer_kinds
     assert (attention, states) == (1 / 4, 3 / 4)
     assert plain == replace(spec, recurrent=None)
     assert recurrent.states_only.layers == (0, 1, 2, 3)
-    assert plain.kinds == recurrent.kinds == ()
+    assert plain.layer_kinds == recurrent.layer_kinds == ()
     assert spec.states_only is plain.states_only is None
     with pytest.raises(ValueError, match="layer 3 of Gated DeltaNet is not among num_layers=3; count from 0"):
         replace(spec, num_layers=3)
@@ -164,7 +164,7 @@ def test_layers_of_one_half_are_of_three_kinds():
     """M M - M *: a layer is states, attention or a block, and each has one norm."""
     sizes = {"vocab_size": 9, "context_length": 8, "hidden_size": 16, "num_heads": 4, "style": "llama"}
     spec = TransformerSpec(num_layers=5, recurrent=SMALL, blocks_at=(2,), gated=False, **sizes)
-    (one, attention), (three, states), (last, blocks) = spec.kinds
+    (one, attention), (three, states), (last, blocks) = spec.layer_kinds
     assert (one, three, last) == (1 / 5, 3 / 5, 1 / 5)
     assert [kind.num_attention for kind in (spec, attention, states, blocks)] == [1, 5, 0, 0]
     assert [kind.num_blocks for kind in (spec, attention, states, blocks)] == [1, 0, 0, 5]
@@ -181,5 +181,5 @@ def test_layers_of_one_half_are_of_three_kinds():
             replace(spec, **wrong)
     with pytest.raises(ValueError, match=r"blocks_at=\(\) leaves no layer for experts"):
         replace(spec, blocks_at=(), **mixture)
-    kinds = [kind.experts for _, kind in replace(spec, **mixture).kinds]
+    kinds = [kind.experts for _, kind in replace(spec, **mixture).layer_kinds]
     assert kinds == [None, None, mixture["experts"]]

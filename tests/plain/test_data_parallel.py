@@ -17,7 +17,7 @@ from shardlab.ranks.data_parallel import DataParallel
 from shardlab.ranks.observe import ledger
 from shardlab.sharding.layout import Layout
 
-from ..kinds import kind
+from ..rank_types import rank_type
 from . import lesson
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -39,7 +39,7 @@ def all_cases(group):
 
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def histories(request):
-    return run(all_cases, world_size=request.param, ranks=kind(request.param))
+    return run(all_cases, world_size=request.param, ranks=rank_type(request.param))
 
 
 @pytest.mark.parametrize("case", lesson.CASES, ids=str)

@@ -15,7 +15,7 @@ from shardlab.plain import linear_attention
 from shardlab.ranks import transformer
 from shardlab.ranks.observe import ledger
 
-from ..kinds import kind
+from ..rank_types import rank_type
 from . import lesson, sequences
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -72,7 +72,7 @@ def everything(group):
 
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def found(request):
-    return run(everything, world_size=request.param, ranks=kind(request.param))
+    return run(everything, world_size=request.param, ranks=rank_type(request.param))
 
 
 @pytest.mark.parametrize("case", sequences.CASES, ids=str)

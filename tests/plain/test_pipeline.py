@@ -23,7 +23,7 @@ from shardlab.ranks.pipeline import partition
 from shardlab.sharding import layout
 from shardlab.sharding.deal import deal
 
-from ..kinds import kind
+from ..rank_types import rank_type
 from . import lesson
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -63,8 +63,10 @@ def train(group, name, samples, source=SOURCE, case=MODELS[0]):
 
 @pytest.fixture(scope="module", params=lesson.WORLD_SIZES)
 def histories(request):
-    size = request.param
-    return run(lambda group: {c: train(group, *c[:2], case=c[2]) for c in CASES}, world_size=size, ranks=kind(size))
+    def everything(group):
+        return {case: train(group, *case[:2], case=case[2]) for case in CASES}
+
+    return run(everything, world_size=request.param, ranks=rank_type(request.param))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -129,7 +131,7 @@ def everything(group):
 
 @pytest.fixture(scope="module", params=[2, 3])
 def counted(request):
-    return run(everything, world_size=request.param, ranks=kind(request.param))
+    return run(everything, world_size=request.param, ranks=rank_type(request.param))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -15,7 +15,7 @@ from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.pipeline import split_backward
 from shardlab.schedules import SCHEDULES, make
 from shardlab.sharding.layout import AXES_3D, ZERO_STAGES, Layout, divisors, tensor_degrees
-from tests.kinds import kind
+from tests.rank_types import rank_type
 from tests.ranks.training import (
     MAX_NORM,
     MICROBATCHES,
@@ -130,7 +130,7 @@ SIZES = (1, 2, 4, 6, 8)
 
 @functools.cache
 def executed(size, folder):
-    return run(together, folder, size, world_size=size, ranks=kind(size, on_gloo=4))
+    return run(together, folder, size, world_size=size, ranks=rank_type(size, on_gloo=4))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -374,7 +374,7 @@ def mistaken(group, folder):
 
 @pytest.fixture(scope="module")
 def with_mistakes(folder):
-    return run(mistaken, folder, world_size=4, ranks="threads")
+    return run(mistaken, folder, world_size=4)  # processes: threads share the modules that are changed
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)

@@ -35,7 +35,7 @@ def test_pieces_are_alike_that_have_as_many_layers_of_each_kind():
     assert [pieces for pieces in range(1, 9) if alike(halves, pieces)] == [1, 2, 4]
     first = replace(HYBRID, recurrent=replace(STATES, layers=(0, 1)))
     assert [pieces for pieces in range(1, 9) if alike(first, pieces)] == [1]
-    _, (_, every) = HYBRID.kinds
+    _, (_, every) = HYBRID.layer_kinds
     assert all(alike(replace(HYBRID, recurrent=None), 3) and alike(every, 3) for pieces in range(1, 9))
 
 
@@ -61,14 +61,14 @@ def test_each_layer_of_the_model_is_cut_as_its_own_kind(spec):
 
 
 def test_a_layer_of_one_half_has_one_norm_and_nothing_of_the_other_half():
-    attention, states, blocks = (cuts.block(kind, 2) for _, kind in HALVES.kinds)
+    attention, states, blocks = (cuts.block(kind, 2) for _, kind in HALVES.layer_kinds)
     assert {name.partition(".")[0] for name in attention} == {"attention", "attention_norm"}
     assert {name.partition(".")[0] for name in states} == {"attention", "attention_norm"}
     assert sorted(blocks) == ["mlp.down.weight", "mlp.up.weight", "mlp_norm.weight"]
 
 
 def test_experts_without_a_gate_have_two_matrices_and_stand_in_their_own_layers():
-    attention, states, mixture = (cuts.block(kind, 2) for _, kind in SPARSE.kinds)
+    attention, states, mixture = (cuts.block(kind, 2) for _, kind in SPARSE.layer_kinds)
     assert not any(name.startswith("mlp") for name in (*attention, *states))
     shapes = {name: cut.local_shape for name, cut in mixture.items() if name.startswith("mlp.experts.3")}
     assert shapes == {"mlp.experts.3.up.weight": (4, 16), "mlp.experts.3.down.weight": (16, 4)}
@@ -98,7 +98,7 @@ def test_tensor_parallelism_deals_whole_heads_of_keys():
 
 
 def test_each_rank_of_tp_holds_its_heads_and_all_of_a_head_s_norm():
-    _, (_, every) = HYBRID.kinds
+    _, (_, every) = HYBRID.layer_kinds
     held = {name: cut.local_shape for name, cut in cuts.block(every, 4).items() if name.startswith("attention.")}
     assert held == {
         "attention.in.weight": ((2 * 16 + 2 * 48 + 2 * 8) // 4, 16),
@@ -107,7 +107,7 @@ def test_each_rank_of_tp_holds_its_heads_and_all_of_a_head_s_norm():
         "attention.scale": (6,),
         "attention.out.weight": (16, 48 // 4),
     }
-    _, (_, mamba) = replace(HYBRID, recurrent=replace(STATES, rule="Mamba-2")).kinds
+    _, (_, mamba) = replace(HYBRID, recurrent=replace(STATES, rule="Mamba-2")).layer_kinds
     norm = cuts.block(mamba, 4)["attention.scale"]
     assert norm.local_shape == (48 // 4,)
     gate = cuts.block(HYBRID, 4)["attention.gate.weight"]

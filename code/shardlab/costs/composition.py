@@ -169,7 +169,7 @@ def _tensor(training: Training, stage: int) -> dict[str, float]:
         for name, cut in cuts.ends(spec, layout.tp).items()
         if (first if "embedding" in name else last)
     }
-    kinds = spec.kinds or ((1.0, spec),)
+    kinds = spec.layer_kinds or ((1.0, spec),)
     block = sum(
         part * _copies(training, cuts.block(kind, layout.tp)) for part, kind in kinds
     )

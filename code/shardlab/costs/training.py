@@ -106,7 +106,7 @@ class Training:
         return self.spec.context_length if self.sequence is None else self.sequence
 
     @property
-    def kinds(self) -> "list[tuple[float, Training]]":
+    def layer_kinds(self) -> "list[tuple[float, Training]]":
         """Of a hybrid, each kind of layer's share and the same run with layers of it alone.
 
         Every stage has as many of each (`Layout.check`), so a mean over kinds, weighted by their
@@ -115,7 +115,7 @@ class Training:
         alone = replace(self.layout, ep=1, whole_experts=False)  # of layers without experts
         return [
             (share, replace(self, spec=spec, layout=self.layout if spec.experts else alone))
-            for share, spec in self.spec.kinds
+            for share, spec in self.spec.layer_kinds
         ]
 
     def layers_of(self, stage: int) -> int:

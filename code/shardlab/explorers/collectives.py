@@ -77,7 +77,7 @@ def pairs(n: int) -> Plan:
 
 ALL_REDUCES: dict[str, Callable[[int], Plan]] = {**exchanges.ALL_REDUCES, "two levels": pairs}
 LAST_STEP = max(len(plan(RANKS[-1]).steps) for plan in ALL_REDUCES.values())
-FORMULAS = {**collectives.ALL_REDUCES, "two trees": collectives.tree_all_reduce}
+FORMULAS = {**collectives.ALL_REDUCES, "two trees": collectives.two_tree_all_reduce}
 RELATIVES: dict[str, tuple[Callable[[int], Plan], Start]] = {
     "broadcast, binomial tree": (exchanges.binomial_broadcast, exchanges.only),
     "broadcast, scatter and all-gather": (exchanges.scatter_all_gather_broadcast, exchanges.only),

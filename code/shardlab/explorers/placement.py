@@ -144,7 +144,8 @@ def knee_view(*, layout: str, sequences_per_gpu: int, machine: str) -> View:
     cluster = nodes.cluster(machine, NUM_NODES)
     *seconds, limit = curve(layout, sequences_per_gpu, machine)
     have = cluster.node.network_bandwidth
-    at = knee.knee(_data_program(layout, sequences_per_gpu, machine), cluster)
+    known = dict(zip([*RATES, knee.RANGE[1]], [*seconds, limit], strict=True))
+    at = knee.knee(_data_program(layout, sequences_per_gpu, machine), cluster, known)
     relative = [each / limit for each in seconds]
     figure = figures.knee(RATES, {layout: relative}, have=have)
     share = at / have
@@ -168,7 +169,7 @@ def knee_view(*, layout: str, sequences_per_gpu: int, machine: str) -> View:
 def curve(layout: str, sequences_per_gpu: int, machine: str) -> list[float]:
     """Replay a step at each of RATES, and without a limit: seconds."""
     events = _data_program(layout, sequences_per_gpu, machine)
-    return knee.curve(events, nodes.cluster(machine, NUM_NODES), [*RATES, 1e15])
+    return knee.curve(events, nodes.cluster(machine, NUM_NODES), [*RATES, knee.RANGE[1]])
 
 
 @cache

@@ -12,13 +12,13 @@ A user needs the names in `__all__` alone. Each of the other files is named for 
 run; a leading underscore marks a name that only its own file uses. To read on, begin with `run`
 below, then in this order:
 
-    the launcher   local (its ends of the processes), watch (one run), report (what went wrong),
-                   progress (a line meanwhile), surroundings (folders and streams)
+    the launcher   job (what ranks are asked), local (its ends of the processes), watch (one run),
+                   report (what went wrong), progress (a line meanwhile), surroundings (folders)
     the helper     helper (forks ranks), modules (imports what they will use)
     a rank         rank (one job), travel (its call and result), meeting (finds its peers),
                    contracts (compares calls), peers (knows whom an error lost),
                    state (what it reports), waiting (whether it may go on by itself)
-    many ranks     threads (all ranks of a run in one process), thread_backend (what they send)
+    one process    threads (all ranks of a run), thread_backend (what they send each other)
     elsewhere      join (the ranks of torchrun and mpiexec), ending (how they end)
 """
 
@@ -30,9 +30,9 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from . import surroundings, travel
+from .job import Job
 from .join import already_a_rank, join, refuse_a_task_of_several
 from .local import Helper
-from .rank import Job
 from .report import Outcome, interruption, report
 from .watch import Watch
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from . import ending, travel
-from .rank import loopback
+from .job import loopback
 
 # environment: number of a process -> how many there are. MPI's, the innermost launcher first:
 # https://docs.open-mpi.org/en/main/tuning-apps/environment-var.html, and srun --mpi=pmix

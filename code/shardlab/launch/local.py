@@ -12,8 +12,9 @@ from typing import Any
 
 from . import surroundings
 from .helper import SIZE, start_python
+from .job import Job
 from .modules import in_use
-from .rank import ON_LINUX, Job
+from .rank import ON_LINUX
 from .state import Call, Failure, Message, Raised, Whereabouts
 
 CHUNK = 1 << 16  # bytes, the capacity of a pipe on Linux

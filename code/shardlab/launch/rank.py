@@ -9,12 +9,12 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from . import state, surroundings, travel, waiting
+from . import state, travel, waiting
+from .job import Job
 from .state import Message
 
 ON_LINUX = sys.platform == "linux"
@@ -24,36 +24,6 @@ PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 # s by which torch waits longer than the run: if torch gave up first, ranks that only waited would
 # raise errors, and the report would blame them
 SPARE = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """Everything a rank needs to begin: the pickled call, and the surroundings it was made in."""
-
-    call: bytes  # cloudpickle of (fn, args)
-    world_size: int
-    timeout: float  # s
-    threads: int
-    store: str  # path of the file at which the ranks meet
-    hosted: int = 0  # ranks that are threads of one process; 0: each has a process of its own
-    environment: dict[str, str] = field(
-        default_factory=lambda: {**os.environ, "GLOO_SOCKET_IFNAME": loopback()}
-    )
-    path: list[str] = field(default_factory=lambda: [*sys.path])
-    folder: str = field(default_factory=surroundings.current)
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks there are, in as many processes or in one."""
-        return self.hosted or self.world_size
-
-
-def loopback() -> str:
-    """Name the interface that only this machine sees.
-
-    By itself gloo listens on whatever address the host name resolves to.
-    """
-    return "lo0" if sys.platform == "darwin" else "lo"
 
 
 def be_rank(rank: int, channel: int, output: int) -> NoReturn:

@@ -22,10 +22,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
 from . import contracts, peers, state, travel
-from .rank import Job
+from .job import GRACE, Job, label
 from .report import Outcome
 from .thread_backend import Backend, Operation, Ranks, here
-from .watch import GRACE, label
 
 _NUMPY: Any = numpy.random  # whose stubs leave out the generator that all share
 _C10D: Any = torch._C._distributed_c10d
@@ -51,16 +50,16 @@ class Surroundings:
         random.setstate(self.of_python)
 
 
-class Rank(threading.Thread):
+class ThreadRank(threading.Thread):
     """One rank: its turn, what it waits for, and how it ended."""
 
-    def __init__(self, number: int, run: "Run") -> None:
+    def __init__(self, number: int, run: "ThreadRun") -> None:
         super().__init__(name=f"rank {number}", daemon=True)
         self.number, self.of = number, run
         self.turn = threading.Lock()  # held while other ranks run
         self.turn.acquire()
         self.awaited: Ranks = ()  # the ranks of the operation that it waits for
-        self.contracts = Contracts(run.calls, self.tell)
+        self.contracts = SharedContracts(run.calls, self.tell)
         self.failure: state.Failure | None = None
         self.result = b""
         self.settled = False  # whether the function has ended
@@ -114,7 +113,7 @@ class Rank(threading.Thread):
         return state.Whereabouts(self.settled, places, [], list(self.awaited), "")
 
 
-class Contracts(contracts.Contracts):
+class SharedContracts(contracts.Contracts):
     """The calls of a rank beside those of the others, in a table of this process.
 
     The first to disagree with the call that came first refuses; a call goes when all have made it.
@@ -134,13 +133,13 @@ class Contracts(contracts.Contracts):
         return {} if first == call.partition("\n")[0] else found
 
 
-class Run:
+class ThreadRun:
     """One run of as many ranks as the job asks for."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.calls: Calls = {}
-        self.ranks = [Rank(number, self) for number in range(job.hosted)]
+        self.ranks = [ThreadRank(number, self) for number in range(job.hosted)]
         self.ready = deque(self.ranks)
         self.over = threading.Event()
 
@@ -176,7 +175,7 @@ class Run:
         return {rank.number: rank.where() for rank in self.ranks}
 
 
-class Output(io.TextIOBase):
+class LabelledOutput(io.TextIOBase):
     """Standard output or error of all ranks, which puts its rank before each line."""
 
     def __init__(self, stream: Any) -> None:
@@ -204,16 +203,16 @@ class Output(io.TextIOBase):
         self.flush()
 
 
-def run(job: Job, compare: bool, publish: Callable[[Run], None]) -> list[bytes] | Outcome:
+def run(job: Job, compare: bool, publish: Callable[[ThreadRun], None]) -> list[bytes] | Outcome:
     """Do a job on ranks that are threads of this process.
 
     compare: whether ranks must make the same calls. publish: gets the run once it has begun.
     """
     setattr(dist.distributed_c10d, "_world", ThreadLocalWorld())  # noqa: B010 (to mypy an error)
-    this = Run(job)
+    this = ThreadRun(job)
     peers.install(contracts.by_method(lambda: here.rank.contracts) if compare else {})
     Backend(lambda *args: here.rank.wait(*args)).install()
-    outputs = sys.stdout, sys.stderr = [Output(stream) for stream in (sys.stdout, sys.stderr)]
+    outputs = sys.stdout, sys.stderr = [LabelledOutput(stream) for stream in (sys.stdout, sys.stderr)]
     publish(this)
     try:
         return this.see_through()

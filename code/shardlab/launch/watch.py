@@ -7,16 +7,15 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
 
+from .job import GRACE, Job, label
 from .local import Rank
 from .progress import Progress
-from .rank import Job
 from .report import Outcome, mismatch
 from .state import Message, Signs, Whereabouts
 
 TICK = 0.5  # seconds between two checks whether any rank moves
 QUIET_TICKS = 4  # checks in a row without a move, while every rank waits, that make a deadlock
 MAX_HELD = 256 * 2**20  # bytes that a rank may print before an ordered run shows them
-GRACE = 0.3  # seconds that the other ranks get to report after the first failure
 PATIENCE = 5.0  # seconds for every rank to say where it is; only one that a call holds needs more
 
 
@@ -151,11 +150,6 @@ class Watch:
             silent=[rank.number for rank in self.ranks if rank.silent],
             verdict=self.verdict,
         )
-
-
-def label(number: int) -> str:
-    """Return what stands before each line that a rank prints."""
-    return f"[rank {number}] "
 
 
 def _labelled(line: str) -> int:

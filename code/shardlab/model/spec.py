@@ -151,7 +151,7 @@ class TransformerSpec:
         return len(self.recurrent.layers) if self.recurrent else 0
 
     @property
-    def kinds(self) -> "tuple[tuple[float, TransformerSpec], ...]":
+    def layer_kinds(self) -> "tuple[tuple[float, TransformerSpec], ...]":
         """The kinds of layers of a hybrid: the share of each, and the model with such layers alone.
 
         Layers with attention come first. The tuple is empty where all layers are of one kind.

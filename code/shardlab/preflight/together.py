@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from shardlab.costs.facts.network import Cluster
-from shardlab.launch.rank import loopback
+from shardlab.launch.job import loopback
 
 from . import alike, between, measure, who
 from .result import FAIL, CheckResult, Facts, result, status, whom

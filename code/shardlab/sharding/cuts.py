@@ -78,7 +78,7 @@ def block(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> d
     """Cut the parameters of one layer, by their names in the reference model.
 
     Of a mixture it is a layer with experts; `TransformerSpec.dense` has the others. Of a hybrid it
-    is a layer with attention; `TransformerSpec.kinds` has the others.
+    is a layer with attention; `TransformerSpec.layer_kinds` has the others.
 
     With fewer key/value heads than ranks, tp / kv_heads neighbours hold the same head. With whole
     experts each of them is on one rank. A `tp` that does not split the layer is refused by
@@ -195,8 +195,8 @@ def model(spec: TransformerSpec, tp: Count, *, whole_experts: bool = False) -> d
 @checked
 def num_parameters(spec: TransformerSpec, tp: Count) -> int:
     """Count the numbers that one rank holds, with padding and what other ranks hold as well."""
-    if spec.kinds:
-        return round(sum(share * num_parameters(kind, tp) for share, kind in spec.kinds))
+    if spec.layer_kinds:
+        return round(sum(share * num_parameters(kind, tp) for share, kind in spec.layer_kinds))
     sparse = spec.num_layers - spec.num_dense
     layers = sparse * _held(block(spec, tp)) + spec.num_dense * _held(block(spec.dense, tp))
     return _held(ends(spec, tp)) + layers

@@ -10,7 +10,7 @@ from shardlab.model.spec import TransformerSpec
 def by_layer(spec: TransformerSpec) -> list[TransformerSpec]:
     """List for each layer, of any model, the model that has such layers alone."""
     states, blocks = spec.recurrent.layers if spec.recurrent else (), spec.blocks_at or ()
-    kinds = {(kind.states_only is not None, kind.blocks_only): kind for _, kind in spec.kinds}
+    kinds = {(kind.states_only is not None, kind.blocks_only): kind for _, kind in spec.layer_kinds}
     places = range(spec.num_layers)
     layers = [kinds.get((place in states, place in blocks), spec) for place in places]
     return [kind.dense for kind in layers[: spec.num_dense]] + layers[spec.num_dense :]
@@ -22,7 +22,7 @@ def alike(spec: TransformerSpec, pieces: Count) -> bool:
 
     Where all layers are of one kind, any pieces do.
     """
-    if not spec.kinds:
+    if not spec.layer_kinds:
         return True
     size, rest = divmod(spec.num_layers, pieces)
     named = [spec.recurrent.layers if spec.recurrent else (), spec.blocks_at or ()]

@@ -14,10 +14,10 @@ from shardlab.costs.units import GB, MB
 LINK = hardware.link("NVLink 4")
 ALL = [
     collectives.ring_all_reduce,
-    collectives.tree_all_reduce,
+    collectives.two_tree_all_reduce,
     collectives.reduce_scatter,
     collectives.all_gather,
-    collectives.parameter_server,
+    collectives.naive_all_reduce,
     collectives.binomial_all_reduce,
     collectives.recursive_doubling_all_reduce,
     collectives.halving_doubling_all_reduce,
@@ -113,11 +113,11 @@ def test_trees_double_those_who_know_in_every_step(ranks, steps):
 
 
 def test_the_server_carries_everything_and_the_ring_hardly_grows():
-    server = [collectives.parameter_server(MB, n).busiest_link for n in (2, 4, 8, 64)]
+    server = [collectives.naive_all_reduce(MB, n).busiest_link for n in (2, 4, 8, 64)]
     ring = [collectives.ring_all_reduce(MB, n).busiest_link for n in (2, 4, 8, 64)]
     assert server == [MB, 3 * MB, 7 * MB, 63 * MB]
     assert ring == [MB, 1.5 * MB, 1.75 * MB, 2 * 63 / 64 * MB]
-    assert collectives.parameter_server(MB, 8).steps == 14
+    assert collectives.naive_all_reduce(MB, 8).steps == 14
 
 
 def two_trees(ranks):
@@ -138,7 +138,7 @@ def two_trees(ranks):
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 7, 8, 64, 100])
 def test_the_trees_carry_what_is_counted_on_two_real_ones(ranks):
     """Half of the buffer goes up and down each edge of each tree."""
-    cost, sent, heights = collectives.tree_all_reduce(MB, ranks), dict.fromkeys(range(ranks), 0.0), []
+    cost, sent, heights = collectives.two_tree_all_reduce(MB, ranks), dict.fromkeys(range(ranks), 0.0), []
     for tree in two_trees(ranks):
         for rank, parent in tree.items():
             depth, above = 0, parent

@@ -9,7 +9,7 @@ from shardlab.sharding.layout import Layout
 
 from ...sharding.test_hybrids import HALVES, HYBRID, STATES
 
-_, (_, EVERY) = HYBRID.kinds
+_, (_, EVERY) = HYBRID.layer_kinds
 MAMBA = replace(STATES, rule="Mamba-2", chunk=16)
 KIMI = replace(STATES, rule="Kimi Delta Attention", key_heads=8)
 
@@ -52,7 +52,7 @@ def test_a_hybrid_keeps_the_sum_of_its_layers():
 def test_a_layer_of_one_half_keeps_what_that_half_of_a_whole_layer_keeps():
     """Attention and a block, each with its norm, are a whole layer; the mean weights the kinds."""
     for layout in (Layout(), Layout(tp=4, sequence_parallel=True)):
-        kinds = HALVES.kinds
+        kinds = HALVES.layer_kinds
         kept = [activations.layer(Training(spec=spec, layout=layout)) for _, spec in kinds]
         attention, states, block = kept
         whole = activations.layer(Training(spec=replace(kinds[0][1], blocks_at=None), layout=layout))

@@ -170,11 +170,11 @@ def test_ranks_hold_their_experts_of_the_layers_that_have_any(layout):
 def test_the_largest_layers_are_those_of_a_hybrids_kinds():
     """M E M * M E M *: beside states is a mixture or attention; ranks of ep hold fewer experts."""
     for layout in (Layout(), Layout(dp=4, ep=4)):
-        attention, states, mixture = (shards.layer_parameters(kind, layout) for _, kind in SPARSE.kinds)
+        attention, states, mixture = (shards.layer_parameters(kind, layout) for _, kind in SPARSE.layer_kinds)
         assert states > max(attention, mixture)
         assert shards.largest(SPARSE, layout) == (states, states + max(attention, mixture))
     bare = replace(HALVES, recurrent=None)  # * - * * * - * *
-    attention, block = (shards.layer_parameters(kind, Layout()) for _, kind in bare.kinds)
+    attention, block = (shards.layer_parameters(kind, Layout()) for _, kind in bare.layer_kinds)
     assert shards.largest(bare, Layout()) == (block, block + attention)
     same = shards.layer_parameters(SMALL, Layout())
     assert shards.largest(SMALL, Layout()) == (same, 2 * same)

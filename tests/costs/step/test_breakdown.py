@@ -460,7 +460,7 @@ def test_a_hybrid_s_layer_is_timed_as_the_mean_of_its_layers(rule, tp):
     chip, layout = hardware.chip("H100 SXM 80 GB"), Layout(tp=tp)
     keys = STATES.num_heads if rule == RULES[1] else STATES.key_heads
     spec = replace(HYBRID, recurrent=replace(STATES, rule=rule, key_heads=keys))
-    kinds = [each for _, each in spec.kinds]
+    kinds = [each for _, each in spec.layer_kinds]
     hybrid, *each = (layer_time.layer(Training(spec=one, layout=layout), chip) for one in (spec, *kinds))
     for name in ("forward", "backward"):
         attention, states = (getattr(time, name) for time in each)
@@ -480,7 +480,7 @@ def test_a_hybrid_s_layer_is_timed_as_the_mean_of_its_layers(rule, tp):
 def test_layers_of_one_half_take_the_time_of_that_half(layout):
     """Attention and a block by themselves take what a whole layer does; each waits for its messages."""
     chip = hardware.chip("H100 SXM 80 GB")
-    (_, attention), _, (_, block) = HALVES.kinds
+    (_, attention), _, (_, block) = HALVES.layer_kinds
     specs = (replace(attention, blocks_at=None), attention, block)
     whole, *halves = (Training(spec=spec, layout=layout) for spec in specs)
     times = [layer_time.layer(each, chip) for each in (whole, *halves)]
@@ -498,7 +498,8 @@ def test_layers_of_one_half_take_the_time_of_that_half(layout):
         assert waits[0] == pytest.approx(waits[1] + waits[2])
     sent = [tensor_parallel.sent_bytes(each) for each in (whole, *halves)]
     assert sent[0] == 2 * sent[1] == 2 * sent[2]
-    counted = [flops.forward(spec, batch=1, sequence=64) for spec in (HALVES, *(kind for _, kind in HALVES.kinds))]
+    specs = HALVES, *(kind for _, kind in HALVES.layer_kinds)
+    counted = [flops.forward(spec, batch=1, sequence=64) for spec in specs]
     for part, count in counted[0].items():
         shares = zip((2, 4, 2), counted[1:], strict=True)
         assert 8 * count == sum(share * each.get(part, 0) for share, each in shares) or part == "head"
@@ -506,7 +507,7 @@ def test_layers_of_one_half_take_the_time_of_that_half(layout):
 
 def test_a_block_without_a_gate_multiplies_keeps_and_moves_two_thirds_or_less():
     """Of width 8, for 64 tokens of 16 numbers: two matrices; the hidden layer before and after ReLU squared."""
-    block = replace(HALVES.kinds[2][1], ffn_size=8)
+    block = replace(HALVES.layer_kinds[2][1], ffn_size=8)
     assert block.blocks_only
     bare, gated = (Training(spec=replace(block, gated=gated)) for gated in (False, True))
     for matrices, training in ((2, bare), (3, gated)):
@@ -517,14 +518,14 @@ def test_a_block_without_a_gate_multiplies_keeps_and_moves_two_thirds_or_less():
         assert activations.layer_gradients(training) == 2 * 64 * (16 + 8 * matrices)
     more = elementwise.forward_bytes(gated, None) - elementwise.forward_bytes(bare, None)
     assert more == 2 * 64 * 8 * (3 - 2)
-    attention = HALVES.kinds[0][1]
+    attention = HALVES.layer_kinds[0][1]
     work = [roofline.attention(spec, batch=1, sequence=64)[0].flops for spec in (HALVES, attention)]
     assert work[0] == work[1]
 
 
 def test_experts_without_a_gate_multiply_keep_and_move_two_thirds_or_less():
     """2 of 4 experts of width 8 and 2 shared ones for 64 tokens of 16 numbers, and a router: 2 of 8 layers."""
-    mixture = SPARSE.kinds[2][1]
+    mixture = SPARSE.layer_kinds[2][1]
     bare, gated = (Training(spec=replace(mixture, gated=gated)) for gated in (False, None))
     for matrices, training in ((2, bare), (3, gated)):
         work = 2 * 64 * 16 * 8 * matrices
@@ -543,7 +544,7 @@ def test_experts_without_a_gate_multiply_keep_and_move_two_thirds_or_less():
 def test_mamba_2_takes_the_time_of_its_products_and_norms_no_keys():
     """64 tokens are 4 chunks; 8 heads share 4 heads of keys, of 16 numbers in all."""
     chip = hardware.chip("H100 SXM 80 GB")
-    mamba = replace(HALVES.kinds[1][1], blocks_at=None)
+    mamba = replace(HALVES.layer_kinds[1][1], blocks_at=None)
     delta = replace(mamba, recurrent=replace(mamba.recurrent, rule=RULES[0]))
     training = Training(spec=mamba)
     expected = sum(matmul_seconds(*size, chip, count=8 * 4) for size in mamba.recurrent.products())

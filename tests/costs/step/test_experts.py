@@ -49,7 +49,7 @@ def test_layers_without_experts_wait_for_none(recomputation):
     spec = replace(SPARSE, experts=replace(RULES, num_shared=0), hidden_size=2048, context_length=4096)
     layout, how = Layout(dp=16, ep=16), {"recomputation": recomputation, "imbalance": 1.5}
     whole = run(layout, BEHIND, spec=spec, **how).training
-    mixture = replace(whole, spec=spec.kinds[-1][1])
+    mixture = replace(whole, spec=spec.layer_kinds[-1][1])
     links = axes.links(CLUSTER, layout)
     waits = [
         experts.waiting(each, CLUSTER, links, layer_time.layer(each, CLUSTER.node.chip)) for each in (whole, mixture)

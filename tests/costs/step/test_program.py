@@ -182,6 +182,23 @@ def test_a_slower_network_never_helps_and_beyond_the_knee_a_faster_one_hardly_do
     assert knee.curve(events, CLUSTER, [at])[0] == pytest.approx(1.05 * seconds[3], rel=0.01)
 
 
+def test_a_knee_is_searched_between_the_rates_that_are_known():
+    """The knee is the same, and rates that the known ones decide are not tried."""
+    tried = []
+
+    def seconds(rate):
+        tried.append(rate)
+        return 1 + 1e10 / rate
+
+    alone = knee.of(seconds)
+    known = {rate: 1 + 1e10 / rate for rate in (1e9, 1e11, 4e11, 1e12, knee.RANGE[1])}
+    tried.clear()
+    assert knee.of(seconds, known) == alone == pytest.approx(2e11, rel=0.01)
+    assert tried
+    assert all(1e11 < rate < 4e11 for rate in tried)
+    assert knee.of(lambda rate: 1.0, {1e9: 1.0}) == 0
+
+
 def test_fewer_all_reduces_need_a_slower_network():
     """Four times the tokens in a step, and still one all-reduce of the gradients: more to hide behind."""
     layout, cluster = Layout(dp=16), nodes.cluster("DGX H100", 2)

@@ -11,7 +11,7 @@ from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.train import Trainer
 from shardlab.schedules import make
 from shardlab.sharding.layout import ZERO_STAGES, Layout, divisors, tensor_degrees
-from tests.kinds import kind
+from tests.rank_types import rank_type
 from tests.ranks.test_train import off, pieces
 from tests.ranks.training import MAX_NORM, MICROBATCHES, STYLES, adamw, alone, batch, plain, spec
 
@@ -73,6 +73,6 @@ def together(group, references):
 )
 def test_every_layout_trains_the_model_of_one_process(size):
     references = {shape: alone(*shape, 1) for shape in {case[3:] for case in cases(size)}}
-    for rank in run(together, references, world_size=size, ranks=kind(size, on_gloo=4)):
+    for rank in run(together, references, world_size=size, ranks=rank_type(size, on_gloo=4)):
         for case, apart in zip(cases(size), rank, strict=True):
             torch.testing.assert_close(list(apart), [0.0] * 3, rtol=0, atol=1e-12, msg=f"{case}: {apart}")

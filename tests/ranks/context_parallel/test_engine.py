@@ -23,7 +23,7 @@ from shardlab.ranks.data_parallel.averaging import mean
 from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
 from shardlab.sharding import sequences
-from tests.kinds import kind
+from tests.rank_types import rank_type
 from tests.ranks.second_device import as_on_gpus
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
@@ -144,7 +144,7 @@ def together(group):
 )
 def test_every_way_trains_like_one_process(size):
     """Rings, gathered keys, Ulysses and grids; lengths that do not divide, documents, recomputation."""
-    everything = run(together, world_size=size, ranks=kind(size))
+    everything = run(together, world_size=size, ranks=rank_type(size))
     for index, (style, documents, strategy, _) in enumerate(cases(size)):
         history, weights = alone(style, documents, strategy.causal)
         found = [rank[index] for rank in everything]

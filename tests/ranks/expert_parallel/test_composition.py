@@ -16,7 +16,7 @@ from shardlab.ranks.mixture import mixtures
 from shardlab.ranks.pipeline import stage
 from shardlab.schedules import make
 from shardlab.sharding.layout import ZERO_STAGES, Layout, divisors
-from tests.kinds import kind
+from tests.rank_types import rank_type
 
 from . import training
 from .training import MAX_NORM, MICROBATCHES, RULES, STYLES
@@ -127,7 +127,8 @@ def together(group, references):
 )
 def test_every_layout_trains_the_model_of_one_process(size):
     """Losses, norms, weights and biases agree after two steps, on 8 ranks one, with accumulation and clipping."""
-    for rank in run(together, [reference(case) for case in cases(size)], world_size=size, ranks=kind(size, on_gloo=4)):
+    references = [reference(case) for case in cases(size)]
+    for rank in run(together, references, world_size=size, ranks=rank_type(size, on_gloo=4)):
         for case, apart in zip(cases(size), rank, strict=True):
             torch.testing.assert_close(apart, 0.0, rtol=0, atol=1e-12, msg=f"{case}: {apart}")
 
@@ -250,7 +251,7 @@ def errors_of_one_step(trainer, case, one_process):
 @pytest.fixture(scope="module")
 def with_mistakes():
     references = {mistake: reference(case) for mistake, case in MISTAKEN.items()}
-    return run(mistaken, references, world_size=4, ranks="threads")
+    return run(mistaken, references, world_size=4)  # processes: threads share the modules that are changed
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)

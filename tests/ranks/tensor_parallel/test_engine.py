@@ -22,7 +22,7 @@ from shardlab.ranks.data_parallel import DataParallel
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.tensor_parallel import conjugates, shards
 from shardlab.sharding import cuts
-from tests.kinds import kind
+from tests.rank_types import rank_type
 from tests.ranks.tolerance import EXACT
 
 BENCH = Path(__file__).parents[3] / "bench" / "tensor_parallel.py"
@@ -125,7 +125,7 @@ def together(group, name, way):
 def ranks(size):
     """Run all cases of one world size in one launch: case -> what each rank has seen."""
     cases = [(name, way) for each, name, way in CASES if each == size]
-    by_rank = run(lambda group: [together(group, *case) for case in cases], world_size=size, ranks=kind(size))
+    by_rank = run(lambda group: [together(group, *case) for case in cases], world_size=size, ranks=rank_type(size))
     return {case: [seen[index] for seen in by_rank] for index, case in enumerate(cases)}
 
 

@@ -18,7 +18,7 @@ from shardlab.ranks.memory.precision import LossScale, MasterWeights
 from shardlab.ranks.pipeline import partition
 from shardlab.ranks.tensor_parallel import shards
 from shardlab.sharding import cuts
-from tests.kinds import kind
+from tests.rank_types import rank_type
 from tests.ranks.tolerance import EXACT
 from tests.ranks.zero.training import (
     CASES,
@@ -47,7 +47,7 @@ MESH_SPEC = TransformerSpec(
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def histories(request):
-    return run(all_cases, world_size=request.param, ranks=kind(request.param))
+    return run(all_cases, world_size=request.param, ranks=rank_type(request.param))
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))

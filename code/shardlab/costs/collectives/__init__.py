@@ -15,12 +15,12 @@ from .algorithms import (
     at_once,
     binomial_all_reduce,
     halving_doubling_all_reduce,
-    parameter_server,
+    naive_all_reduce,
     recursive_doubling_all_reduce,
     reduce_scatter,
     ring_all_reduce,
     switch_share,
-    tree_all_reduce,
+    two_tree_all_reduce,
 )
 from .bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth
 
@@ -36,10 +36,10 @@ __all__ = [
     "binomial_all_reduce",
     "bus_bandwidth",
     "halving_doubling_all_reduce",
-    "parameter_server",
+    "naive_all_reduce",
     "recursive_doubling_all_reduce",
     "reduce_scatter",
     "ring_all_reduce",
     "switch_share",
-    "tree_all_reduce",
+    "two_tree_all_reduce",
 ]

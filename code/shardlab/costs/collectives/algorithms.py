@@ -57,7 +57,7 @@ class Cost:
 
 
 @checked
-def parameter_server(nbytes: float, ranks: Count) -> Cost:
+def naive_all_reduce(nbytes: float, ranks: Count) -> Cost:
     """All-reduce naively: one rank receives every buffer and sends the result back to each rank.
 
     Everything crosses that rank's link, so the time grows with n (Li et al. 2014, OSDI, spread the
@@ -111,7 +111,7 @@ def halving_doubling_all_reduce(nbytes: float, ranks: Count) -> Cost:
 
 
 @checked
-def tree_all_reduce(nbytes: float, ranks: Count) -> Cost:
+def two_tree_all_reduce(nbytes: float, ranks: Count) -> Cost:
     """All-reduce as NCCL's trees do: sums go up a binary tree, the result comes down.
 
     Two trees carry half of the buffer each, in small pieces. An inner rank of one tree is a leaf of
@@ -125,7 +125,7 @@ def tree_all_reduce(nbytes: float, ranks: Count) -> Cost:
 
 
 ALL_REDUCES: dict[str, Callable[[float, int], Cost]] = {
-    "naive": parameter_server,
+    "naive": naive_all_reduce,
     "binomial tree": binomial_all_reduce,
     "ring": ring_all_reduce,
     "recursive doubling": recursive_doubling_all_reduce,
@@ -143,7 +143,7 @@ def all_reduce_seconds(
     `program.COLLECTIVES`; with "switch", a link whose switch adds may be faster than both.
     """
     ring = ring_all_reduce(nbytes, ranks)
-    tree = tree_all_reduce(nbytes, ranks)
+    tree = two_tree_all_reduce(nbytes, ranks)
     slowest = replace(link, latency=link.slowest_hop)
     seconds = min(ring.seconds(link), tree.seconds(slowest))
     if collectives == "switch" and link.adds:

@@ -56,7 +56,7 @@ def whole_layer(training: Training) -> dict[str, float]:
     times the mean of the tokens that choose experts. Of a hybrid the bytes are the mean of all
     layers.
     """
-    if training.kinds:
+    if training.layer_kinds:
         return _mean(training)
     spec = training.spec
     element = training.recipe.element
@@ -86,8 +86,8 @@ def layer_gradients(training: Training) -> float:
     Beside the gradient of the residual there are gradients between the matrices of the feed-forward
     block, or between the projections of attention, whichever take more.
     """
-    if training.kinds:
-        return max(layer_gradients(kind) for _, kind in training.kinds)
+    if training.layer_kinds:
+        return max(layer_gradients(kind) for _, kind in training.layer_kinds)
     spec = training.spec
     tp = training.layout.tp
     element = training.recipe.element
@@ -165,7 +165,7 @@ def loss(training: Training) -> float:
 def _mean(training: Training) -> dict[str, float]:
     """Count the bytes of a hybrid's mean layer."""
     total: dict[str, float] = {}
-    for share, kind in training.kinds:
+    for share, kind in training.layer_kinds:
         for name, nbytes in whole_layer(kind).items():
             total[name] = total.get(name, 0.0) + share * nbytes
     return total

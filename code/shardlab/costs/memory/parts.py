@@ -198,8 +198,8 @@ def buffers(training: Training, stage: int = 0) -> dict[str, float]:
 @checked
 def recomputed(training: Training) -> float:
     """Count the bytes that a layer holds beyond what it kept while it is recomputed."""
-    if training.kinds:  # of the kind that holds the most
-        return max(recomputed(kind) for _, kind in training.kinds)
+    if training.layer_kinds:  # of the kind that holds the most
+        return max(recomputed(kind) for _, kind in training.layer_kinds)
     needed = sum(activations.whole_layer(training).values())
     return needed - sum(activations.layer(training).values())
 

@@ -33,7 +33,7 @@ def parameters(
     layer = _layer(spec, layout.tp)
     sparse = sparse_layers(spec, layout, stage, chunks)
     whole = Counter({part: layers * count for part, count in layer.items()})
-    if spec.kinds:
+    if spec.layer_kinds:
         whole = Counter({part: _exactly(layers, spec, layout, part) for part in layer})
     blocks = whole["feed-forward"]
     if sparse < layers:
@@ -125,7 +125,7 @@ def layer_parameters(spec: TransformerSpec, layout: Layout) -> int:
     Of a hybrid it is the mean of all layers, rounded up.
     """
     parts = _layer(spec, layout.tp)
-    if not spec.kinds:
+    if not spec.layer_kinds:
         return sum(parts.values()) - _away(spec, layout)
     whole = sum(_exactly(spec.num_layers, spec, layout, part) for part in parts)
     whole -= spec.num_blocks * _away(spec, layout)
@@ -139,12 +139,12 @@ def largest(spec: TransformerSpec, layout: Layout) -> tuple[int, int]:
     They differ from the mean in a hybrid. Of a mixture's dense layers nothing is counted, although
     they are larger where ep leaves few experts on a rank.
     """
-    if not spec.kinds:
+    if not spec.layer_kinds:
         layer = layer_parameters(spec, layout)
         return layer, 2 * layer
     held = {
         (kind.states_only is not None, kind.blocks_only): layer_parameters(kind, layout)
-        for _, kind in spec.kinds
+        for _, kind in spec.layer_kinds
     }
     states = spec.recurrent.layers if spec.recurrent else ()
     blocks = spec.blocks_at or ()
@@ -155,7 +155,7 @@ def largest(spec: TransformerSpec, layout: Layout) -> tuple[int, int]:
 def _exactly(layers: int, spec: TransformerSpec, layout: Layout, part: str) -> int:
     """Count a part of a stage's layers, of which it has as large a share of each kind as all."""
     return sum(
-        round(share * layers) * _layer(kind, layout.tp)[part] for share, kind in spec.kinds
+        round(share * layers) * _layer(kind, layout.tp)[part] for share, kind in spec.layer_kinds
     )
 
 

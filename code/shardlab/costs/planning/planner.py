@@ -74,7 +74,7 @@ def search(question: Question) -> Plans:
     Errors: ValueError where there are more than MOST_PLANS plans, with their number.
     """
     _check_size(question)
-    microbatch = cache(partial(Microbatch.of, question))
+    microbatch = _microbatches(replace(question, batch=1))
     fitting: list[TrainingPlan] = []
     rejected: list[TrainingPlan] = []
     for degrees, reason in every_degree(question):
@@ -123,6 +123,12 @@ def _chunks(question: Question, schedule: str, pp: int) -> Iterator[int]:
         even = num_layers % (chunks * pp) == 0 or (num_layers + 2) % (chunks * pp) == 0
         if even and alike(question.spec, chunks * pp):
             yield chunks
+
+
+@lru_cache(maxsize=4)  # questions that differ in their batch alone have the same microbatches
+def _microbatches(question: Question) -> Callable[..., Microbatch]:
+    """Return a function that counts what a kind of microbatch costs, each kind once."""
+    return cache(partial(Microbatch.of, question))
 
 
 @lru_cache(maxsize=2**14)  # of a few questions that differ in their batch or machine alone

@@ -125,7 +125,7 @@ def token_traffic(training: Training, cluster: Cluster) -> TokenTraffic:
 
 def _mixtures(training: Training) -> tuple[float, Training]:
     """Return the share of layers that have experts, and the run with such layers alone."""
-    apart = training.kinds if training.spec.halves == 1 else []
+    apart = training.layer_kinds if training.spec.halves == 1 else []
     return apart[-1] if apart else (1.0, training)
 
 

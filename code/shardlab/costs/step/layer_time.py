@@ -76,7 +76,7 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
     precision: of its matrices; None: the chip's training precision. A mixture's experts are timed
     for equally many tokens each. Of a hybrid the times are the mean of all layers.
     """
-    if training.kinds:
+    if training.layer_kinds:
         return _mean(training, chip, precision)
     sizes = matrices(training)
     products = [matmul_seconds(*size, chip, precision=precision) for size in sizes]
@@ -115,7 +115,7 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
 
 def _mean(training: Training, chip: Chip, precision: str | None) -> LayerTime:
     """Time a hybrid's mean layer."""
-    kinds = [(share, layer(kind, chip, precision)) for share, kind in training.kinds]
+    kinds = [(share, layer(kind, chip, precision)) for share, kind in training.layer_kinds]
 
     def mean(of: Callable[[LayerTime], tuple[float, ...]]) -> tuple[float, ...]:
         columns = zip(*(of(time) for _, time in kinds), strict=True)

@@ -4,7 +4,7 @@ The idea of a knee is that of a roofline (Williams et al. 2009, doi:10.1145/1498
 of it the network is the bound, right of it the chips are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from shardlab.files.arguments import Positive, checked
@@ -44,22 +44,37 @@ def curve(events: Sequence[Event], cluster: Cluster, rates: Sequence[Positive]) 
 
 
 @checked
-def knee(events: Sequence[Event], cluster: Cluster) -> float:
+def knee(
+    events: Sequence[Event], cluster: Cluster, known: Mapping[float, float] | None = None
+) -> float:
     """Find the knee of a program that is replayed; see `of`."""
-    return of(lambda rate: curve(events, cluster, [rate])[0])
+    return of(lambda rate: curve(events, cluster, [rate])[0], known)
 
 
 @checked
-def of(seconds: Callable[[float], float]) -> float:
+def of(seconds: Callable[[float], float], known: Mapping[float, float] | None = None) -> float:
     """Find the bytes/s of a node above which a faster network makes a step at most 5 % faster.
 
-    seconds: of a step, for the bytes/s of a node. Return 0 if no network makes it faster than that.
+    seconds: of a step, for the bytes/s of a node; a faster network never makes a step slower.
+    known: seconds that were computed before, by rate: between those alone is the knee searched.
+    Return 0 if no network makes it faster than that.
     """
     slow, fast = RANGE
-    enough = (1 + NEARLY) * seconds(fast)
-    if seconds(slow) <= enough:
+    known = dict(known or {})
+    if fast not in known:
+        known[fast] = seconds(fast)
+    enough = (1 + NEARLY) * known[fast]
+    too_slow = max((rate for rate, each in known.items() if each > enough), default=0.0)
+    sufficient = min(rate for rate, each in known.items() if each <= enough)
+
+    def suffices(rate: float) -> bool:
+        if too_slow < rate < sufficient:
+            return seconds(rate) <= enough
+        return rate >= sufficient
+
+    if suffices(slow):
         return 0.0
     while fast / slow > 1.01:  # noqa: PLR2004, one percent
         middle = (slow * fast) ** 0.5
-        slow, fast = (slow, middle) if seconds(middle) <= enough else (middle, fast)
+        slow, fast = (slow, middle) if suffices(middle) else (middle, fast)
     return fast

@@ -5,6 +5,6 @@ method still runs on processes and gloo at one size; so does whatever counts byt
 """
 
 
-def kind(world_size, on_gloo=3):
+def rank_type(world_size, on_gloo=3):
     """Return the `ranks` that `launch.run` is asked for, when a test runs at several sizes."""
     return "processes" if world_size == on_gloo else "threads"
