@@ -194,15 +194,15 @@ def test_a_pipeline_takes_as_long_in_a_step_on_a_clock_and_by_the_papers(name, p
 def test_the_products_of_a_layer_are_counted_listed_and_timed_alike(model, tp):
     """A formula for the model, a list with bytes for the roofline, sizes on a rank to time, pairs on a rank of cp."""
     spec, size = models.published(model).spec, {"batch": 2, "sequence": 512}
-    counted = flops.forward(spec, **size)
-    listed = roofline.layer(spec, **size, mask="full")
+    counted = flops.forward(spec, **size, pairs="causal")
+    listed = roofline.layer(spec, **size)
     layers = sum(counted.values()) - counted["head"]
     assert spec.num_layers * sum(work.flops for work in listed if not work.vector) == layers
     training = Training(spec=spec, layout=Layout(tp=tp), microbatch=2, sequence=512)
     timed = tp * sum(2 * rows * inner * columns for rows, inner, columns in products.matrices(training))
     assert spec.num_layers * timed == layers - counted["scores"]
     shared = context_parallel.attention(spec, length=512, ranks=4, tp=tp, batch=2)
-    pairs = context_parallel.flops(shared, "zig-zag", causal=False)
+    pairs = context_parallel.flops(shared, "zig-zag", largest=1)
     assert spec.num_layers * tp * sum(each["forward"] for each in pairs) == counted["scores"]
 
 

@@ -48,16 +48,14 @@ def sent(training: Training, stage: int = 0) -> Sent:
 
 
 @checked
-def by_axis(
-    events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES_3D
-) -> dict[str, float]:
+def by_axis(events: Iterable[Event], layout: Layout) -> dict[str, float]:
     """Count the bytes that one rank's ledger put on the wire in a run, as axis -> bytes.
 
     A message belongs to the axis whose group contains all its ranks, and to "all" where no axis
     does. Where one group of an axis contains every rank, messages to all ranks belong to that axis.
     """
     found = dict.fromkeys((*AXES_3D, ALL), 0.0)
-    every = [(axis, set(group)) for axis, each in groups(layout, order).items() for group in each]
+    every = [(axis, set(group)) for axis, each in groups(layout, AXES_3D).items() for group in each]
     for event in trace.communication(events):
         axis = next((axis for axis, group in every if set(event.group) <= group), ALL)
         found[axis] += trace.wire_bytes(event)
