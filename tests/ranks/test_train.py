@@ -374,7 +374,7 @@ def mistaken(group, folder):
 
 @pytest.fixture(scope="module")
 def with_mistakes(folder):
-    return run(mistaken, folder, world_size=4, ranks="threads")
+    return run(mistaken, folder, world_size=4)  # processes: threads share the modules that are changed
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)

@@ -10,6 +10,7 @@ from shardlab.ranks import collectives
 from shardlab.ranks.collectives import exchanges as executed
 from shardlab.ranks.collectives import verbs
 from shardlab.ranks.observe import ledger
+from tests.rank_types import rank_type
 
 LENGTHS = [0, 1, 5, 8, 100]
 ELEMENT = 8  # bytes of a float64
@@ -69,7 +70,7 @@ def planned(plan, rank, length):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6, 7])
 @pytest.mark.counted("collectives", "each message of each algorithm: to whom, in which order, how many bytes")
 def test_ranks_send_what_the_plan_says(world_size):
-    by_rank = run(watch, world_size=world_size)
+    by_rank = run(watch, world_size=world_size, ranks=rank_type(world_size))
     for name, plan in plans(world_size).items():
         for length in lengths(plan):
             predicted = costs.bytes_by_rank(plan, costs.piece_bytes(plan, length, ELEMENT))

@@ -15,6 +15,7 @@ from shardlab import comm, exchanges
 from shardlab.launch import RankError, run
 from shardlab.ranks import collectives
 from shardlab.ranks.collectives import exchanges as executed
+from tests.rank_types import rank_type
 
 WORLD_SIZES = range(1, 10)
 EXAMPLES = 32  # for each number of ranks
@@ -181,7 +182,7 @@ def chosen():
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parity("collectives", "every algorithm gives the sum: to (n + 1) roundings, copies to the bit")
 def test_every_collective_is_what_arithmetic_says(world_size, chosen):
-    by_rank = run(attempt, chosen[world_size], world_size=world_size)
+    by_rank = run(attempt, chosen[world_size], world_size=world_size, ranks=rank_type(world_size))
     for number, case in enumerate(chosen[world_size]):
         assert not wrong(case, [results[number] for results in by_rank], world_size), case
 
@@ -213,7 +214,7 @@ def mistake(plan):
 
 def test_a_mistake_in_any_algorithm_is_seen():
     slips = [Case(verb, plan, "sum", torch.float64, 8, 1, False, 1) for verb, plan in ALGORITHMS]
-    by_rank = run(attempt, slips, mistake, world_size=4)
+    by_rank = run(attempt, slips, mistake, world_size=4, ranks="threads")
     for number, case in enumerate(slips):
         assert wrong(case, [results[number] for results in by_rank], 4), case
 

@@ -251,7 +251,7 @@ def errors_of_one_step(trainer, case, one_process):
 @pytest.fixture(scope="module")
 def with_mistakes():
     references = {mistake: reference(case) for mistake, case in MISTAKEN.items()}
-    return run(mistaken, references, world_size=4, ranks="threads")
+    return run(mistaken, references, world_size=4)  # processes: threads share the modules that are changed
 
 
 @pytest.mark.parametrize("mistake", MISTAKEN)

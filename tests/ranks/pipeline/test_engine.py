@@ -18,6 +18,7 @@ from shardlab.ranks.memory import recompute
 from shardlab.ranks.observe import ledger
 from shardlab.ranks.pipeline import partition
 from shardlab.schedules import make
+from tests.rank_types import rank_type
 from tests.ranks.tolerance import EXACT
 
 SAMPLES, LENGTH, VOCABULARY, WIDTH = 7, 5, 11, 8
@@ -147,7 +148,9 @@ def execute(group, case):
 @functools.cache
 def executed(world_size):
     """Return what every rank saw, for every case, in one launch."""
-    by_rank = run(lambda group: [execute(group, case) for case in CASES], world_size=world_size)
+    by_rank = run(
+        lambda group: [execute(group, case) for case in CASES], world_size=world_size, ranks=rank_type(world_size)
+    )
     return dict(zip(CASES, zip(*by_rank, strict=True), strict=True))
 
 
