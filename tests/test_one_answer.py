@@ -63,6 +63,7 @@ APART = network.uniform(4, hardware.link("InfiniBand NDR"), H100)
         ("Llama 3 8B", Layout(pp=4), nodes.cluster("DGX H100", 1), {}),
         ("Llama 3 8B", Layout(pp=4), nodes.cluster("PCIe box, 100 GbE", 1), {"num_microbatches": 4}),
         ("Llama 3.2 3B", Layout(pp=4), nodes.cluster("DGX H100", 1), {"num_microbatches": 4}),  # tied
+        ("GPT-2 medium", Layout(pp=2), nodes.cluster("DGX H100", 1), {"sequence": 1024}),  # tied, learned positions
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4}),
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4, "schedule": "GPipe"}),
         ("Llama 3 8B", Layout(tp=2, pp=2), APART, {"num_microbatches": 4}),  # every rank of tp sends its copy
