@@ -9,7 +9,7 @@ QUICK = $(addprefix tests/, test_house.py test_sizes.py test_mirror.py test_nota
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
 	tests/plain/test_data_parallel.py
 
-.PHONY: book archive pdf slides quick touched test test-book lab reset bench stale preflight check clean
+.PHONY: book archive pdf slides quick touched test test-all test-book lab reset bench stale preflight check clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
@@ -30,7 +30,10 @@ quick: .venv/ready          ## in a minute: house rules, schedules, types, the m
 touched: .venv/ready        ## the tests of what you have changed since main
 	python tools/touched.py
 
-test: .venv/ready           ## test the package, on up to four cores
+test: .venv/ready           ## test the package, on up to four cores: does it work here?
+	pytest -n logical --maxprocesses 4 -m "not slow" --ignore tests/book
+
+test-all: .venv/ready       ## test the package whole: processes that are killed, agents, workshops, the largest sizes
 	pytest -n logical --maxprocesses 4 --ignore tests/book
 
 test-book: .venv/ready      ## test the book: its pages in a browser, its cells as on GPUs, how it is built

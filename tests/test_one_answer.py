@@ -63,6 +63,7 @@ APART = network.uniform(4, hardware.link("InfiniBand NDR"), H100)
         ("Llama 3 8B", Layout(pp=4), nodes.cluster("DGX H100", 1), {}),
         ("Llama 3 8B", Layout(pp=4), nodes.cluster("PCIe box, 100 GbE", 1), {"num_microbatches": 4}),
         ("Llama 3.2 3B", Layout(pp=4), nodes.cluster("DGX H100", 1), {"num_microbatches": 4}),  # tied
+        ("GPT-2 medium", Layout(pp=2), nodes.cluster("DGX H100", 1), {"sequence": 1024}),  # tied, learned positions
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4}),
         ("Llama 3 8B", Layout(pp=4), APART, {"num_microbatches": 4, "schedule": "GPipe"}),
         ("Llama 3 8B", Layout(tp=2, pp=2), APART, {"num_microbatches": 4}),  # every rank of tp sends its copy
@@ -99,7 +100,6 @@ def test_an_all_reduce_in_a_server_of_h100s_takes_as_long_in_a_formula_a_step_a_
     run = step.Run(training=gpt3, cluster=server)
     played = replay(step.program(run), server, algorithm=how).seconds
     assert played == pytest.approx(step.step(run).seconds, rel=1e-9)
-    assert tensor_parallel.layer(gpt3, H100, link).waiting == sum(step.microbatch(run, {"tp": link, "cp": link}).tensor)
 
 
 @pytest.mark.parametrize("program", [BOOK, MEGATRON_2021, NEMO_2024], ids=lambda program: program.name)
@@ -118,7 +118,6 @@ def test_stage_3_sends_for_a_program_what_is_counted_along_dp(program, times):
     """The Trainer gathers embedding and head of Llama 3 8B again for backward; fully_shard does not."""
     llama = models.published("Llama 3 8B").spec
     training = Training(spec=llama, layout=Layout(dp=64, zero=3), program=program)
-    assert composition.sent(training)["dp"] == zero.sent_bytes(training)
     assert zero.ratio(training) == pytest.approx(times, abs=5e-4)
     run = step.Run(training=training, cluster=nodes.cluster("DGX H100", 8))
     trainer, alone = (step.step(run.by(each)) for each in (BOOK, BOOK_ZERO))
@@ -161,8 +160,8 @@ def test_pipelines_have_the_seconds_of_a_step_and_the_bytes_of_memory():
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(tp=4), Layout(tp=4, sequence_parallel=True)], ids=str)
 @pytest.mark.parametrize("recomputation", ["none", "full"])
-def test_a_layer_a_moment_and_a_long_text_hold_what_a_rank_is_said_to_hold(layout, recomputation):
-    """A layer is what one layer more adds; a step in pieces has its peak there; a loss in one piece is the ordinary."""
+def test_a_layer_and_a_moment_hold_what_a_rank_is_said_to_hold(layout, recomputation):
+    """A layer is what one layer more adds; a step that is followed piece by piece has its peak there."""
     llama = models.published("Llama 3 8B").spec
     training = Training(spec=llama, layout=layout, recomputation=recomputation, num_microbatches=2)
     whole, beside = (memory.per_rank(replace(training, spec=replace(llama, num_layers=n))) for n in (32, 33))
@@ -171,7 +170,6 @@ def test_a_layer_a_moment_and_a_long_text_hold_what_a_rank_is_said_to_hold(layou
     assert more == layer
     peak = moments.peak(moments.through_step(training)).held
     assert peak == {part: nbytes for part, nbytes in whole.items() if part != "overhead"}
-    assert context_parallel.held(training, loss_tokens=training.tokens) == whole
 
 
 @pytest.mark.parametrize("name", ["naive", "GPipe", "1F1B", "interleaved"])
@@ -194,15 +192,15 @@ def test_a_pipeline_takes_as_long_in_a_step_on_a_clock_and_by_the_papers(name, p
 def test_the_products_of_a_layer_are_counted_listed_and_timed_alike(model, tp):
     """A formula for the model, a list with bytes for the roofline, sizes on a rank to time, pairs on a rank of cp."""
     spec, size = models.published(model).spec, {"batch": 2, "sequence": 512}
-    counted = flops.forward(spec, **size)
-    listed = roofline.layer(spec, **size, mask="full")
+    counted = flops.forward(spec, **size, pairs="causal")
+    listed = roofline.layer(spec, **size)
     layers = sum(counted.values()) - counted["head"]
     assert spec.num_layers * sum(work.flops for work in listed if not work.vector) == layers
     training = Training(spec=spec, layout=Layout(tp=tp), microbatch=2, sequence=512)
     timed = tp * sum(2 * rows * inner * columns for rows, inner, columns in products.matrices(training))
     assert spec.num_layers * timed == layers - counted["scores"]
     shared = context_parallel.attention(spec, length=512, ranks=4, tp=tp, batch=2)
-    pairs = context_parallel.flops(shared, "zig-zag", causal=False)
+    pairs = context_parallel.flops(shared, "zig-zag", largest=1)
     assert spec.num_layers * tp * sum(each["forward"] for each in pairs) == counted["scores"]
 
 

@@ -247,10 +247,11 @@ class _Rank:
         pipeline = self.groups["pp"]
         first = self.before is None
         other = pipeline[-1 if first else 0]
-        gradients = self.parts[0 if first else -1].gradients
-        received = self.writer.receive(round(gradients), other, pipeline)
-        self.writer.wait([received, self.writer.send(round(gradients), other, pipeline)])
-        self._average(gradients)
+        table = shards.parameters(self.training.spec, self.training.layout)["token embedding"]
+        nbytes = round(self.training.recipe.gradients * table)
+        received = self.writer.receive(nbytes, other, pipeline)
+        self.writer.wait([received, self.writer.send(nbytes, other, pipeline)])
+        self._average(self.parts[0 if first else -1].gradients)
 
     def _expect(self, action: Action) -> list[int]:
         source = self.before if action.kind == "F" else self.after
