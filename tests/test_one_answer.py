@@ -19,6 +19,7 @@ from shardlab.costs import (
 )
 from shardlab.costs.collectives import library
 from shardlab.costs.compute import flops, kernels, roofline
+from shardlab.costs.compute.time_to_train import TimeToTrain
 from shardlab.costs.expert_parallel import hiding_width
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes, recipes
 from shardlab.costs.memory import activations, offload
@@ -363,6 +364,24 @@ def test_the_planners_page_has_the_shares_of_its_figure_in_its_prose():
     assert f"waits for {deep} of the time {fewest}, and for {flat} without a pipeline" in text
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("cp", [1, 2])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_the_planners_formula_for_memory_is_what_the_first_stage_holds(chunks, cp, zero):
+    """It counts P/(tp * pp) parameters; the first stage has the embedding besides, 3 % of GPT-3's."""
+    spec = models.published("GPT-3 175B").spec
+    training = Training(
+        spec=spec, layout=Layout(tp=8, pp=8, dp=4, cp=cp, zero=zero, sequence_parallel=True), num_microbatches=64,
+        schedule="interleaved" if chunks > 1 else "1F1B", chunks=chunks, dropout=True,
+    )
+    held = memory.per_rank(training)
+    states = models.num_parameters(spec) / (8 * 8) * (4 + 12 / (4 * cp if zero else 1))
+    tokens = spec.context_length / (8 * cp)
+    kept = tokens * spec.num_layers * 34 * spec.hidden_size * (1 + 7 / (8 * chunks) * (chunks > 1))
+    assert sum(held[part] for part in ("parameters", "gradients", "optimizer")) == pytest.approx(states, rel=0.04)
+    assert held["activations"] == pytest.approx(kept, rel=0.01)
+
+
 def test_gpt3_on_64_gpus_is_divided_alike_in_memory_and_pipelines():
     for page in ("memory", "pipeline"):
         text = (project.BOOK / f"{page}.md").read_text()
@@ -489,6 +508,16 @@ def _frozen_feed_forward():
     return (up + 2 * run.tokens * run.spec.ffn) / (run.tokens * run.spec.hidden_size)
 
 
+def _years_of_gpt3(passes):
+    """Years of one V100 at its peak, for forward and backward (1), or for a second forward (1/3)."""
+    v100, spec = hardware.chip("V100 SXM2 32 GB"), models.published("GPT-3 175B").spec
+    return passes * TimeToTrain(spec=spec, tokens=300e9, chip=v100, utilisation=1).days / 365
+
+
+def _deepseek(precision):
+    return 100 * flops.six_n_d(37e9, 1e12) / (180_000 * 3600) / H100.peak(precision)
+
+
 def _clear_sweeps():
     """Sweeps whose two fastest plans are farther apart than the 3 TFLOP/s to which their rates were read."""
     clear = 0
@@ -511,6 +540,11 @@ STATED = [  # page, words with the number, the number
     ("memory", "and {:.0f}", lambda: _activations(("norms", "rotary", "SwiGLU"))[0]),
     ("memory", "to {:.0f} without", lambda: _activations(("norms", "rotary", "SwiGLU"))[-1]),
     ("memory", "{:.0f} of the 34 bytes if only", _frozen_feed_forward),
+    ("compute", "Of the 288 years {:.0f} are model", lambda: _years_of_gpt3(1)),
+    ("compute", "at most {:.0f} are recomputed", lambda: _years_of_gpt3(1 / 3)),
+    ("compute", "divide the {:.0f} or more", lambda: 288 - _years_of_gpt3(4 / 3)),
+    ("compute", "that is {:.0f} % in bf16", lambda: _deepseek("bf16")),
+    ("compute", "in bf16 and {:.0f} % in fp8", lambda: _deepseek("fp8")),
     ("planner", "the fastest layout in all {} that are clear", _clear_sweeps),
     ("planner", "leaves {} sweeps with a clear winner", _clear_sweeps),
     ("composition", "sends almost {} times", lambda: IN_WORDS[round(_along_dp_of_llama_3())]),
