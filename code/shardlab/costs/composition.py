@@ -164,9 +164,7 @@ def _tensor(training: Training, stage: int) -> dict[str, float]:
         if (first if "embedding" in name else last)
     }
     kinds = spec.layer_kinds or ((1.0, spec),)
-    block = sum(
-        part * _copies(training, cuts.block(kind, layout.tp)) for part, kind in kinds
-    )
+    block = sum(part * _copies(training, cuts.block(kind, layout.tp)) for part, kind in kinds)
     return {
         "layers": m * count * tensor_parallel.sent_bytes(training),
         "embedding and head": (first + last) * once,

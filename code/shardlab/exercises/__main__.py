@@ -10,6 +10,8 @@
     python -m shardlab.exercises grade homework.py handed_in/*/ --csv marks.csv   # a class's points
     python -m shardlab.exercises export gradescope homework.py grader   # for a course's platform
     python -m shardlab.exercises questions memory --seed 7 --answers    # for an exam
+
+Each command says with --help what it takes.
 """
 
 import argparse

@@ -62,9 +62,7 @@ def _day(date: Any) -> str | None:
         return None
 
 
-def score(
-    results: Mapping[str, Result], exercises: Sequence[Exercise]
-) -> tuple[int, int, str]:
+def score(results: Mapping[str, Result], exercises: Sequence[Exercise]) -> tuple[int, int, str]:
     """Return how many exercises have passed, their points, and the date of the last one."""
     passed = [each for each in exercises if results.get(each.name, UNTRIED).passed]
     dates = [results[each.name].date for each in passed]

@@ -49,8 +49,7 @@ def program(run: Run, order: Sequence[str] = AXES_3D, layers_at_a_time: Count = 
     writers = []
     for rank in range(layout.ranks):
         mine = {
-            axis: next(group for group in every if rank in group)
-            for axis, every in by_axis.items()
+            axis: next(group for group in every if rank in group) for axis, every in by_axis.items()
         }
         stage = mine["pp"].index(rank)
         one = _Rank(rank, mine, parts[stage], training)
