@@ -418,6 +418,13 @@ def _halving_border():
     return next(save for save in range(60, 0, -1) if _halving_gains(save) < 0)
 
 
+def _of_64(restart):
+    """Of 64 GPUs: days between failures, hours between two saves of a minute, and the share that is lost, in percent."""
+    run = interval.Reliability(between=interval.between_failures(64, 50_000), save=60, restart=restart)
+    every = run.best_interval()
+    return run.between / 86_400, every / 3600, 100 * (1 - run.goodput(every))
+
+
 def _gained_by_a_slow_swap(tokens):
     swap = offload.Swap(num_parameters=1e9, recomputes=True, tokens=tokens, chip=H100, link=hardware.host_link(H100))
     halves = [max(part * swap.compute, swap.transfer / 2) for part in (1 / 4, 3 / 4)]
@@ -522,6 +529,10 @@ STATED = [  # page, words with the number, the number
     ("operations", "by the exact formula at {:.0f}", _halving_border),
     ("operations", "the border is at {:.0f} seconds", lambda: 1.5 * 600**2 / 10_800),
     ("operations", "below {:.0f} seconds, restarts", _halving_border),
+    ("operations", "something fails every {:.0f} days", lambda: _of_64(600)[0]),
+    ("operations", "a minute every {:.1f} hours", lambda: _of_64(600)[1]),
+    ("operations", "then loses {:.1f} %", lambda: _of_64(600)[2]),
+    ("operations", "it loses {:.1f} %", lambda: _of_64(8 * 3600)[2]),
     ("compute", "its step takes {:.0f} % longer", lambda: _gained_by_a_slow_swap(4096)),
     ("planner", "up to {:.0f} % in the 95 steps", lambda: 100 * max(abs(row.error) for row in steps.STEPS)),
     ("planner", "up to {:.0f} % where tp stands", lambda: max(_sweep_errors())),
