@@ -419,7 +419,7 @@ def _halving_border():
 
 
 def _of_64(restart):
-    """Of 64 GPUs: days between failures, hours between two saves of a minute, and the share that is lost, in percent."""
+    """Of 64 GPUs: days between failures, hours between saves of a minute, and the share that is lost, in percent."""
     run = interval.Reliability(between=interval.between_failures(64, 50_000), save=60, restart=restart)
     every = run.best_interval()
     return run.between / 86_400, every / 3600, 100 * (1 - run.goodput(every))
