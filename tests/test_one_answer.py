@@ -465,6 +465,11 @@ def _busbw_of_two_dgx_h100():
     return collectives.bus_bandwidth(2**33, played.seconds, 16) / 1e9
 
 
+def _rented_1b():
+    run = Training(spec=models.published("Llama 3.2 1B").spec, layout=Layout(dp=16), sequence=4096, program=BOOK)
+    return step.step(step.Run(training=run, cluster=nodes.cluster("GCP a2-highgpu-8g", 2))).memory / 1e9
+
+
 def _all_reduce(ranks, nbytes):
     writers = [Writer(rank) for rank in range(ranks)]
     for writer in writers:
@@ -542,6 +547,7 @@ STATED = [  # page, words with the number, the number
     ("zero", "and needs {:.0f} for", lambda: (2 * 3 / 4 + 3 / 4) * 8 * 4),
     ("data_parallel", "which takes {:.0f}", lambda: min(_accumulating())),
     ("data_parallel", "to {:.0f} % longer; the figure", lambda: max(_accumulating())),
+    ("replay", "It needs {:.0f} of the 40 GB", _rented_1b),
     ("replay", "our rings reach {:.0f}", _busbw_of_two_dgx_h100),
     ("context_parallel", "Each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
     ("context_parallel", "host's memory {:.0f} GB do", lambda: _book_of_a_million(1)),
