@@ -35,6 +35,7 @@ from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
 from shardlab.explorers import context_parallel as contexts
 from shardlab.explorers import expert_parallel as explorers
+from shardlab.explorers import placement
 from shardlab.explorers import tensor_parallel as tensors
 from shardlab.files import project
 from shardlab.sharding.layout import Layout
@@ -465,6 +466,18 @@ def _busbw_of_two_dgx_h100():
     return collectives.bus_bandwidth(2**33, played.seconds, 16) / 1e9
 
 
+def _numbered(*order):
+    """Seconds of the question's step in this order of axes, if the switches of four DGX H100 add."""
+    sizes = {"microbatch": 8, "sequence": 4096, "program": placement.PROGRAM}
+    run = Training(spec=models.published("Llama 3 8B").spec, layout=Layout(tp=8, dp=4), **sizes)
+    four = nodes.cluster("DGX H100", 4)
+    return replay(step.program(step.Run(training=run, cluster=four), order), four, algorithm="switch").seconds
+
+
+def _products(chip):
+    return kernels.ordinary_flops(hardware.chip(chip))
+
+
 def _rented_1b():
     run = Training(spec=models.published("Llama 3.2 1B").spec, layout=Layout(dp=16), sequence=4096, program=BOOK)
     return step.step(step.Run(training=run, cluster=nodes.cluster("GCP a2-highgpu-8g", 2))).memory / 1e9
@@ -547,6 +560,9 @@ STATED = [  # page, words with the number, the number
     ("zero", "and needs {:.0f} for", lambda: (2 * 3 / 4 + 3 / 4) * 8 * 4),
     ("data_parallel", "which takes {:.0f}", lambda: min(_accumulating())),
     ("data_parallel", "to {:.0f} % longer; the figure", lambda: max(_accumulating())),
+    ("placement", "the first numbering takes {:.2f} s", lambda: _numbered("tp", "dp", "pp")),
+    ("placement", "the second one {:.1f} times as", lambda: _numbered("dp", "tp", "pp") / _numbered("tp", "dp", "pp")),
+    ("placement", "products are {:.1f} times", lambda: _products("B200 SXM 180 GB") / _products("H100 SXM 80 GB")),
     ("replay", "It needs {:.0f} of the 40 GB", _rented_1b),
     ("replay", "our rings reach {:.0f}", _busbw_of_two_dgx_h100),
     ("context_parallel", "Each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
