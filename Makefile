@@ -8,8 +8,11 @@ SOURCES = _config.yml _toc.yml $(shell find book code/shardlab bench/results too
 QUICK = $(addprefix tests/, test_house.py test_sizes.py test_mirror.py test_notation.py test_schedules.py \
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
 	tests/plain/test_data_parallel.py
+# the rooms whose comments are not aligned with shapes
+FORMATTED = $(addprefix code/shardlab/, costs launch files plan figures explorers exercises preflight schedules \
+	exchanges sharding model)
 
-.PHONY: book archive pdf slides quick touched test test-book lab reset bench stale preflight check clean
+.PHONY: book archive pdf slides quick touched test test-all test-book lab reset bench stale preflight check format clean
 
 book: .venv/ready           ## build the book; prints where it is
 	jupyter-book build . -W --keep-going
@@ -30,7 +33,10 @@ quick: .venv/ready          ## in a minute: house rules, schedules, types, the m
 touched: .venv/ready        ## the tests of what you have changed since main
 	python tools/touched.py
 
-test: .venv/ready           ## test the package, on up to four cores
+test: .venv/ready           ## test the package, on up to four cores: does it work here?
+	pytest -n logical --maxprocesses 4 -m "not slow" --ignore tests/book
+
+test-all: .venv/ready       ## test the package whole: processes that are killed, agents, workshops, the largest sizes
 	pytest -n logical --maxprocesses 4 --ignore tests/book
 
 test-book: .venv/ready      ## test the book: its pages in a browser, its cells as on GPUs, how it is built
@@ -54,7 +60,11 @@ preflight: .venv/ready      ## check this machine, with two ranks; on others sta
 
 check: .venv/ready          ## style, types, architecture; and a report of sizes, which fails nothing
 	ruff check . && mypy && pytest -q tests/test_house.py tests/test_mirror.py
+	ruff format --quiet --check --line-length 100 --exclude "*.md" $(FORMATTED) || (echo "run: make format"; exit 1)
 	python tools/sizes.py
+
+format: .venv/ready         ## lay out the rooms whose comments are not aligned with shapes
+	ruff format --quiet --line-length 100 --exclude "*.md" $(FORMATTED)
 
 clean:                      ## remove what was built; the next build runs every chapter again
 	rm -rf _build

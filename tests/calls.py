@@ -160,7 +160,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.pipeline.balance.measure": {"layers": [EXAMPLES[Layer]] * 2},
     "costs.planning.plans.Plans.rejected_where": {"tp": 2},
     "costs.planning.plans.Plans.where": {"tp": 2},
-    "costs.planning.robust.rank": {"count": 2, "rounds": 2},
+    "costs.planning.robust.rank": {"count": 2},
     "costs.published.bus_bandwidth.Measured": {"node": "DGX H100"},
     "costs.published.history.Size": {"date": "2020-05"},
     "costs.published.steps.PublishedStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},

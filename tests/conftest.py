@@ -45,7 +45,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make tests ready for ranks, long ones first. Errors: UsageError where `make test` would leave out a proof."""
     for item in items:
+        if {"parity", "counted"} & {mark.name for mark in item.iter_markers()} and item.get_closest_marker("slow"):
+            raise pytest.UsageError(f"{item.nodeid} is a proof, which `make test` runs; take away the mark `slow`")
         if isinstance(item, pytest.Function):
             cloudpickle.register_pickle_by_value(item.module)  # ranks need not import it, and pytest with it
     items.sort(key=lambda item: not LONG_FIXTURES & {*getattr(item, "fixturenames", ())})

@@ -30,7 +30,7 @@ def test_what_is_not_mirrored_is_tested_with_its_folder_or_by_those_that_import_
 
 
 def test_every_module_has_tests_that_are_there():
-    """But what exercises share with their frames, of which each exercise reads its own: `make test` tries them all."""
+    """But what exercises share with their frames, of which each exercise reads its own: `make test-all` has all."""
     chosen = {path: touched.tests_of(path) for path in MODULES}
     without = [path.relative_to(PACKAGE) for path, tests in chosen.items() if not tests]
     assert {path.parts[0] for path in without} <= {"exercises"}

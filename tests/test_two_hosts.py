@@ -10,6 +10,8 @@ from shardlab import exchanges
 from shardlab.costs.traces import programs
 from shardlab.costs.traces.replay import replay
 
+pytestmark = pytest.mark.slow
+
 BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 import replay as bench  # noqa: E402

@@ -56,7 +56,7 @@ if __name__ == "__main__":
     files = changes()
     chosen = {file: tests_of(file) for file in files}
     for file, tests in chosen.items():
-        print(file.relative_to(ROOT), "->", ", ".join(tests) or "make test, make test-book", flush=True)
+        print(file.relative_to(ROOT), "->", ", ".join(tests) or "make test-all, make test-book", flush=True)
     quick = [*sorted({test for tests in chosen.values() for test in tests}), *map(str, ALWAYS)]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "logical", "--maxprocesses", "4", *quick]
     sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)

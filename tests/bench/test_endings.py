@@ -10,6 +10,8 @@ from two_agents.endings import Life
 
 from shardlab.files import measured
 
+pytestmark = pytest.mark.slow
+
 RECORDED = measured.results("endings")
 ROWS = {row["name"]: row for row in RECORDED["rows"]}
 ENDING = {ending.name: ending for ending in endings.ENDINGS}

@@ -16,6 +16,8 @@ from shardlab.ranks.observe import torchrun
 
 from .. import patience
 
+pytestmark = pytest.mark.slow
+
 RECORDED = measured.results("starts")
 ROWS = {row["name"]: row for row in RECORDED["rows"]}
 START = {start.name: start for start in starts.STARTS}

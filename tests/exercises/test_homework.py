@@ -171,6 +171,7 @@ def test_a_class_is_graded_from_its_files_in_one_table(cli, taught, tmp_path, mo
         rows = {row["learner"]: row for row in csv.DictReader(file)}
     assert (rows["ada"]["total"], rows["ada"]["hours late"], rows["ada"]["remarks"]) == ("8", "1.5", "")
     assert "'=bob" in rows
+    assert {each.learner for each in marks.grade(homework.read(taught, 0), [tmp_path / "x\x1b[2Jy"])} == {"x?[2Jy"}
     graded = []
     monkeypatch.setattr(grader, "grade", lambda _exercises, file, *_: graded.append(file.name) or ())
     assert len(list(marks.grade(homework.read(taught, 0), [tmp_path / "class" / "max"], "x.py"))) == 1

@@ -1,10 +1,7 @@
-"""A learner's record and a teacher's table of a class, which believes nothing that is handed in."""
+"""A learner's record."""
 
-import csv
-import io
 import json
 import linecache
-import os
 import sys
 
 import pytest
@@ -13,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardlab import exercises
 from shardlab.exercises import __main__ as command
-from shardlab.exercises import checker, gather, record
+from shardlab.exercises import checker, record
 from shardlab.files import learner
 
 SHARD, AVERAGE = "data_parallel.shard", "data_parallel.average_gradients"
@@ -28,18 +25,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(learner, "_printed", set())
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def line(name, passed, date="2026-03-01T12:00:00+09:00"):
-    return json.dumps({"date": date, "exercise": name, "passed": passed, "points": 99})
-
-
-def hand_in(folder, name, *lines):
-    """The folder of a learner who hands in these lines."""
-    place = folder / name / ".shardlab"
-    place.mkdir(parents=True)
-    (place / "progress.jsonl").write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
-    return folder / name
 
 
 def lines_of(text, first):
@@ -102,8 +87,8 @@ def test_what_was_not_graded_is_not_recorded(folder):
 def test_the_best_result_is_kept_with_the_day_it_was_first_reached():
     days = [(False, "2026-01-01"), (True, "2026-01-05"), (True, "2026-01-03"), (False, "2026-01-09")]
     records = [{"exercise": SHARD, "passed": passed, "date": f"{day}T23:30:00-05:00"} for passed, day in days]
-    assert record.best(records) == ({SHARD: record.Result(True, "2026-01-03")}, 0)
-    assert "not yet; tried 2026-01-01" in record.by_exercise(record.best(records[:1])[0], [KNOWN[SHARD]])
+    assert record.best(records) == {SHARD: record.Result(True, "2026-01-03")}
+    assert "not yet; tried 2026-01-01" in record.by_exercise(record.best(records[:1]), [KNOWN[SHARD]])
 
 
 def test_an_unknown_chapter_is_told(folder):
@@ -123,11 +108,11 @@ KEYS = st.sampled_from(["exercise", "passed", "date", "points", "name", "given"]
 
 
 @given(st.lists(st.dictionaries(KEYS, JSON | st.sampled_from([SHARD, "2026-03-01", True]))))
-def test_records_of_any_types_are_counted_and_never_an_error(records):
+def test_records_of_any_types_are_never_an_error(records):
     read, unread = learner.parse("\n".join(map(json.dumps, records)).encode())
-    results, bad = record.best(read)
+    results = record.best(read)
     assert unread == 0
-    assert len(results) + bad <= len(records)
+    assert len(results) <= len(records)
     assert all(isinstance(name, str) and isinstance(each.passed, bool) for name, each in results.items())
 
 
@@ -136,71 +121,6 @@ def test_bytes_that_are_no_records_are_left_out(whole):
     read, unread = learner.parse(whole)
     assert all(isinstance(each, dict) for each in read)
     assert len(read) + unread <= whole.count(b"\n") + 1
-
-
-# ---- a class -------------------------------------------------------------------------------------------------------
-
-
-def test_a_class_in_one_table_by_the_names_of_folders(tmp_path):
-    paths = [hand_in(tmp_path, "anna", line(SHARD, True), line(AVERAGE, False)), hand_in(tmp_path, "보라")]
-    loose = tmp_path / "carl.jsonl"
-    loose.write_text(line(AVERAGE, True))
-    learners = gather.gather([*paths, loose, tmp_path / "nobody"], KNOWN)
-    assert [each.name for each in learners] == ["anna", "보라", "carl", "nobody"]
-    text = gather.table(learners, [*KNOWN.values()])
-    assert lines_of(text, "anna")[1:5] == ["1", "of", str(len(KNOWN)), "1"]  # the exercise's points, not the record's
-    assert lines_of(text, "anna")[-1] == "2026-03-01"
-    assert lines_of(text, "carl")[4] == str(KNOWN[AVERAGE].points)
-    assert text.endswith("\n\nnobody: no record")
-
-
-@pytest.mark.parametrize(
-    ("text", "remark"),
-    [
-        ("{\n[1]\nnull", "3 of the lines cannot be read"),
-        ("[" * 100_000, "1 of the lines cannot be read"),
-        ("\udcff", "1 of the lines cannot be read"),
-        (line(SHARD, "True"), "1 of the lines lack an exercise, a verdict or a date"),
-        (line(SHARD, 1), "1 of the lines lack"),
-        (line([SHARD], True), "1 of the lines lack"),
-        (line(SHARD, True, 20260101), "1 of the lines lack"),
-        (line(SHARD, True, "yesterday"), "1 of the lines lack"),
-        (line("data_parallel.\x1b[2J", True), "1 of the exercises are not in this edition"),
-        (line("\ud800", True), "1 of the exercises are not in this edition"),
-        (line(SHARD, True) + " " * gather.MAX_BYTES, "larger than 1,000,000 bytes"),
-    ],
-    ids=["no records", "deep", "no text", "word", "number", "list", "day", "no day", "escape", "half letter", "large"],
-)
-def test_what_is_wrong_in_a_record_is_reported_and_harms_nobody(tmp_path, text, remark):
-    paths = [hand_in(tmp_path, "eve", text), hand_in(tmp_path, "anna", line(SHARD, True))]
-    learners = gather.gather(paths, KNOWN)
-    shown = gather.table(learners, [*KNOWN.values()])
-    assert remark in shown
-    assert "\x1b" not in shown
-    shown.encode()
-    assert lines_of(shown, "eve ")[1] == "0"
-    assert lines_of(shown, "anna ")[1] == "1"
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such files here")
-def test_what_is_no_file_is_not_opened(tmp_path):
-    (tmp_path / "eve" / ".shardlab").mkdir(parents=True)
-    os.mkfifo(tmp_path / "eve" / ".shardlab" / "progress.jsonl")
-    (only,) = gather.gather([tmp_path / "eve"], KNOWN)
-    assert only.remarks == ["no record"]
-
-
-def test_two_of_the_same_name_are_told_apart_and_a_name_does_nothing(tmp_path):
-    paths = [hand_in(tmp_path, name, line(SHARD, True)) for name in ("a/kim", "b/kim", "=1+1", "x\x1b[2Jy")]
-    learners = gather.gather(paths, KNOWN)
-    first, second, sums, escape = [each.name for each in learners]
-    assert (first, second) == (str(paths[0]), str(paths[1]))
-    assert (sums, escape) == ("=1+1", "x?[2Jy")
-    file = io.StringIO()
-    gather.write_csv(learners, {"data_parallel": exercises.of_chapter("data_parallel")}, file)
-    header, *rows = csv.reader(io.StringIO(file.getvalue()))
-    assert header == ["learner", "passed", "points", "last one passed", "data_parallel", "remarks"]
-    assert rows[2] == ["'=1+1", "1", "1", "2026-03-01", "1", ""]
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -225,13 +145,3 @@ def test_the_command_shows_progress(folder, cli):
     assert (code, text.splitlines()[0].split()) == (0, ["exercise", "points", "passed"])
     with pytest.raises(SystemExit, match="2"):
         cli("progress", "shards")
-
-
-def test_the_command_gathers_a_class(tmp_path, cli):
-    anna, file = hand_in(tmp_path, "anna", line(SHARD, True)), tmp_path / "class.csv"
-    code, text, _ = cli("gather", anna, "--csv", file)
-    assert (code, lines_of(text, "anna")[1]) == (0, "1")
-    assert file.read_text().splitlines()[1].startswith("anna,1,1,2026-03-01,")
-    assert cli("gather", anna, "--csv", "-") == (0, file.read_text(), "")
-    code, _, error = cli("gather", anna, "--csv", tmp_path)
-    assert (code, "cannot be written" in error) == (2, True)

@@ -183,7 +183,6 @@ def test_any_bad_argument_is_refused_or_answered_soundly(target, data):
         ("costs.memory.parts.kept", {"stage": 2}, "stage=2 must be a whole number from 0 to 1"),
         ("costs.step.breakdown.Step.days", {"tokens": -1}, "tokens=-1 must be a finite number of at least 0"),
         ("costs.pipeline.timeline.sent_bytes", {"nbytes": -1}, "nbytes=-1 must be a finite number of at least 0"),
-        ("costs.pipeline.timeline.play", {"bandwidth": 0}, "bandwidth=0 must be a finite number above 0"),
         ("costs.training.Training", {"microbatch": 1.5}, "microbatch=1.5 must be a whole number of at least 1"),
         ("sharding.layout.coordinates", {"rank": 99}, "rank=99 must be a whole number from 0 to 7"),
     ],

@@ -13,7 +13,7 @@ import torch
 
 from shardlab import launch, trace
 from shardlab.costs.facts import hugging_face, machines
-from shardlab.exercises import gather, homework, notebook, record
+from shardlab.exercises import homework, notebook, record
 from shardlab.explorers import kept
 from shardlab.files import given, learner
 from shardlab.plan import files
@@ -53,14 +53,9 @@ STRINGS = ("0", "[]", "{}", "null", "[[[]]]", json.dumps(ERASE), json.dumps("x" 
 
 
 def record_of(path):
-    """A learner's own record, and one that a teacher gathers."""
+    """A learner's own record."""
     kept.kept("x")
     return record.best(learner.read(path.stem))
-
-
-def gathered(path):
-    table = gather.table(gather.gather([path], {}), [])
-    assert gather.plain(table.replace("\n", "")) == table.replace("\n", "")
 
 
 def checkpoint_of(path):
@@ -80,7 +75,6 @@ READERS = {  # name of the file, a sound text or None for a checkpoint's own fil
     "a.py": (HOMEWORK, notebook.source),
     "homework.py": (HOMEWORK, lambda path: homework.read(path, 0)),
     "guesses.jsonl": (json.dumps(RESULT) + "\n", record_of),
-    "progress.jsonl": (json.dumps(RESULT) + "\n", gathered),
     "step-00000001/checkpoint.json": (None, checkpoint_of),
     "step-00000001/rank-0-of-1.safetensors": (None, checkpoint_of),
 }

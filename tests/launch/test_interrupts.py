@@ -24,6 +24,8 @@ from tests.patience import kills, until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that no rank need import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def light_helpers():

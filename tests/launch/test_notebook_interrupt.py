@@ -11,6 +11,8 @@ from shardlab.launch import state
 from shardlab.launch.report import PACKAGE, interruption
 from tests.patience import PATIENCE, until
 
+pytestmark = pytest.mark.slow
+
 CELL = """
 import os, time
 from shardlab import comm, launch

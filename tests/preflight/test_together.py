@@ -14,6 +14,8 @@ from shardlab.preflight import roll, together
 
 from .made_up import bad, cluster
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "shardlab.preflight"]
 STARTING = 60.0  # s that a busy machine may take to import torch
 

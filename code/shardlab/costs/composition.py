@@ -5,7 +5,6 @@ All methods together, as `ranks.train` composes them; Narayanan et al. 2021, sec
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from shardlab.sharding.layout import AXES_3D, Layout, coordinates, groups
 from shardlab.trace import Event
 
 from . import tensor_parallel, zero
+from .memory import shards
 from .training import Training
 
 ALL, NUMBER = "all", 8  # the group of all ranks; bytes of loss and norm (float64)
@@ -48,16 +48,14 @@ def sent(training: Training, stage: int = 0) -> Sent:
 
 
 @checked
-def by_axis(
-    events: Iterable[Event], layout: Layout, order: Sequence[str] = AXES_3D
-) -> dict[str, float]:
+def by_axis(events: Iterable[Event], layout: Layout) -> dict[str, float]:
     """Count the bytes that one rank's ledger put on the wire in a run, as axis -> bytes.
 
     A message belongs to the axis whose group contains all its ranks, and to "all" where no axis
     does. Where one group of an axis contains every rank, messages to all ranks belong to that axis.
     """
     found = dict.fromkeys((*AXES_3D, ALL), 0.0)
-    every = [(axis, set(group)) for axis, each in groups(layout, order).items() for group in each]
+    every = [(axis, set(group)) for axis, each in groups(layout, AXES_3D).items() for group in each]
     for event in trace.communication(events):
         axis = next((axis for axis, group in every if set(event.group) <= group), ALL)
         found[axis] += trace.wire_bytes(event)
@@ -109,7 +107,7 @@ def messages(
     for axis, each in groups(layout, order).items():
         stages = [coordinates(group[0], layout, order)["pp"] for group in each]
         found[axis] = {
-            group: _stages(training, group, every[0])
+            group: _stages(group, every)
             if axis == "pp"
             else _ring(group, sum(every[stage][axis].values()))
             for group, stage in zip(each, stages, strict=True)
@@ -121,19 +119,14 @@ def _ring(group: Sequence[int], nbytes: float) -> list[Edge]:
     return [Edge(a, group[(i + 1) % len(group)], nbytes) for i, a in enumerate(group)]
 
 
-def _stages(training: Training, group: Sequence[int], first: Sent) -> list[Edge]:
-    message = training.num_microbatches * training.chunks * training.message_bytes
-    wrapped = message * (training.chunks - 1) / training.chunks
-    pairs = [(a, b, message) for a, b in pairwise(group)]
-    pairs += [(group[0], group[-1], first["pp"]["tied embeddings"])]
-    pairs += [(group[-1], group[0], wrapped)]
-    return [Edge(*way, nbytes) for a, b, nbytes in pairs for way in ((a, b), (b, a)) if nbytes]
-
-
-def _table(training: Training) -> int:
-    """Count the numbers of the embedding's table on one rank; the head has as many."""
-    ends = cuts.ends(training.spec, training.layout.tp)
-    return prod(ends["embedding.tokens.weight"].local_shape)
+def _stages(group: Sequence[int], every: Sequence[Sent]) -> list[Edge]:
+    edges = []
+    for stage, (rank, sent) in enumerate(zip(group, every, strict=True)):
+        parts = sent["pp"]
+        edges.append(Edge(rank, group[(stage + 1) % len(group)], parts["activations"]))
+        edges.append(Edge(rank, group[stage - 1], parts["their gradients"]))
+        edges.append(Edge(rank, group[-1 if stage == 0 else 0], parts["tied embeddings"]))
+    return [edge for edge in edges if edge.nbytes]
 
 
 def _pipeline(training: Training, stage: int) -> dict[str, float]:
@@ -143,10 +136,11 @@ def _pipeline(training: Training, stage: int) -> dict[str, float]:
     first = stage == 0
     last = stage == layout.pp - 1
     tied = training.spec.tied and layout.pp > 1 and (first or last)
+    table = shards.parameters(training.spec, layout)["token embedding"]
     return {
         "activations": m * (chunks - last) * training.message_bytes,
         "their gradients": m * (chunks - first) * training.message_bytes,
-        "tied embeddings": tied * float(training.recipe.gradients * _table(training)),
+        "tied embeddings": tied * float(training.recipe.gradients * table),
     }
 
 
@@ -170,9 +164,7 @@ def _tensor(training: Training, stage: int) -> dict[str, float]:
         if (first if "embedding" in name else last)
     }
     kinds = spec.layer_kinds or ((1.0, spec),)
-    block = sum(
-        part * _copies(training, cuts.block(kind, layout.tp)) for part, kind in kinds
-    )
+    block = sum(part * _copies(training, cuts.block(kind, layout.tp)) for part, kind in kinds)
     return {
         "layers": m * count * tensor_parallel.sent_bytes(training),
         "embedding and head": (first + last) * once,

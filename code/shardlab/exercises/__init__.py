@@ -89,7 +89,7 @@ def progress(chapter: str = "") -> None:
 
     Errors: ValueError for an unknown chapter.
     """
-    results, _ = record.best(learner.read(record.KIND))
+    results = record.best(learner.read(record.KIND))
     if chapter and chapter not in CHAPTERS:
         raise ValueError(f"no chapter is called {chapter!r}; choose from {', '.join(CHAPTERS)}")
     if chapter:

@@ -7,10 +7,11 @@
     python -m shardlab.exercises check zero.clip memory my_file.ipynb --json    # for a program
     python -m shardlab.exercises hint zero.clip --step 2     # 1: a nudge, 2: the idea, 3: the way
     python -m shardlab.exercises progress                                 # what you have passed
-    python -m shardlab.exercises gather class/*/ --csv class.csv          # what a class has passed
     python -m shardlab.exercises grade homework.py handed_in/*/ --csv marks.csv   # a class's points
     python -m shardlab.exercises export gradescope homework.py grader   # for a course's platform
     python -m shardlab.exercises questions memory --seed 7 --answers    # for an exam
+
+Each command says with --help what it takes.
 """
 
 import argparse
@@ -18,13 +19,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from shardlab import launch
 from shardlab.files.given import line
 from shardlab.files.terminal import Parser, complain, guarded
 
-from . import CHAPTERS, every, export, gather, homework, marks, of_chapter, progress
+from . import CHAPTERS, every, export, homework, marks, progress
 from .checker import UNGRADED, Exercise
 from .handed_in import NOT_GRADED, check, hint
 
@@ -87,10 +87,6 @@ def parse() -> argparse.Namespace:
     sub = commands.add_parser("progress", help="print what you have passed")
     one = sub.add_argument("chapter", nargs="?", default="", choices=["", *CHAPTERS])
     one.metavar, one.help = "chapter", "show each exercise of this chapter"
-    sub = commands.add_parser("gather", help="make one table of the records of a class")
-    text = "a learner's folder, or the file of a record"
-    sub.add_argument("path", nargs="+", type=Path, help=text)
-    sub.add_argument("--csv", metavar="FILE", help="write the table there; -: print only that")
     sub = commands.add_parser("grade", help="grade what a class has handed in", parents=[seed])
     sub.add_argument("homework", type=Path, help="see shardlab.exercises.homework")
     sub.add_argument("path", nargs="+", type=Path, help="a learner's file, or the folder with it")
@@ -152,11 +148,20 @@ def select(names: Sequence[str], known: Mapping[str, Exercise]) -> list[Exercise
 
 
 def show_marks(taught: homework.Homework, paths: list[Path], file: str, target: str | None) -> int:
-    """Grade a class, and print its points; 2 if something was not graded."""
+    """Grade a class, and print its points, or only the CSV for "-"; 2 if not all was graded."""
     found = list(marks.grade(taught, paths, file))
-    text = marks.table(taught, found)
-    status = write(text, lambda file: marks.write_csv(taught, found, file), target)
-    return status or (0 if all(each.graded for each in found) else NOT_GRADED)
+    if target == "-":
+        marks.write_csv(taught, found, sys.stdout)
+    else:
+        print(marks.table(taught, found))
+    if target not in (None, "-"):
+        try:
+            with open(target, "w", encoding="utf-8", newline="") as opened:
+                marks.write_csv(taught, found, opened)
+        except OSError as error:
+            complain(f"{target} cannot be written: {error.strerror}")
+            return NOT_GRADED
+    return 0 if all(each.graded for each in found) else NOT_GRADED
 
 
 def hand_over(taught: homework.Homework, platform: str, folder: Path) -> int:
@@ -169,33 +174,8 @@ def hand_over(taught: homework.Homework, platform: str, folder: Path) -> int:
     return 0
 
 
-def show_class(arguments: argparse.Namespace) -> int:
-    """Print what a class has passed, and write it as CSV where asked."""
-    learners = gather.gather(arguments.path, every())
-    chapters = {chapter: of_chapter(chapter) for chapter in CHAPTERS}
-    text = gather.table(learners, list(every().values()))
-    return write(text, lambda file: gather.write_csv(learners, chapters, file), arguments.csv)
-
-
-def write(text: str, as_csv: Callable[[TextIO], None], target: str | None) -> int:
-    """Print a table, and write it as CSV to the target if there is one; "-": print only that."""
-    if target == "-":
-        as_csv(sys.stdout)
-        return 0
-    print(text)
-    if target is not None:
-        try:
-            with open(target, "w", encoding="utf-8", newline="") as file:
-                as_csv(file)
-        except OSError as error:
-            complain(f"{target} cannot be written: {error.strerror}")
-            return NOT_GRADED
-    return 0
-
-
 SHOWN: Mapping[str, Callable[[argparse.Namespace], int]] = {  # commands that grade nothing
     "progress": show_progress,
-    "gather": show_class,
     "questions": show_questions,
 }
 

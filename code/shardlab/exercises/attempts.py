@@ -97,9 +97,7 @@ def _late(begin: float, limit: float, together: str = "") -> str:
     return f"The case{together} takes longer than {limit:g} s, which is the limit.\n"
 
 
-def _run(
-    exercise: Exercise, function: Any, cases: Sequence[Case], limit: float
-) -> list[list[str]]:
+def _run(exercise: Exercise, function: Any, cases: Sequence[Case], limit: float) -> list[list[str]]:
     """Run several cases that need the same number of ranks, in one launch; return their replies."""
     size = num_ranks(exercise, cases[0])
     arguments = exercise.attempt, function, cases

@@ -200,9 +200,7 @@ class Held(TorchDispatchMode):
         super().__init__()
         self._made: dict[StorageWeakRef, int] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         known = {StorageWeakRef(x.untyped_storage()) for x in given}
         result = func(*args, **(kwargs or {}))

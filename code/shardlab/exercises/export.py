@@ -3,7 +3,8 @@
     python -m shardlab.exercises export gradescope homework.py grader --seed 7
 
 None of these grades by itself. Gradescope, Classroom 50 and the container run the `check` command,
-the first two through `adapter`; a notebook of nbgrader calls `check`.
+the first two through `adapter`; a notebook of nbgrader calls `check`. The container is for files
+that are not trusted: it has no network and few rights, and all its processes end with it.
 """
 
 import json

@@ -6,6 +6,8 @@ Points come from running each file now, never from a record that a learner keeps
 import csv
 import io
 import os
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,10 +18,11 @@ from shardlab.files.given import shown
 
 from . import grader, record
 from .checker import PASSED, UNGRADED
-from .gather import distinct, in_cell, plain
 from .grader import Broken, Unusable, Verdict
 from .homework import Homework
 from .notebook import KINDS
+
+FORMULA = "=+-@\t\r"  # a spreadsheet computes a cell that begins with one of these
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,19 @@ def _learner(place: Path) -> str:
     return plain(whole.stem if os.path.isfile(whole) else whole.name)
 
 
+def distinct(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
+    """Put the whole path in place of each name that occurs twice."""
+    counts = Counter(names)
+    pairs = zip(paths, names, strict=True)
+    return [plain(str(path)) if counts[name] > 1 else name for path, name in pairs]
+
+
+def plain(name: str) -> str:
+    """Replace what a terminal would execute by question marks."""
+    letters = unicodedata.normalize("NFC", name)
+    return "".join(each if each.isprintable() else "?" for each in letters)
+
+
 def table(homework: Homework, marks: Sequence[Marks]) -> str:
     """Make a table for a terminal: a line for each learner, then the remarks."""
     rows = [["learner", *homework.exercises, "total", "late"]]
@@ -134,6 +150,11 @@ def write_csv(homework: Homework, marks: Sequence[Marks], file: TextIO) -> None:
         numbers = map(_word, [*each.points.values(), each.total])
         remarks = in_cell("; ".join(each.remarks))
         lines.writerow([in_cell(each.learner), *numbers, hours, remarks])
+
+
+def in_cell(text: str) -> str:
+    """Mark a text that a spreadsheet would take for a formula."""
+    return "'" * text.startswith(tuple(FORMULA)) + text
 
 
 def _word(points: int | None) -> str:

@@ -33,27 +33,25 @@ def keep(report: Report) -> None:
     if report.verdict == UNGRADED:
         return
     name = report.exercise.name
-    before = best(learner.read(KIND))[0].get(name)
+    before = best(learner.read(KIND)).get(name)
     if before is None or (report and not before.passed):
         points = report.exercise.points if report else 0
         learner.append(KIND, {"exercise": name, "passed": bool(report), "points": points})
 
 
-def best(records: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Result], int]:
-    """Return the best result of each exercise by name, and how many records are no results."""
+def best(records: Iterable[Mapping[str, Any]]) -> dict[str, Result]:
+    """Return the best result of each exercise by name; leave out records that are no results."""
     results: dict[str, Result] = {}
-    bad = 0
     for record in records:
         name = record.get("exercise")
         passed = record.get("passed")
         date = _day(record.get("date"))
         if not isinstance(name, str) or not isinstance(passed, bool) or date is None:
-            bad += 1
             continue
         before = results.get(name)
         if before is None or (passed and (not before.passed or date < before.date)):
             results[name] = Result(passed, date)
-    return results, bad
+    return results
 
 
 def _day(date: Any) -> str | None:
@@ -64,9 +62,7 @@ def _day(date: Any) -> str | None:
         return None
 
 
-def score(
-    results: Mapping[str, Result], exercises: Sequence[Exercise]
-) -> tuple[int, int, str]:
+def score(results: Mapping[str, Result], exercises: Sequence[Exercise]) -> tuple[int, int, str]:
     """Return how many exercises have passed, their points, and the date of the last one."""
     passed = [each for each in exercises if results.get(each.name, UNTRIED).passed]
     dates = [results[each.name].date for each in passed]

@@ -107,9 +107,7 @@ class Sizes(TorchDispatchMode):
 
     largest = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         made = [x.numel() for x in tree_leaves(result) if isinstance(x, Tensor)]
         self.largest = max([self.largest, *made])

@@ -168,9 +168,7 @@ def machine_view(
     *, experts: int, per_token: int, ep: int, tokens: int, machine: str, overlap: str
 ) -> View:
     """Show one state."""
-    run = training(
-        experts=experts, per_token=per_token, ep=ep, tokens=tokens, overlap=overlap
-    )
+    run = training(experts=experts, per_token=per_token, ep=ep, tokens=tokens, overlap=overlap)
     servers = cluster(machine)
     held = held_bytes.states(run, stage=1)
     each = step_experts.token_traffic(run, servers)

@@ -78,7 +78,11 @@ def busiest() -> Explorer:
     servers = MACHINES[2:]  # of eight GPUs
     return Explorer(
         busiest_view,
-        {"ranks": [2, 4, 8, 16], "machine": list(servers), "algorithm": list(exchanges.ALL_REDUCES)},
+        {
+            "ranks": [2, 4, 8, 16],
+            "machine": list(servers),
+            "algorithm": list(exchanges.ALL_REDUCES),
+        },
         title="The busiest hop of an all-reduce of 1 GB",
         labels={"ranks": "Ranks, one GPU each"},
         default={"ranks": 8, "machine": "DGX-1V", "algorithm": "ring"},

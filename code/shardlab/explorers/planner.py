@@ -22,6 +22,7 @@ TOKENS = 1e12  # of a training, for its days, dollars and energy
 SHOWN = 4  # plans
 MOST_CHUNKS = 8  # our sum charges too little for more
 
+
 def best_plans() -> Explorer:
     """Choose a model, machine and batch: see the best plans, their steps, and why others fail."""
     return Explorer(

@@ -210,9 +210,7 @@ def scenes() -> list[Scene]:
 def rows(shown: list[Scene]) -> list[list[str]]:
     """Return the numbers of the steps as a table, its header first."""
     keys = ("gpus", "per_gpu", "fits", "seconds")
-    body = [
-        [scene.cut, *(scene.numbers[key] for key in keys), scene.waits] for scene in shown
-    ]
+    body = [[scene.cut, *(scene.numbers[key] for key in keys), scene.waits] for scene in shown]
     fits = f"fits in {shown[0].numbers['capacity']}"
     return [["", "GPUs", "per GPU", fits, "one step", "waits for"], *body]
 

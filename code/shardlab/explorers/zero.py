@@ -76,9 +76,7 @@ def stage_view(*, stage: int, **choices: Any) -> View:
 
 
 @cache
-def run_at(
-    *, model: str, stage: int, ranks: int, batch: int, network: str, program: str
-) -> Run:
+def run_at(*, model: str, stage: int, ranks: int, batch: int, network: str, program: str) -> Run:
     """Return the run of one state."""
     training = Training(
         spec=models.published(model).spec,

@@ -87,9 +87,7 @@ def wrong_by(shares: Mapping[str, float], *, missing: str = "", alt: str = "") -
     )
 
 
-def _part(
-    dims: Sequence[Dim], x: float, y: float, at: Mapping[str, int], mesh: Mesh
-) -> Box:
+def _part(dims: Sequence[Dim], x: float, y: float, at: Mapping[str, int], mesh: Mesh) -> Box:
     """Return what the rank at these coordinates holds of the unit square below and right of x, y.
 
     Rows are sorted so that each rank's part is one block, also where S is cut and B is not.

@@ -151,7 +151,9 @@ class Backend:
         """Combine tensors in rank order, with the operation that Python has asked for."""
         name = here.reduction
         if name not in _REDUCTIONS:
-            raise ValueError(f"ranks on CPUs cannot reduce with {name}; use {', '.join(_REDUCTIONS)}")
+            raise ValueError(
+                f"ranks on CPUs cannot reduce with {name}; use {', '.join(_REDUCTIONS)}"
+            )
         total = tensors[0].clone()
         for each in tensors[1:]:
             _REDUCTIONS[name](total, each)

@@ -212,7 +212,9 @@ def run(job: Job, compare: bool, publish: Callable[[ThreadRun], None]) -> list[b
     this = ThreadRun(job)
     peers.install(contracts.by_method(lambda: here.rank.contracts) if compare else {})
     Backend(lambda *args: here.rank.wait(*args)).install()
-    outputs = sys.stdout, sys.stderr = [LabelledOutput(stream) for stream in (sys.stdout, sys.stderr)]
+    outputs = sys.stdout, sys.stderr = [
+        LabelledOutput(stream) for stream in (sys.stdout, sys.stderr)
+    ]
     publish(this)
     try:
         return this.see_through()

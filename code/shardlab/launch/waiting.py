@@ -37,10 +37,7 @@ CREDENTIALS = struct.Struct("iii")  # process, user and group, see SO_PEERCRED i
 # files of code in which the main thread may wait
 STORE, PEERS = (str(Path(__file__).with_name(name)) for name in ("meeting.py", "peers.py"))
 _FOUND = importlib.util.find_spec("torch")
-TORCH = [
-    folder + os.sep
-    for folder in getattr(_FOUND, "submodule_search_locations", None) or ()
-]
+TORCH = [folder + os.sep for folder in getattr(_FOUND, "submodule_search_locations", None) or ()]
 
 run_began, run_ends = -inf, inf  # time.monotonic(); the launcher stops the run when it ends
 ended_in_store = 0  # waits for another rank's entry in the store of `meeting`

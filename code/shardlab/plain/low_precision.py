@@ -110,11 +110,11 @@ def deepseek(x: Tensor, rows: int = 1) -> Tensor:
     return scaled(x, scale, E4M3, nearest)
 
 
-def mx(x: Tensor, grid: Grid = E4M3, rounding: Rounding = nearest) -> Tensor:
+def mx(x: Tensor, grid: Grid = E4M3) -> Tensor:
     """Share a power of two among 32 numbers, by the rule of OCP MX v1.0, which may cut some."""
     most = largest(x, 1, 32)
     exponent = exponent_of(most) - grid.high       # 1.9 * 2**8 is cut to 448
-    return power_of_two(x, exponent, grid, rounding)
+    return power_of_two(x, exponent, grid, nearest)
 
 
 def mx_up(x: Tensor, rounding: Rounding = nearest) -> Tensor:

@@ -23,13 +23,15 @@ def addresses(world: Sequence[Facts]) -> Iterator[CheckResult]:
     several = len({each["host"] for each in world}) > 1
     yield from _master(world, several)
     lost = [
-        each["rank"] for each in world
+        each["rank"]
+        for each in world
         if several and _loopback(each["addresses"]) and "GLOO_SOCKET_IFNAME" not in each["env"]
     ]
     if lost:
         found = next(each["addresses"][0] for each in world if each["rank"] == lost[0])
         yield result(
-            "host name", FAIL,
+            "host name",
+            FAIL,
             f"on {whom(world, lost)} the host's own name resolves to {found}, where no other host "
             "reaches it; correct /etc/hosts, or set GLOO_SOCKET_IFNAME to the interface to use",
         )

@@ -127,7 +127,8 @@ def _python_files(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         here = Path(place)
         folders[:] = sorted(
-            each for each in folders
+            each
+            for each in folders
             if not each.startswith(".") and not os.path.exists(here / each / "pyvenv.cfg")
         )
         for name in sorted(each for each in files if each.endswith(".py")):

@@ -101,7 +101,8 @@ def after(
             yield result("links", FAIL, f"{text}; see whether a firewall lies between them")
     rates = {
         (int(source), rank): rate
-        for rank, found in measured.items() for source, rate in found["rates"].items()
+        for rank, found in measured.items()
+        for source, rate in found["rates"].items()
     }
     if rates:
         yield from between.links(world, rates, cluster)

@@ -21,7 +21,8 @@ def here(world: Sequence[Facts], size: int, seconds: float) -> Iterator[CheckRes
     missing = set(range(size)) - set(ranks)
     if missing:
         yield result(
-            "who", FAIL,
+            "who",
+            FAIL,
             f"{ranks_text(missing)} of {size} did not come within {seconds:g} s; see what was "
             "started there, what it printed, and whether that machine reaches MASTER_ADDR",
             missing=sorted(missing),
@@ -29,7 +30,8 @@ def here(world: Sequence[Facts], size: int, seconds: float) -> Iterator[CheckRes
     twice = {rank for rank in ranks if ranks.count(rank) > 1}
     if twice:
         yield result(
-            "who", FAIL,
+            "who",
+            FAIL,
             f"{whom(world, twice)} came more than once; give each machine its own --node-rank",
             twice=sorted(twice),
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardlab.files.arguments import Exact, checked
 
@@ -23,35 +23,24 @@ def times(
     durations: Durations | Sequence[Durations] = TICKS,
     *,
     latency: Exact = 0,
-    transfer: Exact = 0,
     overlap: bool = True,
 ) -> Times:
     """Compute start and end of every action, exactly for exact numbers such as int and Fraction.
 
     durations  of an action of each kind; or a list of them, one for each part of the model
-    transfer   how long a message holds its link, which carries one at a time in each direction
-    latency    how long after that it arrives
+    latency    how long after its action a message arrives
     overlap    a stage computes while its messages travel; False: it waits until they have arrived
 
     Linear in the number of actions. Errors: ValueError for a deadlock or a missing duration.
     """
     schedule.check_actions()
-    sending = _Sending(transfer, latency, overlap)
-    clock = _Clock(schedule, _complete(schedule, durations), sending)
+    clock = _Clock(schedule, _complete(schedule, durations), latency, overlap)
     while clock.ready:
         clock.advance(clock.ready.pop())
     rows = zip(clock.spans, schedule.orders, strict=True)
     if any(len(row) < len(order) for row, order in rows):
         raise ValueError(f"{schedule.name} cannot run: {'; '.join(problems(schedule))}")
     return clock.spans
-
-
-class _Sending(NamedTuple):
-    """What a message costs; see `times`."""
-
-    transfer: Any
-    latency: Any
-    overlap: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +59,18 @@ class _Route:
 class _Clock:
     """A simulated pipeline: a stage runs until an input is missing, and again when it arrives."""
 
-    def __init__(self, schedule: Schedule, durations: list[Durations], sending: _Sending) -> None:
+    def __init__(
+        self, schedule: Schedule, durations: list[Durations], latency: Any, overlap: bool
+    ) -> None:
         num_stages = schedule.num_stages
         self.schedule = schedule
         self.durations = durations
-        self.sending = sending
+        self.latency = latency
+        self.overlap = overlap
         self.blocks = [blocks(order) for order in schedule.orders]
         self.next_block = [0] * num_stages
         self.free: list[Any] = [0] * num_stages  # when a stage has ended its last block
         self.spans: Times = [[] for _ in schedule.orders]
-        self.links: dict[tuple[int, int], Any] = {}  # (from, to) -> when the link is free
         self.arrived: dict[int, Any] = {}  # input -> when
         self.waiting: dict[int, int] = {}  # input -> the stage that waits for it
         self.ready = list(range(num_stages))
@@ -149,14 +140,11 @@ class _Clock:
                 self._deliver(stage, route.peer, route.feeds + microbatch)
 
     def _deliver(self, stage: int, peer: int, number: int) -> None:
-        """Send the input `number` from `stage` to `peer` as soon as their link is free."""
+        """Send the input `number` from `stage` to `peer`."""
         arrival = self.free[stage]
         if peer != stage:
-            begin = max(arrival, self.links.get((stage, peer), arrival))
-            sent = begin + self.sending.transfer
-            arrival = sent + self.sending.latency
-            self.links[stage, peer] = sent
-            if not self.sending.overlap:
+            arrival += self.latency
+            if not self.overlap:
                 self.free[stage] = arrival
         self.arrived[number] = arrival
         if number in self.waiting:
@@ -191,12 +179,12 @@ def _filled(given: Durations, needed: set[str]) -> Durations:
 
 
 @checked
-def picture(schedule: Schedule, durations: Durations = TICKS) -> str:
+def picture(schedule: Schedule) -> str:
     """Draw the schedule on a clock, one column a tick, as the docstrings of the schedules do."""
     texts = [str(action) for order in schedule.orders for action in order]
     width = max(map(len, texts))
     lines = []
-    for stage, spans in enumerate(times(schedule, durations)):
+    for stage, spans in enumerate(times(schedule)):
         columns = [""] * max(end for _, end in spans)
         for action, (start, _) in zip(schedule.orders[stage], spans, strict=True):
             column = start + action.joined  # a joined pair stands side by side

@@ -90,10 +90,9 @@ def test_enough_chips_are_the_fewest(days):
     assert count == 1 or run.days / (count - 1) > days
 
 
-def test_utilisation_and_rate_undo_each_other():
+def test_utilisation_is_a_share_of_the_peak():
     share = time_to_train.utilisation(1e15, seconds=2.0, num_chips=4, peak=312e12)
     assert share * 4 * 312e12 * 2.0 == pytest.approx(1e15)
-    assert time_to_train.implied_rate(1e15, seconds=2.0, num_chips=4) == pytest.approx(share * 312e12)
 
 
 def test_bad_input_is_refused():

@@ -12,12 +12,11 @@ from shardlab.schedules import Action, make
 from shardlab.trace import Event
 
 
-def slow(schedule, takes, latency=0, transfer=0, overlap=True):
+def slow(schedule, takes, latency=0, overlap=True):
     """Tick by tick in whole numbers, from the rules alone: who can start at this tick does. No joined pairs."""
     p, now = schedule.num_stages, 0
     at, busy, spans = [0] * p, [0] * p, [[] for _ in range(p)]
     done = {}  # (forward, part, microbatch) -> when its result is there, for the stage that needs it
-    links = {}
     while any(at[s] < len(schedule.orders[s]) for s in range(p)):
         for s in range(p):
             if at[s] == len(schedule.orders[s]) or busy[s] > now:
@@ -36,9 +35,7 @@ def slow(schedule, takes, latency=0, transfer=0, overlap=True):
                 continue
             peer = schedule.homes[target][0]
             if peer != s:
-                sent = max(end, links.get((s, peer), 0)) + transfer
-                links[s, peer] = sent
-                end = sent + latency
+                end += latency
                 if not overlap:
                     busy[s] = end
             done[forward, part, action.microbatch] = end
@@ -53,25 +50,23 @@ def test_any_durations_and_messages_against_a_slow_simulation(name, overlap):
     for p, m in [(1, 2), (2, 3), (3, 5), (4, 4)]:
         schedule = make(name, p, m)
         takes = [{kind: draw.randint(1, 5) for kind in "FBIW"} for _ in range(schedule.num_parts)]
-        latency, transfer = draw.randint(0, 3), draw.randint(0, 9)
-        run = timeline.play(schedule, takes, nbytes=transfer, bandwidth=1, latency=latency, overlap=overlap)
-        assert run.spans == slow(schedule, takes, latency, transfer, overlap)
+        latency = draw.randint(0, 9)
+        run = timeline.play(schedule, takes, latency=latency, overlap=overlap)
+        assert run.spans == slow(schedule, takes, latency, overlap)
 
 
 def test_two_stages_by_hand():
-    """F takes 1 s, B 2 s; a message of 4 bytes holds the link for 2 s and arrives 1 s later."""
+    """F takes 1 s, B 2 s, and a message arrives after 3 s."""
     schedule = make("1F1B", 2, 2)  # F0 F1 B0 B1 and F0 B0 F1 B1
-    run = timeline.play(schedule, {"F": 1, "B": 2}, nbytes=4, bandwidth=2, latency=1)
+    run = timeline.play(schedule, {"F": 1, "B": 2}, latency=3)
     assert run.spans == [[(0, 1), (1, 2), (10, 12), (13, 15)], [(4, 5), (5, 7), (7, 8), (8, 10)]]
     assert (run.makespan, run.busy, run.waiting, run.waiting_inside) == (15, [6, 6], [9, 9], [9, 0])
     assert (run.bubble_of_ideal, run.bubble_of_total) == (18 / 12, 18 / 30)
-    late = timeline.play(schedule, {"F": 1, "B": 2}, nbytes=4, bandwidth=2, latency=1, overlap=False)
+    late = timeline.play(schedule, {"F": 1, "B": 2}, latency=3, overlap=False)
     assert late.spans == [[(0, 1), (4, 5), (10, 12), (16, 18)], [(4, 5), (5, 7), (10, 11), (11, 13)]]
 
 
-def test_a_link_carries_one_message_at_a_time():
-    run = timeline.play(make("GPipe", 2, 3), {"F": 1, "B": 1}, nbytes=3, bandwidth=1)
-    assert [start for start, _ in run.spans[1][:3]] == [4, 7, 10]
+def test_messages_are_in_flight_together():
     fast = timeline.play(make("GPipe", 2, 3), {"F": 1, "B": 1}, latency=3)
     assert [start for start, _ in fast.spans[1][:3]] == [4, 5, 6]
 

@@ -13,6 +13,7 @@ from shardlab.costs.step import step
 from shardlab.costs.traces import knee
 
 NAME = "Llama 3 405B on 16,384 H100"
+RATES = tuple(robust.RELATIVE_RATES)
 
 
 @functools.cache
@@ -22,11 +23,20 @@ def found():
 
 @functools.cache
 def ranked():
-    return robust.rank(found(), rounds=20)
+    return robust.rank(found())
 
 
-def test_the_rounds_are_drawn_from_a_seed():
-    assert robust.rank(found(), rounds=20) == ranked() != robust.rank(found(), rounds=20, seed=1)
+@pytest.fixture
+def fixed(monkeypatch):
+    """Ranks the plans once, with the relative rates that are named; others are 1."""
+    def rank(**rates):
+        monkeypatch.setattr(robust, "ROUNDS", 1)
+        monkeypatch.setattr(robust, "RELATIVE_RATES", {name: (1.0, 1.0) for name in RATES} | {
+            name: (rate, rate) for name, rate in rates.items()
+        })
+        return robust.rank(found())
+
+    return rank
 
 
 def test_the_best_twenty_of_different_degrees_share_the_wins():
@@ -37,30 +47,27 @@ def test_the_best_twenty_of_different_degrees_share_the_wins():
     assert all(0 <= each.behind <= each.worst for each in candidates)
 
 
-def test_what_nobody_perturbs_stays_in_its_order():
-    same = robust.rank(found(), rounds=2, rates={})
+def test_what_nobody_perturbs_stays_in_its_order(fixed):
+    same = fixed()
     assert [each.plan for each in same] == found().different[:20]
     assert same[0].wins == 1
     assert same[3].behind == pytest.approx(found().different[3].seconds / found().best.seconds - 1)
 
 
-def test_a_slower_network_is_what_a_slower_network_predicts():
+def test_a_slower_network_is_what_a_slower_network_predicts(fixed):
     """Half the rate between nodes, drawn or built: the same seconds but for what the cards' own buses add."""
     question = found().question
     half = knee.at_rate(question.cluster, question.cluster.node.network_bandwidth / 2)
     built = [step(plans.run_of(replace(question, cluster=half), plan)).seconds for plan in found().different[:20]]
-    drawn = robust.rank(found(), rounds=1, rates={"network": (0.5, 0.5)})
+    drawn = fixed(network=0.5)
     by_plan = {each.plan: each.behind for each in drawn}
     for plan, seconds in zip(found().different[:20], built, strict=True):
         assert by_plan[plan] == pytest.approx(seconds / min(built) - 1, abs=0.01)
 
 
-def test_slower_arithmetic_makes_messages_matter_less():
+def test_slower_arithmetic_makes_messages_matter_less(fixed):
     """On a clock that is as slow as the arithmetic, every other rate is higher."""
-    fast, slow = (
-        {each.plan: each for each in robust.rank(found(), rounds=1, rates={"arithmetic": (rate, rate)})}
-        for rate in (1.0, 0.25)
-    )
+    fast, slow = ({each.plan: each for each in fixed(arithmetic=rate)} for rate in (1.0, 0.25))
     most = max(found().different[:20], key=lambda plan: step(plans.run_of(found().question, plan)).communication)
     assert slow[most].behind < fast[most].behind
 
@@ -77,12 +84,6 @@ def test_the_least_of_many_predictions_is_too_low_and_more_so_the_more_they_err(
     assert late[1] == pytest.approx(1 / (1 - 3.24 * 0.03) - 1, rel=0.05)
     assert robust.broken_promise([1.0], 0.03) == pytest.approx(0, abs=0.02)
     assert robust.broken_promise([1.0, 2.0], 0.01) < 0.01
-
-
-@pytest.mark.parametrize("rates", [{"clock": (1.0, 2.0)}, {"network": (2.0, 1.0)}])
-def test_a_range_that_is_none_is_refused(rates):
-    with pytest.raises(ValueError, match="must be a range of one of network, inside, memory, arithmetic"):
-        robust.rank(found(), rates=rates)
 
 
 def test_errors_that_turn_seconds_negative_are_refused():

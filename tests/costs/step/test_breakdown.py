@@ -519,7 +519,7 @@ def test_a_block_without_a_gate_multiplies_keeps_and_moves_two_thirds_or_less():
     more = elementwise.forward_bytes(gated, None) - elementwise.forward_bytes(bare, None)
     assert more == 2 * 64 * 8 * (3 - 2)
     attention = HALVES.layer_kinds[0][1]
-    work = [roofline.attention(spec, batch=1, sequence=64)[0].flops for spec in (HALVES, attention)]
+    work = [roofline.attention(spec, batch=1, sequence=64).flops for spec in (HALVES, attention)]
     assert work[0] == work[1]
 
 

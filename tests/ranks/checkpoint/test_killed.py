@@ -24,6 +24,8 @@ from shardlab.sharding.layout import Layout
 from tests.patience import kills, until
 from tests.ranks.training import alone, batch, make_trainer
 
+pytestmark = pytest.mark.slow
+
 KILLS, LIVES = kills(10), kills(6)
 SAVES, PERIOD = 2, 0.12  # saves before the one in which the kill falls; s from one to the next, about
 MOMENT = 0.0002  # s

@@ -21,6 +21,8 @@ from shardlab.sharding.layout import Layout
 from tests.ranks import training
 from tests.ranks.checkpoint.test_killed import killer, last, noting
 
+pytestmark = pytest.mark.slow
+
 CUT = Layout(dp=4, zero=1)  # ranks hold different states
 STYLE, LAYERS, SAMPLES, STEPS = "llama", 2, 8, 4
 

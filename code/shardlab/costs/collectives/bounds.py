@@ -1,4 +1,4 @@
-"""Lower bounds: what no collective can beat, and how far from it an algorithm is.
+"""Lower bounds: what no all-reduce can beat, and how far from it an algorithm is.
 
 In one step a rank can at best inform one other rank, so what all ranks must know takes
 ceil(log2(n)) steps. And what must leave a rank cannot leave it faster than its link. An algorithm
@@ -19,7 +19,7 @@ from .bandwidth import BUS_FACTORS
 @dataclass(frozen=True, kw_only=True)
 @checked
 class Bound:
-    """The minimum cost of a collective."""
+    """The minimum cost of an all-reduce."""
 
     steps: Count
     nbytes: Positive  # through the busiest link, in one direction
@@ -36,16 +36,11 @@ class Bound:
 
 
 @checked
-def lower_bound(nbytes: float, ranks: Count, op: str = "all_reduce") -> Bound:
-    """Bound a collective of `nbytes`, as nccl-tests counts them.
-
-    Errors: ValueError for fewer than two ranks or an unknown operation.
-    """
-    if op not in BUS_FACTORS:
-        raise ValueError(f"no bound is known for {op!r}; known: {', '.join(BUS_FACTORS)}")
+def lower_bound(nbytes: float, ranks: Count) -> Bound:
+    """Bound an all-reduce of `nbytes`. Errors: ValueError for fewer than two ranks."""
     if ranks < 2:  # noqa: PLR2004
         raise ValueError(f"{ranks} rank needs no messages; use at least 2")
-    return Bound(steps=(ranks - 1).bit_length(), nbytes=BUS_FACTORS[op](ranks) * nbytes)
+    return Bound(steps=(ranks - 1).bit_length(), nbytes=BUS_FACTORS["all_reduce"](ranks) * nbytes)
 
 
 @checked

@@ -150,9 +150,9 @@ def six_n_d(num_parameters: float, tokens: float) -> float:
 
 
 @checked
-def six_n_d_error(spec: TransformerSpec, *, sequence: Count, pairs: str = "full") -> float:
+def six_n_d_error(spec: TransformerSpec, *, sequence: Count) -> float:
     """Return the rule of thumb's error as a share of the exact count: -0.03 is 3 % too little."""
-    exact = model_flops(spec, batch=1, sequence=sequence, pairs=pairs)
+    exact = model_flops(spec, batch=1, sequence=sequence)
     return six_n_d(models.num_parameters(spec), sequence) / exact - 1
 
 

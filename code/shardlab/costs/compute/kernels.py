@@ -75,9 +75,7 @@ def _at(
 ) -> BestMatmul:
     best = {precision: rate * TFLOP for precision, rate in tflops.items()}
     best["fp16"] = best["bf16"]
-    return BestMatmul(
-        multiprocessors=multiprocessors, best=best, source=source, ordinary=ordinary
-    )
+    return BestMatmul(multiprocessors=multiprocessors, best=best, source=source, ordinary=ordinary)
 
 
 # A limit on power takes as large a share of the rate of products, which power limits already: a

@@ -8,7 +8,7 @@ the chip.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from shardlab.files.arguments import Count, Positive, checked
@@ -20,7 +20,7 @@ from . import flops
 ELEMENT = {"fp8": 1, "fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4}  # bytes of one number
 # FLOPs for each number. An order of magnitude is enough: memory bounds these operations on every
 # chip.
-NORM, ACTIVATION, SOFTMAX, ADD = 8, 8, 5, 1
+NORM, ACTIVATION, ADD = 8, 8, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,59 +94,31 @@ def elementwise(
 
 
 @checked
-def norm(tokens: Count, hidden_size: Count, *, element: Count = 2, name: str = "norm") -> Work:
+def norm(tokens: Count, hidden_size: Count, *, name: str = "norm") -> Work:
     """Apply LayerNorm or RMSNorm: every number is read and written once.
 
     Weights are not counted.
     """
-    return elementwise(tokens * hidden_size, inputs=1, arithmetic=NORM, element=element, name=name)
+    return elementwise(tokens * hidden_size, inputs=1, arithmetic=NORM, name=name)
 
 
 @checked
-def attention(
-    spec: TransformerSpec,
-    *,
-    batch: Count,
-    sequence: Count,
-    fused: bool = True,
-    element: Count = 2,
-    mask: str = "causal",
-) -> list[Work]:
-    """List one layer's attention: queries by keys, softmax, scores by values.
+def attention(spec: TransformerSpec, *, batch: Count, sequence: Count) -> Work:
+    """Compute one layer's causal attention in one operation that keeps the scores on the chip.
 
-    fused: one operation that keeps the scores on the chip (FlashAttention, Dao et al. 2022,
-    https://arxiv.org/abs/2205.14135). Without fusion, the scores of every head are written twice
-    and read twice, and all pairs are computed, so that the mask saves nothing. mask: "causal" or
-    "full", see `flops.forward`.
+    FlashAttention, Dao et al. 2022, https://arxiv.org/abs/2205.14135.
     """
     if not spec.num_attention:
         raise ValueError("no layer of this model has attention; ask for a model that has some")
-    tokens = spec.tokens(batch, sequence)
-    width = spec.attention_size
-    kv = spec.kv_size
-    pairs = mask if fused else "full"
-    counts = flops.forward(spec, batch=batch, sequence=sequence, pairs=pairs)
+    counts = flops.forward(spec, batch=batch, sequence=sequence, pairs="causal")
+    numbers = spec.tokens(batch, sequence) * (2 * spec.attention_size + 2 * spec.kv_size)
     work = counts["scores"] / spec.num_attention
-    if fused:
-        nbytes = element * tokens * (2 * width + 2 * kv)
-        return [Work(name="attention", flops=work, nbytes=nbytes)]
-    scores = batch * spec.num_heads * sequence**2
-    half = Work(name="", flops=work / 2, nbytes=element * (tokens * (width + kv) + scores))
-    softmax = elementwise(scores, inputs=1, arithmetic=SOFTMAX, element=element, name="softmax")
-    return [replace(half, name="queries x keys"), softmax, replace(half, name="scores x values")]
+    return Work(name="attention", flops=work, nbytes=2 * numbers)
 
 
 @checked
-def layer(
-    spec: TransformerSpec,
-    *,
-    batch: Count,
-    sequence: Count,
-    fused: bool = True,
-    element: Count = 2,
-    mask: str = "causal",
-) -> list[Work]:
-    """List the operations of one layer's forward pass in order, without rotary positions."""
+def layer(spec: TransformerSpec, *, batch: Count, sequence: Count) -> list[Work]:
+    """List the operations of one layer's forward pass in 16 bits, without rotary positions."""
     t = spec.tokens(batch, sequence)
     h = spec.hidden_size
     width = spec.attention_size
@@ -155,29 +127,23 @@ def layer(
     gated = spec.has_gate
 
     def add(name: str) -> Work:
-        return elementwise(t * h, inputs=2, arithmetic=ADD, element=element, name=name)
+        return elementwise(t * h, inputs=2, arithmetic=ADD, name=name)
 
     def norms(wanted: bool, size: int, name: str) -> list[Work]:
-        return [norm(t, size, element=element, name=name)] if wanted else []
+        return [norm(t, size, name=name)] if wanted else []
 
     return [
-        norm(t, h, element=element, name="attention norm"),
-        matmul(t, h, entering, element=element, name="queries, keys, values"),
+        norm(t, h, name="attention norm"),
+        matmul(t, h, entering, name="queries, keys, values"),
         *norms(spec.query_norms, entering - spec.kv_size, "norms of queries and keys"),
-        *attention(spec, batch=batch, sequence=sequence, fused=fused, element=element, mask=mask),
-        matmul(t, width, h, element=element, name="attention output"),
+        attention(spec, batch=batch, sequence=sequence),
+        matmul(t, width, h, name="attention output"),
         *norms(spec.post_norms, h, "norm after attention"),
         add("first residual"),
-        norm(t, h, element=element, name="feed-forward norm"),
-        matmul(t, h, 2 * f if gated else f, element=element, name="gate and up" if gated else "up"),
-        elementwise(
-            t * f,
-            inputs=2 if gated else 1,
-            arithmetic=ACTIVATION,
-            element=element,
-            name="activation",
-        ),
-        matmul(t, f, h, element=element, name="down"),
+        norm(t, h, name="feed-forward norm"),
+        matmul(t, h, 2 * f if gated else f, name="gate and up" if gated else "up"),
+        elementwise(t * f, inputs=2 if gated else 1, arithmetic=ACTIVATION, name="activation"),
+        matmul(t, f, h, name="down"),
         *norms(spec.post_norms, h, "norm after feed-forward"),
         add("second residual"),
     ]

@@ -92,7 +92,7 @@ class Claim:
     @property
     def rate(self) -> float:
         """FLOP/s that the V100 must reach: the assumption behind the years."""
-        return implied_rate(self.flops, seconds=self.years * YEAR)
+        return self.flops / (self.years * YEAR)
 
 
 @checked
@@ -129,12 +129,6 @@ def utilisation(counted: float, *, seconds: Positive, num_chips: Count, peak: Po
     counted: FLOPs of one step, or of several.
     """
     return counted / (seconds * num_chips * peak)
-
-
-@checked
-def implied_rate(counted: float, *, seconds: Positive, num_chips: Count = 1) -> float:
-    """Return the FLOP/s that each chip must have reached: the assumption behind a claimed time."""
-    return utilisation(counted, seconds=seconds, num_chips=num_chips, peak=1.0)
 
 
 # Time on one V100 for GPT-3's 300 billion tokens. Nobody tried: the weights alone take 350 GB.

@@ -127,9 +127,7 @@ def held(training: Training, *, loss_tokens: Count = 1024) -> dict[str, float]:
     one pipeline stage, for only the last one has logits.
     """
     if training.layout.pp > 1:
-        raise ValueError(
-            f"pp={training.layout.pp} leaves the first stage without a loss; use pp=1"
-        )
+        raise ValueError(f"pp={training.layout.pp} leaves the first stage without a loss; use pp=1")
     one = memory.microbatch_bytes(training)
     share = min(1.0, loss_tokens / training.tokens)
     backward = one.backward + at_work(training, "ring")

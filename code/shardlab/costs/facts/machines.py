@@ -164,8 +164,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _own_node(fields: Mapping[str, Any]) -> Node:
     if missing := [name for name in ("chip", "gpus") if name not in fields]:
         raise ValueError(
-            f"a cluster needs {' and '.join(missing)}, or node with one of "
-            f"{'; '.join(nodes.NODES)}"
+            f"a cluster needs {' and '.join(missing)}, or node with one of {'; '.join(nodes.NODES)}"
         )
     limits.hold("gpus", fields["gpus"], limits.GPUS_OF_A_NODE)
     if ("cards" in fields) != ("network" in fields):

@@ -138,12 +138,18 @@ NODES: dict[str, Node] = {
             "https://github.com/NVIDIA/nccl-tests/issues/78",
         ),
         _a100(
-            "DGX A100", "A100 SXM 80 GB", "InfiniBand HDR", cards=8,
+            "DGX A100",
+            "A100 SXM 80 GB",
+            "InfiniBand HDR",
+            cards=8,
             source="https://docs.nvidia.com/dgx/dgxa100-user-guide/ and the topology file in "
             "https://github.com/NVIDIA/nccl/issues/1505",
         ),
         _h100(
-            "DGX H100", "H100 SXM 80 GB", "InfiniBand NDR", cards=8,
+            "DGX H100",
+            "H100 SXM 80 GB",
+            "InfiniBand NDR",
+            cards=8,
             source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ and `nvidia-smi topo -m` in "
             "https://github.com/NVIDIA/nccl/issues/1264",
         ),

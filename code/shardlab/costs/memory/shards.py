@@ -110,9 +110,7 @@ def _away(spec: TransformerSpec, layout: Layout) -> int:
 
 
 @checked
-def sparse_layers(
-    spec: TransformerSpec, layout: Layout, stage: int = 0, chunks: Count = 1
-) -> int:
+def sparse_layers(spec: TransformerSpec, layout: Layout, stage: int = 0, chunks: Count = 1) -> int:
     """Count the layers of a stage but for a mixture's dense ones, which come first."""
     layers = layers_of_stage(spec.num_layers, layout.pp, stage, chunks)
     return len(layers) - max(0, min(layers.stop, spec.num_dense) - layers.start)

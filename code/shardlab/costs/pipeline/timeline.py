@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from shardlab import schedules
-from shardlab.files.arguments import Exact, Positive, checked, within
+from shardlab.files.arguments import Exact, checked, within
 from shardlab.schedules import Action, Schedule
 from shardlab.trace import Event
 
@@ -122,8 +122,6 @@ def play(
     schedule: Schedule,
     durations: Mapping[str, Exact] | Sequence[Mapping[str, Exact]] = schedules.TICKS,
     *,
-    nbytes: float = 0,
-    bandwidth: Positive = 1,
     latency: Exact = 0,
     overlap: bool = True,
 ) -> Timeline:
@@ -132,17 +130,12 @@ def play(
         durations  seconds of one action: {"F": 1, "B": 2} or {"F": 1, "I": 1, "W": 1}, and "F&B"
                    for joined actions; or a list of such, one for each part of the model, in its
                    order. Without "B", B is I + W.
-        nbytes     of a message between two stages; a link of `bandwidth` (bytes/s) carries one
-                   message after the other
-        latency    seconds
+        latency    seconds until a message between two stages arrives
         overlap    a stage computes while its messages travel; False: it waits for their arrival
 
     Errors: ValueError for a deadlock, or a missing duration.
     """
-    transfer = nbytes / bandwidth if nbytes else 0
-    spans = schedules.times(
-        schedule, durations, latency=latency, transfer=transfer, overlap=overlap
-    )
+    spans = schedules.times(schedule, durations, latency=latency, overlap=overlap)
     return Timeline(schedule, spans)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from shardlab.files.arguments import Count, Positive, checked
-from shardlab.sharding.layout import listed
 
 from .. import step
 from ..facts.hardware import ReachedLink
@@ -33,6 +32,7 @@ RELATIVE_RATES: dict[str, tuple[float, float]] = {
     "arithmetic": (0.9, 1.1),
 }
 COUNT = 20  # plans that are ranked again
+ROUNDS = 40  # in which their rates are drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,31 +47,19 @@ class Candidate:
 
 
 @checked
-def rank(
-    found: Plans,
-    *,
-    count: Count = COUNT,
-    rounds: Count = 40,
-    seed: int = 0,
-    rates: Mapping[str, tuple[Positive, Positive]] = RELATIVE_RATES,
-) -> list[Candidate]:
+def rank(found: Plans, *, count: Count = COUNT) -> list[Candidate]:
     """Time the best plans of different degrees again under perturbed rates; the robust one first.
 
-    That is the plan that is least behind the fastest, on average over `rounds`. Errors: ValueError
-    where nothing fits, for a rate that is unknown, and for one whose range is empty.
+    That is the plan that is least behind the fastest, on average over ROUNDS. Errors: ValueError
+    where nothing fits.
     """
-    for name, (low, high) in rates.items():
-        if name not in RELATIVE_RATES or low > high:
-            raise ValueError(
-                f"rates={name}: {low} to {high} must be a range of one of {listed(RELATIVE_RATES)}"
-            )
     best = [found.best, *found.different[1:count]]
     runs = [plans.run_of(found.question, plan) for plan in best]
     links = [axes.links(run.cluster, run.training.layout) for run in runs]
-    luck = random.Random(seed)
+    luck = random.Random(0)
     timed: list[list[float]] = []
-    for _ in range(rounds):
-        drawn = {name: luck.uniform(*rates.get(name, (1.0, 1.0))) for name in RELATIVE_RATES}
+    for _ in range(ROUNDS):
+        drawn = {name: luck.uniform(*ends) for name, ends in RELATIVE_RATES.items()}
         cluster = _drawn_cluster(found.question.cluster, drawn)
         varied = [replace(run, cluster=cluster) for run in runs]
         seconds = [_seconds(*each, drawn) for each in zip(varied, links, strict=True)]
@@ -79,7 +67,7 @@ def rank(
     candidates = [
         Candidate(
             plan=plan,
-            wins=sum(not each for each in behind) / rounds,
+            wins=sum(not each for each in behind) / ROUNDS,
             behind=fmean(behind),
             worst=max(behind),
         )
@@ -111,9 +99,7 @@ def _scaled(link: ReachedLink, factor: float) -> ReachedLink:
 
 
 @checked
-def broken_promise(
-    seconds: Sequence[Positive], error: Positive, *, rounds: Count = 50, seed: int = 0
-) -> float:
+def broken_promise(seconds: Sequence[Positive], error: Positive) -> float:
     """Return how much longer the winner takes than promised, on average, as a share.
 
     Every prediction gets a normal error of its own around the true `seconds`; error: its standard
@@ -124,9 +110,9 @@ def broken_promise(
         raise ValueError(
             f"seconds={len(seconds)} of them, error={error}: give some, and an error below 0.25"
         )
-    luck = random.Random(seed)
+    luck = random.Random(0)
     missing = []
-    for _ in range(rounds):
+    for _ in range(50):
         seen = [each * (1 + luck.gauss(0, error)) for each in seconds]
         winner = seen.index(min(seen))
         missing.append(seconds[winner] / seen[winner] - 1)

@@ -124,9 +124,7 @@ def runs() -> dict[str, step.Run]:
 def shares(run: step.Run) -> dict[str, float]:
     """Return the share of a step for which a rank waits for messages, without and with overlap."""
     programs = {"without overlap": WITHOUT, "with overlap": NEMO_2024}
-    return {
-        name: step.step(run.by(program)).communication for name, program in programs.items()
-    }
+    return {name: step.step(run.by(program)).communication for name, program in programs.items()}
 
 
 @checked

@@ -64,9 +64,7 @@ def waiting(
 
 
 @checked
-def forward(
-    training: Training, cluster: Cluster, precision: str | None = None
-) -> dict[str, float]:
+def forward(training: Training, cluster: Cluster, precision: str | None = None) -> dict[str, float]:
     """Time the forward of one layer on its fullest rank, by part: as in a step, without tp and cp.
 
     Where some layers are mixtures alone, it is one of those.

@@ -122,9 +122,7 @@ def _mean(training: Training, chip: Chip, precision: str | None) -> LayerTime:
         shares = [share for share, _ in kinds]
         return tuple(sum(map(mul, shares, column)) for column in columns)
 
-    pairs = {
-        name: mean(attrgetter(name)) for name in ("entering", "leaving", "routed", "shared")
-    }
+    pairs = {name: mean(attrgetter(name)) for name in ("entering", "leaving", "routed", "shared")}
     return LayerTime(
         forward=PassTime(*mean(lambda time: time.forward)),
         backward=PassTime(*mean(lambda time: time.backward)),

@@ -49,8 +49,7 @@ def program(run: Run, order: Sequence[str] = AXES_3D, layers_at_a_time: Count = 
     writers = []
     for rank in range(layout.ranks):
         mine = {
-            axis: next(group for group in every if rank in group)
-            for axis, every in by_axis.items()
+            axis: next(group for group in every if rank in group) for axis, every in by_axis.items()
         }
         stage = mine["pp"].index(rank)
         one = _Rank(rank, mine, parts[stage], training)
@@ -247,10 +246,11 @@ class _Rank:
         pipeline = self.groups["pp"]
         first = self.before is None
         other = pipeline[-1 if first else 0]
-        gradients = self.parts[0 if first else -1].gradients
-        received = self.writer.receive(round(gradients), other, pipeline)
-        self.writer.wait([received, self.writer.send(round(gradients), other, pipeline)])
-        self._average(gradients)
+        table = shards.parameters(self.training.spec, self.training.layout)["token embedding"]
+        nbytes = round(self.training.recipe.gradients * table)
+        received = self.writer.receive(nbytes, other, pipeline)
+        self.writer.wait([received, self.writer.send(nbytes, other, pipeline)])
+        self._average(self.parts[0 if first else -1].gradients)
 
     def _expect(self, action: Action) -> list[int]:
         source = self.before if action.kind == "F" else self.after

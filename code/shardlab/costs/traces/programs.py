@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardlab.exchanges import Move, Plan
-from shardlab.files.arguments import Count, checked
+from shardlab.files.arguments import checked
 from shardlab.trace import Event
 
 from ..collectives.exchanges import piece_bytes
 
+ELEMENT = 4  # bytes of a number in fp32
 AHEAD = 2  # receives that a rank posts before it needs them, see `ranks.collectives`
 
 
@@ -33,13 +34,13 @@ class Writer:
         """Add computing that takes `seconds`."""
         self._add("compute", op, (self.rank,), end=seconds)
 
-    def send(self, nbytes: int, to: int, group: Sequence[int], tag: int = 0) -> int:
+    def send(self, nbytes: int, to: int, group: Sequence[int]) -> int:
         """Send a message; return its number, to wait for."""
-        return self._add("communicate", "send", tuple(group), nbytes, peer=to, tag=tag)
+        return self._add("communicate", "send", tuple(group), nbytes, peer=to)
 
-    def receive(self, nbytes: int, source: int, group: Sequence[int], tag: int = 0) -> int:
+    def receive(self, nbytes: int, source: int, group: Sequence[int]) -> int:
         """Post a receive; return its number, to wait for."""
-        return self._add("communicate", "receive", tuple(group), nbytes, peer=source, tag=tag)
+        return self._add("communicate", "receive", tuple(group), nbytes, peer=source)
 
     def collective(self, op: str, nbytes: float, group: Sequence[int]) -> int:
         """Take part in a collective; return its number, to wait for."""
@@ -60,19 +61,19 @@ class Writer:
 
 
 @checked
-def of_plan(plan: Plan, nbytes: int, *, element: Count = 4) -> list[Event]:
+def of_plan(plan: Plan, nbytes: int) -> list[Event]:
     """Write how all ranks carry out a plan on a buffer of `nbytes`, as the textbook times it.
 
     A rank waits for what arrives in a step before it sends in the next; AHEAD receives are posted.
     Sends to one rank follow each other; it waits for them before it turns to another, where
     `ranks.collectives` goes on: trees differ, and two levels where neighbours' links are unequal.
-    Errors: ValueError for a buffer that does not hold whole numbers of `element` bytes.
+    Errors: ValueError for a buffer that does not hold whole numbers of ELEMENT bytes.
     """
-    if nbytes % element:
+    if nbytes % ELEMENT:
         raise ValueError(
-            f"{nbytes} bytes are not a whole number of elements of {element} bytes; use a multiple"
+            f"{nbytes} bytes are not a whole number of elements of {ELEMENT} bytes; use a multiple"
         )
-    sizes = piece_bytes(plan, nbytes // element, element)
+    sizes = piece_bytes(plan, nbytes // ELEMENT, ELEMENT)
     ranks = range(plan.num_ranks)
     return [event for rank in ranks for event in _role(plan, rank, sizes)]
 

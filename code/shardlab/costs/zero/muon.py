@@ -61,9 +61,7 @@ def sent(shapes: Sequence[Shape], *, ranks: Count, way: str) -> float:
     share = (ranks - 1) / ranks
     whole = sum(map(_size, shapes))
     if way == "all-to-all":
-        filled = sum(
-            ceil(count / ranks) * _size(shape) for shape, count in Counter(shapes).items()
-        )
+        filled = sum(ceil(count / ranks) * _size(shape) for shape, count in Counter(shapes).items())
         return share * (2 * whole + 2 * filled)
     return share * {"redundant": 2, "gathered": 2, "owned": 3}[way] * whole
 

@@ -107,14 +107,14 @@ def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dic
 
 
 @checked
-def ratio(training: Training, *, hold: bool = False) -> float:
+def ratio(training: Training) -> float:
     """Return what a rank sends relative to plain data parallelism.
 
     1, 1 and up to 1.5 for stages 1, 2 and 3 with one microbatch. Less than 1.5, because what is
     outside the layers stays whole from forward to backward.
     """
     plain = replace(training, layout=replace(training.layout, zero=0))
-    return sum(sent_bytes(training, hold=hold).values()) / sum(sent_bytes(plain).values())
+    return sum(sent_bytes(training).values()) / sum(sent_bytes(plain).values())
 
 
 @checked

@@ -16,7 +16,6 @@ SHOWN = 6  # samples that a report lists
 Problem = tuple[str, str]  # what was expected, and what came
 
 
-
 @dataclass(frozen=True)
 class Duty:
     """What one rank reads and writes, or a description of what was returned instead."""

@@ -26,7 +26,6 @@ ROWS = 3  # of a matrix on each rank of tp
 NUMBER = 8  # bytes
 
 
-
 def whole(case: Case) -> dict[str, Tensor]:
     """Draw the gradient of the uncut model, by stage and parameter."""
     layout: Layout = case.given

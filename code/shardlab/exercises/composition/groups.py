@@ -12,7 +12,6 @@ from ..checker import Case, Exercise, Finding, Judge, describe
 Groups = dict[str, list[int]]
 
 
-
 def attempt(
     function: Callable[..., Any], group: comm.Group, case: Case, rank: int
 ) -> list[Groups | str]:

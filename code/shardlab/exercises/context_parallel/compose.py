@@ -75,9 +75,7 @@ TENSORS = tensors.Comparison(
     inputs=inputs,
     reference=reference,
     outputs=("m", "b"),
-    call=lambda function, x, *_: (
-        function(x["k"], x["v"], x["keep"], x["write"], (x["m"], x["b"]))
-    ),
+    call=lambda function, x, *_: function(x["k"], x["v"], x["keep"], x["write"], (x["m"], x["b"])),
     given=_given,
     pure=True,
 )

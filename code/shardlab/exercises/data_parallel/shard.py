@@ -15,7 +15,6 @@ SHOWN = 4  # samples of a shard that a report lists
 Shards = list[list[int]]
 
 
-
 def attempt(
     function: Callable[..., Any], group: comm.Group, case: Case, rank: int
 ) -> list[list[int] | str]:

@@ -176,9 +176,7 @@ EXERCISE = Exercise(
         Case(world_size=1, title="2 microbatches of 1 sample", given=Given([1, 1])),
         Case(world_size=2, title="1 microbatch", given=Given([2])),
         Case(world_size=2, title="2 microbatches", given=Given([2, 2])),
-        Case(
-            world_size=2, title="gradients of the previous step", given=Given([2, 2], stale=True)
-        ),
+        Case(world_size=2, title="gradients of the previous step", given=Given([2, 2], stale=True)),
         Case(world_size=2, title="microbatches of unequal size", given=Given([3, 1])),
         Case(
             world_size=3, title="3 microbatches, a hidden layer", given=Given([2, 2, 2], hidden=3)

@@ -47,8 +47,8 @@ TENSORS = tensors.Comparison(
     inputs=lambda case, rank: {"scores": scores_of(case, rank)},
     reference=reference,
     incoming=incoming,
-    call=lambda function, given, group, case, rank: (
-        function(given["scores"], tokens.chosen(case, rank), group)
+    call=lambda function, given, group, case, rank: function(
+        given["scores"], tokens.chosen(case, rank), group
     ),
     given=tokens.describe,
 )

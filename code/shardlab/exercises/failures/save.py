@@ -41,9 +41,7 @@ class Saved:
     unkilled: bytes | None = None
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group | None, case: Case, rank: int
-) -> Saved:
+def attempt(function: Callable[..., Any], group: comm.Group | None, case: Case, rank: int) -> Saved:
     """Save once without a kill, and then with a kill at every moment."""
     seen = Saved()
     given = case.given

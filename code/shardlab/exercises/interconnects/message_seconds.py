@@ -12,7 +12,6 @@ from ..shared import formulas
 Hops = list[tuple[float, float]]
 
 
-
 def message_seconds(nbytes: float, hops: Hops) -> float:
     """Compute the right answer."""
     if not hops:

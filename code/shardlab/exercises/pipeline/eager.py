@@ -27,7 +27,6 @@ NEAR = 1e-9  # of shares
 SIZES = (2, 1, 3)  # samples of the microbatches, in turn
 
 
-
 class RecordingStage:
     """A stage that records its schedule, with the names of `plain.pipeline.Stage`."""
 
@@ -67,9 +66,7 @@ def sizes(case: Case) -> list[int]:
     return [SIZES[number % len(SIZES)] for number in range(case.given)]
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> list[Played]:
+def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> list[Played]:
     """Let the function run on every stage of the pipeline, one after the other."""
     played = []
     for before in range(case.world_size):

@@ -12,9 +12,7 @@ from ..checker import Case, Exercise
 from ..shared import formulas
 
 
-def two_levels(
-    nbytes: float, num_nodes: int, gpus: int, inside: float, across: float
-) -> float:
+def two_levels(nbytes: float, num_nodes: int, gpus: int, inside: float, across: float) -> float:
     """Compute the right answer."""
     scattered = (gpus - 1) / gpus * nbytes / inside
     reduced = 2 * (num_nodes - 1) / num_nodes * (nbytes / gpus) / across

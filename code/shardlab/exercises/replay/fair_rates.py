@@ -26,9 +26,7 @@ def fair_rates(capacities: Mapping[str, float], paths: list[list[str]]) -> list[
     return [flow.rate for flow in flows]
 
 
-def attempt(
-    function: Callable[..., Any], group: Any, case: Case, rank: int
-) -> list[float] | str:
+def attempt(function: Callable[..., Any], group: Any, case: Case, rank: int) -> list[float] | str:
     """Return the rates, or a description of what came instead."""
     paths = [[*path] for path in case.given["paths"]]
     result = function({**case.given["capacities"]}, paths)
@@ -72,6 +70,7 @@ def case(title: str, capacities: Mapping[str, float], *paths: str) -> Case:
     """Make a case; a link's name is one letter, so that a path is a word."""
     given = {"capacities": capacities, "paths": [list(path) for path in paths]}
     return Case(world_size=1, title=title, given=given)
+
 
 EXERCISE = Exercise(
     name="replay.fair_rates",

@@ -14,9 +14,7 @@ from ..shared import typed
 Answer = tuple[int, int, str]
 
 
-def attempt(
-    function: Callable[..., Any], group: comm.Group, case: Case, rank: int
-) -> Answer | str:
+def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Answer | str:
     """Return the answer, or a description of what came instead."""
     found = function(copy.deepcopy(case.given))
     try:

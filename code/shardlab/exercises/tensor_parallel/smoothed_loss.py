@@ -81,8 +81,8 @@ TENSORS = tensors.Comparison(
     inputs=inputs,
     reference=reference,
     incoming=lambda case, rank: {"output": incoming()},
-    call=lambda function, x, group, case, rank: (
-        function(x["logits"], targets(), case.given.smoothing, group)
+    call=lambda function, x, group, case, rank: function(
+        x["logits"], targets(), case.given.smoothing, group
     ),
     given=_given,
 )

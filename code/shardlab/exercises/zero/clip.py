@@ -21,7 +21,6 @@ NUMBER = 8  # bytes of a number in float64
 LOOSE = 1e-5  # relative: some divide by the norm plus 1e-6
 
 
-
 @dataclass(frozen=True)
 class Given:
     """The lengths of a rank's pieces, the largest number in them, and the frozen piece."""

@@ -17,7 +17,6 @@ Piece = list[tuple[int, int, int]]  # parameter, begin, end
 SHOWN = 3  # entries of a piece that a report lists
 
 
-
 @dataclass(frozen=True)
 class Pieces:
     """The pieces of all ranks, or a description of what was returned instead."""

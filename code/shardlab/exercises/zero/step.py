@@ -169,9 +169,7 @@ EXERCISE = Exercise(
         "every rank has whole parameters after the step": are_stepped,
         "the optimizer steps this rank's pieces once, with summed gradients": steps_its_pieces,
         "no gradient is left": frees_gradients,
-        "a rank sends as much as one all-reduce of the gradients": (
-            evidence.sends_at_most(budget)
-        ),
+        "a rank sends as much as one all-reduce of the gradients": (evidence.sends_at_most(budget)),
         "a rank sends two messages": evidence.sends_messages(2),
     },
 )

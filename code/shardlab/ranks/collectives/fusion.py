@@ -22,12 +22,11 @@ def all_reduce_fused(
     tensors: Sequence[Tensor],
     group: comm.Group,
     plan: verbs.Planner = plans.ring_all_reduce,
-    op: str = "sum",
     *,
     fusion_bytes: int = FUSION_BYTES,
     check: bool = True,
 ) -> list[Tensor]:
-    """Combine every tensor over ranks; return new tensors in the same order.
+    """Sum every tensor over ranks; return new tensors in the same order.
 
     fusion_bytes: size of one buffer; 0 sends every tensor by itself. The other
     arguments are those of `collectives.all_reduce`.
@@ -36,7 +35,7 @@ def all_reduce_fused(
     for together in fuse(tensors, fusion_bytes):
         flat = [tensors[index].detach().flatten() for index in together]
         buffer = torch.cat(flat)                                      # [n]
-        combined = verbs.all_reduce(buffer, group, plan, op, check=check)
+        combined = verbs.all_reduce(buffer, group, plan, check=check)
         parts = combined.split([x.numel() for x in flat])
         for index, part in zip(together, parts, strict=True):
             results[index] = part.view_as(tensors[index])

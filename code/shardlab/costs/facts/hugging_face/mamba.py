@@ -82,9 +82,7 @@ def _mamba(fields: Fields) -> Recurrent | None:
     if STATES not in types:
         return None
     layers = tuple(place for place, kind in enumerate(types) if kind == STATES)
-    recurrent = Recurrent(
-        rule="Mamba-2", layers=layers, num_heads=heads, value_size=size, **sizes
-    )
+    recurrent = Recurrent(rule="Mamba-2", layers=layers, num_heads=heads, value_size=size, **sizes)
     note_states(fields, recurrent)
     return recurrent
 

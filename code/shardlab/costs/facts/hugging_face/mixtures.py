@@ -92,9 +92,7 @@ def _llama4(fields: Fields) -> TransformerSpec:
     mixture = experts(
         fields, "num_local_experts", "intermediate_size", num_shared=1, choose="sigmoid"
     )
-    return grouped(
-        fields, experts=mixture, num_dense=dense, ffn_size=width if dense else None
-    )
+    return grouped(fields, experts=mixture, num_dense=dense, ffn_size=width if dense else None)
 
 
 def _gpt_oss(fields: Fields) -> TransformerSpec:

@@ -54,9 +54,7 @@ def torchtitan(question: Question, training: Training, steps: Count) -> Flags:
         remarks.append("tensor parallelism always comes with sequence parallelism")
     refusal = _refusal(training)
     if layout.pp == 1:
-        return Flags(
-            program="torchtitan", values=options, remarks=tuple(remarks), refusal=refusal
-        )
+        return Flags(program="torchtitan", values=options, remarks=tuple(remarks), refusal=refusal)
     options[f"{PIPELINE}schedule"] = SCHEDULES.get(training.schedule, "")
     options[f"{PIPELINE}microbatch_size"] = training.microbatch
     layers = equal_layers(training)
