@@ -36,6 +36,7 @@ from shardlab.costs.traces.replay import replay
 from shardlab.costs.training import Training
 from shardlab.explorers import context_parallel as contexts
 from shardlab.explorers import expert_parallel as explorers
+from shardlab.explorers import placement
 from shardlab.explorers import tensor_parallel as tensors
 from shardlab.files import project
 from shardlab.sharding.layout import Layout
@@ -435,6 +436,13 @@ def _halving_border():
     return next(save for save in range(60, 0, -1) if _halving_gains(save) < 0)
 
 
+def _of_64(restart):
+    """Of 64 GPUs: days between failures, hours between saves of a minute, and the share that is lost, in percent."""
+    run = interval.Reliability(between=interval.between_failures(64, 50_000), save=60, restart=restart)
+    every = run.best_interval()
+    return run.between / 86_400, every / 3600, 100 * (1 - run.goodput(every))
+
+
 def _gained_by_a_slow_swap(tokens):
     swap = offload.Swap(num_parameters=1e9, recomputes=True, tokens=tokens, chip=H100, link=hardware.host_link(H100))
     halves = [max(part * swap.compute, swap.transfer / 2) for part in (1 / 4, 3 / 4)]
@@ -473,6 +481,23 @@ def _busbw_of_two_dgx_h100():
     events = [event for writer in _all_reduce(16, 2**33) for event in writer.events]
     played = replay(events, nodes.cluster("DGX H100", 2))
     return collectives.bus_bandwidth(2**33, played.seconds, 16) / 1e9
+
+
+def _numbered(*order):
+    """Seconds of the question's step in this order of axes, if the switches of four DGX H100 add."""
+    sizes = {"microbatch": 8, "sequence": 4096, "program": placement.PROGRAM}
+    run = Training(spec=models.published("Llama 3 8B").spec, layout=Layout(tp=8, dp=4), **sizes)
+    four = nodes.cluster("DGX H100", 4)
+    return replay(step.program(step.Run(training=run, cluster=four), order), four, algorithm="switch").seconds
+
+
+def _products(chip):
+    return kernels.ordinary_flops(hardware.chip(chip))
+
+
+def _rented_1b():
+    run = Training(spec=models.published("Llama 3.2 1B").spec, layout=Layout(dp=16), sequence=4096, program=BOOK)
+    return step.step(step.Run(training=run, cluster=nodes.cluster("GCP a2-highgpu-8g", 2))).memory / 1e9
 
 
 def _all_reduce(ranks, nbytes):
@@ -554,6 +579,10 @@ STATED = [  # page, words with the number, the number
     ("operations", "by the exact formula at {:.0f}", _halving_border),
     ("operations", "the border is at {:.0f} seconds", lambda: 1.5 * 600**2 / 10_800),
     ("operations", "below {:.0f} seconds, restarts", _halving_border),
+    ("operations", "something fails every {:.0f} days", lambda: _of_64(600)[0]),
+    ("operations", "a minute every {:.1f} hours", lambda: _of_64(600)[1]),
+    ("operations", "then loses {:.1f} %", lambda: _of_64(600)[2]),
+    ("operations", "it loses {:.1f} %", lambda: _of_64(8 * 3600)[2]),
     ("compute", "its step takes {:.0f} % longer", lambda: _gained_by_a_slow_swap(4096)),
     ("planner", "up to {:.0f} % in the 95 steps", lambda: 100 * max(abs(row.error) for row in steps.STEPS)),
     ("planner", "up to {:.0f} % where tp stands", lambda: max(_sweep_errors())),
@@ -563,6 +592,10 @@ STATED = [  # page, words with the number, the number
     ("zero", "and needs {:.0f} for", lambda: (2 * 3 / 4 + 3 / 4) * 8 * 4),
     ("data_parallel", "which takes {:.0f}", lambda: min(_accumulating())),
     ("data_parallel", "to {:.0f} % longer; the figure", lambda: max(_accumulating())),
+    ("placement", "the first numbering takes {:.2f} s", lambda: _numbered("tp", "dp", "pp")),
+    ("placement", "the second one {:.1f} times as", lambda: _numbered("dp", "tp", "pp") / _numbered("tp", "dp", "pp")),
+    ("placement", "products are {:.1f} times", lambda: _products("B200 SXM 180 GB") / _products("H100 SXM 80 GB")),
+    ("replay", "It needs {:.0f} of the 40 GB", _rented_1b),
     ("replay", "our rings reach {:.0f}", _busbw_of_two_dgx_h100),
     ("context_parallel", "Each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
     ("context_parallel", "host's memory {:.0f} GB do", lambda: _book_of_a_million(1)),
