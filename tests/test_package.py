@@ -23,6 +23,8 @@ from packaging.version import Version
 from shardlab.exercises import CHAPTERS, every
 from shardlab.ranks import text
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "code"
 READS_FILES = re.compile(r"\b(measured|project)\.[a-zA-Z]")  # text.read() has one file, and the test above

@@ -277,6 +277,7 @@ def test_an_endless_loop_is_ended(monkeypatch):
     assert "No result after 1 s." in lines
 
 
+@pytest.mark.slow
 def test_slow_cases_meet_the_limit_of_all_together(monkeypatch):
     """Alone each of them would do; whoever waits for a whole exercise should wait for seconds."""
     monkeypatch.setattr(attempts, "TOGETHER", 3.0)
@@ -335,7 +336,7 @@ def test_endless_output_is_shown_at_both_ends(capsys):
 
 
 def test_an_endless_line_is_not_collected(capsys):
-    rank = local.Rank(0)
+    rank = local.Rank(0, "")
     rank.text += b"x" * (local.MAX_LINE + 1)
     assert rank.lines() == ["x" * (local.MAX_LINE + 1)]
     assert not rank.text
@@ -599,6 +600,7 @@ def test_where_one_rank_returns_nothing_backward_is_left_out():
     assert report.marks["output"] == FAILED
 
 
+@pytest.mark.slow
 def test_the_command_checks_without_what_draws(tmp_path):
     drawing = "plotly", "IPython", "ipywidgets", "anywidget"
     source = "import runpy, sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in drawing)

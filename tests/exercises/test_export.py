@@ -20,6 +20,8 @@ import pytest
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import attempts, export, grader
 
+pytestmark = pytest.mark.slow
+
 MEMORY, CORES, SECONDS = 768e6, 0.5, 600  # what Gradescope gives by default
 SHARD = "data_parallel.shard"
 HOMEWORK = f"""

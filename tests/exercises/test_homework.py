@@ -12,6 +12,8 @@ import pytest
 from shardlab.exercises import Case, check, find, grader, homework, marks, variant
 from shardlab.exercises import __main__ as command
 
+pytestmark = pytest.mark.slow
+
 SHARD = find("data_parallel.shard")
 USED = "from shardlab.exercises import find, variant\n"
 REPLACED = f"from dataclasses import replace\n{USED}def exercises(random):\n    return [replace(find('zero.clip'), "

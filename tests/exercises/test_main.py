@@ -14,6 +14,8 @@ from shardlab import exercises
 from shardlab.exercises import __main__ as command
 from shardlab.exercises import attempts, grader, room
 
+pytestmark = pytest.mark.slow
+
 COMMAND = "python -m shardlab.exercises hint"
 SHARD = "data_parallel.shard"
 PATIENCE = 60.0  # s, far above what two busy cores need

@@ -6,6 +6,8 @@ from subprocess import PIPE, STDOUT, run
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import atexit, sys, threading, time
 from shardlab import launch

@@ -153,6 +153,7 @@ def test_ranks_see_environment_folder_and_path(tmp_path, monkeypatch):
     ] * 2
 
 
+@pytest.mark.slow
 def test_a_path_among_the_folders_of_python_is_passed_over_as_python_does(tmp_path):
     script = "import pathlib, sys; sys.path.insert(0, pathlib.Path('/nowhere'))\n"
     script += "from shardlab import launch\nprint(launch.run(lambda group: group.size(), world_size=2))"
@@ -250,6 +251,7 @@ def test_nothing_listens_outside_the_loopback_interface():
         assert set(addresses) == {"0100007F"}
 
 
+@pytest.mark.slow
 def test_fresh_interpreters_where_fork_is_unwise(monkeypatch, capfd):
     """As on macOS; and where the locale cannot encode Korean."""
     Helper.drop()
@@ -289,6 +291,7 @@ def test_bad_options_say_what_would_work(options, words):
         run(rank_of, **options)
 
 
+@pytest.mark.slow
 def test_a_dozen_runs_leave_nothing_behind(tmp_path, monkeypatch):
     """No process is left, no descriptor, no file, no shared memory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -327,6 +330,7 @@ def test_workers_that_load_data_leave_nothing_behind(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_launcher_left_is_removed_at_the_next_run(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -358,6 +362,7 @@ def test_a_folder_of_a_launcher_that_cannot_be_seen_stays(tmp_path, monkeypatch)
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_program_that_was_started_without_standard_streams(streams, tmp_path):
     answer, script = tmp_path / "answer", tmp_path / "script.py"
@@ -493,6 +498,7 @@ def test_the_same_line_under_torchrun(script):
     assert told.count(expected(3)) == 3, told
 
 
+@pytest.mark.slow
 def test_the_same_line_on_two_nodes(script, monkeypatch):
     """Two nodes of two ranks each, both on the loopback interface."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
@@ -501,6 +507,7 @@ def test_the_same_line_on_two_nodes(script, monkeypatch):
     assert told.count(expected(4)) == 4, told
 
 
+@pytest.mark.slow
 def test_the_same_line_under_mpiexec(script):
     mpiexec = Path(sys.executable).parent / "mpiexec"
     if not mpiexec.exists():

@@ -18,6 +18,8 @@ from tests.launch import programs
 from tests.launch.failing import LIGHT, PROMPTLY, failure
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 for module in (sys.modules[__name__], programs):
     cloudpickle.register_pickle_by_value(module)  # so that no rank need import pytest
 

@@ -355,6 +355,7 @@ def every_choice():
     return planner.search(question)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_plans():
     answer = every_choice()
     assert answer.count > 100_000
