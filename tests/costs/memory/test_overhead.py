@@ -1,18 +1,16 @@
 """What a process takes beside its tensors: context, workspaces, NCCL's buffers, and a margin."""
 
 from dataclasses import replace
-from math import ceil
 
 import pytest
 
 from shardlab.costs import memory
-from shardlab.costs.facts import hardware, models
+from shardlab.costs.facts import models
 from shardlab.costs.memory import overhead
 from shardlab.costs.program import MARGIN
 from shardlab.costs.programs import NEMO_2024
 from shardlab.costs.training import Training
 from shardlab.costs.units import MiB
-from shardlab.files import project
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
@@ -70,12 +68,3 @@ def test_the_margin_is_a_share_of_the_tensors(margin):
 def test_a_margin_is_a_number_of_at_least_0():
     with pytest.raises(ValueError, match=r"margin=-0\.1 must be a finite number of at least 0"):
         replace(NEMO_2024, margin=-0.1)
-
-
-@pytest.mark.parametrize(("chip", "least"), [("B200 SXM 180 GB", 39), ("B300 SXM 270 GB", 26)])
-def test_the_gpus_that_hold_the_states_of_llama_3_405b(chip, least):
-    """The numbers stand on the page: states and their margin, beside context and workspaces on each GPU."""
-    states = 16 * models.published("Llama 3 405B").parameters * (1 + MARGIN)
-    room = hardware.chip(chip).memory - sum(overhead.fixed(XL).values())
-    assert ceil(states / room) == least
-    assert f"{least} {chip[:4]}s of {chip[-6:]}" in (project.BOOK / "memory.md").read_text()

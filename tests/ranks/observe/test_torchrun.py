@@ -91,4 +91,4 @@ def test_the_page_counts_wrong_starts_and_rivals():
     (message,) = re.findall(r'^message = "(.*)"$', PAGE, re.MULTILINE)
     assert (len(STARTS), len(torchrun.cause(message)), len(TABLE)) == (26, 4, 13)
     assert "A bench made 26 wrong starts" in PAGE
-    assert "Four causes say the same thing" in PAGE
+    assert "Four recorded causes give this message" in PAGE
