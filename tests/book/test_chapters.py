@@ -56,8 +56,9 @@ def test_cells_run_on_a_second_device(chapter: Path, monkeypatch: pytest.MonkeyP
     """`comm.device` alone says where: what a cell makes, uses or is given is on the ranks' device."""
     run = launch.run
 
-    def run_there(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return run(as_on_gpus(briefly(fn)), *args, **options)
+    def run_there(fn: Callable[..., Any], *args: Any, ranks: str = "processes", **options: Any) -> Any:
+        there = briefly(fn) if ranks == "threads" else as_on_gpus(briefly(fn))  # threads have the CPU alone
+        return run(there, *args, ranks=ranks, **options)
 
     monkeypatch.setattr(launch, "run", run_there)
     monkeypatch.chdir(chapter.parent)

@@ -48,7 +48,7 @@ def steps(parts: Mapping[str, Mapping[str, float]]) -> go.Figure:
     """Draw the same step on several machines: machine -> "computing", "waiting" -> seconds."""
     return style.figure(
         bar_rows(parts, PARTS, "s"),
-        x=style.axis("time of a step (s), replayed", rangemode="tozero"),
+        x=style.axis("step (s), replayed", rangemode="tozero"),
         y=style.axis(autorange="reversed"),
         alt="Time of the same training step on several machines: computing and waiting.",
         height=FRAME + 36 * len(parts),
