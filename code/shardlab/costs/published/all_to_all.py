@@ -35,7 +35,7 @@ class Dispatched:
     @property
     def name(self) -> str:
         """A short description of what was measured."""
-        return f"DeepEP {self.library}, {self.ep} ranks, {self.machine.split()[-1]}"
+        return f"DeepEP {self.library}, {self.ep} ranks, {self.machine.rpartition(' ')[2]}"
 
     @property
     def traffic(self) -> TokenTraffic:
