@@ -62,7 +62,7 @@ class Operation:
 
 
 class Backend:
-    """The operations that are under way, and the ranks that wait for them.
+    """The operations in flight, and how ranks wait for them.
 
     wait: blocks the calling rank until an operation is complete; it gets the operation, and the
     ranks that take part in it.

@@ -33,7 +33,7 @@ DEADLOCK = "Deadlock: every rank that has not finished waits for another one."
 Calls = dict[tuple[str, int], dict[int, str]]  # by name and number, what each rank has called
 
 
-class Surroundings:
+class ProcessState:
     """What belongs to a process, and is kept for each rank while another one runs."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class ThreadRank(threading.Thread):
             return
         self.awaited = awaited
         operation.then.append(lambda: self.of.ready.append(self))
-        kept = Surroundings()
+        kept = ProcessState()
         self.of.hand_over()
         self.turn.acquire()
         kept.restore()
