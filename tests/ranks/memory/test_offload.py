@@ -198,7 +198,7 @@ def test_a_prefetched_block_is_waited_for(monkeypatch):
     monkeypatch.setattr(hosted, "ThreadPoolExecutor", Late)
     net = model()
     Offload(net.blocks, prefetch=True)
-    assert_same(train(net, steps=1), train(model(), steps=1))
+    assert_same(train(net), train(model()))
 
 
 def test_an_outdated_prefetch_is_not_used():
@@ -219,7 +219,13 @@ def test_the_next_block_is_on_its_way_while_one_computes(monkeypatch):
     net, log = model(), []
 
     def copy(device):
-        return lambda source, target: (log.append(source.data_ptr()), hosted.at_once(source, target))[1]
+        def start(source, target, add):
+            hosted.at_once(source, target, add)
+            if (name := names.get(source.data_ptr())) is None:
+                return lambda: log.append("a gradient has left")
+            return log.append(name) or (lambda: None)
+
+        return start
 
     monkeypatch.setattr(offload, "in_background", copy)
     Offload(net.blocks, prefetch=True)
@@ -228,9 +234,14 @@ def test_the_next_block_is_on_its_way_while_one_computes(monkeypatch):
         block.mlp_norm.register_forward_hook(lambda _module, _inputs, y: (log.append("forward"), y)[1])
         block.mlp_norm.register_full_backward_hook(lambda *_: log.append("backward"))
     net(text()[:, :-1], text()[:, 1:]).backward()
-    told = [names.get(each, each) for each in log]
+    left = "a gradient has left"
+    told = [each for each in log if each != left]
     assert told[: 2 * LAYERS] == [0, 1, "forward", 2, "forward", 3, "forward", "forward"]
     assert told[2 * LAYERS :] == [3, 2, "backward", 1, "backward", 0, "backward", "backward"]
+    one = len([*net.blocks[0].parameters()])
+    # the gradients of a block may leave while the next block computes, and are waited for after that
+    assert [log[:place].count(left) for place, each in enumerate(log) if each == "backward"] == [0, 0, one, 2 * one]
+    assert log.count(left) == LAYERS * one
 
 
 def test_a_penalty_computed_on_the_host_counts():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 Wait = Callable[[], object]  # returns when a copy has completed
-Copy = Callable[[Tensor, Tensor], Wait]  # from the first tensor to the second
+Copy = Callable[[Tensor, Tensor, bool], Wait]  # from the first tensor to the second, or added to it
 
 
 class Hosted:
@@ -71,51 +71,59 @@ class Hosted:
             self._restore_gradient(place)
         self.on_device = False
 
-    def receive(self, place: int) -> None:
-        """Copy a gradient from the device, or add it to what the host has."""
+    def receive(self, place: int, copy: Copy) -> Wait:
+        """Start to copy a gradient from the device, or to add it to what the host has."""
         parameter = self.parameters[place]
         new = parameter.grad
         before = self.gradients[place]
         assert new is not None
         parameter.grad = None
-        if before is not None:
-            before += new.to(before.device)
-        else:
+        total = before
+        if total is None:
             self._sums = self._sums or self._views(self._memory(self._device))
-            self.gradients[place] = self._sums[place].copy_(new)
-        if not self.on_device:  # it arrived after the module was evicted
+            total = self.gradients[place] = self._sums[place]
+        arrives = copy(new, total, before is not None)
+        if not self.on_device:  # backward made it after the module was evicted
             self._restore_gradient(place)
+        return arrives
 
     def _restore_gradient(self, place: int) -> None:
         self.parameters[place].grad = self.gradients[place]
         self.gradients[place] = None
 
 
-def at_once(source: Tensor, target: Tensor) -> Wait:
-    """Copy now."""
-    target.copy_(source)
+def at_once(source: Tensor, target: Tensor, add: bool) -> Wait:
+    """Copy now, or add."""
+    if add:
+        target += source.to(target.device)
+    else:
+        target.copy_(source)
     return lambda: None
 
 
 def in_background(device: torch.device) -> Copy:
     """Return a copy on a thread of its own; on a GPU also on a stream of its own.
 
-    The copy waits for the work that is queued on the current stream when it is started.
+    Copies follow one another; each waits for the work that is queued on the current stream when it
+    is started. Neither the caller nor the current stream waits for it.
     """
     thread = ThreadPoolExecutor(max_workers=1)
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def copy(source: Tensor, target: Tensor, before: Any) -> None:
+    def copy(source: Tensor, target: Tensor, add: bool, before: Any) -> None:
         if stream is None:
-            target.copy_(source)
+            at_once(source, target, add)
             return
-        with torch.cuda.stream(stream):
+        with torch.no_grad(), torch.cuda.stream(stream):
             stream.wait_event(before)
-            target.copy_(source, non_blocking=True)
-        stream.synchronize()
+            if add:
+                at_once(source, target, add)
+            else:
+                target.copy_(source, non_blocking=True)
+        stream.synchronize()  # this thread alone waits; `source` lives until then
 
-    def start(source: Tensor, target: Tensor) -> Wait:
+    def start(source: Tensor, target: Tensor, add: bool = False) -> Wait:
         before = None if stream is None else torch.cuda.current_stream(device).record_event()
-        return thread.submit(copy, source, target, before).result
+        return thread.submit(copy, source, target, add, before).result
 
     return start

@@ -11,12 +11,13 @@ where any optimizer steps:
     offload.moved                                      # bytes in each direction
 
 Without a GPU, the device is the CPU, too: the copies are real, from one place in its memory to
-another. A GPU waits for its gradients to leave; `bench/gpu_swaps.py` has what that costs.
+another. With `prefetch`, a GPU computes on while gradients leave it: of the module in backward, and
+of the one before. Without, it waits for each copy.
 """
 
 import functools
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,10 @@ class Offload:
         words = max(math.ceil(hosted.numbers.nbytes / WORD) for hosted in self._hosted)
         self.slots = [self._make_slot(words * WORD) for _ in range(1 + prefetch)]
         self._loaded: dict[int, _Loaded] = {}  # by module; the most recently used comes last
-        self._copy = in_background(self.device) if prefetch else at_once
+        self._copy, self._send = (
+            in_background(self.device) if prefetch else at_once for _ in range(2)
+        )
+        self._leaving: deque[list[Wait]] = deque()  # gradients on their way, a list a module
         self._backwards = backward.Once()
         for index, module in enumerate(modules):
             forward = functools.partial(self._forward, index, module.forward)
@@ -105,7 +109,10 @@ class Offload:
 
     def _load_for_backward(self, index: int) -> "_Loaded":
         """Load a module in backward, which runs from the last module to the first."""
-        self._backwards.begins(self._evict_all)
+        self._backwards.begins(self._end_backward)
+        if index not in self._loaded or not self._hosted[index].on_device:
+            self._wait_for_gradients(but=1)
+            self._leaving.append([])
         return self._load(index, then=index - 1)
 
     def _load(self, index: int, then: int) -> "_Loaded":
@@ -132,7 +139,7 @@ class Offload:
             self._evict(next(iter(self._loaded)))
         taken = [each.slot.data_ptr() for each in self._loaded.values()]
         slot = next(slot for slot in self.slots if slot.data_ptr() not in taken)
-        wait = self._copy(hosted.numbers, hosted.part_of(slot))
+        wait = self._copy(hosted.numbers, hosted.part_of(slot), False)
         self._loaded[index] = _Loaded(slot, wait, hosted.versions)
         self.moved["to device"] += hosted.numbers.nbytes
 
@@ -149,9 +156,16 @@ class Offload:
                     "step the optimizer after backward"
                 )
 
-    def _evict_all(self) -> None:
+    def _end_backward(self) -> None:
         for index in list(self._loaded):
             self._evict(index)
+        self._wait_for_gradients()
+
+    def _wait_for_gradients(self, but: int = 0) -> None:
+        """Wait until gradients have arrived, except those of the `but` latest modules."""
+        while len(self._leaving) > but:
+            for arrives in self._leaving.popleft():
+                arrives()
 
     # ---- what autograd keeps, and what it makes ------------------------------------------------
 
@@ -180,7 +194,7 @@ class Offload:
     def _send_gradient(self, index: int, place: int, parameter: Tensor) -> None:
         assert parameter.grad is not None
         self.moved["to host"] += parameter.grad.nbytes
-        self._hosted[index].receive(place)
+        self._leaving[-1].append(self._hosted[index].receive(place, self._send))
 
 
 @dataclass
