@@ -122,6 +122,7 @@ NAMES = {  # module -> what its functions find by `name`
 }
 BY_STARS = ("choices", "options")  # what functions take by **; CALLS names some
 CALLS: dict[str, dict[str, Any]] = {
+    "costs.collectives.library.node_seconds": {"op": "all_gather"},
     "costs.context_parallel.strategies.SplitAttention": {"length": 8, "heads": 4, "kv_heads": 2},
     "costs.expert_parallel.dispatch.copies": {"strategy": "nodes"},
     "costs.expert_parallel.dispatch.hiding_width": {"strategy": "nodes", "level": "across"},
