@@ -122,6 +122,7 @@ NAMES = {  # module -> what its functions find by `name`
 }
 BY_STARS = ("choices", "options")  # what functions take by **; CALLS names some
 CALLS: dict[str, dict[str, Any]] = {
+    "costs.collectives.library.node_seconds": {"op": "all_gather"},
     "costs.context_parallel.strategies.SplitAttention": {"length": 8, "heads": 4, "kv_heads": 2},
     "costs.expert_parallel.dispatch.copies": {"strategy": "nodes"},
     "costs.expert_parallel.dispatch.hiding_width": {"strategy": "nodes", "level": "across"},
@@ -163,6 +164,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.planning.robust.rank": {"count": 2},
     "costs.published.bus_bandwidth.Measured": {"node": "DGX H100"},
     "costs.published.history.Size": {"date": "2020-05"},
+    "costs.published.recordings.Recording": {"node": "DGX H100", "op": "all_gather", "seconds": {"1024": 2.0}},
     "costs.published.steps.PublishedStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},
     "costs.published.sweeps.SweepStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},
     "costs.published.studies.Study": {"published": {"tp": 2}},

@@ -24,6 +24,27 @@ def bench(title: str, tables: Mapping[str, Sequence[Sequence[Any]]]) -> HTML:
     )
 
 
+def by_size(
+    names: Sequence[str],
+    errors: Mapping[Sequence[str], Mapping[str, float]],
+    caption: str,
+    *,
+    signs: str = "+",
+) -> HTML:
+    """Show errors, in percent, by what `names` call the keys and by class of size.
+
+    signs: "-" writes a sign only where an error is below zero.
+    """
+    # The fullest row has all classes, in order.
+    sizes = max(map(list, errors.values()), key=len)
+    rows: list[list[str]] = [[*names, *sizes]]
+    for key, row in errors.items():
+        rows += [
+            [*key, *(f"{100 * row[size]:{signs}.0f}" if size in row else "" for size in sizes)]
+        ]
+    return table(rows, caption)
+
+
 def _folded(title: str, tables: Sequence[HTML], *, unfolded: bool) -> HTML:
     inside = "".join(f'<div class="wide">{each.data}</div>' for each in tables)
     line = f"<summary><strong>{html.escape(title)}</strong></summary>"

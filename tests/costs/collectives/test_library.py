@@ -89,3 +89,27 @@ def test_nonsense_is_refused():
         replace(NODE, num_nodes=2)
     with pytest.raises(ValueError, match=r"'K80'; known: V100"):
         replace(NODE, generation="K80")
+
+
+def test_a_collective_in_a_node_starts_fills_and_flows():
+    """8 GPUs: 7 steps of 3.4 µs and X = 7/8 of the bytes; LL takes 0.6 µs of each step, the start 6.6 µs."""
+    nbytes = 2.0**25
+    filling, wires = 7 * 3.4 * us, 7 / 8 * nbytes / NVLINK.bandwidth
+    expected = 6.6 * us + 7 * 0.6 * us + wires + (filling * wires) ** 0.5
+    for op in ("all_gather", "reduce_scatter", "all_to_all"):
+        assert library.node_seconds(op, nbytes, 8, NVLINK) == pytest.approx(expected)
+    assert library.node_seconds("all_reduce", nbytes, 8, NVLINK) == pytest.approx(2 * expected - 6.6 * us)
+    adding = replace(NVLINK, adds=0.85)
+    added = 9 / 8 * nbytes / (0.85 * NVLINK.bandwidth)
+    switched = 25 * us + added + (25 * us * added) ** 0.5
+    assert library.node_seconds("all_reduce", nbytes, 8, adding) == pytest.approx(switched)
+    assert library.node_seconds("all_gather", nbytes, 1, NVLINK) == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "link", "told"),
+    [("broadcast", NVLINK, "known: all_reduce"), ("all_gather", CARDS, "leaves the node")],
+)
+def test_node_seconds_refuses_other_operations_and_networks(op, link, told):
+    with pytest.raises(ValueError, match=told):
+        library.node_seconds(op, 1024.0, 2, link)

@@ -2,8 +2,8 @@
 
 Read `algorithms` first, the closed forms, then `bandwidth`, what benchmarks print. `exchanges`
 counts the messages of any plan instead, `bounds` computes what no algorithm can beat, `library`
-which algorithm and protocol NCCL takes, and `fabric` what the switches behind the cards leave of
-their rate.
+which algorithm and protocol NCCL takes and how long a collective takes alone in a node, and
+`fabric` what the switches behind the cards leave of their rate.
 """
 
 from .algorithms import (

@@ -1,4 +1,4 @@
-"""What NCCL chooses for an all-reduce: the algorithm and protocol that its own model times least.
+"""What NCCL chooses for an all-reduce, by its own model, and how long a collective takes in a node.
 
 Three protocols trade latency for rate. LL sends a flag with every four bytes, so that nobody waits
 for a separate signal: at most half of the rate. LL128 sends one with every 120 bytes, over links
@@ -7,15 +7,24 @@ https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/tuning.cc; left out are 
 channel, collectives in the network, and what tuner plug-ins change.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import log2
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import log2, sqrt
 
 from shardlab.files.arguments import Count, Positive, checked
 
 from ..facts.hardware import PROTOCOL_STEPS, Link
+from ..facts.network import NETWORK
 from ..units import GB, us
-from .algorithms import SWITCH_STEP
+from .algorithms import (
+    SWITCH_STEP,
+    Cost,
+    all_gather,
+    all_to_all,
+    reduce_scatter,
+    ring_all_reduce,
+    switch_share,
+)
 
 # Seconds of a step down a tree; those around a ring are PROTOCOL_STEPS.
 TREE_STEPS = {
@@ -133,6 +142,55 @@ def choices(group: Communicator) -> list[AlgorithmChoice]:
 def chosen(nbytes: Positive, group: Communicator) -> AlgorithmChoice:
     """Return what NCCL chooses for an all-reduce of `nbytes`."""
     return min(choices(group), key=lambda choice: choice.seconds(nbytes))
+
+
+def _all_to_all_in_rounds(nbytes: float, ranks: int) -> Cost:
+    return replace(all_to_all(nbytes, ranks), steps=ranks - 1)
+
+
+NODE_OPERATIONS: dict[str, Callable[[float, int], Cost]] = {
+    "all_reduce": ring_all_reduce,
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_to_all": _all_to_all_in_rounds,
+}
+
+
+@checked
+def node_seconds(op: str, nbytes: Positive, ranks: Count, link: Link) -> float:
+    """Time a collective that runs alone in one node.
+
+    The closed forms have no start, give short messages the steps of long ones, and have no way
+    between. Here a kernel starts and takes steps of LL. The bytes X follow at the rate of `link`,
+    cut into pieces that fill a pipeline of `steps` links: with the best size of a piece this adds
+    sqrt(steps * alpha * X / beta). No constant was chosen on recordings; `published.recordings`
+    holds the result to them. A group of two or four GPUs takes longer still, and so does
+    the MI300X. nbytes: the larger of a rank's input and output.
+
+    Errors: ValueError for an operation that is not in NODE_OPERATIONS, or a link between nodes.
+    """
+    if op not in NODE_OPERATIONS:
+        raise ValueError(f"op={op!r} is unknown; known: {', '.join(NODE_OPERATIONS)}")
+    if link.kind == NETWORK:
+        raise ValueError(
+            f"{link.name} leaves the node, where this formula is no better than the closed forms; "
+            "use those of `collectives`"
+        )
+    if ranks == 1:
+        return 0.0
+    cost = NODE_OPERATIONS[op](nbytes, ranks)
+    protocols = PROTOCOL_STEPS.get(link.kind, PROTOCOL_STEPS["NVLink"])
+    filling = cost.steps * link.latency
+    first = STARTS["ring"]["LL"] + protocols["LL"] / protocols["Simple"] * filling
+    seconds = _pipelined(first, filling, cost.serial / link.bandwidth)
+    if op == "all_reduce" and link.adds:
+        added = switch_share(ranks) * nbytes / (link.adds * link.bandwidth)
+        seconds = min(seconds, _pipelined(SWITCH_STEP, SWITCH_STEP, added))
+    return seconds
+
+
+def _pipelined(first: float, filling: float, wires: float) -> float:
+    return first + wires + sqrt(filling * wires)
 
 
 def _rings_and_trees(group: Communicator) -> Iterator[AlgorithmChoice]:

@@ -116,9 +116,12 @@ LAUNCH = 8.4 * us
 # 3's 15.75: 0.76 to 0.82. For a network it has more, 12 of 12.5 GB/s (0.96); 0.8 is our assumption
 # there, and leaves room for headers, TCP and other traffic.
 # https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/graph/topo.h
+# In an all-gather of 512 MB in one node, 8 GPUs reached 0.68 (A100), 0.74 (H100) and 0.69 (B200) of
+# the rate that is sold, four 0.64, 0.71 and 0.63, and two 0.50, 0.57 and 0.49; an all-reduce on 8
+# MI300X reached 0.70 (`published/recordings.csv`).
 LINK_UTILISATION = 0.8
-# The same by protocol: LL and LL128, which NCCL takes for short messages, and Simple. No formula of
-# ours uses the first two.
+# The same by protocol: LL and LL128, which NCCL takes for short messages, and Simple. A step uses
+# Simple alone; `collectives.library` the others, too.
 PROTOCOL_STEPS = {
     "NVLink": {"LL": 0.6 * us, "LL128": 1.9 * us, "Simple": NVLINK_STEP},
     "PCIe": {"LL": 1.0 * us, "LL128": 2.5 * us, "Simple": PCIE_STEP},
