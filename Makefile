@@ -9,7 +9,7 @@ QUICK = $(addprefix tests/, test_house.py test_sizes.py test_mirror.py test_nota
 	test_exchanges.py test_trace.py model sharding costs/step costs/collectives costs/zero) \
 	tests/plain/test_data_parallel.py
 # the rooms whose comments are not aligned with shapes
-FORMATTED = $(addprefix code/shardlab/, costs launch files plan figures explorers exercises preflight schedules \
+FORMATTED = $(addprefix code/shardlab/, costs launch files plan figures explorers exercises own preflight schedules \
 	exchanges sharding model)
 
 .PHONY: book archive pdf slides quick touched test test-all test-book lab reset bench stale preflight check format clean

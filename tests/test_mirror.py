@@ -7,7 +7,7 @@ from .test_house import PACKAGE, ROOT, faults, imports, name, of_room, tree
 
 TESTS = ROOT / "tests"
 MIRRORED = ("comm", "launch", "plain", "model", "sharding", "files", "costs", "ranks", "figures", "explorers")
-MIRRORED += ("preflight",)
+MIRRORED += ("preflight", "own")
 TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of in a file of its own, and why
     "launch": ("launch/test_run.py", "its processes only live together"),
     "files/project.py": ("files/test_measured.py", "the files of the benches are found by it"),
@@ -51,6 +51,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         f"costs/step/{each}.py": ("costs/step/test_breakdown.py", "a term of the sum")
         for each in ("axes", "elementwise", "exposed", "layer_time", "pipeline", "products", "replicas", "run")
     },
+    "own/recording.py": ("own/test_kineto.py", "a recording is what a reader returns"),
     "preflight/__main__.py": ("preflight/test_together.py", "a command of ranks"),
     "preflight/roll.py": ("preflight/test_together.py", "a roll call needs ranks"),
     "costs/program.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
