@@ -12,6 +12,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "launch": ("launch/test_run.py", "its processes only live together"),
     "files/project.py": ("files/test_measured.py", "the files of the benches are found by it"),
     "model/attention.py": ("model/test_spec.py", "a size of the model"),
+    "model/details.py": ("ranks/test_transformer.py", "the model computes what it says"),
     "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
     "ranks/expert_parallel": ("ranks/expert_parallel/test_engine.py", "a dispatch needs ranks that hold experts"),
     **{

@@ -38,7 +38,7 @@ from .pipeline import partition
 from .pipeline.engine import Pipeline
 from .pipeline.partition import Part
 from .tensor_parallel import shards
-from .transformer import Transformer
+from .transformer import Transformer, check_length
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 Facts = dict[str, Any]
@@ -113,6 +113,7 @@ class Trainer:
 
     def backward(self, tokens: Tensor, targets: Tensor, weight: float = 1.0) -> Tensor:
         """Add the gradients of a batch to those that are there; otherwise like `step`."""
+        check_length(self.spec, tokens.shape[1])
         with ExitStack() as stack:
             if self.averages_late:  # whole gradients are needed until the last microbatch
                 for state in self.states:
