@@ -28,7 +28,7 @@ from shardlab.sharding import cuts
 
 from ..schedules import Schedule
 from . import agreement, checkpoint, context_parallel, expert_parallel, tensor_parallel, zero
-from .checkpoint import Background, Stall, extras
+from .checkpoint import Background, Stall, extras, hugging_face
 from .checkpoint.boxes import Span, TensorBox, spans, whole
 from .context_parallel import RING, ContextStrategy
 from .data_parallel.replica import Replica
@@ -190,6 +190,18 @@ class Trainer:
         if mine is not None:
             extras.restore_random_states(mine, path)
         return facts
+
+    def read(self, folder: str | Path, architecture: str) -> int:
+        """Read the weights of a published checkpoint, each rank its own; all ranks call it.
+
+        The model may be hollow (`memory.hollow.build`). architecture, errors and result: as in
+        `checkpoint.hugging_face.read`.
+        """
+        boxes = (box for span in self.spans() for box in span.weights())
+        nbytes = hugging_face.read(folder, architecture, self.spec, self.mesh.world, boxes)
+        for state in self.states:
+            state.refresh()
+        return nbytes
 
     def spans(self) -> Iterator[Span]:
         """List all that this rank keeps, by its place in the plain model."""
