@@ -23,7 +23,7 @@ from shardlab import comm, exchanges, trace
 from shardlab.costs.facts import hardware, network, nodes
 from shardlab.costs.facts.hardware import Link
 from shardlab.costs.facts.network import NETWORK, Cluster, Node, Wire
-from shardlab.costs.traces import programs
+from shardlab.costs.traces import writing
 from shardlab.costs.traces.replay import replay as play_again
 from shardlab.files.terminal import no_arguments
 from shardlab.launch import run
@@ -96,7 +96,7 @@ def play(group: comm.Group) -> dict[str, Any]:
         with ledger.Ledger() as book:
             program(x, group)
         taken = fastest(lambda program=program: program(x, group), group)
-        told[name] = {"seconds": taken, "program": trace.plain(book.program)}
+        told[name] = {"seconds": taken, "program": trace.plain(book.trace)}
     return told
 
 
@@ -148,7 +148,7 @@ def two_hosts() -> dict[str, Any]:
 
 def speed() -> list[dict[str, Any]]:
     """Rings of 64 ranks, one after another, on a uniform network and over shared cards."""
-    one = programs.of_plan(exchanges.ring_all_reduce(64), 2**26)
+    one = writing.of_plan(exchanges.ring_all_reduce(64), 2**26)
     chip, link = hardware.chip("H100 SXM 80 GB"), hardware.link("NVLink 4")
     rows = []
     for times in (1, 4):

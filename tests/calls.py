@@ -24,7 +24,7 @@ from shardlab.costs.planning.plans import Question
 from shardlab.costs.programs import BOOK
 from shardlab.costs.published import steps
 from shardlab.costs.step import Run, axes
-from shardlab.costs.traces import programs, replay, transfers
+from shardlab.costs.traces import replay, transfers, writing
 from shardlab.costs.training import Training
 from shardlab.exchanges import everyones, ring_all_reduce
 from shardlab.model.experts import Experts
@@ -57,7 +57,7 @@ NODE = nodes.node("DGX H100")
 CLUSTER = Cluster(node=NODE, num_nodes=2)
 SCHEDULE = schedules.make("1F1B", 2, 4)
 PLAN = ring_all_reduce(4)
-EVENTS = programs.of_plan(PLAN, 64)
+EVENTS = writing.of_plan(PLAN, 64)
 QUESTION = Question(spec=SPEC, cluster=Cluster(node=NODE), batch=8, zero=(0, 3), schedules=("1F1B",))
 PLANS = planner.search(QUESTION)
 TIMELINE = timeline.play(SCHEDULE)
@@ -154,7 +154,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.planning.reasons.text": {"reason": "batch", "degrees": {"dp": 2}},
     "costs.step.experts.token_traffic": {"training": MIXED},
     "costs.step.products.expert_matrices": {"training": MIXED},
-    "costs.step.program.program": {
+    "costs.step.trace.trace": {
         "run": Run(training=Training(spec=SPEC, layout=Layout(tp=2), program=BOOK), cluster=CLUSTER)
     },
     "costs.pipeline.balance.measure": {"layers": [EXAMPLES[Layer]] * 2},
@@ -169,7 +169,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.published.sweeps.Sweep": {"rows": [steps.STEPS[0], steps.STEPS[1]]},
     "costs.traces.replay.Usage": {"rates": [(0.0, 2.0), (1.0, 0.0)]},
     "costs.traces.crossings.busiest": {"groups": {"tp": [(0, 1, 2, 3)]}},
-    "costs.traces.programs.of_plan": {"nbytes": 64},
+    "costs.traces.writing.of_plan": {"nbytes": 64},
     "costs.traces.traffic.uneven_pairs": {"pieces": [[0, 2], [1, 0]]},
     "costs.traces.transfers.TransferPlan": {"programs": {0: [(0, 0, 0)]}},
     "costs.traces.transfers.lay_out": {"placement": [0, 1, 2, 3]},

@@ -31,8 +31,8 @@ from shardlab.costs.programs import BOOK, BOOK_ZERO, DEEPSEEK_2024, MEGATRON_202
 from shardlab.costs.published import bus_bandwidth, runs, steps, studies, sweeps
 from shardlab.costs.step import axes, experts, products
 from shardlab.costs.step.replicas import DataWait
-from shardlab.costs.traces.programs import Writer
 from shardlab.costs.traces.replay import replay
+from shardlab.costs.traces.writing import Writer
 from shardlab.costs.training import Training
 from shardlab.explorers import context_parallel as contexts
 from shardlab.explorers import expert_parallel as explorers
@@ -81,7 +81,7 @@ def test_the_replay_of_a_program_takes_as_long_as_its_step(model, layout, cluste
     """Within 1 %; a step takes the slowest hop for every message of a pipeline, and a tree where NCCL would."""
     sizes = {"sequence": 4096, "program": BOOK, **options}
     run = step.Run(training=Training(spec=models.published(model).spec, layout=layout, **sizes), cluster=cluster)
-    played = replay(step.program(run), cluster)
+    played = replay(step.trace(run), cluster)
     assert played.seconds == pytest.approx(step.step(run).seconds, rel=0.01)
 
 
@@ -100,7 +100,7 @@ def test_an_all_reduce_in_a_server_of_h100s_takes_as_long_in_a_formula_a_step_a_
     assert nccl.seconds(nbytes) == pytest.approx(seconds, rel=0.07)
     gpt3 = Training(spec=models.published("GPT-3 175B").spec, layout=layout, program=replace(BOOK, collectives=how))
     run = step.Run(training=gpt3, cluster=server)
-    played = replay(step.program(run), server, algorithm=how).seconds
+    played = replay(step.trace(run), server, algorithm=how).seconds
     assert played == pytest.approx(step.step(run).seconds, rel=1e-9)
 
 
@@ -488,7 +488,7 @@ def _numbered(*order):
     sizes = {"microbatch": 8, "sequence": 4096, "program": placement.PROGRAM}
     run = Training(spec=models.published("Llama 3 8B").spec, layout=Layout(tp=8, dp=4), **sizes)
     four = nodes.cluster("DGX H100", 4)
-    return replay(step.program(step.Run(training=run, cluster=four), order), four, algorithm="switch").seconds
+    return replay(step.trace(step.Run(training=run, cluster=four), order), four, algorithm="switch").seconds
 
 
 def _products(chip):

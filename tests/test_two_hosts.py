@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardlab import exchanges
-from shardlab.costs.traces import programs
+from shardlab.costs.traces import writing
 from shardlab.costs.traces.replay import replay
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ def replayed_now(name, rate):
     """Seconds that the replay gives a plan today, on the cable that pings and one message measured."""
     facts = MEASURED[rate]
     where = bench.cluster(facts["latency"], facts["bandwidth"])
-    return replay(programs.of_plan(PLANS[name](bench.RANKS), bench.NBYTES), where, link_utilisation=1.0).seconds
+    return replay(writing.of_plan(PLANS[name](bench.RANKS), bench.NBYTES), where, link_utilisation=1.0).seconds
 
 
 @pytest.mark.parametrize("rate", bench.RATES)

@@ -113,7 +113,7 @@ def test_a_node_sends_what_its_eight_cards_do(layout, order):
     """Against `crossings`, which sends every transfer of a step's program over its wires."""
     cluster = nodes.cluster("PCIe box, 100 GbE", 4)  # one card, so that all that leaves a node leaves by it
     training = Training(spec=MODEL, layout=layout, sequence=4096, num_microbatches=4, program=BOOK)
-    events = step.program(step.Run(training=training, cluster=cluster), order, layers_at_a_time=8)
+    events = step.trace(step.Run(training=training, cluster=cluster), order, layers_at_a_time=8)
     by_card = crossings.busiest(events, cluster, groups(layout, order)).get("network", dict.fromkeys(AXES_3D, 0.0))
     left = composition.leaving(training, cluster.node.gpus, order)
     assert left["pp"] == pytest.approx(by_card["pp"])

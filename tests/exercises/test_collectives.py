@@ -43,7 +43,7 @@ def test_steps_are_those_of_the_plan(ranks):
         for plan in plans:
             with ledger.Ledger() as book:
                 collectives.all_reduce(torch.ones(8), group, lambda _, plan=plan: plan, check=False)
-            programs.append(book.program)
+            programs.append(book.trace)
         return programs
 
     by_rank = launch.run(record, world_size=ranks)

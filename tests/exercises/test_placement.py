@@ -2,7 +2,7 @@
 
 from shardlab import exchanges
 from shardlab.costs.facts import nodes
-from shardlab.costs.traces import programs
+from shardlab.costs.traces import writing
 from shardlab.costs.traces.replay import replay
 
 from .grading import Chapter, Graded, Mistake
@@ -22,7 +22,7 @@ class TestExercises(Graded):
 def test_the_solution_on_two_levels_is_what_a_replay_takes():
     """Message by message over the wires of 2 x DGX H100; the latencies of 16 steps are what the formula leaves out."""
     cluster, nbytes = nodes.cluster("DGX H100", 2), 2**30
-    played = replay(programs.of_plan(exchanges.hierarchical_all_reduce(16, 8), nbytes), cluster, link_utilisation=1.0)
+    played = replay(writing.of_plan(exchanges.hierarchical_all_reduce(16, 8), nbytes), cluster, link_utilisation=1.0)
     rates = nodes.rates_of_a_gpu(cluster.node)
     formula = solutions.my_two_levels(nbytes, 2, 8, rates["NVLink"], rates["network"])
     assert formula < played.seconds < formula + 16 * 14e-6

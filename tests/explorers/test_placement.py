@@ -113,7 +113,7 @@ def run_on(name, model, layout, **sizes):
 def test_the_step_on_rented_nodes(node, seconds):
     """Four times the network gains two percent right of the knee; the a2, with one card, waits."""
     run = run_on(node, "Llama 3 8B", Layout(tp=8, dp=4), microbatch=8)
-    assert replay(step.program(run), run.cluster).seconds == pytest.approx(seconds, abs=5e-4)
+    assert replay(step.trace(run), run.cluster).seconds == pytest.approx(seconds, abs=5e-4)
 
 
 def test_a_quarter_of_the_all_reduces_beats_a_wire_four_times_as_fast():
@@ -122,7 +122,7 @@ def test_a_quarter_of_the_all_reduces_beats_a_wire_four_times_as_fast():
     def seconds(bits, batch, passes):
         sizes = {"microbatch": batch // passes, "num_microbatches": passes}
         run = run_on("DGX H100", "Llama 3.2 3B", Layout(dp=32), **sizes)
-        return replay(step.program(run), knee.at_rate(run.cluster, bits / 8)).seconds / batch
+        return replay(step.trace(run), knee.at_rate(run.cluster, bits / 8)).seconds / batch
 
     one, wire = seconds(0.1e12, 1, 1), seconds(0.4e12, 1, 1)
     in_passes, together = seconds(0.1e12, 4, 4), seconds(0.1e12, 4, 1)

@@ -3,8 +3,8 @@
 import pytest
 
 from shardlab.costs.facts import nodes
-from shardlab.costs.traces.programs import Writer
 from shardlab.costs.traces.replay import replay
+from shardlab.costs.traces.writing import Writer
 from shardlab.figures import interconnects, topology
 from shardlab.figures import replay as figures
 

@@ -4,7 +4,7 @@ import pytest
 
 from shardlab import exchanges
 from shardlab.costs.facts import hardware, network
-from shardlab.costs.traces import programs
+from shardlab.costs.traces import writing
 from shardlab.costs.traces.replay import replay
 from shardlab.figures import replay as figures
 
@@ -13,7 +13,7 @@ WHERE = network.uniform(4, hardware.link("InfiniBand NDR"), hardware.chip("H100 
 
 def test_links_of_several_replays_stand_below_one_another_on_one_clock():
     played = {
-        name: replay(programs.of_plan(exchanges.ALL_REDUCES[name](4), 10**6), WHERE, link_utilisation=1.0)
+        name: replay(writing.of_plan(exchanges.ALL_REDUCES[name](4), 10**6), WHERE, link_utilisation=1.0)
         for name in ("recursive doubling", "ring")
     }
     figure = figures.busy({name: each.curves(8) for name, each in played.items()}, played["ring"].where)

@@ -65,7 +65,7 @@ MAY_BE_INFINITE = {
     "costs.traces.traffic.Load": "likewise",
 }
 ANY_PLACE = {
-    "costs.traces.programs.Writer": "a program does not know how many others there are",
+    "costs.traces.writing.Writer": "a program does not know how many others there are",
 }
 # A named tuple is checked by the function that is given one.
 TARGETS = [

@@ -110,7 +110,7 @@ def counted(group):
         comm.start_all_reduce(x, comm.split(group, 2))()
         comm.exchange(x, group, (group.rank() + 1) % 4, (group.rank() - 1) % 4)
     told = [(each.kind, each.op, each.group, each.nbytes, each.flops, each.peer) for each in ledger.events]
-    return told, [(each.kind, each.op, each.nbytes) for each in ledger.program if each.kind != "compute"]
+    return told, [(each.kind, each.op, each.nbytes) for each in ledger.trace if each.kind != "compute"]
 
 
 def test_a_ledger_records_what_it_records_on_processes():

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from shardlab import comm, trace
+from shardlab import comm
 from shardlab.costs import collectives
 from shardlab.ranks.observe import ledger
+from shardlab.trace import Event
 
 from . import evidence
 from .checker import Case, Dependent, Finding, Judge, describe, on_each_rank
@@ -39,9 +40,9 @@ class Returned(evidence.Seen):
     """
 
     got: evidence.Named  # outputs, and gradients by the names of the inputs
-    forward: Sequence[trace.Event] = ()
-    backward: Sequence[trace.Event] = ()
-    program: Sequence[trace.Event] = ()  # of forward alone: messages, and waits for them
+    forward: Sequence[Event] = ()
+    backward: Sequence[Event] = ()
+    trace: Sequence[Event] = ()  # of forward alone: messages, and waits for them
     largest: int = 0  # numbers in the largest tensor that was made on the way
 
 
@@ -136,7 +137,7 @@ def _forward(
         got=_named(names, outputs),
         changed=evidence.changed(inputs, given),
         events=book.events,
-        program=book.program,
+        trace=book.trace,
         largest=sizes.largest,
     )
 

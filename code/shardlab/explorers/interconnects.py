@@ -4,7 +4,7 @@ from shardlab import exchanges
 from shardlab.costs import units
 from shardlab.costs.collectives import fabric
 from shardlab.costs.facts import hardware, hops, nodes
-from shardlab.costs.traces import crossings, programs
+from shardlab.costs.traces import crossings, writing
 from shardlab.figures import interconnects as figures
 from shardlab.figures import topology
 
@@ -92,7 +92,7 @@ def busiest() -> Explorer:
 def busiest_view(*, ranks: int, machine: str, algorithm: str) -> View:
     """Show one state: how long each kind of hop is busy at least."""
     cluster = nodes.cluster(machine, max(1, ranks // 8))
-    events = programs.of_plan(exchanges.ALL_REDUCES[algorithm](ranks), 10**9)
+    events = writing.of_plan(exchanges.ALL_REDUCES[algorithm](ranks), 10**9)
     carries = crossings.bytes_on(events, cluster)
     busy = {hop: nbytes / hop.bandwidth for hop, nbytes in carries.items()}
     worst = {hop.kind: hop for hop in sorted(busy, key=busy.__getitem__)}  # of each kind

@@ -118,7 +118,7 @@ def _program(
     spec = models.published(model).spec
     training = Training(spec=spec, layout=layout, sequence=SEQUENCE, program=PROGRAM, **sizes)
     run = step.Run(training=training, cluster=nodes.cluster(machine, NUM_NODES))
-    return step.program(run, order, layers_at_a_time=TOGETHER)
+    return step.trace(run, order, layers_at_a_time=TOGETHER)
 
 
 # ---- the knee ------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Order:
     def seconds(self) -> float:
         """Replay one step."""
         run = Run(training=TRAINING, cluster=CLUSTER)
-        return replay(step.program(run, self.axes, layers_at_a_time=4), CLUSTER).seconds
+        return replay(step.trace(run, self.axes, layers_at_a_time=4), CLUSTER).seconds
 
     @property
     def state(self) -> str:

@@ -9,7 +9,7 @@ from shardlab.costs.facts import fabrics, hops, nodes
 from shardlab.costs.facts.fabrics import Fabric
 from shardlab.costs.step import axes
 from shardlab.costs.traces import replay, traffic
-from shardlab.costs.traces.programs import Writer
+from shardlab.costs.traces.writing import Writer
 from shardlab.costs.units import GB
 from shardlab.sharding.layout import Layout
 

@@ -29,12 +29,12 @@ def run(stage, model="GPT-2 XL", ranks=8, **options):
 def test_a_step_takes_what_the_replay_of_all_ranks_takes(stage, model, size):
     """Within 1 %, also where the rank waits for most of the time."""
     one = run(stage, model, **size)
-    assert replay(step.program(one), DGX).seconds == pytest.approx(step.step(one).seconds, rel=0.01)
+    assert replay(step.trace(one), DGX).seconds == pytest.approx(step.step(one).seconds, rel=0.01)
 
 
 def test_one_rank_sends_nothing_and_computes_as_long():
     alone = run(3, ranks=1)
-    events = step.program(alone)
+    events = step.trace(alone)
     assert {event.kind for event in events} == {"compute"}
     assert sum(event.seconds for event in events) == pytest.approx(step.step(alone).seconds)
 
@@ -57,7 +57,7 @@ def test_a_layer_is_asked_for_before_the_one_before_it_computes_and_its_gradient
     one = replace(one, training=replace(one.training, spec=spec))
     letters = {"all_gather": "G", "reduce_scatter": "S", "forward": "C", "backward": "C", "update": "U"}
     names, written = {}, []
-    for event in (event for event in step.program(one, layers_at_a_time=1) if event.rank == 0):
+    for event in (event for event in step.trace(one, layers_at_a_time=1) if event.rank == 0):
         if event.kind == "idle":
             written.append(names[event.number].lower())
         elif event.seconds == 0 and event.kind == "compute":
@@ -94,4 +94,4 @@ def test_messages_also_travel_while_ranks_of_tp_wait_over_links_with_room(layout
     sizes = {"sequence": 4096, "program": BOOK, **size}
     training = Training(spec=models.published("Llama 3 8B").spec, layout=layout, **sizes)
     one = step.Run(training=training, cluster=cluster)
-    assert replay(step.program(one), cluster).seconds == pytest.approx(step.step(one).seconds, rel=0.01)
+    assert replay(step.trace(one), cluster).seconds == pytest.approx(step.step(one).seconds, rel=0.01)

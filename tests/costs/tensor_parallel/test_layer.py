@@ -188,10 +188,10 @@ def test_leaving_the_server_costs():
 
 
 def programs_of_two_and_three_layers(training, cluster):
-    """The events of both, as `step.program` writes them: what the third layer adds is a layer."""
+    """The events of both, as `step.trace` writes them: what the third layer adds is a layer."""
     for num_layers in (2, 3):
         spec = replace(training.spec, num_layers=num_layers)
-        events = step.program(step.Run(training=replace(training, spec=spec), cluster=cluster))
+        events = step.trace(step.Run(training=replace(training, spec=spec), cluster=cluster))
         yield [event for event in events if event.op != "update"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from shardlab import exchanges
 from shardlab.costs.facts import nodes
-from shardlab.costs.traces import crossings, programs
+from shardlab.costs.traces import crossings, writing
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
@@ -14,7 +14,7 @@ from shardlab.costs.traces import crossings, programs
 def test_each_move_of_a_plan_loads_every_hop_of_its_path(name, ranks):
     plan, cluster = exchanges.ALL_REDUCES[name](ranks), nodes.cluster("DGX-1V")
     piece = 40  # bytes: ten numbers
-    events = programs.of_plan(plan, piece * plan.num_pieces)
+    events = writing.of_plan(plan, piece * plan.num_pieces)
     by_hand = Counter()
     for move in (move for step in plan.steps for move in step):
         for hop in cluster.path(move.source, move.to):
@@ -24,7 +24,7 @@ def test_each_move_of_a_plan_loads_every_hop_of_its_path(name, ranks):
 
 def test_a_ring_of_torch_is_laid_as_nccl_lays_it():
     """Between two nodes each card carries an eighth of twice 15/16 of the buffer."""
-    writers = [programs.Writer(rank) for rank in range(16)]
+    writers = [writing.Writer(rank) for rank in range(16)]
     for writer in writers:
         writer.wait([writer.collective("all_reduce", 16_000, range(16))])
     events = [event for writer in writers for event in writer.events]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from shardlab import exchanges, trace
 from shardlab.costs.compute import kernels
 from shardlab.costs.facts import hardware, network, nodes
-from shardlab.costs.traces import programs
-from shardlab.costs.traces.programs import Writer
+from shardlab.costs.traces import writing
 from shardlab.costs.traces.replay import replay
+from shardlab.costs.traces.writing import Writer
 
 LINK, CHIP = hardware.link("NVLink 4"), hardware.chip("H100 SXM 80 GB")
 ALPHA, BETA = LINK.latency, LINK.bandwidth
@@ -55,14 +55,14 @@ TEXTBOOK = {
 @pytest.mark.counted("replay", "seconds of each all-reduce, message by message, by the textbook")
 def test_every_all_reduce_takes_its_textbook_time(name, n):
     for nbytes in (4 * n, 4_000_000 * n):
-        played = replay(programs.of_plan(exchanges.ALL_REDUCES[name](n), nbytes), uniform(n), link_utilisation=1.0)
+        played = replay(writing.of_plan(exchanges.ALL_REDUCES[name](n), nbytes), uniform(n), link_utilisation=1.0)
         hidden = TEXTBOOK[name](n, nbytes) - played.seconds  # two messages to one rank wait at the same time
         assert hidden == pytest.approx((n - 1) // 2 * ALPHA if name == "naive" else 0, abs=EXACT * played.seconds)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 9])
 def test_rings_of_any_number_of_ranks(n):
-    ring, part = programs.of_plan(exchanges.ring_all_reduce(n), 4000 * n), 4000
+    ring, part = writing.of_plan(exchanges.ring_all_reduce(n), 4000 * n), 4000
     assert replay(ring, uniform(n), link_utilisation=1.0).seconds == pytest.approx(
         2 * (n - 1) * (ALPHA + part / BETA), rel=EXACT
     )
@@ -99,7 +99,7 @@ def test_a_ring_of_messages_takes_as_long_as_torchs_own():
     writers, group = ranks(n)
     for writer in writers:
         writer.wait([writer.collective("all_reduce", nbytes, group)])
-    ring = replay(programs.of_plan(exchanges.ring_all_reduce(n), nbytes), uniform(n), link_utilisation=1.0)
+    ring = replay(writing.of_plan(exchanges.ring_all_reduce(n), nbytes), uniform(n), link_utilisation=1.0)
     assert play(*writers).seconds == pytest.approx(ring.seconds, rel=EXACT)
     for name, usage in play(*writers).links.items():
         assert usage.nbytes == pytest.approx(ring.links[name].nbytes, rel=EXACT)
@@ -227,7 +227,7 @@ def test_every_gather_leads_to_its_own_root():
 
 
 def test_links_reach_a_stated_share_of_their_rate():
-    writers = [programs.of_plan(exchanges.ring_all_reduce(4), 4_000_000)]
+    writers = [writing.of_plan(exchanges.ring_all_reduce(4), 4_000_000)]
     full, most = (replay(*writers, uniform(4), link_utilisation=share).seconds for share in (1.0, 0.8))
     assert most - 6 * ALPHA == pytest.approx((full - 6 * ALPHA) / 0.8)
 
@@ -280,7 +280,7 @@ def test_two_levels_beat_a_flat_ring_across_nodes():
     """The flat ring of ranks uses 1 of 8 cards; in two levels every rank sends its eighth through its own."""
     cluster = nodes.cluster("DGX H100", 2)
     flat, levels = (
-        replay(programs.of_plan(plan, 2**26), cluster)
+        replay(writing.of_plan(plan, 2**26), cluster)
         for plan in (exchanges.ring_all_reduce(16), exchanges.hierarchical_all_reduce(16, 8))
     )
     assert 5 < flat.seconds / levels.seconds < 8
@@ -344,7 +344,7 @@ def test_no_link_carries_more_than_its_rate_allows_and_no_byte_is_lost(messages,
 
 def test_the_same_trace_gives_the_same_bits_whatever_the_order_of_the_ranks():
     cluster = nodes.cluster("PCIe box, 100 GbE", 2)
-    events = programs.of_plan(exchanges.halving_doubling_all_reduce(12), 4_000_000)
+    events = writing.of_plan(exchanges.halving_doubling_all_reduce(12), 4_000_000)
     turned = [event for rank in (7, 3, 11, 0, 5, 1, 9, 2, 10, 4, 8, 6) for event in events if event.rank == rank]
     first, second, third = (replay(given, cluster) for given in (events, events, turned))
     assert first.events == second.events
@@ -359,7 +359,7 @@ def test_the_same_trace_gives_the_same_bits_whatever_the_order_of_the_ranks():
 
 
 def test_ranks_need_gpus_of_their_own():
-    events = programs.of_plan(exchanges.ring_all_reduce(3), 12)
+    events = writing.of_plan(exchanges.ring_all_reduce(3), 12)
     with pytest.raises(ValueError, match="a rank 2, 2 x NVLink 4 only 2 GPUs"):
         replay(events, uniform(2))
     with pytest.raises(ValueError, match="ranks 0 and 2 are both placed on GPU 1"):
@@ -397,7 +397,7 @@ def test_a_trace_without_events_takes_no_time():
 
 
 def test_it_says_where_it_was_replayed_and_perfetto_can_read_it():
-    played = replay(programs.of_plan(exchanges.ring_all_reduce(4), 4_000_000), nodes.cluster("DGX H100"))
+    played = replay(writing.of_plan(exchanges.ring_all_reduce(4), 4_000_000), nodes.cluster("DGX H100"))
     assert played.where == "replayed on DGX H100"
     told = json.loads(json.dumps(played.chrome()))["traceEvents"]
     processes = [each["args"]["name"] for each in told if each["name"] == "process_name"]
@@ -407,7 +407,7 @@ def test_it_says_where_it_was_replayed_and_perfetto_can_read_it():
 
 
 def test_a_saved_trace_replays_to_the_same_bits(tmp_path):
-    events = programs.of_plan(exchanges.hierarchical_all_reduce(6, 3), 6000)
+    events = writing.of_plan(exchanges.hierarchical_all_reduce(6, 3), 6000)
     trace.save(events, tmp_path / "trace.json")
     read = trace.load(tmp_path / "trace.json")
     assert read == events

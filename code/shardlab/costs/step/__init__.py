@@ -3,7 +3,7 @@
 Read `run` first, which defines what is predicted, then `breakdown`, which adds up a step, and
 `pipeline`, how stages wait for each other. Below them, `layer_time` adds up one layer of operations
 (`compute.kernels`), `axes` finds the link of each axis, and `exposed` and `replicas` compute how
-long a rank waits for messages, given what its program (`costs.program`) overlaps. `program` writes
+long a rank waits for messages, given what its program (`costs.program`) overlaps. `trace` writes
 a step event by event, for `traces.replay` to play.
 """
 
@@ -15,8 +15,8 @@ from .pipeline import (
     sending_seconds,
     stages_of,
 )
-from .program import program
 from .run import MicrobatchTime, Run, microbatch
+from .trace import trace
 
 __all__ = [
     "COMMUNICATION",
@@ -28,11 +28,11 @@ __all__ = [
     "holdings",
     "microbatch",
     "pipeline_seconds",
-    "program",
     "send_seconds",
     "sending_seconds",
     "stages_of",
     "step",
     "tied_seconds",
+    "trace",
     "update_seconds",
 ]

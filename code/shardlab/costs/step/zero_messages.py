@@ -11,7 +11,7 @@ from shardlab.files.arguments import checked
 
 from .. import zero
 from ..memory import CUT_FROM, shards
-from ..traces.programs import Writer
+from ..traces.writing import Writer
 from ..training import Training
 
 

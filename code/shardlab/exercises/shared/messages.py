@@ -107,7 +107,7 @@ def takes_at_most(budget: Callable[[int], int], words: str) -> Dependent:
     def judge(case: Case, observed: list[Returned]) -> Finding | None:
         for members in case.groups():
             allowed = budget(len(members))
-            taken = steps([observed[rank].program for rank in members])
+            taken = steps([observed[rank].trace for rank in members])
             least = log2(len(members))
             given, got = units.counted(len(members), "rank"), units.counted(taken, "step")
             if taken > allowed:

@@ -1,4 +1,4 @@
-"""Count a collective's steps, messages that have to follow each other, in recorded programs."""
+"""Count a collective's steps, messages that have to follow each other, in recorded traces."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ Pair = tuple[int, int, int]  # from, to, tag
 Sent = dict[Pair, list[int]]  # the step of each message
 
 
-def steps(programs: Sequence[Sequence[Event]]) -> int:
+def steps(traces: Sequence[Sequence[Event]]) -> int:
     """Return the number of steps, if a rank sends and receives at most one message in each.
 
-    programs: `Ledger.program` of every rank of a group that sends messages to no other rank.
+    traces: `Ledger.trace` of every rank of a group that sends messages to no other rank.
     """
-    ranks = [_Rank(program) for program in programs]
+    ranks = [_Rank(trace) for trace in traces]
     sent: Sent = {}
     while any([rank.go_on(sent) for rank in ranks]):  # a list, so that every rank has its turn
         pass
@@ -23,10 +23,10 @@ def steps(programs: Sequence[Sequence[Event]]) -> int:
 
 
 class _Rank:
-    """One rank's program while it is played: how far it is, and in which step."""
+    """One rank's trace while it is played: how far it is, and in which step."""
 
-    def __init__(self, program: Sequence[Event]) -> None:
-        self.program = program
+    def __init__(self, trace: Sequence[Event]) -> None:
+        self.trace = trace
         self.at = 0  # the next event
         self.clock = 0  # the step up to which this rank has waited
         self.last_sent = 0  # the step of its last message
@@ -36,13 +36,13 @@ class _Rank:
 
     @property
     def finished(self) -> bool:
-        """Say whether the program has been played to its end."""
-        return self.at == len(self.program)
+        """Say whether the trace has been played to its end."""
+        return self.at == len(self.trace)
 
     def go_on(self, sent: Sent) -> bool:
         """Play until a message is missing; return whether anything was played."""
         begin = self.at
-        while not self.finished and self._play(self.program[self.at], sent):
+        while not self.finished and self._play(self.trace[self.at], sent):
             self.at += 1
         return self.at > begin
 

@@ -4,7 +4,7 @@
         with ledger.span("step"):
             loss.backward()
     ledger.events          # list of trace.Event: the spans and the communications, with times
-    ledger.program         # list of trace.Event: what `costs.traces.replay` replays
+    ledger.trace         # list of trace.Event: what `costs.traces.replay` replays
     ledger.sent_bytes      # bytes that left this rank's sockets, as the operating system counts
 
 Every operation of torch.distributed passes torch's dispatcher, also one that DDP's C++ code starts;
@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 from ... import comm
 from ...trace import Event
 from . import sockets
-from .program import RankProgram
+from .trace import RankTrace
 
 _VERBS = {  # c10d's names of its operations -> the usual ones
     "allreduce_": "all_reduce",
@@ -83,7 +83,7 @@ class Ledger(TorchDispatchMode):
         self._open: list[dict[str, Any]] = []
         # functional collectives in flight, by the address of the tensor that they fill
         self._promised: dict[int, dict[str, Any]] = {}
-        self._program = RankProgram(dist.get_rank())
+        self._trace = RankTrace(dist.get_rank())
 
     @property
     def events(self) -> list[Event]:
@@ -91,22 +91,22 @@ class Ledger(TorchDispatchMode):
         return sorted(_events(self._open), key=lambda event: event.start)
 
     @property
-    def program(self) -> list[Event]:
-        """The program of this rank so far: computing, with FLOPs, communications, and waits."""
-        self._program.note_compute(time.perf_counter())
-        return _events(self._program.steps)
+    def trace(self) -> list[Event]:
+        """The trace of this rank so far: computing, with FLOPs, communications, and waits."""
+        self._trace.note_compute(time.perf_counter())
+        return _events(self._trace.steps)
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
         """Name the computing inside the block."""
         entry = self._begin("compute", name, (dist.get_rank(),))
-        before = self._program.flops
-        self._program.enter(name)
+        before = self._trace.flops
+        self._trace.enter(name)
         try:
             yield
         finally:
-            self._program.leave()
-            entry["flops"] = self._program.flops - before
+            self._trace.leave()
+            entry["flops"] = self._trace.flops - before
             entry["end"] = time.perf_counter()
 
     def __enter__(self) -> "Ledger":
@@ -144,9 +144,9 @@ class Ledger(TorchDispatchMode):
 
     def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not func.is_view:
-            self._program.use((*args, *kwargs.values()))
+            self._trace.use((*args, *kwargs.values()))
         result = func(*args, **kwargs)
-        self._program.compute(func, args, kwargs, result)
+        self._trace.compute(func, args, kwargs, result)
         return result
 
     def _communicate(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -155,7 +155,7 @@ class Ledger(TorchDispatchMode):
         op = _VERBS.get(plain, name)
         leaves = tree_leaves((args, kwargs))
         group = _ranks_of_name(args[-1]) if functional else _ranks_of(leaves)
-        self._program.use(args)
+        self._trace.use(args)
         entry = self._begin("communicate", op, group)
         if op in ("send", "receive"):
             entry |= _ends(name, group, args[1 if functional else 2 :])
@@ -164,7 +164,7 @@ class Ledger(TorchDispatchMode):
         if name == "alltoall_base_":
             entry["pieces"] = _pieces(args, group)
         filled = [] if op in _FILL_NOTHING else _tensors(result) or _tensors(args[0])
-        self._program.issue(entry, filled)
+        self._trace.issue(entry, filled)
         if functional:
             self._promised |= {x.data_ptr(): entry for x in tree_leaves(result)}
         else:
@@ -187,7 +187,7 @@ class Ledger(TorchDispatchMode):
     def _waited(self, entry: dict[str, Any] | None, start: float) -> None:
         _end(entry)
         if entry is not None:
-            self._program.wait(entry["number"], start)
+            self._trace.wait(entry["number"], start)
 
 
 _awaited: dict[int, tuple[Any, Ledger, dict[str, Any]]] = {}  # by id of a Work, of all ledgers

@@ -5,6 +5,6 @@ holds every name to a list of the names that the program publishes.
 """
 
 from .every import every
-from .program import Flags
+from .options import Flags
 
 __all__ = ["Flags", "every"]

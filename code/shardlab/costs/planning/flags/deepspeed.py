@@ -11,7 +11,7 @@ from shardlab.files.arguments import Count, checked
 
 from ...training import Training
 from ..plans import Question
-from .program import (
+from .options import (
     ALL_CUT,
     FP32,
     Flags,

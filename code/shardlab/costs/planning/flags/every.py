@@ -7,7 +7,7 @@ from shardlab.files.arguments import Positive, checked
 from ..plans import Question, TrainingPlan, training_of
 from .deepspeed import deepspeed
 from .megatron import megatron
-from .program import Flags
+from .options import Flags
 from .torchtitan import torchtitan
 
 

@@ -16,7 +16,7 @@ from shardlab.sharding.deal import deal
 
 from ...training import Training
 from ..plans import Question
-from .program import (
+from .options import (
     FP32,
     Flags,
     Options,

@@ -8,7 +8,7 @@ from shardlab.files.arguments import Count, checked
 
 from ...training import Training
 from ..plans import Question
-from .program import (
+from .options import (
     ALL_CUT,
     STATES_CUT,
     Flags,

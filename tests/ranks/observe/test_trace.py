@@ -1,4 +1,4 @@
-"""A ledger records a program that can be replayed: computing, communication and waits of every rank."""
+"""A ledger records a trace that can be replayed: computing, communication and waits of every rank."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from shardlab import comm, exchanges, launch
 from shardlab.costs import collectives
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, network
-from shardlab.costs.traces import matching, programs
+from shardlab.costs.traces import matching, writing
 from shardlab.costs.traces.replay import replay
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import collectives as ours
@@ -70,11 +70,11 @@ def record_all(group):
     for name, (algorithm, _) in BY_MESSAGES.items():
         with ledger.Ledger() as book:
             algorithm(torch.ones(NBYTES // 4), group)
-        recorded[name] = book.program
+        recorded[name] = book.trace
     for name, plan in exchanges.ALL_REDUCES.items():
         with ledger.Ledger() as book:
             ours.all_reduce(torch.ones(NBYTES // 4), group, plan, check=False)
-        recorded[f"our {name}"] = book.program
+        recorded[f"our {name}"] = book.trace
     for name, record in RECORDINGS.items():
         recorded[name] = record(group)
     return recorded
@@ -103,7 +103,7 @@ def data_parallel_step(kind, group):
                 loss.backward()
             with book.span("update"):
                 optimizer.step()
-    return book.program, {event.op: event.flops for event in book.events if event.kind == "compute"}
+    return book.trace, {event.op: event.flops for event in book.events if event.kind == "compute"}
 
 
 def overlapped(group):
@@ -118,7 +118,7 @@ def overlapped(group):
         work.wait()
         view + 1
         y @ y
-    return book.program
+    return book.trace
 
 
 def halves(group, in_words):
@@ -136,7 +136,7 @@ def halves(group, in_words):
             works[1].wait()
     if not in_words:
         works[1].wait()
-    return book.program
+    return book.trace
 
 
 def from_anyone(group):
@@ -146,7 +146,7 @@ def from_anyone(group):
             torch.distributed.recv(x)
         else:
             comm.send(x, group, to=1)
-    return book.program
+    return book.trace
 
 
 def fully_sharded(group):
@@ -158,7 +158,7 @@ def fully_sharded(group):
     fully_shard(model, mesh=mesh)
     with ledger.Ledger() as book:
         model(torch.ones(4, 16)).sum().backward()
-    return book.program
+    return book.trace
 
 
 RECORDINGS = {
@@ -217,7 +217,7 @@ def test_our_collectives_replay_in_the_time_of_the_textbook(four, name):
     cluster, recorded = network.uniform(4, LINK, CHIP), merged(four, f"our {name}")
     expected = num_steps * LINK.latency + carried * NBYTES / LINK.bandwidth
     assert replay(recorded, cluster, link_utilisation=1.0).seconds == pytest.approx(expected, rel=1e-9, abs=0)
-    planned = replay(programs.of_plan(exchanges.ALL_REDUCES[name](4), NBYTES), cluster, link_utilisation=1.0)
+    planned = replay(writing.of_plan(exchanges.ALL_REDUCES[name](4), NBYTES), cluster, link_utilisation=1.0)
     assert planned.seconds == pytest.approx(expected, rel=1e-9, abs=0)
 
 
@@ -226,22 +226,22 @@ def test_our_collectives_replay_in_the_time_of_the_textbook(four, name):
 def test_a_training_step_counts_the_flops_that_are_predicted(four, name):
     """Forward is exact; backward recomputes the scores of attention, as flash attention does."""
     predicted = flops.training_step(SPEC, batch=2, sequence=16)
-    for program, spans in (each[name] for each in four):
+    for trace, spans in (each[name] for each in four):
         assert spans["forward"] == sum(predicted["forward"].values())
         again = predicted["forward"]["scores"] / 2  # queries by keys, of the two products
         assert spans["backward"] == sum(predicted["backward"].values()) + again
         assert spans["update"] == 0
         for span in ("forward", "backward"):
-            assert sum(event.flops for event in program if event.op == span) == spans[span]
+            assert sum(event.flops for event in trace if event.op == span) == spans[span]
 
 
 @pytest.mark.parametrize("name", ["ours", "torch's", "views"])
 def test_buckets_leave_during_backward_and_are_waited_for_after_it(four, name):
-    for program, _ in (each[name] for each in four):
-        reduced = [index for index, event in enumerate(program) if event.op == "all_reduce"]
-        computed = [index for index, event in enumerate(program) if event.op == "backward" and event.flops]
-        numbers = {program[index].number for index in reduced}
-        waited = [index for index, event in enumerate(program) if event.kind == "idle" and event.number in numbers]
+    for trace, _ in (each[name] for each in four):
+        reduced = [index for index, event in enumerate(trace) if event.op == "all_reduce"]
+        computed = [index for index, event in enumerate(trace) if event.op == "backward" and event.flops]
+        numbers = {trace[index].number for index in reduced}
+        waited = [index for index, event in enumerate(trace) if event.kind == "idle" and event.number in numbers]
         assert len(reduced) == len(waited) > 2
         assert reduced[0] < computed[-1] < waited[0]
         assert max(reduced) < min(waited)
@@ -251,12 +251,12 @@ def test_buckets_leave_during_backward_and_are_waited_for_after_it(four, name):
 @pytest.mark.counted("data_parallel", "seconds that a replayed step shows of its averaging")
 def test_a_replayed_step_hides_what_the_formula_hides(four, name):
     """With a slow chip and a fast link, only what is sent after the last computing takes extra time."""
-    program = merged(four, name)
+    trace = merged(four, name)
     cluster = network.uniform(4, LINK, hardware.chip("V100 SXM2 32 GB"))
     speed = 1e-6 * cluster.node.chip.peak_flops
-    played = replay(program, cluster, rate=speed, link_utilisation=1.0)
-    computing = sum(event.flops for event in program if event.rank == 0) / speed
-    mine = [event for event in program if event.rank == 0]
+    played = replay(trace, cluster, rate=speed, link_utilisation=1.0)
+    computing = sum(event.flops for event in trace if event.rank == 0) / speed
+    mine = [event for event in trace if event.rank == 0]
     end = max(index for index, event in enumerate(mine) if event.flops)
     left = [collectives.ring_all_reduce(e.nbytes, 4).seconds(LINK) for e in mine[end:] if e.op == "all_reduce"]
     assert left
@@ -264,30 +264,30 @@ def test_a_replayed_step_hides_what_the_formula_hides(four, name):
 
 
 def test_an_operation_is_issued_here_and_waited_for_there(four):
-    program = four[0]["overlapped"]
-    assert steps(program) == [
+    trace = four[0]["overlapped"]
+    assert steps(trace) == [
         ("compute", "before"), ("communicate", "all_reduce"), ("compute", "meanwhile"), ("idle", "waiting"),
         ("compute", "compute"),
     ]  # fmt: skip
-    assert [event.flops for event in program] == [2 * 64**3, 0, 4 * 64**3, 0, 2 * 64**3]
-    assert program[3].number == program[1].number
-    times = [time for event in program if event.kind != "communicate" for time in (event.start, event.end)]
+    assert [event.flops for event in trace] == [2 * 64**3, 0, 4 * 64**3, 0, 2 * 64**3]
+    assert trace[3].number == trace[1].number
+    times = [time for event in trace if event.kind != "communicate" for time in (event.start, event.end)]
     assert times == sorted(times)
 
 
 def test_using_a_part_of_a_buffer_waits_for_that_part_alone(two):
     """The message with tag 0 has an explicit wait; that with tag 1 is waited for by a use of its half."""
-    program = two[0]["halves"]
-    received = {event.tag: event.number for event in program if event.op == "receive"}
-    assert [event.number for event in program if event.kind == "idle"] == [received[0], received[1]]
-    assert [event.peer for event in program if event.kind == "communicate"] == [1] * 4
+    trace = two[0]["halves"]
+    received = {event.tag: event.number for event in trace if event.op == "receive"}
+    assert [event.number for event in trace if event.kind == "idle"] == [received[0], received[1]]
+    assert [event.peer for event in trace if event.kind == "communicate"] == [1] * 4
 
 
 def test_words_count_where_there_are_any(two):
     """A receive may start early and its buffer be used meanwhile; an explicit wait is the one that counts."""
-    program = two[0]["in words"]
-    received = {event.tag: event.number for event in program if event.op == "receive"}
-    assert [(event.op, event.number) for event in program[4:]] == [
+    trace = two[0]["in words"]
+    received = {event.tag: event.number for event in trace if event.op == "receive"}
+    assert [(event.op, event.number) for event in trace[4:]] == [
         ("waiting", received[0]), ("compute", None), ("waiting", received[1]),
     ]  # fmt: skip
 
@@ -300,14 +300,14 @@ def test_who_sent_is_known_when_it_has_arrived(two):
 
 def test_fully_sharded_modules_can_be_replayed(four):
     """Parameters are gathered and waited for before they are used, so the replay overlaps nothing."""
-    program = merged(four, "fully sharded")
-    mine = [event for event in program if event.rank == 0]
+    trace = merged(four, "fully sharded")
+    mine = [event for event in trace if event.rank == 0]
     for op in ("all_gather", "reduce_scatter"):
         numbers = [event.number for event in mine if event.op == op]
         assert numbers
         assert set(numbers) <= {event.number for event in mine if event.kind == "idle"}
     first = next(index for index, event in enumerate(mine) if event.flops)
     assert ("idle", "waiting") in steps(mine[:first])
-    played = replay(program, network.uniform(4, LINK, CHIP))
+    played = replay(trace, network.uniform(4, LINK, CHIP))
     assert played.seconds > 0
     assert sum(event.flops for event in mine) == 4 * 3 * 2 * 16 * 16 * 2 - 2 * 4 * 16 * 16  # no gradient of the input

@@ -1,4 +1,4 @@
-"""Record what one rank does, in order, as a program to replay: computing, communication, waits.
+"""Record what one rank does, in order, as a trace to replay: computing, communication, waits.
 
 Torch's DDP waits in C++, where no wait is seen. If a communication has no wait of its own, the
 first use of a tensor that it fills counts as one.
@@ -18,8 +18,8 @@ Addresses = tuple[int, int]  # the first address of a tensor, and the one after 
 OUTSIDE = "compute"  # the name of computing outside all spans
 
 
-class RankProgram:
-    """The program of one rank, which a `ledger.Ledger` records."""
+class RankTrace:
+    """The trace of one rank, which a `ledger.Ledger` records."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

@@ -1,4 +1,4 @@
-"""A step's program computes as long as the step does and sends the bytes of each axis where the layout puts them."""
+"""A step's trace computes as long as the step does and sends the bytes of each axis where the layout puts them."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from shardlab.costs import composition, context_parallel
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes
 from shardlab.costs.memory import shards
 from shardlab.costs.programs import BOOK, BOOK_ZERO, MEGATRON_2022
-from shardlab.costs.step import Run, layer_time, program
+from shardlab.costs.step import Run, layer_time, trace
 from shardlab.costs.step import step as predicted
 from shardlab.costs.traces import crossings, knee
 from shardlab.costs.traces.replay import replay
@@ -41,7 +41,7 @@ def run_of(layout, spec=SPEC, cluster=None, **options):
 def test_all_ranks_together_compute_as_long_as_the_step_does(layout, recomputation, together):
     """The seconds of a replica's stages are those of all its parts; nothing is computed twice, nothing is left out."""
     run = run_of(layout, recomputation=recomputation)
-    events = program(run, AXES, layers_at_a_time=together)
+    events = trace(run, AXES, layers_at_a_time=together)
     parts = predicted(run).parts
     micro = layer_time.embedding_seconds(run.training, run.cluster.node.chip)
     ends = 3 * sum((*micro, *layer_time.head_seconds(run.training, run.cluster.node.chip)))
@@ -60,7 +60,7 @@ def test_all_ranks_together_compute_as_long_as_the_step_does(layout, recomputati
 def test_every_rank_sends_the_bytes_of_the_formulas(layout, tied, zero, how, recomputation):
     cut, spec = replace(layout, zero=zero), replace(SPEC, tied_head=tied)
     run = run_of(cut, spec, program=how, recomputation=recomputation)
-    events = program(run)
+    events = trace(run)
     for stage in range(layout.pp):
         rank = groups(layout)["pp"][0][stage]
         mine = composition.by_axis([event for event in events if event.rank == rank], layout)
@@ -75,13 +75,13 @@ def test_gradients_leave_in_the_order_in_which_backward_completes_them(tied):
     """The head's first and the embedding's last; a tied one is complete when the embedding has added its share."""
     spec = replace(SPEC, tied_head=tied)
     whole = replace(BOOK, bucket_bytes=None)
-    events = program(run_of(Layout(dp=2), spec, program=whole))
+    events = trace(run_of(Layout(dp=2), spec, program=whole))
     sent = [event.nbytes for event in events if event.rank == 0 and event.op == "all_reduce"]
     table = 2 * spec.vocab_size * spec.hidden_size
     assert sent[-1] == table + 2 * models.learned_positions(spec) * spec.hidden_size
     assert (sent[0] == table) == (not tied)
     assert len(sent) == 2 * spec.num_layers + 2 - tied
-    small = program(run_of(Layout(dp=2), spec, program=replace(BOOK, bucket_bytes=1000)))
+    small = trace(run_of(Layout(dp=2), spec, program=replace(BOOK, bucket_bytes=1000)))
     pieces = [event.nbytes for event in small if event.rank == 0 and event.op == "all_reduce"]
     assert max(pieces) <= 1000
     assert sum(pieces) == pytest.approx(sum(sent), rel=0.01)
@@ -92,7 +92,7 @@ SHARED = [Layout(cp=2), Layout(cp=4), Layout(cp=2, dp=2, tp=2, pp=2)]
 
 @pytest.mark.parametrize("layout", SHARED, ids=str)
 def test_ranks_that_share_sequences_pass_the_bytes_of_a_ring(layout):
-    events = program(run_of(layout), AXES)
+    events = trace(run_of(layout), AXES)
     layer = context_parallel.attention(SPEC, length=32, ranks=layout.cp, tp=layout.tp, batch=6)
     in_a_ring = sum(context_parallel.sent_bytes(layer, "ring").values()) * SPEC.num_layers // layout.pp
     rings = set(groups(layout, AXES)["cp"])
@@ -103,7 +103,7 @@ def test_ranks_that_share_sequences_pass_the_bytes_of_a_ring(layout):
 
 
 def without(events, ops):
-    """The same programs without these communications, and without waiting for them."""
+    """The same traces without these communications, and without waiting for them."""
     gone = {(event.rank, event.number) for event in events if event.op in ops}
     return [event for event in events if (event.rank, event.number) not in gone]
 
@@ -116,7 +116,7 @@ def test_a_replayed_ring_waits_as_long_as_the_formula_has_it(length):
     cluster = network.uniform(4, link, hardware.chip("H100 SXM 80 GB"))
     sizes = {"microbatch": 1, "num_microbatches": 1, "sequence": length}
     run = run_of(Layout(cp=4), spec, cluster, **sizes)
-    events = without(program(run, AXES), {"all_reduce"})
+    events = without(trace(run, AXES), {"all_reduce"})
     waiting = replay(events, cluster).seconds - replay(without(events, {"send", "receive"}), cluster).seconds
     layer = context_parallel.attention(spec, length=length, ranks=4)
     time = layer_time.layer(run.training, cluster.node.chip)
@@ -134,9 +134,9 @@ def test_what_is_not_written_is_refused():
         ({"layout": Layout(), "program": MEGATRON_2022}, "Megatron-LM, 2022 overlaps other messages .*; use BOOK"),
     ):
         with pytest.raises(ValueError, match=message):
-            program(run_of(**options))
+            trace(run_of(**options))
     with pytest.raises(ValueError, match="must name every axis; add pp"):
-        program(run_of(Layout()), ("tp", "dp"))
+        trace(run_of(Layout()), ("tp", "dp"))
 
 
 # ---- on a cluster ----------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ CLUSTER = nodes.cluster("DGX H100", 4)
 
 def step(order=AXES_3D, layout=LAYOUT, cluster=CLUSTER, microbatch=2, sequence=4096):
     run = run_of(layout, MODEL, cluster, microbatch=microbatch, num_microbatches=1, sequence=sequence)
-    return program(run, order, layers_at_a_time=8)
+    return trace(run, order, layers_at_a_time=8)
 
 
 def test_tensor_parallelism_first_keeps_its_traffic_inside_the_nodes():

@@ -1,4 +1,4 @@
-"""Programs made without running them: what ranks would do, as a trace that `replay` plays.
+"""Traces made without running anything: what ranks would do, as a trace that `replay` plays.
 
 A plan of `exchanges` becomes the messages of one collective. To see what ranks really do, record
 them with `ranks.observe.ledger`.
@@ -20,7 +20,7 @@ AHEAD = 2  # receives that a rank posts before it needs them, see `ranks.collect
 
 @checked
 class Writer:
-    """The program of one rank, written event by event."""
+    """The trace of one rank, written event by event."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

@@ -1,4 +1,4 @@
-"""A run's step as a program for `replay`: every rank's computing, messages and waits, in order.
+"""A run's step as a trace for `replay`: every rank's computing, messages and waits, in order.
 
 `breakdown.step` is its closed form for ranks in their default order; a replay shows what another
 order, or another network, does to the same step.
@@ -16,7 +16,7 @@ from shardlab.trace import Event
 
 from .. import context_parallel
 from ..memory import shards
-from ..traces.programs import Writer
+from ..traces.writing import Writer
 from ..training import Training
 from . import layer_time
 from .breakdown import holdings, update_seconds
@@ -25,7 +25,7 @@ from .zero_messages import ZeroMessages
 
 
 @checked
-def program(run: Run, order: Sequence[str] = AXES_3D, layers_at_a_time: Count = 1) -> list[Event]:
+def trace(run: Run, order: Sequence[str] = AXES_3D, layers_at_a_time: Count = 1) -> list[Event]:
     """Write one training step of every rank; computing takes the seconds of the run's chip.
 
     A layer waits for its sums over tp. Every rank of a stage sends its copy, or its slice, to the
