@@ -12,6 +12,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "launch": ("launch/test_run.py", "its processes only live together"),
     "files/project.py": ("files/test_measured.py", "the files of the benches are found by it"),
     "model/attention.py": ("model/test_spec.py", "a size of the model"),
+    "model/details.py": ("ranks/test_transformer.py", "the model computes what it says"),
     "ranks/context_parallel": ("ranks/context_parallel/test_engine.py", "its parts only work together"),
     "ranks/expert_parallel": ("ranks/expert_parallel/test_engine.py", "a dispatch needs ranks that hold experts"),
     **{
@@ -31,6 +32,13 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "ranks/checkpoint/folders.py": ("ranks/checkpoint/test_saving.py", "it names and finds the files"),
     "ranks/checkpoint/index.py": ("ranks/checkpoint/test_loading.py", "it is what a checkpoint that loads is held to"),
     "ranks/checkpoint/together.py": ("ranks/checkpoint/test_saving.py", "ranks fail together where they save and load"),
+    **{
+        f"ranks/checkpoint/hugging_face/{each}.py": (
+            "ranks/checkpoint/hugging_face/test_reading.py",
+            "a name is right if the model reads its numbers there",
+        )
+        for each in ("names", "files")
+    },
     "ranks/memory/hosted.py": ("ranks/memory/test_offload.py", "half of offload"),
     "ranks/observe/flops.py": ("ranks/observe/test_trace.py", "it counts what a program records"),
     "ranks/observe/sockets.py": ("ranks/observe/test_ledger.py", "it needs ranks that send"),

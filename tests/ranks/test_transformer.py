@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from shardlab.model.details import Details, RotaryScaling
+from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import transformer
 from tests.ranks.tolerance import EXACT
@@ -246,11 +248,8 @@ def test_attention_and_positions_can_be_replaced(spec, rows):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"head_dim": 8},
         {"position_style": "rotary"},
-        {"bias_places": ("qkv",)},
-        {"bias_places": ()},
-        {"head_norms": True},
+        {"whole_norms": True},
         {"post_norms": True},
     ],
 )
@@ -260,6 +259,97 @@ def test_a_spec_that_only_costs_knows_is_refused(changes):
         transformer.Transformer(TransformerSpec(**SIZES, **changes))
 
 
-def test_every_field_after_the_experts_is_refused():
+def test_every_field_after_the_experts_is_built_or_refused():
     names = [each.name for each in dataclasses.fields(TransformerSpec)]
-    assert {*transformer.COUNTED_ONLY} == {*names[names.index("experts") + 1 :]}
+    built = {"head_dim", "bias_places", "head_norms", "details"}
+    assert {*transformer.COUNTED_ONLY} == {*names[names.index("experts") + 1 :]} - built
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"style": "llama", "details": Details(exact_gelu=True)}, "exact_gelu=True has no meaning"),
+        ({"experts": Experts(num_experts=2, per_token=1, expert_size=8), "bias_places": ("ffn",)}, "leave 'ffn' out"),
+        ({"style": "llama", "details": Details(turned=0.25)}, "turned=0.25 of a head of 4 are 1 numbers"),
+    ],
+)
+def test_details_that_the_model_cannot_have_are_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        transformer.Transformer(TransformerSpec(**SIZES, **changes))
+
+
+def test_a_sequence_longer_than_the_window_is_refused():
+    net = model(dataclasses.replace(LLAMA, details=Details(window=8)))
+    assert net(tokens(length=8)).shape == (3, 8, 17)
+    with pytest.raises(ValueError, match=r"9 tokens are more than window=8.*pass at most 8"):
+        net(tokens(length=9))
+
+
+def test_the_gelu_may_be_exact():
+    block = transformer.MLP(dataclasses.replace(GPT2, details=Details(exact_gelu=True))).double()
+    x = torch.randn(5, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    h = x @ block.up.weight.T + block.up.bias
+    inner = h * (1 + torch.erf(h / math.sqrt(2))) / 2
+    torch.testing.assert_close(block(x), inner @ block.down.weight.T + block.down.bias, **EXACT)
+
+
+def own_turn(x, details):
+    """Rotate [S, e] number by number, as a table of sines and cosines says."""
+    width, y = round(x.shape[-1] * details.turned), x.clone()
+    for i in range(width // 2):
+        turns = details.rotary_base ** (-2 * i / width)
+        if details.scaling:
+            low, high = details.scaling.low, details.scaling.high
+            length, context = 2 * math.pi / turns, details.scaling.original
+            if length > context / low:
+                turns /= details.scaling.factor
+            elif length >= context / high:
+                part = (context / length - low) / (high - low)
+                turns = (1 - part) * turns / details.scaling.factor + part * turns
+        a, b = (i, i + width // 2) if details.pairs == "halves" else (2 * i, 2 * i + 1)
+        for position in range(len(x)):
+            cos, sin = math.cos(position * turns), math.sin(position * turns)
+            y[position, a] = x[position, a] * cos - x[position, b] * sin
+            y[position, b] = x[position, a] * sin + x[position, b] * cos
+    return y
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        Details(),
+        Details(pairs="halves", rotary_base=10_000.0),
+        Details(turned=0.5),
+        Details(pairs="halves", turned=0.5),
+        Details(rotary_base=50.0, scaling=RotaryScaling(factor=8.0, low=1.0, high=4.0, original=40)),
+    ],
+    ids=["plain", "halves", "share", "share of halves", "scaling"],
+)
+def test_positions_turn_as_the_details_say(details):
+    x = torch.randn(9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    turned = transformer.rotate(x, torch.arange(9), details)
+    torch.testing.assert_close(turned, own_turn(x, details), **EXACT)
+
+
+def test_heads_may_have_their_own_width_norms_and_biases():
+    changes = {"head_dim": 6, "head_norms": True, "bias_places": ("qkv", "out", "ffn")}
+    details = Details(epsilon=0.1, pairs="halves", rotary_base=100.0)
+    net = model(dataclasses.replace(LLAMA, **changes, details=details))
+    a, x = net.blocks[0].attention, torch.randn(9, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+
+    def normed(x, scale):
+        return x / (x.pow(2).mean(-1, keepdim=True) + 0.1).sqrt() * scale.weight
+
+    q, k, v = (x @ part.weight.T + part.bias for part in (a.q, a.k, a.v))
+    heads = []
+    for head in range(6):
+        mine, shared = slice(6 * head, 6 * head + 6), slice(6 * (head // 3), 6 * (head // 3) + 6)
+        turned = [own_turn(normed(*each), details) for each in ((q[:, mine], a.q_scale), (k[:, shared], a.k_scale))]
+        scores = turned[0] @ turned[1].T / math.sqrt(6)
+        scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
+        heads.append(scores.softmax(-1) @ v[:, shared])
+    torch.testing.assert_close(a(x[None])[0], torch.cat(heads, -1) @ a.out.weight.T + a.out.bias, **EXACT)
+    gate, up = (x @ part.weight.T + part.bias for part in (net.blocks[0].mlp.gate, net.blocks[0].mlp.up))
+    down = net.blocks[0].mlp.down
+    expected = (gate * torch.sigmoid(gate) * up) @ down.weight.T + down.bias
+    torch.testing.assert_close(net.blocks[0].mlp(x), expected, **EXACT)

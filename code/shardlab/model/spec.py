@@ -1,12 +1,13 @@
 """TransformerSpec: the sizes that define a decoder-only transformer, for model and costs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isqrt
 
 from shardlab.files.arguments import Count, checked
 
 from .attention import LatentAttention
+from .details import DETAILS, Details
 from .experts import Experts
 from .recurrent import Recurrent
 
@@ -29,8 +30,8 @@ class TransformerSpec:
     the first `num_dense` layers, the only ones for which `ffn_size` has a meaning.
 
     The fields after `experts` describe what released models changed. `sharding` and `costs` read
-    them together with the others; the reference model of `ranks` builds none of them, and
-    `ranks.transformer.check` refuses a spec that has one. All are in one dataclass, because most
+    them together with the others; the reference model of `ranks` builds few of them, and
+    `ranks.transformer.check` refuses a spec that has another. All are in one dataclass, because most
     refine a number or a style above, and a spec in two would be cut and counted in halves.
     """
 
@@ -59,6 +60,7 @@ class TransformerSpec:
     gated: bool | None = None
     # layers that are a feed-forward block alone; no other layer has one; None: every layer has one
     blocks_at: tuple[int, ...] | None = None
+    details: Details = field(default=DETAILS, repr=False)  # what changes no size
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -86,6 +88,8 @@ class TransformerSpec:
                 + ("rotary_size" if self.latent else "hidden_size / num_heads, or head_dim,")
                 + " even"
             )
+        if self.positions == "rotary":
+            self.details.turned_size(turned)
         self._check_layers()
 
     def _check_layers(self) -> None:

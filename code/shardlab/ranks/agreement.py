@@ -82,14 +82,19 @@ def _messages(flat: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield message
 
 
+def is_hollow(x: Tensor) -> bool:
+    """Tell whether a tensor is one number, seen in a larger shape, as in `memory.hollow`."""
+    return x.numel() > 1 and not any(x.stride())
+
+
 @torch.no_grad()
 def check_equal(model: nn.Module, group: comm.Group) -> None:
     """Refuse a model whose numbers differ between ranks.
 
-    Only the sum of each parameter is compared. Parameters on torch's meta device have no numbers
-    and are skipped. Errors: ValueError.
+    Only the sum of each parameter is compared. Parameters on torch's meta device have no numbers,
+    hollow ones none of their own, and both are skipped. Errors: ValueError.
     """
-    named = [(name, p) for name, p in model.named_parameters() if not p.is_meta]
+    named = [(name, p) for name, p in model.named_parameters() if not (p.is_meta or is_hollow(p))]
     if not named:
         return
     sums = torch.stack([parameter.double().sum() for _, parameter in named])

@@ -32,11 +32,11 @@ Change = Callable[[Tensor], Tensor]
 class GatedMLP(nn.Module):
     """SwiGLU (https://arxiv.org/abs/2002.05202): Llama's feed-forward block, or one expert."""
 
-    def __init__(self, hidden: int, width: int):
+    def __init__(self, hidden: int, width: int, bias: bool = False):
         super().__init__()
-        self.gate = nn.Linear(hidden, width, bias=False)
-        self.up = nn.Linear(hidden, width, bias=False)
-        self.down = nn.Linear(width, hidden, bias=False)
+        self.gate = nn.Linear(hidden, width, bias)
+        self.up = nn.Linear(hidden, width, bias)
+        self.down = nn.Linear(width, hidden, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.silu(self.gate(x)) * self.up(x)                     # [..., f]

@@ -28,7 +28,7 @@ from shardlab.sharding import cuts
 
 from ..schedules import Schedule
 from . import agreement, checkpoint, context_parallel, expert_parallel, tensor_parallel, zero
-from .checkpoint import Background, Stall, extras
+from .checkpoint import Background, Stall, extras, hugging_face
 from .checkpoint.boxes import Span, TensorBox, spans, whole
 from .context_parallel import RING, ContextStrategy
 from .data_parallel.replica import Replica
@@ -38,7 +38,7 @@ from .pipeline import partition
 from .pipeline.engine import Pipeline
 from .pipeline.partition import Part
 from .tensor_parallel import shards
-from .transformer import Transformer
+from .transformer import Transformer, check_length
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 Facts = dict[str, Any]
@@ -113,6 +113,7 @@ class Trainer:
 
     def backward(self, tokens: Tensor, targets: Tensor, weight: float = 1.0) -> Tensor:
         """Add the gradients of a batch to those that are there; otherwise like `step`."""
+        check_length(self.spec, tokens.shape[1])
         with ExitStack() as stack:
             if self.averages_late:  # whole gradients are needed until the last microbatch
                 for state in self.states:
@@ -189,6 +190,18 @@ class Trainer:
         if mine is not None:
             extras.restore_random_states(mine, path)
         return facts
+
+    def read(self, folder: str | Path, architecture: str) -> int:
+        """Read the weights of a published checkpoint, each rank its own; all ranks call it.
+
+        The model may be hollow (`memory.hollow.build`). architecture, errors and result: as in
+        `checkpoint.hugging_face.read`.
+        """
+        boxes = (box for span in self.spans() for box in span.weights())
+        nbytes = hugging_face.read(folder, architecture, self.spec, self.mesh.world, boxes)
+        for state in self.states:
+            state.refresh()
+        return nbytes
 
     def spans(self) -> Iterator[Span]:
         """List all that this rank keeps, by its place in the plain model."""

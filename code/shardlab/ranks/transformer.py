@@ -21,17 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shardlab.model.details import DETAILS, Details, RotaryScaling
 from shardlab.model.spec import TransformerSpec
 
 from .mixture import GatedMLP, Mixture, Router, balance_loss
 
-# in every norm: https://github.com/openai/gpt-2/blob/master/src/model.py; Llama 3 has the same
-EPSILON = 1e-5
-ROTARY_BASE = 500_000.0  # Llama 3, section 3.2 (RoFormer and Llama 1 have 10,000)
 # Fields of a spec that `costs` counts and this model leaves at None, False or 0.
-NORMS = ("head_norms", "whole_norms", "post_norms")
 LAYERS = ("num_dense", "latent", "sinks", "output_gate", "recurrent", "gated", "blocks_at")
-COUNTED_ONLY = ("head_dim", "position_style", "bias_places", *LAYERS, *NORMS)
+COUNTED_ONLY = ("position_style", "whole_norms", "post_norms", *LAYERS)
 # q [B, H, S, e], k and v [B, K, S, e] -> [B, H, S, e]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 # tokens [B, S], or hidden states [B, S, h] -> positions [S] or [B, S]
@@ -70,7 +67,7 @@ class Transformer(nn.Module):
     def initialize(self) -> None:
         """Draw weights with standard deviation 0.02, positions with 0.01; set biases to zero.
 
-        So does the code of GPT-2 (see EPSILON). Each block adds to the residual stream twice; the
+        So does the code of GPT-2 (see `model.details`). Each block adds to the residual stream twice; the
         weights of those 2 * num_layers projections are divided by sqrt(2 * num_layers) (GPT-2
         paper, section 2.3). Llama's initialization is not published; it gets the same one.
         """
@@ -94,19 +91,14 @@ class Embedding(nn.Module):
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
-        self.context_length = spec.context_length
+        self.spec = spec
         self.locate: Locate = count_positions
         self.tokens = nn.Embedding(spec.vocab_size, spec.hidden_size)
         learned = spec.style == "gpt2"
         self.positions = nn.Embedding(spec.context_length, spec.hidden_size) if learned else None
 
     def forward(self, tokens: Tensor) -> Tensor:  # [B, S] -> [B, S, h]
-        length = tokens.shape[1]
-        if length > self.context_length:
-            raise ValueError(
-                f"{length} tokens do not fit context_length={self.context_length}; "
-                f"pass at most {self.context_length}, or build the model with a longer context"
-            )
+        check_length(self.spec, tokens.shape[1])
         x: Tensor = self.tokens(tokens)                               # [B, S, h]
         if self.positions is not None:
             positions = self.locate(tokens)                           # [S] or [B, S]
@@ -140,23 +132,30 @@ class Attention(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.head_size = spec.head_size
-        self.rotary = spec.style == "llama"
+        self.rotary = spec.positions == "rotary"
+        self.details = spec.details
         self.attend: Attend = causal_attention
         self.locate: Locate = count_positions
-        bias = spec.style == "gpt2"
-        self.q = nn.Linear(spec.hidden_size, spec.hidden_size, bias)
+        bias = "qkv" in spec.biases
+        self.q = nn.Linear(spec.hidden_size, spec.attention_size, bias)
         self.k = nn.Linear(spec.hidden_size, spec.kv_size, bias)
         self.v = nn.Linear(spec.hidden_size, spec.kv_size, bias)
-        self.out = nn.Linear(spec.hidden_size, spec.hidden_size, bias)
+        self.out = nn.Linear(spec.attention_size, spec.hidden_size, "out" in spec.biases)
+        normed = spec.head_norms
+        self.q_scale = make_norm(spec, spec.head_size) if normed else None
+        self.k_scale = make_norm(spec, spec.head_size) if normed else None
 
     def forward(self, x: Tensor) -> Tensor:  # [B, S, h] -> [B, S, h]
         q = self.split(self.q(x))                                     # [B, H, S, e]
         k = self.split(self.k(x))                                     # [B, K, S, e]
         v = self.split(self.v(x))                                     # [B, K, S, e]
+        if self.q_scale is not None and self.k_scale is not None:
+            q = self.q_scale(q)                                       # [B, H, S, e]
+            k = self.k_scale(k)                                       # [B, K, S, e]
         if self.rotary:
             positions = self.locate(x)                                # [S] or [B, S]
-            q = rotate(q, positions)                                  # [B, H, S, e]
-            k = rotate(k, positions)                                  # [B, K, S, e]
+            q = rotate(q, positions, self.details)                    # [B, H, S, e]
+            k = rotate(k, positions, self.details)                    # [B, K, S, e]
         y = self.attend(q, k, v)                                      # [B, H, S, e]
         y = y.transpose(1, 2).flatten(2)                              # [B, S, H*e]
         out: Tensor = self.out(y)                                     # [B, S, h]
@@ -169,15 +168,17 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """GPT-2's feed-forward block: GELU (https://arxiv.org/abs/1606.08415), approximated by tanh."""
+    """GPT-2's feed-forward block: GELU (https://arxiv.org/abs/1606.08415), by default with tanh."""
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
-        self.up = nn.Linear(spec.hidden_size, spec.ffn)
-        self.down = nn.Linear(spec.ffn, spec.hidden_size)
+        self.approximate = "none" if spec.details.exact_gelu else "tanh"
+        bias = "ffn" in spec.biases
+        self.up = nn.Linear(spec.hidden_size, spec.ffn, bias)
+        self.down = nn.Linear(spec.ffn, spec.hidden_size, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = F.gelu(self.up(x), approximate="tanh")                # [B, S, f]
+        inner = F.gelu(self.up(x), approximate=self.approximate)      # [B, S, f]
         y: Tensor = self.down(inner)                                  # [B, S, h]
         return y
 
@@ -186,11 +187,13 @@ def make_feed_forward(spec: TransformerSpec) -> nn.Module:
     """Make the feed-forward block of the style, or a mixture of experts in its place."""
     if spec.experts:
         return Mixture(spec.hidden_size, spec.experts)
-    return MLP(spec) if spec.style == "gpt2" else GatedMLP(spec.hidden_size, spec.ffn)
+    if spec.style == "gpt2":
+        return MLP(spec)
+    return GatedMLP(spec.hidden_size, spec.ffn, "ffn" in spec.biases)
 
 
 def check(spec: TransformerSpec) -> None:
-    """Raise ValueError, with its fields, for a spec that only `costs` knows."""
+    """Raise ValueError, with its fields, for a spec that this model cannot be."""
     fields = {name: getattr(spec, name) for name in COUNTED_ONLY}
     given = [f"{name}={value!r}" for name, value in fields.items() if value not in (None, False)]
     if given:
@@ -198,15 +201,37 @@ def check(spec: TransformerSpec) -> None:
             f"the reference model does not build {', '.join(given)}; count and plan this spec with "
             "`shardlab.costs`, or leave these fields out"
         )
+    if spec.experts and "ffn" in spec.biases:
+        raise ValueError(
+            f"bias_places={spec.bias_places} asks for biases of experts and routers, which the "
+            "reference model does not build; leave 'ffn' out"
+        )
+    if spec.details.exact_gelu and spec.has_gate:
+        raise ValueError("exact_gelu=True has no meaning in a block with SiLU; leave it out")
 
 
-def make_norm(spec: TransformerSpec) -> nn.Module:
-    """Make the norm of the style, which acts on each token.
+def check_length(spec: TransformerSpec, length: int) -> None:
+    """Raise ValueError for a sequence that is longer than the context or the attention's window."""
+    if length > spec.context_length:
+        raise ValueError(
+            f"{length} tokens do not fit context_length={spec.context_length}; "
+            f"pass at most {spec.context_length}, or build the model with a longer context"
+        )
+    window = spec.details.window
+    if window is not None and length > window:
+        raise ValueError(
+            f"{length} tokens are more than window={window}, beyond which the origin of this model "
+            f"does not attend and the reference model would; pass at most {window}"
+        )
+
+
+def make_norm(spec: TransformerSpec, width: int | None = None) -> nn.Module:
+    """Make the norm of the style, which acts on `width` numbers; None: on each token's.
 
     LayerNorm: https://arxiv.org/abs/1607.06450; RMSNorm: https://arxiv.org/abs/1910.07467.
     """
     norm = nn.LayerNorm if spec.style == "gpt2" else nn.RMSNorm
-    return norm(spec.hidden_size, eps=EPSILON)
+    return norm(width or spec.hidden_size, eps=spec.details.epsilon)
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -244,25 +269,39 @@ def replace(
             module.locate = locate
 
 
-def rotate(x: Tensor, positions: Tensor, base: float = ROTARY_BASE) -> Tensor:
+def rotate(x: Tensor, positions: Tensor, details: Details = DETAILS) -> Tensor:
     """Encode positions by rotation: [..., S, e] -> [..., S, e].
 
-    positions: [S], or [B, S] for x of [B, H, S, e]. Rotates the i-th pair of neighbouring numbers
-    by position * base**(-2i/e), so that the product of a query and a key depends on their distance
-    alone. RoFormer (https://arxiv.org/abs/2104.09864), equation 34.
+    positions: [S], or [B, S] for x of [B, H, S, e]. Rotates the i-th pair of the first r numbers of
+    a head, by default all of them, by position * base**(-2i/r), so that the product of a query and
+    a key depends on their distance alone. RoFormer (https://arxiv.org/abs/2104.09864), equation 34.
     """
-    width = x.shape[-1]
+    width = details.turned_size(x.shape[-1])                          # r
+    x, rest = x[..., :width], x[..., width:]
     exact = torch.promote_types(x.dtype, torch.float32)
-    pairs = torch.arange(0, width, 2, device=x.device, dtype=exact)   # [e/2], 2i
-    turns = base ** (-pairs / width)                                  # [e/2], radians per position
-    angles = positions.to(exact).unsqueeze(-1) * turns                # [S, e/2] or [B, S, e/2]
+    pairs = torch.arange(0, width, 2, device=x.device, dtype=exact)   # [r/2], 2i
+    turns = details.rotary_base ** (-pairs / width)                   # [r/2], radians per position
+    if details.scaling is not None:
+        turns = slowed(turns, details.scaling)
+    angles = positions.to(exact).unsqueeze(-1) * turns                # [S, r/2] or [B, S, r/2]
     if positions.dim() > 1:
-        angles = angles.unsqueeze(1)                                  # [B, 1, S, e/2]
+        angles = angles.unsqueeze(1)                                  # [B, 1, S, r/2]
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    even, odd = x[..., 0::2], x[..., 1::2]                            # [..., S, e/2]
-    rotated_even = even * cos - odd * sin
-    rotated_odd = even * sin + odd * cos
-    return torch.stack((rotated_even, rotated_odd), dim=-1).flatten(-2)
+    if details.pairs == "halves":
+        first, second = x.chunk(2, dim=-1)                            # [..., S, r/2]
+    else:
+        first, second = x[..., 0::2], x[..., 1::2]                    # [..., S, r/2]
+    turned = first * cos - second * sin, first * sin + second * cos
+    halves = details.pairs == "halves"
+    y = torch.cat(turned, -1) if halves else torch.stack(turned, -1).flatten(-2)  # [..., S, r]
+    return torch.cat((y, rest), dim=-1) if rest.shape[-1] else y
+
+
+def slowed(turns: Tensor, scaling: RotaryScaling) -> Tensor:
+    """Slow the rotations that turn seldom in the original context: [r/2] -> [r/2]."""
+    rounds = scaling.original * turns / (2 * math.pi)                 # [r/2], in that context
+    kept = ((rounds - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+    return kept * turns + (1 - kept) * turns / scaling.factor
 
 
 def loss(logits: Tensor, targets: Tensor) -> Tensor:

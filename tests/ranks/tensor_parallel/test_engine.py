@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardlab import comm, trace
 from shardlab.launch import RankError, run
+from shardlab.model.details import Details
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import tensor_parallel, transformer
 from shardlab.ranks.data_parallel import DataParallel
@@ -41,6 +42,17 @@ SPECS = {
     "llama, 12 key heads": TransformerSpec(
         vocab_size=17, **SIZES, ffn_size=48, style="llama", num_kv_heads=12
     ),
+    "details": TransformerSpec(
+        vocab_size=17,
+        **SIZES,
+        ffn_size=48,
+        style="llama",
+        num_kv_heads=2,
+        head_dim=4,
+        head_norms=True,
+        bias_places=("qkv", "out", "ffn"),
+        details=Details(pairs="halves", turned=0.5),
+    ),
 }
 WAYS = {
     "tensor": {},
@@ -55,6 +67,9 @@ CASES = [
     (4, "llama, 1 key head, tied head", "tensor"),
     (4, "llama, 2 key heads", "tensor"),
     (4, "llama, 2 key heads", "sequence, gathered again"),
+    (2, "details", "tensor"),
+    (4, "details", "tensor"),
+    (4, "details", "sequence, gathered again"),
     (8, "gpt2", "tensor"),
     (
         8,

@@ -4,7 +4,7 @@ Read `boxes` first, which says what a rank holds of the whole model; then `tenso
 boxes, and `index`, which says where each box is; then `saving` and `loading`, and `background`,
 which saves while training goes on. `neighbour` keeps copies in the memory of two nodes, `folders`
 keeps checkpoints complete, `together` lets ranks fail together, and `extras` are random states and
-the options of optimizers.
+the options of optimizers. `hugging_face` reads the checkpoints that others publish.
 """
 
 from . import neighbour

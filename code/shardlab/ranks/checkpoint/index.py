@@ -194,18 +194,18 @@ def damaged(path: str | Path, what: str) -> ValueError:
 
 
 def _index(row: Any) -> Index:
-    facts, own = _field(row, "facts", dict), _field(row, "own", list)
-    if _field(facts, "step", int) < 0:
+    facts, own = field(row, "facts", dict), field(row, "own", list)
+    if field(facts, "step", int) < 0:
         raise ValueError(f"step is {facts['step']} and not at least 0")
     if not all(isinstance(each, dict) for each in own):
         raise ValueError(f"own is {reprlib.repr(own)} and no list of dict")
     found = Index(facts=facts, tensors={}, own=own)
-    for name, each in _field(row, "tensors", dict).items():
-        dtype = _field(each, "dtype", str)
+    for name, each in field(row, "tensors", dict).items():
+        dtype = field(each, "dtype", str)
         if dtype not in DTYPES:
             raise ValueError(f"the dtype of {name} is {reprlib.repr(dtype)}")
-        boxes = [_place(box, len(own)) for box in _field(each, "boxes", list)]
-        shape = _numbers(each, "shape")
+        boxes = [_place(box, len(own)) for box in field(each, "boxes", list)]
+        shape = numbers(each, "shape")
         if prod(max(1, length) for length in shape) > MOST_NUMBERS:
             raise ValueError(f"the shape of {name} is {shape}, which torch cannot hold")
         saved = SavedTensor(dtype=DTYPES[dtype], shape=shape, boxes=boxes)
@@ -215,21 +215,21 @@ def _index(row: Any) -> Index:
 
 
 def _place(row: Any, ranks: int) -> Place:
-    rank, crc32 = _field(row, "rank", int), _field(row, "crc32", int)
+    rank, crc32 = field(row, "rank", int), field(row, "crc32", int)
     if not 0 <= rank < ranks:
         raise ValueError(f"a box was written by rank {rank} of {ranks}")
-    offsets, sizes = _numbers(row, "offsets"), _numbers(row, "sizes")
+    offsets, sizes = numbers(row, "offsets"), numbers(row, "sizes")
     return Place(rank=rank, offsets=offsets, sizes=sizes, crc32=crc32)
 
 
-def _numbers(row: Any, name: str) -> Numbers:
-    numbers = _field(row, name, list)
+def numbers(row: Any, name: str) -> Numbers:
+    numbers = field(row, name, list)
     if any(type(number) is not int or number < 0 for number in numbers):
         raise ValueError(f"{name} is {reprlib.repr(numbers)}, which are no whole numbers from 0 on")
     return tuple(numbers)
 
 
-def _field(row: Any, name: str, kind: type[T]) -> T:
+def field(row: Any, name: str, kind: type[T]) -> T:
     """Return a field of an object in JSON. Errors: ValueError unless it is there, of this type."""
     value = row.get(name) if isinstance(row, dict) else None
     if type(value) is not kind:  # True is an int, too, but not here

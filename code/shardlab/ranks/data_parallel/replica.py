@@ -28,6 +28,8 @@ class Replica:
         group: comm.Group,
         optimizer: Callable[[list[Tensor]], Optimizer],
     ) -> None:
+        for parameter in named.values():
+            parameter.data = parameter.data.contiguous()  # makes room for a hollow one
         self.named = named
         self.group = group
         self.reduced = False  # whether the gradients are averages already

@@ -190,7 +190,7 @@ class Pipeline(nn.Module):
         for weight in self.shared:
             other = self.messages.swap(weight, self._other_end)
             if self.group.rank() != self.input_stage:
-                weight.copy_(other)
+                weight.data = other  # a hollow weight cannot be overwritten
 
     def _sum_shared(self, earlier: Sequence[Tensor | None]) -> None:
         """Give both copies of a shared weight both gradients, added to `earlier` ones.

@@ -13,6 +13,8 @@ from shardlab.sharding import cuts
 
 from ..transformer import Transformer
 
+HEAD_NORMS = ("attention.q_scale", "attention.k_scale")
+
 
 def share_gradients(
     model: nn.Module, plan: Mapping[str, cuts.Cut], group: comm.Group, sliced: bool
@@ -20,7 +22,8 @@ def share_gradients(
     """Sum gradients in backward where several ranks hold the same numbers and use them differently.
 
     The query heads of several ranks may share a key/value head. With sequence parallelism
-    (`sliced`), norms and biases that every rank holds see only the tokens of a slice.
+    (`sliced`), norms and biases that every rank holds see only the tokens of a slice. Norms of
+    queries and keys see only the heads of this rank.
     """
     counts = {cut.holders for cut in plan.values() if cut.dim is not None and cut.holders > 1}
     neighbours = {count: comm.split(group, count) for count in sorted(counts)}
@@ -31,7 +34,7 @@ def share_gradients(
                 continue
             if cut.dim is not None:
                 module.register_forward_pre_hook(SumGradient(name, neighbours[cut.holders]))
-            elif sliced:
+            elif sliced or path.endswith(HEAD_NORMS):
                 module.register_forward_pre_hook(SumGradient(name, group))
 
 

@@ -10,11 +10,14 @@ from torch.nn import functional as F
 from shardlab import comm
 from shardlab.sharding.cuts import Cut
 
+from .. import agreement
 from . import conjugates
 
 
 def take(whole: Tensor, cut: Cut, rank: int) -> Tensor:
     """Copy this rank's piece, padded with zeros where the cut pads: cut.shape -> cut.local_shape.
+
+    The piece of a hollow tensor is hollow.
 
     Errors: ValueError for a tensor of another shape.
     """
@@ -22,6 +25,8 @@ def take(whole: Tensor, cut: Cut, rank: int) -> Tensor:
         raise ValueError(
             f"expected shape {cut.shape}, got {tuple(whole.shape)}; pass the whole tensor"
         )
+    if agreement.is_hollow(whole):
+        return whole.detach().flatten()[0].expand(cut.local_shape)
     if cut.dim is None:
         return whole.detach().clone()
     held = cut.held(rank)

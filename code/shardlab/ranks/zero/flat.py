@@ -65,6 +65,7 @@ class Flat:
         self._full_bytes = self.whole.untyped_storage().nbytes()
         self._wait: Callable[[], Any] | None = None  # for a gather in flight
         self._restore_views()
+        self.forget()  # before another buffer is made
 
     @property
     def numel(self) -> int:
