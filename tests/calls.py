@@ -164,7 +164,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.planning.robust.rank": {"count": 2},
     "costs.published.bus_bandwidth.Measured": {"node": "DGX H100"},
     "costs.published.history.Size": {"date": "2020-05"},
-    "costs.published.recordings.Recording": {"node": "DGX H100", "op": "all_gather", "seconds": {"1024": 2.0}},
+    "costs.published.recordings.RecordedSeries": {"node": "DGX H100", "op": "all_gather", "seconds": {"1024": 2.0}},
     "costs.published.steps.PublishedStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},
     "costs.published.sweeps.SweepStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},
     "costs.published.studies.Study": {"published": {"tp": 2}},

@@ -28,12 +28,12 @@ SIZES = {
     "16 to 256 MB": 256 * MiB,
     "above 256 MB": float("inf"),
 }
-Formula = Callable[["Recording", float], float]
+Formula = Callable[["RecordedSeries", float], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 @checked
-class Recording:
+class RecordedSeries:
     """What one benchmark printed for one operation on some GPUs, at several sizes."""
 
     node: str  # name in `nodes`
@@ -79,7 +79,7 @@ class Recording:
 
 
 @checked
-def closed_form(recording: Recording, nbytes: Positive) -> float:
+def closed_form(recording: RecordedSeries, nbytes: Positive) -> float:
     """Time a collective of `nbytes` as a step does: alpha and beta, and a switch that adds."""
     ranks, link = recording.ranks, recording.link
     if recording.op == "all_reduce":
@@ -89,7 +89,7 @@ def closed_form(recording: Recording, nbytes: Positive) -> float:
 
 
 @checked
-def repaired(recording: Recording, nbytes: Positive) -> float:
+def repaired(recording: RecordedSeries, nbytes: Positive) -> float:
     """Time a collective of `nbytes` by `library.node_seconds` in a node, else as `closed_form`."""
     if recording.num_nodes > 1:
         return closed_form(recording, nbytes)
@@ -103,7 +103,7 @@ def size_class(nbytes: Positive) -> str:
 
 
 @checked
-def errors(recordings: Iterable[Recording], formula: Formula) -> dict[str, list[float]]:
+def errors(recordings: Iterable[RecordedSeries], formula: Formula) -> dict[str, list[float]]:
     """List the errors of a formula, predicted / measured - 1, for each class of size."""
     found: dict[str, list[float]] = {name: [] for name in SIZES}
     for each in recordings:
@@ -115,7 +115,7 @@ def errors(recordings: Iterable[Recording], formula: Formula) -> dict[str, list[
 
 @checked
 def medians(
-    recordings: Iterable[Recording], formula: Formula = closed_form, *, signed: bool = True
+    recordings: Iterable[RecordedSeries], formula: Formula = closed_form, *, signed: bool = True
 ) -> dict[str, float]:
     """Return the median error of each class of size that was recorded; unsigned: of its amount."""
     found = errors(recordings, formula)
@@ -125,14 +125,14 @@ def medians(
 
 @checked
 def table(
-    recordings: Iterable[Recording], formula: Formula = closed_form
+    recordings: Iterable[RecordedSeries], formula: Formula = closed_form
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Return the median errors for each machine and operation, by class of size."""
-    groups: dict[tuple[str, str], list[Recording]] = {}
+    groups: dict[tuple[str, str], list[RecordedSeries]] = {}
     for each in recordings:
         groups.setdefault((each.machine, each.op), []).append(each)
     return {name: medians(group, formula) for name, group in groups.items()}
 
 
-PUBLISHED = rows("recordings", Recording)
+PUBLISHED = rows("recordings", RecordedSeries)
 ONE_NODE = tuple(each for each in PUBLISHED if each.num_nodes == 1)
