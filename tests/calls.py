@@ -201,6 +201,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "sharding.types.tracer.Tracer.ring": dict.fromkeys("qkv", parse("[B/tp, h]")),
     "sharding.types.tracer.Tracer.log": {"number": parse("[] R@tp")},
     "sharding.types.tracer.Tracer.look_up": {"table": parse("[h/tp, V]"), "tokens": parse("[B] fixed")},
+    "model.details.RotaryScaling": {"low": 1, "high": 4},
     "schedules.action.parse": {"text": "F0 B0"},
     "schedules.instructions.stuck": {"programs": schedules.plan(schedules.make("1F1B", 1, 2))},
     "schedules.v_shaped.Draft.write": {"words": "F0 I0 W"},

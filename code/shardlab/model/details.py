@@ -4,12 +4,10 @@
 """
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from shardlab.files.arguments import Count, Kind, Positive, checked
+from shardlab.files.arguments import Count, Positive, Share, checked
 
 PAIRS = ("neighbours", "halves")
-_PART = Kind("a share of a head, above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class Details:
     # which numbers of a head turn together: 2i and 2i+1 (RoFormer), or i and i+e/2 (transformers)
     pairs: str = "neighbours"
     scaling: RotaryScaling | None = None
-    turned: Annotated[float, _PART] = 1.0  # the first share of a head, which positions turn
+    turned: Share = 1.0  # the first share of a head, which positions turn
     exact_gelu: bool = False  # False: GELU approximated by tanh
     window: Count | None = None  # how many tokens a token attends to; None: all earlier ones
 
