@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import dataclass, replace
 
+from shardlab.costs.compute import kernels
 from shardlab.costs.facts import hugging_face, limits, machines, nodes, recipes
 from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
@@ -160,8 +161,11 @@ def _question(
         imbalance=given.imbalance,
         headroom=given.headroom,
     )
+    chip = machine.cluster.node.chip
     if given.precision:
-        machine.cluster.node.chip.peak(given.precision)  # raises where the chip has none
+        chip.peak(given.precision)  # raises where the chip has none
+    if chip.name in kernels.BEST and kernels.BEST[chip.name].doubt:
+        notes.append(f"{chip.name}: {kernels.BEST[chip.name].doubt}")
     return question, notes
 
 
