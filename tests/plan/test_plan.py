@@ -171,7 +171,7 @@ BAD = [  # what is given, and what the one line says
     ([*COMMAND, "--gpus", "60"], {}, "gpus=60 do not fill nodes of 8 GPUs .* use 56 or 64"),
     ([*COMMAND, "--gpus", "0"], {}, "--gpus 0 must be at least 1"),
     (COMMAND[2:], {}, "the number of GPUs is not given; add --gpus 64"),
-    ([*COMMAND, "--node", "DGX H900"], {}, "no facts about the node 'DGX H900'; the nearest: DGX H100; .*known"),
+    ([*COMMAND, "--node", "DGX H900"], {}, "no facts about the node 'DGX H900'; the nearest: DGX H200; DGX H100"),
     ([*COMMAND, "--batch-tokens", "4 M"], {}, "'4 M' is not an amount; write a number such as 4M, with one of K, M"),
     ([*COMMAND, "--batch-tokens", "4000000"], {}, "is not a whole number of sequences .* use 3997696 or 4001792"),
     ([*COMMAND, "--batch-tokens", "0"], {}, "'0' is not an amount; write a number from 1 to"),

@@ -63,8 +63,11 @@ def test_some_trays_of_a_rack_are_a_node(name):
     assert (some.gpus, some.num_nodes, some.node.gpus, some.node.cards) == (256, 4, 64, 64)
     assert nodes.rates_of_a_gpu(some.node) == nodes.rates_of_a_gpu(nodes.node(name))
     assert machines.read({"node": name}, gpus=64).cluster.node == some.node
-    with pytest.raises(ValueError, match="use 216 or 288, or gpus = 64 of each"):
-        machines.read({"node": name}, gpus=256)
+    assert machines.read({"node": name}, gpus=256).cluster == machines.with_gpus(nodes.node(name), 256)
+    assert machines.with_gpus(nodes.node(name), 8).node.gpus == 8
+    assert machines.with_gpus(nodes.node(name), 144).node == nodes.node(name)
+    with pytest.raises(ValueError, match="use 72 or 144, or equal parts of racks, of at least 32 GPUs"):
+        machines.with_gpus(nodes.node(name), 76)
     for gpus in (62, 76):
         with pytest.raises(ValueError, match=f"gpus={gpus} is no part of a node of 72 GPUs .* multiple of 4"):
             machines.read({"node": name, "gpus": gpus})
@@ -112,7 +115,7 @@ def test_energy_follows_the_table_of_llama(hours, megawatt_hours):
         ({"node": "DGX H100", "gpus": 4}, "gpus=4 is no part of a node of 8 GPUs"),
         ({**OWN, "chip": "GB200 186 GB"}, 'has no PCIe slot to its host, .* node = "NVL72 rack" and gpus = 64 in a'),
         ({**OWN, "node": "DGX H100"}, "node='DGX H100' has its own chip; leave one of the two out"),
-        ({"node": "DGX H900"}, "no facts about the node 'DGX H900'; the nearest: DGX H100; .*known"),
+        ({"node": "DGX H900"}, "no facts about the node 'DGX H900'; the nearest: DGX H200; DGX H100; .*known"),
         ({"chip": "H100 SXM 80 GB", "gpus": 8, "cards": 8}, "cards and network belong together"),
         ({**OWN, "cards": 32}, "cards=32 are more than gpus=8"),
         ({"chip": "H100 SXM 80 GB", "gpus": 8, "nodes": 2}, "which 2 nodes need; use one of its nodes, with 8 GPUs"),

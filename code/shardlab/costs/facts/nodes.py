@@ -109,12 +109,26 @@ class Instance:
 
 _BRIDGE = Wire(a="GPU 0", b="GPU 1", link=hardware.link("NVLink bridge (GeForce)"))
 
+CLOUDS = ("AWS ", "GCP ", "Azure ")  # the names of whose instances are in clouds.csv
 # Racks of trays -> the slot of each card, and its network.
 RACKS = {
     "NVL72 rack": ("PCIe 5.0 x16", "InfiniBand NDR"),
     "NVL72 rack, GB300": ("PCIe 6.0 x16", "InfiniBand XDR"),
 }
 TRAY = 4  # GPUs
+LEAST = 32  # GPUs of a rack, where several racks are used in part
+# Other names that people type; those of clouds are known without the cloud's, too.
+ALSO = {
+    "HGX H100": "DGX H100",
+    "HGX H200": "DGX H200",
+    "DGX B200": "HGX B200",
+    "DGX B300": "HGX B300",
+    "NVL72": "NVL72 rack",
+    "GB200 NVL72": "NVL72 rack",
+    "GB300 NVL72": "NVL72 rack, GB300",
+    "MI300X": "MI300X platform",
+    "MI355X": "MI355X platform",
+}
 NODES: dict[str, Node] = {
     node.name: node
     for node in (
@@ -152,6 +166,14 @@ NODES: dict[str, Node] = {
             cards=8,
             source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ and `nvidia-smi topo -m` in "
             "https://github.com/NVIDIA/nccl/issues/1264",
+        ),
+        _h100(
+            "DGX H200",
+            "H200 SXM 141 GB",
+            "InfiniBand NDR",
+            cards=8,
+            source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ (one guide for the DGX H100 and "
+            "the DGX H200)",
         ),
         _node(
             "HGX B200",
@@ -245,12 +267,18 @@ NODES: dict[str, Node] = {
 
 @checked
 def node(name: str) -> Node:
-    """Return the node called `name`. Errors: ValueError that lists the known names."""
-    if name not in NODES:
+    """Return the node called `name`, or by another of its names, in capitals or not.
+
+    Errors: ValueError that lists the known names.
+    """
+    clouds = {each.partition(" ")[2]: each for each in NODES if each.startswith(CLOUDS)}
+    known = {each.lower(): NODES[given] for each, given in {**clouds, **ALSO}.items()}
+    known |= {each.lower(): node for each, node in NODES.items()}
+    if name.lower() not in known:
         words = {known: each.chip.name for known, each in NODES.items()}
         way_out = "`python -m shardlab.plan --help` shows how to describe another"
         raise names.unknown("node", name, words, way_out)
-    return NODES[name]
+    return known[name.lower()]
 
 
 @checked
@@ -266,6 +294,21 @@ def part(whole: Node, gpus: Count) -> Node:
         )
     wires = assembly.rack(*RACKS[whole.name], gpus)
     return replace(whole, name=f"{gpus} GPUs of the {whole.name}", wires=wires)
+
+
+@checked
+def parts(rack: Node, gpus: Count) -> list[int]:
+    """Find how many GPUs of each rack there may be so that equal parts of racks have `gpus`.
+
+    Whole racks come first, then as few racks as can be, none with fewer than LEAST GPUs if there
+    are several.
+    """
+    found = [
+        each
+        for each in range(rack.gpus, 0, -TRAY)
+        if gpus % each == 0 and (each == gpus or each >= LEAST)
+    ]
+    return found if rack.name in RACKS else []
 
 
 @checked
