@@ -60,6 +60,8 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         for each in ("axes", "elementwise", "exposed", "layer_time", "pipeline", "products", "replicas", "run")
     },
     "own/recording.py": ("own/test_kineto.py", "a recording is what a reader returns"),
+    "own/text.py": ("own/test_report.py", "it prints the report"),
+    "own/__main__.py": ("own/test_report.py", "its screen is the report's text"),
     "preflight/__main__.py": ("preflight/test_together.py", "a command of ranks"),
     "preflight/roll.py": ("preflight/test_together.py", "a roll call needs ranks"),
     "costs/program.py": ("costs/compute/test_kernels.py", "a step is timed for each"),
