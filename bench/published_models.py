@@ -18,6 +18,8 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
+from shardlab.files.terminal import no_arguments
+
 try:
     import transformers
 except ImportError:  # the tests of the package import the formula without it
@@ -98,6 +100,7 @@ def recorded(architecture, config):
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__)
     if transformers is None:
         print("nothing is recorded: this bench needs transformers; see its first lines")
         raise SystemExit
