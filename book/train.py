@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from shardlab import launch, schedules
-from shardlab.costs.facts.hugging_face.details import read_whole
+from shardlab.costs.facts.hugging_face import read_whole
+from shardlab.files.described import read_json
 from shardlab.model.spec import TransformerSpec
-from shardlab.plan.files import read_json
 from shardlab.ranks import checkpoint, text, transformer
 from shardlab.ranks.data_parallel import sampler
 from shardlab.ranks.memory import hollow

@@ -40,6 +40,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         for each in ("names", "files")
     },
     "ranks/memory/hosted.py": ("ranks/memory/test_offload.py", "half of offload"),
+    "files/described.py": ("plan/test_plan.py", "the planner's command reads both"),
     "ranks/observe/flops.py": ("ranks/observe/test_trace.py", "it counts what a program records"),
     "ranks/observe/sockets.py": ("ranks/observe/test_ledger.py", "it needs ranks that send"),
     "costs/facts/hugging_face": ("costs/facts/test_hugging_face.py", "its parts only read together"),

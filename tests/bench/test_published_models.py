@@ -11,6 +11,7 @@ from shardlab.costs.facts import hugging_face
 from shardlab.launch import run
 from shardlab.ranks import train, transformer
 from shardlab.ranks.checkpoint import tensors
+from shardlab.ranks.checkpoint.hugging_face import names
 from shardlab.ranks.memory import hollow
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
@@ -98,3 +99,7 @@ def test_what_the_reference_model_does_not_compute_is_refused_by_name(words):
     change(config)
     with pytest.raises(ValueError, match=words):
         hugging_face.read_whole(config)
+
+
+def test_what_a_config_can_name_has_a_table_of_names_in_files():
+    assert hugging_face.details.WINDOWED.keys() == names.FAMILIES.keys()

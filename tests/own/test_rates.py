@@ -5,9 +5,9 @@ import json
 import pytest
 
 from shardlab.costs.facts import hardware, machines, nodes
+from shardlab.files import described
 from shardlab.own import nccl_tests, rates
 from shardlab.own.__main__ import main
-from shardlab.plan import files
 from shardlab.plan.__main__ import main as plan
 from tests.costs.facts.test_hugging_face import LLAMA
 
@@ -27,7 +27,7 @@ def test_the_written_file_is_accepted_by_the_planner_and_has_the_rate(tmp_path, 
     words = [str(tmp_path / "log"), "--node", "DGX H100", "--write-cluster", str(tmp_path / "ours.toml")]
     assert main(words) == 0
     assert "all_gather of 16 ranks: alpha" in capsys.readouterr().out
-    cluster = machines.read(files.read_toml(tmp_path / "ours.toml")).cluster
+    cluster = machines.read(described.read_toml(tmp_path / "ours.toml")).cluster
     reached = hardware.LINK_UTILISATION * nodes.rates_of_a_gpu(cluster.node)["NVLink"]
     assert reached == pytest.approx(350e9, rel=0.01)
     assert hardware.LINK_UTILISATION * cluster.node.network_bandwidth == pytest.approx(375e9, rel=0.01)

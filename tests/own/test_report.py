@@ -115,7 +115,7 @@ def test_a_picture_opens_from_disk_and_replaces_nothing(tmp_path, ask, monkeypat
     ("words", "message"),
     [
         (["nothing.json"], "cannot be read"),
-        (["trace0.json", "log"], "files of nccl-tests and of torch.profiler"),
+        (["trace0.json", "log"], "the files are of nccl-tests and torch.profiler; pass one kind at a time"),
         (["log", "--step", "0"], "--step is for traces"),
         (["log", "--write-cluster", "x"], "needs --node or --cluster"),
         (["trace0.json", "--write-cluster", "x"], "needs logs of nccl-tests"),

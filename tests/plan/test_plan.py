@@ -14,7 +14,8 @@ from shardlab.costs import step, units
 from shardlab.costs.facts import machines
 from shardlab.costs.planning import planner, plans, robust
 from shardlab.explorers.planner import best_view
-from shardlab.plan import amounts, files
+from shardlab.files import described
+from shardlab.plan import amounts
 from shardlab.plan.__main__ import main
 from shardlab.plan.arguments import parser, request
 from tests.costs.facts.test_hugging_face import DEEPSEEK, DENSE, LLAMA, MIXTRAL, QWEN3_MOE
@@ -135,7 +136,7 @@ def test_the_example_of_the_help_is_a_cluster(ask, folder):
     (folder / "example.toml").write_text("\n".join(lines))
     assert status == 0
     assert len(lines) == 9
-    assert machines.read(files.read_toml(str(folder / "example.toml"))).cluster.gpus == 64
+    assert machines.read(described.read_toml(str(folder / "example.toml"))).cluster.gpus == 64
 
 
 def test_where_nothing_fits_the_nearest_plan_is_named(ask, folder):

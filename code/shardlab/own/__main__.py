@@ -12,9 +12,8 @@ from shardlab.costs.facts.network import Cluster
 from shardlab.costs.step import Run, Step, step
 from shardlab.costs.traces import waiting
 from shardlab.costs.training import Training
-from shardlab.files import given
+from shardlab.files import described, given
 from shardlab.files.terminal import Parser, complain, guarded
-from shardlab.plan import files
 from shardlab.sharding.layout import Layout
 
 from . import flight, kineto, nccl_tests, rates, text
@@ -58,7 +57,9 @@ def main(words: list[str] | None = None) -> int:
     try:
         kinds = {_kind(path) for path in asked.files}
         if len(kinds) > 1:
-            raise ValueError(f"files of {' and of '.join(sorted(kinds))}; pass those of one kind")
+            raise ValueError(
+                f"the files are of {' and '.join(sorted(kinds))}; pass one kind at a time"
+            )
         data, lines = (_benchmark if kinds == {"nccl-tests"} else _run)(asked, *kinds)
     except ValueError as error:
         complain(str(error))
@@ -116,7 +117,7 @@ def _run(asked: argparse.Namespace, kind: str) -> tuple[object, str]:
 
 def _cluster(asked: argparse.Namespace, ranks: int) -> Cluster | None:
     if asked.cluster:
-        return machines.read(files.read_toml(asked.cluster)).cluster
+        return machines.read(described.read_toml(asked.cluster)).cluster
     if not asked.node:
         return None
     return nodes.cluster(asked.node, -(-ranks // nodes.node(asked.node).gpus))
@@ -134,7 +135,7 @@ def _step(asked: argparse.Namespace, cluster: Cluster | None, ranks: int) -> Ste
     layout = Layout(**numbers | {name: bool(numbers[name]) for name in switches})
     if layout.ranks != ranks:
         raise ValueError(f"--layout has {layout.ranks} ranks, and the run has {ranks}")
-    spec = hugging_face.read(files.read_json(asked.config)).spec
+    spec = hugging_face.read(described.read_json(asked.config)).spec
     return step(Run(training=Training(spec=spec, layout=layout, **rest), cluster=cluster))
 
 

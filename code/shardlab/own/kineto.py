@@ -62,8 +62,10 @@ class _Rank:
     kernels: list[_Span] = field(default_factory=list)
     records: list[_Span] = field(default_factory=list)  # record_param_comms
     launches: dict[Any, _Span] = field(default_factory=dict)  # by correlation
-    calls: list[_Span] = field(default_factory=list)  # c10d::allreduce_ and its like
-    runs: list[_Span] = field(default_factory=list)  # gloo:all_reduce and its like
+    calls: list[_Span] = field(default_factory=list)  # operations, such as c10d::allreduce_
+    runs: list[_Span] = field(
+        default_factory=list
+    )  # what gloo ran for them, such as gloo:all_reduce
     steps: dict[str, _Span] = field(default_factory=dict)
     ways: Counter[str] = field(default_factory=Counter)  # how collectives were found
     unknown: int = 0  # collectives of which kind, group or peer is not told

@@ -103,15 +103,10 @@ class Recording:
         It is a lower bound where ranks are missing. Errors: ValueError where the ends of
         collectives lie further apart than ranks wait, so that the clocks cannot agree.
         """
-        events = self.together
-        found = waiting.who_waits(events)
-        spread = longest = 0.0
-        for meeting in matching.meetings(events):
-            members = [events[index] for index in meeting.events]
-            last = max(event.start for event in members)
-            ends = [event.end for event in members]
-            spread += max(ends) - min(ends)
-            longest += max(min(last, event.end) - event.start for event in members)
+        found = waiting.who_waits(self.together)
+        ends = [[event.end for event in members] for members in self.calls]
+        spread = sum(max(each) - min(each) for each in ends)
+        longest = sum(max(waited(event, members) for event in members) for members in self.calls)
         if found and spread >= longest:
             raise ValueError(
                 f"the ends of collectives lie {spread * 1e6:,.0f} us apart in all, and ranks wait "
@@ -126,6 +121,16 @@ class Recording:
         total = sum(kernel.end - kernel.start for kernel in kernels)
         rest = sum(kernel.end - kernel.start for kernel in kernels if kernel.sort == "rest")
         return rest / total if total else 0.0
+
+
+def last_to_come(members: Iterable[Event]) -> Event:
+    """Return the event of a call that began last: until then the others waited."""
+    return max(members, key=lambda event: event.start)
+
+
+def waited(event: Event, members: Iterable[Event]) -> float:
+    """Return the seconds for which one rank of a call waited for the last one."""
+    return min(last_to_come(members).start, event.end) - event.start
 
 
 @checked

@@ -1,6 +1,7 @@
 """What a recording says of a step, and beside it what `costs` predicts for the same bytes."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from shardlab.costs.step import Step, axes
 from shardlab.files.arguments import checked
 from shardlab.trace import Event
 
-from .recording import Recording
+from .recording import Recording, last_to_come, waited
 
 LONG = 16e6  # bytes: longer messages are bound by the links' rate, shorter ones also by latency
 NAMED = 3  # differences
@@ -115,12 +116,14 @@ def report(
             f"{recording.world_size} ranks do not fit on {cluster.name} with {cluster.gpus} GPUs; "
             f"use the cluster that they ran on"
         )
+    clocks, calls = "", recording.calls
+    late: dict[int, tuple[float, int]] = {}
     try:
-        recording.who_waits()
-        clocks = ""
+        lasts = Counter(last_to_come(members).rank for members in calls if len(members) > 1)
+        for (_, last), seconds in recording.who_waits().items():
+            late[last] = late.get(last, (0.0, 0))[0] + seconds, lasts[last]
     except ValueError as error:
         clocks = str(error)
-    calls = recording.calls
     alike: dict[tuple[str, tuple[int, ...], int], list[list[Event]]] = {}
     for members in calls:
         nbytes = max(event.nbytes for event in members)
@@ -130,26 +133,11 @@ def report(
         recording=recording,
         kinds={rank: _kinds(recording, rank) for rank in recording.ranks},
         collectives=sorted(collectives, key=lambda each: -each.kernels),
-        late={} if clocks else _late(calls),
+        late=dict(sorted(late.items(), key=lambda each: -each[1][0])),
         clocks=clocks,
         cluster=cluster,
         step=step,
     )
-
-
-def _waiting(members: Sequence[Event]) -> float:
-    last = max(event.start for event in members)
-    return sum(min(last, event.end) - event.start for event in members)
-
-
-def _late(calls: Iterable[Sequence[Event]]) -> dict[int, tuple[float, int]]:
-    late: dict[int, tuple[float, int]] = {}
-    for members in calls:
-        if len(members) > 1:
-            last = max(members, key=lambda event: event.start).rank
-            seconds, times = late.get(last, (0.0, 0))
-            late[last] = seconds + _waiting(members), times + 1
-    return dict(sorted(late.items(), key=lambda each: -each[1][0]))
 
 
 def _collectives(
@@ -161,8 +149,7 @@ def _collectives(
     cluster: Cluster | None,
 ) -> Collectives:
     told = len(calls[0]) > 1 and agree
-    lasts = [max(members, key=lambda event: event.start) for members in calls]
-    sending = fmean(event.seconds for event in lasts) if told else None
+    sending = fmean(last_to_come(members).seconds for members in calls) if told else None
     bus = trace.ring_bytes(op, nbytes, len(group))
     return Collectives(
         op=op,
@@ -170,7 +157,7 @@ def _collectives(
         nbytes=nbytes,
         count=len(calls),
         kernels=sum(event.seconds for members in calls for event in members),
-        waiting=sum(map(_waiting, calls)) if told else 0.0,
+        waiting=sum(waited(event, call) for call in calls for event in call) if told else 0.0,
         sending=sending,
         busbw=bus / sending if sending and bus else None,
         predicted=_predicted(op, group, nbytes, cluster) if cluster and nbytes else None,

@@ -9,7 +9,7 @@ import pytest
 from shardlab.costs.facts import hardware, machines, nodes
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.step import axes
-from shardlab.plan import files
+from shardlab.files import described
 from shardlab.sharding.layout import Layout
 
 OWN = {"chip": "H100 SXM 80 GB", "gpus": 8, "nvlink": "NVLink 4", "cards": 8, "network": "InfiniBand NDR", "nodes": 4}
@@ -42,10 +42,10 @@ def test_a_chip_of_ones_own_is_its_numbers():
 def test_the_lines_of_the_help_can_be_read():
     """Each line alone is one of its fields; the last stands in place of the first."""
     lines = [line.strip() for line in machines.__doc__.split("\n\n")[2].splitlines()]
-    known = machines.read(files.tomllib.loads("\n".join(lines)))
+    known = machines.read(described.tomllib.loads("\n".join(lines)))
     assert known.cluster.node.chip.name == "H100 SXM 80 GB"
     assert lines[-1] == f"# {hardware.OWN_CHIP}"
-    own = machines.read(files.tomllib.loads("\n".join([lines[-1][2:], *lines[1:-1]])))
+    own = machines.read(described.tomllib.loads("\n".join([lines[-1][2:], *lines[1:-1]])))
     assert own.cluster.node.chip.memory == 96e9
     assert rates(own.cluster, dp=64) == rates(known.cluster, dp=64)
 

@@ -96,8 +96,8 @@ def with_gpus(node: Node, gpus: Count) -> Cluster:
     work.
     """
     if gpus % node.gpus:
-        if of_each := nodes.parts(node, gpus):
-            return Cluster(node=nodes.part(node, of_each[0]), num_nodes=gpus // of_each[0])
+        if of_each := nodes.of_each_rack(node, gpus):
+            return Cluster(node=nodes.part(node, of_each), num_nodes=gpus // of_each)
         least = max(1, gpus // node.gpus) * node.gpus
         some_trays = (
             f", or equal parts of racks, of at least {nodes.LEAST} GPUs, such as 64 of each"

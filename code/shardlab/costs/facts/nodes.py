@@ -264,6 +264,11 @@ NODES: dict[str, Node] = {
     )
 }
 
+_CLOUDS = {each.partition(" ")[2]: each for each in NODES if each.startswith(CLOUDS)}
+_BY_NAME = {
+    typed.lower(): each for typed, each in {**_CLOUDS, **ALSO, **{n: n for n in NODES}}.items()
+}
+
 
 @checked
 def node(name: str) -> Node:
@@ -271,14 +276,11 @@ def node(name: str) -> Node:
 
     Errors: ValueError that lists the known names.
     """
-    clouds = {each.partition(" ")[2]: each for each in NODES if each.startswith(CLOUDS)}
-    known = {each.lower(): NODES[given] for each, given in {**clouds, **ALSO}.items()}
-    known |= {each.lower(): node for each, node in NODES.items()}
-    if name.lower() not in known:
+    if name.lower() not in _BY_NAME:
         words = {known: each.chip.name for known, each in NODES.items()}
         way_out = "`python -m shardlab.plan --help` shows how to describe another"
         raise names.unknown("node", name, words, way_out)
-    return known[name.lower()]
+    return NODES[_BY_NAME[name.lower()]]
 
 
 @checked
@@ -297,18 +299,14 @@ def part(whole: Node, gpus: Count) -> Node:
 
 
 @checked
-def parts(rack: Node, gpus: Count) -> list[int]:
-    """Find how many GPUs of each rack there may be so that equal parts of racks have `gpus`.
+def of_each_rack(rack: Node, gpus: Count) -> int | None:
+    """Find how many GPUs of each rack make `gpus`, with as few equal parts of racks as can be.
 
-    Whole racks come first, then as few racks as can be, none with fewer than LEAST GPUs if there
-    are several.
+    None: no rack, or several would have fewer than LEAST GPUs each.
     """
-    found = [
-        each
-        for each in range(rack.gpus, 0, -TRAY)
-        if gpus % each == 0 and (each == gpus or each >= LEAST)
-    ]
-    return found if rack.name in RACKS else []
+    sizes = range(rack.gpus, 0, -TRAY) if rack.name in RACKS else ()
+    fitting = (each for each in sizes if gpus % each == 0 and (each == gpus or each >= LEAST))
+    return next(fitting, None)
 
 
 @checked

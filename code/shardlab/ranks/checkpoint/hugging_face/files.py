@@ -30,7 +30,10 @@ WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MOST_HEADER = 100 * 10**6  # bytes, the library's own limit
 LENGTH = 8  # bytes before the header, which say how long it is
-FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+FLOATS = {  # what weights may be, by the names of a config.json
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+}
 
 
 @dataclass(frozen=True, kw_only=True)

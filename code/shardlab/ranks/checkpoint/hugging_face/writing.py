@@ -34,7 +34,7 @@ from ..folders import flush
 from ..index import Piece, collect
 from ..saving import piece_of, share
 from ..together import from_all, together
-from .files import INDEX, WHOLE, Stored, runs
+from .files import FLOATS, INDEX, WHOLE, Stored, runs
 from .names import FilePlace, sources
 from .reading import WEIGHTS
 
@@ -45,12 +45,6 @@ COPIED = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("vocab.json", "merges.txt", "generation_config.json"),
 )
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +122,9 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 def _dtype(config: Mapping[str, Any]) -> torch.dtype:
     name = config.get("dtype") or config.get("torch_dtype") or "float32"
-    if not isinstance(name, str) or name not in DTYPES:
-        raise ValueError(f"dtype={given.line(repr(name))} cannot be written; use {listed(DTYPES)}")
-    return DTYPES[name]
+    if not isinstance(name, str) or name not in FLOATS:
+        raise ValueError(f"dtype={given.line(repr(name))} cannot be written; use {listed(FLOATS)}")
+    return FLOATS[name]
 
 
 def _check_tied(config: Mapping[str, Any], spec: TransformerSpec) -> None:
