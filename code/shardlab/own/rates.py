@@ -9,7 +9,7 @@ from shardlab.costs.collectives import library
 from shardlab.costs.facts import hardware, nodes
 from shardlab.costs.facts.hardware import LINK_UTILISATION
 from shardlab.costs.facts.network import Cluster
-from shardlab.costs.units import GB, Gbit, text
+from shardlab.costs.units import GB, Gbit, counted, text
 from shardlab.files.arguments import checked
 
 from .nccl_tests import MessageTime, Table
@@ -51,7 +51,7 @@ def _best(row: MessageTime) -> float:
 def lines(found: Sequence[Rates]) -> Iterator[str]:
     """Yield a line for each table."""
     for each in found:
-        where = f" on {each.nodes} nodes" if each.nodes else ""
+        where = f" on {counted(each.nodes, 'node')}" if each.nodes else ""
         yield (
             f"{each.op} of {each.ranks} ranks{where}: alpha {text(each.alpha, 's')} a step, "
             f"beta {text(each.beta, 'B/s')}"

@@ -30,8 +30,9 @@ def lines(report: RecordedStep) -> Iterator[str]:
         yield ""
         yield f"predicted step: {text(report.step.seconds, 's')}"
         yield "  " + " · ".join(f"{name} {text(part, 's')}" for name, part in parts if part)
-    yield ""
-    yield "the largest differences, per rank:"
+    if report.differences:
+        yield ""
+        yield "the largest differences, per rank:"
     for place, (_, seconds, seen, page) in enumerate(report.differences, 1):
         yield f"  {place} {text(seconds, 's')}: {seen} (page {page})"
 
