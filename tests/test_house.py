@@ -27,7 +27,7 @@ MAY_IMPORT = {  # room -> rooms it may use, beside itself
     "explorers": BRIDGES | {"costs", "figures"},
     "exercises": BRIDGES | {"costs", "comm", "launch", "plain", "ranks"},
     "plan": BRIDGES | {"costs"},
-    "own": BRIDGES | {"costs"},
+    "own": BRIDGES | {"costs", "figures"},
     "preflight": BRIDGES | {"comm", "costs", "launch", "plan"},
 }
 MAY_UNPICKLE = {  # module, or folder -> what it unpickles

@@ -40,6 +40,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         for each in ("names", "files")
     },
     "ranks/memory/hosted.py": ("ranks/memory/test_offload.py", "half of offload"),
+    "files/described.py": ("plan/test_plan.py", "the planner's command reads both"),
     "ranks/observe/flops.py": ("ranks/observe/test_trace.py", "it counts what a program records"),
     "ranks/observe/sockets.py": ("ranks/observe/test_ledger.py", "it needs ranks that send"),
     "costs/facts/hugging_face": ("costs/facts/test_hugging_face.py", "its parts only read together"),
@@ -60,6 +61,8 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         for each in ("axes", "elementwise", "exposed", "layer_time", "pipeline", "products", "replicas", "run")
     },
     "own/recording.py": ("own/test_kineto.py", "a recording is what a reader returns"),
+    "own/text.py": ("own/test_report.py", "it prints the report"),
+    "own/__main__.py": ("own/test_report.py", "its screen is the report's text"),
     "preflight/__main__.py": ("preflight/test_together.py", "a command of ranks"),
     "preflight/roll.py": ("preflight/test_together.py", "a roll call needs ranks"),
     "costs/program.py": ("costs/compute/test_kernels.py", "a step is timed for each"),

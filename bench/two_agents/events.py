@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardlab.plan.files import tomllib
+from shardlab.files.described import tomllib
 
 GROUP = 6.0  # s, the time-out of the process group, instead of torch's half an hour
 # Each rank keeps a file: its process id, rank and start, then the time of every step.

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shardlab.plan.files import tomllib
+from shardlab.files.described import tomllib
 
 from .agents import PROGRAM, TORCHRUN, Start, StartNode
 

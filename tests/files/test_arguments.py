@@ -39,6 +39,7 @@ NOT_CALLED = {  # what is public and not tried -> why
     "costs.facts.hugging_face.mixtures": "likewise",
     "costs.facts.hugging_face.wrappers": "likewise",
     "costs.facts.hugging_face.reading.read": "likewise",
+    "costs.facts.hugging_face.details.read_whole": "likewise",
     "costs.facts.machines.read": "likewise",
     "costs.facts.nodes.part": "only a rack has parts, and the node that is given here is none",
     "costs.facts.limits.hold": "it is a check itself, of numbers that were read",

@@ -15,8 +15,7 @@ from shardlab import launch, trace
 from shardlab.costs.facts import hugging_face, machines
 from shardlab.exercises import homework, notebook, record
 from shardlab.explorers import kept
-from shardlab.files import given, learner
-from shardlab.plan import files
+from shardlab.files import described, given, learner
 from shardlab.ranks import checkpoint
 from shardlab.ranks.checkpoint.boxes import whole
 
@@ -68,8 +67,8 @@ def save(group, folder):
 
 
 READERS = {  # name of the file, a sound text or None for a checkpoint's own file -> who reads it
-    "config.json": (json.dumps(CONFIG), lambda path: hugging_face.read(files.read_json(str(path)))),
-    "cluster.toml": (CLUSTER, lambda path: machines.read(files.read_toml(str(path)), 8)),
+    "config.json": (json.dumps(CONFIG), lambda path: hugging_face.read(described.read_json(str(path)))),
+    "cluster.toml": (CLUSTER, lambda path: machines.read(described.read_toml(str(path)), 8)),
     "trace.json": (json.dumps([EVENT]), trace.load),
     "a.ipynb": (json.dumps({"cells": [CELL], "metadata": {}}), notebook.source),
     "a.py": (HOMEWORK, notebook.source),

@@ -1,9 +1,7 @@
 """Profiles of every version of torch give the collectives, sizes, waiting and kernels that are in them."""
 
-import csv
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +10,12 @@ from shardlab import launch
 from shardlab.costs.traces import waiting
 from shardlab.figures.trace import timeline
 from shardlab.own import kineto
+from shardlab.own.__main__ import main
 from shardlab.own.recording import element_bytes, elements, verb
 from shardlab.ranks.observe.ledger import Ledger
+from shardlab.trace import communication
 
-from .written import files
+from .written import dlrm, files
 from .written import kineto as trace
 
 CALLS = [("all_reduce", 4000, 100, 50), ("all_gather", 800, 200, 30), ("reduce_scatter", 1600, 300, 40)]
@@ -55,7 +55,7 @@ def test_the_last_common_step_is_read(tmp_path):
     paths = files(tmp_path, traces)
     found = kineto.read(paths)
     assert (found.step, {event.op for event in found.events}) == ("ProfilerStep#7", {"all_gather"})
-    with pytest.raises(ValueError, match=r"ProfilerStep#8 is not in the files of ranks \[1\]"):
+    with pytest.raises(ValueError, match=r"ProfilerStep#8 is not in all files .*rank 1: ProfilerStep#7"):
         kineto.read(paths, step=8)
 
 
@@ -82,14 +82,9 @@ def test_no_rank_is_blamed_where_clocks_are_apart(tmp_path):
 
 
 def test_a_published_step_of_eight_gpus_is_mostly_waiting_for_rank_7(tmp_path):
-    with open(Path(__file__).with_name("dlrm.csv")) as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    calls = [[] for _ in range(8)]
-    for row in rows:
-        calls[int(row["rank"])].append((row["op"], 400, int(row["start"]), int(row["duration"])))
-    found = kineto.read(files(tmp_path, [trace("2.1", rank, each, world=8) for rank, each in enumerate(calls)]))
+    found = kineto.read(files(tmp_path, dlrm()))
     waited = found.who_waits()
-    assert sum(event.seconds for event in found.events) == pytest.approx(48.5e-3, abs=5e-5)
+    assert sum(event.seconds for event in communication(found.events)) == pytest.approx(48.5e-3, abs=5e-5)
     assert sum(waited.values()) == pytest.approx(46.8e-3, abs=5e-5)
     assert sum(seconds for (_, last), seconds in waited.items() if last == 7) == pytest.approx(35.6e-3, abs=5e-5)
 
@@ -118,13 +113,17 @@ def profiled(group, folder):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_profile_of_gloo_has_the_bytes_that_the_ledger_counts(tmp_path):
+def test_a_profile_of_gloo_has_the_bytes_that_the_ledger_counts(tmp_path, capsys):
     counted = launch.run(profiled, str(tmp_path), world_size=2)
     found = kineto.read([tmp_path / "rank0.json", tmp_path / "rank1.json"])
     for rank in (0, 1):
         mine = [(event.op, event.nbytes, event.peer) for event in found.events if event.rank == rank]
         assert mine == counted[rank]
     assert (found.dialect, found.missing) == ("gloo", ())
+    capsys.readouterr()
+    assert main([f"{tmp_path}/rank0.json", f"{tmp_path}/rank1.json", "--json"]) == 0
+    said = {(each["op"], each["nbytes"]) for each in json.loads(capsys.readouterr().out)["collectives"]}
+    assert said == {(op, nbytes) for op, nbytes, peer in counted[0] if peer is None}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Write known collectives as each version of a profiler would, so that the right answer of a reader is known."""
 
+import csv
 import json
+from pathlib import Path
 
 BASE = 1_790_857_026_000_000_000
 NAMES = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}
@@ -50,3 +52,17 @@ def files(folder, traces):
     for path, trace in zip(paths, traces, strict=True):
         path.write_text(trace if isinstance(trace, str) else json.dumps(trace))
     return paths
+
+
+def dlrm():
+    """The traces of all ranks of `dlrm.csv`, with other kernels right before each collective, and without sizes."""
+    with open(Path(__file__).with_name("dlrm.csv")) as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    traces = []
+    for rank in range(8):
+        mine = [row for row in rows if row["rank"] == str(rank)]
+        calls = [(row["op"], 0, int(row["start"]), int(row["duration"])) for row in mine]
+        spans = [(int(row["start"]), int(row["other_kernels_before"])) for row in mine]
+        kernels = [("elementwise", start - length, length) for start, length in spans if length]
+        traces.append(kineto("2.1", rank, calls, world=8, kernels=kernels))
+    return traces

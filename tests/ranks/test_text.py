@@ -71,3 +71,16 @@ def test_a_small_model_learns_from_real_text():
         losses.append(loss.item())
     assert losses[0] == pytest.approx(5.55, abs=0.2)  # ln 256: every byte equally likely
     assert sum(losses[-5:]) / 5 < 3.2
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"", "0 bytes; write whole ids"), (b"12345", "5 bytes"), (b"\xff" * 4, "the id -1; write ids from 0 on")],
+)
+def test_ids_of_a_tokenizer_are_whole_and_not_negative(tmp_path, data, message):
+    path = tmp_path / "ids.i32"
+    path.write_bytes(bytes([7, 1, 0, 0, 9, 0, 0, 0]))
+    assert text.read_ids(path).tolist() == [263, 9]
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        text.read_ids(path)

@@ -8,7 +8,7 @@ from shardlab.files.arguments import Count, checked, within
 from shardlab.model.spec import TransformerSpec
 from shardlab.schedules import CHUNKED, WHOLE, classic
 from shardlab.sharding.hybrids import alike, unlike
-from shardlab.sharding.layout import ONE_RANK, Layout, layers_of_stage
+from shardlab.sharding.layout import ONE_RANK, Layout, layers_of_stage, stages
 
 from .facts.recipes import MIXED, Recipe
 from .program import Program
@@ -46,6 +46,9 @@ class Training:
     sequence: Count | None = None  # tokens; None: the model's context length
     attention: str = "flash"  # see ATTENTIONS
     recomputation: str = "none"  # see RECOMPUTATIONS
+    # With "full": how many layers of the largest stage are recomputed, and the same share of every
+    # other stage's. None: all.
+    recomputed_layers: Count | None = None
     schedule: str = "1F1B"  # of the pipeline, one of `schedules.WHOLE`
     chunks: Count = 1  # pieces of the model on each rank; above 1 for `schedules.CHUNKED` only
     # As in GPT-2 and GPT-3: on the scores, after each half of a layer, on the embedding.
@@ -80,6 +83,7 @@ class Training:
                 f"use a multiple of {pieces}"
             )
         self._check_chunks()
+        self._check_recomputed()
 
     def _check_chunks(self) -> None:
         if self.schedule not in CHUNKED:
@@ -99,6 +103,45 @@ class Training:
                 f"each of {self.layout.pp} stages; use a divisor of {self.spec.num_layers} for "
                 f"chunks * pp (or of {ends}: embedding and head in the place of a layer each)"
             )
+
+    def _check_recomputed(self) -> None:
+        if self.recomputed_layers is None:
+            return
+        if self.recomputation != "full":
+            raise ValueError(
+                f"recomputed_layers={self.recomputed_layers} needs recomputation='full', not "
+                f"{self.recomputation!r}"
+            )
+        if self.recomputed_layers > self.most_layers:
+            raise ValueError(
+                f"recomputed_layers={self.recomputed_layers}: a stage has {self.most_layers} "
+                f"layers; use at most {self.most_layers}, or None for all"
+            )
+
+    @property
+    def most_layers(self) -> int:
+        """Layers of the largest stage."""
+        return max(map(len, stages(self.spec.num_layers, self.layout.pp, self.chunks)))
+
+    @property
+    def recomputed_share(self) -> float:
+        """Share of a stage's layers whose whole forward is recomputed, from 0 to 1."""
+        if self.recomputation != "full":
+            return 0.0
+        return (self.recomputed_layers or self.most_layers) / self.most_layers
+
+    @property
+    def recomputed_kinds(self) -> "list[tuple[float, Training]]":
+        """The shares of layers kept and recomputed, each with a run of such layers alone.
+
+        Empty where all layers are treated alike: seconds and bytes of a stage are linear in the
+        number of its layers that are recomputed.
+        """
+        share = self.recomputed_share
+        if share in (0, 1):
+            return []
+        alike = replace(self, recomputed_layers=None)
+        return [(1 - share, replace(alike, recomputation="none")), (share, alike)]
 
     @property
     def tokens_per_sequence(self) -> int:

@@ -39,9 +39,8 @@ def by_size(
     sizes = max(map(list, errors.values()), key=len)
     rows: list[list[str]] = [[*names, *sizes]]
     for key, row in errors.items():
-        rows += [
-            [*key, *(f"{100 * row[size]:{signs}.0f}" if size in row else "" for size in sizes)]
-        ]
+        shown = (f"{round(100 * row[size]):{signs}d}" if size in row else "" for size in sizes)
+        rows += [[*key, *shown]]
     return table(rows, caption)
 
 

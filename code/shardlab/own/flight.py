@@ -8,7 +8,6 @@ import json
 import pickle
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,7 +39,8 @@ def read(paths: Sequence[str | Path]) -> Recording:
     """
     if not paths:
         raise ValueError(f"no files; {_WANTED}")
-    ranks, found = [], []
+    ranks: list[int] = []
+    events: list[Event] = []
     missing: list[str] = []
     world = 0
     for path in paths:
@@ -52,35 +52,15 @@ def read(paths: Sequence[str | Path]) -> Recording:
         ranks.append(rank)
         groups = _groups(dump.get("pg_config"))
         world = max(world, rank + 1, *(member + 1 for each in groups.values() for member in each))
-        unended = unknown = 0
-        for entry in _entries(dump, name):
-            event, number, ended = _event(entry, rank, groups)
-            unknown += event is None
-            unended += event is not None and not ended
-            if event is not None:
-                found.append((event, number))
-        if unknown:
+        read = [_event(entry, rank, groups) for entry in _entries(dump, name)]
+        known = [event for event in read if event]
+        if unknown := len(read) - len(known):
             missing.append(f"rank {rank}: {unknown} collectives whose kind or group is not told")
-        if unended:
+        if unended := sum(event.end == event.start for event in known):
             missing.append(f"rank {rank}: {unended} collectives that did not end, or are not timed")
-    present = recording.only_once(ranks)
-    if len(present) < world:
-        missing.append(f"{len(present)} of {world} ranks have a file: waiting is a lower bound")
-    found.sort(key=lambda each: (each[0].start, each[0].rank))
-    origin = found[0][0].start if found else 0
-    return Recording(
-        ranks=present,
-        world_size=world,
-        step=None,
-        dialect="flight recorder",
-        # subtracted in nanoseconds, which a float of seconds since 1970 cannot hold
-        events=[
-            replace(event, start=(event.start - origin) / 1e9, end=(event.end - origin) / 1e9)
-            for event, _ in found
-        ],
-        kernels={rank: [] for rank in present},
-        numbers={place: number for place, (_, number) in enumerate(found) if number is not None},
-        missing=tuple(missing),
+        events += known
+    return recording.assembled(
+        ranks, world, events, unit=1e-9, dialect="flight recorder", missing=missing
     )
 
 
@@ -119,23 +99,21 @@ def _groups(config: Any) -> dict[str, tuple[int, ...]]:
 
 def _event(
     entry: Mapping[str, Any], rank: int, groups: Mapping[str, tuple[int, ...]]
-) -> tuple[Event | None, int | None, bool]:
-    """Return an entry's event, with times in nanoseconds, its number, and whether it ended."""
+) -> Event | None:
+    """Return an entry's event, with times in nanoseconds."""
     op = recording.verb(str(entry.get("profiling_name", ""))[:80].partition(" ")[0])
     named = entry.get("process_group")
     group = groups.get(str(named[0]) if isinstance(named, list | tuple) and named else "", ())
-    if op is None or op in ("send", "receive") or rank not in group:
-        return None, None, False
+    if op is None or op in recording.MESSAGES or rank not in group:
+        return None
     start = recording.whole(entry.get("time_created_ns"), "time_created_ns", 1 << 63)
     completed = entry.get("time_discovered_completed_ns") or 0
     end = max(start, recording.whole(completed, "time_discovered_completed_ns", 1 << 63))
     if (duration := entry.get("duration_ms")) is not None:
         end = start + max(0, round(recording.finite(duration, "duration_ms") * 1e6))
+    nbytes = max(_nbytes(entry, side) for side in ("input", "output"))
     number = entry.get("collective_seq_id")
-    sizes = [_nbytes(entry, side) for side in ("input", "output")]
-    nbytes = 0 if op == "barrier" else min(max(sizes), recording.MOST_NBYTES)
-    event = Event(rank, "communicate", op, group, nbytes, start, end)
-    return event, number if type(number) is int else None, end > start
+    return recording.communication(rank, op, group, nbytes, start, end, number=number)
 
 
 def _nbytes(entry: Mapping[str, Any], side: str) -> int:

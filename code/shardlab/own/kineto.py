@@ -12,10 +12,10 @@ Fields: https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardlab.files import given
 from shardlab.files.arguments import checked
@@ -42,38 +42,43 @@ _NAMES = ("record_param_comms", "c10d::", "gloo:", "ProfilerStep#")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 
 
+class _Span(NamedTuple):
+    """An event of a file, with times in microseconds from the file's base."""
+
+    name: str
+    sort: str
+    thread: Any
+    start: float
+    end: float
+    args: dict[str, Any]
+
+
 @dataclass
 class _Rank:
-    """What one file says, with times in microseconds from the file's base."""
+    """What one file says."""
 
     name: str
     head: dict[str, Any]
-    cut: int | None = None  # how many whole events a file has that ends early
-    kernels: list[dict[str, Any]] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)  # record_param_comms
-    launches: dict[Any, tuple[Any, float]] = field(default_factory=dict)  # correlation -> where
-    calls: list[dict[str, Any]] = field(default_factory=list)  # c10d::allreduce_ and its like
-    runs: list[dict[str, Any]] = field(default_factory=list)  # gloo:all_reduce and its like
-    steps: dict[str, tuple[float, float]] = field(default_factory=dict)
+    kernels: list[_Span] = field(default_factory=list)
+    records: list[_Span] = field(default_factory=list)  # record_param_comms
+    launches: dict[Any, _Span] = field(default_factory=dict)  # by correlation
+    calls: list[_Span] = field(default_factory=list)  # operations, such as c10d::allreduce_
+    runs: list[_Span] = field(
+        default_factory=list
+    )  # what gloo ran for them, such as gloo:all_reduce
+    steps: dict[str, _Span] = field(default_factory=dict)
     ways: Counter[str] = field(default_factory=Counter)  # how collectives were found
+    unknown: int = 0  # collectives of which kind, group or peer is not told
 
     @property
     def info(self) -> Mapping[str, Any]:
         info = self.head.get("distributedInfo")
         return info if isinstance(info, dict) else {}
 
-
-@dataclass(frozen=True)
-class _Call:
-    """One collective of a rank."""
-
-    op: str
-    nbytes: int
-    group: tuple[int, ...]
-    start: float  # us
-    end: float  # us
-    number: int | None = None
-    peer: int | None = None
+    @property
+    def base(self) -> int:  # ns
+        base = self.head.get("baseTimeNanoseconds", 0)
+        return recording.whole(base, f"{self.name}: baseTimeNanoseconds", 1 << 63)
 
 
 @checked
@@ -100,42 +105,47 @@ def read(
     if not paths:
         raise ValueError("no files; pass the trace of each rank")
     files: dict[int, _Rank] = {}
+    missing: list[str] = []
     for path in paths:
-        one = _scan(Stream(path, most_bytes=most_bytes, most_events=most_events))
+        stream = Stream(path, most_bytes=most_bytes, most_events=most_events)
+        one = _scan(stream)
         number = _number(one, alone=len(paths) == 1)
         recording.only_once([*files, number])
         files[number] = one
-    ranks = tuple(sorted(files))
+        if stream.cut:
+            whole = f"{stream.count:,} whole events"
+            missing.append(f"rank {number}: the file ends early, after {whole}")
     sizes = [one.info.get("world_size") or 0 for one in files.values()]
-    world = max(
-        ranks[-1] + 1, *(recording.whole(n, "world_size", recording.MOST_RANKS) for n in sizes)
-    )
+    whole_sizes = [recording.whole(n, "world_size", recording.MOST_RANKS) for n in sizes]
+    world = max(max(files) + 1, *whole_sizes)
     chosen = _step(files, step)
-    zero = min(_base(one) for one in files.values())
-    events: list[tuple[Event, int | None]] = []
+    zero = min(one.base for one in files.values())
+    events: list[Event] = []
     kernels = {}
-    missing = _missing_files(files, world)
-    for rank in ranks:
-        one = files[rank]
-        begin, end = one.steps[chosen] if chosen else (float("-inf"), float("inf"))
-        shift = (_base(one) - zero) / 1e3  # us
+    for rank, one in sorted(files.items()):
+        begin, end = float("-inf"), float("inf")
+        if chosen:
+            begin, end = one.steps[chosen].start, one.steps[chosen].end
+        shift = (one.base - zero) / 1e3  # us
         calls = [call for call in _calls(one, world, rank) if begin <= call.start < end]
-        mine = [each for each in one.kernels if begin <= each["ts"] < end]
-        kernels[rank] = [_kernel(each, shift) for each in sorted(mine, key=lambda x: x["ts"])]
-        events += [(_event(call, rank, shift), call.number) for call in calls]
-        events += [(event, None) for event in _computing(rank, kernels[rank])]
-        missing += _missing_calls(one, rank, calls)
-    origin = min((event.start for event, _ in events), default=0.0)
-    events.sort(key=lambda each: (each[0].start, each[0].rank))
-    return Recording(
-        ranks=ranks,
-        world_size=world,
+        kernels[rank] = [
+            Kernel(each.name, each.sort, each.start + shift, each.end + shift)
+            for each in one.kernels
+            if begin <= each.start < end
+        ]
+        events += [replace(each, start=each.start + shift, end=each.end + shift) for each in calls]
+        events += _computing(rank, kernels[rank])
+        missing += _missing(one, rank, calls)
+    ways = sorted({way for one in files.values() for way in one.ways})
+    return recording.assembled(
+        list(files),
+        world,
+        events,
+        unit=1e-6,
+        dialect=", ".join(ways) or "none",
+        missing=missing,
+        kernels=kernels,
         step=chosen,
-        dialect=", ".join(sorted({way for one in files.values() for way in one.ways})) or "none",
-        events=[_moved(event, origin) for event, _ in events],
-        kernels={rank: [_moved(each, origin) for each in some] for rank, some in kernels.items()},
-        numbers={i: number for i, (_, number) in enumerate(events) if number is not None},
-        missing=tuple(missing),
     )
 
 
@@ -145,46 +155,41 @@ def read(
 def _scan(stream: Stream) -> _Rank:
     """Keep of a file what says something about kernels, collectives and steps."""
     found = _Rank(stream.name, stream.head)
-    on_gpu: dict[str, tuple[float, float]] = {}
+    on_gpu: dict[str, _Span] = {}
     for event in stream:
-        if event.get("ph") == "X" and _wanted(event.get("name"), event.get("cat")):
-            _keep(found, on_gpu, event, f"of event {stream.count} in {stream.name}")
-    found.cut = stream.count if stream.cut else None
+        name, sort = event.get("name"), event.get("cat")
+        if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(sort, str):
+            continue
+        if sort not in _KERNELS | _LAUNCHES and not name.startswith(_NAMES):
+            continue
+        span = _span(event, f"of event {stream.count} in {stream.name}")
+        if sort in _LAUNCHES:
+            found.launches[_hashable(span.args.get("correlation"))] = span
+        elif sort in _KERNELS:
+            kind = "copies" if sort != "kernel" else sort_of(name)
+            args = span.args if kind == "collectives" else {}
+            found.kernels.append(span._replace(sort=kind, args=args))
+        elif _STEP.fullmatch(span.name):
+            (on_gpu if sort == "gpu_user_annotation" else found.steps)[span.name] = span
+        elif name.startswith("record_param_comms"):
+            found.records.append(span)
+        elif sort != "gpu_user_annotation":
+            (found.runs if name.startswith("gloo:") else found.calls).append(span)
     found.steps |= on_gpu  # kernels run later than the host's step
+    for spans in (found.kernels, found.records, found.runs):
+        spans.sort(key=lambda span: span.start)
     return found
 
 
-def _wanted(name: Any, sort: Any) -> bool:
-    if not isinstance(name, str) or not isinstance(sort, str):
-        return False
-    return sort in _KERNELS or sort in _LAUNCHES or name.startswith(_NAMES)
-
-
-def _keep(
-    found: _Rank, on_gpu: dict[str, tuple[float, float]], event: dict[str, Any], where: str
-) -> None:
-    name, sort, args = event["name"], event["cat"], event.get("args")
-    args = args if isinstance(args, dict) else {}
+def _span(event: dict[str, Any], where: str) -> _Span:
     start = recording.finite(event.get("ts"), f"ts {where}")
     length = recording.finite(event.get("dur", 0), f"dur {where}")
     if length < 0:
         raise ValueError(f"dur={length:g} {where} is negative")
-    kept = {"name": name[:LONGEST_NAME], "ts": start, "end": start + length, "args": args}
-    kept["tid"] = event.get("tid")
-    if sort in _LAUNCHES:
-        found.launches[_hashable(args.get("correlation"))] = (kept["tid"], start)
-    elif sort in _KERNELS:
-        kept["sort"] = "copies" if sort != "kernel" else sort_of(name)
-        if kept["sort"] != "collectives":
-            kept["args"] = {}
-        found.kernels.append(kept)
-    elif _STEP.fullmatch(name[:40]):
-        spans = on_gpu if sort == "gpu_user_annotation" else found.steps
-        spans[name] = (start, start + length)
-    elif name.startswith("record_param_comms"):
-        found.records.append(kept)
-    elif sort != "gpu_user_annotation":
-        (found.runs if name.startswith("gloo:") else found.calls).append(kept)
+    args = event.get("args")
+    args = args if isinstance(args, dict) else {}
+    name, thread = event["name"][:LONGEST_NAME], _hashable(event.get("tid"))
+    return _Span(name, event["cat"], thread, start, start + length, args)
 
 
 def _hashable(value: Any) -> Any:
@@ -195,7 +200,7 @@ def _number(one: _Rank, alone: bool) -> int:
     """Return the rank of a file, from its fields, its collectives or its name."""
     rank = one.info.get("rank")
     if rank is None:
-        rank = next((each["args"]["Rank"] for each in one.records if "Rank" in each["args"]), None)
+        rank = next((each.args["Rank"] for each in one.records if "Rank" in each.args), None)
     if rank is None and (named := re.search(r"rank[_-]?(\d{1,7})", Path(one.name).name)):
         rank = int(named[1])
     if rank is None and alone:
@@ -205,100 +210,83 @@ def _number(one: _Rank, alone: bool) -> int:
     return recording.whole(rank, f"{one.name}: rank", recording.MOST_RANKS)
 
 
-def _base(one: _Rank) -> int:
-    return recording.whole(
-        one.head.get("baseTimeNanoseconds", 0), f"{one.name}: baseTimeNanoseconds", 1 << 63
-    )
-
-
 def _step(files: Mapping[int, _Rank], step: int | None) -> str | None:
-    names = {rank: set(one.steps) for rank, one in files.items()}
-    common = set.intersection(*names.values())
-    wanted = f"ProfilerStep#{step}"
-    if step is not None and wanted not in common:
-        without = [rank for rank, found in names.items() if wanted not in found]
-        has = ", ".join(sorted(common)) or "none"
-        raise ValueError(f"{wanted} is not in the files of ranks {without[:8]}; all have: {has}")
-    if step is not None or common:
-        return max(common & {wanted} or common, key=lambda name: int(name.partition("#")[2]))
-    if any(names.values()):
-        first = [
-            f"rank {rank}: {', '.join(sorted(names[rank])) or 'none'}" for rank in list(names)[:4]
-        ]
-        raise ValueError(f"the files have no step in common ({'; '.join(first)})")
-    return None
+    common = set.intersection(*(set(one.steps) for one in files.values()))
+    wanted = common if step is None else common & {f"ProfilerStep#{step}"}
+    if wanted:
+        return max(wanted, key=lambda name: int(name.partition("#")[2]))
+    if step is None and not any(one.steps for one in files.values()):
+        return None
+    what = "the files have no step in common"
+    if step is not None:
+        what = f"ProfilerStep#{step} is not in all files"
+    first = [
+        f"rank {rank}: {', '.join(sorted(one.steps)) or 'none'}" for rank, one in files.items()
+    ]
+    raise ValueError(f"{what} ({'; '.join(first[:4])})")
 
 
 # ---- collectives ---------------------------------------------------------------------------------
 
 
-def _calls(one: _Rank, world: int, rank: int) -> list[_Call]:
+def _calls(one: _Rank, world: int, rank: int) -> list[Event]:
     """List a rank's collectives in order; count in `ways` how each was found."""
     if one.calls and not one.records:
         return list(_on_gloo(one, world, rank))
-    by_id = {}
-    by_thread: dict[Any, list[dict[str, Any]]] = {}
-    for each in sorted(one.records, key=lambda record: record["ts"]):
-        by_id[_hashable(each["args"].get("External id"))] = each
-        by_thread.setdefault(_hashable(each["tid"]), []).append(each)
+    by_id = {_hashable(each.args.get("External id")): each for each in one.records}
     by_id.pop(None, None)
-    starts = {thread: [each["ts"] for each in some] for thread, some in by_thread.items()}
+    by_thread: dict[Any, list[_Span]] = {}
+    for each in one.records:
+        by_thread.setdefault(each.thread, []).append(each)
     found = []
-    for kernel in sorted(one.kernels, key=lambda each: each["ts"]):
-        if kernel["sort"] != "collectives":
+    for kernel in one.kernels:
+        if kernel.sort != "collectives":
             continue
-        record: dict[str, Any] | None = None
-        args, way = kernel["args"], "fields of kernels (torch 2.2 and later)"
+        args, way = kernel.args, "fields of kernels (torch 2.2 and later)"
         if "Collective name" not in args:
             record = by_id.get(_hashable(args.get("External id")))
             way = "External id (torch 2.4 and later)"
-            if record is None or "Collective name" not in record["args"]:
-                thread, at = one.launches.get(_hashable(args.get("correlation")), (None, 0.0))
-                thread = _hashable(thread)
-                place = bisect_right(starts.get(thread, []), at) - 1
-                around = by_thread[thread][place] if place >= 0 else None
-                launched = around if around and at <= around["end"] else None
-                record, way = launched or record, "enclosing call (torch to 2.1)"
-            args = record["args"] if record else {}
-        if not args:
-            way = "names of kernels only"
-        found.append(_call(one, kernel, args, world, rank, way))
-    return [call for call in found if call]
+            if record is None or "Collective name" not in record.args:
+                launch = one.launches.get(_hashable(args.get("correlation")))
+                around = launch and _enclosing(by_thread.get(launch.thread, []), launch.start)
+                record, way = around or record, "enclosing call (torch to 2.1)"
+            args = record.args if record else {}
+        event = _event(one, kernel, args, world, rank)
+        if event is None:
+            one.unknown += 1
+        else:
+            one.ways[way if args else "names of kernels only"] += 1
+            found.append(event)
+    return found
 
 
-def _call(
-    one: _Rank, kernel: dict[str, Any], args: dict[str, Any], world: int, rank: int, way: str
-) -> _Call | None:
-    named = _OP.search(kernel["name"])
-    name = args.get("Collective name") or (named[0] if named else "")
-    op = recording.verb("alltoall" if str(name).lower() == "sendrecv" else str(name))
+def _enclosing(spans: Sequence[_Span], at: float) -> _Span | None:
+    """Return the last span to begin before a moment, if the moment is inside it."""
+    place = bisect_right(spans, at, key=lambda span: span.start)
+    return spans[place - 1] if place and at <= spans[place - 1].end else None
+
+
+def _event(one: _Rank, kernel: _Span, args: dict[str, Any], world: int, rank: int) -> Event | None:
+    named = _OP.search(kernel.name)
+    name = str(args.get("Collective name") or (named[0] if named else ""))
+    op = recording.verb("alltoall" if name.lower() == "sendrecv" else name)
     group = _group(one, args, world)
     if op is None or rank not in group:
-        one.ways["unknown"] += 1
         return None
     peer = None
-    if op in ("send", "receive"):
+    if op in recording.MESSAGES:
         peer = args.get("Dst Rank" if op == "send" else "Src Rank")
         if type(peer) is not int or peer not in group or peer == rank:
-            one.ways["unknown"] += 1
             return None
-    one.ways[way] += 1
     counts = [args.get(f"{side} msg nelems", 0) for side in ("In", "Out")]
     count = max(recording.whole(each, "msg nelems", recording.MOST_NBYTES) for each in counts)
     dtype = args.get("dtype")
     if not count:
         count, dtype = _shapes(args, dtype)
+    nbytes = count * recording.element_bytes(dtype)
     number = args.get("Seq")
-    return _Call(
-        op,
-        0
-        if op == "barrier"
-        else min(count * recording.element_bytes(dtype), recording.MOST_NBYTES),
-        group,
-        kernel["ts"],
-        kernel["end"],
-        number if type(number) is int else None,
-        peer,
+    return recording.communication(
+        rank, op, group, nbytes, kernel.start, kernel.end, number=number, peer=peer
     )
 
 
@@ -325,13 +313,12 @@ def _group(one: _Rank, args: dict[str, Any], world: int) -> tuple[int, ...]:
     return tuple(range(world)) if size == world else ()
 
 
-def _on_gloo(one: _Rank, world: int, rank: int) -> Iterable[_Call]:
+def _on_gloo(one: _Rank, world: int, rank: int) -> Iterator[Event]:
     """Pair each operation with what gloo ran for it: the first of that kind that began later."""
-    waiting = sorted(one.runs, key=lambda each: each["ts"])
-    outer: dict[str, Any] | None = None
-    for call in sorted(one.calls, key=lambda each: (each["ts"], -each["end"])):
-        op = recording.verb(call["name"])
-        again = outer and call["name"] == outer["name"] and call["end"] <= outer["end"]
+    outer: _Span | None = None
+    for call in sorted(one.calls, key=lambda each: (each.start, -each.end)):
+        op = recording.verb(call.name)
+        again = outer and call.name == outer.name and call.end <= outer.end
         if op is None or again:  # under a dispatch mode an operation passes the profiler twice
             continue
         outer = call
@@ -339,54 +326,26 @@ def _on_gloo(one: _Rank, world: int, rank: int) -> Iterable[_Call]:
         names = {op, "all_reduce"} if op == "reduce_scatter" else {op}
         later = (
             each
-            for each in waiting
-            if each["ts"] >= call["ts"] and recording.verb(each["name"]) in names
+            for each in one.runs
+            if each.start >= call.start and recording.verb(each.name) in names
         )
         run = next(later, None)
         if run:
-            waiting.remove(run)
+            one.runs.remove(run)
         peer = None
-        if op in ("send", "receive"):
-            values = call["args"].get("Concrete Inputs")
+        if op in recording.MESSAGES:
+            values = call.args.get("Concrete Inputs")
             text = "".join(map(str, values[2:3])) if isinstance(values, list) else ""
-            peer = int(text) if re.fullmatch(r"\d{1,7}", text) else None
-            if peer is None or peer >= world or peer == rank:
-                one.ways["unknown"] += 1
+            peer = int(text) if re.fullmatch(r"\d{1,7}", text) else rank
+            if peer >= world or peer == rank:
+                one.unknown += 1
                 continue
-        count, dtype = _shapes(call["args"], _shapes(run["args"])[1] if run else None)
+        count, dtype = _shapes(call.args, _shapes(run.args)[1] if run else None)
         one.ways["gloo"] += 1
-        nbytes = 0 if op == "barrier" else count * recording.element_bytes(dtype)
-        end = max(call["end"], run["end"] if run else 0.0)
-        yield _Call(
-            op,
-            min(nbytes, recording.MOST_NBYTES),
-            tuple(range(world)),
-            call["ts"],
-            end,
-            None,
-            peer,
-        )
-
-
-# ---- onto one clock ------------------------------------------------------------------------------
-
-
-def _event(call: _Call, rank: int, shift: float) -> Event:
-    return Event(
-        rank,
-        "communicate",
-        call.op,
-        call.group,
-        call.nbytes,
-        (call.start + shift) / 1e6,
-        (call.end + shift) / 1e6,
-        peer=call.peer,
-    )
-
-
-def _kernel(kernel: dict[str, Any], shift: float) -> Kernel:
-    start, end = kernel["ts"] + shift, kernel["end"] + shift
-    return Kernel(kernel["name"], kernel["sort"], start / 1e6, end / 1e6)
+        end = max(call.end, run.end if run else 0.0)
+        nbytes = count * recording.element_bytes(dtype)
+        group = tuple(range(world))
+        yield recording.communication(rank, op, group, nbytes, call.start, end, peer=peer)
 
 
 def _computing(rank: int, kernels: Sequence[Kernel]) -> list[Event]:
@@ -403,29 +362,10 @@ def _computing(rank: int, kernels: Sequence[Kernel]) -> list[Event]:
     return [Event(rank, "compute", op, (rank,), 0, start, end) for op, start, end in spans]
 
 
-def _moved(thing: Any, origin: float) -> Any:
-    return type(thing)(**{**vars(thing), "start": thing.start - origin, "end": thing.end - origin})
-
-
-# ---- what is missing -----------------------------------------------------------------------------
-
-
-def _missing_files(files: Mapping[int, _Rank], world: int) -> list[str]:
-    missing = []
-    for rank, one in files.items():
-        if one.cut is not None:
-            missing.append(f"rank {rank}: the file ends early, after {one.cut:,} whole events")
-    if len(files) < world:
-        missing.append(f"{len(files)} of {world} ranks have a file: waiting is a lower bound")
-    return missing
-
-
-def _missing_calls(one: _Rank, rank: int, calls: Sequence[_Call]) -> list[str]:
-    missing = []
-    if unknown := one.ways.pop("unknown", 0):
-        missing.append(f"rank {rank}: {unknown} collectives whose kind or group is not told")
+def _missing(one: _Rank, rank: int, calls: Sequence[Event]) -> Iterator[str]:
+    if one.unknown:
+        yield f"rank {rank}: {one.unknown} collectives whose kind or group is not told"
     if bare := sum(not call.nbytes and call.op != "barrier" for call in calls):
-        missing.append(f"rank {rank}: {bare} of {len(calls)} collectives without a size")
+        yield f"rank {rank}: {bare} of {len(calls)} collectives without a size"
     if one.ways["gloo"] and (one.info.get("pg_count") or 1) != 1:
-        missing.append(f"rank {rank}: gloo's groups are not told; all ranks are taken")
-    return missing
+        yield f"rank {rank}: gloo's groups are not told; all ranks are taken"

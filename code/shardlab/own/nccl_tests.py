@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardlab.costs.collectives.bandwidth import BUS_FACTORS
+from shardlab.costs.collectives.library import NODE_OPERATIONS
 from shardlab.files import given
 from shardlab.files.arguments import checked
 
@@ -20,7 +22,6 @@ _TEST = re.compile(r"\b(\w{1,40})_perf\b")
 _HOST = re.compile(r"#\s*Rank\s+(\d{1,7})\b.*\bon\s+(\S{1,255})\s+device\b")
 _ROW = re.compile(r"\s*\d+\s+\d+(\s+\S+){5}")
 _HEADER = "# size count"
-_STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 _TWICE = 11  # columns of a row that has both: size, count, type, and twice four
 _MOST = 1e15  # of a time or a rate
 _ROUNDED = 0.5  # of the last digit that is printed
@@ -109,8 +110,9 @@ def _positive(word: str) -> float:
 
 def _ranks(op: str, rows: list[list[str]], listed: int | None) -> int | None:
     """Return the ranks that all rows allow, given how bandwidths are rounded."""
-    if op not in _STEPS:
+    if op not in NODE_OPERATIONS:
         return listed
+    passes = 2 * BUS_FACTORS[op](2)  # (n-1)/n times this is the ratio
     least, most = 1.0, math.inf
     for words in rows:
         at = -8 if len(words) >= _TWICE else -4
@@ -122,8 +124,8 @@ def _ranks(op: str, rows: list[list[str]], listed: int | None) -> int | None:
             )
         except (ValueError, ZeroDivisionError):
             continue  # a rate that is printed as 0, or as no number
-        least = max(least, _of_ratio(low / _STEPS[op]))
-        most = min(most, _of_ratio(high / _STEPS[op]))
+        least = max(least, _of_ratio(low / passes))
+        most = min(most, _of_ratio(high / passes))
     fitting = range(math.ceil(least - 1e-9), math.floor(min(most, MOST_RANKS) + 1e-9) + 1)
     if len(fitting) == 1:
         return fitting[0]

@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from shardlab.costs.traces import matching, waiting
@@ -34,6 +34,7 @@ _VERBS = {
     "recv": "receive",
 }
 _LISTED = re.compile(r"\s*\[\s*\d+(\s*,\s*\d+)*\s*\]\s*")
+MESSAGES = ("send", "receive")
 MOST_RANKS = 1 << 20
 _MOST_DIMS = 16
 _LARGEST = 1e18
@@ -58,39 +59,43 @@ class Recording:
     world_size: int
     step: str | None  # the step that was chosen, or None for all that was recorded
     dialect: str  # who wrote it, in words
-    events: list[Event]  # collectives of all ranks, and computing; a size of 0 is not known
+    events: list[Event]  # number: its place in its group, if told; a size of 0 is not known
     kernels: dict[int, list[Kernel]] = field(repr=False)  # rank -> its kernels, by start
-    numbers: dict[int, int] = field(repr=False)  # place in events -> the group's sequence number
     missing: tuple[str, ...] = ()  # what could not be read, in sentences
 
     @property
-    def together(self) -> list[Event]:
-        """The collectives that all recorded ranks of a group have, in groups of recorded ranks.
+    def calls(self) -> list[list[Event]]:
+        """The collectives that all recorded ranks of a group have, each as the events of its ranks.
 
         Calls match by the group's sequence numbers, and by their order where there are none. A size
         that only some of the ranks know counts for all. Messages between two ranks are left out.
         """
-        calls: dict[tuple[Any, ...], list[tuple[int, Event]]] = {}
-        counts: dict[tuple[Any, ...], int] = {}
-        for place, event in enumerate(self.events):
-            if event.kind == "communicate" and event.op not in ("send", "receive"):
-                nth = counts.get((event.rank, event.group), 0)
-                counts[event.rank, event.group] = nth + 1
-                number = self.numbers.get(place)
-                key = event.group, number is None, nth if number is None else number, event.op
-                calls.setdefault(key, []).append((place, event))
-        found = []
-        for (group, *_), members in calls.items():
-            present = tuple(rank for rank in group if rank in self.ranks)
-            if {event.rank for _, event in members} == set(present) and len(members) == len(
-                present
-            ):
-                nbytes = max(event.nbytes for _, event in members)
-                same = members[0][1].op in matching.SAME_SIZE
-                for place, event in members:
-                    size = nbytes if same else event.nbytes
-                    found.append((place, replace(event, group=present, nbytes=size)))
-        return [event for _, event in sorted(found, key=lambda each: each[1].start)]
+        found: dict[tuple[Any, ...], list[Event]] = {}
+        counts: Counter[tuple[Any, ...]] = Counter()
+        for event in self.events:
+            if event.kind == "communicate" and event.op not in MESSAGES:
+                nth, told = counts[event.rank, event.group], event.number
+                counts[event.rank, event.group] += 1
+                key = event.group, told is None, nth if told is None else told, event.op
+                found.setdefault(key, []).append(event)
+        calls = []
+        for (group, *_), members in found.items():
+            if sorted(event.rank for event in members) == sorted(set(group) & set(self.ranks)):
+                if members[0].op in matching.SAME_SIZE:
+                    nbytes = max(event.nbytes for event in members)
+                    members = [replace(event, nbytes=nbytes) for event in members]
+                calls.append(members)
+        return calls
+
+    @property
+    def together(self) -> list[Event]:
+        """The events of `calls` in order, in groups of recorded ranks."""
+        found = [
+            replace(event, group=tuple(r for r in event.group if r in self.ranks), number=None)
+            for members in self.calls
+            for event in members
+        ]
+        return sorted(found, key=lambda each: each.start)
 
     def who_waits(self) -> dict[tuple[int, int], float]:
         """Add up the waiting in collectives, as (waiting rank, rank it waits for) -> seconds.
@@ -98,15 +103,10 @@ class Recording:
         It is a lower bound where ranks are missing. Errors: ValueError where the ends of
         collectives lie further apart than ranks wait, so that the clocks cannot agree.
         """
-        events = self.together
-        found = waiting.who_waits(events)
-        spread = longest = 0.0
-        for meeting in matching.meetings(events):
-            members = [events[index] for index in meeting.events]
-            last = max(event.start for event in members)
-            ends = [event.end for event in members]
-            spread += max(ends) - min(ends)
-            longest += max(min(last, event.end) - event.start for event in members)
+        found = waiting.who_waits(self.together)
+        ends = [[event.end for event in members] for members in self.calls]
+        spread = sum(max(each) - min(each) for each in ends)
+        longest = sum(max(waited(event, members) for event in members) for members in self.calls)
         if found and spread >= longest:
             raise ValueError(
                 f"the ends of collectives lie {spread * 1e6:,.0f} us apart in all, and ranks wait "
@@ -121,6 +121,16 @@ class Recording:
         total = sum(kernel.end - kernel.start for kernel in kernels)
         rest = sum(kernel.end - kernel.start for kernel in kernels if kernel.sort == "rest")
         return rest / total if total else 0.0
+
+
+def last_to_come(members: Iterable[Event]) -> Event:
+    """Return the event of a call that began last: until then the others waited."""
+    return max(members, key=lambda event: event.start)
+
+
+def waited(event: Event, members: Iterable[Event]) -> float:
+    """Return the seconds for which one rank of a call waited for the last one."""
+    return min(last_to_come(members).start, event.end) - event.start
 
 
 @checked
@@ -176,8 +186,57 @@ def finite(value: Any, name: str) -> float:
 
 def only_once(ranks: Iterable[int]) -> tuple[int, ...]:
     """Sort the ranks of all files. Errors: ValueError if two files are of the same rank."""
-    found = sorted(ranks)
-    for rank, after in pairwise(found):
-        if rank == after:
-            raise ValueError(f"two files are of rank {rank}; pass one file of each rank")
-    return tuple(found)
+    counts = Counter(ranks)
+    if twice := [rank for rank, count in sorted(counts.items()) if count > 1]:
+        raise ValueError(f"two files are of rank {twice[0]}; pass one file of each rank")
+    return tuple(sorted(counts))
+
+
+def communication(
+    rank: int,
+    op: str,
+    group: tuple[int, ...],
+    nbytes: int,
+    start: float,
+    end: float,
+    *,
+    number: Any = None,
+    peer: int | None = None,
+) -> Event:
+    """Make the event of a collective or message, as far as a file is to be believed."""
+    size = 0 if op == "barrier" else min(nbytes, MOST_NBYTES)
+    told = number if type(number) is int else None
+    return Event(rank, "communicate", op, group, size, start, end, peer=peer, number=told)
+
+
+def assembled(
+    ranks: Iterable[int],
+    world: int,
+    events: Iterable[Event],
+    *,
+    unit: float,
+    dialect: str,
+    missing: Sequence[str],
+    kernels: Mapping[int, Sequence[Kernel]] | None = None,
+    step: str | None = None,
+) -> Recording:
+    """Put the ranks' events, whose times are in `unit` seconds, in order and on one clock."""
+    present = only_once(ranks)
+    ordered = sorted(events, key=lambda event: (event.start, event.rank))
+    origin = ordered[0].start if ordered else 0.0
+
+    def moved(thing: Any) -> Any:
+        # Subtracted first: a float of seconds since 1970 cannot hold nanoseconds.
+        start, end = (thing.start - origin) * unit, (thing.end - origin) * unit
+        return replace(thing, start=start, end=end)
+
+    few = [f"{len(present)} of {world} ranks have a file: waiting is a lower bound"]
+    return Recording(
+        ranks=present,
+        world_size=world,
+        step=step,
+        dialect=dialect,
+        events=[moved(event) for event in ordered],
+        kernels={rank: [moved(each) for each in (kernels or {}).get(rank, [])] for rank in present},
+        missing=(*missing, *(few if len(present) < world else [])),
+    )

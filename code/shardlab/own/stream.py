@@ -56,26 +56,23 @@ class Stream:
     def _fields(self) -> Iterator[dict[str, Any]]:
         """Read the fields of the whole object; yield the events where they stand."""
         if self._next() != "{":
-            if not self._text:
-                raise ValueError(f"{self.name} is empty; {_WANTED}")
-            raise ValueError(f"{self.name} is no JSON object; {_WANTED}")
+            what = "is no JSON object" if self._text else "is empty"
+            raise ValueError(f"{self.name} {what}; {_WANTED}")
         self._at += 1
         known = False
-        while self._next() == '"':
-            try:
+        try:
+            while self._next() == '"':
                 key = self._value()
                 self._skip(":")
                 if key != "traceEvents":
                     self.head[key] = self._value()
-                    continue
-                self._recognise()
-                known = True
-                yield from self._list()
-            except _Cut:
-                break
-            finally:
-                if not self.cut and self._next() == ",":
-                    self._at += 1
+                else:
+                    self._recognise()
+                    known = True
+                    yield from self._list()
+                self._comma()
+        except _Cut:
+            self.cut = True
         if not known:
             self._recognise(events=False)
         self.cut = self.cut or self._next() != "}"
@@ -90,13 +87,17 @@ class Stream:
                 raise ValueError(f"{self.name}: event {self.count} is no object; {_WANTED}")
             self.count += 1
             if self.count > self._most_events:
-                raise ValueError(
-                    f"{self.name} has more than {self._most_events:,} events; profile fewer steps"
-                )
+                raise self._large(f"{self._most_events:,} events")
             yield event
-            if self._next() == ",":
-                self._at += 1
+            self._comma()
         self._at += 1
+
+    def _large(self, most: str) -> ValueError:
+        return ValueError(f"{self.name} has more than {most}; profile fewer steps")
+
+    def _comma(self) -> None:
+        if self._next() == ",":
+            self._at += 1
 
     def _recognise(self, *, events: bool = True) -> None:
         """Refuse the file of another tool."""
@@ -124,7 +125,7 @@ class Stream:
     def _skip(self, mark: str) -> None:
         if (found := self._next()) != mark:
             if not found:
-                self._stop()
+                raise _Cut
             raise ValueError(f"{self.name}: {mark!r} expected after {self.count} events")
         self._at += 1
 
@@ -146,11 +147,7 @@ class Stream:
                     f"{LONGEST:,} characters"
                 )
             if not self._more():
-                self._stop()
-
-    def _stop(self) -> None:
-        self.cut = True
-        raise _Cut
+                raise _Cut
 
     def _more(self) -> bool:
         """Read another piece behind what is not used yet; return whether there was one."""
@@ -169,10 +166,7 @@ class Stream:
                 )
             total += len(piece)
             if total > self._most_bytes:
-                raise ValueError(
-                    f"{self.name} has more than {self._most_bytes:,} bytes uncompressed; "
-                    "profile fewer steps"
-                )
+                raise self._large(f"{self._most_bytes:,} bytes uncompressed")
             if text := decoder.decode(piece):
                 yield text
 

@@ -9,10 +9,11 @@ from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.planning.plans import Question
 from shardlab.costs.programs import PROGRAMS, program
+from shardlab.files import described
 from shardlab.files.terminal import Parser
 from shardlab.model.spec import TransformerSpec
 
-from . import amounts, files
+from . import amounts
 
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022 (https://arxiv.org/abs/2203.15556)
 HELP = """plan the training of a model on a cluster
@@ -97,7 +98,7 @@ def request(given: argparse.Namespace) -> Request:
     limits.hold("--imbalance", given.imbalance, limits.GPUS)
     if not 1 <= given.plan <= given.show:
         raise ValueError(f"--plan {given.plan} must be one of the 1 to {given.show} plans to print")
-    config = files.read_json(given.config)
+    config = described.read_json(given.config)
     model = hugging_face.read(
         config,
         like=given.like,
@@ -124,7 +125,7 @@ def request(given: argparse.Namespace) -> Request:
 def _machine(given: argparse.Namespace) -> Machine:
     if given.gpus is not None and given.gpus < 1:
         raise ValueError(f"--gpus {given.gpus} must be at least 1")
-    table = files.read_toml(given.cluster) if given.cluster else {"node": given.node}
+    table = described.read_toml(given.cluster) if given.cluster else {"node": given.node}
     if not given.gpus and "nodes" not in table:
         raise ValueError("the number of GPUs is not given; add --gpus 64, or nodes to the file")
     costs = {"dollars_per_gpu_hour": given.price, "watts_per_gpu": given.watts}

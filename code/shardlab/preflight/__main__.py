@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 from shardlab.costs.facts import limits, machines, nodes
 from shardlab.costs.facts.network import Cluster
+from shardlab.files import described
 from shardlab.files.given import shown
 from shardlab.files.terminal import Parser, complain, guarded
 from shardlab.launch.ending import finalize_mpi
 from shardlab.launch.join import learn_rank
-from shardlab.plan import files
 
 from . import facts, together
 from .result import FAIL, CheckResult, result, status
@@ -80,7 +80,7 @@ def known(name: str, gpus: int) -> Cluster:
     """Return the cluster of a name or a TOML file. Errors: ValueError with the way out."""
     if name not in nodes.NODES and not os.path.exists(name):
         raise ValueError(f"--cluster {name} is no file and no node; use {', '.join(nodes.NODES)}")
-    table = {"node": name} if name in nodes.NODES else files.read_toml(name)
+    table = {"node": name} if name in nodes.NODES else described.read_toml(name)
     return machines.read(table, gpus).cluster
 
 

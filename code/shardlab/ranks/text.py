@@ -5,6 +5,7 @@ The prose is that of November 2026 and stays as it is, so that no edit of a page
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,21 @@ def read(file: str | Path = PROSE) -> Tensor:
     if not data:
         raise ValueError(f"{file} is empty; pass a file of text")
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(torch.get_default_device())
+
+
+def read_ids(file: str | Path) -> Tensor:
+    """Read token ids that a tokenizer wrote, as little-endian 32-bit integers: [tokens], int32.
+
+    Errors: ValueError for a file that is empty or holds no whole number of them, and for an id
+    below 0.
+    """
+    data = Path(file).read_bytes()
+    if not data or len(data) % 4:
+        raise ValueError(f"{file} has {len(data)} bytes; write whole ids, 4 bytes each, and some")
+    ids = torch.from_numpy(np.frombuffer(data, "<i4").astype(np.int32))
+    if int(ids.min()) < 0:
+        raise ValueError(f"{file} holds the id {int(ids.min())}; write ids from 0 on, as int32")
+    return ids.to(torch.get_default_device())
 
 
 def num_samples(tokens: Tensor, length: int) -> int:

@@ -197,11 +197,30 @@ class Trainer:
         The model may be hollow (`memory.hollow.build`). architecture, errors and result: as in
         `checkpoint.hugging_face.read`.
         """
-        boxes = (box for span in self.spans() for box in span.weights())
-        nbytes = hugging_face.read(folder, architecture, self.spec, self.mesh.world, boxes)
+        world = self.mesh.world
+        nbytes = hugging_face.read(folder, architecture, self.spec, world, self._weights())
         for state in self.states:
             state.refresh()
         return nbytes
+
+    def write(
+        self,
+        folder: str | Path,
+        config: Facts,
+        *,
+        tokenizer: str | Path | None = None,
+        most: int = hugging_face.MOST_BYTES,
+    ) -> None:
+        """Write the weights as a published checkpoint, each rank a share; all ranks call it.
+
+        config, tokenizer, most and errors: as in `checkpoint.hugging_face.write`.
+        """
+        spec, world = self.spec, self.mesh.world
+        weights = self._weights()
+        hugging_face.write(folder, config, spec, world, weights, tokenizer=tokenizer, most=most)
+
+    def _weights(self) -> Iterator[TensorBox]:
+        return (box for span in self.spans() for box in span.weights())
 
     def spans(self) -> Iterator[Span]:
         """List all that this rank keeps, by its place in the plain model."""

@@ -287,12 +287,9 @@ def rotate(x: Tensor, positions: Tensor, details: Details = DETAILS) -> Tensor:
     if positions.dim() > 1:
         angles = angles.unsqueeze(1)                                  # [B, 1, S, r/2]
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    if details.pairs == "halves":
-        first, second = x.chunk(2, dim=-1)                            # [..., S, r/2]
-    else:
-        first, second = x[..., 0::2], x[..., 1::2]                    # [..., S, r/2]
-    turned = first * cos - second * sin, first * sin + second * cos
     halves = details.pairs == "halves"
+    first, second = x.chunk(2, dim=-1) if halves else (x[..., 0::2], x[..., 1::2])  # [..., S, r/2]
+    turned = first * cos - second * sin, first * sin + second * cos
     y = torch.cat(turned, -1) if halves else torch.stack(turned, -1).flatten(-2)  # [..., S, r]
     return torch.cat((y, rest), dim=-1) if rest.shape[-1] else y
 

@@ -9,7 +9,7 @@ import pytest
 from shardlab.costs.facts import hardware, machines, nodes
 from shardlab.costs.facts.machines import Machine
 from shardlab.costs.step import axes
-from shardlab.plan import files
+from shardlab.files import described
 from shardlab.sharding.layout import Layout
 
 OWN = {"chip": "H100 SXM 80 GB", "gpus": 8, "nvlink": "NVLink 4", "cards": 8, "network": "InfiniBand NDR", "nodes": 4}
@@ -42,10 +42,10 @@ def test_a_chip_of_ones_own_is_its_numbers():
 def test_the_lines_of_the_help_can_be_read():
     """Each line alone is one of its fields; the last stands in place of the first."""
     lines = [line.strip() for line in machines.__doc__.split("\n\n")[2].splitlines()]
-    known = machines.read(files.tomllib.loads("\n".join(lines)))
+    known = machines.read(described.tomllib.loads("\n".join(lines)))
     assert known.cluster.node.chip.name == "H100 SXM 80 GB"
     assert lines[-1] == f"# {hardware.OWN_CHIP}"
-    own = machines.read(files.tomllib.loads("\n".join([lines[-1][2:], *lines[1:-1]])))
+    own = machines.read(described.tomllib.loads("\n".join([lines[-1][2:], *lines[1:-1]])))
     assert own.cluster.node.chip.memory == 96e9
     assert rates(own.cluster, dp=64) == rates(known.cluster, dp=64)
 
@@ -63,8 +63,11 @@ def test_some_trays_of_a_rack_are_a_node(name):
     assert (some.gpus, some.num_nodes, some.node.gpus, some.node.cards) == (256, 4, 64, 64)
     assert nodes.rates_of_a_gpu(some.node) == nodes.rates_of_a_gpu(nodes.node(name))
     assert machines.read({"node": name}, gpus=64).cluster.node == some.node
-    with pytest.raises(ValueError, match="use 216 or 288, or gpus = 64 of each"):
-        machines.read({"node": name}, gpus=256)
+    assert machines.read({"node": name}, gpus=256).cluster == machines.with_gpus(nodes.node(name), 256)
+    assert machines.with_gpus(nodes.node(name), 8).node.gpus == 8
+    assert machines.with_gpus(nodes.node(name), 144).node == nodes.node(name)
+    with pytest.raises(ValueError, match="use 72 or 144, or equal parts of racks, of at least 32 GPUs"):
+        machines.with_gpus(nodes.node(name), 76)
     for gpus in (62, 76):
         with pytest.raises(ValueError, match=f"gpus={gpus} is no part of a node of 72 GPUs .* multiple of 4"):
             machines.read({"node": name, "gpus": gpus})
@@ -112,7 +115,7 @@ def test_energy_follows_the_table_of_llama(hours, megawatt_hours):
         ({"node": "DGX H100", "gpus": 4}, "gpus=4 is no part of a node of 8 GPUs"),
         ({**OWN, "chip": "GB200 186 GB"}, 'has no PCIe slot to its host, .* node = "NVL72 rack" and gpus = 64 in a'),
         ({**OWN, "node": "DGX H100"}, "node='DGX H100' has its own chip; leave one of the two out"),
-        ({"node": "DGX H900"}, "no facts about the node 'DGX H900'; the nearest: DGX H100; .*known"),
+        ({"node": "DGX H900"}, "no facts about the node 'DGX H900'; the nearest: DGX H200; DGX H100; .*known"),
         ({"chip": "H100 SXM 80 GB", "gpus": 8, "cards": 8}, "cards and network belong together"),
         ({**OWN, "cards": 32}, "cards=32 are more than gpus=8"),
         ({"chip": "H100 SXM 80 GB", "gpus": 8, "nodes": 2}, "which 2 nodes need; use one of its nodes, with 8 GPUs"),

@@ -20,6 +20,7 @@ from shardlab.costs.training import Training
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import expert_parallel, tensor_parallel, train, transformer
+from shardlab.ranks.memory import recompute
 from shardlab.ranks.mesh import Mesh
 from shardlab.ranks.observe.saved_tensors import SavedTensors, without_memory
 from shardlab.schedules import make
@@ -88,6 +89,20 @@ def test_saved_activations(spec, microbatch, sequence, attention, recomputation)
     with SavedTensors(without=model.parameters()) as saved, sdpa_kernel(BACKENDS[attention]):
         loss = model(tokens, targets)
     assert saved.nbytes == predicted(training)
+    assert loss.requires_grad
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("some", [1, 2, 3])
+@pytest.mark.counted("memory", "bytes that a forward pass keeps where some layers are recomputed")
+def test_saved_activations_where_some_layers_are_recomputed(spec, some):
+    spec = replace(spec, num_layers=3)
+    options = {"attention": "stored", "recomputation": "full"}
+    model, tokens, targets, training = reference(spec, 3, 10, recomputed_layers=some, **options)
+    recompute.wrap(model.blocks[:some])
+    with SavedTensors(without=model.parameters()) as saved, sdpa_kernel(BACKENDS["stored"]):
+        loss = model(tokens, targets)
+    assert saved.nbytes == pytest.approx(predicted(training), rel=1e-12)
     assert loss.requires_grad
 
 

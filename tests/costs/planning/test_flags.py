@@ -266,6 +266,22 @@ def test_megatron_interleaves_whole_rounds_of_microbatches():
     assert [m for m in range(1, 9) if LLAMA_2024.interleaves(3, m)] == [3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize(
+    ("some", "chunks", "of_each_chunk", "every"), [(2, 1, 2, 2), (3, 1, 3, None), (3, 2, 2, None), (2, 2, 1, 2)]
+)
+def test_programs_recompute_some_layers_in_their_own_words(some, chunks, of_each_chunk, every):
+    question = replace(QUESTION, spec=replace(SPEC, num_layers=8), batch=32)
+    pipeline = {"pp": 2, "chunks": chunks, "schedule": "interleaved" if chunks > 1 else "1F1B"}
+    again = {"recomputation": "full", "recomputed_layers": some, "layers": 4}
+    found = made(dp=8, microbatch=1, **pipeline, **again, question=question)
+    megatron, titan = found["Megatron-LM"], found["torchtitan"]
+    assert megatron.values["--recompute-method"] == "block"
+    assert megatron.values["--recompute-num-layers"] == of_each_chunk
+    assert any("equally many layers in each chunk: 4" in each for each in megatron.remarks) == (some % chunks > 0)
+    assert (f"never {some} of 4" in titan.refusal) == (every is None)
+    assert every in (None, titan.values["--activation_checkpoint.selective_ac_option"])
+
+
 def test_what_a_program_does_otherwise_is_remarked():
     titan = made(zero=1)["torchtitan"].remarks
     assert any("as ZeRO-2" in remark for remark in titan)

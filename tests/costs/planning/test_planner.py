@@ -114,16 +114,37 @@ def test_the_plans_are_all_there_are_and_as_step_and_memory_have_them(name):
     question, answer = QUESTIONS[name], answered(name)
     expected = brute(question)
     every = (*answer.fitting, *answer.rejected)
-    looked_at = {(*plan[2:-1], ""): plan for plan in every if plan.reason in ("", "memory")}
+    looked_at = {
+        plan._replace(seconds=0, nbytes=0, reason="", recomputed_layers=0, layers=0)[2:]: plan
+        for plan in every
+        if plan.reason in ("", "memory")
+    }
     assert looked_at.keys() == expected.keys()
     assert len(answer.fitting) > 50
     assert {plan.reason for plan in looked_at.values()} == {"", "memory"}
     for key, (_run, nbytes, room) in expected.items():
         plan = looked_at[key]
+        if plan.recomputed_layers:
+            continue
         assert plan.nbytes == pytest.approx(nbytes, rel=1e-12)
         assert (plan.reason == "memory") == (nbytes > room)
     for plan in answer.fitting[::7]:
-        assert plan.seconds == pytest.approx(step.step(expected[plan[2:]][0]).seconds, rel=1e-9)
+        assert plan.seconds == pytest.approx(step.step(plans.run_of(question, plan)).seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["GPT, one node", "Llama, two nodes, contexts", "mixture, imbalance"])
+def test_a_plan_recomputes_as_few_layers_as_suffice(name):
+    question, answer = QUESTIONS[name], answered(name)
+    some = [plan for plan in answer.fitting if plan.recomputed_layers]
+    assert some
+    for plan in some[::5]:
+        assert f"recomputes {plan.recomputed_layers} of {plan.layers} layers" in plan.name
+        assert bytes_of(plans.run_of(question, plan)) == pytest.approx(plan.nbytes, rel=1e-12)
+        assert plan.nbytes <= question.capacity
+        none = bytes_of(plans.run_of(question, plan._replace(recomputation="none", recomputed_layers=0)))
+        full = bytes_of(plans.run_of(question, plan._replace(recomputed_layers=0)))
+        saved = (none - full) / plan.layers  # by each layer
+        assert none - (plan.recomputed_layers - 1) * saved > question.capacity
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -318,26 +339,27 @@ def test_a_trillion_parameters_are_cut_as_megatron_cut_them():
 
 
 def test_gpt_3_as_megatron_cut_it_is_near_the_best():
-    """Theirs computes all layers again; the best keeps everything on 36 stages more."""
+    """Theirs computes half of the layers again; the best keeps everything on 36 stages more."""
     study, answer = studies.STUDIES["GPT-3 on 1,536 A100"], studied("GPT-3 on 1,536 A100")
     theirs = study.theirs(answer)
     assert (answer.best.tp, answer.best.pp, answer.best.recomputation) == (8, 12 + 36, "none")
     assert answer.best.seconds == pytest.approx(17.4, abs=0.05)
-    assert theirs.seconds < 1.21 * answer.best.seconds
-    again = answer.where(recomputation="full")
-    assert theirs.seconds < 1.1 * again[0].seconds
+    assert (theirs.recomputed_layers, theirs.layers) == (4, 8)
+    assert theirs.seconds < 1.03 * answer.best.seconds
 
 
 def test_llama_3_as_its_team_cut_it_is_near_the_best():
-    """Theirs recomputed nothing and freed early what it no longer needed; here it lacks 8.4 GB.
+    """Its degrees are the fastest where three layers of eight are recomputed; without, 8.4 GB are missing.
 
-    What is faster here has tp = 16.
+    Theirs recomputed nothing and freed early what it no longer needed.
     """
     study, answer = studies.STUDIES["Llama 3 405B on 16,384 H100"], studied("Llama 3 405B on 16,384 H100")
     theirs = study.theirs(answer)
     assert (theirs.dp, theirs.schedule, theirs.microbatch, theirs.recomputation) == (128, "interleaved", 1, "full")
-    assert theirs.seconds < 1.21 * answer.best.seconds
-    assert answer.best.tp == 16
+    assert theirs == answer.best
+    assert (theirs.recomputed_layers, theirs.layers) == (3, 8)
+    assert theirs.seconds == pytest.approx(7.256, abs=0.001)
+    assert answer.where(tp=16)[0].seconds == pytest.approx(7.416, abs=0.001)
     assert not answer.where(tp=8, pp=16, recomputation="none")
     short = answer.rejected_where(tp=8, pp=16, recomputation="none", zero=2, sequence_parallel=True)
     assert short[0].nbytes == pytest.approx(84.4e9, abs=0.05e9)

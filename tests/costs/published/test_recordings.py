@@ -24,7 +24,7 @@ def test_median_errors_in_a_node(formula, op):
 
 def test_median_errors_by_machine():
     found = recordings.table(recordings.PUBLISHED)
-    above = {name: round(100 * row["above 256 MB"]) for name, row in found.items() if "above 256 MB" in row}
+    above = {name: round(100 * row["above 256 MiB"]) for name, row in found.items() if "above 256 MiB" in row}
     assert above["8 H100, one node", "all_gather"] == -2
     assert above["2 B200, one node", "all_gather"] == -39
     assert above["80 H100, 10 nodes", "all_gather"] == 0
@@ -44,6 +44,6 @@ def test_two_gpus_reach_less_of_nvlink_than_eight():
     assert shares == told
 
 
-@pytest.mark.parametrize(("nbytes", "told"), [(8192, "up to 8 KB"), (8193, "8 to 128 KB"), (2**40, "above 256 MB")])
+@pytest.mark.parametrize(("nbytes", "told"), [(8192, "up to 8 KiB"), (8193, "8 to 128 KiB"), (2**40, "above 256 MiB")])
 def test_classes_of_size_end_where_they_say(nbytes, told):
     assert recordings.size_class(nbytes) == told

@@ -90,14 +90,17 @@ class Machine:
 
 @checked
 def with_gpus(node: Node, gpus: Count) -> Cluster:
-    """Join as many nodes as have `gpus` GPUs; fewer GPUs than a node has are not a cluster.
+    """Join as many nodes as have `gpus` GPUs, or equal parts of as few racks as have them.
 
-    Errors: ValueError with the counts that work.
+    Fewer GPUs than another node has are not a cluster. Errors: ValueError with the counts that
+    work.
     """
     if gpus % node.gpus:
+        if of_each := nodes.of_each_rack(node, gpus):
+            return Cluster(node=nodes.part(node, of_each), num_nodes=gpus // of_each)
         least = max(1, gpus // node.gpus) * node.gpus
         some_trays = (
-            ", or gpus = 64 of each beside its node in a file for --cluster"
+            f", or equal parts of racks, of at least {nodes.LEAST} GPUs, such as 64 of each"
             if node.name in nodes.RACKS
             else ""
         )

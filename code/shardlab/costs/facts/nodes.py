@@ -109,12 +109,26 @@ class Instance:
 
 _BRIDGE = Wire(a="GPU 0", b="GPU 1", link=hardware.link("NVLink bridge (GeForce)"))
 
+CLOUDS = ("AWS ", "GCP ", "Azure ")  # the names of whose instances are in clouds.csv
 # Racks of trays -> the slot of each card, and its network.
 RACKS = {
     "NVL72 rack": ("PCIe 5.0 x16", "InfiniBand NDR"),
     "NVL72 rack, GB300": ("PCIe 6.0 x16", "InfiniBand XDR"),
 }
 TRAY = 4  # GPUs
+LEAST = 32  # GPUs of a rack, where several racks are used in part
+# Other names that people type; those of clouds are known without the cloud's, too.
+ALSO = {
+    "HGX H100": "DGX H100",
+    "HGX H200": "DGX H200",
+    "DGX B200": "HGX B200",
+    "DGX B300": "HGX B300",
+    "NVL72": "NVL72 rack",
+    "GB200 NVL72": "NVL72 rack",
+    "GB300 NVL72": "NVL72 rack, GB300",
+    "MI300X": "MI300X platform",
+    "MI355X": "MI355X platform",
+}
 NODES: dict[str, Node] = {
     node.name: node
     for node in (
@@ -152,6 +166,14 @@ NODES: dict[str, Node] = {
             cards=8,
             source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ and `nvidia-smi topo -m` in "
             "https://github.com/NVIDIA/nccl/issues/1264",
+        ),
+        _h100(
+            "DGX H200",
+            "H200 SXM 141 GB",
+            "InfiniBand NDR",
+            cards=8,
+            source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ (one guide for the DGX H100 and "
+            "the DGX H200)",
         ),
         _node(
             "HGX B200",
@@ -242,15 +264,23 @@ NODES: dict[str, Node] = {
     )
 }
 
+_CLOUDS = {each.partition(" ")[2]: each for each in NODES if each.startswith(CLOUDS)}
+_BY_NAME = {
+    typed.lower(): each for typed, each in {**_CLOUDS, **ALSO, **{n: n for n in NODES}}.items()
+}
+
 
 @checked
 def node(name: str) -> Node:
-    """Return the node called `name`. Errors: ValueError that lists the known names."""
-    if name not in NODES:
+    """Return the node called `name`, or by another of its names, in capitals or not.
+
+    Errors: ValueError that lists the known names.
+    """
+    if name.lower() not in _BY_NAME:
         words = {known: each.chip.name for known, each in NODES.items()}
         way_out = "`python -m shardlab.plan --help` shows how to describe another"
         raise names.unknown("node", name, words, way_out)
-    return NODES[name]
+    return NODES[_BY_NAME[name.lower()]]
 
 
 @checked
@@ -266,6 +296,17 @@ def part(whole: Node, gpus: Count) -> Node:
         )
     wires = assembly.rack(*RACKS[whole.name], gpus)
     return replace(whole, name=f"{gpus} GPUs of the {whole.name}", wires=wires)
+
+
+@checked
+def of_each_rack(rack: Node, gpus: Count) -> int | None:
+    """Find how many GPUs of each rack make `gpus`, with as few equal parts of racks as can be.
+
+    None: no rack, or several would have fewer than LEAST GPUs each.
+    """
+    sizes = range(rack.gpus, 0, -TRAY) if rack.name in RACKS else ()
+    fitting = (each for each in sizes if gpus % each == 0 and (each == gpus or each >= LEAST))
+    return next(fitting, None)
 
 
 @checked

@@ -6,6 +6,7 @@ Table 2, with what they leave out as small (the statistics of norms and softmax)
 their inputs; an addition keeps nothing.
 """
 
+from collections import Counter
 from math import ceil
 
 from shardlab.files.arguments import checked, unchecked
@@ -37,8 +38,13 @@ def layer(training: Training) -> dict[str, float]:
     """Count the bytes that one layer keeps under the training's recomputation policy.
 
     Between the matrices a rank holds whole activations, or with sequence parallelism its part of
-    the sequence.
+    the sequence. Where some layers are recomputed, the bytes are the mean of a stage's layers.
     """
+    if training.recomputed_kinds:
+        held: Counter[str] = Counter()
+        for share, kind in training.recomputed_kinds:
+            held.update({name: share * nbytes for name, nbytes in layer(kind).items()})
+        return dict(held)
     if training.recomputation == "full":
         numbers = between(training) * training.spec.hidden_size
         return {"layer input": numbers * training.recipe.element}

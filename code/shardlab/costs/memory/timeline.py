@@ -45,6 +45,11 @@ def through_step(training: Training) -> list[Moment]:
             f"pp={training.layout.pp} and zero={training.layout.zero}: this follows a rank that "
             "has all layers and gradients; use pp=1 and zero=0 or 1"
         )
+    if training.recomputed_kinds:
+        raise ValueError(
+            f"recomputed_layers={training.recomputed_layers}: this follows layers that are all "
+            "alike; use recomputed_layers=None"
+        )
     states = parts.states(training)
     clock = 0.0
     moments = []

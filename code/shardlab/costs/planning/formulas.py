@@ -64,7 +64,7 @@ def by_hand(run: Run) -> dict[str, float]:
     reached_links = links(run.cluster, layout)
     reached = kernels.ordinary_flops(run.cluster.node.chip, run.precision)
     computing = 6 * models.num_parameters(training.spec) * run.tokens / (layout.ranks * reached)
-    again = computing / 3 * (training.recomputation == "full")
+    again = computing / 3 * training.recomputed_share
     layers = m * training.spec.num_layers / layout.pp
     tensor = layers * tensor_parallel.sent_bytes(training) / reached_links["tp"].bandwidth
     busy = computing + again + tensor

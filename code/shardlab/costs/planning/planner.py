@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import product
+from math import ceil
 from operator import add
 from typing import Any
 
@@ -38,7 +39,7 @@ pipeline_seconds = unchecked(step.pipeline_seconds)
 send_seconds = unchecked(step.send_seconds)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Order:
     """A schedule with its chunks, and the stages that they make."""
 
@@ -57,7 +58,7 @@ class _Cut:
     zeros: list["_Zero"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Zero:
     """What one stage of ZeRO costs for given degrees and chunks."""
 
@@ -205,48 +206,89 @@ class _Search:
                 continue
             sliced = replace(layout, sequence_parallel=shared)
             for size, again in product(self.sizes, self.recomputations):
-                found.extend(self._plans_of(self.microbatch(sliced, size, again)))
+                keeping = None
+                if again == "full" and "none" in self.recomputations:
+                    keeping = self.microbatch(sliced, size, "none")
+                found.extend(self._plans_of(self.microbatch(sliced, size, again), keeping))
         return found
 
-    def _plans_of(self, one: Microbatch) -> Iterator[TrainingPlan]:
-        """Yield the plans of all schedules and all stages of ZeRO for one kind of microbatch."""
-        program = self.question.program
+    def _plans_of(self, one: Microbatch, keeping: Microbatch | None) -> Iterator[TrainingPlan]:
+        """Yield the plans of all schedules and all stages of ZeRO for one kind of microbatch.
+
+        keeping: the same microbatch with nothing recomputed. Where it does not fit and `one` does,
+        a plan recomputes as few layers as suffice.
+        """
         num_microbatches = self.question.batch // (self.degrees.dp * one.training.microbatch)
-        send = send_seconds(one.training.message_bytes, self.degrees.pp, self.links["pp"])
-        of_layer = one.time.beside(self.links)
-        again = one.training.recomputation
+        seconds = self._timer(one, num_microbatches)
+        without = self._timer(keeping, num_microbatches) if keeping else None
         plan = partial(
             TrainingPlan,
             **vars(self.degrees),
             sequence_parallel=one.training.layout.sequence_parallel,
             microbatch=one.training.microbatch,
-            recomputation=again,
+            recomputation=one.training.recomputation,
         )
-        waits = {
-            cut: [
-                data_wait(zero.messages, program, cut.held, *of_layer, recomputed=again == "full")
-                for zero in cut.zeros
-            ]
-            for cut in {order.cut for order in self.orders}
-        }
         for order in self.orders:
-            cut = order.cut
             kind: dict[str, Any] = {"schedule": order.schedule, "chunks": order.chunks}
-            if order.chunks > 1 and not program.interleaves(self.degrees.pp, num_microbatches):
+            if order.chunks > 1 and not self.question.program.interleaves(
+                self.degrees.pp, num_microbatches
+            ):
                 yield plan(**kind, reason="microbatches")
                 continue
             flying = self._bytes_in_flight(one, order, num_microbatches)
-            played = {**kind, "num_microbatches": num_microbatches}
-            beside = one.time.forward * cut.held.layers / order.chunks
-            sending = sending_seconds(send, program, pp=self.degrees.pp, beside=beside, **played)
-            for zero, wait in zip(cut.zeros, waits[cut], strict=True):
+            all_kept = self._bytes_in_flight(keeping, order, num_microbatches) if keeping else []
+            for zero in order.cut.zeros:
                 nbytes = max(map(add, zero.resident, flying))
                 if nbytes > self.capacity:
                     yield plan(**kind, zero=zero.stage, nbytes=nbytes, reason="memory")
                     continue
-                busy = pipeline_seconds(one.time, wait, order.stages, **played)
-                seconds = busy + sending + wait.end + zero.once
-                yield plan(**kind, zero=zero.stage, seconds=seconds, nbytes=nbytes)
+                most = max(map(add, zero.resident, all_kept), default=0.0)
+                layers = order.stages.most
+                some = ceil((most - self.capacity) / (most - nbytes) * layers) if most else layers
+                taken = seconds(order, zero)
+                if without is None or keeping is None or not 0 < some < layers:
+                    yield plan(**kind, zero=zero.stage, seconds=taken, nbytes=nbytes)
+                    continue
+                share = some / layers
+                mixed = _mixed(keeping, one, share)
+                held = self._bytes_in_flight(mixed, order, num_microbatches)
+                yield plan(
+                    **kind,
+                    zero=zero.stage,
+                    recomputed_layers=some,
+                    layers=layers,
+                    seconds=(1 - share) * without(order, zero) + share * taken,
+                    nbytes=max(map(add, zero.resident, held)),
+                )
+
+    def _timer(self, one: Microbatch, num_microbatches: int) -> Callable[[_Order, _Zero], float]:
+        """Return a function that times a step of such microbatches."""
+        program = self.question.program
+        send = send_seconds(one.training.message_bytes, self.degrees.pp, self.links["pp"])
+        of_layer = one.time.beside(self.links)
+        again = one.training.recomputation == "full"
+        waits: dict[_Zero, replicas.DataWait] = {}
+        sendings: dict[_Order, float] = {}
+
+        def seconds(order: _Order, zero: _Zero) -> float:
+            held = order.cut.held
+            played: dict[str, Any] = {
+                "schedule": order.schedule,
+                "chunks": order.chunks,
+                "num_microbatches": num_microbatches,
+            }
+            if zero not in waits:
+                waits[zero] = data_wait(zero.messages, program, held, *of_layer, recomputed=again)
+            if order not in sendings:
+                beside = one.time.forward * held.layers / order.chunks
+                sendings[order] = sending_seconds(
+                    send, program, pp=self.degrees.pp, beside=beside, **played
+                )
+            wait = waits[zero]
+            busy = pipeline_seconds(one.time, wait, order.stages, **played)
+            return busy + sendings[order] + wait.end + zero.once
+
+        return seconds
 
     def _bytes_in_flight(
         self, one: Microbatch, order: _Order, num_microbatches: int
@@ -263,3 +305,14 @@ class _Search:
             parts = of_microbatches(one.memory, flying, each, first=first, last=last)
             found.append(grown * sum(parts.values()) + one.blocks)
         return found
+
+
+def _mixed(keeping: Microbatch, again: Microbatch, share: float) -> Microbatch:
+    """Return what a microbatch holds where this share of the layers is recomputed."""
+
+    def mean(kept: float, recomputed: float) -> float:
+        return (1 - share) * kept + share * recomputed
+
+    layer = mean(keeping.memory.layer, again.memory.layer)
+    backward = mean(keeping.memory.backward, again.memory.backward)
+    return replace(again, memory=replace(again.memory, layer=layer, backward=backward))

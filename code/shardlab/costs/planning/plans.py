@@ -139,6 +139,8 @@ class TrainingPlan(NamedTuple):
     whole_experts: bool = False
     microbatch: int = 0
     recomputation: str = ""
+    recomputed_layers: int = 0  # of the `layers` of the largest stage; 0: as `recomputation` says
+    layers: int = 0  # of the largest stage, where only some are recomputed
     schedule: str = ""
     chunks: int = 0
     reason: str = ""  # one of REASONS; "": it fits
@@ -158,7 +160,9 @@ class TrainingPlan(NamedTuple):
         if self.pp > 1 and self.schedule:
             chunks = f" in {self.chunks} chunks" if self.chunks > 1 else ""
             words.append(self.schedule + chunks)
-        if self.recomputation not in ("", "none"):
+        if self.recomputed_layers:
+            words.append(f"recomputes {self.recomputed_layers} of {self.layers} layers")
+        elif self.recomputation not in ("", "none"):
             words.append(f"{self.recomputation} recomputation")
         return ", ".join(words)
 
@@ -245,6 +249,7 @@ def training_of(question: Question, plan: TrainingPlan) -> Training:
         microbatch=plan.microbatch,
         num_microbatches=question.batch // (plan.dp * plan.microbatch),
         recomputation=plan.recomputation,
+        recomputed_layers=plan.recomputed_layers or None,
         schedule=plan.schedule,
         chunks=plan.chunks,
     )

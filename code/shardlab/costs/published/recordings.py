@@ -21,12 +21,12 @@ from .rows import rows
 
 # The classes of size, each with the most bytes that belong to it.
 SIZES = {
-    "up to 8 KB": MiB / 128,
-    "8 to 128 KB": MiB / 8,
-    "128 KB to 1 MB": MiB,
-    "1 to 16 MB": 16 * MiB,
-    "16 to 256 MB": 256 * MiB,
-    "above 256 MB": float("inf"),
+    "up to 8 KiB": MiB / 128,
+    "8 to 128 KiB": MiB / 8,
+    "128 KiB to 1 MiB": MiB,
+    "1 to 16 MiB": 16 * MiB,
+    "16 to 256 MiB": 256 * MiB,
+    "above 256 MiB": float("inf"),
 }
 Formula = Callable[["RecordedSeries", float], float]
 

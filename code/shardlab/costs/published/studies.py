@@ -55,7 +55,7 @@ def _study(table: str, name: str, **choices: object) -> Study:
     return Study(question=question, published={"tp": row.tp, "pp": row.pp}, source=row.source)
 
 
-# Megatron-LM had no ZeRO and no sequence parallelism in 2021, and recomputed all layers or none.
+# Megatron-LM had no ZeRO, no sequence parallelism and no selective recomputation in 2021.
 _IN_2021 = {
     "zero": (0,),
     "sequence_parallel": (False,),

@@ -7,7 +7,8 @@ Stages wait for each other as in Narayanan et al. 2021, section 2.2
 the GPU waits for, reading data, writing checkpoints.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardlab.files.arguments import checked
@@ -143,6 +144,8 @@ def step(run: Run, links: dict[str, ReachedLink] | None = None) -> Step:
     """Predict one step, part by part. links: axis -> its link; None: as `axes.links` finds them."""
     training = run.training
     layout = training.layout
+    if training.recomputed_kinds:
+        return _mean(run, links)
     links = links or axes.links(run.cluster, layout)
     micro = microbatch(run, links)
     cut = stages_of(training.spec.num_layers, layout.pp, training.chunks)
@@ -205,6 +208,15 @@ def _working(
         "fullest expert": layers * micro.fullest,
         "ZeRO": layers * wait.layer + rests * wait.rest,
     }
+
+
+def _mean(run: Run, links: dict[str, ReachedLink] | None) -> Step:
+    """Predict a step that recomputes some layers: every part is linear in their number."""
+    parts: Counter[str] = Counter()
+    for share, kind in run.training.recomputed_kinds:
+        alike = step(replace(run, training=kind), links)
+        parts.update({part: share * seconds for part, seconds in alike.parts.items()})
+    return Step(run=run, parts=dict(parts))
 
 
 @checked

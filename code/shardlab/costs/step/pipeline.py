@@ -27,6 +27,11 @@ class StageLayers:
     last: int
     most_between: int  # layers of the largest stage between those two; 0 where there is none
 
+    @property
+    def most(self) -> int:
+        """Layers of the largest stage."""
+        return max(self.first, self.last, self.most_between)
+
 
 @checked
 @cache

@@ -61,6 +61,11 @@ def trace(run: Run, order: Sequence[str] = AXES_3D, layers_at_a_time: Count = 1)
 
 def _check(training: Training, order: Sequence[str]) -> None:
     how = training.program
+    if training.recomputed_kinds:
+        raise ValueError(
+            f"recomputed_layers={training.recomputed_layers}: a program is written for layers that "
+            "are all alike; use recomputed_layers=None"
+        )
     if training.spec.experts or training.chunks > 1:
         raise ValueError(
             "a program is written for dense models, one chunk on each stage; use chunks=1 and a "

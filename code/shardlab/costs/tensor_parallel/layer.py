@@ -106,12 +106,12 @@ def rate(training: Training, chip: Chip) -> float:
 def sent_bytes(training: Training) -> float:
     """Count the bytes that each rank sends for one layer and microbatch: 8bsh(t-1)/t numbers.
 
-    10bsh(t-1)/t where slices are gathered again, and 4 more with full recomputation. Source:
+    10bsh(t-1)/t where slices are gathered again, and 4 more where all layers are recomputed. Source:
     Narayanan et al. 2021, section 3.2: four all-reduces of b * s * h numbers, on rings.
     """
     layout = training.layout
     again = layout.sequence_parallel and not training.program.keeps_gathered
-    halves = 8 + 2 * again + 4 * (training.recomputation == "full")
+    halves = 8 + 2 * again + 4 * training.recomputed_share
     part = training.spec.halves / 2
     return part * halves * collectives.all_gather(activation_bytes(training), layout.tp).sent
 

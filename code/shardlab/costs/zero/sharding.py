@@ -93,9 +93,9 @@ def sent_bytes(training: Training, stage: int = 0, *, hold: bool = False) -> dic
     if zero < memory.CUT_FROM["parameters"]:
         gathered = share * recipe.parameters * total
         return {"cut gradients": cut, "gather after the step": gathered}
-    again = padded(shards.layer_parameters(training.spec, training.layout), n)
-    regathered = training.recomputation == "full" and training.program.regathers
-    again *= training.layers_of(stage) * (2 if regathered else 1)
+    layer = padded(shards.layer_parameters(training.spec, training.layout), n)
+    regathered = training.recomputed_share * training.program.regathers
+    again = layer * training.layers_of(stage) * (1 + regathered)
     if training.program.regathers_ends:
         where = training.spec, training.layout, stage, training.chunks
         again += sum(shards.embedding_and_head(*where))

@@ -94,11 +94,11 @@ def prepare(
     ranks_of_a_node(group, nodes)
     rank = group.rank()
     plain = {}
-    held = {_piece(box): box.tensor for box in boxes}
+    held = {piece_of(box): box.tensor for box in boxes}
     for name, value in (own or {}).items():
         if isinstance(value, Tensor):
             box = whole(f"{OWN}{rank}/{name}", value)
-            held[_piece(box)] = value
+            held[piece_of(box)] = value
         else:
             plain[name] = value
     writers = share(from_all(list(held), group))
@@ -179,7 +179,8 @@ def _whole(name: str, value: Any, least: int) -> int:
     return number
 
 
-def _piece(box: TensorBox) -> Piece:
+def piece_of(box: TensorBox) -> Piece:
+    """Describe a box to other ranks."""
     return Piece(
         name=box.name,
         dtype=box.tensor.dtype,

@@ -10,7 +10,9 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -38,28 +40,46 @@ def write(file: Path, tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
     Errors: OSError of the disk; ValueError for a dtype that is not in DTYPES.
     """
-    # The widest numbers come first, so that each tensor begins at a multiple of their width.
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    header, end = {}, 0
-    for name, tensor in ordered:
-        if tensor.dtype not in NAMES:
-            known = ", ".join(map(str, NAMES))
-            raise ValueError(f"{name} is of {tensor.dtype}; convert it to one of {known}")
-        begin, end = end, end + tensor.nbytes
-        place = {"shape": [*tensor.shape], "data_offsets": [begin, end]}
-        header[name] = {"dtype": NAMES[tensor.dtype], **place}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    shapes = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    text, begins = header(shapes)
     checksums = {}
     with file.open("wb") as opened:
-        opened.write(len(text).to_bytes(8, "little") + text)
-        for name, tensor in ordered:
-            numbers = as_bytes(tensor)
+        opened.write(text)
+        for name in begins:
+            numbers = as_bytes(tensors[name])
             opened.write(numbers)
             checksums[name] = zlib.crc32(numbers)
         opened.flush()
         os.fsync(opened.fileno())
     return checksums
+
+
+def header(
+    shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], **metadata: str
+) -> tuple[bytes, dict[str, int]]:
+    """Lay out a file of tensors as the library does: return its header, and where each begins.
+
+    shapes: dtype and shape by name. metadata: texts that the header holds, too. The begins are
+    bytes from the beginning of the file, in the order of the file. Errors: ValueError for a dtype
+    that is not in DTYPES.
+    """
+    for name, (dtype, _) in shapes.items():
+        if dtype not in NAMES:
+            known = ", ".join(map(str, NAMES))
+            raise ValueError(f"{name} is of {dtype}; convert it to one of {known}")
+    # The widest numbers come first, so that each tensor begins at a multiple of their width.
+    ordered = sorted(shapes, key=lambda name: (-shapes[name][0].itemsize, name))
+    rows: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    begins, end = {}, 0
+    for name in ordered:
+        dtype, shape = shapes[name]
+        begins[name], end = end, end + dtype.itemsize * prod(shape)
+        place = {"shape": [*shape], "data_offsets": [begins[name], end]}
+        rows[name] = {"dtype": NAMES[dtype], **place}
+    text = json.dumps(rows, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    whole = len(text).to_bytes(8, "little") + text
+    return whole, {name: len(whole) + begin for name, begin in begins.items()}
 
 
 def read(file: Path, names: Iterable[str]) -> Iterator[Tensor]:

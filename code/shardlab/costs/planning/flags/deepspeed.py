@@ -35,6 +35,8 @@ def deepspeed(question: Question, training: Training, steps: Count) -> Flags:
         "zero_optimization.stage": layout.zero,
     }
     remarks = [f"your script sets the {steps:,} steps, the model and what it recomputes"]
+    if some := training.recomputed_layers:
+        remarks.append(f"of a stage's {training.most_layers} layers, recompute {some}")
     if layout.zero and all(question.program.hides(layout.zero)):
         options["zero_optimization.overlap_comm"] = True
     if question.recipe.gradients == FP32:

@@ -9,6 +9,7 @@ whose ranks are counted with those of tp where these hold whole ones.
 """
 
 from itertools import groupby
+from math import ceil
 
 from shardlab.files.arguments import Count, checked
 from shardlab.model.spec import BIASES
@@ -60,6 +61,12 @@ def megatron(question: Question, training: Training, steps: Count) -> Flags:
         remarks.append("with --bf16 it keeps and reduces gradients in fp32: plan with fp32 ones")
     if training.spec.sinks:
         remarks.append("gpt-oss needs its activation and windows, too: see examples/gptoss")
+    some, rest = divmod(training.recomputed_layers or 0, training.chunks)
+    if rest:
+        remarks.append(
+            f"it recomputes equally many layers in each chunk: {(some + 1) * training.chunks} of a "
+            f"stage's, not {training.recomputed_layers}"
+        )
     if training.schedule == "GPipe" and layout.pp > 1:
         remarks.append("its schedule is 1F1B, which takes as long as GPipe and holds less")
     return Flags(
@@ -213,6 +220,9 @@ def _computing(question: Question, training: Training) -> Options:
         options["--recompute-granularity"] = training.recomputation
     if training.recomputation == "full":
         options |= {"--recompute-method": "uniform", "--recompute-num-layers": 1}
+    if some := training.recomputed_layers:  # counted in each chunk
+        options["--recompute-method"] = "block"
+        options["--recompute-num-layers"] = ceil(some / training.chunks)
     return options
 
 

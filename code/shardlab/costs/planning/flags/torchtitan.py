@@ -44,6 +44,9 @@ def torchtitan(question: Question, training: Training, steps: Count) -> Flags:
     if layout.expert_ranks > 1:
         options[f"{PARALLEL}expert_parallel_degree"] = layout.expert_ranks
         options[f"{PARALLEL}expert_tensor_parallel_degree"] = layout.expert_tp
+    if some := training.recomputed_layers:
+        options["--activation_checkpoint.mode"] = "selective"
+        options["--activation_checkpoint.selective_ac_option"] = training.most_layers // some
     remarks = ["a registered configuration holds the model's sizes; no flag sets them"]
     if layout.zero:
         policy = "always" if layout.zero == ALL_CUT else "never"
@@ -72,6 +75,11 @@ def _refusal(training: Training) -> str:
     causes = {
         **states_are_not_set_up(training),
         **lacks_schedule(training, SCHEDULES),
+        f"it recomputes every n-th layer, which is never {training.recomputed_layers} of "
+        f"{training.most_layers}": (
+            training.recomputed_layers is not None
+            and training.most_layers % training.recomputed_layers > 0
+        ),
         "it takes the ranks of experts from those of FSDP; choose ZeRO 1, 2 or 3": (
             layout.ep > 1 and not layout.zero
         ),

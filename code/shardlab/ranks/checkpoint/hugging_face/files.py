@@ -30,7 +30,10 @@ WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MOST_HEADER = 100 * 10**6  # bytes, the library's own limit
 LENGTH = 8  # bytes before the header, which say how long it is
-FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+FLOATS = {  # what weights may be, by the names of a config.json
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +159,7 @@ class Reader:
             self._opened[stored.file] = opened.fileno()
         box = torch.empty(sizes, dtype=stored.dtype)
         room = memoryview(box.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-        for begin, count in _runs(stored.shape, offsets, sizes):
+        for begin, count in runs(stored.shape, offsets, sizes):
             at, nbytes = begin * stored.dtype.itemsize, count * stored.dtype.itemsize
             self._fill(stored, room[:nbytes], stored.begin + at)
             room = room[nbytes:]
@@ -171,7 +174,7 @@ class Reader:
             room, at = room[got:], at + got
 
 
-def _runs(shape: Numbers, offsets: Numbers, sizes: Numbers) -> Iterator[tuple[int, int]]:
+def runs(shape: Numbers, offsets: Numbers, sizes: Numbers) -> Iterator[tuple[int, int]]:
     """List the runs of a box, as first number and count: one for whole rows, or one for each."""
     width = prod(shape[1:])
     begin = (*offsets, 0)[1]  # 0 in a vector

@@ -71,7 +71,7 @@ def _check(found: Mapping[str, Stored], wanted: Mapping[str, FilePlace], *, tied
         if name not in found:
             raise ValueError(f"the checkpoint has no {name} {list(source.shape)}; {hint}")
         stored = found[name]
-        if stored.shape != source.shape or stored.dtype not in FLOATS:
+        if stored.shape != source.shape or stored.dtype not in FLOATS.values():
             raise ValueError(
                 f"{name} is {list(stored.shape)} of {stored.dtype} in the checkpoint, and "
                 f"{list(source.shape)} of floating-point numbers in the model; {hint}"
