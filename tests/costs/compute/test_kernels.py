@@ -198,7 +198,8 @@ def test_eager_operations_move_more_bytes_between_products():
     assert eager.between - fused.between == pytest.approx(kernels.moved_seconds(moved, A100))
     assert eager.matrices == fused.matrices
     gpt = models.published("GPT-2 small").spec
-    assert timed(gpt, unfused=KERNELS) == timed(gpt)
+    alone = tuple(kernel for kernel in KERNELS if kernel != "products of one input")
+    assert timed(gpt, unfused=alone) == timed(gpt)
 
 
 def test_a_program_may_repeat_some_products_in_backward():
