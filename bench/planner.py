@@ -115,7 +115,7 @@ CAUSES = (
           off=program(regathers=False)),
     Cause(name="operations one by one", concerns="FSDP2, eager", off=program(unfused=()),
           rows=[row for row in FSDP if row.run.training.program.unfused]),
-    Cause(name="recomputation by operation", concerns="FSDP2", rows=FSDP, off=single_kernels(repeated=0.0)),
+    Cause(name="recomputation by operation", concerns="FSDP2", rows=FSDP, off=single_kernels(repeated=())),
     Cause(name="a limit of 500 W", concerns="FSDP2, H100", rows=table("torchtitan, FSDP2, H100"),
           constants={"BEST": UNLIMITED}),
     Cause(name="FlashAttention-2 on Hopper", concerns="FSDP2, H100 and H200", rows=HOPPER,

@@ -20,6 +20,8 @@ MARGIN = 0.05
 # SiLU and its product with up, the softmax, repeated keys and rearranged outputs of attention, how
 # tokens reach experts and their outputs are added up, and the loss.
 KERNELS = ("norms", "rotary", "SwiGLU", "attention", "experts", "loss")
+# The products of a layer, by their results.
+PRODUCTS = ("queries", "keys", "values", "output", "gate", "up", "down")
 LOSSES = {  # what head and loss hold for each token and word: until backward, and during its start
     "parallel": "fp32 logits, and two gradients as large; all are cut by tp",
     "whole": "the same and 16-bit logits, of all words on every rank of tp",
@@ -62,11 +64,16 @@ class Kernels:
 
     flash: Share = FLASH  # the share of the peak that FlashAttention's forward reaches
     flash_backward: Share = FLASH
-    # The share of forward's products that backward repeats, and everything between them with it,
-    # where `Training.recomputation` names none: recomputation by operation.
-    repeated: float = 0.0
+    # Where `Training.recomputation` names none: the PRODUCTS that backward repeats, and everything
+    # between products with them. Kept are the results of the others, of attention, and the layer's
+    # input: recomputation by operation. Empty: nothing is repeated.
+    repeated: tuple[str, ...] = ()
     # In 8 bits, a tensor's scale follows from itself: one more kernel reads it whole.
     scales_anew: bool = False
+
+    def __post_init__(self) -> None:
+        if not set(self.repeated) <= set(PRODUCTS):
+            raise ValueError(f"repeated={self.repeated} must be some of {listed(PRODUCTS)}")
 
 
 ORDINARY_KERNELS = Kernels()

@@ -7,6 +7,7 @@ their inputs; an addition keeps nothing.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from math import ceil
 
 from shardlab.files.arguments import checked, unchecked
@@ -19,6 +20,16 @@ from .routed import FP32, INT64
 
 between, unfused = unchecked(mixture.between), unchecked(mixture.unfused)
 hidden = unchecked(mixture.hidden)
+# What recomputation by operation keeps beside the results of products: what attention returns, what
+# a router has chosen, and all of a layer with states.
+KEPT_BY_OPERATION = (
+    "attention: output",
+    "attention: statistics",
+    "router: choices",
+    "router: scores",
+    "routed experts: weights",
+    "states: ",
+)
 STATISTICS = {"gpt2": 2, "llama": 1}  # numbers for each token: a LayerNorm keeps mean and deviation
 
 
@@ -48,6 +59,8 @@ def layer(training: Training) -> dict[str, float]:
     if training.recomputation == "full":
         numbers = between(training) * training.spec.hidden_size
         return {"layer input": numbers * training.recipe.element}
+    if training.recomputation == "none" and training.program.kernels.repeated:
+        return _by_operation(training)
     parts = whole_layer(training)
     if training.recomputation == "selective":
         parts["attention: scores"] = 0.0
@@ -63,7 +76,7 @@ def whole_layer(training: Training) -> dict[str, float]:
     layers.
     """
     if training.layer_kinds:
-        return _mean(training)
+        return _mean(training, whole_layer)
     spec = training.spec
     element = training.recipe.element
     tokens = between(training)
@@ -168,11 +181,56 @@ def loss(training: Training) -> float:
     return beside[training.program.loss]
 
 
-def _mean(training: Training) -> dict[str, float]:
+@checked
+def results(training: Training) -> list[tuple[str, float, float, float]]:
+    """List the products of a layer on a rank one by one: the result's name, tokens, inputs, outputs.
+
+    The names are those of `program.PRODUCTS`. Routed experts and the block that every token uses
+    have them both. Latent attention and layers with states have none before their output.
+    """
+    spec = training.spec
+    tp = training.layout.tp
+    found: list[tuple[str, float, float, float]] = []
+    if not (spec.blocks_only or spec.states_only or spec.latent):
+        width = spec.attention_size / tp
+        keys = training.layout.kv_heads(spec) * spec.head_size
+        for name, outputs in (("queries", width), ("keys", keys), ("values", keys)):
+            found.append((name, training.tokens, spec.hidden_size, outputs))
+        found.append(("output", training.tokens, width, spec.hidden_size))
+    blocks = [(float(training.tokens), dense_width(spec) / tp)]
+    if spec.experts:
+        rows = training.imbalance * training.routed_tokens
+        blocks.append((rows, spec.experts.expert_size / training.layout.expert_tp))
+    for tokens, width in blocks:
+        for name in ("gate", "up")[not spec.has_gate :]:
+            found.append((name, tokens, spec.hidden_size, width))
+        found.append(("down", tokens, width, spec.hidden_size))
+    return [each for each in found if each[1] * each[2]]
+
+
+def _by_operation(training: Training) -> dict[str, float]:
+    """Count the bytes of a layer that keeps the results of its products and of attention alone.
+
+    It keeps its input, too, and what a router has chosen; products in `Kernels.repeated` and all
+    other operations run again.
+    """
+    if training.layer_kinds:
+        return _mean(training, _by_operation)
+    element = training.recipe.element
+    whole = whole_layer(training)
+    held = {"layer input": between(training) * training.spec.hidden_size * element}
+    for name, tokens, _, outputs in results(training):
+        part = f"result: {name}"
+        if name not in training.program.kernels.repeated:
+            held[part] = held.get(part, 0.0) + tokens * outputs * element
+    return held | {name: n for name, n in whole.items() if name.startswith(KEPT_BY_OPERATION)}
+
+
+def _mean(training: Training, count: Callable[[Training], dict[str, float]]) -> dict[str, float]:
     """Count the bytes of a hybrid's mean layer."""
     total: dict[str, float] = {}
     for share, kind in training.layer_kinds:
-        for name, nbytes in whole_layer(kind).items():
+        for name, nbytes in count(kind).items():
             total[name] = total.get(name, 0.0) + share * nbytes
     return total
 
@@ -219,7 +277,7 @@ def _attention(training: Training) -> dict[str, float]:
         # FlashAttention keeps the logarithm of the softmax's sum.
         "attention: statistics": (not stored) * tokens * heads * FP32,
         "attention: output": output,
-        "attention: output, rearranged": unfused(training, "attention") * (not stored) * output,
+        "attention: rearranged output": unfused(training, "attention") * (not stored) * output,
     }
 
 
