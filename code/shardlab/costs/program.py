@@ -25,6 +25,7 @@ PRODUCTS = ("queries", "keys", "values", "output", "gate", "up", "down")
 LOSSES = {  # what head and loss hold for each token and word: until backward, and during its start
     "parallel": "fp32 logits, and two gradients as large; all are cut by tp",
     "whole": "the same and 16-bit logits, of all words on every rank of tp",
+    "torch": "the same as parallel; where tp cuts words, the exponentials of all, too",
     "in place": "fp32 logits, which their own gradient overwrites; cut by tp",
     "fused": "16-bit logits, and their gradient from one kernel; cut by tp",
 }

@@ -110,12 +110,23 @@ TITAN_EAGER = Program(
         scales_anew=True,
     ),
     unfused=_EAGER,
+    # DTensors keep a matrix's gathered input, and `loss_parallel` the exponentials of the logits
+    # beside their gradients:
+    # https://github.com/pytorch/pytorch/blob/v2.5.0/torch/distributed/tensor/parallel/loss.py
+    loss="torch",
+    keeps_gathered=True,
     source=_TITAN,
 )
 TITAN_COMPILED = replace(
     TITAN_EAGER,
     name="torchtitan FSDP2, compiled",
     unfused=(),
+)
+TITAN_2025 = replace(
+    TITAN_COMPILED,
+    name="torchtitan FSDP2, compiled with its loss",
+    loss="fused",
+    source="https://github.com/pytorch/torchtitan/blob/e7c0cae934df78d6e9c2835f42ff1f757dc3fddc/torchtitan/components/loss.py",
 )
 TITAN_ON_AMPERE = replace(  # where FlashAttention-2 reaches half of the peak
     TITAN_EAGER,
@@ -188,6 +199,7 @@ _ALL = (
     DEEPSPEED_2021,
     TITAN_EAGER,
     TITAN_COMPILED,
+    TITAN_2025,
     TITAN_ON_AMPERE,
     TITAN_KEEPING,
     FOUNDRY_2023,

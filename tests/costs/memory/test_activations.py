@@ -178,7 +178,8 @@ def test_gathered_inputs_are_kept_whole():
 
 
 @pytest.mark.parametrize(
-    ("loss", "kept", "beside"), [("parallel", 4, 8), ("whole", 4 * 2, 10 * 2), ("in place", 4, 2), ("fused", 2, 2)]
+    ("loss", "kept", "beside"),
+    [("parallel", 4, 8), ("torch", 4, 12), ("whole", 4 * 2, 10 * 2), ("in place", 4, 2), ("fused", 2, 2)],
 )
 def test_bytes_of_logits_and_loss_for_each_token_and_word(loss, kept, beside):
     """On one of two ranks of tp, which hold half of the words unless they hold them whole."""

@@ -82,9 +82,7 @@ def whole_layer(training: Training) -> dict[str, float]:
     tokens = between(training)
     block = hidden(training, dense_width(spec), training.layout.tp)
     wide = tokens * spec.hidden_size * element
-    gathered = wide
-    if training.program.keeps_gathered:
-        gathered = training.tokens * spec.hidden_size * element
+    gathered = _matrix_input(training)
     return {
         "norms: input": spec.num_norms * wide,
         "norms: statistics": spec.num_norms * tokens * STATISTICS[spec.style] * FP32,
@@ -152,7 +150,7 @@ def head(training: Training) -> dict[str, float]:
         "norm: input": wide,
         "norm: statistics": tokens * STATISTICS[spec.style] * FP32,
         "norm: normalized": wide * unfused(training, "norms"),
-        "head: input": wide,
+        "head: input": _matrix_input(training),
         "logits": logits(training),
         "targets": INT64 * training.tokens + FP32,  # and the sum of their weights
     }
@@ -172,13 +170,21 @@ def logits(training: Training) -> float:
 def loss(training: Training) -> float:
     """Count the bytes that the loss holds beside the logits while its backward runs."""
     kept = logits(training)
+    cut = training.layout.tp > 1
     beside = {
+        "torch": (2 + cut) * kept,
         "parallel": 2 * kept,  # gradients before and after the softmax
         "whole": 2 * kept + kept * training.recipe.element / FP32,  # and what was cast
         "in place": kept * training.recipe.element / FP32,  # the gradient, cast for the head
         "fused": kept,
     }
     return beside[training.program.loss]
+
+
+def _matrix_input(training: Training) -> float:
+    """Count the bytes of what enters a layer's first matrices, or the head, as the program keeps it."""
+    tokens = training.tokens if training.program.keeps_gathered else between(training)
+    return tokens * training.spec.hidden_size * training.recipe.element
 
 
 @checked
