@@ -81,7 +81,7 @@ MEGATRON = table(
 )  # fmt: skip
 FSDP = table("torchtitan, FSDP2, H100", "torchtitan, FSDP2, A100", "torchtitan, FSDP2, H200")
 HOPPER = table("torchtitan, FSDP2, H100", "torchtitan, FSDP2, H200")
-EIGHT_BITS = [row for row in FSDP if row.run.precision == "fp8"]
+EIGHT_BITS = [row for row in FSDP if row.run.training.precision == "fp8"]
 ZERO_3 = table("Megatron 2021, ZeRO-3")
 SWEEPS_OF_LAYOUTS = {
     "Hagemann et al.": fits.HAGEMANN, "The Playbook, one node": fits.PLAYBOOK, "BigScience, kept back": fits.JEAN_ZAY,

@@ -118,6 +118,9 @@ class Program:
     # Bytes for each parameter that an update moves beyond `Recipe.update_traffic`.
     update_passes: int = 0
     loss: str = "parallel"  # see LOSSES
+    # In 8 bits: whether backward finds what products read rounded already. False: it is kept in 16
+    # bits and rounded again.
+    keeps_rounded: bool = False
     # With sequence parallelism: whether matrices keep their gathered inputs, or gather them again.
     keeps_gathered: bool = False
     # Gradients are views of the buckets that are sent. False: buckets are copies, as in torch's

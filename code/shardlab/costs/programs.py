@@ -62,8 +62,13 @@ MEGATRON_2022 = Program(
     update_passes=MEGATRON_PASSES,
     source="Korthikanti et al. 2022, sections 4.2.2 and 6 (https://arxiv.org/abs/2205.05198) and https://github.com/NVIDIA/Megatron-LM/tree/v3.0",
 )
+# Transformer Engine keeps what products read, rounded, and 16-bit inputs for everything between:
+# https://github.com/NVIDIA/TransformerEngine/blob/0004dbd0231cb02d7b47d45344900a494fa13f46/transformer_engine/pytorch/module/layernorm_mlp.py
+# Weights are taken to be in 8 bits alone (`fp8_params`): two copies, of which one is transposed,
+# take as much as one in 16 bits.
 NEMO_2024 = Program(
     name="NeMo, 2024",
+    keeps_rounded=True,
     whole_rounds=True,
     tensor_overlap="chunks",
     data_overlap=EVERYTHING,
@@ -186,6 +191,7 @@ DEEPSEEK_2024 = Program(  # two microbatches at a time, and tokens that travel i
     expert_overlap="another microbatch",
     expert_nodes=4,
     expert_bytes=FP8,
+    keeps_rounded=True,
     source="DeepSeek-AI 2024, sections 3.2 and 3.3 (https://arxiv.org/abs/2412.19437)",
 )
 _ALL = (

@@ -236,3 +236,23 @@ def test_a_mixture_and_a_hybrid_are_repeated_by_operation_too():
     assert len(parts) > 1
     for name, nbytes in activations.layer(hybrid).items():
         assert nbytes == pytest.approx(sum(share * part.get(name, 0) for share, part in parts))
+
+
+def test_in_eight_bits_products_keep_what_they_read_rounded():
+    """Transformer Engine; torchao keeps 16 bits, and its tables print as much memory in both. Attention's output is
+    kept for attention itself, too."""
+    spec = models.published("Llama 3 8B").spec
+    half, eighth = (Training(spec=spec, precision=each, program=NEMO_2024) for each in (None, "fp8"))
+    saved = sum(activations.layer(half).values()) - sum(activations.layer(eighth).values())
+    assert saved / half.tokens == spec.hidden_size + spec.ffn
+    other = replace(half, program=PROGRAMS["torchtitan FSDP2, compiled"])
+    assert activations.layer(replace(other, precision="fp8")) == activations.layer(other)
+    assert activations.head(eighth) == activations.head(half)
+
+
+def test_routed_experts_keep_what_they_read_rounded_too():
+    sizes = {"vocab_size": 512, "context_length": 64, "hidden_size": 64, "num_layers": 4, "num_heads": 4}
+    spec = TransformerSpec(**sizes, style="llama", experts=Experts(num_experts=8, per_token=2, expert_size=32))
+    half, eighth = (activations.layer(Training(spec=spec, precision=each)) for each in (None, "fp8"))
+    assert half["routed experts: input"] == 2 * eighth["routed experts: input"] == 2 * 64 * 64 * 2
+    assert half["routed experts: hidden"] * 5 == 6 * eighth["routed experts: hidden"]

@@ -19,7 +19,7 @@ from . import routed as mixture
 from .routed import FP32, INT64
 
 between, unfused = unchecked(mixture.between), unchecked(mixture.unfused)
-hidden = unchecked(mixture.hidden)
+hidden, rounded = unchecked(mixture.hidden), unchecked(mixture.rounded)
 # What recomputation by operation keeps beside the results of products: what attention returns, what
 # a router has chosen, and all of a layer with states.
 KEPT_BY_OPERATION = (
@@ -81,16 +81,20 @@ def whole_layer(training: Training) -> dict[str, float]:
     element = training.recipe.element
     tokens = between(training)
     block = hidden(training, dense_width(spec), training.layout.tp)
+    read = mixture.read(training)
     wide = tokens * spec.hidden_size * element
     gathered = _matrix_input(training)
     return {
         "norms: input": spec.num_norms * wide,
         "norms: statistics": spec.num_norms * tokens * STATISTICS[spec.style] * FP32,
         "norms: normalized": spec.halves * wide * unfused(training, "norms"),
-        "attention: input": gathered * (not spec.blocks_only),
+        "attention: input": gathered * read / element * (not spec.blocks_only),
         **_mixer(training),
-        "feed-forward: input": (spec.num_blocks > 0) * (gathered if dense_width(spec) else wide),
-        "feed-forward: hidden": training.tokens * block * element,
+        "feed-forward: input": (spec.num_blocks > 0)
+        * (gathered if dense_width(spec) else wide)
+        * read
+        / element,
+        "feed-forward: hidden": training.tokens * block,
         **mixture.routed(training),
         "dropout masks": training.dropout * spec.halves * tokens * spec.hidden_size,
     }
@@ -283,6 +287,8 @@ def _attention(training: Training) -> dict[str, float]:
         # FlashAttention keeps the logarithm of the softmax's sum.
         "attention: statistics": (not stored) * tokens * heads * FP32,
         "attention: output": output,
+        # Attention keeps it as it is, and the product that reads it rounded.
+        "attention: rounded output": rounded(training) * output / element,
         "attention: rearranged output": unfused(training, "attention") * (not stored) * output,
     }
 
