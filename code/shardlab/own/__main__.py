@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from shardlab.costs.facts import hugging_face, machines, nodes
@@ -105,7 +105,7 @@ def _run(asked: argparse.Namespace, kind: str) -> tuple[object, str]:
     made = report(recording, cluster, _step(asked, cluster, recording.world_size))
     if asked.picture:
         _write(asked.picture, _picture(recording))
-    return asdict(made), "\n".join(text.lines(made))
+    return made, "\n".join(text.lines(made))
 
 
 def _cluster(asked: argparse.Namespace, ranks: int) -> Cluster | None:

@@ -107,6 +107,7 @@ def _event(
         dtypes = entry.get(f"{side}_dtypes")
         dtype = dtypes[0] if isinstance(dtypes, list | tuple) and dtypes else None
         count = recording.elements(entry.get(f"{side}_sizes"))
-        nbytes = max(nbytes, count * recording.element_bytes(dtype))
-    number = entry.get("collective_seq_id")
-    return recording.communication(rank, op, group, nbytes, start, end, number=number)
+        nbytes = max(nbytes, recording.message_bytes(op, count, dtype))
+    told = entry.get("collective_seq_id")
+    number = told if type(told) is int else None
+    return Event(rank, "communicate", op, group, nbytes, start, end, number=number)

@@ -60,7 +60,6 @@ class _Rank:
     """What one file says."""
 
     name: str
-    head: dict[str, Any]
     kernels: list[_Span] = field(default_factory=list)
     records: list[_Span] = field(default_factory=list)  # record_param_comms
     launches: dict[Any, _Span] = field(default_factory=dict)  # by correlation
@@ -70,15 +69,11 @@ class _Rank:
     ways: Counter[str] = field(default_factory=Counter)  # how collectives were found
     unknown: int = 0  # collectives of which kind, group or peer is not told
 
-    @property
-    def info(self) -> Mapping[str, Any]:
-        info = self.head.get("distributedInfo")
-        return info if isinstance(info, dict) else {}
-
-    @property
-    def base(self) -> int:  # ns
-        base = self.head.get("baseTimeNanoseconds", 0)
-        return recording.whole(base, f"{self.name}: baseTimeNanoseconds", 1 << 63)
+    rank: int = 0
+    world: int = 0  # 0: not told
+    base: int = 0  # ns, of the file's clock
+    groups: Sequence[Any] = ()  # name and ranks of each
+    one_group: bool = True
 
 
 @given.in_one_line()
@@ -92,49 +87,46 @@ def read(paths: Sequence[str | Path], *, step: int | None = None) -> Recording:
     """
     if not paths:
         raise ValueError("no files; pass the trace of each rank")
-    files: list[tuple[int, _Rank]] = []
+    files: list[_Rank] = []
     missing: list[str] = []
     for path in paths:
         stream = Stream(path)
-        one = _scan(stream)
-        files.append((_number(one, alone=len(paths) == 1), one))
+        files.append(_scan(stream, alone=len(paths) == 1))
         if stream.cut:
-            missing.append(f"{one.name} ends early, after {stream.count:,} whole events")
-    sizes = [one.info.get("world_size") or 0 for _, one in files]
-    told = [recording.whole(size, "world_size", recording.MOST_RANKS) for size in sizes]
-    world = max(*(rank + 1 for rank, _ in files), *told)
-    chosen = _step([one for _, one in files], step)
-    zero = min(one.base for _, one in files)
+            missing.append(f"{stream.name} ends early, after {stream.count:,} whole events")
+    world = max(max(one.world, one.rank + 1) for one in files)
+    chosen = _step(files, step)
+    zero = min(one.base for one in files)
     events: list[Event] = []
-    for rank, one in files:
+    for one in files:
         window = one.steps[chosen] if chosen else _ALWAYS
         collectives = _on_gpu if one.records or not one.calls else _on_gloo
-        calls = list(filter(window.holds, collectives(one, world, rank)))
-        computing = _computing(rank, filter(window.holds, one.kernels))
+        calls = list(filter(window.holds, collectives(one, world)))
+        computing = _computing(one.rank, filter(window.holds, one.kernels))
         shift = (one.base - zero) / 1e3  # us
         events += [
             replace(each, start=each.start + shift, end=each.end + shift)
             for each in (*calls, *computing)
         ]
-        missing += _missing(one, rank, calls)
+        missing += _missing(one, calls)
     return recording.assembled(
-        [rank for rank, _ in files],
+        [one.rank for one in files],
         events,
         world_size=world,
         unit=1e-6,
-        dialect=", ".join(sorted({way for _, one in files for way in one.ways})) or "none",
+        dialect=", ".join(sorted({way for one in files for way in one.ways})) or "none",
         missing=missing,
         step=chosen,
-        on_gpu=any(one.kernels for _, one in files),
+        on_gpu=any(one.kernels for one in files),
     )
 
 
 # ---- one file ------------------------------------------------------------------------------------
 
 
-def _scan(stream: Stream) -> _Rank:
+def _scan(stream: Stream, alone: bool) -> _Rank:
     """Keep of a file what says something about kernels, collectives and steps."""
-    found = _Rank(stream.name, stream.head)
+    found = _Rank(stream.name)
     on_gpu: dict[str, _Span] = {}
     for event in stream:
         name, sort = event.get("name"), event.get("cat")
@@ -159,7 +151,27 @@ def _scan(stream: Stream) -> _Rank:
     for spans in (found.kernels, found.records, found.runs):
         spans.sort(key=lambda span: span.start)
     found.calls.sort(key=lambda span: (span.start, -span.end))
+    _fields(found, stream.head, alone)
     return found
+
+
+def _fields(found: _Rank, head: Mapping[str, Any], alone: bool) -> None:
+    """Read the fields beside the events; the rank may stand in collectives or in the name only."""
+    info = head.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    told = [info.get("rank"), *(each.args.get("Rank") for each in found.records)]
+    told += map(int, re.findall(r"rank[_-]?(\d{1,7})", Path(found.name).name))
+    told += [0] if alone else []
+    known = [each for each in told if each is not None]
+    if not known:
+        raise ValueError(f"{found.name} does not say its rank; call it rank0.json, and so on")
+    found.rank = recording.whole(known[0], f"{found.name}: rank", recording.MOST_RANKS)
+    found.world = recording.whole(info.get("world_size") or 0, "world_size", recording.MOST_RANKS)
+    base = head.get("baseTimeNanoseconds", 0)
+    found.base = recording.whole(base, f"{found.name}: baseTimeNanoseconds", 1 << 63)
+    groups = info.get("pg_config")
+    found.groups = groups if isinstance(groups, list) else []
+    found.one_group = (info.get("pg_count") or 1) == 1
 
 
 def _sort(name: str) -> str:
@@ -181,17 +193,6 @@ def _hashable(value: Any) -> Any:
     return value if isinstance(value, int | str) else None
 
 
-def _number(one: _Rank, alone: bool) -> int:
-    """Return the rank of a file, from its fields, its collectives or its name."""
-    told = [one.info.get("rank"), *(each.args.get("Rank") for each in one.records)]
-    told += map(int, re.findall(r"rank[_-]?(\d{1,7})", Path(one.name).name))
-    told += [0] if alone else []
-    rank = next((each for each in told if each is not None), None)
-    if rank is None:
-        raise ValueError(f"{one.name} does not say its rank; call the file rank0.json, and so on")
-    return recording.whole(rank, f"{one.name}: rank", recording.MOST_RANKS)
-
-
 def _step(files: Sequence[_Rank], step: int | None) -> str | None:
     common = set.intersection(*(set(one.steps) for one in files))
     wanted = common if step is None else common & {f"ProfilerStep#{step}"}
@@ -207,7 +208,7 @@ def _step(files: Sequence[_Rank], step: int | None) -> str | None:
 # ---- collectives ---------------------------------------------------------------------------------
 
 
-def _on_gpu(one: _Rank, world: int, rank: int) -> Iterator[Event]:
+def _on_gpu(one: _Rank, world: int) -> Iterator[Event]:
     """Yield a rank's collectives in order; count in `ways` how each was found."""
     by_id = {_hashable(each.args.get("External id")): each for each in one.records}
     by_id.pop(None, None)
@@ -226,7 +227,7 @@ def _on_gpu(one: _Rank, world: int, rank: int) -> Iterator[Event]:
                 around = launch and _enclosing(by_thread.get(launch.thread, []), launch.start)
                 record, way = around or record, "enclosing call (torch to 2.1)"
             args = record.args if record else {}
-        if event := _event(one, kernel, args, world, rank):
+        if event := _event(one, kernel, args, world):
             one.ways[way if args else "names of kernels only"] += 1
             yield event
         else:
@@ -239,10 +240,10 @@ def _enclosing(spans: Sequence[_Span], at: float) -> _Span | None:
     return spans[place - 1] if place and at <= spans[place - 1].end else None
 
 
-def _event(one: _Rank, kernel: _Span, args: dict[str, Any], world: int, rank: int) -> Event | None:
+def _event(one: _Rank, kernel: _Span, args: dict[str, Any], world: int) -> Event | None:
     # NCCL runs an all-to-all as sends and receives.
     op = recording.verb(str(args.get(_NAME) or kernel.name.replace("SendRecv", "AllToAll")))
-    group = _group(one, args, world)
+    rank, group = one.rank, _group(one, args, world)
     if op is None or rank not in group:
         return None
     peer = None
@@ -255,34 +256,33 @@ def _event(one: _Rank, kernel: _Span, args: dict[str, Any], world: int, rank: in
     dtype = args.get("dtype")
     if not count:
         count, dtype = _shapes(args, dtype)
-    nbytes = count * recording.element_bytes(dtype)
-    number = args.get("Seq")
-    return recording.communication(
-        rank, op, group, nbytes, kernel.start, kernel.end, number=number, peer=peer
-    )
+    nbytes = recording.message_bytes(op, count, dtype)
+    number = args.get("Seq") if type(args.get("Seq")) is int else None
+    times = kernel.start, kernel.end
+    return Event(rank, "communicate", op, group, nbytes, *times, peer=peer, number=number)
 
 
 def _shapes(args: dict[str, Any], dtype: Any = None) -> tuple[int, Any]:
     """Return the elements of the largest of the first two inputs, and the type of the first."""
     dims, types = args.get("Input Dims"), args.get("Input type")
     dims, types = (each[:2] if isinstance(each, list) else [] for each in (dims, types))
-    named = [each for each in types if recording.element_bytes(each)]
+    named = [each for each in types if recording.message_bytes("", 1, each)]
     return max(map(recording.elements, dims), default=0), named[0] if named else dtype
 
 
 def _group(one: _Rank, args: dict[str, Any], world: int) -> tuple[int, ...]:
     """Return the ranks of a collective's group, or () where the file does not tell."""
-    name, groups = args.get("Process Group Name"), one.info.get("pg_config")
-    listed = [args.get("Process Group Ranks")]
-    for each in groups if isinstance(groups, list) and name is not None else []:
-        if isinstance(each, dict) and each.get("pg_name") == name:
+    name, listed = args.get("Process Group Name"), [args.get("Process Group Ranks")]
+    for each in one.groups:
+        if isinstance(each, dict) and name is not None and each.get("pg_name") == name:
             listed.append(each.get("ranks"))
     told = next(filter(None, map(recording.listed_ranks, listed)), ())
     return told or (tuple(range(world)) if args.get("Group size", world) == world else ())
 
 
-def _on_gloo(one: _Rank, world: int, rank: int) -> Iterator[Event]:
+def _on_gloo(one: _Rank, world: int) -> Iterator[Event]:
     """Pair each operation with what gloo ran for it: the first of that kind that began later."""
+    rank, group = one.rank, tuple(range(world))
     outer: _Span | None = None
     for call in one.calls:
         op = recording.verb(call.name)
@@ -307,9 +307,8 @@ def _on_gloo(one: _Rank, world: int, rank: int) -> Iterator[Event]:
         count, dtype = _shapes(call.args, _shapes(run.args)[1] if run else None)
         one.ways["gloo"] += 1
         end = max(call.end, run.end if run else 0.0)
-        nbytes = count * recording.element_bytes(dtype)
-        group = tuple(range(world))
-        yield recording.communication(rank, op, group, nbytes, call.start, end, peer=peer)
+        nbytes = recording.message_bytes(op, count, dtype)
+        yield Event(rank, "communicate", op, group, nbytes, call.start, end, peer=peer)
 
 
 def _computing(rank: int, kernels: Iterable[_Span]) -> list[Event]:
@@ -326,10 +325,11 @@ def _computing(rank: int, kernels: Iterable[_Span]) -> list[Event]:
     return [Event(rank, "compute", op, (rank,), 0, start, end) for op, start, end in spans]
 
 
-def _missing(one: _Rank, rank: int, calls: Sequence[Event]) -> Iterator[str]:
+def _missing(one: _Rank, calls: Sequence[Event]) -> Iterator[str]:
+    bare = sum(not call.nbytes and call.op != "barrier" for call in calls)
     if one.unknown:
-        yield f"rank {rank}: {one.unknown} collectives whose kind or group is not told"
-    if bare := sum(not call.nbytes and call.op != "barrier" for call in calls):
-        yield f"rank {rank}: {bare} of {len(calls)} collectives without a size"
-    if one.ways["gloo"] and (one.info.get("pg_count") or 1) != 1:
-        yield f"rank {rank}: gloo's groups are not told; all ranks are taken"
+        yield f"rank {one.rank}: {one.unknown} collectives whose kind or group is not told"
+    if bare:
+        yield f"rank {one.rank}: {bare} of {len(calls)} collectives without a size"
+    if one.ways["gloo"] and not one.one_group:
+        yield f"rank {one.rank}: gloo's groups are not told; all ranks are taken"

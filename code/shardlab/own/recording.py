@@ -116,10 +116,10 @@ def verb(name: str) -> str | None:
     return next((verb for word, verb in _VERBS.items() if word in plain), None)
 
 
-@checked
-def element_bytes(dtype: object) -> int:
-    """Return the bytes of an element of a type as torch names it; 0 if it is not known."""
-    return _BYTES.get(str(dtype).lower().rpartition(":")[2], 0)
+def message_bytes(op: str, count: int, dtype: object) -> int:
+    """Return the bytes of elements of a type as torch names it; 0 if it is not known."""
+    element = _BYTES.get(str(dtype).lower().rpartition(":")[2], 0)
+    return 0 if op == "barrier" else min(count * element, MOST_NBYTES)
 
 
 @checked
@@ -156,23 +156,6 @@ def finite(value: Any, name: str) -> float:
     if type(value) not in (int, float) or not abs(value) < _LARGEST:
         raise ValueError(f"{name}={given.line(repr(value))} must be a finite number")
     return float(value)
-
-
-def communication(
-    rank: int,
-    op: str,
-    group: tuple[int, ...],
-    nbytes: int,
-    start: float,
-    end: float,
-    *,
-    number: Any = None,
-    peer: int | None = None,
-) -> Event:
-    """Make the event of a collective or message, as far as a file is to be believed."""
-    size = 0 if op == "barrier" else min(nbytes, MOST_NBYTES)
-    told = number if type(number) is int else None
-    return Event(rank, "communicate", op, group, size, start, end, peer=peer, number=told)
 
 
 def assembled(

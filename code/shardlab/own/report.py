@@ -2,9 +2,9 @@
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from shardlab import trace
 from shardlab.costs.collectives import library
@@ -19,96 +19,48 @@ NAMED = 3  # differences
 TABLE = Path(__file__).with_name("differences.csv")
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Seconds of a step, per rank, that were recorded and not predicted."""
-
-    name: str
-    seconds: float
-    seen: str
-    page: str
-
-
-@dataclass
-class Late:
-    """How long the others waited for one rank."""
-
-    seconds: float = 0.0
-    last: int = 0  # calls to which it came last
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collectives:
-    """Calls of one operation in one group with one size, on all recorded ranks."""
-
-    op: str
-    group: tuple[int, ...]
-    nbytes: int  # 0: not known
-    count: int
-    kernels: float  # s, of all ranks
-    waiting: float  # s of it, of all ranks, before the last one came
-    sending: float | None  # s of one call from then on; None where only one rank is recorded
-    busbw: float | None  # bytes/s, as nccl-tests counts them
-    predicted: float | None  # s of one call that runs alone
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedStep:
-    """A step in numbers: seconds, bytes and bytes/s. Its fields are those of --json."""
-
-    ranks: tuple[int, ...]  # of which there is a file
-    world_size: int
-    step: str | None
-    dialect: str
-    missing: list[str]  # what could not be read or told, in sentences
-    unnamed: float  # share of the kernels' seconds whose names do not tell what they compute
-    kinds: dict[int, dict[str, float]]  # rank -> kind -> seconds
-    collectives: list[Collectives]  # the longest kernels first
-    late: dict[int, Late]  # rank -> what the others waited for it, the longest first
-    cluster: str | None
-    predicted: dict[str, float] | None  # part -> seconds of the step
-    differences: list[Difference]  # the largest first
-
-
 @checked
 def report(
     recording: Recording, cluster: Cluster | None = None, step: Step | None = None
-) -> RecordedStep:
-    """Sum a recording up. step: predicted. Errors: ValueError for a cluster with too few GPUs."""
+) -> dict[str, Any]:
+    """Sum a recording up in seconds, bytes and bytes/s, as --json prints it. step: predicted.
+
+    Errors: ValueError for a cluster with too few GPUs.
+    """
     if cluster and cluster.gpus < recording.world_size:
         raise ValueError(
             f"{recording.world_size} ranks do not fit on {cluster.name} with {cluster.gpus} GPUs; "
             f"use the cluster that they ran on"
         )
     clocks = recording.clocks
-    late: dict[int, Late] = {}
+    late: dict[int, dict[str, float]] = {}
     alike: dict[tuple[str, tuple[int, ...], int], list[RecordedCall]] = {}
     for call in recording.calls:
         nbytes = max(event.nbytes for event in call)
         alike.setdefault((call[0].op, call[0].group, nbytes), []).append(call)
         if len(call) > 1 and not clocks:
-            one = late.setdefault(call.last.rank, Late())
-            one.seconds += sum(call.waits)
-            one.last += 1
-    late = dict(sorted(late.items(), key=lambda each: -each[1].seconds))
+            one = late.setdefault(call.last.rank, {"seconds": 0.0, "last": 0})
+            one["seconds"] += sum(call.waits)
+            one["last"] += 1
+    late = dict(sorted(late.items(), key=lambda each: -each[1]["seconds"]))
     collectives = [_collectives(*key, same, not clocks, cluster) for key, same in alike.items()]
     kinds = {rank: _kinds(recording, rank) for rank in recording.ranks}
     busy = sum(event.seconds for event in recording.events)
     rest = sum(event.seconds for event in recording.events if event.op == "rest")
-    return RecordedStep(
-        ranks=recording.ranks,
-        world_size=recording.world_size,
-        step=recording.step,
-        dialect=recording.dialect,
-        missing=[clocks, *recording.missing] if clocks else list(recording.missing),
-        unnamed=rest / busy if busy else 0.0,
-        kinds=kinds,
-        collectives=sorted(collectives, key=lambda each: -each.kernels),
-        late=late,
-        cluster=cluster.name if cluster else None,
-        predicted=step.summary if step else None,
-        differences=_differences(kinds, collectives, next(iter(late), None), step),
-    )
+    return {
+        "ranks": recording.ranks,  # of which there is a file
+        "world_size": recording.world_size,
+        "step": recording.step,
+        "dialect": recording.dialect,
+        "missing": [*filter(None, [clocks]), *recording.missing],  # what cannot be told
+        "unnamed": rest / busy if busy else 0.0,  # share whose names do not tell what they compute
+        "kinds": kinds,  # rank -> kind -> seconds
+        "collectives": sorted(collectives, key=lambda each: -each["kernels"]),
+        "late": late,  # rank -> what the others waited for it, and calls to which it came last
+        "cluster": cluster.name if cluster else None,
+        "predicted": step.summary if step else None,  # part -> seconds of the step
+        "differences": _differences(kinds, collectives, next(iter(late), None), step),
+    }
 
 
 def _collectives(
@@ -118,21 +70,22 @@ def _collectives(
     calls: Sequence[RecordedCall],
     agree: bool,
     cluster: Cluster | None,
-) -> Collectives:
+) -> dict[str, Any]:
+    """Sum up the calls of one operation in one group with one size, on all recorded ranks."""
     told = len(calls[0]) > 1 and agree
     sending = fmean(call.last.seconds for call in calls) if told else None
     bus = trace.ring_bytes(op, nbytes, len(group))
-    return Collectives(
-        op=op,
-        group=group,
-        nbytes=nbytes,
-        count=len(calls),
-        kernels=sum(event.seconds for call in calls for event in call),
-        waiting=sum(sum(call.waits) for call in calls) if told else 0.0,
-        sending=sending,
-        busbw=bus / sending if sending and bus else None,
-        predicted=_predicted(op, group, nbytes, cluster) if cluster and nbytes else None,
-    )
+    return {
+        "op": op,
+        "group": group,
+        "nbytes": nbytes,  # 0: not known
+        "count": len(calls),
+        "kernels": sum(event.seconds for call in calls for event in call),  # s, of all ranks
+        "waiting": sum(sum(call.waits) for call in calls) if told else 0.0,  # s of it
+        "sending": sending,  # s of one call, once the last rank came; None where that is not told
+        "busbw": bus / sending if sending and bus else None,  # bytes/s, as nccl-tests counts them
+        "predicted": _predicted(op, group, nbytes, cluster) if cluster and nbytes else None,  # s
+    }
 
 
 def _predicted(op: str, group: tuple[int, ...], nbytes: int, cluster: Cluster) -> float | None:
@@ -194,17 +147,20 @@ def ranks_text(group: Sequence[int]) -> str:
 
 def _differences(
     kinds: Mapping[int, Mapping[str, float]],
-    collectives: Iterable[Collectives],
+    collectives: Iterable[Mapping[str, Any]],
     first: int | None,
     step: Step | None,
-) -> list[Difference]:
-    """List the largest differences, in the words of the table. first: who was waited for most."""
+) -> list[dict[str, Any]]:
+    """List the largest seconds of a step, per rank, that were recorded and not predicted.
+
+    first: the rank that was waited for most, or None.
+    """
     found = {"waiting": 0.0, "long": 0.0, "short": 0.0}
     for each in collectives:
-        found["waiting"] += each.waiting
-        if each.sending is not None and each.predicted is not None:
-            slower = (each.sending - each.predicted) * each.count * len(each.group)
-            found["long" if each.nbytes > LONG else "short"] += slower
+        found["waiting"] += each["waiting"]
+        if None not in (each["sending"], each["predicted"]):
+            slower = (each["sending"] - each["predicted"]) * each["count"] * len(each["group"])
+            found["long" if each["nbytes"] > LONG else "short"] += slower
     found = {name: total / len(kinds) for name, total in found.items()}
 
     def mean(kind: str) -> float:
@@ -218,9 +174,9 @@ def _differences(
         found["exposed"] = mean("exposed") - found["waiting"] - communicating
     with open(TABLE, encoding="utf-8") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    differences = [
-        Difference(name, found[name], row["seen"].format(rank=first), row["page"])
+    differences: list[dict[str, Any]] = [
+        {**row, "seconds": found[row["name"]], "seen": row["seen"].format(rank=first)}
         for row in rows
-        if found.get(name := row["name"], 0.0) > 0
+        if found.get(row["name"], 0.0) > 0
     ]
-    return sorted(differences, key=lambda each: -each.seconds)[:NAMED]
+    return sorted(differences, key=lambda each: -each["seconds"])[:NAMED]
