@@ -64,7 +64,8 @@ def attentions(chip: Chip) -> list[dict[str, Any]]:
             "forward": partial(transformer.causal_attention, q, k, v),
             "backward": partial(torch.autograd.grad, out, (q, k, v), gradient, retain_graph=True),
         }
-        both = kernels.flash_seconds(count * length * (length + 1) / 2, 32 * 128, chip)
+        pairs, rows_of = count * length * (length + 1) / 2, count * length
+        both = kernels.flash_seconds(pairs, rows_of, chip, heads=32, head_size=128)
         for (name, run), predicted in zip(passes.items(), both, strict=True):
             row = against(predicted, timed(run))
             work = 4 * count * length**2 / 2 * 32 * 128 * (kernels.FLASH_BACKWARD if name == "backward" else 1)

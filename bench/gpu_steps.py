@@ -19,7 +19,7 @@ from shardlab.costs import step
 from shardlab.costs.facts import models, recipes
 from shardlab.costs.facts.network import Cluster, Node
 from shardlab.costs.memory import overhead, timeline
-from shardlab.costs.programs import BOOK
+from shardlab.costs.programs import BOOK_COMPILED, BOOK_ON_GPU
 from shardlab.costs.training import Training
 from shardlab.files.terminal import no_arguments
 from shardlab.ranks import transformer
@@ -30,13 +30,6 @@ WARM_UP = 3
 # `MasterWeights` beside the recipe's update: gradients to fp32 (6 bytes for each), and divided by the scale (8),
 # from where the optimizer reads them in fp32 (2 more), and parameters back (4 more).
 PASSES = 6 + 8 + 2 + 4
-EAGER = replace(  # a norm is one kernel of torch's, and so is attention
-    BOOK,
-    name="ranks.transformer on a GPU",
-    unfused=("rotary", "SwiGLU", "loss"),
-    loss="whole",
-    update_passes=PASSES,
-)
 STEPS = (  # model, sequences, tokens in each, what is recomputed, compiled
     ("GPT-2 small", 8, 1024, "none", False),
     ("Llama 3.2 1B", 1, 2048, "none", False),
@@ -59,7 +52,7 @@ def steps(node: Node) -> list[dict[str, Any]]:
 def one_step(node: Node, name: str, batch: int, length: int, again: str, compiled: bool) -> dict[str, Any]:
     """Forward, backward and update of a published model, against `costs.step` and `costs.memory`."""
     spec = models.published(name).spec
-    program = replace(EAGER, unfused=("loss",)) if compiled else EAGER
+    program = replace(BOOK_COMPILED if compiled else BOOK_ON_GPU, update_passes=PASSES)
     training = Training(
         spec=spec, microbatch=batch, sequence=length, recomputation=again, program=program, recipe=recipes.MIXED
     )

@@ -18,9 +18,10 @@ from published import fits, products
 
 from shardlab.costs import step
 from shardlab.costs.compute import kernels
+from shardlab.costs.facts.attention import NEWEST
 from shardlab.costs.planning import planner
 from shardlab.costs.planning.plans import Question
-from shardlab.costs.program import FLASH, ORDINARY_KERNELS
+from shardlab.costs.program import ORDINARY_KERNELS
 from shardlab.costs.published import steps, studies
 from shardlab.costs.published.sweeps import SWEEPS
 from shardlab.files.terminal import no_arguments
@@ -119,9 +120,9 @@ CAUSES = (
     Cause(name="a limit of 500 W", concerns="FSDP2, H100", rows=table("torchtitan, FSDP2, H100"),
           constants={"BEST": UNLIMITED}),
     Cause(name="FlashAttention-2 on Hopper", concerns="FSDP2, H100 and H200", rows=HOPPER,
-          off=single_kernels(flash=FLASH, flash_backward=FLASH)),
+          off=single_kernels(attention=NEWEST)),
     Cause(name="FlashAttention-2 on Hopper", concerns="The Playbook", rows=PLAYBOOK,
-          off=single_kernels(flash=FLASH, flash_backward=FLASH)),
+          off=single_kernels(attention=NEWEST)),
     Cause(name="scales that follow from the tensor", concerns="FSDP2, 8 bits", rows=EIGHT_BITS,
           off=single_kernels(scales_anew=False)),
     Cause(name="the first FlashAttention", concerns="llm-foundry", rows=timed_attempts(fits.FOUNDRY),

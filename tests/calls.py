@@ -15,6 +15,7 @@ from shardlab import schedules
 from shardlab.costs import step
 from shardlab.costs.collectives import Cost
 from shardlab.costs.facts import hardware, nodes, recipes
+from shardlab.costs.facts.attention import attention
 from shardlab.costs.facts.network import Cluster, Wire
 from shardlab.costs.operations import Stretch
 from shardlab.costs.pipeline import timeline
@@ -52,6 +53,7 @@ MIXED = Training(
     ),
     layout=Layout(dp=2, ep=2),
 )
+KERNEL = attention("newest", hardware.chip("H100 SXM 80 GB"))
 LINK = hardware.link("NVLink 4")
 NODE = nodes.node("DGX H100")
 CLUSTER = Cluster(node=NODE, num_nodes=2)
@@ -76,6 +78,7 @@ EXAMPLES = {
         *(PLAN.steps[0][0], schedules.Action("F", 0), Wire(a="GPU 0", b="GPU 1", link=LINK), CLUSTER.path(0, 1)[0]),
         *(replay.replay(EVENTS, CLUSTER), transfers.lay_out(EVENTS, CLUSTER, None, "ring").transfers[0]),
         *(SHARDING, SHARDING.dims[0], CHANGE, Tracer(MESH, SIZES), METHODS["data parallel step"]),
+        *(KERNEL, KERNEL.forward),
         *(Cost(steps=2, serial=2, sent=2, received=2), Layer(seconds=1, states=2), Stretch("useful", 0, 1)),
     )
 }
@@ -202,6 +205,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "sharding.types.tracer.Tracer.log": {"number": parse("[] R@tp")},
     "sharding.types.tracer.Tracer.look_up": {"table": parse("[h/tp, V]"), "tokens": parse("[B] fixed")},
     "model.details.RotaryScaling": {"low": 1, "high": 4},
+    "costs.facts.attention.attention": {"kernel": "newest"},
     "schedules.action.parse": {"text": "F0 B0"},
     "schedules.instructions.stuck": {"programs": schedules.plan(schedules.make("1F1B", 1, 2))},
     "schedules.v_shaped.Draft.write": {"words": "F0 I0 W"},

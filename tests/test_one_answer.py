@@ -22,6 +22,7 @@ from shardlab.costs.compute import flops, kernels, roofline
 from shardlab.costs.compute.time_to_train import TimeToTrain
 from shardlab.costs.expert_parallel import hiding_width
 from shardlab.costs.facts import hardware, mixtures, models, network, nodes, recipes
+from shardlab.costs.facts.attention import NEWEST, attention
 from shardlab.costs.memory import activations, offload
 from shardlab.costs.memory import timeline as moments
 from shardlab.costs.operations import interval
@@ -526,6 +527,30 @@ def _book_of_a_million(offloaded):
     return (sum(held.values()) - offloaded * inputs) / 1e9
 
 
+def _hidden_across(with_latency):
+    """Tokens a GPU of Llama 3 405B with tp = 8 needs to hide a step of the ring that crosses servers."""
+    spec, tp = models.published("Llama 3 405B").spec, 8
+    chip, link = hardware.chip("H100 SXM 80 GB"), hardware.link("InfiniBand NDR")
+    return context_parallel.hiding_tokens(
+        context_parallel.attention(spec, length=2**17, ranks=16, tp=tp),
+        rate=attention(NEWEST, chip).forward.long * chip.peak("bf16"),
+        bandwidth=hardware.LINK_UTILISATION * link.bandwidth,
+        latency=with_latency * link.latency,
+        causal=True,
+    )
+
+
+def _seconds_for_qwen3():
+    """Seconds of eight H100 for a step of Qwen3 8B on a million tokens, with the rates of the page's cell."""
+    sizes = {"num_layers": 36, "ffn_size": 12_288, "vocab_size": 151_936, "context_length": 2**20}
+    spec = replace(models.published("Llama 3 8B").spec, **sizes)
+    chip = hardware.chip("H100 SXM 80 GB")
+    forward = flops.forward(spec, batch=1, sequence=2**20, pairs="causal")
+    scores, kernel = forward["scores"], attention(NEWEST, chip)
+    seconds = (2 / kernel.forward.long + 2.5 / kernel.backward.long) * scores / chip.peak("bf16")
+    return (seconds + 4 * (sum(forward.values()) - scores) / kernels.ordinary_flops(chip)) / 8
+
+
 def _frozen_feed_forward():
     """Bytes per token and unit of width that up and down keep for their weights' gradients in a GPT: their inputs."""
     run = Training(spec=models.published("GPT-3 175B").spec, program=BOOK)
@@ -597,6 +622,8 @@ STATED = [  # page, words with the number, the number
     ("placement", "products are {:.1f} times", lambda: _products("B200 SXM 180 GB") / _products("H100 SXM 80 GB")),
     ("replay", "It needs {:.0f} of the 40 GB", _rented_1b),
     ("replay", "our rings reach {:.0f}", _busbw_of_two_dgx_h100),
+    ("context_parallel", "tokens, or {:,.0f} with latency", lambda: _hidden_across(with_latency=True)),
+    ("context_parallel", "where this sum says {:.0f};", _seconds_for_qwen3),
     ("context_parallel", "Each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
     ("context_parallel", "host's memory {:.0f} GB do", lambda: _book_of_a_million(1)),
 ]

@@ -14,8 +14,8 @@ import pytest
 from shardlab.costs.compute import kernels
 from shardlab.costs.compute.time_to_train import TimeToTrain
 from shardlab.costs.facts import fabrics, hardware, nodes, recipes
+from shardlab.costs.facts.attention import NEWEST, attention
 from shardlab.costs.memory.offload import Swap
-from shardlab.costs.program import FLASH
 from shardlab.costs.units import GB, GiB, us
 
 from .conftest import ROOT
@@ -84,7 +84,9 @@ def test_the_shares_of_the_peak_are_those_of_the_package() -> None:
         assert f"{100 * share:.0f} % on an {name}" in text
     of_best = f"{kernels.AT_ITS_LIMIT * 100:.0f} and {kernels.ORDINARY * 100:.0f} %"
     assert f"{of_best} of the fastest product" in text
-    assert f"attention ({FLASH * 100:.0f} % of the peak)" in text
+    hopper = attention(NEWEST, hardware.chip("H100 SXM 80 GB"))
+    forward, backward = (f"{100 * each.long:.0f} %" for each in (hopper.forward, hopper.backward))
+    assert f"attention (at most {forward} of an H100's peak forward and {backward} backward)" in text
     assert f"memory traffic ({kernels.MOVED * 100:.0f} %" in text
 
 

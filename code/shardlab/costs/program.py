@@ -5,21 +5,18 @@ from dataclasses import dataclass
 from shardlab.files.arguments import Count, Positive, Share, checked
 from shardlab.sharding.layout import listed
 
+from .facts.attention import NEWEST
 from .facts.hardware import LINK_UTILISATION
 
-# The share of the peak that FlashAttention reaches, counting the pairs of tokens that a causal mask
-# leaves. Assumed for all chips: Shah et al. 2024, Figure 5 (https://arxiv.org/abs/2407.08608) print
-# 0.32 to 0.54 for cuDNN's forward on the H100 with heads of 128, sequences of 512 to 16k; Dao 2023
-# (https://arxiv.org/abs/2307.08691) gives 0.50 to 0.73 of the A100's.
-FLASH = 0.5
 # What torch's allocator reserves beyond the tensors, as a share of them: the median over 13 runs of
 # the Ultra-Scale Playbook that print a peak (bench/published/fits.py). It was chosen on these peaks
 # alone, not on whether runs fit.
 MARGIN = 0.05
 # What one kernel may do, or torch's single operations: RMSNorm, the rotation of queries and keys,
 # SiLU and its product with up, the softmax, repeated keys and rearranged outputs of attention, how
-# tokens reach experts and their outputs are added up, and the loss.
-KERNELS = ("norms", "rotary", "SwiGLU", "attention", "experts", "loss")
+# tokens reach experts and their outputs are added up, the loss, and products of one input with
+# several matrices: where q, k and v, or gate and up, are apart, their gradients of it are added.
+KERNELS = ("norms", "rotary", "SwiGLU", "attention", "experts", "loss", "products of one input")
 LOSSES = {  # what head and loss hold for each token and word: until backward, and during its start
     "parallel": "fp32 logits, and two gradients as large; all are cut by tp",
     "whole": "the same and 16-bit logits, of all words on every rank of tp",
@@ -60,11 +57,11 @@ EVERYTHING = tuple(DATA_OVERLAPS)
 class Kernels:
     """How well a program's own kernels do, beside the library's matrix products."""
 
-    flash: Share = FLASH  # the share of the peak that FlashAttention's forward reaches
-    flash_backward: Share = FLASH
+    attention: str = NEWEST  # a kernel of `facts.attention`
     # The share of forward's products that backward repeats, and everything between them with it,
     # where `Training.recomputation` names none: recomputation by operation.
     repeated: float = 0.0
+    torch_norms: bool = False  # a norm is one kernel of torch's, see `step.elementwise`
     # In 8 bits, a tensor's scale follows from itself: one more kernel reads it whole.
     scales_anew: bool = False
 

@@ -18,10 +18,8 @@ SELENE_2021 = 12.9e12 / (192 * 8 * 25e9)
 # its limit it also scales them (8), which is not counted: that depends on the run.
 # https://github.com/NVIDIA/Megatron-LM/blob/v2.5/megatron/optimizer/optimizer.py
 MEGATRON_PASSES = 6 + 8 + 4 + 2 + 4 + 2
-# Dao 2023 (https://arxiv.org/abs/2307.08691) on the first FlashAttention, on an A100: 30 to 50 % of
-# the peak in forward, 25 to 35 in backward. Triton's is as fast (Figures 4 to 7). The middles.
-FLASH_1 = Kernels(flash=0.40, flash_backward=0.30)
-FLASH_2_ON_HOPPER = 0.35  # Shah et al. 2024, abstract (https://arxiv.org/abs/2407.08608)
+FLASH_1 = Kernels(attention="FlashAttention-1")
+FLASH_2 = "FlashAttention-2"
 
 BOOK = Program(  # with kernels as fast as those of the others
     name="the Trainer of this book",
@@ -44,6 +42,19 @@ BOOK_ZERO = replace(  # without the Trainer
 )
 BOOK_ON_CPU = replace(  # one operation of torch after the other
     BOOK, name="the Trainer of this book, on a CPU", unfused=KERNELS
+)
+BOOK_ON_GPU = replace(  # a norm is one kernel of torch's, and so is attention
+    BOOK,
+    name="the Trainer of this book, on a GPU",
+    kernels=Kernels(torch_norms=True),
+    unfused=("rotary", "SwiGLU", "loss", "products of one input"),
+    loss="whole",
+)
+BOOK_COMPILED = replace(
+    BOOK_ON_GPU,
+    name="the Trainer of this book, compiled on a GPU",
+    kernels=ORDINARY_KERNELS,
+    unfused=("loss",),
 )
 MEGATRON_2021 = Program(
     name="Megatron-LM, 2021",
@@ -100,13 +111,12 @@ _TITAN = "https://github.com/pytorch/torchtitan/blob/9dec370ad26b5f8e9a7333a0e36
 # or not, is FlashAttention-2. Its 8 bits are scaled anew
 # (docs/float8.md: tensorwise, dynamic).
 _REPEATED = 0.365
-_EAGER = ("norms", "rotary", "SwiGLU", "loss")
+_EAGER = ("norms", "rotary", "SwiGLU", "loss", "products of one input")
 TITAN_EAGER = Program(
     name="torchtitan FSDP2, eager",
     data_overlap=EVERYTHING,
     kernels=Kernels(
-        flash=FLASH_2_ON_HOPPER,
-        flash_backward=FLASH_2_ON_HOPPER,
+        attention=FLASH_2,
         repeated=_REPEATED,
         scales_anew=True,
     ),
@@ -118,10 +128,10 @@ TITAN_COMPILED = replace(
     name="torchtitan FSDP2, compiled",
     unfused=(),
 )
-TITAN_ON_AMPERE = replace(  # where FlashAttention-2 reaches half of the peak
+TITAN_ON_AMPERE = replace(
     TITAN_EAGER,
     name="torchtitan FSDP2, eager, A100",
-    kernels=Kernels(repeated=_REPEATED),
+    kernels=Kernels(attention=FLASH_2, repeated=_REPEATED),
 )
 TITAN_KEEPING = replace(
     TITAN_ON_AMPERE,
@@ -152,7 +162,7 @@ SCALING_FLASH_1 = replace(
 NANOTRON_2025 = Program(  # adds up in fp32 beside torch's DDP; overwrites the softmax
     name="nanotron, 2025",
     data_overlap=EVERYTHING,
-    kernels=Kernels(flash=FLASH_2_ON_HOPPER, flash_backward=FLASH_2_ON_HOPPER),
+    kernels=Kernels(attention=FLASH_2),
     unfused=("SwiGLU",),
     loss="in place",
     keeps_gathered=True,
@@ -182,6 +192,8 @@ _ALL = (
     BOOK,
     BOOK_ZERO,
     BOOK_ON_CPU,
+    BOOK_ON_GPU,
+    BOOK_COMPILED,
     MEGATRON_2021,
     MEGATRON_2022,
     NEMO_2024,

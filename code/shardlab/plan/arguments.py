@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import dataclass, replace
 
+from shardlab.costs.compute import kernels
 from shardlab.costs.facts import hugging_face, limits, machines, nodes, recipes
 from shardlab.costs.facts.hugging_face import HuggingFaceModel
 from shardlab.costs.facts.machines import Machine
@@ -25,8 +26,8 @@ A file for --cluster has node = "DGX H100", or lines such as these:
 """
 # `costs.published.steps.MIXTURE_STEPS`.
 MIXTURES = (
-    "published steps of mixtures took 1.1 to 3.7 times as long as predicted, the longer the "
-    "narrower their experts"
+    "published steps of mixtures took 0.9 to 3.3 times as long as predicted, the longest with few "
+    "tokens for each narrow expert"
 )
 CODES = "Exit status: 0 a plan fits, 1 nothing fits, 2 the input is not understood."
 
@@ -161,8 +162,11 @@ def _question(
         imbalance=given.imbalance,
         headroom=given.headroom,
     )
+    chip = machine.cluster.node.chip
     if given.precision:
-        machine.cluster.node.chip.peak(given.precision)  # raises where the chip has none
+        chip.peak(given.precision)  # raises where the chip has none
+    if chip.name in kernels.BEST and kernels.BEST[chip.name].doubt:
+        notes.append(f"{chip.name}: {kernels.BEST[chip.name].doubt}")
     return question, notes
 
 

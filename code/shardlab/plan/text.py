@@ -19,7 +19,7 @@ def lines(answer: Answer) -> Iterator[str]:
     yield from _question(answer)
     yield ""
     if answer.rows:
-        yield from _table([_header(answer), *map(_cells, itertools.count(1), answer.rows)])
+        yield from _table([HEADER, *map(_cells, itertools.count(1), answer.rows)])
         yield ""
         yield from _costs(answer)
     else:
@@ -43,12 +43,6 @@ def _question(answer: Answer) -> Iterator[str]:
     yield f"{question.recipe.name}; a program like {question.program.name}"
     for note in request.notes:
         yield f"Note: {note}"
-
-
-def _header(answer: Answer) -> tuple[str, ...]:
-    """Name the columns; of a mixture the time of a step is a lower bound, see its note."""
-    mixture = answer.request.question.spec.experts is not None
-    return tuple("step, at least" if mixture and name == "step" else name for name in HEADER)
 
 
 def _cells(number: int, row: Row) -> tuple[str, ...]:

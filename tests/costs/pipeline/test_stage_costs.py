@@ -72,7 +72,7 @@ def test_the_best_cut_of_llama_3_405b_is_that_of_its_authors():
 
 def test_a_large_vocabulary_makes_the_head_slower_than_two_layers():
     found = stage_costs.pieces(on_gpus(4, 4, name="Llama 3 8B", sequence=8192), H100)
-    assert found[-1].seconds / found[1].seconds == pytest.approx(2.10, abs=0.01)
+    assert found[-1].seconds / found[1].seconds == pytest.approx(2.09, abs=0.01)
 
 
 def test_one_more_gpu_takes_a_ninth_off_the_slowest_stage_of_gpt_3():

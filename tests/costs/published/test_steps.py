@@ -17,14 +17,14 @@ AT_MOST = {
     "Megatron 2021, ZeRO-3": 0.055,
     "Korthikanti 2022, all layers again": 0.04,
     "Korthikanti 2022, selective": 0.035,
-    "NVIDIA 2024, H100, bf16": 0.015,
+    "NVIDIA 2024, H100, bf16": 0.01,
     "NVIDIA 2024, H100, fp8": 0.06,
-    "NeMo 24.12, H100, fp8": 0.065,
-    "Llama 3 405B": 0.02,
-    "Megatron-LM, H100, 70B": 0.045,
-    "torchtitan, FSDP2, H100": 0.025,
-    "torchtitan, FSDP2, A100": 0.045,
-    "torchtitan, FSDP2, H200": 0.115,
+    "NeMo 24.12, H100, fp8": 0.06,
+    "Llama 3 405B": 0.01,
+    "Megatron-LM, H100, 70B": 0.05,
+    "torchtitan, FSDP2, H100": 0.03,
+    "torchtitan, FSDP2, A100": 0.04,
+    "torchtitan, FSDP2, H200": 0.08,
 }
 
 
@@ -40,7 +40,7 @@ def test_predictions_meet_published_steps(table):
 def test_no_row_is_off_by_more_than_a_fifth():
     errors = [abs(row.error) for row in published.steps.STEPS]
     assert max(errors) < 0.145
-    assert sum(error > 0.1 for error in errors) == 5
+    assert sum(error > 0.1 for error in errors) == 4
 
 
 def test_zero_without_model_parallelism_stops_scaling_as_published():

@@ -15,7 +15,7 @@ There are few constants, the same for every model and layout:
     ORDINARY    calibrated once, on the single layer timed by Korthikanti et al. 2022 (Table 4)
     AT_ITS_LIMIT  calibrated once, on one published step of an H100
     MOVED       chosen among three round numbers with whole steps in view
-    FLASH       a round number inside published measurements, in `program`
+    attention   published curves, in `facts.attention`
 
 What differs from program to program, such as its attention, is in `program.Kernels`.
 """
@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from shardlab.files.arguments import Count, Positive, Share, checked, unchecked
 
+from ..facts.attention import AttentionCurve, attention
 from ..facts.hardware import Chip
 from ..program import ORDINARY_KERNELS, Kernels
 from ..units import TFLOP, us
@@ -68,26 +69,53 @@ class BestMatmul:
     best: dict[str, Positive]  # precision -> FLOP/s
     source: str
     ordinary: Share = AT_ITS_LIMIT  # the share of `best` that ordinary shapes reach within a step
+    ordinary_in_8_bits: Share | None = None  # None: the same
+    # The share of `best` that full waves reach alone, on a cool chip with libraries of 2026; None:
+    # not measured.
+    alone: Positive | None = None
+    doubt: str = ""  # about these shares, for those who plan with them
 
 
 def _at(
-    multiprocessors: int, source: str = _SEARCHED, ordinary: float = AT_ITS_LIMIT, **tflops: float
+    multiprocessors: int,
+    source: str = _SEARCHED,
+    ordinary: float = AT_ITS_LIMIT,
+    in_8_bits: float | None = None,
+    alone: float | None = None,
+    doubt: str = "",
+    **tflops: float,
 ) -> BestMatmul:
     best = {precision: rate * TFLOP for precision, rate in tflops.items()}
     best["fp16"] = best["bf16"]
-    return BestMatmul(multiprocessors=multiprocessors, best=best, source=source, ordinary=ordinary)
+    return BestMatmul(
+        multiprocessors=multiprocessors,
+        best=best,
+        source=source,
+        ordinary=ordinary,
+        ordinary_in_8_bits=in_8_bits,
+        alone=alone,
+        doubt=doubt,
+    )
 
 
 # A limit on power takes as large a share of the rate of products, which power limits already: a
 # GB300 fell from 1,600 to 2,174 TFLOP/s at 1,400 W to 617 at 500, to 0.28 to 0.39 of the rate with
 # 0.36 of the power. https://github.com/facebookexperimental/triton/pull/2023
 _AT_500_WATTS = 500 / 700
+# Blackwell in a long loop is slowed down further. 514 products of Llama 3 and DeepSeek, timed one
+# after the other on 8 B200 in 16 bits, reach 1,084 TFLOP/s (1,040 to 1,119) where they last longer
+# than a millisecond, 0.63 of BEST; alone and cool, 170 of the same shapes reach a third more. In
+# 8 bits cool products reach 0.72, which is no more than a bound. A GB200 has 1.2 times the power.
+# https://github.com/MooreThreads/SimuMax/blob/4dcaae513ba7/configs/system/b200_bf16_ceperm.json and
+# https://github.com/ai-dynamo/aiconfigurator/tree/095f58a51c4c/src/aiconfigurator/systems/data
+_BLACKWELL_16, _BLACKWELL_8 = 0.63, 0.72
+_ONE_MACHINE = "its rate in 16 bits rests on timings of one machine, and in 8 bits on a cool chip"
 
 BEST: dict[str, BestMatmul] = {
     "A100 SXM 40 GB": _at(108, f"{_SAME_CHIP}; {_SEARCHED}", ORDINARY, bf16=271.2),
-    "A100 SXM 80 GB": _at(108, ordinary=ORDINARY, bf16=271.2),
+    "A100 SXM 80 GB": _at(108, ordinary=ORDINARY, alone=0.99, bf16=271.2),
     "A100 PCIe 80 GB": _at(108, ordinary=ORDINARY, bf16=252.9),
-    "H100 SXM 80 GB": _at(132, bf16=794.5, fp8=1402.6),
+    "H100 SXM 80 GB": _at(132, alone=1.03, bf16=794.5, fp8=1402.6),
     "H100 SXM 96 GB, 500 W": _at(
         132,
         f"in proportion to power, from the H100 SXM 80 GB; {_SEARCHED}",
@@ -95,10 +123,26 @@ BEST: dict[str, BestMatmul] = {
         fp8=_AT_500_WATTS * 1402.6,
     ),
     "H200 SXM 141 GB": _at(
-        132, _SEARCHED + " (bf16: the same as the H100)", bf16=794.5, fp8=1453.4
+        132, _SEARCHED + " (bf16: the same as the H100)", alone=1.00, bf16=794.5, fp8=1453.4
     ),
-    "B200 SXM 180 GB": _at(148, bf16=1745.0, fp8=3432.5),
-    "GB200 186 GB": _at(148, bf16=1822.0, fp8=3615.6),
+    "B200 SXM 180 GB": _at(
+        148,
+        ordinary=_BLACKWELL_16,
+        in_8_bits=_BLACKWELL_8,
+        alone=0.93,
+        doubt=_ONE_MACHINE,
+        bf16=1745.0,
+        fp8=3432.5,
+    ),
+    "GB200 186 GB": _at(
+        148,
+        ordinary=_BLACKWELL_8,
+        in_8_bits=_BLACKWELL_8,
+        alone=0.91,
+        doubt=_ONE_MACHINE,
+        bf16=1822.0,
+        fp8=3615.6,
+    ),
 }
 # For a chip that is not in BEST: 0.80 of its peak, as the H100's 794.5 of 989.4, and no waves.
 UNSEARCHED = 0.80
@@ -120,8 +164,28 @@ def best_flops(chip: Chip, precision: str | None = None) -> float:
 @checked
 def ordinary_flops(chip: Chip, precision: str | None = None) -> float:
     """Return the FLOP/s of products of ordinary shapes within a step, where their tiles fit."""
-    share = BEST[chip.name].ordinary if chip.name in BEST else AT_ITS_LIMIT
+    share = AT_ITS_LIMIT
+    if own := BEST.get(chip.name):
+        eight_bits = (precision or chip.precision) == "fp8"
+        share = (eight_bits and own.ordinary_in_8_bits) or own.ordinary
     return share * best_flops(chip, precision)
+
+
+@checked
+def alone_flops(chip: Chip) -> float:
+    """Return the FLOP/s of large 16-bit products by themselves, on a cool chip, in a graph's replay.
+
+    A step does not reach them: there a chip is warm, waits for the slowest of its group, and gives
+    memory and multiprocessors to messages. Medians over shapes with full waves and the libraries of
+    SGLang, TensorRT-LLM and vLLM:
+    https://github.com/ai-dynamo/aiconfigurator/tree/095f58a51c4c/src/aiconfigurator/systems/data
+    Errors: ValueError for a chip without such a table.
+    """
+    measured = BEST.get(chip.name)
+    if measured is None or measured.alone is None:
+        known = ", ".join(name for name, each in BEST.items() if each.alone)
+        raise ValueError(f"no products of the {chip.name} were timed alone; known: {known}")
+    return measured.alone * best_flops(chip, "bf16")
 
 
 class Tiling(NamedTuple):
@@ -187,11 +251,23 @@ def moved_seconds(nbytes: float, chip: Chip) -> float:
 
 @checked
 def flash_seconds(
-    pairs: float, width: float, chip: Chip, kernels: Kernels = ORDINARY_KERNELS
+    pairs: float,
+    rows: float,
+    chip: Chip,
+    *,
+    heads: Positive,
+    head_size: Count,
+    kernels: Kernels = ORDINARY_KERNELS,
 ) -> tuple[float, float]:
     """Time forward and backward of attention in one kernel each.
 
-    pairs: pairs of tokens that the mask leaves. width: numbers of all heads on the rank.
+    pairs: pairs of tokens that the mask leaves; rows: tokens that ask; heads: those of the rank.
+    A row costs as much as some pairs more (`facts.attention`), so short sequences are slow.
     """
-    at_peak = 4 * pairs * width / chip.peak_flops
-    return at_peak / kernels.flash, FLASH_BACKWARD * at_peak / kernels.flash_backward
+    kernel = attention(kernels.attention, chip)
+
+    def seconds(curve: AttentionCurve) -> float:
+        work = 4 * heads * head_size * (pairs + curve.keys * rows)
+        return work / (curve.share(head_size) * chip.peak_flops)
+
+    return seconds(kernel.forward), FLASH_BACKWARD * seconds(kernel.backward)

@@ -32,6 +32,7 @@ class Chip:
     nvlink: float = 0.0  # bytes/s in one direction, also of Infinity Fabric or ICI; 0: it has none
     pcie: Count | None = None  # generation of its 16 lanes; None: another link leads to the host
     power: Count | Positive | None  # watts: the maker's limit (TDP); None: not published
+    generation: str | None = None  # such as "Hopper"; None: the chip has none of its own tables
     announced: str  # year-month
     source: str
 

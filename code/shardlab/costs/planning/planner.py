@@ -244,7 +244,8 @@ class _Search:
                     continue
                 most = max(map(add, zero.resident, all_kept), default=0.0)
                 layers = order.stages.most
-                some = ceil((most - self.capacity) / (most - nbytes) * layers) if most else layers
+                saved, missing = most - nbytes, most - self.capacity
+                some = ceil(missing / saved * layers) if saved > 0 else layers
                 taken = seconds(order, zero)
                 if without is None or keeping is None or not 0 < some < layers:
                     yield plan(**kind, zero=zero.stage, seconds=taken, nbytes=nbytes)

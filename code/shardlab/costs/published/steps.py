@@ -16,8 +16,8 @@ from shardlab.sharding.layout import Layout
 
 from .. import programs, step
 from ..compute import flops
-from ..facts import hardware, mixtures, models, nodes, recipes
-from ..facts.network import Cluster, Node
+from ..facts import hardware, machines, mixtures, models, nodes, recipes
+from ..facts.network import Node
 from ..program import EVERYTHING, Program
 from ..training import Training
 from ..units import GB, HOUR
@@ -142,7 +142,7 @@ class PublishedStep:
             program=_program(self.program),
         )
         node = MACHINES[self.node] if self.node in MACHINES else nodes.node(self.node)
-        cluster = Cluster(node=node, num_nodes=-(-layout.ranks // node.gpus))
+        cluster = machines.with_gpus(node, layout.ranks)
         return step.Run(training=training, cluster=cluster, precision=self.precision)
 
     @property

@@ -27,8 +27,11 @@ matmul_seconds = unchecked(kernels.matmul_seconds)  # called twenty times for on
 moved_seconds = unchecked(kernels.moved_seconds)
 
 FP32 = 4
-# Bytes that eager torch moves beyond for each logit, forward and backward: -> fp32, softmax.
-EAGER_LOSS = 4, 12
+# Bytes that eager torch moves beyond the fused loss for each logit, forward and backward. Forward
+# casts to fp32 (6 bytes), and log-softmax reads three times and writes once (16); fused: 10.
+# Backward fills with zeros (4), reads three times and writes once (16), and casts (6); fused: 6.
+# https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/SoftMax.cu
+EAGER_LOSS = 22 - 10, 26 - 6
 # Backward of a rule over chunks against its forward: twice as many products, and half of them
 # again, T K, T V and those of the states, which are not kept (see `memory.recurrent`).
 STATES_BACKWARD = 2.5
@@ -144,12 +147,9 @@ def _output(spec: TransformerSpec) -> int:
 def head_seconds(training: Training, chip: Chip) -> tuple[float, float]:
     """Time forward and backward of the last norm, the head and the loss."""
     tokens = training.tokens
-    hidden = training.spec.hidden_size
     element = training.recipe.element
     words = ceil(training.spec.vocab_size / training.layout.tp)
-    forward = matmul_seconds(tokens, hidden, words, chip)
-    backward = matmul_seconds(tokens, words, hidden, chip)
-    backward += matmul_seconds(hidden, tokens, words, chip, written=2 * FP32)
+    forward, backward = _head_products(training, chip)
     # The loss reads the logits, and writes and reads them in fp32; its backward reads those and
     # writes gradients.
     eager, eager_backward = EAGER_LOSS if "loss" in training.program.unfused else (0, 0)
@@ -169,6 +169,33 @@ def embedding_seconds(training: Training, chip: Chip) -> tuple[float, float]:
     element = training.recipe.element
     forward = moved_seconds(2 * element * numbers, chip)
     return forward, moved_seconds((element + 2 * FP32) * numbers, chip)
+
+
+@checked
+def kernel_seconds(training: Training, chip: Chip) -> dict[str, float]:
+    """Time the kernels of forward and backward on one GPU, as a profiler sorts them.
+
+    Keys: "products", "attention", "others"; without messages, and without the update.
+    """
+    one = layer(training, chip)
+    again = 1 + (training.recomputation == "full")
+    each = [again * ahead + back for ahead, back in zip(one.forward, one.backward, strict=True)]
+    products, attention, between = (training.spec.num_layers * seconds for seconds in each)
+    head = sum(_head_products(training, chip))
+    ends = sum(head_seconds(training, chip)) + sum(embedding_seconds(training, chip))
+    return {
+        "products": products + head,
+        "attention": attention,
+        "others": between + ends - head,
+    }
+
+
+def _head_products(training: Training, chip: Chip) -> tuple[float, float]:
+    tokens, hidden = training.tokens, training.spec.hidden_size
+    words = ceil(training.spec.vocab_size / training.layout.tp)
+    of_input = matmul_seconds(tokens, words, hidden, chip)
+    of_words = matmul_seconds(hidden, tokens, words, chip, written=2 * FP32)
+    return matmul_seconds(tokens, hidden, words, chip), of_input + of_words
 
 
 def _routed(training: Training, chip: Chip, precision: str | None) -> tuple[float, float]:
@@ -206,7 +233,14 @@ def _attention(training: Training, chip: Chip) -> tuple[float, float]:
         return _states(spec.states_only, training, chip)
     if training.attention == "flash":
         pairs = training.microbatch * sequence * (sequence + 1) / 2 / layout.cp
-        return flash_seconds(pairs, spec.attention_size / layout.tp, chip, training.program.kernels)
+        return flash_seconds(
+            pairs,
+            training.microbatch * sequence / layout.cp,
+            chip,
+            heads=spec.num_heads / layout.tp,
+            head_size=spec.head_size,
+            kernels=training.program.kernels,
+        )
     heads = training.microbatch * spec.num_heads // layout.tp
     rows = sequence // layout.cp
     products = matmul_seconds(rows, spec.head_size, sequence, chip, count=heads)
