@@ -50,11 +50,13 @@ def test_kernels_are_sorted_by_name_and_what_follows_is_one_span(tmp_path):
 
 
 def test_the_last_common_step_is_read(tmp_path):
-    traces = [trace("2.2", rank, CALLS, step=("7", 150, 100)) for rank in (0, 1)]
+    kernels = [("ampere_sgemm", 120, 20), ("ampere_sgemm", 160, 20), ("ampere_sgemm", 260, 20)]
+    traces = [trace("2.2", rank, CALLS, step=("7", 150, 100), kernels=kernels) for rank in (0, 1)]
     traces[0]["traceEvents"].append({**traces[0]["traceEvents"][-1], "name": "ProfilerStep#8", "ts": 250})
     paths = files(tmp_path, traces)
     found = kineto.read(paths)
-    assert (found.step, {event.op for event in found.events}) == ("ProfilerStep#7", {"all_gather"})
+    assert found.step == "ProfilerStep#7"
+    assert [event.op for event in found.events] == ["products"] * 2 + ["all_gather"] * 2
     with pytest.raises(ValueError, match=r"ProfilerStep#8 is not in all files .*trace1.json: ProfilerStep#7"):
         kineto.read(paths, step=8)
 

@@ -36,8 +36,9 @@ def test_ranks_are_those_of_the_table_and_not_of_its_header(op, ranks, in_place)
 
 def test_many_ranks_are_told_by_the_list_of_devices_and_not_by_two_digits_alone():
     assert nccl_tests.read(log("all_reduce", 1440, listed=1440))[0].ranks == 1440
-    with pytest.raises(ValueError, match="on unknown ranks"):
-        nccl_tests.read(log("all_reduce", 1440))
+    for listed in (0, 64):
+        with pytest.raises(ValueError, match="on unknown ranks"):
+            nccl_tests.read(log("all_reduce", 1440, listed=listed))
 
 
 def test_several_tables_of_a_log():
