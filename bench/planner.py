@@ -82,7 +82,7 @@ MEGATRON = table(
 )  # fmt: skip
 FSDP = table("torchtitan, FSDP2, H100", "torchtitan, FSDP2, A100", "torchtitan, FSDP2, H200")
 HOPPER = table("torchtitan, FSDP2, H100", "torchtitan, FSDP2, H200")
-EIGHT_BITS = [row for row in FSDP if row.run.precision == "fp8"]
+EIGHT_BITS = [row for row in FSDP if row.run.training.precision == "fp8"]
 ZERO_3 = table("Megatron 2021, ZeRO-3")
 SWEEPS_OF_LAYOUTS = {
     "Hagemann et al.": fits.HAGEMANN, "The Playbook, one node": fits.PLAYBOOK, "BigScience, kept back": fits.JEAN_ZAY,
@@ -116,7 +116,7 @@ CAUSES = (
           off=program(regathers=False)),
     Cause(name="operations one by one", concerns="FSDP2, eager", off=program(unfused=()),
           rows=[row for row in FSDP if row.run.training.program.unfused]),
-    Cause(name="recomputation by operation", concerns="FSDP2", rows=FSDP, off=single_kernels(repeated=0.0)),
+    Cause(name="recomputation by operation", concerns="FSDP2", rows=FSDP, off=single_kernels(repeated=())),
     Cause(name="a limit of 500 W", concerns="FSDP2, H100", rows=table("torchtitan, FSDP2, H100"),
           constants={"BEST": UNLIMITED}),
     Cause(name="FlashAttention-2 on Hopper", concerns="FSDP2, H100 and H200", rows=HOPPER,

@@ -18,6 +18,7 @@ import torch
 from shardlab import launch, schedules
 from shardlab.costs.facts.hugging_face import read_whole
 from shardlab.files.described import read_json
+from shardlab.files.terminal import Parser
 from shardlab.model.spec import TransformerSpec
 from shardlab.ranks import checkpoint, text, transformer
 from shardlab.ranks.data_parallel import sampler
@@ -70,7 +71,7 @@ def train(group, layout, schedule, tokens, folder, num_steps, published=None, in
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for axis in ("dp", "tp", "pp"):
         parser.add_argument(f"--{axis}", type=int, default=1)
     parser.add_argument("--zero", type=int, default=0)

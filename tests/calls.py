@@ -124,6 +124,7 @@ NAMES = {  # module -> what its functions find by `name`
     "schedules.kinds": "1F1B",
 }
 BY_STARS = ("choices", "options")  # what functions take by **; CALLS names some
+ONE_NODE = {"node": "DGX H100", "gpus": 8, "batch": 8, "program": "NeMo, 2024", "duration": 2.0}
 CALLS: dict[str, dict[str, Any]] = {
     "costs.collectives.library.node_seconds": {"op": "all_gather"},
     "costs.context_parallel.strategies.SplitAttention": {"length": 8, "heads": 4, "kv_heads": 2},
@@ -168,8 +169,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "costs.published.bus_bandwidth.Measured": {"node": "DGX H100"},
     "costs.published.history.Size": {"date": "2020-05"},
     "costs.published.recordings.RecordedSeries": {"node": "DGX H100", "op": "all_gather", "seconds": {"1024": 2.0}},
-    "costs.published.steps.PublishedStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},
-    "costs.published.sweeps.SweepStep": {"node": "DGX H100", "program": "NeMo, 2024", "duration": 2.0},
+    "costs.published.steps.PublishedStep": ONE_NODE,
+    "costs.published.sweeps.SweepStep": ONE_NODE,
     "costs.published.studies.Study": {"published": {"tp": 2}},
     "costs.published.sweeps.Sweep": {"rows": [steps.STEPS[0], steps.STEPS[1]]},
     "costs.traces.replay.Usage": {"rates": [(0.0, 2.0), (1.0, 0.0)]},

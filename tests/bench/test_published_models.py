@@ -51,6 +51,7 @@ def logits(tmp_path, name, layout, change=lambda config: None, turn=None):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("name", RECORDED["models"])
+@pytest.mark.parity("composition", "a published checkpoint, read by ranks, has the logits of transformers")
 def test_the_reference_model_has_the_logits_of_the_original(tmp_path, name, layout):
     ours, theirs = logits(tmp_path, name, layout)
     assert theirs.std() > 100 * EXACT["atol"]

@@ -183,10 +183,13 @@ def test_a_notebook_shows_the_report_once(capsys):
     assert repr(report) == "<data_parallel.shard: failed>"
 
 
-def test_an_unknown_exercise_lists_those_there_are():
+def test_a_mistyped_exercise_is_told_its_name_and_an_unknown_one_those_there_are():
+    right = "data_parallel.shard"
+    said = {"data_parallel.sard": f"did you mean {right}", "data_parallel.something": f"choose from {right}, "}
     for ask in (exercises.hint, exercises.starter, lambda name: exercises.check(name, len)):
-        with pytest.raises(ValueError, match=r"'data_parallel.sard'.*data_parallel.shard, data_parallel.average"):
-            ask("data_parallel.sard")
+        for name, what in said.items():
+            with pytest.raises(ValueError, match=f"{name!r}; {re.escape(what)}"):
+                ask(name)
 
 
 def test_a_chapter_is_refused_with_its_exercises_alone():

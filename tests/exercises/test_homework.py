@@ -1,6 +1,7 @@
 """A teacher's file: variants, own exercises, a seed; and a class that is graded with it."""
 
 import csv
+import json
 import os
 import sys
 from dataclasses import replace
@@ -178,6 +179,33 @@ def test_a_class_is_graded_from_its_files_in_one_table(cli, taught, tmp_path, mo
     monkeypatch.setattr(grader, "grade", lambda _exercises, file, *_: graded.append(file.name) or ())
     assert len(list(marks.grade(homework.read(taught, 0), [tmp_path / "class" / "max"], "x.py"))) == 1
     assert graded == ["x.py"]
+
+
+COPIED = "from shardlab.plain.zero import rows\n" + RIGHT
+
+
+def test_what_is_handed_back_says_all_that_was_found_and_remarks_say_what_a_teacher_looks_at(cli, taught, tmp_path):
+    for learner, text in {"ada": COPIED, "bob": WRONG, "cem": COPIED}.items():
+        (tmp_path / f"{learner}.py").write_text(text)
+    places = [tmp_path / f"{learner}.py" for learner in ("ada", "bob", "cem")]
+    code, printed = cli("grade", taught, *places, "--reports", tmp_path / "back", "--json")
+    ada, bob, cem = json.loads(printed)
+    assert code == 0
+    taken = "imports shardlab.plain.zero.rows: is that what an exercise asks for?"
+    assert ada["remarks"] == [taken]
+    assert cem["remarks"] == ["the same file as that of ada", taken]
+    assert (ada["points"], ada["maximum"], bob["points"]) == (8, 8, 0)
+    text = (tmp_path / "back" / "bob.txt").read_text()
+    assert "no sample is read twice" in text
+    assert text.endswith("bob: 0 of 8 points\n")
+    status, printed = cli("grade", taught, *places, "--reports", tmp_path / "back")
+    assert (status, printed) == (2, f"{tmp_path}/back cannot be written: File exists\n")
+
+
+@pytest.mark.parametrize(("due", "end"), [("2027-01-15", "2027-01-16 00:00"), ("2027-01-15 20:00", "2027-01-15 20:00")])
+def test_a_day_alone_ends_at_midnight(taught, due, end):
+    taught.write_text(TAUGHT.replace("2027-01-15 23:59", due))
+    assert homework.read(taught, 0).due == datetime.fromisoformat(end)
 
 
 def test_learners_whose_files_have_one_name_are_told_apart(taught, tmp_path):

@@ -172,7 +172,7 @@ def test_the_command_prints_sheets_and_knows_its_chapters(monkeypatch, capsys):
     assert call("memory", "--answers") == (0, questions.page("memory", answers=True) + "\n", "")
     status, printed, told = call("memory", "poetry")
     assert (status, printed) == (2, "")
-    assert told.startswith("no questions for 'poetry'; choose from memory, compute, ")
+    assert told.startswith("no questions for 'poetry', and no .md file; choose from memory, compute, ")
 
 
 MINE = """# Week 1

@@ -1,8 +1,15 @@
-"""A log of nccl-tests says its operation, its sizes and times, and by its two bandwidths how many ranks it had."""
+"""A log of nccl-tests says by its bandwidths how many ranks it had, and becomes a cluster's file for the planner."""
+
+import json
 
 import pytest
 
+from shardlab.costs.facts import hardware, machines, nodes
+from shardlab.files import described
 from shardlab.own import nccl_tests
+from shardlab.own.__main__ import main
+from shardlab.plan.__main__ import main as plan
+from tests.costs.facts.test_hugging_face import LLAMA
 
 SHARE = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n, "sendrecv": lambda n: 1}
 
@@ -23,33 +30,57 @@ def log(op, ranks, *, listed=0, hosts=1, sizes=(2**20, 2**30), in_place=True):
 @pytest.mark.parametrize("ranks", [2, 8, 96])
 @pytest.mark.parametrize("in_place", [True, False])
 def test_ranks_are_those_of_the_table_and_not_of_its_header(op, ranks, in_place):
-    (table,) = nccl_tests.read(log(op, ranks, listed=64, hosts=8, in_place=in_place))
-    assert (table.op, table.ranks, table.listed_ranks, table.nodes) == (op, ranks, 64, 8)
-    assert [row.nbytes for row in table.rows] == [2**20, 2**30]
-    assert table.rows[0].out_of_place == pytest.approx(3.62e-6)
-    assert table.rows[0].in_place == (table.rows[0].out_of_place if in_place else None)
+    (found,) = nccl_tests.read(log(op, ranks, listed=64, hosts=8, in_place=in_place))
+    assert (found.op, found.ranks, found.nodes) == (op, ranks, 8)
 
 
-@pytest.mark.parametrize(("listed", "ranks"), [(1440, 1440), (0, None)])
-def test_many_ranks_are_not_told_by_two_digits_alone(listed, ranks):
-    assert nccl_tests.read(log("all_reduce", 1440, listed=listed))[0].ranks == ranks
+def test_many_ranks_are_told_by_the_list_of_devices_and_not_by_two_digits_alone():
+    assert nccl_tests.read(log("all_reduce", 1440, listed=1440))[0].ranks == 1440
+    for listed in (0, 64):
+        with pytest.raises(ValueError, match="on unknown ranks"):
+            nccl_tests.read(log("all_reduce", 1440, listed=listed))
 
 
 def test_several_tables_of_a_log():
-    tables = nccl_tests.read(log("all_reduce", 8) + log("all_gather", 4) + log("all_gather", 2))
-    assert [(table.op, table.ranks) for table in tables] == [("all_reduce", 8), ("all_gather", 4), ("all_gather", 2)]
+    found = nccl_tests.read(log("all_reduce", 8) + log("all_gather", 4) + log("all_gather", 2))
+    assert [(each.op, each.ranks) for each in found] == [("all_reduce", 8), ("all_gather", 4), ("all_gather", 2)]
 
 
-ROW = "8 2 float sum -1 {} 0.00 0.00 0 5.0 0.00 0.00 0"
+@pytest.mark.parametrize(("op", "steps", "share"), [("all_reduce", 14, 2 * 7 / 8), ("all_gather", 7, 7 / 8)])
+def test_alpha_is_of_one_step_and_beta_the_bus_bandwidth(op, steps, share):
+    (found,) = nccl_tests.read(log(op, 8, sizes=(1000, 2**30)))
+    assert found.alpha == pytest.approx(1e-6 / steps, rel=0.01)
+    assert found.beta == pytest.approx(share * 400e9, rel=0.01)
+
+
+ROW = "8 2 float sum -1 {} 1.00 1.75 0 5.0 1.00 1.75 0"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "no row"), ("all_reduce_perf\n1 2 3", "no row"), (ROW.format("5.0"), "the test None")]
+    [("", "no row"), ("all_reduce_perf\n1 2 3", "no row"), (ROW.format("5.0"), "the test 'unknown'")]
     + [(f"odd_perf\n{ROW.format('5.0')}", "the test 'odd'")]
-    + [(f"all_reduce_perf\n{ROW.format(word)}", f"a time of {word} us") for word in ("nan", "inf", "0", "-3", "x")]
-    + [(f"all_reduce_perf\n{'9' * 40}{ROW.format('1')}", "is more than")],
+    + [(f"all_reduce_perf\n{ROW.format(word)}", f"{word} as a time") for word in ("nan", "inf", "0", "-3", "x")]
+    + [(f"all_reduce_perf\n{'9' * 40}{ROW.format('1')}", "no row"), ("sendrecv_perf\n" + ROW.format("5.0"), "no rate")],
 )
 def test_what_is_no_table_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         nccl_tests.read(text)
+
+
+def test_the_written_file_is_accepted_by_the_planner_and_has_the_rate(tmp_path, capsys):
+    (tmp_path / "log").write_text(log("all_gather", 8) + log("all_gather", 16))
+    words = [str(tmp_path / "log"), "--node", "DGX H100", "--write-cluster", str(tmp_path / "ours.toml")]
+    assert main(words) == 0
+    assert "all_gather of 16 ranks: alpha" in capsys.readouterr().out
+    cluster = machines.read(described.read_toml(tmp_path / "ours.toml")).cluster
+    reached = hardware.LINK_UTILISATION * nodes.rates_of_a_gpu(cluster.node)["NVLink"]
+    assert reached == pytest.approx(350e9, rel=0.01)
+    assert hardware.LINK_UTILISATION * cluster.node.network_bandwidth == pytest.approx(375e9, rel=0.01)
+    assert cluster.num_nodes == 2
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 4}))
+    at = ["--cluster", str(tmp_path / "ours.toml"), "--batch-tokens", "512K", "--sequence", "4096"]
+    assert plan([str(tmp_path / "config.json"), *at]) == 0
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "name a new file" in capsys.readouterr().err

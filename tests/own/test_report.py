@@ -84,7 +84,7 @@ def test_a_call_is_split_where_its_last_rank_came_and_has_its_prediction(tmp_pat
 
 def test_one_rank_alone_cannot_tell_waiting_from_sending(tmp_path, ask):
     out = ask(*files(tmp_path, [trace("2.2", 0, CALLS)]), "--node", "DGX H100")[1]
-    assert "waiting cannot be told from sending" in out
+    assert "rank 0 alone says how long its collectives took, and not how much of it was waiting" in out
     assert "are waiting or a slower link" in out
     assert "they wait for rank" not in out
 
@@ -116,9 +116,9 @@ def test_a_picture_opens_from_disk_and_replaces_nothing(tmp_path, ask, monkeypat
     [
         (["nothing.json"], "cannot be read"),
         (["trace0.json", "log"], "the files are of nccl-tests and torch.profiler; pass one kind at a time"),
-        (["log", "--step", "0"], "--step is for traces"),
+        (["log", "--step", "0"], "--step says nothing about files of nccl-tests"),
         (["log", "--write-cluster", "x"], "needs --node or --cluster"),
-        (["trace0.json", "--write-cluster", "x"], "needs logs of nccl-tests"),
+        (["trace0.json", "--write-cluster", "x"], "--write-cluster says nothing about files of torch.profiler"),
         (["trace0.json", "--step", "3"], "ProfilerStep#3 is not in all files"),
         (["trace0.json", "--node", "DGX"], "DGX"),
         (["trace0.json", "--layout", "tp=2"], "belong together"),

@@ -17,9 +17,12 @@ MARGIN = 0.05
 # tokens reach experts and their outputs are added up, the loss, and products of one input with
 # several matrices: where q, k and v, or gate and up, are apart, their gradients of it are added.
 KERNELS = ("norms", "rotary", "SwiGLU", "attention", "experts", "loss", "products of one input")
+# The products of a layer, by their results.
+PRODUCTS = ("queries", "keys", "values", "output", "gate", "up", "down")
 LOSSES = {  # what head and loss hold for each token and word: until backward, and during its start
     "parallel": "fp32 logits, and two gradients as large; all are cut by tp",
     "whole": "the same and 16-bit logits, of all words on every rank of tp",
+    "torch": "the same as parallel; where tp cuts words, the exponentials of all, too",
     "in place": "fp32 logits, which their own gradient overwrites; cut by tp",
     "fused": "16-bit logits, and their gradient from one kernel; cut by tp",
 }
@@ -58,12 +61,17 @@ class Kernels:
     """How well a program's own kernels do, beside the library's matrix products."""
 
     attention: str = NEWEST  # a kernel of `facts.attention`
-    # The share of forward's products that backward repeats, and everything between them with it,
-    # where `Training.recomputation` names none: recomputation by operation.
-    repeated: float = 0.0
+    # Where `Training.recomputation` names none: the PRODUCTS that backward repeats, and everything
+    # between products with them. Kept are the results of the others, of attention, and the layer's
+    # input: recomputation by operation. Empty: nothing is repeated.
+    repeated: tuple[str, ...] = ()
     torch_norms: bool = False  # a norm is one kernel of torch's, see `step.elementwise`
     # In 8 bits, a tensor's scale follows from itself: one more kernel reads it whole.
     scales_anew: bool = False
+
+    def __post_init__(self) -> None:
+        if not set(self.repeated) <= set(PRODUCTS):
+            raise ValueError(f"repeated={self.repeated} must be some of {listed(PRODUCTS)}")
 
 
 ORDINARY_KERNELS = Kernels()
@@ -107,6 +115,9 @@ class Program:
     # Bytes for each parameter that an update moves beyond `Recipe.update_traffic`.
     update_passes: int = 0
     loss: str = "parallel"  # see LOSSES
+    # In 8 bits: whether backward finds what products read rounded already. False: it is kept in 16
+    # bits and rounded again.
+    keeps_rounded: bool = False
     # With sequence parallelism: whether matrices keep their gathered inputs, or gather them again.
     keeps_gathered: bool = False
     # Gradients are views of the buckets that are sent. False: buckets are copies, as in torch's

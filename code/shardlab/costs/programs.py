@@ -73,8 +73,13 @@ MEGATRON_2022 = Program(
     update_passes=MEGATRON_PASSES,
     source="Korthikanti et al. 2022, sections 4.2.2 and 6 (https://arxiv.org/abs/2205.05198) and https://github.com/NVIDIA/Megatron-LM/tree/v3.0",
 )
+# Transformer Engine keeps what products read, rounded, and 16-bit inputs for everything between:
+# https://github.com/NVIDIA/TransformerEngine/blob/0004dbd0231cb02d7b47d45344900a494fa13f46/transformer_engine/pytorch/module/layernorm_mlp.py
+# Weights are taken to be in 8 bits alone (`fp8_params`): two copies, of which one is transposed,
+# take as much as one in 16 bits.
 NEMO_2024 = Program(
     name="NeMo, 2024",
+    keeps_rounded=True,
     whole_rounds=True,
     tensor_overlap="chunks",
     data_overlap=EVERYTHING,
@@ -106,11 +111,10 @@ DEEPSPEED_2021 = Program(  # nothing is hidden: our assumption
     ),
 )
 _TITAN = "https://github.com/pytorch/torchtitan/blob/9dec370ad26b5f8e9a7333a0e36165018262644b/torchtitan/parallelisms/parallelize_llama.py"
-# Its recomputation by operation keeps all results except of every second product: keys, output and
-# up, which take 36.5 % of the FLOPs of Llama 3 8B's layer (Llama 2: 36 to 39). Attention, compiled
-# or not, is FlashAttention-2. Its 8 bits are scaled anew
+# Its recomputation by operation keeps the results of attention and of the products, except of every
+# second one. Attention, compiled or not, is FlashAttention-2. Its 8 bits are scaled anew
 # (docs/float8.md: tensorwise, dynamic).
-_REPEATED = 0.365
+_REPEATED = ("keys", "output", "up")
 _EAGER = ("norms", "rotary", "SwiGLU", "loss", "products of one input")
 TITAN_EAGER = Program(
     name="torchtitan FSDP2, eager",
@@ -121,12 +125,23 @@ TITAN_EAGER = Program(
         scales_anew=True,
     ),
     unfused=_EAGER,
+    # DTensors keep a matrix's gathered input, and `loss_parallel` the exponentials of the logits
+    # beside their gradients:
+    # https://github.com/pytorch/pytorch/blob/v2.5.0/torch/distributed/tensor/parallel/loss.py
+    loss="torch",
+    keeps_gathered=True,
     source=_TITAN,
 )
 TITAN_COMPILED = replace(
     TITAN_EAGER,
     name="torchtitan FSDP2, compiled",
     unfused=(),
+)
+TITAN_2025 = replace(
+    TITAN_COMPILED,
+    name="torchtitan FSDP2, compiled with its loss",
+    loss="fused",
+    source="https://github.com/pytorch/torchtitan/blob/e7c0cae934df78d6e9c2835f42ff1f757dc3fddc/torchtitan/components/loss.py",
 )
 TITAN_ON_AMPERE = replace(
     TITAN_EAGER,
@@ -186,6 +201,7 @@ DEEPSEEK_2024 = Program(  # two microbatches at a time, and tokens that travel i
     expert_overlap="another microbatch",
     expert_nodes=4,
     expert_bytes=FP8,
+    keeps_rounded=True,
     source="DeepSeek-AI 2024, sections 3.2 and 3.3 (https://arxiv.org/abs/2412.19437)",
 )
 _ALL = (
@@ -201,6 +217,7 @@ _ALL = (
     DEEPSPEED_2021,
     TITAN_EAGER,
     TITAN_COMPILED,
+    TITAN_2025,
     TITAN_ON_AMPERE,
     TITAN_KEEPING,
     FOUNDRY_2023,

@@ -41,6 +41,7 @@ class Training:
     spec: TransformerSpec
     layout: Layout = ONE_RANK
     recipe: Recipe = MIXED
+    precision: str | None = None  # of the layers' matrices: "fp8"; None: the chip's for training
     microbatch: Count = 1  # sequences computed at a time, by each rank of dp
     num_microbatches: Count = 1  # in one step; their gradients add up
     sequence: Count | None = None  # tokens; None: the model's context length

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shardlab.files import learner
+from shardlab.files.given import instead
 
 from . import attempts, pages, record, untouched
 from . import homework as teaching
@@ -63,7 +64,7 @@ def find(name: str) -> Exercise:
     chapter = name.partition(".")[0]
     known = {each.name: each for each in of_chapter(chapter)} if chapter in CHAPTERS else every()
     if name not in known:
-        raise ValueError(f"no exercise is called {name!r}; choose from {', '.join(known)}")
+        raise ValueError(f"no exercise is called {name!r}; {instead(name, known)}")
     return known[name]
 
 
@@ -91,7 +92,7 @@ def progress(chapter: str = "") -> None:
     """
     results = record.best(learner.read(record.KIND))
     if chapter and chapter not in CHAPTERS:
-        raise ValueError(f"no chapter is called {chapter!r}; choose from {', '.join(CHAPTERS)}")
+        raise ValueError(f"no chapter is called {chapter!r}; {instead(chapter, CHAPTERS)}")
     if chapter:
         print(record.by_exercise(results, of_chapter(chapter)))
     else:

@@ -15,13 +15,14 @@ Each command says with --help what it takes.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from shardlab import launch
-from shardlab.files.given import line
+from shardlab.files.given import instead, line
 from shardlab.files.terminal import Parser, complain, guarded
 
 from . import CHAPTERS, every, export, homework, marks, progress
@@ -47,7 +48,7 @@ def main() -> int:
     if taught and arguments.command == "export":
         return hand_over(taught, arguments.platform, arguments.folder)
     if taught and arguments.command == "grade":
-        return show_marks(taught, arguments.path, arguments.file, arguments.csv)
+        return show_marks(taught, arguments)
     for exercise in exercises:
         if arguments.command == "list":
             points = f"{exercise.points} point{'s' if exercise.points > 1 else ''}"
@@ -92,6 +93,9 @@ def parse() -> argparse.Namespace:
     sub.add_argument("path", nargs="+", type=Path, help="a learner's file, or the folder with it")
     sub.add_argument("--file", default="", help="its name, where a folder has several")
     sub.add_argument("--csv", metavar="FILE", help="write the table there; -: print only that")
+    sub.add_argument("--json", action="store_true", help="print the marks as JSON")
+    text = "a new folder for a text for each learner, to hand back"
+    sub.add_argument("--reports", type=Path, metavar="FOLDER", help=text)
     sub = commands.add_parser("export", help="write what a platform needs", parents=[seed])
     sub.add_argument("platform", choices=export.PLATFORMS)
     sub.add_argument("homework", type=Path, help="see shardlab.exercises.homework")
@@ -140,27 +144,34 @@ def select(names: Sequence[str], known: Mapping[str, Exercise]) -> list[Exercise
     for name in names:
         found = {key: each for key, each in known.items() if name in (key, key.split(".")[0])}
         if not found:
-            listed = ", ".join(known)
             said = f"no exercise or chapter is called {line(name)!r}"
-            raise ValueError(f"{said}; choose from {listed}")
+            raise ValueError(f"{said}; {instead(name, known)}")
         chosen |= found
     return [*chosen.values()]
 
 
-def show_marks(taught: homework.Homework, paths: list[Path], file: str, target: str | None) -> int:
+def show_marks(taught: homework.Homework, asked: argparse.Namespace) -> int:
     """Grade a class, and print its points, or only the CSV for "-"; 2 if not all was graded."""
-    found = list(marks.grade(taught, paths, file))
-    if target == "-":
-        marks.write_csv(taught, found, sys.stdout)
-    else:
-        print(marks.table(taught, found))
-    if target not in (None, "-"):
-        try:
+    folder, target = asked.reports, asked.csv
+    try:
+        if folder:
+            folder.mkdir()
+        found = list(marks.grade(taught, asked.path, asked.file))
+        for each in found if folder else ():
+            name = each.learner.replace("/", "-") + ".txt"
+            (folder / name).write_text(marks.report(taught, each), encoding="utf-8")
+        if asked.json:
+            print(json.dumps(marks.data(taught, found), indent=2))
+        elif target == "-":
+            marks.write_csv(taught, found, sys.stdout)
+        else:
+            print(marks.table(taught, found))
+        if target not in (None, "-"):
             with open(target, "w", encoding="utf-8", newline="") as opened:
                 marks.write_csv(taught, found, opened)
-        except OSError as error:
-            complain(f"{target} cannot be written: {error.strerror}")
-            return NOT_GRADED
+    except OSError as error:
+        complain(f"{error.filename} cannot be written: {error.strerror}")
+        return NOT_GRADED
     return 0 if all(each.graded for each in found) else NOT_GRADED
 
 

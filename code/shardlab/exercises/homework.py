@@ -2,7 +2,7 @@
 
     from shardlab.exercises import Case, find, variant
 
-    DUE = "2027-01-15 23:59"
+    DUE = "2027-01-15 23:59"  # a day alone lasts until its end
 
     def exercises(random):
         shard, sizes = find("data_parallel.shard"), random.sample(range(5, 40), 4)
@@ -18,7 +18,7 @@ else, so that both have the same cases.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -85,7 +85,7 @@ def read(file: Path, seed: int) -> Homework:
         drawn = module.exercises(Random(seed))
         listed = [_named(_need(each, Exercise, "an exercise")) for each in drawn]
         due = getattr(module, "DUE", None)
-        latest = None if due is None else datetime.fromisoformat(due)
+        latest = None if due is None else _end(due)
     except Exception as error:
         raise ValueError(f"{file} is no homework: {notebook.blame(file, error)}") from error
     exercises = {each.name: each for each in listed}
@@ -94,11 +94,18 @@ def read(file: Path, seed: int) -> Homework:
     return Homework(file, seed, exercises, latest)
 
 
+def _end(due: str) -> datetime:
+    """Read a moment; a day without an hour ends at midnight. Errors: ValueError."""
+    moment = datetime.fromisoformat(due)
+    day_alone = len(due) == len("2027-01-15")
+    return moment + timedelta(days=1) if day_alone else moment
+
+
 def find(file: Path, seed: int, name: str) -> Exercise:
     """Return the exercise of this name in a teacher's file. Errors: ValueError that lists all."""
     known = read(file, seed).exercises
     if name not in known:
-        raise ValueError(f"{file} has no exercise {name!r}; choose from {', '.join(known)}")
+        raise ValueError(f"{file} has no exercise {name!r}; {given.instead(name, known)}")
     return known[name]
 
 

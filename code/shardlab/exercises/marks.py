@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from shardlab.files.given import shown
+from shardlab.files.given import read_bytes, shown
 
-from . import grader, record
+from . import grader, notebook, record
 from .checker import PASSED, UNGRADED
 from .grader import Broken, Unusable, Verdict
 from .homework import Homework
@@ -33,6 +33,7 @@ class Marks:
     points: dict[str, int | None]  # by exercise; None: not graded
     late: timedelta  # after the due date; 0 before it
     remarks: list[str]
+    verdicts: Sequence[Verdict] = ()
 
     @property
     def graded(self) -> bool:
@@ -51,6 +52,7 @@ def grade(homework: Homework, places: Sequence[Path], name: str = "") -> Iterato
 
     name: of the file in each folder, where there are several.
     """
+    first: dict[bytes, str] = {}  # what a file holds -> who handed it in first
     for place, learner in zip(places, distinct(places, [*map(_learner, places)]), strict=True):
         files: list[Path] = []
         try:
@@ -59,7 +61,9 @@ def grade(homework: Homework, places: Sequence[Path], name: str = "") -> Iterato
         except OSError as error:
             found = f"nothing that can be read ({error.strerror})"
         if len(files) == 1:
-            yield _marks(homework, learner, files[0])
+            same = first.setdefault(_contents(files[0]), learner)
+            remarks = [f"the same file as that of {same}"] if same != learner else []
+            yield _marks(homework, learner, files[0], remarks)
         else:
             none: dict[str, int | None] = dict.fromkeys(homework.exercises, 0)
             remark = f"{found} to grade; one is needed, or --file"
@@ -81,28 +85,47 @@ def _counts(file: Path) -> bool:
     return file.suffix in KINDS and file.name[0] not in "._" and file.is_file()
 
 
-def _marks(homework: Homework, learner: str, file: Path) -> Marks:
-    """Grade one file; what it prints is dropped."""
+def _contents(file: Path) -> bytes:
+    """Return what a file holds, or its path where it cannot be read."""
+    try:
+        return read_bytes(file)
+    except ValueError:
+        return str(file).encode()
+
+
+def _marks(homework: Homework, learner: str, file: Path, remarks: list[str]) -> Marks:
+    """Grade one file, about which there may be remarks; what it prints is dropped."""
     verdicts: list[Verdict] = []
-    remarks, late = [], timedelta(0)
+    late = timedelta(0)
     if homework.due is not None:  # before the file runs, which could change its own date
         handed_in = datetime.fromtimestamp(file.stat().st_mtime, homework.due.tzinfo)
         late = max(late, handed_in - homework.due)
     missing: int | None = 0
+    if taken := _taken(file):
+        remarks.append(f"imports {', '.join(taken)}: is that what an exercise asks for?")
     exercises = [*homework.exercises.values()]
     try:
         verdicts.extend(grader.grade(exercises, file, io.StringIO(), homework))
     except Unusable as error:
-        remarks = [f"{file.name} cannot be run: {error}"]
+        remarks.append(f"{file.name} cannot be run: {error}")
     except Broken as error:
-        missing, remarks = None, [f"{UNGRADED}: {error}"]
+        missing = None
+        remarks.append(f"{UNGRADED}: {error}")
     points: dict[str, int | None] = dict.fromkeys(homework.exercises, missing)
     for verdict in verdicts:
         known = verdict.status != UNGRADED
         points[verdict.exercise.name] = verdict.points if known else None
         if verdict.status != PASSED:
             remarks += [_first_line(verdict).replace(str(file), file.name)]
-    return Marks(learner, points, late, [shown(each, keep="") for each in remarks])
+    return Marks(learner, points, late, [shown(each, keep="") for each in remarks], verdicts)
+
+
+def _taken(file: Path) -> list[str]:
+    """Return what a file imports of the book's methods; nothing of a file that cannot be read."""
+    try:
+        return notebook.of_the_book(notebook.source(file))
+    except (ValueError, SyntaxError):
+        return []
 
 
 def _first_line(verdict: Verdict) -> str:
@@ -139,6 +162,31 @@ def table(homework: Homework, marks: Sequence[Marks]) -> str:
         rows += [[each.learner, *map(_word, [*each.points.values(), each.total]), _late(each)]]
     remarks = [f"{each.learner}: {remark}" for each in marks for remark in each.remarks]
     return "\n".join([record.table(rows), *([""] if remarks else []), *remarks])
+
+
+def report(homework: Homework, marks: Marks) -> str:
+    """Write what is handed back to one learner: each verdict in full, remarks, and the points."""
+    texts = [each.report.text("") if each.report else each.reason for each in marks.verdicts]
+    maximum = sum(each.points for each in homework.exercises.values())
+    late = [f"late: {_late(marks)} h"] if _late(marks) else []
+    total = f"{marks.learner}: {_word(marks.total)} of {maximum} points"
+    return "\n\n".join([*(shown(each) for each in texts), *marks.remarks, *late, total]) + "\n"
+
+
+def data(homework: Homework, marks: Sequence[Marks]) -> list[dict[str, Any]]:
+    """Return the marks of a class as JSON has them; points are None where nothing was graded."""
+    maximum = sum(each.points for each in homework.exercises.values())
+    return [
+        {
+            "learner": each.learner,
+            "exercises": each.points,
+            "points": each.total,
+            "maximum": maximum,
+            "seconds_late": each.late.total_seconds(),
+            "remarks": each.remarks,
+        }
+        for each in marks
+    ]
 
 
 def write_csv(homework: Homework, marks: Sequence[Marks], file: TextIO) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from shardlab import comm, launch
+from shardlab.files.given import instead
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import context_parallel, data_parallel
@@ -55,7 +56,7 @@ OPEN = "raise NotImplementedError("
 def plain(name: str) -> str:
     """Return the text of a plain file. Errors: ValueError for a file without holes."""
     if name not in HOLES:
-        raise ValueError(f"no file with holes is called {name!r}; choose from {', '.join(HOLES)}")
+        raise ValueError(f"no file with holes is called {name!r}; {instead(name, HOLES)}")
     return inspect.getsource(import_module(f"shardlab.plain.{name}"))
 
 

@@ -2,13 +2,15 @@
 
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 MEGA = 10**6
 MOST_BYTES = 100 * MEGA  # of a file: more is a mistake
 END = 600  # characters of each end of a long message
+ALIKE = 0.8  # how alike a mistyped name is to what was meant: difflib's ratio
 LONG_NUMBER = re.compile(r"(\d{8})\d{9,}(\d{8})")
 
 
@@ -34,6 +36,12 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
     if len(found) > most:
         raise ValueError(f"{name} cannot be read: it has more than {most / MEGA:g} MB")
     return found
+
+
+def instead(name: str, known: Collection[str]) -> str:
+    """Say what may stand in the place of a mistyped name: those spelled alike, or else all."""
+    near = get_close_matches(name, known, cutoff=ALIKE)
+    return f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
 
 
 def shown(text: str, keep: str = "\t\n") -> str:

@@ -2,9 +2,9 @@
 
 import argparse
 import json
+import re
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from shardlab.costs.facts import hugging_face, machines, nodes
@@ -16,7 +16,7 @@ from shardlab.files import described, given
 from shardlab.files.terminal import Parser, complain, guarded
 from shardlab.sharding.layout import Layout
 
-from . import flight, kineto, nccl_tests, rates, text
+from . import flight, kineto, nccl_tests, text
 from .recording import Recording
 from .report import report
 
@@ -29,7 +29,14 @@ HELP = """read what profilers and benchmarks of your run wrote
 FILES are traces of torch.profiler or dumps of the flight recorder, one a rank, or logs of
 nccl-tests.
 """
+UNUSED = {  # kind of files -> options that say nothing about them
+    "nccl-tests": ("config", "layout", "step", "picture"),
+    "the flight recorder": ("step", "write_cluster"),
+    "torch.profiler": ("write_cluster",),
+}
 OF_TRAINING = ("microbatch", "num_microbatches", "sequence")
+OF_LAYOUT = [*(field.name for field in fields(Layout)), *OF_TRAINING]
+SWITCHES = ("sequence_parallel", "whole_experts")
 HEAD = 4096  # bytes of a file that tell what it is
 
 
@@ -42,8 +49,7 @@ def parser() -> Parser:
     where.add_argument("--node", help=f"one of: {'; '.join(nodes.NODES)}")
     where.add_argument("--cluster", metavar="FILE", help="TOML, as for shardlab.plan")
     made.add_argument("--config", help="config.json of the model, with --layout")
-    some = ", ".join([*(field.name for field in fields(Layout)), *OF_TRAINING])
-    made.add_argument("--layout", metavar="tp=2,dp=4", help=f"of: {some}")
+    made.add_argument("--layout", metavar="tp=2,dp=4", help=f"of: {', '.join(OF_LAYOUT)}")
     made.add_argument("--step", type=int, help="number of a ProfilerStep; default: the last")
     made.add_argument("--json", action="store_true", help="print JSON")
     made.add_argument("--picture", metavar="FILE", help="write a timeline as HTML")
@@ -55,12 +61,14 @@ def main(words: list[str] | None = None) -> int:
     """Answer one command line; return the exit status."""
     asked = parser().parse_args(words)
     try:
-        kinds = {_kind(path) for path in asked.files}
+        kinds = sorted({_kind(path) for path in asked.files})
         if len(kinds) > 1:
-            raise ValueError(
-                f"the files are of {' and '.join(sorted(kinds))}; pass one kind at a time"
-            )
-        data, lines = (_benchmark if kinds == {"nccl-tests"} else _run)(asked, *kinds)
+            raise ValueError(f"the files are of {' and '.join(kinds)}; pass one kind at a time")
+        for name in UNUSED[kinds[0]]:
+            if getattr(asked, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} says nothing about files of {kinds[0]}; leave it out")
+        data, lines = _benchmark(asked) if kinds == ["nccl-tests"] else _run(asked, *kinds)
     except ValueError as error:
         complain(str(error))
         return NOT_UNDERSTOOD
@@ -74,45 +82,30 @@ def _kind(path: str) -> str:
             head = file.read(HEAD).lstrip()
     except OSError as error:
         raise ValueError(f"{given.line(path)} cannot be read: {error.strerror}") from None
-    recorder = (b'"entries"', b'"pg_config"')
-    if b'"schemaVersion"' not in head and (
-        head.startswith(b"\x80") or any(each in head for each in recorder)
-    ):
+    recorder = b'"entries"' in head or b'"pg_config"' in head
+    if head.startswith(b"\x80") or (recorder and b'"schemaVersion"' not in head):
         return "the flight recorder"
     return "torch.profiler" if head[:1] in (b"{", b"[", b"\x1f", b"") else "nccl-tests"
 
 
-def _benchmark(asked: argparse.Namespace, _: str) -> tuple[object, str]:
-    unused = [
-        name for name in ("config", "layout", "step", "picture") if getattr(asked, name) is not None
-    ]
-    if unused:
-        raise ValueError(f"--{unused[0]} is for traces, and these files are logs of nccl-tests")
-    tables = [table for path in asked.files for table in nccl_tests.read(given.read(path))]
-    found = [rates.rates(table) for table in tables]
+def _benchmark(asked: argparse.Namespace) -> tuple[object, str]:
+    found = [rates for path in asked.files for rates in nccl_tests.read(given.read(path))]
     if asked.write_cluster:
         cluster = _cluster(asked, max(each.ranks for each in found))
         if cluster is None:
             raise ValueError("--write-cluster needs --node or --cluster for what no log has")
-        rates.write(Path(asked.write_cluster), rates.toml(found, cluster))
-    return [each._asdict() for each in found], "\n".join(rates.lines(found))
+        _write(asked.write_cluster, nccl_tests.toml(found, cluster))
+    return [each._asdict() for each in found], "\n".join(map(str, found))
 
 
 def _run(asked: argparse.Namespace, kind: str) -> tuple[object, str]:
-    if asked.write_cluster:
-        raise ValueError("--write-cluster needs logs of nccl-tests, and these files are others")
-    if kind == "the flight recorder" and asked.step is not None:
-        raise ValueError("--step is for traces of torch.profiler; a dump has no steps")
-    recording = (
-        flight.read(asked.files)
-        if kind == "the flight recorder"
-        else kineto.read(asked.files, step=asked.step)
-    )
+    traces = kind == "torch.profiler"
+    recording = kineto.read(asked.files, step=asked.step) if traces else flight.read(asked.files)
     cluster = _cluster(asked, recording.world_size)
     made = report(recording, cluster, _step(asked, cluster, recording.world_size))
     if asked.picture:
-        _draw(recording, Path(asked.picture))
-    return made.data, "\n".join(text.lines(made))
+        _write(asked.picture, _picture(recording))
+    return made, "\n".join(text.lines(made))
 
 
 def _cluster(asked: argparse.Namespace, ranks: int) -> Cluster | None:
@@ -129,28 +122,21 @@ def _step(asked: argparse.Namespace, cluster: Cluster | None, ranks: int) -> Ste
         return None
     if not asked.config or not asked.layout or cluster is None:
         raise ValueError("--config, --layout and one of --node and --cluster belong together")
-    numbers: dict[str, Any] = dict(_numbers(asked.layout))
+    numbers: dict[str, Any] = {}
+    for part in asked.layout.split(","):
+        name, _, number = part.strip().partition("=")
+        if name not in OF_LAYOUT or not re.fullmatch(r"\d{1,9}", number):
+            raise ValueError(f"--layout {part!r} must be one of {', '.join(OF_LAYOUT)}, as in tp=2")
+        numbers[name] = bool(int(number)) if name in SWITCHES else int(number)
     rest = {name: numbers.pop(name) for name in OF_TRAINING if name in numbers}
-    switches = {"sequence_parallel", "whole_experts"} & numbers.keys()
-    layout = Layout(**numbers | {name: bool(numbers[name]) for name in switches})
+    layout = Layout(**numbers)
     if layout.ranks != ranks:
         raise ValueError(f"--layout has {layout.ranks} ranks, and the run has {ranks}")
     spec = hugging_face.read(described.read_json(asked.config)).spec
     return step(Run(training=Training(spec=spec, layout=layout, **rest), cluster=cluster))
 
 
-def _numbers(layout: str) -> dict[str, int]:
-    known = [*(field.name for field in fields(Layout)), *OF_TRAINING]
-    found = {}
-    for part in layout.split(","):
-        name, _, number = part.strip().partition("=")
-        if name not in known or not number.isdecimal() or len(number) > 9:  # noqa: PLR2004
-            raise ValueError(f"--layout {part!r} must be one of {', '.join(known)}, as in tp=2")
-        found[name] = int(number)
-    return found
-
-
-def _draw(recording: Recording, path: Path) -> None:
+def _picture(recording: Recording) -> str:
     try:
         from plotly.graph_objects import Figure
 
@@ -162,8 +148,16 @@ def _draw(recording: Recording, path: Path) -> None:
     computing = [event for event in recording.events if event.kind == "compute"]
     events = [*waiting.parted(recording.together), *computing]
     drawn = Figure(timeline(events).to_dict())  # checked anew: to_html needs its template in full
-    page = drawn.to_html(include_plotlyjs=True)
-    rates.write(path, page)
+    return str(drawn.to_html(include_plotlyjs=True))
+
+
+def _write(path: str, content: str) -> None:
+    """Write a new file. Errors: ValueError for one that exists, or cannot be written."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(content)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}; name a new file") from None
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from . import recording
 from .recording import Recording
 
 MOST_ENTRIES = 1_000_000
-_WANTED = "pass a dump of the flight recorder, such as nccl_trace_rank_0"
+_WANTED = "pass dumps of the flight recorder, such as nccl_trace_rank_0"
 
 
 class _PlainData(pickle.Unpickler):
@@ -44,64 +44,55 @@ def read(paths: Sequence[str | Path]) -> Recording:
     missing: list[str] = []
     world = 0
     for path in paths:
-        dump, name = _load(path), given.line(str(path))
+        dump = _load(path)
         digits = re.findall(r"\d{1,7}", Path(path).name)
         if not digits and len(paths) > 1:
-            raise ValueError(f"{name} has no rank in its name; call it nccl_trace_rank_0")
+            raise ValueError(f"{given.line(str(path))} has no rank in its name; {_WANTED}")
         rank = int(digits[-1]) if digits else 0
         ranks.append(rank)
         groups = _groups(dump.get("pg_config"))
         world = max(world, rank + 1, *(member + 1 for each in groups.values() for member in each))
-        read = [_event(entry, rank, groups) for entry in _entries(dump, name)]
-        known = [event for event in read if event]
-        if unknown := len(read) - len(known):
+        found = [_event(entry, rank, groups) for entry in dump["entries"]]
+        known = [event for event in found if event]
+        if unknown := len(found) - len(known):
             missing.append(f"rank {rank}: {unknown} collectives whose kind or group is not told")
         if unended := sum(event.end == event.start for event in known):
             missing.append(f"rank {rank}: {unended} collectives that did not end, or are not timed")
         events += known
     return recording.assembled(
-        ranks, world, events, unit=1e-9, dialect="flight recorder", missing=missing
+        ranks, events, world_size=world, unit=1e-9, dialect="flight recorder", missing=missing
     )
 
 
-def _load(path: str | Path) -> Mapping[str, Any]:
-    name, content = given.line(str(path)), given.read_bytes(path)
+def _load(path: str | Path) -> dict[str, Any]:
+    content = given.read_bytes(path)
     try:
-        plain = (
-            json.loads(content) if content[:1] in b"{[" else _PlainData(io.BytesIO(content)).load()
-        )
+        load = json.load if content[:1] in b"{[" else lambda file: _PlainData(file).load()
+        dump = load(io.BytesIO(content))
+        entries = dump.get("entries") if isinstance(dump, dict) else None
+        if not isinstance(entries, list) or len(entries) > MOST_ENTRIES:
+            raise ValueError(f"it has no list of at most {MOST_ENTRIES:,} entries")
+        if not all(isinstance(entry, dict) for entry in entries):
+            raise ValueError("an entry is no object")
+        return {**dump}
     except Exception as error:  # a hostile pickle fails in a dozen ways
-        raise ValueError(f"{name} cannot be read ({error}); {_WANTED}") from None
-    if not isinstance(plain, dict) or not isinstance(plain.get("entries"), list):
-        raise ValueError(f"{name} has no list of entries; {_WANTED}")
-    return plain
-
-
-def _entries(dump: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    entries: list[Any] = dump["entries"]
-    if len(entries) > MOST_ENTRIES:
-        raise ValueError(f"{name} has {len(entries):,} entries, more than {MOST_ENTRIES:,}")
-    for place, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise ValueError(f"{name}: entry {place} is no object; {_WANTED}")
-    return entries
+        raise ValueError(f"{given.line(str(path))} cannot be read ({error}); {_WANTED}") from None
 
 
 def _groups(config: Any) -> dict[str, tuple[int, ...]]:
     groups = config if isinstance(config, dict) else {}
-    found = {
+    return {
         str(name): recording.listed_ranks(group.get("ranks"))
         for name, group in groups.items()
         if isinstance(group, dict)
     }
-    return {name: ranks for name, ranks in found.items() if ranks}
 
 
 def _event(
     entry: Mapping[str, Any], rank: int, groups: Mapping[str, tuple[int, ...]]
 ) -> Event | None:
     """Return an entry's event, with times in nanoseconds."""
-    op = recording.verb(str(entry.get("profiling_name", ""))[:80].partition(" ")[0])
+    op = recording.verb(str(entry.get("profiling_name", "")).partition(" ")[0])
     named = entry.get("process_group")
     group = groups.get(str(named[0]) if isinstance(named, list | tuple) and named else "", ())
     if op is None or op in recording.MESSAGES or rank not in group:
@@ -111,12 +102,12 @@ def _event(
     end = max(start, recording.whole(completed, "time_discovered_completed_ns", 1 << 63))
     if (duration := entry.get("duration_ms")) is not None:
         end = start + max(0, round(recording.finite(duration, "duration_ms") * 1e6))
-    nbytes = max(_nbytes(entry, side) for side in ("input", "output"))
-    number = entry.get("collective_seq_id")
-    return recording.communication(rank, op, group, nbytes, start, end, number=number)
-
-
-def _nbytes(entry: Mapping[str, Any], side: str) -> int:
-    dtypes = entry.get(f"{side}_dtypes")
-    first = dtypes[0] if isinstance(dtypes, list | tuple) and dtypes else None
-    return recording.elements(entry.get(f"{side}_sizes")) * recording.element_bytes(first)
+    nbytes = 0
+    for side in ("input", "output"):
+        dtypes = entry.get(f"{side}_dtypes")
+        dtype = dtypes[0] if isinstance(dtypes, list | tuple) and dtypes else None
+        count = recording.elements(entry.get(f"{side}_sizes"))
+        nbytes = max(nbytes, recording.message_bytes(op, count, dtype))
+    told = entry.get("collective_seq_id")
+    number = told if type(told) is int else None
+    return Event(rank, "communicate", op, group, nbytes, start, end, number=number)

@@ -1,10 +1,10 @@
-"""What was recorded of a run on several ranks: collectives and kernels as plain data."""
+"""What was recorded of a run on several ranks: collectives and computing as plain data."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardlab.costs.traces import matching, waiting
@@ -12,43 +12,37 @@ from shardlab.files import given
 from shardlab.files.arguments import checked
 from shardlab.trace import Event
 
-_BYTES = {  # of one element, by what follows the last dot of its type's name
+_BYTES = {  # of one element, by what follows the last colon of its type's name
     **dict.fromkeys(("double", "float64", "long", "long int", "int64", "complexfloat"), 8),
     **dict.fromkeys(("float", "float32", "int", "int32"), 4),
-    **dict.fromkeys(("half", "float16", "c10::half", "bfloat16", "c10::bfloat16", "short"), 2),
+    **dict.fromkeys(("half", "float16", "bfloat16", "short"), 2),
     **dict.fromkeys(("char", "signed char", "byte", "unsigned char", "uint8", "int8", "bool"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }
-_VERBS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "allgatherinto": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "send": "send",
-    "recv": "receive",
+_VERBS = {  # the first that is in a name without its low lines
+    **{"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"},
+    **{"alltoall": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather"},
+    **{"scatter": "scatter", "barrier": "barrier", "send": "send", "recv": "receive"},
 }
-_LISTED = re.compile(r"\s*\[\s*\d+(\s*,\s*\d+)*\s*\]\s*")
 MESSAGES = ("send", "receive")
 MOST_RANKS = 1 << 20
+MOST_NBYTES = 1 << 50
 _MOST_DIMS = 16
 _LARGEST = 1e18
-MOST_NBYTES = 1 << 50
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One kernel or copy on a GPU."""
+class RecordedCall(list[Event]):
+    """One collective, as the events of its recorded ranks."""
 
-    name: str
-    sort: str  # "collectives", "products", "attention", "copies" or "rest"
-    start: float  # s, on the clock of the events
-    end: float  # s
+    @property
+    def last(self) -> Event:
+        """The event that began last: until then the other ranks waited."""
+        return max(self, key=lambda event: event.start)
+
+    @property
+    def waits(self) -> list[float]:
+        """The seconds for which each rank waited for the last one."""
+        return [waiting.begin(event, self.last) - event.start for event in self]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,92 +54,72 @@ class Recording:
     step: str | None  # the step that was chosen, or None for all that was recorded
     dialect: str  # who wrote it, in words
     events: list[Event]  # number: its place in its group, if told; a size of 0 is not known
-    kernels: dict[int, list[Kernel]] = field(repr=False)  # rank -> its kernels, by start
-    missing: tuple[str, ...] = ()  # what could not be read, in sentences
+    on_gpu: bool  # whether kernels were recorded
+    missing: tuple[str, ...]  # what could not be read, in sentences
 
     @property
-    def calls(self) -> list[list[Event]]:
-        """The collectives that all recorded ranks of a group have, each as the events of its ranks.
+    def calls(self) -> list[RecordedCall]:
+        """The collectives that all recorded ranks of a group have.
 
         Calls match by the group's sequence numbers, and by their order where there are none. A size
         that only some of the ranks know counts for all. Messages between two ranks are left out.
         """
-        found: dict[tuple[Any, ...], list[Event]] = {}
+        found: dict[tuple[Any, ...], RecordedCall] = {}
         counts: Counter[tuple[Any, ...]] = Counter()
         for event in self.events:
             if event.kind == "communicate" and event.op not in MESSAGES:
                 nth, told = counts[event.rank, event.group], event.number
                 counts[event.rank, event.group] += 1
                 key = event.group, told is None, nth if told is None else told, event.op
-                found.setdefault(key, []).append(event)
+                found.setdefault(key, RecordedCall()).append(event)
         calls = []
-        for (group, *_), members in found.items():
-            if sorted(event.rank for event in members) == sorted(set(group) & set(self.ranks)):
-                if members[0].op in matching.SAME_SIZE:
-                    nbytes = max(event.nbytes for event in members)
-                    members = [replace(event, nbytes=nbytes) for event in members]
-                calls.append(members)
+        for (group, *_), call in found.items():
+            if sorted(event.rank for event in call) == sorted(set(group) & set(self.ranks)):
+                if call[0].op in matching.SAME_SIZE:
+                    nbytes = max(event.nbytes for event in call)
+                    call = RecordedCall(replace(event, nbytes=nbytes) for event in call)
+                calls.append(call)
         return calls
 
     @property
     def together(self) -> list[Event]:
-        """The events of `calls` in order, in groups of recorded ranks."""
+        """The events of `calls` in order, in groups of recorded ranks, for `costs.traces`."""
         found = [
             replace(event, group=tuple(r for r in event.group if r in self.ranks), number=None)
-            for members in self.calls
-            for event in members
+            for call in self.calls
+            for event in call
         ]
         return sorted(found, key=lambda each: each.start)
 
-    def who_waits(self) -> dict[tuple[int, int], float]:
-        """Add up the waiting in collectives, as (waiting rank, rank it waits for) -> seconds.
-
-        It is a lower bound where ranks are missing. Errors: ValueError where the ends of
-        collectives lie further apart than ranks wait, so that the clocks cannot agree.
-        """
-        found = waiting.who_waits(self.together)
-        ends = [[event.end for event in members] for members in self.calls]
-        spread = sum(max(each) - min(each) for each in ends)
-        longest = sum(max(waited(event, members) for event in members) for members in self.calls)
-        if found and spread >= longest:
-            raise ValueError(
-                f"the ends of collectives lie {spread * 1e6:,.0f} us apart in all, and ranks wait "
-                f"{longest * 1e6:,.0f} us at most: the clocks differ; record ranks of one host"
-            )
-        return found
-
     @property
-    def unnamed(self) -> float:
-        """The share of the kernels' seconds whose names do not tell what they compute."""
-        kernels = [kernel for each in self.kernels.values() for kernel in each]
-        total = sum(kernel.end - kernel.start for kernel in kernels)
-        rest = sum(kernel.end - kernel.start for kernel in kernels if kernel.sort == "rest")
-        return rest / total if total else 0.0
+    def clocks(self) -> str:
+        """Why the ranks' clocks cannot agree, or "".
 
-
-def last_to_come(members: Iterable[Event]) -> Event:
-    """Return the event of a call that began last: until then the others waited."""
-    return max(members, key=lambda event: event.start)
-
-
-def waited(event: Event, members: Iterable[Event]) -> float:
-    """Return the seconds for which one rank of a call waited for the last one."""
-    return min(last_to_come(members).start, event.end) - event.start
+        They differ where the ends of collectives lie further apart than ranks wait.
+        """
+        calls = self.calls
+        longest = sum(max(call.waits) for call in calls)
+        ends = [[event.end for event in call] for call in calls]
+        spread = sum(max(each) - min(each) for each in ends)
+        if not longest or spread < longest:
+            return ""
+        return (
+            f"the ends of collectives lie {spread * 1e6:,.0f} us apart in all, and ranks wait "
+            f"{longest * 1e6:,.0f} us at most: the clocks differ; record ranks of one host"
+        )
 
 
 @checked
 def verb(name: str) -> str | None:
     """Return the book's verb for a collective's name in torch, NCCL or gloo, or None."""
-    plain = name.lower().rpartition(":")[2].removesuffix("_coalesced_")
-    for part in ("_base", "_coalesced", "_tensor", "_single", "_"):
-        plain = plain.replace(part, "")
-    return _VERBS.get(plain) or _VERBS.get(plain.removesuffix("v"))
+    plain = name.lower().replace("_", "")
+    return next((verb for word, verb in _VERBS.items() if word in plain), None)
 
 
-@checked
-def element_bytes(dtype: object) -> int:
-    """Return the bytes of an element of a type as torch names it; 0 if it is not known."""
-    return _BYTES.get(str(dtype).lower(), 0)
+def message_bytes(op: str, count: int, dtype: object) -> int:
+    """Return the bytes of elements of a type as torch names it; 0 if it is not known."""
+    element = _BYTES.get(str(dtype).lower().rpartition(":")[2], 0)
+    return 0 if op == "barrier" else min(count * element, MOST_NBYTES)
 
 
 @checked
@@ -161,7 +135,7 @@ def elements(dims: object, depth: int = 3) -> int:
 @checked
 def listed_ranks(value: object) -> tuple[int, ...]:
     """Read a list of ranks, also as text; () for one that is shortened or not known."""
-    if isinstance(value, str) and len(value) < 8 * MOST_RANKS and _LISTED.fullmatch(value):
+    if isinstance(value, str) and re.fullmatch(r"\s*\[[\d\s,]{1,8000000}\]\s*", value):
         value = [int(each) for each in re.findall(r"\d{1,8}", value)]
     if not isinstance(value, list | tuple):
         return ()
@@ -184,59 +158,43 @@ def finite(value: Any, name: str) -> float:
     return float(value)
 
 
-def only_once(ranks: Iterable[int]) -> tuple[int, ...]:
-    """Sort the ranks of all files. Errors: ValueError if two files are of the same rank."""
-    counts = Counter(ranks)
-    if twice := [rank for rank, count in sorted(counts.items()) if count > 1]:
-        raise ValueError(f"two files are of rank {twice[0]}; pass one file of each rank")
-    return tuple(sorted(counts))
-
-
-def communication(
-    rank: int,
-    op: str,
-    group: tuple[int, ...],
-    nbytes: int,
-    start: float,
-    end: float,
-    *,
-    number: Any = None,
-    peer: int | None = None,
-) -> Event:
-    """Make the event of a collective or message, as far as a file is to be believed."""
-    size = 0 if op == "barrier" else min(nbytes, MOST_NBYTES)
-    told = number if type(number) is int else None
-    return Event(rank, "communicate", op, group, size, start, end, peer=peer, number=told)
-
-
 def assembled(
     ranks: Iterable[int],
-    world: int,
     events: Iterable[Event],
     *,
+    world_size: int,
     unit: float,
     dialect: str,
-    missing: Sequence[str],
-    kernels: Mapping[int, Sequence[Kernel]] | None = None,
+    missing: Iterable[str],
     step: str | None = None,
+    on_gpu: bool = False,
 ) -> Recording:
-    """Put the ranks' events, whose times are in `unit` seconds, in order and on one clock."""
-    present = only_once(ranks)
+    """Put the ranks' events, whose times are in `unit` seconds, in order and on one clock.
+
+    Errors: ValueError if two files are of the same rank.
+    """
+    present = sorted(ranks)
+    if twice := [rank for rank, count in Counter(present).items() if count > 1]:
+        raise ValueError(f"two files are of rank {twice[0]}; pass one file of each rank")
     ordered = sorted(events, key=lambda event: (event.start, event.rank))
     origin = ordered[0].start if ordered else 0.0
-
-    def moved(thing: Any) -> Any:
-        # Subtracted first: a float of seconds since 1970 cannot hold nanoseconds.
-        start, end = (thing.start - origin) * unit, (thing.end - origin) * unit
-        return replace(thing, start=start, end=end)
-
-    few = [f"{len(present)} of {world} ranks have a file: waiting is a lower bound"]
+    # Subtracted first: a float of seconds since 1970 cannot hold nanoseconds.
+    moved = [
+        replace(each, start=(each.start - origin) * unit, end=(each.end - origin) * unit)
+        for each in ordered
+    ]
+    few = f"{len(present)} of {world_size} ranks have a file: waiting is a lower bound"
+    if len(present) == 1:
+        few = (
+            f"rank {present[0]} alone says how long its collectives took, and not how much of it "
+            "was waiting and how much sending; give the files of the other ranks, of one host"
+        )
     return Recording(
-        ranks=present,
-        world_size=world,
+        ranks=tuple(present),
+        world_size=world_size,
         step=step,
         dialect=dialect,
-        events=[moved(event) for event in ordered],
-        kernels={rank: [moved(each) for each in (kernels or {}).get(rank, [])] for rank in present},
-        missing=(*missing, *(few if len(present) < world else [])),
+        events=moved,
+        on_gpu=on_gpu,
+        missing=(*([few] if len(present) < world_size else []), *missing),
     )

@@ -204,9 +204,12 @@ def test_eager_operations_move_more_bytes_between_products():
 
 def test_a_program_may_repeat_some_products_in_backward():
     spec = models.published("Llama 3 8B").spec
-    kept, repeated = (timed(spec, kernels=Kernels(repeated=each)) for each in (0.0, 0.5))
+    kept, repeated = (timed(spec, kernels=Kernels(repeated=each)) for each in ((), ("gate", "up")))
     assert kept.recomputed == 0
-    assert repeated.recomputed == pytest.approx(kept.forward.matrices / 2 + kept.forward.between)
+    share = 2 * spec.ffn / (3 * spec.ffn + 2 * spec.hidden_size + 2 * spec.kv_heads * spec.head_size)
+    assert repeated.recomputed == pytest.approx(share * kept.forward.matrices + kept.forward.between)
+    with pytest.raises(ValueError, match="must be some of"):
+        Kernels(repeated=("norms",))
 
 
 def test_a_limit_on_power_takes_its_share_of_the_rate():

@@ -26,6 +26,11 @@ def test_autocast_keeps_fp32_states_and_16_bit_activations():
     assert (cast.element, plain.element) == (2, 4)
 
 
+def test_a_model_loaded_in_16_bits_keeps_half_of_the_bytes():
+    """Parameter, gradient and Adam's two numbers take two bytes each; there is no master copy."""
+    assert recipes.recipe("16 bits throughout").bytes_per_parameter == 8
+
+
 def test_muon_keeps_one_momentum_where_adam_keeps_two_numbers():
     """Liu et al. 2025, https://arxiv.org/abs/2502.16982: one buffer, half of AdamW's."""
     muon, adam = recipes.recipe("mixed, Muon"), recipes.recipe("mixed, 16-bit gradients")

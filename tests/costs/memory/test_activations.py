@@ -7,9 +7,11 @@ import pytest
 
 from shardlab.costs.facts import models, recipes
 from shardlab.costs.memory import activations
-from shardlab.costs.program import KERNELS
-from shardlab.costs.programs import NEMO_2024
+from shardlab.costs.program import KERNELS, Kernels
+from shardlab.costs.programs import NEMO_2024, PROGRAMS
+from shardlab.costs.step.products import repeated_share
 from shardlab.costs.training import Training
+from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
 
@@ -176,7 +178,8 @@ def test_gathered_inputs_are_kept_whole():
 
 
 @pytest.mark.parametrize(
-    ("loss", "kept", "beside"), [("parallel", 4, 8), ("whole", 4 * 2, 10 * 2), ("in place", 4, 2), ("fused", 2, 2)]
+    ("loss", "kept", "beside"),
+    [("parallel", 4, 8), ("torch", 4, 12), ("whole", 4 * 2, 10 * 2), ("in place", 4, 2), ("fused", 2, 2)],
 )
 def test_bytes_of_logits_and_loss_for_each_token_and_word(loss, kept, beside):
     """On one of two ranks of tp, which hold half of the words unless they hold them whole."""
@@ -191,3 +194,65 @@ def test_gradients_of_a_layers_activations():
     assert activations.layer_gradients(training(attention="flash")) == 2048 * 2 * (h + 2 * 4 * h)
     assert activations.layer_gradients(training()) == 2048 * 2 * (h + 4 * h + 2 * scores)
     assert activations.layer_gradients(training(tp=8, attention="flash")) == 2048 * 2 * (h + 8 * h / 8)
+
+
+def by_operation(name, program="torchtitan FSDP2, eager", **changes):
+    return Training(spec=models.published(name).spec, program=PROGRAMS[program], **changes)
+
+
+def test_what_a_program_repeats_is_not_kept():
+    """torchtitan keeps queries, values, gate, down, attention's output and a layer's input: of 8B 63,488 bytes."""
+    run = by_operation("Llama 3 8B")
+    spec = run.spec
+    held = activations.layer(run)
+    keys = spec.kv_heads * spec.head_size
+    held.pop("attention: statistics")
+    assert sum(held.values()) / run.tokens == 2 * (4 * spec.hidden_size + keys + spec.ffn) == 63_488
+    everything = replace(run, program=replace(run.program, kernels=Kernels()))
+    assert activations.layer(everything) == activations.whole_layer(run)
+
+
+@pytest.mark.parametrize(("name", "share"), [("Llama 3 8B", 0.365), ("Llama 2 13B", 0.388), ("Llama 2 70B", 0.363)])
+def test_seconds_repeat_what_bytes_do_not_keep(name, share):
+    run = by_operation(name)
+    assert repeated_share(run) == pytest.approx(share, abs=0.001)
+    results = {each[0]: each[1] * each[3] * run.recipe.element for each in activations.results(run)}
+    held = {part.removeprefix("result: "): n for part, n in activations.layer(run).items() if "result" in part}
+    assert held == {part: n for part, n in results.items() if part not in run.program.kernels.repeated}
+
+
+def test_a_mixture_and_a_hybrid_are_repeated_by_operation_too():
+    experts = Experts(num_experts=8, per_token=2, expert_size=32)
+    sizes = {"vocab_size": 512, "context_length": 64, "hidden_size": 64, "num_layers": 4, "num_heads": 4}
+    spec = TransformerSpec(**sizes, style="llama", blocks_at=(1, 3))
+    program = PROGRAMS["torchtitan FSDP2, eager"]
+    mixture = Training(spec=replace(spec, blocks_at=None, experts=experts), program=program)
+    held = activations.layer(mixture)
+    assert held["result: gate"] == 2 * 64 * 2 * 32
+    assert held["routed experts: weights"] > 0
+    assert "result: up" not in held
+    hybrid = Training(spec=spec, program=program)
+    parts = [(share, activations.layer(kind)) for share, kind in hybrid.layer_kinds]
+    assert len(parts) > 1
+    for name, nbytes in activations.layer(hybrid).items():
+        assert nbytes == pytest.approx(sum(share * part.get(name, 0) for share, part in parts))
+
+
+def test_in_eight_bits_products_keep_what_they_read_rounded():
+    """Transformer Engine; torchao keeps 16 bits, and its tables print as much memory in both. Attention's output is
+    kept for attention itself, too."""
+    spec = models.published("Llama 3 8B").spec
+    half, eighth = (Training(spec=spec, precision=each, program=NEMO_2024) for each in (None, "fp8"))
+    saved = sum(activations.layer(half).values()) - sum(activations.layer(eighth).values())
+    assert saved / half.tokens == spec.hidden_size + spec.ffn
+    other = replace(half, program=PROGRAMS["torchtitan FSDP2, compiled"])
+    assert activations.layer(replace(other, precision="fp8")) == activations.layer(other)
+    assert activations.head(eighth) == activations.head(half)
+
+
+def test_routed_experts_keep_what_they_read_rounded_too():
+    sizes = {"vocab_size": 512, "context_length": 64, "hidden_size": 64, "num_layers": 4, "num_heads": 4}
+    spec = TransformerSpec(**sizes, style="llama", experts=Experts(num_experts=8, per_token=2, expert_size=32))
+    half, eighth = (activations.layer(Training(spec=spec, precision=each)) for each in (None, "fp8"))
+    assert half["routed experts: input"] == 2 * eighth["routed experts: input"] == 2 * 64 * 64 * 2
+    assert half["routed experts: hidden"] * 5 == 6 * eighth["routed experts: hidden"]

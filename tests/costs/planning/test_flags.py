@@ -282,6 +282,15 @@ def test_programs_recompute_some_layers_in_their_own_words(some, chunks, of_each
     assert every in (None, titan.values["--activation_checkpoint.selective_ac_option"])
 
 
+@pytest.mark.parametrize(("again", "mode"), [("none", "selective"), ("full", "full")])
+def test_what_a_program_repeats_by_itself_is_asked_for(again, mode):
+    own = replace(QUESTION, program=PROGRAMS["torchtitan FSDP2, eager"])
+    values = made(zero=3, recomputation=again, question=own)["torchtitan"].values
+    assert values["--activation_checkpoint.mode"] == mode
+    option = "--activation_checkpoint.selective_ac_option"
+    assert values.get(option) == ("op" if again == "none" else None)
+
+
 def test_what_a_program_does_otherwise_is_remarked():
     titan = made(zero=1)["torchtitan"].remarks
     assert any("as ZeRO-2" in remark for remark in titan)

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from shardlab.costs import published
+from shardlab.costs import published, step
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import models
 from shardlab.costs.published.steps import TABLES
@@ -153,3 +153,57 @@ def test_fsdp_gains_from_compilation_about_as_much_as_its_authors_measured():
     eager, compiled = published.steps.of_table("torchtitan, FSDP2, H100")[:2]
     assert eager.seconds / compiled.seconds == pytest.approx(1.157, abs=0.001)
     assert eager.predicted.seconds / compiled.predicted.seconds == pytest.approx(1.157, abs=0.05)
+
+
+# Rows that need more than their GPUs have, by our count, and why they ran.
+BEYOND = {
+    "Megatron 529.6B, 640 GPUs": "DeepSpeed gathers single tensors, of 34 GB that we count for whole layers",
+    "8,192 GPUs, sequences of 8,192": "Meta frees tensors early (section 3.3.2)",
+    "16,384 GPUs, sequences of 8,192": "the same",
+    "16,384 GPUs, sequences of 131,072": "the same",
+    "Llama 2 13B, recomputed: none, 64 GPUs": "norms in one kernel (`norm_type`) would keep 7 GB less",
+}
+
+
+def test_what_ran_fits_or_it_is_known_why_not():
+    steps = published.steps.STEPS
+    assert len(steps) == 95
+    beyond = [row for row in steps if not row.predicted.fits]
+    assert [row.name for row in beyond] == [*BEYOND]
+    fused = replace(beyond[-1].run.training.program, unfused=("rotary", "SwiGLU", "loss"))
+    assert step.step(beyond[-1].run.by(fused)).fits
+
+
+def test_bytes_meet_what_torch_reserved():
+    """What the driver, NCCL and the workspaces take beside it, 1.3 GB, is in ours alone."""
+    shares = {row.name: row.predicted.memory / row.nbytes for row in published.steps.STEPS if row.nbytes}
+    assert len(shares) == 8
+    assert (min(shares.values()), max(shares.values())) == pytest.approx((0.96, 1.07), abs=0.005)
+    assert 77.0 * shares["compiled, 8 GPUs"] == pytest.approx(80.8, abs=0.05)  # the book prints it
+
+
+def test_llama_3_in_eight_bits_fits_as_it_ran():
+    """Megatron-Bridge's performance summary, 26.04.01: 70B on 64 H100, tp 4, pp 8, 5 chunks, 256 sequences."""
+    (row,) = (
+        each
+        for each in published.steps.of_table("NVIDIA 2024, H100, fp8")
+        if each.model == "Llama 3 70B" and each.gpus == 64
+    )
+    cut = replace(row, tp=4, pp=8, cp=1, chunks=5, batch=256)
+    assert cut.predicted.fits
+    assert not replace(cut, precision=None).predicted.fits
+
+
+def test_torchtitans_own_limits_are_met():
+    """With 2 sequences instead of 1 Llama 2 70B ran out of memory: its docs/performance.md, footnote 1."""
+    (row,) = (each for each in published.steps.STEPS if each.name.startswith("Llama 2 70B, recomputed: by operation"))
+    assert row.predicted.fits
+    assert not replace(row, microbatch=2, batch=128).predicted.fits
+
+
+def test_tensor_parallelism_of_torch_keeps_gathered_inputs_and_exponentials():
+    """71.9 GiB: Table 4 of benchmarks/llama3_h100_202412_torchtitan.md, which the row names."""
+    (row,) = (each for each in published.steps.STEPS if each.name == "compiled, fp8, 128 GPUs")
+    sizes = {"gpus": 256, "tp": 8, "sequence_parallel": True, "batch": 512, "microbatch": 16}
+    found = replace(row, model="Llama 3 70B", recomputation="full", **sizes).predicted.memory
+    assert found / (71.9 * 2**30) == pytest.approx(0.935, abs=0.005)

@@ -113,7 +113,7 @@ def test_parts_are_not_negative_and_what_is_not_there_takes_no_time(layout, prog
         "context parallel": layout.cp == 1,
         "pipeline messages": layout.pp == 1,
         "ZeRO": layout.zero < 2,
-        "recomputation": program.kernels.repeated == 0,
+        "recomputation": not program.kernels.repeated,
     }
     assert all(found.parts[part] == 0 for part, none in silent.items() if none)
     assert found.parts["waiting for stages"] == pytest.approx(0, abs=1e-12) or layout.pp > 1

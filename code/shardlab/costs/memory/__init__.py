@@ -2,7 +2,8 @@
 
 Read `shards` first, which counts the parameters of a cut model, then `activations`, what backward
 needs, and `parts`, which adds everything up; `overhead` is what a process takes beside its tensors.
-`timeline` follows the tensors through one step, and `offload` times moves to the host's memory.
+`timeline` follows the tensors through one step, `offload` times moves to the host's memory, and
+`loading` counts what ranks read of a published model at their start.
 """
 
 from .parts import (

@@ -7,6 +7,7 @@ their inputs; an addition keeps nothing.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from math import ceil
 
 from shardlab.files.arguments import checked, unchecked
@@ -18,7 +19,17 @@ from . import routed as mixture
 from .routed import FP32, INT64
 
 between, unfused = unchecked(mixture.between), unchecked(mixture.unfused)
-hidden = unchecked(mixture.hidden)
+hidden, rounded = unchecked(mixture.hidden), unchecked(mixture.rounded)
+# What recomputation by operation keeps beside the results of products: what attention returns, what
+# a router has chosen, and all of a layer with states.
+KEPT_BY_OPERATION = (
+    "attention: output",
+    "attention: statistics",
+    "router: choices",
+    "router: scores",
+    "routed experts: weights",
+    "states: ",
+)
 STATISTICS = {"gpt2": 2, "llama": 1}  # numbers for each token: a LayerNorm keeps mean and deviation
 
 
@@ -48,6 +59,8 @@ def layer(training: Training) -> dict[str, float]:
     if training.recomputation == "full":
         numbers = between(training) * training.spec.hidden_size
         return {"layer input": numbers * training.recipe.element}
+    if training.recomputation == "none" and training.program.kernels.repeated:
+        return _by_operation(training)
     parts = whole_layer(training)
     if training.recomputation == "selective":
         parts["attention: scores"] = 0.0
@@ -63,23 +76,25 @@ def whole_layer(training: Training) -> dict[str, float]:
     layers.
     """
     if training.layer_kinds:
-        return _mean(training)
+        return _mean(training, whole_layer)
     spec = training.spec
     element = training.recipe.element
     tokens = between(training)
     block = hidden(training, dense_width(spec), training.layout.tp)
+    read = mixture.read(training)
     wide = tokens * spec.hidden_size * element
-    gathered = wide
-    if training.program.keeps_gathered:
-        gathered = training.tokens * spec.hidden_size * element
+    gathered = _matrix_input(training)
     return {
         "norms: input": spec.num_norms * wide,
         "norms: statistics": spec.num_norms * tokens * STATISTICS[spec.style] * FP32,
         "norms: normalized": spec.halves * wide * unfused(training, "norms"),
-        "attention: input": gathered * (not spec.blocks_only),
+        "attention: input": gathered * read / element * (not spec.blocks_only),
         **_mixer(training),
-        "feed-forward: input": (spec.num_blocks > 0) * (gathered if dense_width(spec) else wide),
-        "feed-forward: hidden": training.tokens * block * element,
+        "feed-forward: input": (spec.num_blocks > 0)
+        * (gathered if dense_width(spec) else wide)
+        * read
+        / element,
+        "feed-forward: hidden": training.tokens * block,
         **mixture.routed(training),
         "dropout masks": training.dropout * spec.halves * tokens * spec.hidden_size,
     }
@@ -139,7 +154,7 @@ def head(training: Training) -> dict[str, float]:
         "norm: input": wide,
         "norm: statistics": tokens * STATISTICS[spec.style] * FP32,
         "norm: normalized": wide * unfused(training, "norms"),
-        "head: input": wide,
+        "head: input": _matrix_input(training),
         "logits": logits(training),
         "targets": INT64 * training.tokens + FP32,  # and the sum of their weights
     }
@@ -159,7 +174,9 @@ def logits(training: Training) -> float:
 def loss(training: Training) -> float:
     """Count the bytes that the loss holds beside the logits while its backward runs."""
     kept = logits(training)
+    cut = training.layout.tp > 1
     beside = {
+        "torch": (2 + cut) * kept,
         "parallel": 2 * kept,  # gradients before and after the softmax
         "whole": 2 * kept + kept * training.recipe.element / FP32,  # and what was cast
         "in place": kept * training.recipe.element / FP32,  # the gradient, cast for the head
@@ -168,11 +185,62 @@ def loss(training: Training) -> float:
     return beside[training.program.loss]
 
 
-def _mean(training: Training) -> dict[str, float]:
+def _matrix_input(training: Training) -> float:
+    """Count the bytes of what enters a layer's first matrices, or the head, as the program keeps it."""
+    tokens = training.tokens if training.program.keeps_gathered else between(training)
+    return tokens * training.spec.hidden_size * training.recipe.element
+
+
+@checked
+def results(training: Training) -> list[tuple[str, float, float, float]]:
+    """List the products of a layer on a rank one by one: the result's name, tokens, inputs, outputs.
+
+    The names are those of `program.PRODUCTS`. Routed experts and the block that every token uses
+    have them both. Latent attention and layers with states have none before their output.
+    """
+    spec = training.spec
+    tp = training.layout.tp
+    found: list[tuple[str, float, float, float]] = []
+    if not (spec.blocks_only or spec.states_only or spec.latent):
+        width = spec.attention_size / tp
+        keys = training.layout.kv_heads(spec) * spec.head_size
+        for name, outputs in (("queries", width), ("keys", keys), ("values", keys)):
+            found.append((name, training.tokens, spec.hidden_size, outputs))
+        found.append(("output", training.tokens, width, spec.hidden_size))
+    blocks = [(float(training.tokens), dense_width(spec) / tp)]
+    if spec.experts:
+        rows = training.imbalance * training.routed_tokens
+        blocks.append((rows, spec.experts.expert_size / training.layout.expert_tp))
+    for tokens, width in blocks:
+        for name in ("gate", "up")[not spec.has_gate :]:
+            found.append((name, tokens, spec.hidden_size, width))
+        found.append(("down", tokens, width, spec.hidden_size))
+    return [each for each in found if each[1] * each[2]]
+
+
+def _by_operation(training: Training) -> dict[str, float]:
+    """Count the bytes of a layer that keeps the results of its products and of attention alone.
+
+    It keeps its input, too, and what a router has chosen; products in `Kernels.repeated` and all
+    other operations run again.
+    """
+    if training.layer_kinds:
+        return _mean(training, _by_operation)
+    element = training.recipe.element
+    whole = whole_layer(training)
+    held = {"layer input": between(training) * training.spec.hidden_size * element}
+    for name, tokens, _, outputs in results(training):
+        part = f"result: {name}"
+        if name not in training.program.kernels.repeated:
+            held[part] = held.get(part, 0.0) + tokens * outputs * element
+    return held | {name: n for name, n in whole.items() if name.startswith(KEPT_BY_OPERATION)}
+
+
+def _mean(training: Training, count: Callable[[Training], dict[str, float]]) -> dict[str, float]:
     """Count the bytes of a hybrid's mean layer."""
     total: dict[str, float] = {}
     for share, kind in training.layer_kinds:
-        for name, nbytes in whole_layer(kind).items():
+        for name, nbytes in count(kind).items():
             total[name] = total.get(name, 0.0) + share * nbytes
     return total
 
@@ -219,7 +287,9 @@ def _attention(training: Training) -> dict[str, float]:
         # FlashAttention keeps the logarithm of the softmax's sum.
         "attention: statistics": (not stored) * tokens * heads * FP32,
         "attention: output": output,
-        "attention: output, rearranged": unfused(training, "attention") * (not stored) * output,
+        # Attention keeps it as it is, and the product that reads it rounded.
+        "attention: rounded output": rounded(training) * output / element,
+        "attention: rearranged output": unfused(training, "attention") * (not stored) * output,
     }
 
 

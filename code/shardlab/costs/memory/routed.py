@@ -39,8 +39,8 @@ def routed(training: Training) -> dict[str, float]:
         "router: scores and weights": training.tokens * numbers * FP32,
         "router: choices": (training.tokens * chosen + places) * INT64,
         "routed experts: weights": rows * element,
-        "routed experts: input": rows * size * element,
-        "routed experts: hidden": rows * width * element,
+        "routed experts: input": rows * size * read(training),
+        "routed experts: hidden": rows * width,
         "routed experts: output": (1 + apart) * rows * size * element,
         "routed experts: sums": sums * (size * element + 2 * INT64),
     }
@@ -58,13 +58,26 @@ def _sums(training: Training) -> float:
 
 @checked
 def hidden(training: Training, width: int, ranks: Count) -> float:
-    """Count the numbers that a hidden layer, cut over `ranks`, keeps for each token.
+    """Count the bytes that a hidden layer, cut over `ranks`, keeps for each token.
 
-    Before and after GELU; or gate, up and their product, and without a fused kernel SiLU(gate).
+    Before and after GELU; or gate, up and their product, and without a fused kernel SiLU(gate). The
+    last matrix reads one of them.
     """
     gated = training.spec.has_gate
-    copies = 3 + ("SwiGLU" in training.program.unfused) if gated else 2
-    return copies * width / ranks
+    others = 2 + ("SwiGLU" in training.program.unfused) if gated else 1
+    return (others * training.recipe.element + read(training)) * width / ranks
+
+
+@checked
+def rounded(training: Training) -> bool:
+    """Tell whether what the layers' products read is kept in 8 bits."""
+    return training.precision == "fp8" and training.program.keeps_rounded
+
+
+@checked
+def read(training: Training) -> int:
+    """Return the bytes of a number that a layer's product reads, as it is kept for backward."""
+    return 1 if rounded(training) else training.recipe.element
 
 
 @checked

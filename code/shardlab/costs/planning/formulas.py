@@ -62,7 +62,7 @@ def by_hand(run: Run) -> dict[str, float]:
     layout = training.layout
     m = training.num_microbatches
     reached_links = links(run.cluster, layout)
-    reached = kernels.ordinary_flops(run.cluster.node.chip, run.precision)
+    reached = kernels.ordinary_flops(run.cluster.node.chip, run.training.precision)
     computing = 6 * models.num_parameters(training.spec) * run.tokens / (layout.ranks * reached)
     again = computing / 3 * training.recomputed_share
     layers = m * training.spec.num_layers / layout.pp

@@ -42,7 +42,7 @@ CHOICES: dict[str, Collection[object]] = {
     "whole_experts": (False, True),
 }
 # What a question says about every training.
-FIXED = ("spec", "recipe", "sequence", "attention", "dropout", "imbalance", "program")
+FIXED = ("spec", "recipe", "precision", "sequence", "attention", "dropout", "imbalance", "program")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Question:
     sequence: Count | None = None  # tokens; None: the model's context length
     program: Program = NEMO_2024
     recipe: Recipe = FP32_GRADIENTS
-    precision: str | None = None  # of the layers' matrices, see `step.Run`
+    precision: str | None = None  # of the layers' matrices, see `Training`
     attention: str = "flash"
     dropout: bool = False
     context: tuple[Count, ...] = (1,)  # degrees of context parallelism
@@ -115,7 +115,7 @@ class Question:
 
     def run(self, training: Training) -> step.Run:
         """Make a run of the training on this cluster."""
-        return step.Run(training=training, cluster=self.cluster, precision=self.precision)
+        return step.Run(training=training, cluster=self.cluster)
 
 
 AXES = ("tp", "cp", "pp", "dp", "ep")  # in the order in which a plan names them

@@ -131,6 +131,7 @@ class PublishedStep:
             spec=_spec(self),
             layout=layout,
             recipe=recipes.recipe(self.recipe),
+            precision=self.precision,
             microbatch=self.microbatch,
             num_microbatches=self.batch // (layout.dp * self.microbatch),
             sequence=self.sequence,
@@ -143,7 +144,7 @@ class PublishedStep:
         )
         node = MACHINES[self.node] if self.node in MACHINES else nodes.node(self.node)
         cluster = machines.with_gpus(node, layout.ranks)
-        return step.Run(training=training, cluster=cluster, precision=self.precision)
+        return step.Run(training=training, cluster=cluster)
 
     @property
     def flops(self) -> int:

@@ -21,7 +21,7 @@ from ..memory import activations
 from ..training import Training
 from . import elementwise
 from .elementwise import MASK
-from .products import expert_matrices, matrices
+from .products import expert_matrices, matrices, repeated_share
 
 matmul_seconds = unchecked(kernels.matmul_seconds)  # called twenty times for one layer
 moved_seconds = unchecked(kernels.moved_seconds)
@@ -98,7 +98,7 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
     eager_backward += elementwise.backward_bytes(training, precision)
     rest, rest_backward = moved_seconds(eager, chip), moved_seconds(eager_backward, chip)
     forward = PassTime(sum(products) + routed[0], attention, rest)
-    repeated = training.program.kernels.repeated
+    repeated = repeated_share(training)
     recomputed = {
         "none": repeated * forward.matrices + (repeated > 0) * rest,
         "selective": attention if training.attention == "stored" else 0.0,

@@ -1,5 +1,7 @@
 """The matrix products of one layer on one rank, as their sizes: what `layer_time` times."""
 
+from math import prod
+
 from shardlab.files.arguments import checked
 from shardlab.model.recurrent import Recurrent
 
@@ -59,6 +61,23 @@ def _recurrent(training: Training, recurrent: Recurrent) -> list[tuple[int, int,
         outputs, inputs = shapes["wide.weight"]
         sizes.append((training.tokens, inputs, outputs // tp))
     return [*sizes, (training.tokens, recurrent.values // tp, hidden)]
+
+
+@checked
+def repeated_share(training: Training) -> float:
+    """Return the share of a layer's FLOPs in products that backward repeats, from 0 to 1.
+
+    Those are the program's `Kernels.repeated`, whose results `memory.activations` does not keep.
+    """
+    repeated = training.program.kernels.repeated
+    if not repeated:
+        return 0.0
+    every = sum(prod(size) for size in matrices(training))
+    if training.spec.experts:
+        held, sizes = expert_matrices(training)
+        every += held * sum(prod(size) for size in sizes)
+    again = sum(prod(size) for name, *size in activations.results(training) if name in repeated)
+    return again / every
 
 
 @checked

@@ -25,8 +25,6 @@ class Run:
 
     training: Training
     cluster: Cluster
-    # Of the layers' matrices: "fp8"; None: the chip's training precision.
-    precision: str | None = None
 
     def __post_init__(self) -> None:
         if self.training.layout.ranks > self.cluster.gpus:
@@ -95,10 +93,10 @@ def microbatch(run: Run, links: dict[str, ReachedLink]) -> MicrobatchTime:
         )
     training = run.training
     chip = run.cluster.node.chip
-    time = layer_time.layer(training, chip, run.precision)
+    time = layer_time.layer(training, chip, training.precision)
     tensor = exposed.tensor_passes(training, links["tp"], time)
     context = exposed.context_seconds(training, links["cp"], time)
-    routed = experts.waiting(training, run.cluster, links, time, run.precision)
+    routed = experts.waiting(training, run.cluster, links, time, training.precision)
     forward = time.forward.seconds
     backward = time.backward_seconds
     logits = exposed.logits_seconds(training, links["tp"])

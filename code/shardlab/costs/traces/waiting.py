@@ -25,7 +25,7 @@ def who_waits(events: Sequence[Event]) -> dict[tuple[int, int], float]:
     """
     waited: dict[tuple[int, int], float] = {}
     for index, last in _last_to_come(events).items():
-        seconds = _begin(events[index], events[last]) - events[index].start
+        seconds = begin(events[index], events[last]) - events[index].start
         if seconds > 0:
             pair = events[index].rank, events[last].rank
             waited[pair] = waited.get(pair, 0.0) + seconds
@@ -38,10 +38,10 @@ def parted(events: Sequence[Event]) -> list[Event]:
     parts = []
     last = _last_to_come(events)
     for index, event in enumerate(events):
-        begin = _begin(event, events[last.get(index, index)])
-        if begin > event.start:
-            parts.append(replace(event, kind="idle", op="waiting", nbytes=0, end=begin))
-        parts.append(replace(event, start=begin))
+        until = begin(event, events[last.get(index, index)])
+        if until > event.start:
+            parts.append(replace(event, kind="idle", op="waiting", nbytes=0, end=until))
+        parts.append(replace(event, start=until))
     return parts
 
 
@@ -54,6 +54,7 @@ def _last_to_come(events: Sequence[Event]) -> dict[int, int]:
     return found
 
 
-def _begin(event: Event, last: Event) -> float:
+@checked
+def begin(event: Event, last: Event) -> float:
     """Return when waiting ends: a buffered message may end before its receiver arrives."""
     return max(event.start, min(last.start, event.end))

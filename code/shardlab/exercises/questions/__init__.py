@@ -6,6 +6,8 @@ A chapter's questions are Markdown: read one, then `reading`, which says what it
 
 from pathlib import Path
 
+from shardlab.files.given import instead
+
 from .. import CHAPTERS
 from . import bank, reading
 
@@ -22,8 +24,9 @@ def page(chapter: str, seed: int = 0, *, answers: bool = False) -> str:
     """
     own = chapter.endswith(".md")
     if not own and chapter not in ASKED:
-        choices = ", ".join(ASKED)
-        raise ValueError(f"no questions for {chapter!r}; choose from {choices}, or name a .md file")
+        raise ValueError(
+            f"no questions for {chapter!r}, and no .md file; {instead(chapter, ASKED)}"
+        )
     found = reading.read(Path(chapter) if own else FILES[chapter])
     parts = {part: [each.drawn(seed) for each in entries] for part, entries in found.parts.items()}
     return bank.sheet(found.title, seed, parts, answers=answers)

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+from shardlab.costs.memory import loading
 from shardlab.launch import run
 from shardlab.model.details import Details
 from shardlab.model.experts import Experts
@@ -24,6 +25,7 @@ from tests.ranks.tolerance import EXACT
 SIZES = {"vocab_size": 13, "context_length": 24, "hidden_size": 24, "num_layers": 2, "num_heads": 12}
 ROTARY = {**SIZES, "style": "llama", "num_kv_heads": 2, "details": Details(pairs="halves", epsilon=1e-6)}
 LLAMA = TransformerSpec(**ROTARY, ffn_size=36)
+WIDTH = 8  # bytes of a number in these files
 EXPERTS = Experts(num_experts=4, per_token=2, expert_size=12)
 CASES = {  # architecture -> spec
     "LlamaForCausalLM": LLAMA,
@@ -43,7 +45,11 @@ LAYOUTS = [
     Layout(dp=2, tp=2, zero=1),
     Layout(dp=2, pp=2, zero=2),
 ]
-MIXED = [Layout(dp=2, ep=2), Layout(dp=2, tp=2, ep=2, zero=1)]
+MIXED = [
+    Layout(dp=2, ep=2),
+    Layout(dp=2, tp=2, ep=2, zero=1),
+    Layout(dp=2, tp=2, ep=2, whole_experts=True, sequence_parallel=True),
+]
 
 
 def plain(architecture):
@@ -149,24 +155,11 @@ def trainer(group, architecture, layout):
 
 def two_steps(group, architecture, layout, folder):
     made = trainer(group, architecture, layout)
-    nbytes = made.read(folder, architecture)
+    made.read(folder, architecture)
     own, ranks = made.mesh.dp.rank(), layout.dp
     for step in range(2):
         made.step(*(x.chunk(ranks)[own] for x in data(step)))
-    return nbytes, made.gather()
-
-
-def predicted(spec, layout, width=8):
-    """Count the bytes that all ranks read."""
-    total = 0
-    for name, cut in cuts.model(spec, layout.tp).items():
-        times = cut.holders * (1 if layout.zero else layout.replicas)
-        if ".mlp.experts." in name and not layout.zero:
-            times //= layout.ep
-        if name == "embedding.tokens.weight" and spec.tied and layout.pp > 1:
-            times *= 2
-        total += math.prod(cut.shape) * times * width
-    return total
+    return made.gather()
 
 
 WHERE = [
@@ -177,6 +170,7 @@ WHERE = [
 
 
 @pytest.mark.parametrize(("architecture", "layout"), WHERE, ids=str)
+@pytest.mark.parity("composition", "a published checkpoint, read in any layout, steps like one process")
 def test_two_steps_after_reading_equal_one_process(tmp_path, architecture, layout):
     model = plain(architecture)
     publish(tmp_path, renamed(architecture, model))
@@ -186,10 +180,31 @@ def test_two_steps_after_reading_equal_one_process(tmp_path, architecture, layou
         model(*data(step)).backward()
         adam.step()
     ranks = run(two_steps, architecture, layout, str(tmp_path), world_size=layout.ranks, ranks="threads")
-    assert sum(nbytes for nbytes, _ in ranks) == predicted(CASES[architecture], layout)
-    for _, found in ranks:
+    for found in ranks:
         for name, tensor in found.items():
             torch.testing.assert_close(tensor, model.get_parameter(name).detach(), **EXACT)
+
+
+def read_bytes(group, architecture, layout, folder):
+    made = trainer(group, architecture, layout)
+    pieces = [box.tensor.numel() * WIDTH for span in made.spans() for box in span.weights()]
+    return made.read(folder, architecture), max(pieces, default=0)
+
+
+@pytest.mark.parametrize(("architecture", "layout"), WHERE, ids=str)
+@pytest.mark.counted("composition", "bytes of a published checkpoint that each rank reads")
+def test_each_rank_reads_the_bytes_that_are_predicted(tmp_path, architecture, layout):
+    publish(tmp_path, renamed(architecture, plain(architecture)))
+    ranks = run(read_bytes, architecture, layout, str(tmp_path), world_size=layout.ranks, ranks="threads")
+    found = [total for total, _ in ranks]
+    predicted = loading.reading(CASES[architecture], layout, width=WIDTH)
+    totals = [each.total for each in predicted]
+    if layout.zero:  # replicas share what they read
+        assert sum(found) == pytest.approx(sum(totals))
+        assert all(largest <= each.largest for (_, largest), each in zip(ranks, predicted, strict=True))
+    else:
+        assert found == totals
+        assert [largest for _, largest in ranks] == [each.largest for each in predicted]
 
 
 def refused(group, folder, architecture):

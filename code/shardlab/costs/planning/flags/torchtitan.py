@@ -41,6 +41,9 @@ def torchtitan(question: Question, training: Training, steps: Count) -> Flags:
         f"{PARALLEL}pipeline_parallel_degree": layout.pp,
         "--activation_checkpoint.mode": training.recomputation,
     }
+    if training.recomputation == "none" and training.program.kernels.repeated:
+        options["--activation_checkpoint.mode"] = "selective"
+        options["--activation_checkpoint.selective_ac_option"] = "op"
     if layout.expert_ranks > 1:
         options[f"{PARALLEL}expert_parallel_degree"] = layout.expert_ranks
         options[f"{PARALLEL}expert_tensor_parallel_degree"] = layout.expert_tp
