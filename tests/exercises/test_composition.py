@@ -31,6 +31,10 @@ SIZES, OWN = "every group has as many ranks as its axis", "a rank is in its own 
 RANKS = "groups are the ranks that differ along one axis only"
 SAME, ONCE = "ranks of one model read the same samples", "replicas together read each sample once"
 SHARES, WRITTEN = "shares are equal to within one", "every piece is written by one rank"
+READ, OTHERS = "every byte of the box is read", "no other byte is read"
+FEW = "bytes that follow one another are one range"
+FITS, STAY = "the table fits the file", "rows that were right stay as they are"
+REPAIRED, TRIED = "the wrong row is repaired", "no table is tried that does not fit"
 NORM, LEFT = "every rank has the norm of the uncut gradient", "gradients stay what they were"
 SENT = "a rank sends as much as an all-reduce of one number"
 
@@ -73,6 +77,51 @@ def gives_the_rest_to_the_last(place, degrees, num_samples, zero):
     share, last = num_samples // degrees["dp"], place["dp"] == degrees["dp"] - 1
     samples = range(place["dp"] * share, num_samples if last else (place["dp"] + 1) * share)
     return samples, solutions.my_duties(place, degrees, num_samples, zero)[1]
+
+
+CHAPTER.changes({
+    "forgets the length before the header": Mistake("byte_ranges", {READ, OTHERS}, at="1 rank, a whole vector",
+        says="byte 144 is read", old="8 + header_length", new="header_length"),
+    "begins with the first tensor": Mistake("byte_ranges", {READ, OTHERS}, at="1 rank, the second tensor of a file",
+        says="byte 272 is read", old=" + begin + ", new=" + "),
+    "knows numbers of four bytes only": Mistake("byte_ranges", {READ, OTHERS}, at="1 rank, two bytes a number",
+        says="byte 140 is read", old="(end - begin) // prod(shape)", new="4"),
+    "reads rank 0's rows": Mistake("byte_ranges", {READ, OTHERS}, at="1 rank, half a vector",
+        says="byte 140 is read", old=" + offsets[0] * row", new=""),
+    "reads rank 0's columns": Mistake("byte_ranges", {READ, OTHERS}, at="1 rank, columns of a matrix: rank 3 of 4",
+        says="byte 152 is read", old="offsets[1] * width", new="0"),
+    "reads from the first column to the last": Mistake("byte_ranges", {OTHERS},
+        at="1 rank, columns of a matrix: rank 3 of 4", says="byte 160 is not read",
+        old="[(start + i * row, start + i * row + sizes[1] * width) for i in range(sizes[0])]",
+        new="[(start, start + (sizes[0] - 1) * row + sizes[1] * width)]"),
+    "asks for each row": Mistake("byte_ranges", {FEW}, at="1 rank, a whole vector", says="6 ranges: [(128, 132)",
+        old="[(start, start + sizes[0] * row)]",
+        new="[(start + i * row, start + (i + 1) * row) for i in range(sizes[0])]"),
+    "believes that shapes tell everything": Mistake("repair", {STAY, REPAIRED}, at="1 rank, up reads what gate reads",
+        says="gate stays", old=" and agrees(tried)", new=""),
+    "asks about every table": Mistake("repair", {TRIED}, at="1 rank, a name that the file does not have",
+        says="the file has no h.0.key", old="fits(tried, shapes, stored) and ", new=""),
+    "lets two rows take one tensor": Mistake("repair", {TRIED}, at="1 rank, up reads what gate reads",
+        says="both take h.0.gate_proj", old="len({there for there, _ in table.values()}) < len(table)", new="False"),
+})
+
+
+@mistake("repair", FITS, REPAIRED, at="1 rank, a matrix that is not square, turned", says="does not fit h.0.c_proj")
+def never_transposes(table, shapes, stored, agrees):
+    """Looks for another name only."""
+    unused = [there for there in stored if there not in {each for each, _ in table.values()}]
+    for name, (_, transposed) in table.items():
+        for there in unused:
+            tried = {**table, name: (there, transposed)}
+            if solutions.fits(tried, shapes, stored) and agrees(tried):
+                return tried
+    return table
+
+
+@mistake("repair", FITS, STAY, at="1 rank, a name that the file does not have", says="it has 1 of 5 rows")
+def returns_the_row_alone(table, shapes, stored, agrees):
+    right = solutions.my_repair(table, shapes, stored, agrees)
+    return {name: row for name, row in right.items() if row != table[name]}
 
 
 CHAPTER.changes({

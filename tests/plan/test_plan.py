@@ -11,7 +11,7 @@ import time
 import pytest
 
 from shardlab.costs import step, units
-from shardlab.costs.facts import machines
+from shardlab.costs.facts import hugging_face, machines
 from shardlab.costs.planning import planner, plans, robust
 from shardlab.explorers.planner import best_view
 from shardlab.files import described
@@ -101,6 +101,16 @@ def test_the_text_has_what_the_data_has(ask):
     assert len(answer["plans"]) == 3
     assert f"--tensor-model-parallel-size {answer['plans'][1]['tp']} " in text
     assert all(option in text for option in ("--tokens", "--price", "--watts", "--overhead"))
+
+
+@pytest.mark.parametrize("words", [[], ["--ignore-unknown"]])
+def test_the_experts_of_the_file_are_counted_under_the_name_of_transformers_5(ask, folder, words):
+    file = {**QWEN3_MOE, "num_hidden_layers": 4, "num_local_experts": 64}
+    del file["num_experts"]
+    (folder / "own.json").write_text(json.dumps(file))
+    _, out, _ = ask(*COMMAND, "--sequence", "4096", "--json", *words, config="own.json")
+    expected = hugging_face.read({**QWEN3_MOE, "num_hidden_layers": 4, "num_experts": 64}).num_parameters
+    assert json.loads(out)["model"]["parameters"] == expected
 
 
 def test_a_count_that_is_in_doubt_is_called_so_beside_it(ask, folder):

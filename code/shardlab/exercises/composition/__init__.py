@@ -1,5 +1,11 @@
 """The exercises on composing methods, easiest first: composition.<file> names each."""
 
-from . import duties, gradient_norm, groups
+from . import byte_ranges, duties, gradient_norm, groups, repair
 
-EXERCISES = (groups.EXERCISE, duties.EXERCISE, gradient_norm.EXERCISE)
+EXERCISES = (
+    groups.EXERCISE,
+    duties.EXERCISE,
+    byte_ranges.EXERCISE,
+    repair.EXERCISE,
+    gradient_norm.EXERCISE,
+)
