@@ -8,9 +8,9 @@ from shardlab.model.spec import TransformerSpec
 def parameters(spec: TransformerSpec, width: Count) -> int:
     """Count the numbers of the thin matrices beside all matrices of a dense model's layers.
 
-    Beside a matrix from k to n numbers stand one from k to `width`, LoRA's rank, and one from there to n;
-    queries, keys and values have their own. Errors: ValueError for a model with experts or layers of several
-    kinds.
+    Beside a matrix from k to n numbers stand one from k to `width`, LoRA's rank, and one from there
+    to n; queries, keys and values have their own. Errors: ValueError for a model with experts or
+    layers of several kinds.
     """
     if spec.experts or spec.layer_kinds:
         raise ValueError("thin matrices are counted for models whose layers are alike and dense")
