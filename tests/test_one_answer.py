@@ -175,11 +175,11 @@ def test_a_layer_and_a_moment_hold_what_a_rank_is_said_to_hold(layout, recomputa
     assert peak == {part: nbytes for part, nbytes in whole.items() if part != "overhead"}
 
 
-@pytest.mark.parametrize("name", ["naive", "GPipe", "1F1B", "interleaved"])
+@pytest.mark.parametrize("name", schedules.WHOLE)
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 8), (3, 6)])
 def test_a_pipeline_takes_as_long_in_a_step_on_a_clock_and_by_the_papers(name, p, m):
     """The papers have schedules of equal stages only; a step needs unequal ones in no time; a clock plays them all."""
-    v, takes = 1 + (name == "interleaved"), {"F": 4.0, "I": 4.0, "W": 4.0}
+    v, takes = 1 + (name in schedules.CHUNKED), {"F": 4.0, "I": 4.0, "W": 4.0}
     spec = replace(models.published("Llama 3 8B").spec, num_layers=p * v)
     server = nodes.cluster("DGX H100")
     micro = step.microbatch(step.Run(training=Training(spec=spec), cluster=server), axes.links(server, Layout()))

@@ -37,7 +37,7 @@ def test_the_sentence_the_table_and_the_figure_agree(state):
     assert said[1] == "under 1" or float(said[1]) == pytest.approx(share, abs=0.51)
     bars = [bar for bar in view.figure.data if bar.type == "bar"]
     assert max(base + x for bar in bars for base, x in zip(bar.base, bar.x, strict=True)) == pytest.approx(time)
-    schedule = schedules.make(name, p, m, chunks if name == "interleaved" else None)
+    schedule = schedules.make(name, p, m, chunks if name in schedules.CHUNKED else None)
     assert sum(len(bar.x) for bar in bars) == sum(map(len, schedule.orders)) <= 400
     fullest = max(float(x) for x in rows["activations of the stages (microbatches)"].split(", "))
     assert f"the activations of {fullest:.3g} of {m} microbatches" in view.sentence

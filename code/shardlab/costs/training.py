@@ -1,12 +1,14 @@
 """Training: what a run computes on each rank and what it keeps, as one frozen object."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
+from shardlab import schedules
 from shardlab.files.arguments import Count, checked, within
 from shardlab.model.spec import TransformerSpec
-from shardlab.schedules import CHUNKED, WHOLE, classic
+from shardlab.schedules import CHUNKED, WHOLE, Action, classic
 from shardlab.sharding.hybrids import alike, unlike
 from shardlab.sharding.layout import ONE_RANK, Layout, layers_of_stage, stages
 
@@ -225,7 +227,7 @@ class Training:
 def in_flight(
     schedule: str, stage: int, *, pp: Count, num_microbatches: Count, chunks: Count
 ) -> MicrobatchesInFlight:
-    """Count the microbatches in flight at a stage's peak, without playing the schedule.
+    """Count the microbatches in flight at a stage's peak, without playing a schedule with a formula.
 
     A stage has then run all forwards before its first backward, and no backward. GPipe holds all
     microbatches; 1F1B as many as stages follow, itself included (Narayanan et al. 2021,
@@ -235,10 +237,11 @@ def in_flight(
     within("stage", stage, pp)
     if schedule not in WHOLE:
         raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(WHOLE)}")
-    if schedule != "interleaved":
-        warm_up = min(num_microbatches, pp - stage)
-        most = {"1F1B": warm_up, "GPipe": num_microbatches, "naive": 1}[schedule]
+    warm_up = min(num_microbatches, pp - stage)
+    if most := {"1F1B": warm_up, "GPipe": num_microbatches, "naive": 1}.get(schedule):
         return MicrobatchesInFlight(most, most, most)
+    if schedule != "interleaved":
+        return _counted(schedules.make(schedule, pp, num_microbatches, chunks).orders[stage])
     largest = next(classic.group_sizes(num_microbatches, pp))
     warm_up = 2 * (pp - 1 - stage) + (chunks - 1) * largest + 1
     most = min(num_microbatches * chunks, warm_up)
@@ -252,3 +255,17 @@ def in_flight(
         if left <= 0:
             break
     return MicrobatchesInFlight(most, of_first, of_last)
+
+
+def _counted(order: Sequence[Action]) -> MicrobatchesInFlight:
+    """Count on a stage's actions what a schedule without a formula has in flight at its peak."""
+    held: list[int] = []  # chunks, one for each microbatch in flight
+    peak: list[int] = []
+    last = max(action.chunk for action in order)
+    for action in order:
+        if action.kind == "F":
+            held.append(action.chunk)
+            peak = max(peak, [*held], key=len)
+        else:
+            held.remove(action.chunk)
+    return MicrobatchesInFlight(len(peak), peak.count(0), peak.count(last))

@@ -47,8 +47,8 @@ def make(
     own = kind.chunks or num_chunks or 2
     if num_chunks not in (None, own):
         raise ValueError(
-            f"{name} with {num_chunks} chunks on each stage: only {', '.join(CHUNKED)} has a "
-            f"choice, of 1 or more; {name} has {own}"
+            f"{name} with {num_chunks} chunks on each stage: it has {own}; a choice, of 1 or more, "
+            f"is there for {', '.join(CHUNKED)}"
         )
     sizes = (num_stages, num_microbatches, *([own] if name in CHUNKED else []))
     return Schedule(

@@ -13,14 +13,10 @@ from shardlab.costs.units import GB, MB
 
 LINK = hardware.link("NVLink 4")
 ALL = [
-    collectives.ring_all_reduce,
+    *collectives.ALL_REDUCES.values(),
     collectives.two_tree_all_reduce,
     collectives.reduce_scatter,
     collectives.all_gather,
-    collectives.naive_all_reduce,
-    collectives.binomial_all_reduce,
-    collectives.recursive_doubling_all_reduce,
-    collectives.halving_doubling_all_reduce,
     collectives.all_to_all,
 ]
 

@@ -22,7 +22,7 @@ def durations(numbers=(1, 2, 3, 5)):
 
 
 def pipelines(name, p, m):
-    return [make(name, p, m, v) for v in ((1, 2, 3) if name == "interleaved" else (None,))]
+    return [make(name, p, m, v) for v in ((1, 2, 3) if name in schedules.CHUNKED else (None,))]
 
 
 def played(schedule, takes):
