@@ -17,7 +17,8 @@ A100, H100 = hardware.chip("A100 SXM 80 GB"), hardware.chip("H100 SXM 80 GB")
 
 def timed(spec, chip=A100, precision=None, **changes):
     """One layer of a program that differs from NeMo's."""
-    return layer_time.layer(Training(spec=spec, program=replace(NEMO_2024, **changes)), chip, precision)
+    program = replace(NEMO_2024, **changes)
+    return layer_time.layer(Training(spec=spec, program=program, precision=precision), chip)
 
 
 def filled(m, n, count=1):
@@ -225,7 +226,7 @@ def test_what_is_computed_again_is_the_forward():
 
 def test_eight_bits_speed_up_products_and_cast_between_them():
     training = Training(spec=models.published("Llama 3 8B").spec)
-    half, eighth = (layer_time.layer(training, H100, precision) for precision in (None, "fp8"))
+    half, eighth = (layer_time.layer(replace(training, precision=precision), H100) for precision in (None, "fp8"))
     assert 1.5 < half.forward.matrices / eighth.forward.matrices < 2
     assert eighth.forward.between > half.forward.between
     assert eighth.forward.attention == half.forward.attention

@@ -516,7 +516,7 @@ def test_a_block_without_a_gate_multiplies_keeps_and_moves_two_thirds_or_less():
         assert sum(2 * m * k * n for m, k, n in products.matrices(training)) == work
         assert activations.whole_layer(training)["feed-forward: hidden"] == 2 * 64 * 8 * matrices
         assert activations.layer_gradients(training) == 2 * 64 * (16 + 8 * matrices)
-    more = elementwise.forward_bytes(gated, None) - elementwise.forward_bytes(bare, None)
+    more = elementwise.forward_bytes(gated) - elementwise.forward_bytes(bare)
     assert more == 2 * 64 * 8 * (3 - 2)
     attention = HALVES.layer_kinds[0][1]
     work = [roofline.attention(spec, batch=1, sequence=64).flops for spec in (HALVES, attention)]
@@ -536,7 +536,7 @@ def test_experts_without_a_gate_multiply_keep_and_move_two_thirds_or_less():
         assert kept["routed experts: hidden"] == kept["feed-forward: hidden"] == 2 * 2 * 64 * 8 * matrices
         both = 2 * 64 * (2 * 8 * matrices + 2 * 16)  # shared and routed, and their copies of tokens
         assert activations.layer_gradients(training) == 2 * 64 * 16 + 2 * both
-    assert elementwise.forward_bytes(gated, None) - elementwise.forward_bytes(bare, None) == 2 * 64 * 4 * 8
+    assert elementwise.forward_bytes(gated) - elementwise.forward_bytes(bare) == 2 * 64 * 4 * 8
     counted = [flops.forward(spec, batch=1, sequence=64)["feed-forward"] for spec in (SPARSE, bare.spec)]
     assert 4 * counted[0] == counted[1]
 
@@ -550,7 +550,7 @@ def test_mamba_2_takes_the_time_of_its_products_and_norms_no_keys():
     expected = sum(matmul_seconds(*size, chip, count=8 * 4) for size in mamba.recurrent.products())
     expected += matmul_seconds(16, 4, 16, chip, count=4 * 4)
     assert layer_time.layer(training, chip).forward.attention == pytest.approx(expected)
-    more = elementwise.forward_bytes(Training(spec=delta), None) - elementwise.forward_bytes(training, None)
+    more = elementwise.forward_bytes(Training(spec=delta)) - elementwise.forward_bytes(training)
     assert more == 2 * 2 * 64 * 2 * 16
 
 

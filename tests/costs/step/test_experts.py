@@ -106,7 +106,7 @@ V3 = Training(
 
 def test_deepseek_computes_longer_than_it_communicates_but_not_twice_as_long():
     """Section 3.2.1 says approximately 1:1, of its own kernels; ours are those of no program in particular."""
-    time = layer_time.layer(V3, CLUSTER.node.chip, "fp8")
+    time = layer_time.layer(replace(V3, precision="fp8"), CLUSTER.node.chip)
     sending = 2 * experts.trip_seconds(V3, CLUSTER, axes.links(CLUSTER, V3.layout))
     assert (time.forward.seconds + time.backward.seconds) / sending == pytest.approx(1.70, abs=0.01)
 

@@ -47,21 +47,23 @@ ADDED = 3
 
 
 @checked
-def forward_bytes(training: Training, precision: str | None) -> float:
+def forward_bytes(training: Training) -> float:
     """Count the bytes that forward reads and writes between the matrices of a layer."""
     per_hidden, _ = _activation(training)
     moved = BETWEEN_FORWARD * _halves(training) + per_hidden * _hidden(training)
     moved += NORM_FORWARD * _further_norms(training) + COPIED_FORWARD * _copies(training)
     moved += _gated(training, 0)
     nbytes = training.recipe.element * moved + MASK * _dropped(training) + _rotated_bytes(training)
-    if precision == "fp8":  # a cast reads two bytes of every input, and writes two casts of it
+    if (
+        training.precision == "fp8"
+    ):  # a cast reads two bytes of every input, and writes two casts of it
         cast = sum(m * k for m, k, _ in matrices(training)) + _cast(training, 1)
         nbytes += (4 + 2 * training.program.kernels.scales_anew) * cast
     return nbytes
 
 
 @checked
-def backward_bytes(training: Training, precision: str | None) -> float:
+def backward_bytes(training: Training) -> float:
     """Count the bytes that backward reads and writes between the matrices of a layer."""
     element = training.recipe.element
     _, per_hidden = _activation(training)
@@ -70,7 +72,7 @@ def backward_bytes(training: Training, precision: str | None) -> float:
     moved += _biased(training) + _gated(training, 1)
     dropout = (MASK + 2 * element) * _dropped(training)
     nbytes = element * moved + dropout + _rotated_bytes(training)
-    if precision == "fp8":  # likewise, for the gradients of the outputs
+    if training.precision == "fp8":  # likewise, for the gradients of the outputs
         cast = sum(m * n for m, _, n in matrices(training)) + _cast(training, 2)
         nbytes += (4 + 2 * training.program.kernels.scales_anew) * cast
     return nbytes

@@ -35,18 +35,17 @@ def waiting(
     cluster: Cluster,
     links: Mapping[str, ReachedLink],
     time: LayerTime,
-    precision: str | None = None,
 ) -> ExpertWait:
     """Time one layer's waiting. Full recomputation dispatches and combines a second time.
 
     Where some layers are mixtures alone, the others hide nothing: it is their waiting, and the mean
-    over all layers. time, precision: of the training's (mean) layer, see `layer_time.layer`.
+    over all layers. time: of the training's (mean) layer, see `layer_time.layer`.
     """
     if training.spec.experts is None:
         return ExpertWait(0.0, 0.0)
     share, mixture = _mixtures(training)
     if share < 1:
-        alone = layer_time.layer(mixture, cluster.node.chip, precision)
+        alone = layer_time.layer(mixture, cluster.node.chip)
         wait = waiting(mixture, cluster, links, alone)
         return ExpertWait(share * wait.messages, share * wait.fullest)
     travels = trip_seconds(training, cluster, links)
@@ -64,7 +63,7 @@ def waiting(
 
 
 @checked
-def forward(training: Training, cluster: Cluster, precision: str | None = None) -> dict[str, float]:
+def forward(training: Training, cluster: Cluster) -> dict[str, float]:
     """Time the forward of one layer on its fullest rank, by part: as in a step, without tp and cp.
 
     Where some layers are mixtures alone, it is one of those.
@@ -72,7 +71,7 @@ def forward(training: Training, cluster: Cluster, precision: str | None = None) 
     "attention" has everything that no expert computes, norms and the router, too.
     """
     _, training = _mixtures(training)
-    even, _ = _passes(layer_time.layer(training, cluster.node.chip, precision))
+    even, _ = _passes(layer_time.layer(training, cluster.node.chip))
     parts = {**even, "routed experts": training.imbalance * even["routed experts"]}
     travels = trip_seconds(training, cluster, axes.links(cluster, training.layout))
     hiding = EXPERT_OVERLAPS[training.program.expert_overlap]

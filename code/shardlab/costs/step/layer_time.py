@@ -73,18 +73,18 @@ class LayerTime:
 
 
 @checked
-def layer(training: Training, chip: Chip, precision: str | None = None) -> LayerTime:
+def layer(training: Training, chip: Chip) -> LayerTime:
     """Time what a rank computes for one layer.
 
-    precision: of its matrices; None: the chip's training precision. A mixture's experts are timed
-    for equally many tokens each. Of a hybrid the times are the mean of all layers.
+    A mixture's experts are timed for equally many tokens each. Of a hybrid the times are the mean
+    of all layers.
     """
     if training.layer_kinds:
-        return _mean(training, chip, precision)
-    sizes = matrices(training)
+        return _mean(training, chip)
+    sizes, precision = matrices(training), training.precision
     products = [matmul_seconds(*size, chip, precision=precision) for size in sizes]
     gradients = [_gradient_seconds(*size, chip, precision) for size in sizes]
-    routed = _routed(training, chip, precision)
+    routed = _routed(training, chip)
     mixed = training.spec.experts is not None
     # Of a mixture the last two are those of shared experts, if it has any.
     out = _output(training.spec)
@@ -94,8 +94,8 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
     shared = sum(products[last]), sum(gradients[last])
     attention, attention_backward = _attention(training, chip)
     eager, eager_backward = elementwise.eager_bytes(training)
-    eager += elementwise.forward_bytes(training, precision)
-    eager_backward += elementwise.backward_bytes(training, precision)
+    eager += elementwise.forward_bytes(training)
+    eager_backward += elementwise.backward_bytes(training)
     rest, rest_backward = moved_seconds(eager, chip), moved_seconds(eager_backward, chip)
     forward = PassTime(sum(products) + routed[0], attention, rest)
     repeated = repeated_share(training)
@@ -116,9 +116,9 @@ def layer(training: Training, chip: Chip, precision: str | None = None) -> Layer
     )
 
 
-def _mean(training: Training, chip: Chip, precision: str | None) -> LayerTime:
+def _mean(training: Training, chip: Chip) -> LayerTime:
     """Time a hybrid's mean layer."""
-    kinds = [(share, layer(kind, chip, precision)) for share, kind in training.layer_kinds]
+    kinds = [(share, layer(kind, chip)) for share, kind in training.layer_kinds]
 
     def mean(of: Callable[[LayerTime], tuple[float, ...]]) -> tuple[float, ...]:
         columns = zip(*(of(time) for _, time in kinds), strict=True)
@@ -198,11 +198,12 @@ def _head_products(training: Training, chip: Chip) -> tuple[float, float]:
     return matmul_seconds(tokens, hidden, words, chip), of_input + of_words
 
 
-def _routed(training: Training, chip: Chip, precision: str | None) -> tuple[float, float]:
+def _routed(training: Training, chip: Chip) -> tuple[float, float]:
     """Time forward and backward of a rank's routed experts, which all multiply at once."""
     if training.spec.experts is None:
         return 0.0, 0.0
     held, sizes = expert_matrices(training)
+    precision = training.precision
     forward = sum(matmul_seconds(*size, chip, precision=precision, count=held) for size in sizes)
     return forward, sum(_gradient_seconds(*size, chip, precision, held) for size in sizes)
 

@@ -93,10 +93,10 @@ def microbatch(run: Run, links: dict[str, ReachedLink]) -> MicrobatchTime:
         )
     training = run.training
     chip = run.cluster.node.chip
-    time = layer_time.layer(training, chip, training.precision)
+    time = layer_time.layer(training, chip)
     tensor = exposed.tensor_passes(training, links["tp"], time)
     context = exposed.context_seconds(training, links["cp"], time)
-    routed = experts.waiting(training, run.cluster, links, time, training.precision)
+    routed = experts.waiting(training, run.cluster, links, time)
     forward = time.forward.seconds
     backward = time.backward_seconds
     logits = exposed.logits_seconds(training, links["tp"])

@@ -103,7 +103,7 @@ def _parts(run: Run, stage: int, together: int) -> list[LayerGroup]:
     embedding = held["token embedding"] + held["position embedding"]
     num_layers = training.layers_of(stage)
     gradients = element * (sum(held.values()) - embedding - held["head"]) / num_layers
-    time = layer_time.layer(training, chip, training.precision)
+    time = layer_time.layer(training, chip)
     attention = time.forward.attention, time.backward.attention
     forward = time.forward.seconds - attention[0]
     backward = time.backward.seconds - attention[1]

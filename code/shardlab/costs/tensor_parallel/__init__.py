@@ -1,7 +1,4 @@
-"""Tensor parallelism, predicted: one layer on several ranks.
-
-Read `layer` first; `by_hand` is the alternative without tensor parallelism.
-"""
+"""Tensor parallelism, predicted: one layer on several ranks."""
 
 from .layer import (
     TensorParallelLayer,

@@ -3,7 +3,6 @@
 Read `conjugates` first, then `linear`, the two ways to cut a matrix. `vocabulary` cuts embedding
 and loss; `sequence` and `regather` cut what lies between the matrices. `engine` cuts a whole model
 with `shards`, and `gradients` sums what several ranks hold.
-`by_hand` is what came before tensor parallelism.
 """
 
 from .engine import parallelize
