@@ -83,20 +83,25 @@ def fullest_stages(training: Training) -> set[int]:
 
 @checked
 def model_states(
-    num_parameters: float, recipe: Recipe = MIXED, *, dp: Count = 1, zero: int = 0
+    num_parameters: float,
+    recipe: Recipe = MIXED,
+    *,
+    dp: Count = 1,
+    zero: int = 0,
+    frozen: float = 0,
 ) -> dict[str, float]:
     """Count the bytes of parameters, gradients and optimizer states on one rank.
 
     dp: ranks that hold replicas; plain data parallelism (zero=0) does not divide by it. zero: the
-    ZeRO stage, 0 to 3; each stage cuts one more part into dp pieces. Source: ZeRO, section 5 and
+    ZeRO stage, 0 to 3; each stage cuts one more part into dp pieces. frozen: parameters beside those,
+    which have no gradient and no state, in the format of activations. Source: ZeRO, section 5 and
     Figure 1. Errors: ValueError for an unknown stage.
     """
     if zero not in ZERO_STAGES:
         raise ValueError(f"ZeRO has the stages {listed(ZERO_STAGES)}, not {zero}")
-    return {
-        part: getattr(recipe, part) * num_parameters / (dp if zero >= stage else 1)
-        for part, stage in CUT_FROM.items()
-    }
+    nbytes = {part: getattr(recipe, part) * num_parameters for part in CUT_FROM}
+    nbytes["parameters"] += recipe.element * frozen
+    return {part: nbytes[part] / (dp if zero >= stage else 1) for part, stage in CUT_FROM.items()}
 
 
 @checked
