@@ -1,11 +1,13 @@
 """A log of nccl-tests says by its bandwidths how many ranks it had, and becomes a cluster's file for the planner."""
 
 import json
+import re
 
 import pytest
 
-from shardlab.costs.facts import hardware, machines, nodes
-from shardlab.files import described
+from shardlab.costs.facts import hardware, machines, models, nodes
+from shardlab.costs.planning import planner, plans
+from shardlab.files import described, project
 from shardlab.own import nccl_tests
 from shardlab.own.__main__ import main
 from shardlab.plan.__main__ import main as plan
@@ -84,3 +86,28 @@ def test_the_written_file_is_accepted_by_the_planner_and_has_the_rate(tmp_path, 
     capsys.readouterr()
     assert main(words) == 2
     assert "name a new file" in capsys.readouterr().err
+
+
+def test_a_ring_through_one_gpu_of_each_node_says_nothing_of_all_cards():
+    found = nccl_tests.read(log("all_reduce", 8, listed=8, hosts=8))
+    with pytest.raises(ValueError, match=r"8 ranks on 8 nodes do not use all 8 GPUs .*; pass a log of 64 ranks"):
+        nccl_tests.toml(found, nodes.cluster("DGX H100", 8))
+
+
+def test_the_rates_of_the_books_logs_choose_another_plan(tmp_path):
+    """The numbers of the page on interconnects; the first table is the one on collectives, too."""
+    pages = [(project.BOOK / f"{page}.md").read_text() for page in ("collectives", "interconnects")]
+    one, both = (nccl_tests.read(re.search(r'logs? = """(.*?)"""', page, re.DOTALL)[1]) for page in pages)
+    assert one == both[:1]
+    for found, ranks, alpha, beta in zip(both, (8, 16), (5e-6, 12e-6), (340e9, 100e9), strict=True):
+        assert found.ranks == ranks
+        assert [found.alpha, found.beta] == pytest.approx([alpha, beta], rel=5e-3)
+    sold = nodes.cluster("DGX H100", 2)
+    (tmp_path / "ours.toml").write_text(nccl_tests.toml(both, sold))
+    ours = machines.read(described.read_toml(tmp_path / "ours.toml")).cluster
+    spec = models.published("Llama 3 8B").spec
+    first, then = (planner.search(plans.Question(spec=spec, cluster=each, batch=64)) for each in (sold, ours))
+    assert first.best.name.startswith("dp 16, ZeRO-3")
+    assert then.best.name.startswith("tp 2, dp 8")
+    again = next(plan for plan in then.fitting if plan.name == first.best.name)
+    assert again.seconds / then.best.seconds == pytest.approx(1.025, abs=5e-4)

@@ -1,8 +1,8 @@
 """Write known collectives as each version of a profiler would, so that the right answer of a reader is known."""
 
-import csv
 import json
-from pathlib import Path
+
+from shardlab.costs.published import recorded_step
 
 BASE = 1_790_857_026_000_000_000
 NAMES = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}
@@ -55,14 +55,14 @@ def files(folder, traces):
 
 
 def dlrm():
-    """The traces of all ranks of `dlrm.csv`, with other kernels right before each collective, and without sizes."""
-    with open(Path(__file__).with_name("dlrm.csv")) as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    """The traces of all ranks of the published step, with other kernels right before each collective, without sizes."""
     traces = []
     for rank in range(8):
-        mine = [row for row in rows if row["rank"] == str(rank)]
-        calls = [(row["op"], 0, int(row["start"]), int(row["duration"])) for row in mine]
-        spans = [(int(row["start"]), int(row["other_kernels_before"])) for row in mine]
-        kernels = [("elementwise", start - length, length) for start, length in spans if length]
+        mine = [
+            (call.op, *(round(1e6 * each[rank]) for each in (call.starts, call.lasts, call.computing)))
+            for call in recorded_step.DLRM
+        ]
+        calls = [(op, 0, start, lasts) for op, start, lasts, _ in mine]
+        kernels = [("elementwise", start - busy, busy) for _, start, _, busy in mine if busy]
         traces.append(kineto("2.1", rank, calls, world=8, kernels=kernels))
     return traces

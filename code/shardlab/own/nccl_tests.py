@@ -128,7 +128,7 @@ def toml(found: Sequence[Rates], cluster: Cluster) -> str:
 
     A ring of one node gives the rate of NVLink, and a ring of several that of all network cards of
     a node together. What is sold is the rate that is reached over `LINK_UTILISATION`. Errors:
-    ValueError for a chip that has no name here.
+    ValueError for a chip that has no name here, and for nodes of which some GPUs were left out.
     """
     node = cluster.node
     if node.chip.name not in hardware.CHIPS:
@@ -139,6 +139,11 @@ def toml(found: Sequence[Rates], cluster: Cluster) -> str:
     for each in sorted(found, key=lambda each: each.beta):
         num_nodes = each.nodes or -(-each.ranks // node.gpus)
         many = max(many, num_nodes)
+        if num_nodes > 1 and each.nodes and each.ranks != num_nodes * node.gpus:
+            raise ValueError(
+                f"{each.ranks} ranks on {num_nodes} nodes do not use all {node.gpus} GPUs and "
+                f"{node.cards} cards of a node; pass a log of {num_nodes * node.gpus} ranks"
+            )
         if num_nodes > 1:
             network = each.beta / LINK_UTILISATION
         elif nvlink:
