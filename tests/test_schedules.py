@@ -173,7 +173,7 @@ def test_groups_are_whole_and_as_equal_as_possible(number, least):
         (("1f1b", 2, 2), "no schedule is called '1f1b'; known: naive, GPipe, 1F1B"),
         (("1F1B", 0, 2), "num_stages=0 must be a whole number of at least 1"),
         (("GPipe", 2, 0), "num_microbatches=0 must be a whole number of at least 1"),
-        (("1F1B", 2, 2, 2), "1F1B with 2 chunks on each stage: it has 1; a choice, of 1 or more, is there for interleaved"),
+        (("1F1B", 2, 2, 2), "1F1B with 2 chunks on each stage: it has 1; a choice, of 1 or more, is there for inter"),
         (("ZB-V", 2, 2, 3), "ZB-V with 3 chunks on each stage: it has 2"),
         (("interleaved", 2, 2, 0), "num_chunks=0 must be a whole number of at least 1"),
     ],

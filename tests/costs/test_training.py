@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from shardlab import schedules
-from shardlab.costs.training import Training, in_flight
+from shardlab.costs.training import Training, _counted, in_flight
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.sharding.layout import Layout
@@ -58,6 +58,8 @@ def test_in_flight_is_what_the_played_schedule_has_in_flight(schedule):
             assert most == sorted(most, reverse=True)
             counted = in_flight(schedule, stage, pp=pp, num_microbatches=m, chunks=chunks)
             assert counted == (sum(most), most[0], most[-1])
+            order = schedules.make(schedule, pp, m, chunks).orders[stage]
+            assert _counted(order) == counted  # as for a schedule without a formula
 
 
 @pytest.mark.parametrize("pp", [2, 3, 4])
