@@ -28,6 +28,7 @@ def test_the_straggler_of_every_case_by_hand():
         "always late": {2: 3.0 + 5.0 + 4.0},
         "often a little, once a lot": {1: 1.5 + 1.5, 0: 15.0},
         "two groups": {1: 1.5, 2: 2.0, 3: 0.5},
+        "three wait, then one": {0: 6.0, 1: 3.0},
     }
     for case in exercises.find("failures.straggler").cases:
         seconds = expected[case.title]
@@ -78,6 +79,23 @@ def thinks_of_one_group_only(events):
     return solutions.my_straggler([event for event in calls(events) if event.group == group])
 
 
+@mistake("straggler", NAMES, at="4 ranks, three wait, then one", says="rank 0")
+def counts_one_wait_for_each_collective(events):
+    waited = {}
+    for end in {event.end for event in calls(events)}:
+        met = sorted((event for event in calls(events) if event.end == end), key=lambda event: event.start)
+        waited[met[-1].rank] = waited.get(met[-1].rank, 0.0) + met[-1].start - met[0].start
+    return max(waited, key=waited.get)
+
+
+@mistake("straggler", NAMES, at="4 ranks, three wait, then one", says="rank 0")
+def blames_the_rank_that_waits_least(events):
+    inside = {}
+    for event in calls(events):
+        inside[event.rank] = inside.get(event.rank, 0.0) + event.end - event.start
+    return min(inside, key=inside.get)
+
+
 @mistake("straggler", checker.RUNS, at="4 ranks, two groups", says="zip()")
 def forgets_that_there_are_groups(events):
     by_rank = {}
@@ -117,6 +135,8 @@ CHAPTER.changes({
         old="return first if first < group.size() else None", new="return first"),
     "adds up large numbers": Mistake("first_nan_rank", {FIRST}, at="1 rank, all finite", says="0 on rank 0",
         old="torch.isfinite(gradient).all()", new="gradient.pow(2).sum().isfinite()"),
+    "adds up all numbers": Mistake("first_nan_rank", {FIRST}, at="1 rank, all finite", says="0 on rank 0",
+        old="torch.isfinite(gradient).all()", new="gradient.sum().isfinite()"),
     "repairs what it finds": Mistake("first_nan_rank", {SAME},
         at="1 rank, a NaN", says="gradient 2 has changed on rank 0",
         old="return first", new="for gradient in gradients:\n        gradient.nan_to_num_()\n    return first"),

@@ -15,7 +15,7 @@ from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
 BUDGET = 16  # bytes that go into the all-reduce
 NAN, INFINITY = math.nan, math.inf
-LARGE = 1e200  # finite, but its square is not
+LARGE = 1.7e308  # finite, but neither its square nor the sum of two
 FROZEN = 1  # the parameter without a gradient
 
 

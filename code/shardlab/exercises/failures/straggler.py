@@ -82,6 +82,11 @@ EXERCISE = Exercise(
                 (1, 3): [[7.0, 7.5]],
             },
         ),
+        Case(
+            world_size=4,
+            title="three wait, then one",
+            given={(0, 1, 2, 3): [[3.0, 1.0, 1.0, 1.0]], (0, 1): [[5.0, 8.0]]},
+        ),
     ],
     attempt=attempt,
     properties={"names the rank for which the others wait longest": names_the_rank},
