@@ -172,6 +172,13 @@ CHAPTER.changes({
 })
 
 
+@mistake("stream", ORDER, at="4 ranks, 21 samples, batches of 4", says="another order than in epoch 0")
+def begins_elsewhere(step, rank, ranks, num_samples, batch, seed):
+    epoch, place = divmod(step, num_samples // batch)
+    order = [(i + seed + epoch) % num_samples for i in range(num_samples)]
+    return cut(order[place * batch :], rank, ranks, batch)
+
+
 @mistake("stream", ORDER, at="1 rank, 9 samples, batches of 2", says="two seeds")
 def seeds_with_more_than_32_bits(step, rank, ranks, num_samples, batch, seed):
     """torch's generator on CPUs takes the lower 32 bits."""

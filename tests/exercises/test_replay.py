@@ -27,6 +27,22 @@ def shares_nothing(capacities, paths):
     return [min(capacities[link] for link in path) for path in paths]
 
 
+@mistake("fair_rates", FAIR, at="1 rank, one link after the other fills", says="0.5, 2.5")
+def fills_two_links_and_shares_the_rest(capacities, paths):
+    left, rates = dict(capacities), [None] * len(paths)
+    for _ in range(2):
+        users = {link: [i for i, path in enumerate(paths) if rates[i] is None and link in path] for link in left}
+        if rising := [(left[link] / len(them), link) for link, them in users.items() if them]:
+            level, link = min(rising)
+            for i in users[link]:
+                rates[i] = level
+                for each in paths[i]:
+                    left[each] -= level
+    users = {link: sum(rates[i] is None and link in path for i, path in enumerate(paths)) for link in left}
+    shared = [min(left[link] / max(1, users[link]) for link in path) for path in paths]
+    return [shared[i] if rate is None else rate for i, rate in enumerate(rates)]
+
+
 @mistake("fair_rates", FAIR, at="1 rank, two on one link", says="[6, 0]")
 def serves_the_first_first(capacities, paths):
     left, rates = dict(capacities), []

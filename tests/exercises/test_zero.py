@@ -26,6 +26,7 @@ OWN = "the optimizer steps this rank's pieces once, with summed gradients"
 FREED, BYTES = "no gradient is left", "a rank sends as much as one all-reduce of the gradients"
 MESSAGES = "a rank sends two messages"
 NORM, SCALED = "returns the norm of all gradients", "all gradients are scaled by the same factor, at most 1"
+IN_PLACE = "the gradients are scaled in place"
 NUMBER = "a rank sends one number"
 OUTPUT, X, PIECE = "every rank has its output", "x gets its gradient", "the piece gets its row of the summed gradient"
 KEEPS = "between forward and backward a rank has its piece only"
@@ -110,6 +111,10 @@ CHAPTER.changes({
         old="comm.all_reduce(squares, group).sqrt()", new="comm.all_reduce(squares.sqrt(), group)"),
     "scales up": Mistake("clip", {SCALED}, at="2 ranks, a norm small enough",
         old="torch.clamp(max_norm / norm, max=1.0)", new="max_norm / norm"),
+    "replaces gradients": Mistake("clip", {IN_PLACE}, at="1 rank, 2 numbers", says="another tensor",
+        old="    for gradient in gradients:\n        gradient *= torch.clamp(max_norm / norm, max=1.0)",
+        new="    for piece in pieces:\n        if piece.grad is not None:\n"
+            "            piece.grad = piece.grad * torch.clamp(max_norm / norm, max=1.0)"),
     "scales copies": Mistake("clip", {SCALED}, at="1 rank, 2 numbers", says="max_norm=2",
         old="gradient *= ", new="gradient = gradient * "),
     "invents gradients": Mistake("clip", {SCALED}, at="2 ranks, a frozen piece", says="[0, 0]",

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
 EPOCHS = 3
 SEED = 5
+MANY = 20  # samples: too many for two shuffled orders to have the same steps by chance
 Part = list[int] | str  # of a batch; what came instead, in words
 Steps = list[list[Part]]  # for each step the part of every rank
 
@@ -111,17 +113,30 @@ def _of_epoch(given: Given, number: int) -> str:
 
 @on_each_rank
 def shuffles(case: Case, rank: int, seen: Streams) -> Finding | None:
-    """Ask that no two epochs have the same order, nor the first ones of two seeds."""
+    """Ask that no two epochs have the same order, nor the first ones of two seeds.
+
+    Of many samples no order may be another one that begins elsewhere, either.
+    """
     given: Given = case.given
     orders = [_joined_steps(epoch) for epoch in given.epochs(seen.alone)]
-    for number, order in enumerate(orders):
-        if order in orders[:number]:
-            first = f"epoch {orders.index(order)}"
-            expected = f"another order than in {first}"
-            return Finding(_of_epoch(given, number), expected, f"{order} in both")
-    if orders[0] == _joined_steps(given.epochs(seen.reseeded)[0]):
-        return Finding(f"{given}, two seeds", "two orders", f"{orders[0]} with both")
+    kinds = [_kind(order, given) for order in orders]
+    for number, kind in enumerate(kinds):
+        if kind in kinds[:number]:
+            first = kinds.index(kind)
+            expected = f"another order than in epoch {first}"
+            got = f"{orders[number]}; in epoch {first} {orders[first]}"
+            return Finding(_of_epoch(given, number), expected, got)
+    reseeded = _joined_steps(given.epochs(seen.reseeded)[0])
+    if kinds[0] == _kind(reseeded, given):
+        return Finding(f"{given}, two seeds", "two orders", f"{orders[0]} and {reseeded}")
     return None
+
+
+def _kind(order: Part, given: Given) -> Part:
+    """Return an order, or of many samples how far each is from the one before."""
+    if isinstance(order, str) or given.num_samples < MANY:
+        return order
+    return [(b - a) % given.num_samples for a, b in pairwise(order)]
 
 
 @on_each_rank

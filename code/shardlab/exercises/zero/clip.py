@@ -35,6 +35,7 @@ class Clipped(evidence.Seen):
     """What a rank has after clipping; `result` is the norm that was returned."""
 
     gradients: list[Tensor | None]
+    replaced: list[int]  # pieces whose gradient is another tensor than before
 
 
 def gradients(case: Case, rank: int) -> list[Tensor | None]:
@@ -53,12 +54,15 @@ def present(case: Case, rank: int) -> list[Tensor]:
 def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Clipped:
     """Let the function clip this rank's gradients."""
     pieces = [torch.zeros(size, dtype=torch.float64) for size in case.given.sizes]
-    for piece, gradient in zip(pieces, gradients(case, rank), strict=True):
+    given = gradients(case, rank)
+    for piece, gradient in zip(pieces, given, strict=True):
         piece.grad = gradient
     with ledger.Ledger() as book:
         norm = evidence.number(function(pieces, MAX_NORM, group))
     after = [None if piece.grad is None else piece.grad.clone() for piece in pieces]
-    return Clipped(result=norm, gradients=after, events=book.events)
+    there = [n for n, gradient in enumerate(given) if gradient is not None]
+    replaced = [n for n in there if pieces[n].grad is not given[n]]
+    return Clipped(result=norm, gradients=after, replaced=replaced, events=book.events)
 
 
 def whole_norm(case: Case, rank: int) -> float:
@@ -100,6 +104,16 @@ def scales(case: Case, rank: int, seen: Clipped) -> Finding | None:
 
 @Dependent
 @on_each_rank
+def scales_in_place(case: Case, rank: int, seen: Clipped) -> Finding | None:
+    """Ask that the gradients are the tensors that they were: others may hold them, too."""
+    if not seen.replaced:
+        return None
+    expected = f"the same tensor, scaled, on rank {rank}"
+    return Finding(f"the gradient of piece {seen.replaced[0]}", expected, "another tensor")
+
+
+@Dependent
+@on_each_rank
 def sends_one_number(case: Case, rank: int, seen: Clipped) -> Finding | None:
     """Ask for one message of one number."""
     payload = sum(event.nbytes for event in seen.events)
@@ -132,6 +146,7 @@ EXERCISE = Exercise(
     properties={
         "returns the norm of all gradients": returns_norm,
         "all gradients are scaled by the same factor, at most 1": scales,
+        "the gradients are scaled in place": scales_in_place,
         "a rank sends one number": sends_one_number,
     },
 )
