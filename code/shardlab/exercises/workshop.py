@@ -10,29 +10,34 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
+from itertools import zip_longest
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from shardlab import comm, launch
+from shardlab import comm, launch, trace
 from shardlab.files.given import instead
 from shardlab.model.experts import Experts
 from shardlab.model.spec import TransformerSpec
 from shardlab.plain import context_parallel, data_parallel
 from shardlab.ranks import mixture, transformer
+from shardlab.ranks.observe import ledger
+from shardlab.ranks.observe.saved_tensors import SavedTensors
 
+from . import evidence
 from .attempts import shorten
 from .holes import HOLES
 
 WORLD_SIZES = (3, 2, 4, 1)  # first the one that notices most: 3 do not divide the samples
 STEPS, SAMPLES, LENGTH, VOCABULARY = 2, 7, 24, 24
 LIMIT = 30.0  # s for one world size; the launcher sees a deadlock earlier
-ATOL = 1e-12
+IN_ORDER = ("pipeline",)  # files that are about the order of work, and what is kept meanwhile
 SMALL = TransformerSpec(
     vocab_size=VOCABULARY, context_length=LENGTH, hidden_size=24, num_layers=1, num_heads=12
 )
@@ -152,27 +157,49 @@ def trial(name: str, answers: dict[int, str], world_size: int) -> str:
     text = filled(name, answers)
     try:
         compile(text, name, "exec")
-        same = launch.run(equal, name, text, world_size=world_size, timeout=LIMIT)
+        found = launch.run(difference, name, text, world_size=world_size, timeout=LIMIT)
     except SyntaxError as error:
         return f"no Python: {error.msg}"
     except launch.RankError as error:
         return f"fails on {world_size} ranks\n{textwrap.indent(shorten(str(error)), '    ')}"
-    return "" if all(same) else f"on {world_size} ranks it trains other numbers than the plain file"
+    told = (f"on {world_size} ranks, rank {rank} {why}" for rank, why in enumerate(found) if why)
+    return next(told, "")
 
 
-def equal(group: comm.Group, name: str, text: str) -> bool:
-    """Train on this rank with both texts, and compare."""
+def difference(group: comm.Group, name: str, text: str) -> str:
+    """Train on this rank with both texts; say what differs first, or nothing.
+
+    The same numbers are not enough: a method that sends more bytes or messages, in another order,
+    or keeps more for backward than the plain file is another method.
+    """
     theirs, ours = train_with(group, name, text), _right(group, name)
-    return len(theirs) == len(ours) and all(map(_close, theirs, ours))
+    for what, right in ours.held.items():
+        mine = theirs.held.get(what)
+        if mine is None or mine.shape != right.shape:
+            shape = "nothing" if mine is None else f"a tensor of shape {[*mine.shape]}"
+            return f"holds {shape} as {what}, and not one of shape {[*right.shape]}"
+        place = evidence.first_difference(right, mine)
+        if place is not None:
+            got, expected = mine.flatten()[place], right.flatten()[place]
+            return f"has {got:.6g} as number {place} of {what}, expected {expected:.6g}"
+    sent = [sum(map(trace.wire_bytes, each.sent)) for each in (theirs, ours)]
+    if sent[0] > sent[1] + 0.5 or len(theirs.sent) > len(ours.sent):
+        counts = f"{len(theirs.sent)} messages, expected {sent[1]:.0f} in {len(ours.sent)}"
+        return f"trains the same numbers, and sends {sent[0]:.0f} bytes in {counts}"
+    if name in IN_ORDER and theirs.order != ours.order:
+        pairs = enumerate(zip_longest(theirs.order, ours.order, fillvalue="message less"))
+        where, got, expected = next((n, a, b) for n, (a, b) in pairs if a != b)
+        each = f"a {got} as message {where}, expected a {expected}"
+        return f"trains the same numbers, and has {each}: it works in another order"
+    if name in IN_ORDER and theirs.kept > ours.kept:
+        kept = f"{theirs.kept} bytes for backward, expected {ours.kept}"
+        return f"trains the same numbers, and keeps {kept}"
+    return ""
 
 
 @cache
-def _right(group: comm.Group, name: str) -> list[Tensor]:
+def _right(group: comm.Group, name: str) -> "Trained":
     return train_with(group, name, plain(name))
-
-
-def _close(mine: Tensor, other: Tensor) -> bool:
-    return mine.shape == other.shape and torch.allclose(mine, other, rtol=0, atol=ATOL)
 
 
 # ---- one training --------------------------------------------------------------------------------
@@ -193,33 +220,58 @@ def load(name: str, source: str) -> ModuleType:
     return module
 
 
-def train_with(group: comm.Group, name: str, source: str) -> list[Tensor]:
+@dataclass
+class Trained:
+    """What a rank holds after each step, what it has sent, and the most that it kept for backward."""
+
+    held: dict[str, Tensor] = field(default_factory=dict)
+    sent: list[trace.Event] = field(default_factory=list)
+    kept: int = 0
+
+    @property
+    def order(self) -> list[str]:
+        """The kinds of the messages, one after the other."""
+        return [event.op for event in self.sent]
+
+
+def train_with(group: comm.Group, name: str, source: str) -> Trained:
     """Run the docstring's lines in all their ways; return what this rank holds after each step."""
-    held: list[Tensor] = []
+    trained = Trained()
     ways = WAYS.get(name, ("",))
     for way in ways:
         variables = _variables(group, name)
         variables[name] = load(name, source)
-        variables["batches"] = _batches(variables, held)
-        exec(usage(source).replace(ways[0], way), variables)
-    return held
+        variables["batches"] = _batches(variables, trained.held, way.partition(".")[2])
+        lines = usage(source).replace(ways[0], way)
+        watched = SavedTensors() if name in IN_ORDER else nullcontext()
+        with ledger.Ledger() as book, watched:
+            exec(lines, variables)
+        trained.sent += trace.communication(book.events)
+        if isinstance(watched, SavedTensors):
+            trained.kept += watched.peak
+    return trained
 
 
-def _batches(variables: dict[str, Any], held: list[Tensor]) -> Iterator[Tensor]:
+def _batches(variables: dict[str, Any], held: dict[str, Tensor], way: str) -> Iterator[Tensor]:
     """Yield the batch of each step, and note after the step what the rank holds."""
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(step)
         yield torch.randint(VOCABULARY, (SAMPLES, LENGTH + 1), generator=generator)
-        held += [each.detach().clone() for each in _held(variables)]
+        after = f"after step {step}" + (f" of {way}" if way else "")
+        held |= {f"{what} {after}": x.detach().clone() for what, x in _held(variables)}
 
 
-def _held(variables: dict[str, Any]) -> list[Tensor]:
-    """Return a rank's pieces, its layers or its model, and the tokens that it has."""
+def _held(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Yield a rank's pieces, its layers or its model, and the tokens that it has."""
+    model = variables["stage"].layers if "stage" in variables else variables["model"]
+    names = {parameter: name for name, parameter in model.named_parameters()}
     if "states" in variables:
-        return list(variables["states"].piece.values())
-    layers = variables["stage"].layers if "stage" in variables else variables["model"]
-    tokens = [variables["context"].mine] if "context" in variables else []
-    return [*layers.parameters(), *tokens]
+        pieces = variables["states"].piece
+        yield from ((f"the piece of {names.get(p, 'a parameter')}", x) for p, x in pieces.items())
+        return
+    yield from ((name, parameter) for parameter, name in names.items())
+    if "context" in variables:
+        yield "the tokens of this rank", variables["context"].mine
 
 
 def _variables(group: comm.Group, name: str) -> dict[str, Any]:
