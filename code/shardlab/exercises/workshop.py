@@ -188,8 +188,8 @@ def difference(group: comm.Group, name: str, text: str) -> str:
         return f"trains the same numbers, and sends {sent[0]:.0f} bytes in {counts}"
     if name in IN_ORDER and theirs.order != ours.order:
         pairs = enumerate(zip_longest(theirs.order, ours.order, fillvalue="message less"))
-        where, got, expected = next((n, a, b) for n, (a, b) in pairs if a != b)
-        each = f"a {got} as message {where}, expected a {expected}"
+        where, op, planned = next((n, a, b) for n, (a, b) in pairs if a != b)
+        each = f"a {op} as message {where}, expected a {planned}"
         return f"trains the same numbers, and has {each}: it works in another order"
     if name in IN_ORDER and theirs.kept > ours.kept:
         kept = f"{theirs.kept} bytes for backward, expected {ours.kept}"
