@@ -19,6 +19,7 @@ from .checker import Case, Dependent, Finding, describe, on_each_rank
 
 Named = dict[str, Tensor | None]
 SHOWN = 4  # numbers of a tensor that a report shows
+NUMBER = 8  # bytes of a number in float64
 EXACT = 1e-10  # relative and absolute, for sums in float64 in any order
 
 

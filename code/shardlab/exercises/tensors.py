@@ -121,6 +121,14 @@ def piece(whole: Tensor, case: Case, rank: int, dim: int) -> Tensor:
     return torch.clone(whole.chunk(len(members), dim)[rank - members.start])
 
 
+def row(x: Tensor, case: Case, rank: int) -> Tensor:
+    """Return a rank's row of a tensor, flat and filled up with zeros: [P/N]."""
+    members = case.members(rank)
+    flat = torch.zeros(-(-x.numel() // len(members)) * len(members), dtype=x.dtype)
+    flat[: x.numel()] = x.detach().flatten()
+    return flat.chunk(len(members))[rank - members.start].clone()
+
+
 # ---- running -------------------------------------------------------------------------------------
 
 

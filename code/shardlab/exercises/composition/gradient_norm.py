@@ -23,7 +23,6 @@ from ..shared import formulas
 MATRIX, NORM = "matrix", "norm"  # on each stage: cut over tp, and whole on every rank of tp
 TABLE, HEAD = "table", "head"  # tied, cut over tp: on the first stage, and a copy on the last
 ROWS = 3  # of a matrix on each rank of tp
-NUMBER = 8  # bytes
 
 
 def whole(case: Case) -> dict[str, Tensor]:
@@ -78,12 +77,12 @@ def is_the_norm(case: Case, rank: int, seen: evidence.Seen) -> Finding | None:
 
 def budget(case: Case) -> float:
     """Return the bytes that an all-reduce of one number over all ranks sends."""
-    return collectives.ring_all_reduce(NUMBER, case.world_size).sent
+    return collectives.ring_all_reduce(evidence.NUMBER, case.world_size).sent
 
 
 def needed(case: Case) -> float:
     """Return the bytes if only the ranks that hold one model together take part."""
-    return collectives.ring_all_reduce(NUMBER, case.given.tp * case.given.pp).sent
+    return collectives.ring_all_reduce(evidence.NUMBER, case.given.tp * case.given.pp).sent
 
 
 def _case(dp: int = 1, tp: int = 1, pp: int = 1) -> Case:

@@ -17,7 +17,6 @@ from ..checker import Case, Exercise
 
 TOKENS, WIDTH = 2, 4  # c, e
 MESSAGES = 2  # in each pass
-NUMBER = 8  # bytes
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def budget(case: Case) -> float:
     """Return the bytes that a rank sends: queries, keys, values and outputs, all but its own."""
     given: Given = case.given
     numbers = 2 * (given.heads + given.kv_heads) * TOKENS * WIDTH
-    return collectives.all_to_all(NUMBER * numbers, len(case.members(0))).sent
+    return collectives.all_to_all(evidence.NUMBER * numbers, len(case.members(0))).sent
 
 
 def _given(case: Case) -> str:

@@ -20,8 +20,6 @@ from shardlab.ranks.observe import ledger
 from .. import evidence
 from ..checker import Case, Exercise, Finding, on_each_rank
 
-NUMBER = 8  # bytes of the one number that a rank must send besides its gradients
-
 
 @dataclass(frozen=True)
 class Given:
@@ -143,7 +141,7 @@ def _given(case: Case, rank: int, name: str, place: int) -> str:
 def payload(case: Case) -> int:
     """Return the bytes of all gradients, and of one number."""
     trained = [p for p in replica(case, 0).parameters() if p.requires_grad]
-    return sum(parameter.nbytes for parameter in trained) + NUMBER
+    return sum(parameter.nbytes for parameter in trained) + evidence.NUMBER
 
 
 def _case(title: str, make: Callable[[], nn.Module], *samples: int, **options: int) -> Case:

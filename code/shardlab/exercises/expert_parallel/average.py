@@ -103,8 +103,10 @@ def budget(case: Case) -> float:
     ranks = len(case.members(0))
     shared = sum(map(prod, trained(case, "shared").values()))
     experts = sum(map(prod, trained(case, "expert").values()))
-    sent = collectives.ring_all_reduce(tokens.NUMBER * (shared + 1), ranks).sent
-    return sent + collectives.ring_all_reduce(tokens.NUMBER * experts, ranks // case.given.ep).sent
+    sent = collectives.ring_all_reduce(evidence.NUMBER * (shared + 1), ranks).sent
+    return (
+        sent + collectives.ring_all_reduce(evidence.NUMBER * experts, ranks // case.given.ep).sent
+    )
 
 
 def describe(case: Case) -> str:

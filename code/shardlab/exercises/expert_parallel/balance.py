@@ -39,7 +39,7 @@ def reference(case: Case, rank: int) -> evidence.Named:
 
 def budget(case: Case) -> float:
     """Return the bytes of an all-reduce of two numbers for each expert."""
-    payload = 2 * case.given.num_experts * tokens.NUMBER
+    payload = 2 * case.given.num_experts * evidence.NUMBER
     return collectives.ring_all_reduce(payload, len(case.members(0))).sent
 
 

@@ -65,12 +65,12 @@ def reference(case: Case, rank: int) -> evidence.Named:
 
 def ahead(case: Case, rank: int) -> float:
     """Return the bytes of the rows that came from other ranks."""
-    return tokens.NUMBER * tokens.WIDTH * tokens.arriving(case, rank)
+    return evidence.NUMBER * tokens.WIDTH * tokens.arriving(case, rank)
 
 
 def back(case: Case, rank: int) -> float:
     """Return the bytes of the gradients of rows that a rank had sent to others."""
-    return tokens.NUMBER * tokens.WIDTH * tokens.leaving(case, rank)
+    return evidence.NUMBER * tokens.WIDTH * tokens.leaving(case, rank)
 
 
 TENSORS = tensors.Comparison(

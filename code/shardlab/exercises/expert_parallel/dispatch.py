@@ -50,12 +50,12 @@ def row_bytes(case: Case) -> int:
     """Return the bytes of a row with its shares."""
     given: tokens.Given = case.given
     here = given.num_experts // len(case.members(0))
-    return tokens.NUMBER * (tokens.WIDTH + here)
+    return evidence.NUMBER * (tokens.WIDTH + here)
 
 
 def ahead(case: Case, rank: int) -> float:
     """Return the bytes of a rank's rows for others, and of their numbers."""
-    numbers = tokens.NUMBER * (len(case.members(rank)) - 1)
+    numbers = evidence.NUMBER * (len(case.members(rank)) - 1)
     return numbers + row_bytes(case) * tokens.leaving(case, rank)
 
 

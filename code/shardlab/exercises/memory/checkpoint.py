@@ -134,7 +134,7 @@ def same(part: Callable[[Checkpointed], evidence.Named]) -> Judge:
 @on_each_rank
 def holds_inputs_and_result(case: Case, rank: int, seen: Checkpointed) -> Finding | None:
     """Ask that forward leaves the inputs and the result, and no more."""
-    one = SIZE * SIZE * 8
+    one = SIZE * SIZE * evidence.NUMBER
     budget = case.given.times * one + SLACK
     if seen.held <= budget:
         return None

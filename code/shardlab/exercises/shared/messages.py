@@ -15,7 +15,6 @@ from ..evidence import Seen
 from ..tensors import Comparison, Returned
 from .steps import RECEIVE, SEND, steps
 
-ELEMENT = 8  # bytes of a number in float64
 PAST = {SEND: "sent", RECEIVE: "received"}
 
 
@@ -52,10 +51,10 @@ def moves_at_most(op: str, budget: Callable[[int, int], float], words: str) -> D
     """Ask that no rank sends (or receives) more than `budget(length of x, ranks)` numbers."""
 
     def most(case: Case) -> float:
-        return budget(prod(case.given), len(case.members(0))) * ELEMENT
+        return budget(prod(case.given), len(case.members(0))) * evidence.NUMBER
 
     def given(case: Case) -> str:
-        return f"{prod(case.given) * ELEMENT} bytes on each of {len(case.members(0))} ranks"
+        return f"{prod(case.given) * evidence.NUMBER} bytes on each of {len(case.members(0))} ranks"
 
     return moves(op, most, words, given)
 

@@ -19,7 +19,6 @@ from .messages import moves
 from .steps import SEND
 
 HEADS, TOKENS, WIDTH = 2, 6, 4  # H, c, e
-NUMBER = 8  # bytes
 BLOCK = HEADS * TOKENS * WIDTH  # numbers of a rank's keys, or of its values
 LARGEST = 4 * BLOCK  # numbers: keys, values and both gradients of one rank
 
@@ -95,7 +94,7 @@ def advice(got: Tensor | None) -> str:
 
 def sends(blocks: Callable[[int], int], words: str) -> Dependent:
     """Ask that no rank of n sends more than `blocks(n)` blocks of keys, values or gradients."""
-    size = BLOCK * NUMBER
+    size = BLOCK * evidence.NUMBER
 
     def budget(case: Case) -> float:
         return blocks(len(case.members(0))) * size

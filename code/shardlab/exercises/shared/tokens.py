@@ -14,7 +14,6 @@ from .. import evidence
 from ..checker import Case
 
 WIDTH = 3  # h
-NUMBER = 8  # bytes
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 TOKENS = (2, 3)  # B, S
 VOCABULARY = 24  # words, which split over 1 to 4 ranks
 NUMBERS = 3  # that a rank may all-reduce for each token
-NUMBER = 8  # bytes
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ EXERCISE = Exercise(
         "no rank makes a tensor larger than its own logits": makes_no_larger_tensor,
         "inputs and incoming gradients stay what they were": evidence.leaves_arguments,
         "a rank sends no more than three numbers for each token": tensors.sends(
-            lambda case: NUMBERS * NUMBER * targets().numel(), lambda case: 0
+            lambda case: NUMBERS * evidence.NUMBER * targets().numel(), lambda case: 0
         ),
     },
 )

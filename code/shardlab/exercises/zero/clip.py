@@ -17,7 +17,6 @@ from .. import evidence
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 MAX_NORM = 2.0
-NUMBER = 8  # bytes of a number in float64
 LOOSE = 1e-5  # relative: some divide by the norm plus 1e-6
 
 
@@ -118,10 +117,10 @@ def sends_one_number(case: Case, rank: int, seen: Clipped) -> Finding | None:
     """Ask for one message of one number."""
     payload = sum(event.nbytes for event in seen.events)
     alone = len(case.members(rank)) == 1
-    if payload <= NUMBER and (len(seen.events) == 1 or (alone and not seen.events)):
+    if payload <= evidence.NUMBER and (len(seen.events) == 1 or (alone and not seen.events)):
         return None
     shown = f"{len(seen.events)} of {payload} bytes together on rank {rank}"
-    return Finding(case.title, f"one message of {NUMBER} bytes", shown)
+    return Finding(case.title, f"one message of {evidence.NUMBER} bytes", shown)
 
 
 def _given(case: Case, rank: int) -> str:

@@ -20,7 +20,6 @@ from .. import evidence, tensors
 from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 SAMPLES = 2
-NUMBER = 8  # bytes
 PATIENCE = 0.5  # seconds
 
 
@@ -43,19 +42,10 @@ def samples(case: Case, rank: int) -> tuple[Tensor, Tensor]:
     return x, evidence.whole_numbers(100 + rank, SAMPLES, outputs)
 
 
-def row(whole: Tensor, case: Case, rank: int) -> Tensor:
-    """Return a rank's row of a tensor, flat and filled up with zeros: [P/N]."""
-    members = case.members(rank)
-    length = -(-whole.numel() // len(members))
-    flat = torch.zeros(length * len(members), dtype=whole.dtype)
-    flat[: whole.numel()] = whole.flatten()
-    return flat.view(-1, length)[rank - members.start].clone()
-
-
 def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Gathered:
     """Run forward and backward, and look at what is held between them."""
     x, incoming = samples(case, rank)
-    piece = row(weight(case), case, rank)
+    piece = tensors.row(weight(case), case, rank)
     x.requires_grad_()
     piece.requires_grad_()
     with evidence.Held() as held:
@@ -93,13 +83,13 @@ def reference(case: Case, rank: int) -> evidence.Named:
     return {
         "output": x @ whole.T,
         "x.grad": incoming @ whole,
-        "piece.grad": row(total, case, rank),
+        "piece.grad": tensors.row(total, case, rank),
     }
 
 
 def padded_bytes(case: Case) -> int:
     """Return the bytes of all rows of the weight."""
-    return NUMBER * row(weight(case), case, 0).numel() * len(case.members(0))
+    return evidence.NUMBER * tensors.row(weight(case), case, 0).numel() * len(case.members(0))
 
 
 @Dependent

@@ -14,11 +14,10 @@ from shardlab import comm
 from shardlab.costs import collectives, units
 from shardlab.ranks.observe import ledger
 
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Exercise, Finding, on_each_rank
 
 RATE = 0.25  # of plain SGD, so that steps from whole numbers are exact
-NUMBER = 8  # bytes
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,6 @@ def partial(case: Case, number: int, rank: int) -> Tensor | None:
     return evidence.whole_numbers(100 * rank + number, *case.given.shapes[number])
 
 
-def row(x: Tensor, case: Case, rank: int) -> Tensor:
-    """Return a rank's row of a tensor, flat and filled up with zeros: [P/N]."""
-    members = case.members(rank)
-    flat = torch.zeros(-(-x.numel() // len(members)) * len(members), dtype=x.dtype)
-    flat[: x.numel()] = x.detach().flatten()
-    return flat.chunk(len(members))[rank - members.start].clone()
-
-
 def gradient(case: Case, number: int, rank: int) -> Tensor | None:
     """Sum the parts of one gradient over the rank's group."""
     parts = [partial(case, number, each) for each in case.members(rank)]
@@ -69,7 +60,7 @@ def gradient(case: Case, number: int, rank: int) -> Tensor | None:
 def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: int) -> Stepped:
     """Let the function step, and record what the optimizer gets."""
     whole = parameters(case)
-    pieces = [row(p, case, rank) for p in whole]
+    pieces = [tensors.row(p, case, rank) for p in whole]
     for number, p in enumerate(whole):
         p.grad = partial(case, number, rank)
         p.requires_grad_(number != case.given.frozen)
@@ -115,7 +106,7 @@ def steps_its_pieces(case: Case, rank: int, seen: Stepped) -> Finding | None:
         return Finding(case.title, "one step of the optimizer", shown)
     for number, got in enumerate(seen.steps[0]):
         summed = gradient(case, number, rank)
-        right = None if summed is None else row(summed, case, rank)
+        right = None if summed is None else tensors.row(summed, case, rank)
         if right is None and got is None:
             continue
         place = 0 if right is None else evidence.first_difference(right, got)
@@ -145,8 +136,8 @@ def budget(case: Case) -> float:
     ranks = len(case.members(0))
     numbered = enumerate(parameters(case))
     trained = [p for number, p in numbered if number != case.given.frozen]
-    padded = [row(p, case, 0).numel() * ranks for p in trained]
-    return collectives.ring_all_reduce(NUMBER * sum(padded), ranks).sent
+    padded = [tensors.row(p, case, 0).numel() * ranks for p in trained]
+    return collectives.ring_all_reduce(evidence.NUMBER * sum(padded), ranks).sent
 
 
 TWO = ((2,), (3, 2))
