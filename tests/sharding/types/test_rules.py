@@ -1,4 +1,4 @@
-"""The rules, one line each; `ranks.test_players` proves that they accept what is right, and nothing else."""
+"""The rules, one line each; `ranks.players.test_players` proves that they accept what is right, and nothing else."""
 
 import pytest
 
