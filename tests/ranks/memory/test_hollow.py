@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from shardlab.launch import run
-from shardlab.ranks import train
+from shardlab.model.experts import Experts
+from shardlab.model.spec import TransformerSpec
+from shardlab.ranks import train, transformer
 from shardlab.ranks.memory import hollow
 from shardlab.ranks.mesh import Mesh
 from shardlab.schedules import make
@@ -60,3 +62,14 @@ def test_a_hollow_model_trains_like_a_whole_one_in_its_room(layout, style):
         assert room == same
         for name, tensor in expected.items():
             torch.testing.assert_close(ours[name], tensor, **EXACT)
+
+
+def test_buffers_are_those_of_a_whole_model():
+    """Experts that a bias balances have one of floating-point numbers, and one that counts tokens."""
+    sizes = {"vocab_size": 13, "context_length": 6, "hidden_size": 8, "num_layers": 2, "num_heads": 2}
+    experts = Experts(num_experts=4, per_token=2, expert_size=12, balance="bias")
+    spec = TransformerSpec(**sizes, style="llama", experts=experts)
+    expected = dict(transformer.Transformer(spec).double().named_buffers())
+    found = dict(hollow.build(spec, torch.float64).named_buffers())
+    assert {each.dtype for each in expected.values()} == {torch.float64, torch.int64}
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -27,7 +27,7 @@ def build(
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             zero = torch.zeros((), dtype=dtype, device=device)         # []
-            hollow = nn.Parameter(zero.expand(parameter.shape), parameter.requires_grad)
+            hollow = nn.Parameter(zero.expand(parameter.shape))
             setattr(module, name, hollow)
         for name, buffer in module.named_buffers(recurse=False):
             own = dtype if buffer.is_floating_point() else buffer.dtype
