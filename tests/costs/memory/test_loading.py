@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardlab.costs.facts import models
+from shardlab.costs.facts import mixtures, models
 from shardlab.costs.memory import loading
 from shardlab.sharding.layout import Layout
 
@@ -30,6 +30,25 @@ def test_all_ranks_together_read_the_published_bytes(layout, total):
     ranks = loading.reading(MODEL, layout)
     assert len(ranks) == layout.ranks
     assert sum(each.total for each in ranks) == total
+
+
+GPT2 = models.published("GPT-2 small").spec  # 50,257 words do not split over 2 ranks, and the head is tied
+WORDS = 50_257 * 768
+COPIES = (1024 + 2 * 25 + 2 * 12) * 768  # on each rank of tp: positions, norms, biases of row cuts
+MIXTRAL = mixtures.published("Mixtral 8x7B").spec
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "numbers"),
+    [
+        (GPT2, Layout(tp=2), 124_439_808 + COPIES),
+        (GPT2, Layout(pp=2), 124_439_808 + WORDS),
+        (MIXTRAL, Layout(dp=4, ep=2, zero=1), 46_702_792_704),
+    ],
+    ids=["a vocabulary with a rest", "a tied head", "experts under ZeRO"],
+)
+def test_numbers_that_do_not_split_or_lie_twice_are_counted(model, layout, numbers):
+    assert sum(each.total for each in loading.reading(model, layout)) == 2 * numbers
 
 
 def test_ranks_that_load_the_whole_fill_the_host_and_those_that_load_their_own_do_not():
