@@ -189,6 +189,11 @@ def test_attention_reaches_what_was_published(head_size, length, forward, backwa
     assert shares == pytest.approx((forward, backward), abs=0.03)
 
 
+def test_the_table_of_products_has_the_share_that_was_calibrated():
+    shares = {kernels.BEST[name].ordinary for name in kernels.BEST if name.startswith("A100")}
+    assert shares == {kernels.ORDINARY}
+
+
 def test_eager_operations_move_more_bytes_between_products():
     """A norm of one number moves 36 bytes instead of 4, a rotation 20 instead of 4, a gate 10 instead of 6."""
     spec = models.published("Llama 3 8B").spec

@@ -9,7 +9,7 @@ wave computes, the one before it writes its results; nothing hides the writing o
 
 There are few constants, the same for every model and layout:
 
-    BEST        measured by others: FLOP/s of the fastest product found in a search over shapes
+    BEST        measured by others: FLOP/s of the fastest product, `facts/products.csv`
     TILES       measured by others, on products of one wave each (bench/published/products.py)
     START       the same, on the smallest product
     ORDINARY    calibrated once, on the single layer timed by Korthikanti et al. 2022 (Table 4)
@@ -20,6 +20,7 @@ There are few constants, the same for every model and layout:
 What differs from program to program, such as its attention, is in `program.Kernels`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
@@ -27,10 +28,11 @@ from typing import NamedTuple
 
 from shardlab.files.arguments import Count, Positive, Share, checked, unchecked
 
+from ..facts import tables
 from ..facts.attention import AttentionCurve, attention
 from ..facts.hardware import Chip
 from ..program import ORDINARY_KERNELS, Kernels
-from ..units import TFLOP, us
+from ..units import us
 from .roofline import ELEMENT
 
 # Rows and columns of the result, upright or across -> rate beside that of the largest tile, on an
@@ -55,95 +57,24 @@ MOVED = 0.8
 FLASH_BACKWARD = 2.5  # FlashAttention's backward has five products, its forward has two
 
 
-_BOOK = "https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md"
-_SEARCHED = f"a search over shapes: {_BOOK} (Maximum Achievable Matmul FLOPS)"
-_SAME_CHIP = "taken from the A100 SXM 80 GB, which is the same chip"
-
-
 @dataclass(frozen=True, kw_only=True)
 @checked
 class BestMatmul:
-    """The fastest matrix product measured on one chip."""
+    """The fastest matrix product measured on one chip: a row of `products.csv`."""
 
+    name: str
     multiprocessors: Count
-    best: dict[str, Positive]  # precision -> FLOP/s
-    source: str
+    best: Mapping[str, Positive]  # precision, "bf16" for both of 16 bits -> FLOP/s
     ordinary: Share = AT_ITS_LIMIT  # the share of `best` that ordinary shapes reach within a step
     ordinary_in_8_bits: Share | None = None  # None: the same
     # The share of `best` that full waves reach alone, on a cool chip with libraries of 2026; None:
     # not measured.
     alone: Positive | None = None
     doubt: str = ""  # about these shares, for those who plan with them
+    source: str
 
 
-def _at(
-    multiprocessors: int,
-    source: str = _SEARCHED,
-    ordinary: float = AT_ITS_LIMIT,
-    in_8_bits: float | None = None,
-    alone: float | None = None,
-    doubt: str = "",
-    **tflops: float,
-) -> BestMatmul:
-    best = {precision: rate * TFLOP for precision, rate in tflops.items()}
-    best["fp16"] = best["bf16"]
-    return BestMatmul(
-        multiprocessors=multiprocessors,
-        best=best,
-        source=source,
-        ordinary=ordinary,
-        ordinary_in_8_bits=in_8_bits,
-        alone=alone,
-        doubt=doubt,
-    )
-
-
-# A limit on power takes as large a share of the rate of products, which power limits already: a
-# GB300 fell from 1,600 to 2,174 TFLOP/s at 1,400 W to 617 at 500, to 0.28 to 0.39 of the rate with
-# 0.36 of the power. https://github.com/facebookexperimental/triton/pull/2023
-_AT_500_WATTS = 500 / 700
-# Blackwell in a long loop is slowed down further. 514 products of Llama 3 and DeepSeek, timed one
-# after the other on 8 B200 in 16 bits, reach 1,084 TFLOP/s (1,040 to 1,119) where they last longer
-# than a millisecond, 0.63 of BEST; alone and cool, 170 of the same shapes reach a third more. In
-# 8 bits cool products reach 0.72, which is no more than a bound. A GB200 has 1.2 times the power.
-# https://github.com/MooreThreads/SimuMax/blob/4dcaae513ba7/configs/system/b200_bf16_ceperm.json and
-# https://github.com/ai-dynamo/aiconfigurator/tree/095f58a51c4c/src/aiconfigurator/systems/data
-_BLACKWELL_16, _BLACKWELL_8 = 0.63, 0.72
-_ONE_MACHINE = "its rate in 16 bits rests on timings of one machine, and in 8 bits on a cool chip"
-
-BEST: dict[str, BestMatmul] = {
-    "A100 SXM 40 GB": _at(108, f"{_SAME_CHIP}; {_SEARCHED}", ORDINARY, bf16=271.2),
-    "A100 SXM 80 GB": _at(108, ordinary=ORDINARY, alone=0.99, bf16=271.2),
-    "A100 PCIe 80 GB": _at(108, ordinary=ORDINARY, bf16=252.9),
-    "H100 SXM 80 GB": _at(132, alone=1.03, bf16=794.5, fp8=1402.6),
-    "H100 SXM 96 GB, 500 W": _at(
-        132,
-        f"in proportion to power, from the H100 SXM 80 GB; {_SEARCHED}",
-        bf16=_AT_500_WATTS * 794.5,
-        fp8=_AT_500_WATTS * 1402.6,
-    ),
-    "H200 SXM 141 GB": _at(
-        132, _SEARCHED + " (bf16: the same as the H100)", alone=1.00, bf16=794.5, fp8=1453.4
-    ),
-    "B200 SXM 180 GB": _at(
-        148,
-        ordinary=_BLACKWELL_16,
-        in_8_bits=_BLACKWELL_8,
-        alone=0.93,
-        doubt=_ONE_MACHINE,
-        bf16=1745.0,
-        fp8=3432.5,
-    ),
-    "GB200 186 GB": _at(
-        148,
-        ordinary=_BLACKWELL_8,
-        in_8_bits=_BLACKWELL_8,
-        alone=0.91,
-        doubt=_ONE_MACHINE,
-        bf16=1822.0,
-        fp8=3615.6,
-    ),
-}
+BEST = {each.name: each for each in tables.rows("products", BestMatmul)}
 # For a chip that is not in BEST: 0.80 of its peak, as the H100's 794.5 of 989.4, and no waves.
 UNSEARCHED = 0.80
 
@@ -156,8 +87,9 @@ def best_flops(chip: Chip, precision: str | None = None) -> float:
     """
     name = precision or chip.precision
     measured = BEST.get(chip.name)
-    if measured and name in measured.best:
-        return measured.best[name]
+    row = "bf16" if name == "fp16" else name
+    if measured and row in measured.best:
+        return measured.best[row]
     return UNSEARCHED * chip.peak(name)
 
 

@@ -18,7 +18,7 @@ class AttentionCurve:
     """What one pass of attention reaches, over the length of a sequence."""
 
     long: Share  # of the chip's 16-bit peak, on sequences without end
-    keys: float  # a row of queries costs as much as so many pairs of tokens more
+    keys: float  # pairs of tokens that cost as much as starting a row of queries
     narrow: Share  # the factor of `long` for heads of NARROW numbers and fewer
 
     def share(self, head_size: int) -> float:

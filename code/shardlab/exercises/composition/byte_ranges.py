@@ -8,7 +8,7 @@ from typing import Any
 from shardlab import comm
 from shardlab.costs import units
 
-from ..checker import Case, Exercise, Finding, describe, on_each_rank
+from ..checker import Case, Exercise, Finding, Judge, describe, on_each_rank
 
 Ranges = list[tuple[int, int]]
 LENGTH = 8  # bytes before the header, which say how long it is
@@ -47,33 +47,37 @@ def _bytes(ranges: Iterable[tuple[int, int]]) -> set[int]:
     return {byte for begin, end in ranges for byte in range(begin, end)}
 
 
-@on_each_rank
+def _of_a_list(judge: Callable[[Case, int, Any], Finding | None]) -> Judge:
+    """Make a judge of all ranks that refuses what is no list of ranges."""
+
+    @on_each_rank
+    def judge_list(case: Case, rank: int, found: Any) -> Finding | None:
+        return _no_list(case, found) if isinstance(found, str) else judge(case, rank, found)
+
+    return judge_list
+
+
+@_of_a_list
 def nothing_lacks(case: Case, rank: int, found: Any) -> Finding | None:
     """Ask for every byte of the box."""
-    if isinstance(found, str):
-        return _no_list(case, found)
     lacks = sorted(_bytes(right(case)) - _bytes(found))
     if not lacks:
         return None
     return Finding(_given(case), f"byte {lacks[0]} is read", _brief(found))
 
 
-@on_each_rank
+@_of_a_list
 def nothing_else(case: Case, rank: int, found: Any) -> Finding | None:
     """Ask for no byte of another rank, or of the header."""
-    if isinstance(found, str):
-        return _no_list(case, found)
     more = _bytes(found) - _bytes(right(case))
     if not more:
         return None
     return Finding(_given(case), f"byte {min(more)} is not read", _brief(found))
 
 
-@on_each_rank
+@_of_a_list
 def as_few(case: Case, rank: int, found: Any) -> Finding | None:
     """Ask for one range where bytes follow one another: each is a request to the disk."""
-    if isinstance(found, str):
-        return _no_list(case, found)
     ends = [end for _, end in found]
     if all(end < begin for end, (begin, _) in zip(ends, found[1:], strict=False)):
         return None
