@@ -224,6 +224,7 @@ def test_a_notebook_of_nbgrader_asserts_what_each_test_cell_checks(exported, mon
     nbformat.validate(notebook)
     _, prompt, answer, test = notebook.cells
     assert prompt.source.startswith(f"## {SHARD}\n")
+    assert prompt.source.endswith("Points: 3")
     assert "nbgrader" not in answer.metadata
     graded = {"grade": True, "solution": False, "locked": True, "task": False, "points": 3, "schema_version": 3}
     assert test.metadata.nbgrader == {**graded, "grade_id": "exercise-1"}

@@ -2,6 +2,8 @@
 
 import shutil
 
+import numpy as np
+import pytest
 import torch
 
 from shardlab import comm, exercises
@@ -33,6 +35,11 @@ def test_the_straggler_of_every_case_by_hand():
     for case in exercises.find("failures.straggler").cases:
         seconds = expected[case.title]
         assert straggler.straggler(straggler.trace_of(case.given)) == max(seconds, key=seconds.get)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, torch.tensor])
+def test_a_rank_may_be_a_number_of_any_type(kind):
+    assert exercises.check("failures.straggler", lambda events: kind(solutions.my_straggler(events)))
 
 
 def test_the_library_passes_its_own_exercise():

@@ -142,7 +142,7 @@ class Report:
 
     exercise: Exercise
     marks: dict[str, str]  # property -> passed, failed or not reached
-    reason: str  # the smallest failing case of the first property that failed; or what broke
+    reason: str  # the smallest failing case, and why the function stopped; or what broke
 
     @property
     def verdict(self) -> str:
@@ -201,7 +201,8 @@ def judge(exercise: Exercise, attempted: Attempted) -> Report:
     if errors and len(errors) == len(findings) and not stopped:
         return Report(exercise, {}, f"  cause     {errors[0]:.{MAX_TEXT}}")
     marks = {RUNS: FAILED if stopped else PASSED} | _marks(exercise, {*findings}, bool(stopped))
-    reason = _reason(exercise, findings) or stopped  # what was observed, was before it stopped
+    # What was observed, was before it stopped.
+    reason = "\n\n".join(each for each in (_reason(exercise, findings), stopped) if each)
     if reason and attempted.note:
         reason += f"\n  try       {attempted.note}"
     return Report(exercise, marks, reason)

@@ -43,6 +43,13 @@ def number(value: Any) -> float | str:
         return describe(value)
 
 
+def whole(value: Any) -> int | str:
+    """Return a whole number of any type as an int, or a description of what it is instead."""
+    number_of_it = value if isinstance(value, bool) else number(value)
+    fits = isinstance(number_of_it, float) and number_of_it.is_integer()
+    return int(value) if fits else describe(value)
+
+
 def whole_numbers(seed: int, *shape: int, below: int = 6) -> Tensor:
     """Draw whole numbers from 1 to below - 1, small enough to check a report in the head."""
     random = torch.Generator().manual_seed(seed)

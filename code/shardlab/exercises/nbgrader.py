@@ -10,6 +10,7 @@ from .homework import Homework
 
 SCHEMA = 3
 PYTHON = {"display_name": "Python 3", "language": "python", "name": "python3"}
+PROMPT = "## {each.name}\n\n{each.prompt}\n\nPoints: {each.points}"
 TEST = """\
 from shardlab.exercises import check
 assert check("{name}", {function}, homework="homework.py", seed={seed})
@@ -22,7 +23,8 @@ def notebook(taught: Homework, title: str) -> dict[str, Any]:
     A starter stands in a cell without nbgrader's metadata: of a solution cell nbgrader would hand
     out only a stub. A test cell is locked, and gives all points or none.
     """
-    cells = [_cell("markdown", "title", f"# {title}")]
+    due = f"\n\nDue: {taught.due:%Y-%m-%d %H:%M}" if taught.due else ""
+    cells = [_cell("markdown", "title", f"# {title}{due}")]
     for number, exercise in enumerate(taught.exercises.values(), start=1):
         cells += _cells(exercise, number, taught.seed)
     metadata = {"kernelspec": PYTHON, "language_info": {"name": "python"}}
@@ -43,7 +45,7 @@ def _cells(exercise: Exercise, number: int, seed: int) -> list[dict[str, Any]]:
         }
     }
     return [
-        _cell("markdown", f"prompt-{number}", f"## {exercise.name}\n\n{exercise.prompt}"),
+        _cell("markdown", f"prompt-{number}", PROMPT.format(each=exercise)),
         _cell("code", f"answer-{number}", exercise.starter),
         _cell("code", f"test-{number}", test, graded),
     ]

@@ -37,8 +37,9 @@ def _question(answer: Answer) -> Iterator[str]:
     yield f"{model.architecture}: {model.num_parameters:,} parameters"
     if model.ignored:
         yield f"WRONG COUNT if one of these changes a size: {', '.join(model.ignored)}"
-    chip = question.cluster.node.chip.name
-    yield f"{question.cluster.gpus:,} GPUs: {question.cluster.name}, {chip}"
+    machine, chip = question.cluster.name, question.cluster.node.chip.name
+    machine += f", {chip}" * (chip not in machine)
+    yield f"{question.cluster.gpus:,} GPUs: {machine}"
     yield f"{question.batch:,} sequences of {question.length:,} tokens in a step: {batch:,} tokens"
     yield f"{question.recipe.name}; a program like {question.program.name}"
     for note in request.notes:

@@ -11,7 +11,7 @@ from shardlab import comm, trace
 from shardlab.ranks.observe import ledger
 
 from .. import evidence
-from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
+from ..checker import Case, Dependent, Exercise, Finding, on_each_rank
 
 BUDGET = 16  # bytes that go into the all-reduce
 NAN, INFINITY = math.nan, math.inf
@@ -38,9 +38,7 @@ def attempt(
         result = function(model, group)
     pairs = enumerate(zip(model.parameters(), before, strict=True))
     changed = [f"gradient {place}" for place, (p, was) in pairs if not _same(p.grad, *was)]
-    if isinstance(result, Tensor) and result.numel() == 1:
-        result = result.item()
-    kept = result if isinstance(result, int | float | None) else describe(result)
+    kept = None if result is None else evidence.whole(result)
     return evidence.Seen(result=kept, changed=changed, events=book.events)
 
 
@@ -55,10 +53,9 @@ def _same(now: Tensor | None, was: Tensor | None, copy: Tensor | None) -> bool:
 def names_the_rank(case: Case, rank: int, seen: evidence.Seen) -> Finding | None:
     """Compare the answer with the lowest rank that has NaN or infinity."""
     right = min(case.given) if case.given else None
-    got = seen.result
-    if got == right and not isinstance(got, bool):  # True == 1
+    if seen.result == right:
         return None
-    return Finding(_given(case), f"{right} on every rank", f"{got!r} on rank {rank}")
+    return Finding(_given(case), f"{right} on every rank", f"{seen.result} on rank {rank}")
 
 
 @Dependent

@@ -7,7 +7,8 @@ from shardlab import comm
 from shardlab.costs.traces import waiting
 from shardlab.trace import Event
 
-from ..checker import Case, Exercise, Finding, describe, on_each_rank
+from .. import evidence
+from ..checker import Case, Exercise, Finding, on_each_rank
 
 # group -> for each of its collectives, when each of its ranks came
 Arrivals = Mapping[tuple[int, ...], list[list[float]]]
@@ -36,8 +37,7 @@ def straggler(events: list[Event]) -> int:
 
 def attempt(function: Any, group: comm.Group | None, case: Case, rank: int) -> Any:
     """Return the rank that the function finds in the trace, or a description of what came."""
-    answer = function(trace_of(case.given))
-    return answer if type(answer) is int else describe(answer)
+    return evidence.whole(function(trace_of(case.given)))
 
 
 @on_each_rank
