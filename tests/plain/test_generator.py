@@ -124,7 +124,7 @@ def test_texts_are_those_of_the_whole_model_without_a_cache(written, way):
 
 
 def test_a_text_does_not_depend_on_the_rows():
-    """Its seed is its own; but for the weights, which change here after three steps of all."""
+    """Its seed is its own, and it sees no other text, in whatever row it is."""
     texts = [run(rows_and_texts, rows, world_size=2, ranks="threads")[0] for rows in (1, 2, 6)]
     assert texts[0] == texts[1] == texts[2]
 
