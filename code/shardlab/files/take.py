@@ -36,6 +36,12 @@ MODEL = {  # what a plain file uses of a model that is not the book's
         "modules with experts, a ModuleDict by number; rules.num_experts; shared, or None; "
         "compute(x, chosen, weights), which is replaced; and group, for the load"
     ),
+    "generator": (
+        "embedding, blocks, norm and head, called one after the other; blocks with an attention "
+        "that has k, v and head_size, and whose function and positions can be replaced; and of "
+        "spec vocab_size and context_length"
+    ),
+    "hand_over": "parameters by name, cut as sharding.places lists them",
     "linear_attention": "attention whose function can be replaced",
     "low_precision": "nothing",
     "muon": "matrices, each with as many rows as the ranks divide",

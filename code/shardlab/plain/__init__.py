@@ -15,4 +15,6 @@ them. Read the files in this order. Beside most stands the engine that does the 
     pipeline           ranks.pipeline           any schedule, as lists of actions; early receives
     low_precision                              no engine: chips round by themselves
     rounded_linear                             no engine: Transformer Engine has one for GPUs
+    generator                                  no engine: vLLM and SGLang are two
+    hand_over                                  no engine: slime, verl and NeMo RL have theirs
 """

@@ -1,32 +1,13 @@
-"""An interval of a flattened tensor is a few boxes, in order; all ranks together hold the whole."""
+"""All ranks together hold the whole, as boxes."""
 
 from dataclasses import replace
-from math import prod
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardlab.launch import run
-from shardlab.ranks.checkpoint import boxes
 from shardlab.sharding.layout import Layout
 from tests.ranks import training
-
-
-@given(shape=st.lists(st.integers(1, 5), max_size=3), data=st.data())
-def test_boxes_are_the_interval_in_its_order(shape, data):
-    begin = data.draw(st.integers(0, prod(shape) - 1))
-    end = data.draw(st.integers(begin + 1, prod(shape)))
-    whole = torch.arange(prod(shape)).view(shape)
-    found = []
-    for offsets, sizes in boxes.boxes(shape, begin, end):
-        box = whole[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))]
-        assert tuple(box.shape) == tuple(sizes)
-        found += box.flatten().tolist()
-    assert found == list(range(begin, end))
-    assert len(list(boxes.boxes(shape, begin, end))) <= max(1, 2 * len(shape) - 1)
-
 
 LAYOUTS = [
     (Layout(tp=2, pp=2), "1F1B", "gpt2"),

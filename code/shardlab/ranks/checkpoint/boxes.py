@@ -1,13 +1,7 @@
 """Describe what a rank holds as boxes of whole tensors, so that ranks in any layout can load it.
 
 Tensor parallelism cuts a matrix by rows or columns; ZeRO cuts such a piece again where its flat
-buffer is cut, often in the middle of a row. An interval of a flattened matrix is at most three
-boxes:
-
-    . . . .
-    . . a a     the end of a row
-    b b b b     whole rows
-    c . . .     the beginning of a row
+buffer is cut, often in the middle of a row. `sharding.places.boxes` makes boxes of an interval.
 
 Shapes: n = numbers in an interval. A *piece* is what one rank of tensor parallelism holds of a
 parameter.
@@ -23,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from shardlab.sharding.cuts import Cut
+from shardlab.sharding.places import boxes
 
 from ..data_parallel.replica import Replica
 from ..zero import Zero
@@ -95,7 +90,9 @@ class Span:
         """
         dim = self.cut.dim
         at = 0
-        for offsets, sizes in boxes(self.cut.local_shape, self.begin, self.begin + len(numbers)):
+        piece = tuple(map(range, self.cut.local_shape))
+        for box in boxes(piece, self.begin, self.begin + len(numbers)):
+            offsets, sizes = tuple(each.start for each in box), tuple(map(len, box))
             tensor = numbers[at : at + prod(sizes)].view(sizes)
             at += prod(sizes)
             if dim is not None:
@@ -113,27 +110,6 @@ def whole(name: str, tensor: Tensor) -> TensorBox:
     """Make a box that is the whole tensor."""
     shape = tuple(tensor.shape)
     return TensorBox(name=name, shape=shape, offsets=(0,) * len(shape), tensor=tensor)
-
-
-def boxes(shape: Sequence[int], begin: int, end: int) -> Iterator[tuple[Offsets, tuple[int, ...]]]:
-    """List offsets and sizes of the boxes of an interval of a flattened tensor, in its order."""
-    if not shape:
-        yield (), ()
-    elif len(shape) == 1:
-        yield (begin,), (end - begin,)
-    else:
-        row = prod(shape[1:])
-        while begin < end:
-            number, inside = divmod(begin, row)
-            count = (end - begin) // row
-            if inside == 0 and count:  # whole rows
-                yield (number, *(0 for _ in shape[1:])), (count, *shape[1:])
-                begin += count * row
-            else:
-                until = min(end, (number + 1) * row)
-                for offsets, sizes in boxes(shape[1:], inside, until - number * row):
-                    yield (number, *offsets), (1, *sizes)
-                begin = until
 
 
 def spans(
