@@ -63,7 +63,7 @@ LEVELS = [
     {"expert_parallel"},
     {"zero"},
     {"step"},
-    {"data_parallel", "tensor_parallel", "pipeline"},
+    {"data_parallel", "tensor_parallel", "pipeline", "generation"},
     {"composition", "planning"},
     {"published"},
 ]

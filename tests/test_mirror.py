@@ -54,6 +54,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
     "costs/planning/tables.py": ("costs/planning/test_planner.py", "half of the planner"),
     "costs/planning/plans.py": ("costs/planning/test_planner.py", "what the planner is asked and answers"),
     "costs/published/bus_bandwidth.py": ("costs/traces/test_traffic.py", "traffic predicts it"),
+    "costs/published/engines.py": ("costs/generation/test_hand_over.py", "each row is held where it is predicted"),
     "costs/planning/reasons.py": ("costs/planning/test_planner.py", "its texts are those of rejected plans"),
     "costs/published/studies.py": ("costs/planning/test_planner.py", "the planner finds their layouts"),
     **{

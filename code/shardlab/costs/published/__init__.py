@@ -1,4 +1,4 @@
-"""What others published: models' sizes by date, runs, steps and sweeps of layouts, bandwidths.
+"""What others published: models' sizes by date, runs, steps and sweeps of layouts, bandwidths, engines.
 
 Every entry names its source.
 """
@@ -6,6 +6,7 @@ Every entry names its source.
 from . import (
     all_to_all,
     bus_bandwidth,
+    engines,
     history,
     mixtures,
     recorded_step,
@@ -19,6 +20,7 @@ from . import (
 __all__ = [
     "all_to_all",
     "bus_bandwidth",
+    "engines",
     "history",
     "mixtures",
     "recorded_step",
