@@ -139,19 +139,28 @@
       this.name = input.dataset.control;
       this.values = JSON.parse(input.dataset.values);
       this.texts = JSON.parse(input.dataset.texts);
+      this.radios = [...input.querySelectorAll("input")]; // of two or three values
       input.addEventListener("input", () => (this.say(), changed()));
     }
     get at() {
-      const { input } = this;
+      const { input, radios } = this;
+      if (radios.length) return radios.findIndex(({ checked }) => checked);
       if (input.type === "checkbox") return this.values.indexOf(input.checked ? "True" : "False");
       return input.type === "range" ? Number(input.value) : input.selectedIndex;
     }
     set at(index) {
-      const { input } = this;
-      if (input.type === "checkbox") input.checked = this.values[index] === "True";
+      const { input, radios } = this;
+      if (radios.length) radios[index].checked = true;
+      else if (input.type === "checkbox") input.checked = this.values[index] === "True";
       else if (input.type === "range") input.value = index;
       else input.selectedIndex = index;
       this.say();
+    }
+    get moved() {
+      return this.at !== Number(this.input.dataset.at);
+    }
+    reset() {
+      this.at = Number(this.input.dataset.at);
     }
     say() {
       if (this.input.type !== "range") return;
@@ -160,29 +169,33 @@
     }
   }
 
-  // ---- a slider that a reader steps through, or plays to its end
+  // ---- a slider that a reader steps through, or plays until nothing changes any more
 
   const STEP_TIME = 800; // ms
 
   class Player {
-    constructor(buttons, control, changed) {
-      const [back, next, play] = buttons;
-      Object.assign(this, { control, changed, play });
+    constructor(buttons, control, explorer) {
+      const [back, next, play] = buttons, changed = () => explorer.changed();
+      Object.assign(this, { control, changed, play, explorer });
       for (const [button, by] of [[back, -1], [next, 1]])
         button.addEventListener("click", () => (this.stop(), this.go(control.at + by)));
       play.addEventListener("click", () => (this.timer ? this.stop() : this.start()));
       control.input.addEventListener("input", () => this.stop());
     }
     get last() {
-      return this.control.values.length - 1;
+      const { control, explorer } = this, { at: now, values } = control;
+      const shown = values.map((_, step) => ((control.at = step), explorer.views && JSON.stringify(at(explorer.views, explorer.index()))));
+      control.at = now;
+      return explorer.views ? shown.findLastIndex((each, step) => !step || each !== shown[step - 1]) : values.length - 1;
     }
     go(at) {
       this.control.at = Math.min(Math.max(at, 0), this.last);
       this.changed();
     }
     start() {
-      this.go(this.control.at === this.last ? 0 : this.control.at + 1);
-      this.timer = setInterval(() => (this.go(this.control.at + 1), this.control.at === this.last && this.stop()), STEP_TIME);
+      const { last } = this;
+      this.go(this.control.at >= last ? 0 : this.control.at + 1);
+      this.timer = setInterval(() => (this.go(this.control.at + 1), this.control.at >= last && this.stop()), STEP_TIME);
       this.play.textContent = "Pause";
     }
     stop() {
@@ -194,16 +207,23 @@
 
   // ---- one explorer
 
+  const SCREEN = 790, PHONE = 834, LEAST = 0.75; // px of a screen that is 800 high, of a phone; share of its height that a figure needs
+
   class Explorer {
     constructor(block) {
       const part = (name) => block.querySelector(`.explorer-${name}`);
       [this.block, this.name] = [block, block.dataset.explorer];
       [this.plot, this.sentence, this.data, this.packed] = ["plot", "sentence", "data", "states"].map(part);
+      this.resetting = part("reset"); // a figure without controls has none
+      this.resetting?.addEventListener("click", () => {
+        for (const control of this.controls) control.reset();
+        this.changed();
+      });
       const inputs = [...block.querySelectorAll("[data-control]")];
       this.controls = inputs.map((input) => new Control(input, () => this.changed()));
       for (const control of this.controls) {
         const buttons = control.input.parentElement.querySelectorAll("button");
-        if (buttons.length) new Player(buttons, control, () => this.changed());
+        if (buttons.length) new Player(buttons, control, this);
       }
       block.classList.add("live");
       this.data.open = false;
@@ -239,7 +259,9 @@
       const { figure, sentence, table } = at(this.views, this.index());
       if (this.sentence.innerHTML !== sentence) this.sentence.innerHTML = sentence;
       if (this.data.open) this.fill(table);
+      if (this.resetting) this.resetting.disabled = !this.controls.some(({ moved }) => moved);
       if (this.width !== this.plot.clientWidth) this.reserve();
+      if (this.resetting) figure.layout.height = this.height(figure.layout.height);
       const shown = structuredClone(figure); // plotly writes into what it is given
       this.plot.setAttribute("aria-label", figure.layout.meta?.alt ?? (this.sentence.textContent || "figure"));
       const layout = dress(shown, this.width);
@@ -261,6 +283,12 @@
         this.data.open = true;
         throw error;
       }
+    }
+    height(wanted) { // of the figure: with its controls and its sentence it fits one screen
+      const above = this.plot.getBoundingClientRect().top - this.block.getBoundingClientRect().top;
+      const height = Math.round(Math.min(wanted, Math.max(LEAST * wanted, (this.width < 600 ? PHONE : SCREEN) - above)));
+      this.plot.style.minHeight = `${height}px`;
+      return height;
     }
     reserve() { // the height of the longest sentences at this width: the page must not move under the reader's hand
       this.width = this.plot.clientWidth;
@@ -291,12 +319,14 @@
   function writeAddress() {
     const fields = new URLSearchParams();
     for (const { name, controls } of touched)
-      for (const control of controls) fields.append(`${name}.${control.name}`, control.values[control.at]);
-    history.replaceState(history.state, "", `#${fields}`);
+      for (const control of controls) if (control.moved) fields.append(`${name}.${control.name}`, control.values[control.at]);
+    history.replaceState(history.state, "", `${location.pathname}${location.search}${fields.size ? "#" : ""}${fields}`);
   }
 
   function readAddress() {
     const fields = new URLSearchParams(location.hash.slice(1));
+    for (const { controls } of touched) for (const control of controls) control.reset(); // what a link does not name is at its default
+    const before = touched;
     touched = [];
     for (const key of fields.keys()) {
       const explorer = explorers.find(({ name }) => key.startsWith(`${name}.`));
@@ -306,7 +336,7 @@
       control.at = index;
       if (!touched.includes(explorer)) touched.push(explorer);
     }
-    for (const explorer of touched) if (explorer.drawn) explorer.draw();
+    for (const explorer of new Set([...before, ...touched])) if (explorer.drawn) explorer.draw();
     touched[0]?.block.scrollIntoView();
   }
 
