@@ -207,7 +207,7 @@
 
   // ---- one explorer
 
-  const SCREEN = 790, PHONE = 834, LEAST = 0.75; // px of a screen that is 800 high, of a phone; share of its height that a figure needs
+  const SCREEN = 790, PHONE = 834, LEAST = [0.75, 0.85]; // px of a screen that is 800 high, of a phone; shares of its height that a figure needs on either
 
   class Explorer {
     constructor(block) {
@@ -286,7 +286,8 @@
     }
     height(wanted) { // of the figure: with its controls and its sentence it fits one screen
       const above = this.plot.getBoundingClientRect().top - this.block.getBoundingClientRect().top;
-      const height = Math.round(Math.min(wanted, Math.max(LEAST * wanted, (this.width < 600 ? PHONE : SCREEN) - above)));
+      const phone = this.width < 600;
+      const height = Math.round(Math.min(wanted, Math.max(LEAST[Number(phone)] * wanted, (phone ? PHONE : SCREEN) - above)));
       this.plot.style.minHeight = `${height}px`;
       return height;
     }
