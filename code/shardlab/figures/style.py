@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-BLUE, ORANGE, GREEN = "#2E75F3", "#CE8117", "#3D7B70"
+BLUE, ORANGE, GREEN = "#2A6DE8", "#CE8117", "#3D7B70"
 PURPLE, RED, OLIVE = "#964CB7", "#E51945", "#657020"
 GREY, TEAL = "#8A8F98", "#2A8FA8"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, OLIVE, GREY)
