@@ -345,6 +345,20 @@ def test_a_word_of_the_text_lights_its_part_up(page: str, browser: Any, site: Pa
         assert not tab.locator(".moving-word").count()
 
 
+def test_bars_have_patterns_on_paper_and_in_forced_colours_only(browser: Any, site: Path) -> None:
+    """Colours tell them apart on a screen; of one colour they are told apart by patterns there, too."""
+    marked = "shardlab.explorers.flatMap(({ plot }) => plot.data).filter(({ marker }) => marker?.pattern?.shape).length"
+    with opened(browser, site.as_uri(), "book/memory.html") as tab:
+        draw_all(tab)
+        assert tab.evaluate(marked) == 0
+        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert tab.evaluate(marked) > 0
+        tab.evaluate("dispatchEvent(new Event('afterprint'))")
+        tab.wait_for_function(f"!{marked}")
+        tab.emulate_media(forced_colors="active")
+        tab.wait_for_function(marked)
+
+
 @EVERY_PAGE
 def test_a_page_printed_at_once_tells_everything(visit: Visit) -> None:
     assert visit.mute == 0

@@ -45,6 +45,7 @@
     for (const [key, { title }] of Object.entries(layout))
       if (/^[xy]axis\d*$/.test(key) && title?.text) title.text = wrap(title.text, (key[0] === "x" ? width : height) - 120);
     for (const [key, legend] of Object.entries(layout)) if (/^legend\d*$/.test(key)) legend.maxheight = 1; // not scrolled
+    if (!printing && !forced.matches) flatten(data);
     for (const [rank, trace] of [...data].entries()) {
       trace.legendrank = rank + 1;
       const bars = trace.type === "bar" && trace.marker; // plotly colours others itself
@@ -61,6 +62,16 @@
     const margin = { l: 8, r: 16, t: layout.title ? 60 : 24, b: 8, ...layout.margin };
     // dragmode: dragging would keep a finger from scrolling the page
     return { ...layout, ...clear, font, hoverlabel, margin, width, dragmode: false, template: { layout: defaults } };
+  }
+
+  // On a screen colours tell bars apart; patterns stay on paper, in forced colours, and where one colour means two things.
+  const forced = matchMedia("(forced-colors: active)");
+  let printing = false;
+  function flatten(data) {
+    const bars = data.filter(({ type, marker }) => type === "bar" && marker);
+    const [color, shape] = [({ marker }) => String(marker.color), ({ marker }) => String(marker.pattern?.shape ?? "")];
+    const shared = bars.filter((bar) => bars.some((other) => color(bar) === color(other) && shape(bar) !== shape(other)));
+    for (const bar of bars) if (bar.marker.pattern && !shared.includes(bar)) bar.marker.pattern.shape = "";
   }
 
   // Bars: a faded one is mixed with the page, else grid lines show through; words in it are white or black, whichever reads.
@@ -348,6 +359,7 @@
     addEventListener("hashchange", readAddress);
     const redraw = () => explorers.forEach((explorer) => explorer.drawn && explorer.draw());
     new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    forced.addEventListener("change", redraw);
     preparePrinting();
   }
 
@@ -357,12 +369,12 @@
     const { dataset } = document.documentElement;
     let theme;
     addEventListener("beforeprint", () => {
-      [theme, dataset.theme] = [dataset.theme, "light"];
+      [theme, dataset.theme, printing] = [dataset.theme, "light", true];
       for (const explorer of explorers)
         if (explorer.views) explorer.paint();
         else explorer.data.open = true; // its table tells what it would show
     });
-    addEventListener("afterprint", () => (dataset.theme = theme));
+    addEventListener("afterprint", () => ([dataset.theme, printing] = [theme, false])); // the theme, set anew, draws them anew
     addEventListener("keydown", async (event) => { // the usual way to print can wait until all is loaded
       if (event.key !== "p" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
       event.preventDefault();
