@@ -20,7 +20,8 @@ from shardlab.explorers import explorer, live, page, view
 from shardlab.figures import style
 from shardlab.figures.table import cell
 
-CONTROLS = {"ranks": [1, 2, 4], "link": ["NVLink", "PCIe <5>"], "overlap": [False, True]}
+LINKS = ["NVLink", "PCIe <5>", "InfiniBand NDR", "100 GbE"]
+CONTROLS = {"ranks": [1, 2, 4, 8], "link": LINKS, "overlap": [False, True]}
 
 
 def show(ranks: int, link: str, overlap: bool) -> view.View:
@@ -41,6 +42,22 @@ def test_numbers_strings_and_bools_become_slider_select_and_checkbox() -> None:
     assert [control.kind for control in make().controls] == ["slider", "select", "checkbox"]
     assert make().default() == {"ranks": 2, "link": "NVLink", "overlap": True}
     assert make().controls[0].text(4000) == "4,000 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([1, 2, 4], "choice"), (["a", "b"], "choice"), (["a" * 20, "b" * 20], "select"), ([False, True], "checkbox")],
+)
+def test_two_or_three_short_values_become_radio_buttons(values: list[Any], kind: str) -> None:
+    made = explorer.Explorer(lambda x: show(1, str(x), False), {"x": values}, title="few")
+    assert made.controls[0].kind == kind
+    elements = Reader(made.html()).elements
+    radios = [attributes for tag, attributes in elements if attributes.get("type") == "radio"]
+    assert len(radios) == (len(values) if kind == "choice" else 0)
+    assert ["checked" in each for each in radios] == [True, False, False][: len(radios)]
+    assert ("legend" in [tag for tag, _ in elements]) == (kind == "choice")
+    live_control = made.widget().children[0].children[0]
+    assert (type(live_control).__name__ == "ToggleButtons") == (kind == "choice")
 
 
 @pytest.mark.parametrize(
@@ -100,8 +117,9 @@ def test_the_page_holds_every_state_in_order() -> None:
     made = make()
     states, count = Reader(made.html()).states, len(made.states())
     views = page.unpacked(states, count)
-    expected = [show(r, link, o).plain() for r in (1, 2, 4) for link in CONTROLS["link"] for o in (False, True)]
-    assert views == json.loads(json.dumps(expected))
+    assert views == json.loads(json.dumps(made.views()))
+    expected = [show(r, link, o).sentence for r in (1, 2, 4, 8) for link in LINKS for o in (False, True)]
+    assert [each["sentence"] for each in views] == expected
     assert [*made.states()[1].values()] == [1, "NVLink", True]  # the last control turns fastest
 
 
@@ -129,9 +147,9 @@ def test_every_control_is_native_and_labelled() -> None:
 
 
 def test_only_steps_have_buttons() -> None:
-    assert "<button" not in make().html()
+    assert re.findall(r"<button[^>]*>(.*?)</button>", make().html()) == ["Reset"]
     text = make(steps="ranks").html()
-    assert re.findall(r"<button[^>]*>(.*?)</button>", text) == ["Back", "Next", "Play"]
+    assert re.findall(r"<button[^>]*>(.*?)</button>", text) == ["Reset", "Back", "Next", "Play"]
     columns, wide = (int(re.search(rf"--{name}: (\d)", text)[1]) for name in ("columns", "wide"))
     assert columns == wide  # its row is its own
 
@@ -185,12 +203,14 @@ def test_without_a_table_the_points_are_listed() -> None:
 
 def drawn(box: Any) -> list[Any]:
     """The height of the bar in the live figure."""
-    return [trace["y"][0] for trace in box.children[1].figure["data"]]
+    return [trace["y"][0] for trace in box.children[3].figure["data"]]
 
 
 def test_the_live_figure_follows_its_controls() -> None:
     box = make().widget()
-    inputs, figure, sentence = box.children
+    inputs, buttons, sentence, figure = box.children
+    (reset,) = buttons.children
+    assert reset.disabled
     kinds = [type(chosen).__name__ for chosen in inputs.children]
     assert kinds == ["SelectionSlider", "Dropdown", "Checkbox"]
     assert drawn(box) == [view.rounded(2 / 3 + 600 + 1000)]
@@ -198,13 +218,16 @@ def test_the_live_figure_follows_its_controls() -> None:
     inputs.children[2].value = False
     assert drawn(box) == [view.rounded(4 / 3 + 600)]
     assert "601.3 s" in sentence.value
+    reset.click()
+    assert drawn(box) == [view.rounded(2 / 3 + 600 + 1000)]
+    assert reset.disabled
     assert figure.layout.min_height == "370px"  # that of figures/style.py, and a little air
 
 
 def test_a_kernel_plays_steps() -> None:
     box = make(steps="ranks").widget()
-    *_, player = box.children
-    assert (player.value, player.max) == (1, 2)
+    player, _ = box.children[1].children
+    assert (player.value, player.max) == (1, 3)
     player.value = 2
     assert box.children[0].children[0].value == 4
     box.children[0].children[0].value = 1
@@ -227,6 +250,12 @@ def test_a_view_that_was_shown_is_not_computed_again() -> None:
     assert sorted(computed) == [1, 2]
 
 
+def test_what_is_concluded_stands_above_the_picture() -> None:
+    text = make().html()
+    parts = ["controls", "sentence", "plot", "data"]
+    assert sorted(parts, key=lambda part: text.index(f'class="explorer-{part}"')) == parts
+
+
 def test_the_first_live_figure_of_a_kernel_brings_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.Figure, "brought", False)
     first, second = live.figure(), live.figure()
@@ -239,7 +268,7 @@ def test_a_front_end_that_knows_the_core_only_gets_a_new_output(monkeypatch: pyt
     monkeypatch.setattr(pio.renderers, "_default_renderers", [pio.renderers["colab"]])
     box = make().widget()
     box.children[0].children[0].value = 4
-    (output,) = box.children[1].outputs
+    (output,) = box.children[3].outputs
     assert str(view.rounded(4 / 3 + 600 + 1000)) in output["data"]["text/html"]
 
 

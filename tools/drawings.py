@@ -3,6 +3,7 @@
     python tools/drawings.py        after each change of book/images/*.svg
 """
 
+import base64
 import hashlib
 import struct
 import zlib
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser
 from shardlab.files.terminal import no_arguments
 
 IMAGES = Path(__file__).resolve().parents[1] / "book" / "images"
+FACE = IMAGES.parent / "_ext" / "fonts" / "source-sans-3-latin-wght-normal.woff2"
 WIDTH, SCALE = 700, 2  # pixels of a drawing in a notebook, and pixels of the file for each of them
 HEADER = 33  # bytes of a PNG before its second chunk
 
@@ -21,7 +23,10 @@ HEADER = 33  # bytes of a PNG before its second chunk
 def pixels(browser: Browser, drawing: Path) -> bytes:
     """Draw an SVG on a transparent ground, for light and dark notebooks: a PNG that names what it was drawn from."""
     tab = browser.new_page(device_scale_factor=SCALE)
-    tab.set_content(drawing.read_text())
+    face = f"data:font/woff2;base64,{base64.b64encode(FACE.read_bytes()).decode()}"
+    style = f"@font-face {{ font-family: 'Source Sans 3'; font-weight: 200 900; src: url({face}) }}"
+    tab.set_content(f"<style>{style}</style>{drawing.read_text()}")
+    tab.evaluate("document.fonts.ready")
     shape = tab.locator("svg").first
     shape.evaluate(f"svg => {{ svg.style.width = '{WIDTH}px'; }}")
     made = shape.screenshot(omit_background=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import shardlab_drawings
 from docutils import nodes
 from shardlab_reading import aside
 from sphinx import addnodes
@@ -69,7 +70,7 @@ def entries(page: str, document: nodes.document) -> Iterator[dict[str, str]]:
     (name, *_) = [words(node) for node in document.findall(nodes.title)] or [page]
     for entry in document.findall(begins):
         heads = [node for node in entry.children if isinstance(node, nodes.title | nodes.term)]
-        inside = [node for node in entry.findall(is_prose) if within(node) is entry and not aside(node)]
+        inside = [node for node in entry.findall(speaks) if within(node) is entry and not aside(node)]
         place = (heads[0]["ids"] or entry["ids"])[0]
         texts = {"title": ", ".join(map(words, heads)), "text": " ".join(" ".join(map(words, inside)).split())}
         also = ALSO.get(f"{page}#{place}", "")
@@ -84,9 +85,10 @@ def begins(node: nodes.Node) -> bool:
     return bool(term) or isinstance(node, nodes.section)
 
 
-def is_prose(node: nodes.Node) -> bool:
-    """Whether this is a paragraph or a term without a link of its own: its words can be read on their own."""
-    return isinstance(node, nodes.paragraph | nodes.caption) or (isinstance(node, nodes.term) and not node["ids"])
+def speaks(node: nodes.Node) -> bool:
+    """Whether this is a drawing, a paragraph or a term without a link of its own: its words read on their own."""
+    prose = isinstance(node, nodes.paragraph | nodes.caption) or (isinstance(node, nodes.term) and not node["ids"])
+    return prose or shardlab_drawings.is_drawing(node)
 
 
 def within(node: nodes.Node) -> nodes.Node | None:
@@ -97,7 +99,9 @@ def within(node: nodes.Node) -> nodes.Node | None:
 
 
 def words(node: nodes.Node) -> str:
-    """The text of a node, with formulas as one would type them."""
+    """The text of a node, with formulas as one would type them, or the labels of a drawing."""
+    if shardlab_drawings.is_drawing(node):
+        return shardlab_drawings.words(node)
     texts = node.findall(nodes.Text)
     return "".join(typed(text) if isinstance(text.parent, nodes.math) else text.astext() for text in texts)
 

@@ -41,7 +41,7 @@ SPLITTING = (
     "expert_parallel",
     "pipeline",
 )
-TOGETHER = ("sharding", "composition", "planner", "operations", "failures")
+TOGETHER = ("sharding", "composition", "trainer_generator", "planner", "operations", "failures")
 CHAPTERS = LIMITS + COMMUNICATING + SPLITTING + TOGETHER
 
 

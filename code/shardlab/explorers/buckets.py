@@ -99,11 +99,11 @@ class Buckets(MovingPicture):
     def html(self) -> str:
         """Return picture and table for a page; without JavaScript there is no picture."""
         picture = (
-            f'<div class="buckets-picture" data-sendings="{html.escape(self.drawn())}"></div>'
             '<p class="buckets-state"></p>'
+            f'<div class="buckets-picture" data-sendings="{html.escape(self.drawn())}"></div>'
         )
         hands = clock("buckets", "Overlap with backward", step="any")
-        return moving("buckets", picture + hands, self.table())
+        return moving("buckets", picture, self.table(), hands=hands)
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -34,6 +34,7 @@ def explorer() -> Explorer:
         layout_view,
         {"zero": [0, 1, 3], "tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "order": list(ORDERS)},
         title=f"Three axes: {MODEL} on {NUM_NODES} {MACHINE}, a million tokens in a step",
+        most={"xaxis2": 160},  # twice what one GPU has
         labels={
             "tp": "Tensor parallel (tp)",
             "pp": "Pipeline stages (pp)",

@@ -76,6 +76,7 @@ def length_explorer() -> Explorer:
             "link": list(LINKS),
         },
         title="How long a text fits on how many H100",
+        per=["length"],  # 1 ms to 16 s
         labels={
             "length": "Tokens of the text",
             "ranks": "Ranks that share it",

@@ -47,6 +47,7 @@ def routing_explorer() -> Explorer:
             "balance": list(BALANCES),
         },
         title="Who waits for the fullest expert",
+        per=["experts", "per_token"],  # 16 or 64 bars; tokens in proportion
         labels={
             "experts": "Experts of the layer",
             "per_token": "Experts of each token",

@@ -45,6 +45,7 @@
     for (const [key, { title }] of Object.entries(layout))
       if (/^[xy]axis\d*$/.test(key) && title?.text) title.text = wrap(title.text, (key[0] === "x" ? width : height) - 120);
     for (const [key, legend] of Object.entries(layout)) if (/^legend\d*$/.test(key)) legend.maxheight = 1; // not scrolled
+    if (!printing && !forced.matches) flatten(data);
     for (const [rank, trace] of [...data].entries()) {
       trace.legendrank = rank + 1;
       const bars = trace.type === "bar" && trace.marker; // plotly colours others itself
@@ -61,6 +62,16 @@
     const margin = { l: 8, r: 16, t: layout.title ? 60 : 24, b: 8, ...layout.margin };
     // dragmode: dragging would keep a finger from scrolling the page
     return { ...layout, ...clear, font, hoverlabel, margin, width, dragmode: false, template: { layout: defaults } };
+  }
+
+  // On a screen colours tell bars apart; patterns stay on paper, in forced colours, and where one colour means two things.
+  const forced = matchMedia("(forced-colors: active)");
+  let printing = false;
+  function flatten(data) {
+    const bars = data.filter(({ type, marker }) => type === "bar" && marker);
+    const [color, shape] = [({ marker }) => String(marker.color), ({ marker }) => String(marker.pattern?.shape ?? "")];
+    const shared = bars.filter((bar) => bars.some((other) => color(bar) === color(other) && shape(bar) !== shape(other)));
+    for (const bar of bars) if (bar.marker.pattern && !shared.includes(bar)) bar.marker.pattern.shape = "";
   }
 
   // Bars: a faded one is mixed with the page, else grid lines show through; words in it are white or black, whichever reads.
@@ -139,19 +150,28 @@
       this.name = input.dataset.control;
       this.values = JSON.parse(input.dataset.values);
       this.texts = JSON.parse(input.dataset.texts);
+      this.radios = [...input.querySelectorAll("input")]; // of two or three values
       input.addEventListener("input", () => (this.say(), changed()));
     }
     get at() {
-      const { input } = this;
+      const { input, radios } = this;
+      if (radios.length) return radios.findIndex(({ checked }) => checked);
       if (input.type === "checkbox") return this.values.indexOf(input.checked ? "True" : "False");
       return input.type === "range" ? Number(input.value) : input.selectedIndex;
     }
     set at(index) {
-      const { input } = this;
-      if (input.type === "checkbox") input.checked = this.values[index] === "True";
+      const { input, radios } = this;
+      if (radios.length) radios[index].checked = true;
+      else if (input.type === "checkbox") input.checked = this.values[index] === "True";
       else if (input.type === "range") input.value = index;
       else input.selectedIndex = index;
       this.say();
+    }
+    get moved() {
+      return this.at !== Number(this.input.dataset.at);
+    }
+    reset() {
+      this.at = Number(this.input.dataset.at);
     }
     say() {
       if (this.input.type !== "range") return;
@@ -160,29 +180,33 @@
     }
   }
 
-  // ---- a slider that a reader steps through, or plays to its end
+  // ---- a slider that a reader steps through, or plays until nothing changes any more
 
   const STEP_TIME = 800; // ms
 
   class Player {
-    constructor(buttons, control, changed) {
-      const [back, next, play] = buttons;
-      Object.assign(this, { control, changed, play });
+    constructor(buttons, control, explorer) {
+      const [back, next, play] = buttons, changed = () => explorer.changed();
+      Object.assign(this, { control, changed, play, explorer });
       for (const [button, by] of [[back, -1], [next, 1]])
         button.addEventListener("click", () => (this.stop(), this.go(control.at + by)));
       play.addEventListener("click", () => (this.timer ? this.stop() : this.start()));
       control.input.addEventListener("input", () => this.stop());
     }
     get last() {
-      return this.control.values.length - 1;
+      const { control, explorer } = this, { at: now, values } = control;
+      const shown = values.map((_, step) => ((control.at = step), explorer.views && JSON.stringify(at(explorer.views, explorer.index()))));
+      control.at = now;
+      return explorer.views ? shown.findLastIndex((each, step) => !step || each !== shown[step - 1]) : values.length - 1;
     }
     go(at) {
       this.control.at = Math.min(Math.max(at, 0), this.last);
       this.changed();
     }
     start() {
-      this.go(this.control.at === this.last ? 0 : this.control.at + 1);
-      this.timer = setInterval(() => (this.go(this.control.at + 1), this.control.at === this.last && this.stop()), STEP_TIME);
+      const { last } = this;
+      this.go(this.control.at >= last ? 0 : this.control.at + 1);
+      this.timer = setInterval(() => (this.go(this.control.at + 1), this.control.at >= last && this.stop()), STEP_TIME);
       this.play.textContent = "Pause";
     }
     stop() {
@@ -194,16 +218,23 @@
 
   // ---- one explorer
 
+  const SCREEN = 790, PHONE = 834, LEAST = [0.75, 0.85]; // px of a screen that is 800 high, of a phone; shares of its height that a figure needs on either
+
   class Explorer {
     constructor(block) {
       const part = (name) => block.querySelector(`.explorer-${name}`);
       [this.block, this.name] = [block, block.dataset.explorer];
       [this.plot, this.sentence, this.data, this.packed] = ["plot", "sentence", "data", "states"].map(part);
+      this.resetting = part("reset"); // a figure without controls has none
+      this.resetting?.addEventListener("click", () => {
+        for (const control of this.controls) control.reset();
+        this.changed();
+      });
       const inputs = [...block.querySelectorAll("[data-control]")];
       this.controls = inputs.map((input) => new Control(input, () => this.changed()));
       for (const control of this.controls) {
         const buttons = control.input.parentElement.querySelectorAll("button");
-        if (buttons.length) new Player(buttons, control, () => this.changed());
+        if (buttons.length) new Player(buttons, control, this);
       }
       block.classList.add("live");
       this.data.open = false;
@@ -239,7 +270,9 @@
       const { figure, sentence, table } = at(this.views, this.index());
       if (this.sentence.innerHTML !== sentence) this.sentence.innerHTML = sentence;
       if (this.data.open) this.fill(table);
+      if (this.resetting) this.resetting.disabled = !this.controls.some(({ moved }) => moved);
       if (this.width !== this.plot.clientWidth) this.reserve();
+      if (this.resetting) figure.layout.height = this.height(figure.layout.height);
       const shown = structuredClone(figure); // plotly writes into what it is given
       this.plot.setAttribute("aria-label", figure.layout.meta?.alt ?? (this.sentence.textContent || "figure"));
       const layout = dress(shown, this.width);
@@ -261,6 +294,13 @@
         this.data.open = true;
         throw error;
       }
+    }
+    height(wanted) { // of the figure: with its controls and its sentence it fits one screen
+      const above = this.plot.getBoundingClientRect().top - this.block.getBoundingClientRect().top;
+      const phone = this.width < 600;
+      const height = Math.round(Math.min(wanted, Math.max(LEAST[Number(phone)] * wanted, (phone ? PHONE : SCREEN) - above)));
+      this.plot.style.minHeight = `${height}px`;
+      return height;
     }
     reserve() { // the height of the longest sentences at this width: the page must not move under the reader's hand
       this.width = this.plot.clientWidth;
@@ -291,12 +331,14 @@
   function writeAddress() {
     const fields = new URLSearchParams();
     for (const { name, controls } of touched)
-      for (const control of controls) fields.append(`${name}.${control.name}`, control.values[control.at]);
-    history.replaceState(history.state, "", `#${fields}`);
+      for (const control of controls) if (control.moved) fields.append(`${name}.${control.name}`, control.values[control.at]);
+    history.replaceState(history.state, "", `${location.pathname}${location.search}${fields.size ? "#" : ""}${fields}`);
   }
 
   function readAddress() {
     const fields = new URLSearchParams(location.hash.slice(1));
+    for (const { controls } of touched) for (const control of controls) control.reset(); // what a link does not name is at its default
+    const before = touched;
     touched = [];
     for (const key of fields.keys()) {
       const explorer = explorers.find(({ name }) => key.startsWith(`${name}.`));
@@ -306,7 +348,7 @@
       control.at = index;
       if (!touched.includes(explorer)) touched.push(explorer);
     }
-    for (const explorer of touched) if (explorer.drawn) explorer.draw();
+    for (const explorer of new Set([...before, ...touched])) if (explorer.drawn) explorer.draw();
     touched[0]?.block.scrollIntoView();
   }
 
@@ -317,6 +359,7 @@
     addEventListener("hashchange", readAddress);
     const redraw = () => explorers.forEach((explorer) => explorer.drawn && explorer.draw());
     new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    forced.addEventListener("change", redraw);
     preparePrinting();
   }
 
@@ -326,12 +369,12 @@
     const { dataset } = document.documentElement;
     let theme;
     addEventListener("beforeprint", () => {
-      [theme, dataset.theme] = [dataset.theme, "light"];
+      [theme, dataset.theme, printing] = [dataset.theme, "light", true];
       for (const explorer of explorers)
         if (explorer.views) explorer.paint();
         else explorer.data.open = true; // its table tells what it would show
     });
-    addEventListener("afterprint", () => (dataset.theme = theme));
+    addEventListener("afterprint", () => ([dataset.theme, printing] = [theme, false])); // the theme, set anew, draws them anew
     addEventListener("keydown", async (event) => { // the usual way to print can wait until all is loaded
       if (event.key !== "p" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
       event.preventDefault();

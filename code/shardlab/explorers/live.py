@@ -1,4 +1,4 @@
-"""The figure of an explorer in a live notebook, in two forms with one method: `show(view)`.
+"""The figure of an explorer in a live notebook, in two forms with one method: `show(figure)`.
 
 A new output with plotly's MIME type takes JupyterLab about half a second: its renderer draws a
 figure three times and makes a PNG of it. `Figure` draws into the figure that is there, in a
@@ -7,6 +7,7 @@ is for front ends that know the core of ipywidgets only.
 """
 
 from pathlib import Path
+from typing import Any
 
 import anywidget
 import ipywidgets
@@ -14,8 +15,6 @@ import plotly
 import plotly.graph_objects as go
 import plotly.io as pio
 import traitlets
-
-from . import view
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 ONLY_CORE = ("colab", "kaggle")  # front ends where custom widgets need a permission
@@ -33,17 +32,17 @@ class Figure(anywidget.AnyWidget):
         super().__init__(script=None if Figure.brought else PLOTLY.read_bytes())
         Figure.brought = True
 
-    def show(self, shown: view.View) -> None:
-        """Draw the figure of a view."""
-        self.figure = view.plain_figure(shown.figure)
+    def show(self, shown: dict[str, Any]) -> None:
+        """Draw a plain figure."""
+        self.figure = shown
 
 
 class Output(ipywidgets.Output):
     """A figure that becomes a new output each time it changes."""
 
-    def show(self, shown: view.View) -> None:
+    def show(self, shown: dict[str, Any]) -> None:
         """Replace the output in one message; clearing it first would flicker."""
-        bundle = dict(go.Figure(shown.figure)._repr_mimebundle_())
+        bundle = dict(go.Figure(shown)._repr_mimebundle_())
         self.outputs = ({"output_type": "display_data", "metadata": {}, "data": bundle},)
 
 

@@ -34,6 +34,7 @@ def one_device() -> Explorer:
             "sequence": [1024, 4096],
         },
         title="Does it fit on one GPU?",
+        most={"xaxis": 240},  # more than the largest chip has
         labels={
             "recipe": "Precision and optimizer",
             "kept": "Each layer keeps",
@@ -93,6 +94,7 @@ def cluster() -> Explorer:
             "dp": [1, 8, 64],
         },
         title="Does it fit on a cluster of H100 GPUs?",
+        most={"yaxis": 160},  # twice what one GPU has
         labels={
             "tp": "Tensor parallel (tp)",
             "pp": "Pipeline stages (pp)",

@@ -157,11 +157,12 @@ class MemoryTimeline(MovingPicture):
     def html(self) -> str:
         """Return picture and table for a page; without JavaScript there is no picture."""
         picture = (
+            '<p class="memory-state"></p>'
             f'<div class="memory-chart" data-step="{html.escape(self.drawn())}"></div>'
-            '<ul class="memory-parts"></ul><p class="memory-state"></p>'
+            '<ul class="memory-parts"></ul>'
         )
         again = "Recomputation: layers keep only their inputs, and backward computes the rest again"
-        return moving("memory-timeline", picture + clock("memory", again), self.table())
+        return moving("memory-timeline", picture, self.table(), hands=clock("memory", again))
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -30,17 +30,18 @@ def clock(name: str, switch: str, step: str = "1") -> str:
     )
 
 
-def moving(name: str, picture: str, data: str, text: str = "") -> str:
+def moving(name: str, picture: str, data: str, *, hands: str = "", text: str = "") -> str:
     """Return the HTML of a picture that the reader moves with moving.js and `name`'s own script.
 
-    data: its numbers as a table, the only thing on a page without JavaScript beside `text`.
+    hands: its controls; what it says stands first in `picture`, above what moves. data: its numbers
+    as a table, the only thing on a page without JavaScript beside `text`.
     """
     steps = (
         '<p class="moving-steps"><button type="button">Back</button>'
         '<output></output><button type="button">Next</button></p>'
     )
     return (
-        f'<div class="moving {name}"><div class="moving-stage">{picture}{steps}</div>{text}'
+        f'<div class="moving {name}"><div class="moving-stage">{hands}{steps}{picture}</div>{text}'
         '<details class="explorer-data" open>'
         f"<summary>Data table</summary>{data}</details></div>"
     )

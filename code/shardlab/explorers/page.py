@@ -27,6 +27,7 @@ STEPS = (
     '<div class="explorer-steps"><button type="button">Back</button>'
     '<button type="button">Next</button><button type="button">Play</button></div>'
 )
+RESET = '<button type="button" class="explorer-reset" disabled>Reset</button>'
 LETTERS, NARROW_LETTERS = 30, 24  # in a column of three on a screen, of two on a phone
 
 
@@ -44,13 +45,13 @@ def block(
     height = shown["figure"]["layout"]["height"]  # reserved, so that the page does not jump
     seen = (shown["figure"]["layout"].get("meta") or {}).get("alt", title)
     data = f"<summary>Data table</summary>{table(shown['table'])}"
-    heading = f'<h3 class="explorer-title">{html.escape(title)}</h3>' if controls else ""
+    heading = f'<h3 class="explorer-title">{html.escape(title)}</h3>{RESET}' if controls else ""
     return (
         f'<div class="explorer" role="group" aria-label="{quoted(title)}" data-explorer="{name}">'
         f"{heading}{panel(name, controls)}"
+        f'<p class="explorer-sentence" aria-live="polite">{shown["sentence"]}</p>'
         f'<div class="explorer-plot" role="img" aria-label="{quoted(seen)}" '
         f'style="min-height: {height}px"></div>'
-        f'<p class="explorer-sentence" aria-live="polite">{shown["sentence"]}</p>'
         f'<details class="explorer-data" open>{data}</details>'
         f'<script type="text/plain" class="explorer-states">{packed(views)}</script></div>'
     )
@@ -95,21 +96,29 @@ def control_html(explorer: str, control: Control, style: str) -> str:
     key = f"{explorer}.{control.name}"
     texts = [control.text(value) for value in control.values]
     at = control.values.index(control.default)
-    about = f'id="{key}" data-control="{control.name}" autocomplete="off" data-at="{at}"'
+    about = f'id="{key}" data-control="{control.name}" data-at="{at}"'
     about += f' data-values="{listed(map(str, control.values))}" data-texts="{listed(texts)}"'
     label = f'<label for="{key}">{html.escape(control.label)}</label>'
+    if control.kind == "choice":
+        radio = f'<input type="radio" name="{key}" autocomplete="off"'
+        inputs = "".join(
+            f"<label>{radio}{' checked' * (n == at)}> {html.escape(text)}</label>"
+            for n, text in enumerate(texts)
+        )
+        return (
+            f'<fieldset class="explorer-control explorer-choice" style="{style}" {about}>'
+            f"<legend>{html.escape(control.label)}</legend>{inputs}</fieldset>"
+        )
     if control.kind == "checkbox":
-        inputs = f'<input type="checkbox" {about}{" checked" if control.default else ""}>'
+        inputs = f'<input type="checkbox" {about} autocomplete="off"{" checked" if control.default else ""}>'
     elif control.kind == "select":
         options = [f"<option>{html.escape(text)}</option>" for text in texts]
         options[at] = options[at].replace("<option>", "<option selected>", 1)
-        inputs = f"<select {about}>{''.join(options)}</select>"
+        inputs = f'<select {about} autocomplete="off">{"".join(options)}</select>'
     else:
         about += f' min="0" max="{len(texts) - 1}" step="1" value="{at}"'
         about += f' aria-valuetext="{quoted(texts[at])}"'
-        inputs = (
-            f'<input type="range" {about}><output for="{key}">{html.escape(texts[at])}</output>'
-        )
+        inputs = f'<input type="range" {about} autocomplete="off"><output for="{key}">{html.escape(texts[at])}</output>'
         inputs += STEPS if control.stepped else ""
     kind = "stepped" if control.stepped else control.kind
     opening = f'<div class="explorer-control explorer-{kind}" style="{style}">'

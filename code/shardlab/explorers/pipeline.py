@@ -40,6 +40,7 @@ def schedules_explorer() -> Explorer:
             "latency": [0.0, 0.25],
         },
         title="A batch in a pipeline",
+        per=["stages", "microbatches"],  # rows, and ticks in proportion
         labels={
             "durations": "Forward : input gradient : weight gradients",
             "latency": "Time of a message (forward: 1)",

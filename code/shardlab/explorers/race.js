@@ -43,7 +43,7 @@
     const clock = block.querySelector("input"), output = block.querySelector("output");
     const arrivals = JSON.parse(clock.dataset.moments), last = arrivals.at(-1);
     const lanes = [...block.querySelectorAll(".race-lane")].map((lane) => {
-      lane.insertAdjacentHTML("beforeend", `<div aria-hidden="true"></div><p class="moving-meter">Busiest link:<br><span></span><i><i></i></i></p><p></p>`);
+      lane.insertAdjacentHTML("beforeend", `<p class="race-state"></p><div aria-hidden="true"></div><p class="moving-meter">Busiest link:<br><span></span><i><i></i></i></p>`);
       return { ...JSON.parse(lane.dataset.lane), lane };
     });
     const halves = lanes.flatMap(({ ends }) => ends.slice(1).map((end, n) => (end + ends[n]) / 2));
@@ -55,7 +55,7 @@
       const told = lanes.map(({ lane, ...data }) => {
         const step = data.ends.filter((end) => end <= second).length - 1;
         const begun = data.ends[step], share = (second - begun) / (data.ends[step + 1] - begun) || 0;
-        const [picture, meter, state] = lane.querySelectorAll(":scope > div, :scope > p");
+        const [state, picture, meter] = lane.querySelectorAll(":scope > div, :scope > p");
         picture.innerHTML = draw(data, step, share);
         meter.querySelector("span").textContent = data.link[step];
         meter.querySelector("i i").style.width = `${100 * data.share[step]}%`;

@@ -118,6 +118,7 @@ def layers() -> Explorer:
             "sequence_parallel": [False, True],
         },
         title="One layer on many GPUs",
+        most={"xaxis2": 160},  # twice what one GPU has
         labels={
             "tp": "Ranks that share each layer (tp)",
             "hidden_size": f"Hidden size (layers, heads: 1/{HEAD})",

@@ -12,7 +12,7 @@
   const meter = (name, question) => `<p class="moving-meter" data-meter="${name}"><b>${question}</b> <span></span><i><i></i></i></p>`;
 
   function start(block) {
-    const stage = block.querySelector(".moving-stage"), picture = stage.firstChild;
+    const stage = block.querySelector(".moving-stage"), picture = stage.querySelector(".cuts-picture");
     const steps = [...block.querySelectorAll("li")];
     const squares = Math.ceil(Math.max(...steps.map((step) => step.dataset.held)));
     picture.innerHTML = `<svg viewBox="-1 0 362 158">${words(["<tspan>the batch</tspan>", "<tspan>the model</tspan>", "<tspan>on each GPU</tspan>"], 13)}

@@ -225,7 +225,7 @@ class Cuts(MovingPicture):
         """Return stage, list and table for a page; without JavaScript there is no stage."""
         items = "".join(scene.item() for scene in self.scenes)
         picture = '<div class="cuts-picture" aria-hidden="true"></div>'
-        return moving("cuts", picture, self.table(), f"<ol>{items}</ol>")
+        return moving("cuts", picture, self.table(), text=f"<ol>{items}</ol>")
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

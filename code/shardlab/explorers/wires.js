@@ -25,12 +25,12 @@
     const picture = block.querySelector(".wires-picture"), output = block.querySelector("output");
     const { orders, shares } = JSON.parse(picture.dataset.wires), radios = [...block.querySelectorAll("input")];
     const wiresOf = ({ axes }, mine = []) => AXES.flatMap((axis, n) => axes[axis].flatMap((group) => group.wires.map((wire) => [wire, axis, group === mine[n]])));
-    picture.innerHTML = `<div class="wires-map"><svg aria-hidden="true" viewBox="0 0 360 192">
+    picture.innerHTML = `<p class="wires-state" aria-live="polite"></p><div class="wires-map"><svg aria-hidden="true" viewBox="0 0 360 192">
       ${rect("wires-node", 1, 1, 358, 77)}${rect("wires-node", 1, 114, 358, 77)}<text x="8" y="15">node 0</text><text x="8" y="185">node 1</text>
       ${wiresOf(orders[0]).map(([, axis]) => `<path data-light="${axis}"/>`).join("")}<text class="wires-net" x="180" y="100">network</text></svg>
       ${orders[0].places.map((_, rank) => `<button type="button" style="left:${(x(rank) - HALF) / 3.6}%;top:${(y(rank) - HALF) / 1.92}%">${rank}</button>`).join("")}</div>
       <div class="wires-piece">${pieces()}<p aria-live="polite"></p></div>
-      <div class="wires-sent">${AXES.map((axis) => `<p class="moving-meter wires-${axis}" data-light="${axis}"><b>${axis}</b> <span></span><i><i></i><i></i></i></p>`).join("")}</div><p class="wires-state" aria-live="polite"></p>`;
+      <div class="wires-sent">${AXES.map((axis) => `<p class="moving-meter wires-${axis}" data-light="${axis}"><b>${axis}</b> <span></span><i><i></i><i></i></i></p>`).join("")}</div>`;
     const map = picture.querySelector(".wires-map"), buttons = [...map.querySelectorAll("button")], lines = [...map.querySelectorAll("path")];
     let chosen = 5;
 

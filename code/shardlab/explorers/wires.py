@@ -145,9 +145,10 @@ class Neighbours(MovingPicture):
         choices = "".join(f"<label>{radio} {order.name}</label>" for order in self.orders)
         return moving(
             "wires",
-            f'<fieldset class="wires-orders"><legend>Order of the axes, neighbours first</legend>'
-            f'{choices}</fieldset><div class="wires-picture" data-wires="{picture}"></div>',
+            f'<div class="wires-picture" data-wires="{picture}"></div>',
             self.table(),
+            hands='<fieldset class="wires-orders"><legend>Order of the axes, neighbours first'
+            f"</legend>{choices}</fieldset>",
         )
 
     def table(self) -> str:

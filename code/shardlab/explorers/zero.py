@@ -36,6 +36,8 @@ def explorer() -> Explorer:
             "program": [BOOK_ZERO.name, NEMO_2024.name],
         },
         title="ZeRO on H100 GPUs: memory against messages",
+        per=["model"],
+        most={"xaxis": 160},  # twice what one GPU has
         labels={
             "stage": "Stage (0: plain data parallelism)",
             "ranks": "Ranks (GPUs, 8 in a server)",

@@ -2,8 +2,8 @@
 
 The colours keep a contrast of about 3:1 on white and on the dark page (WCAG 2.1, 1.4.11) and stay
 apart for readers with protanopia, deuteranopia and tritanopia (simulated after Machado, Oliveira
-and Fernandes 2009, doi:10.1109/TVCG.2009.113). Colour is never the only mark: traces also differ in
-name, symbol or pattern.
+and Fernandes 2009, doi:10.1109/TVCG.2009.113). Traces also differ in name, symbol or pattern; pages
+show patterns of bars on paper and in forced colours, and where one colour has two meanings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-BLUE, ORANGE, GREEN = "#2E75F3", "#CE8117", "#3D7B70"
+BLUE, ORANGE, GREEN = "#2A6DE8", "#CE8117", "#3D7B70"
 PURPLE, RED, OLIVE = "#964CB7", "#E51945", "#657020"
 GREY, TEAL = "#8A8F98", "#2A8FA8"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, OLIVE, GREY)

@@ -9,6 +9,7 @@ Read in this order:
    parallelism to the speed of torch's own. Each `__init__` gives the order in which to read its
    files.
 4. `train`: all methods in one step, each in its own group of a `mesh`.
+5. `generation/`: ranks that train, and others that generate what they train on.
 
 Beside them stand what methods share (`agreement`, `backward`), the model and its data
 (`transformer`, `mixture`, `text`), and the folders `collectives/`, `memory/`, `checkpoint/`,
