@@ -164,8 +164,8 @@ def test_the_paper_has_what_its_journal_asks_for() -> None:
     assert sorted(re.findall(r"\[@(\w+)\]", text)) == sorted(known)
     assert 250 <= len(text.split()) <= 1000
     assert f": {len(every())} in all" in text
-    assert "seventeen Jupyter notebooks" in text
-    assert len(CHAPTERS) == 17
+    assert "eighteen Jupyter notebooks" in text
+    assert len(CHAPTERS) == 18
 
 
 # ---- in an empty folder --------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def lengths(tokens: int, spread: float) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Placement:
+class EnginePlacement:
     """Both engines on some GPUs; generators: GPUs that only generate, 0 if all do both in turn."""
 
     model: str
@@ -185,9 +185,9 @@ class Placement:
 
 
 @cache
-def placement(model: str, gpus: int, share: str, tokens: int, spread: str) -> Placement:
+def placement(model: str, gpus: int, share: str, tokens: int, spread: str) -> EnginePlacement:
     """Return the placement of one state."""
-    return Placement(model, gpus, round(SHARES[share] * gpus), tokens, spread)
+    return EnginePlacement(model, gpus, round(SHARES[share] * gpus), tokens, spread)
 
 
 def lanes_view(*, model: str, gpus: int, generators: str, tokens: int, spread: str) -> View:
@@ -214,7 +214,7 @@ def lanes_view(*, model: str, gpus: int, generators: str, tokens: int, spread: s
     return View(figure, words, table)
 
 
-def _words(generators: str, every: dict[str, Placement], best: str) -> str:
+def _words(generators: str, every: dict[str, EnginePlacement], best: str) -> str:
     turn, each = every["none"], every[generators]
     fastest = f"apart with {best} it would take at least {units.text(every[best].seconds, 's')}"
     if not each.fits:

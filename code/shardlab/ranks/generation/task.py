@@ -70,10 +70,12 @@ def base_model(seed: int = 0, steps: int = 200) -> Transformer:
         model = Transformer(SPEC)
     draws = torch.Generator("cpu").manual_seed(seed)
     adam = torch.optim.Adam(model.parameters(), lr=1e-2)
+    fade = torch.optim.lr_scheduler.LinearLR(adam, 1, 0, steps)  # or rounding decides what it knows
     for _ in range(steps):
         texts = base_texts(64, draws)                                 # [T, S]
         targets = texts[:, 1:].masked_fill(texts[:, 1:] == PAD, IGNORED)  # [T, S - 1]
         adam.zero_grad()
         model(texts[:, :-1], targets).backward()
         adam.step()
+        fade.step()
     return model
