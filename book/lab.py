@@ -31,7 +31,7 @@ def load(group, tokens, step):
         if group.rank() == group.size() - 1:
             time.sleep(LATE)  # stands for a slow disk: leave it as it is
         first = (step * group.size() + group.rank()) * SAMPLES
-        return text.batch(tokens, torch.arange(first, first + SAMPLES), LENGTH)
+        return text.batch(tokens, torch.arange(first, first + SAMPLES, device=tokens.device), LENGTH)
 
 
 def train(group, model, optimizer, read, after_step):

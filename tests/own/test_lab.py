@@ -14,7 +14,7 @@ from shardlab.own.report import report
 from shardlab.plan.__main__ import main as plan
 from tests.costs.facts.released import GPT2
 
-from .written import files, kineto, span
+from .written import dlrm, files, kineto, span
 
 MODEL = {**GPT2, "n_embd": 64, "n_layer": 2, "n_head": 1, "n_positions": 64, "n_ctx": 64, "vocab_size": 256}
 LAYOUT = "dp=2,sequence=64,microbatch=8"
@@ -71,6 +71,13 @@ def test_the_rank_its_phase_and_the_waiting_are_read_from_the_profile(tmp_path, 
     found = ask(1, *run(tmp_path), "--named", named, "--ms", ms)
     assert found[0] == status
     assert reason in found[1]
+
+
+@pytest.mark.parametrize(("named", "status"), [("rank 7", 0), ("rank 5", 1)])
+def test_a_published_recording_without_steps_will_do_for_the_first_part(tmp_path, ask, named, status):
+    paths = files(tmp_path, dlrm())
+    assert ask(1, *paths, "--named", named, "--ms", 35.6)[0] == status
+    assert "have no steps" in ask(3, *paths, "--after", *paths)[1]
 
 
 @pytest.mark.parametrize("named", ["load", "forward"])

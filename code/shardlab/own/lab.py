@@ -129,20 +129,24 @@ class Profile:
 
 
 def read(paths: Sequence[str]) -> Profile:
-    """Read one profile of each rank, and of it the last step.
+    """Read one profile of each rank, and of it the last step, or all where no file has steps.
 
-    Errors: ValueError for files that `kineto` refuses, and for profiles without steps.
+    Errors: ValueError for files that `kineto` refuses.
     """
     recording = kineto.read(paths)
-    if recording.step is None:
-        raise ValueError(
-            "the profiles have no ProfilerStep; call step() of the profiler after each"
-        )
     ranks = {kineto.read([path]).ranks[0]: _rank(path, recording.step) for path in paths}
     return Profile(recording, ranks)
 
 
-def _rank(path: str, step: str) -> HostStep:
+def read_step(paths: Sequence[str]) -> Profile:
+    """Read as `read` does. Errors: ValueError also where no file has steps."""
+    found = read(paths)
+    if found.recording.step is None:
+        raise ValueError("the profiles have no steps; call step() of the profiler after each")
+    return found
+
+
+def _rank(path: str, step: str | None) -> HostStep:
     found, calls, kernels = HostStep(), [], []
     for event in Stream(path):
         name, sort, start = event.get("name"), event.get("cat"), event.get("ts")
@@ -341,14 +345,14 @@ def _differ(asked: argparse.Namespace) -> PartResult:
 def _improve(asked: argparse.Namespace) -> PartResult:
     if not asked.after:
         raise ValueError("part 3 needs --after and the profiles of your change")
-    return improve(read(asked.files), read(asked.after))
+    return improve(read_step(asked.files), read_step(asked.after))
 
 
 def _against_plan(asked: argparse.Namespace) -> PartResult:
     if not asked.plan:
         raise ValueError("part 4 needs --plan and the file that shardlab.plan --json printed")
     return against_plan(
-        read(asked.files), described.read_json(asked.plan), asked.named, asked.ratio
+        read_step(asked.files), described.read_json(asked.plan), asked.named, asked.ratio
     )
 
 
