@@ -16,7 +16,7 @@ from shardlab.own.report import report
 from shardlab.ranks.observe.ledger import Ledger
 from shardlab.trace import communication
 
-from .written import dlrm, files
+from .written import dlrm, files, span
 from .written import kineto as trace
 
 CALLS = [("all_reduce", 4000, 100, 50), ("all_gather", 800, 200, 30), ("reduce_scatter", 1600, 300, 40)]
@@ -47,6 +47,17 @@ def test_kernels_are_sorted_by_name_and_what_follows_is_one_span(tmp_path):
     spans = [(event.op, round(event.end * 1e6)) for event in found.events if event.kind == "compute"]
     assert spans == [("products", 10), ("attention", 25), ("rest", 50)]
     assert report(found)["unnamed"] == pytest.approx(20 / 95)
+
+
+def test_without_kernels_a_rank_computes_while_an_operation_of_torch_runs(tmp_path):
+    names = ["aten::linear", "aten::addmm", "aten::mul", "aten::_flash_attention_forward", "aten::copy_"]
+    spans = [(names[0], 0, 20), (names[1], 5, 10), *((name, 20 + 10 * i, 5) for i, name in enumerate(names[2:]))]
+    one = trace("gloo", 0, CALLS, world=1)
+    one["traceEvents"] += [span(name, "cpu_op", start, dur) for name, start, dur in spans]
+    found = kineto.read(files(tmp_path, [one]))
+    computing = [(event.op, round(event.end * 1e6)) for event in found.events if event.kind == "compute"]
+    assert computing == [("products", 20), ("rest", 25), ("attention", 35), ("copies", 45)]
+    assert not found.on_gpu
 
 
 def test_the_last_common_step_is_read(tmp_path):
@@ -119,8 +130,9 @@ def test_a_profile_of_gloo_has_the_bytes_that_the_ledger_counts(tmp_path, capsys
     counted = launch.run(profiled, str(tmp_path), world_size=2)
     found = kineto.read([tmp_path / "rank0.json", tmp_path / "rank1.json"])
     for rank in (0, 1):
-        mine = [(event.op, event.nbytes, event.peer) for event in found.events if event.rank == rank]
-        assert mine == counted[rank]
+        sent = [event for event in communication(found.events) if event.rank == rank]
+        assert [(event.op, event.nbytes, event.peer) for event in sent] == counted[rank]
+    assert {event.op for event in found.events if event.kind == "compute"} >= {"copies", "rest"}
     assert (found.dialect, found.missing) == ("gloo", ())
     capsys.readouterr()
     assert main([f"{tmp_path}/rank0.json", f"{tmp_path}/rank1.json", "--json"]) == 0

@@ -73,6 +73,7 @@ def test_the_answer_is_the_planners(ask, folder):
     assert [plan["name"] for plan in answer["plans"]] == [each.plan.name for each in ranked]
     assert [plan["behind"] for plan in answer["plans"]] == [each.behind for each in ranked]
     assert first["step_seconds"] == pytest.approx(best.seconds)
+    assert first["parts"] == pytest.approx(best.summary)
     assert first["days"] == pytest.approx(best.days(1e9))
     assert first["dollars"] == pytest.approx(16 * best.days(1e9) * 24 * machines.RENT)
     assert first["megawatt_hours"] == pytest.approx(16 * best.days(1e9) * 24 * 700 / 1e6)

@@ -101,11 +101,16 @@ def _benchmark(asked: argparse.Namespace) -> tuple[object, str]:
 def _run(asked: argparse.Namespace, kind: str) -> tuple[object, str]:
     traces = kind == "torch.profiler"
     recording = kineto.read(asked.files, step=asked.step) if traces else flight.read(asked.files)
-    cluster = _cluster(asked, recording.world_size)
-    made = report(recording, cluster, _step(asked, cluster, recording.world_size))
+    data = made(asked, recording)
     if asked.picture:
         _write(asked.picture, _picture(recording))
-    return made, "\n".join(text.lines(made))
+    return data, "\n".join(text.lines(data))
+
+
+def made(asked: argparse.Namespace, recording: Recording) -> dict[str, Any]:
+    """Report on a recording, beside what the options node, cluster, config and layout predict."""
+    cluster = _cluster(asked, recording.world_size)
+    return report(recording, cluster, _step(asked, cluster, recording.world_size))
 
 
 def _cluster(asked: argparse.Namespace, ranks: int) -> Cluster | None:

@@ -5,7 +5,8 @@ its name, sizes and group; some lack them, and the `record_param_comms` with the
 has them. Before, the kernel's correlation leads to the call that launched it, and that call stands
 inside a `record_param_comms`. Where neither is there, as often on ROCm, the kernel's name says which
 collective it was, but not its size. On gloo, which has no kernels, the operation `c10d::allreduce_`
-has the shapes, and `gloo:all_reduce` on another thread the end.
+has the shapes, and `gloo:all_reduce` on another thread the end; without kernels, a rank computes
+while one of torch's operations, such as `aten::mm`, runs.
 Fields: https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ParamCommsUtils.hpp
 """
 
@@ -32,9 +33,14 @@ SORTS = {  # the first that fits a kernel's name
     "products": r"gemm|cutlass|nvjet|cublas|Cijk",
     "copies": r"memcpy|memset|copy_kernel",
 }
+HOST_SORTS = {  # the first that fits the name of an operation on a CPU
+    "attention": r"attention",
+    "products": r"::(linear|matmul|\w*mm)$",
+    "copies": r"::(copy_|to|clone|_to_copy)$",
+}
 _LAUNCHES = {"cuda_runtime", "cuda_driver", "hip_runtime"}
 _KERNELS = {"kernel", "gpu_memcpy", "gpu_memset"}
-_NAMES = ("record_param_comms", "c10d::", "gloo:", "ProfilerStep#")
+_NAMES = ("record_param_comms", "c10d::", "gloo:", "ProfilerStep#", "aten::")
 _NAME = "Collective name"  # the field that says that the others are there, too
 
 
@@ -62,6 +68,7 @@ class _Rank:
     name: str
     kernels: list[_Span] = field(default_factory=list)
     records: list[_Span] = field(default_factory=list)  # record_param_comms
+    operations: list[_Span] = field(default_factory=list)  # of torch on the host, such as aten::mm
     launches: dict[Any, _Span] = field(default_factory=dict)  # by correlation
     calls: list[_Span] = field(default_factory=list)  # operations, such as c10d::allreduce_
     runs: list[_Span] = field(default_factory=list)  # by gloo for them, such as gloo:all_reduce
@@ -102,7 +109,7 @@ def read(paths: Sequence[str | Path], *, step: int | None = None) -> Recording:
         window = one.steps[chosen] if chosen else _ALWAYS
         collectives = _on_gpu if one.records or not one.calls else _on_gloo
         calls = list(filter(window.holds, collectives(one, world)))
-        computing = _computing(one.rank, filter(window.holds, one.kernels))
+        computing = _computing(one.rank, filter(window.holds, one.kernels or one.operations))
         shift = (one.base - zero) / 1e3  # us
         events += [
             replace(each, start=each.start + shift, end=each.end + shift)
@@ -129,30 +136,36 @@ def _scan(stream: Stream, alone: bool) -> _Rank:
     found = _Rank(stream.name)
     on_gpu: dict[str, _Span] = {}
     for event in stream:
-        name, sort = event.get("name"), event.get("cat")
-        if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(sort, str):
+        name, cat = event.get("name"), event.get("cat")
+        if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(cat, str):
             continue
-        if sort not in _KERNELS | _LAUNCHES and not name.startswith(_NAMES):
+        if cat not in _KERNELS | _LAUNCHES and not name.startswith(_NAMES):
             continue
         span = _span(event, f"of event {stream.count} in {stream.name}")
-        if sort in _LAUNCHES:
+        if cat in _LAUNCHES:
             found.launches[_hashable(span.args.get("correlation"))] = span
-        elif sort in _KERNELS:
-            kind = _sort(name) if sort == "kernel" else "copies"
+        elif cat in _KERNELS:
+            kind = sort(name) if cat == "kernel" else "copies"
             args = span.args if kind == "collectives" else {}
             found.kernels.append(span._replace(sort=kind, args=args))
         elif re.fullmatch(r"ProfilerStep#\d+", span.name):
-            (on_gpu if sort == "gpu_user_annotation" else found.steps)[span.name] = span
-        elif name.startswith("record_param_comms"):
-            found.records.append(span)
-        elif sort != "gpu_user_annotation":
-            (found.runs if name.startswith("gloo:") else found.calls).append(span)
+            (on_gpu if cat == "gpu_user_annotation" else found.steps)[span.name] = span
+        elif cat != "gpu_user_annotation":
+            _keep_of_host(found, span)
     found.steps |= on_gpu  # kernels run later than the host's step
-    for spans in (found.kernels, found.records, found.runs):
-        spans.sort(key=lambda span: span.start)
-    found.calls.sort(key=lambda span: (span.start, -span.end))
+    for spans in (found.kernels, found.records, found.runs, found.calls, found.operations):
+        spans.sort(key=lambda span: (span.start, -span.end))
     _fields(found, stream.head, alone)
     return found
+
+
+def _keep_of_host(found: _Rank, span: _Span) -> None:
+    if span.name.startswith("aten::"):
+        found.operations.append(span._replace(sort=sort(span.name, HOST_SORTS), args={}))
+    elif span.name.startswith("record_param_comms"):
+        found.records.append(span)
+    else:
+        (found.runs if span.name.startswith("gloo:") else found.calls).append(span)
 
 
 def _fields(found: _Rank, head: Mapping[str, Any], alone: bool) -> None:
@@ -174,8 +187,9 @@ def _fields(found: _Rank, head: Mapping[str, Any], alone: bool) -> None:
     found.one_group = (info.get("pg_count") or 1) == 1
 
 
-def _sort(name: str) -> str:
-    return next((sort for sort, words in SORTS.items() if re.search(words, name, re.I)), "rest")
+def sort(name: str, sorts: Mapping[str, str] = SORTS) -> str:
+    """Sort a kernel by its name."""
+    return next((kind for kind, words in sorts.items() if re.search(words, name, re.I)), "rest")
 
 
 def _span(event: dict[str, Any], where: str) -> _Span:

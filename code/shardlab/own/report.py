@@ -117,20 +117,20 @@ def _kinds(recording: Recording, rank: int) -> dict[str, float]:
             found[name] = found.get(name, 0.0) + event.seconds
             computing.append((event.start, event.end))
     for group, spans in sent.items():
-        exposed = _length([*computing, *spans]) - _length(computing)
+        exposed = length([*computing, *spans]) - length(computing)
         found[f"exposed in {ranks_text(group)}"] = exposed
-        found[f"hidden in {ranks_text(group)}"] = _length(spans) - exposed
+        found[f"hidden in {ranks_text(group)}"] = length(spans) - exposed
     everything = [*computing, *(span for spans in sent.values() for span in spans)]
     if everything:
-        found["exposed"] = _length(everything) - _length(computing)
+        found["exposed"] = length(everything) - length(computing)
         found["all"] = max(end for _, end in everything) - min(start for start, _ in everything)
         if recording.on_gpu:  # without kernels, computing is not recorded
-            found["nothing launched"] = found["all"] - _length(everything)
+            found["nothing launched"] = found["all"] - length(everything)
     return found
 
 
-def _length(spans: Iterable[tuple[float, float]]) -> float:
-    """Measure the union of spans."""
+def length(spans: Iterable[tuple[float, float]]) -> float:
+    """Measure the union of spans, in their unit."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, until))

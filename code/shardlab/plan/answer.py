@@ -21,6 +21,7 @@ class Row:
     plan: TrainingPlan
     memory_bytes: float  # of the fullest GPU
     step_seconds: float
+    parts: dict[str, float]  # seconds of the step
     behind: float  # the fastest under other rates, on average, as a share; see `robust`
     tokens_per_second: float  # of all GPUs together
     mfu: float
@@ -119,6 +120,7 @@ def _row(request: Request, candidate: Candidate) -> Row:
         plan=plan,
         memory_bytes=plan.nbytes,
         step_seconds=one.seconds,
+        parts=one.summary,
         behind=candidate.behind,
         tokens_per_second=one.tokens_per_second,
         mfu=one.mfu,
