@@ -1,8 +1,9 @@
 """Alpha and beta of your own cluster, from the tables that nccl-tests and rccl-tests print.
 
-The ranks follow from the table itself: bus bandwidth divided by algorithm bandwidth is 2(n-1)/n for
-an all-reduce and (n-1)/n for all-gather, reduce-scatter and all-to-all. A header may be that of
-another run. https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+Up to some 32 ranks their number follows from the table itself: bus bandwidth divided by algorithm
+bandwidth is 2(n-1)/n for an all-reduce and (n-1)/n for all-gather, reduce-scatter and all-to-all.
+Beyond, rounding hides it, and the list of devices in the log decides.
+https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
 import re

@@ -168,7 +168,7 @@ def placements(sharding: Sharding, mesh: Mesh) -> list[str]:
     for dim in sharding.dims:
         if list(dim.axes) != sorted(dim.axes, key=order.index):
             raise ValueError(
-                f"placements cannot say {dim}: DTensor cuts in the order of the mesh, "
+                f"placements cannot say {dim}: Shard cuts in the order of the mesh, "
                 f"{', '.join(order)}; give the mesh in the order {', '.join(dim.axes)}"
             )
     return [_placement(sharding, axis) for axis in mesh]
