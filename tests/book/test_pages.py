@@ -307,6 +307,7 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
         ("book/data_parallel", "Back", ("ArrowLeft", "ArrowRight")),
         ("book/composition", "Next", ("ArrowRight", "ArrowLeft")),
         ("book/memory", "Next", ("ArrowRight", "ArrowLeft")),
+        ("book/pipeline", "Next", ("ArrowRight", "ArrowLeft")),
     ],
 )
 def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
@@ -330,7 +331,7 @@ def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
         assert not tab.locator(".moving-stage").is_visible()
 
 
-@pytest.mark.parametrize("page", ["memory", "data_parallel", "collectives", "composition"])
+@pytest.mark.parametrize("page", ["memory", "data_parallel", "collectives", "composition", "pipeline"])
 def test_a_word_of_the_text_lights_its_part_up(page: str, browser: Any, site: Path) -> None:
     with opened(browser, site.as_uri(), f"book/{page}.html") as tab:
         word = tab.locator("p > .moving-word").first

@@ -1,65 +1,123 @@
-"""The explorer of pipelines: figure, table and sentence agree, and the advice is the best there is."""
+"""Tiles, gaps, piles, threads and table say what schedules and costs say, for every walk."""
 
+import html
+import json
 import re
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from shardlab import schedules
-from shardlab.costs.pipeline import timeline
-from shardlab.explorers import pipeline as explorers
+from shardlab.costs.pipeline import bubble, timeline
+from shardlab.explorers import pipeline
+from shardlab.explorers.pipeline import PARTS, PIECE, TICK, WORK
 
-SCHEDULES = explorers.schedules_explorer()
-SOME = SCHEDULES.states()[::13]
-
-
-def table(view):
-    return dict(view.table[1:])
-
-
-def test_some_states_try_every_value():
-    for control in SCHEDULES.controls:
-        assert {state[control.name] for state in SOME} == set(control.values)
-    assert len(SCHEDULES.states()) < 400
+PICTURE = pipeline.Tiles()
+DATA = json.loads(html.unescape(re.search(r'data-pipeline="([^"]*)"', PICTURE.html())[1]))
+BOTH = list(zip(PICTURE.walks, DATA["walks"], strict=True))
+EVERY_WALK = pytest.mark.parametrize(("walk", "drawn"), BOTH, ids=[f"{w.name}, {w.latency}" for w, _ in BOTH])
+SCHEDULES = {
+    name: schedules.make(name, 4, 8, 2 if name == "interleaved" else None) for name in pipeline.SHOWN
+}
 
 
-@pytest.mark.parametrize("state", SOME, ids=str)
-def test_the_sentence_the_table_and_the_figure_agree(state):
-    view = SCHEDULES.view(**state)
-    rows, p, m = table(view), state["stages"], state["microbatches"]
-    name, chunks = explorers.SCHEDULES[state["schedule"]]
-    time, work = rows["time (forward of a stage = 1)"], rows["time that a stage computes"]
-    assert work == pytest.approx(m * sum(explorers.DURATIONS[state["durations"]]))
-    share = float(rows["bubble, of all time"].split()[0])
-    assert share == pytest.approx(100 * (1 - work / time), abs=0.06)
-    ideal = float(rows["bubble, of the time that computing takes"].split()[0])
-    assert ideal == pytest.approx(100 * (time / work - 1), abs=0.06)
-    said = re.search(r"<b>(under 1|\d+) % of all time is bubble</b>", view.sentence)
-    assert said[1] == "under 1" or float(said[1]) == pytest.approx(share, abs=0.51)
-    bars = [bar for bar in view.figure.data if bar.type == "bar"]
-    assert max(base + x for bar in bars for base, x in zip(bar.base, bar.x, strict=True)) == pytest.approx(time)
-    schedule = schedules.make(name, p, m, chunks if name in schedules.CHUNKED else None)
-    assert sum(len(bar.x) for bar in bars) == sum(map(len, schedule.orders)) <= 400
-    fullest = max(float(x) for x in rows["activations of the stages (microbatches)"].split(", "))
-    assert f"the activations of {fullest:.3g} of {m} microbatches" in view.sentence
-    assert fullest == pytest.approx(max(timeline.play(schedule).peaks()) / chunks, rel=0.006)
-    waits = rows["waiting, by the paper's formula"]
-    if re.fullmatch(r"[\d.]+", waits):
-        inside = rows["waiting of a stage between its first and last action, at most"]
-        assert float(waits) == pytest.approx(inside if name in ("ZB-H2", "ZB-V") else time - work, rel=0.001, abs=1e-9)
+def tiles(drawn):
+    """(lane, start, microbatch, part, kind, units of the action that it begins) of each tile."""
+    for n, (start, lead) in enumerate(zip(drawn["starts"], drawn["leads"], strict=True)):
+        microbatch, part = divmod(n // len(WORK), PARTS)
+        yield drawn["lanes"][part], start, microbatch, part, WORK[n % len(WORK)], PIECE * int(lead)
 
 
-def test_advice_is_good():
-    state = {"stages": 4, "microbatches": 8, "durations": next(iter(explorers.DURATIONS)), "latency": 0.0}
-    before = SCHEDULES.view(schedule="1F1B", **state)
-    assert "ZB-V, 2 chunks would save 23 % of the time and need no more memory." in before.sentence
-    after = SCHEDULES.view(schedule="ZB-V, 2 chunks", **state)
-    key = "time (forward of a stage = 1)"
-    assert 1 - table(after)[key] / table(before)[key] == pytest.approx(0.23, abs=0.005)
-    assert "With 16 microbatches the bubble would be" in after.sentence
+def lane_of(drawn, lane):
+    return sorted(tile[1:] for tile in tiles(drawn) if tile[0] == lane)
 
 
-def test_taking_turns_cannot_be_helped_by_more_microbatches():
-    state = {"stages": 4, "microbatches": 8, "durations": next(iter(explorers.DURATIONS)), "latency": 0.0}
-    view = SCHEDULES.view(schedule="one microbatch at a time", **state)
-    assert "75 % of all time is bubble</b>, or 300 % of the time that computing takes" in view.sentence
-    assert "More microbatches would not help" in view.sentence
+@EVERY_WALK
+def test_read_from_left_to_right_a_lane_is_the_stages_order(walk, drawn):
+    chunked, split = "chunked" in drawn["look"], "split" in drawn["look"]
+    for lane, order in enumerate(SCHEDULES[walk.name].orders):
+        found = []
+        for _, microbatch, part, kind, length in lane_of(drawn, lane):
+            if length:
+                chunk = ".1" if chunked and part >= PARTS / 2 else ""  # what pipeline.js notches
+                found.append(f"{'B' if kind == 'I' and not split else kind}{microbatch}{chunk}")
+        assert found == list(map(str, order))
+
+
+@EVERY_WALK
+def test_tiles_and_gaps_fill_the_time_and_gaps_are_the_bubble(walk, drawn):
+    end = max(drawn["starts"]) + PIECE
+    for lane in range(pipeline.STAGES):
+        gaps = [(start, stop) for stage, start, stop in drawn["gaps"] if stage == lane]
+        covered = sorted([*gaps, *((start, start + PIECE) for start, *_ in lane_of(drawn, lane))])
+        assert [0, *(stop for _, stop in covered)] == [*(start for start, _ in covered), end]
+        waiting = sum(stop - start for start, stop in gaps)
+        said = re.search(r"waits ([\d.]+) of ([\d.]+) ticks \((\d+) %\)", drawn["state"])
+        assert [float(said[1]), float(said[2])] == [waiting / TICK, end / TICK]
+        assert float(said[3]) == pytest.approx(100 * waiting / end, abs=0.5)
+        takes = dict.fromkeys("FIW", TICK // SCHEDULES[walk.name].num_chunks)
+        if walk.name == "ZB-V":
+            assert walk.latency or all(start == 0 or stop == end for start, stop in gaps)
+        elif not walk.latency:
+            assert waiting == bubble.waiting(walk.name, 4, 8, takes)
+
+
+@EVERY_WALK
+def test_work_waits_for_what_it_needs(walk, drawn):
+    at = {tile[2:5]: (tile[0], tile[1]) for tile in tiles(drawn)}
+    for (microbatch, part, kind), (lane, start) in at.items():
+        before = {"F": (part - 1, "F"), "I": (part + 1, "I"), "W": (part, "I")}[kind]
+        home, needed = at.get((microbatch, *before), (lane, -PIECE))
+        assert start >= needed + PIECE + (walk.latency if home != lane else 0)
+        assert kind == "F" or start >= at[microbatch, part, "F"][1] + PIECE
+
+
+@EVERY_WALK
+def test_a_thread_passes_the_tiles_of_its_microbatch_and_carries_its_messages(walk, drawn):
+    for microbatch, thread in enumerate(drawn["threads"]):
+        own = {(lane, start) for lane, start, mine, *_ in tiles(drawn) if mine == microbatch}
+        stops = [(thread[0][0], thread[0][1]), *((lane, start) for _, _, lane, start in thread)]
+        assert all(stop in own for stop in stops[1:])
+        assert all(lane == after for (_, _, lane, _), (after, *_) in pairwise(thread))
+        assert all(start - end >= walk.latency * (lane != to) for lane, end, to, start in thread)
+        sent = sum(lane != to for lane, _, to, _ in thread)
+        assert sent == 2 * SCHEDULES[walk.name].num_crossings
+        assert drawn["followed"][microbatch].endswith(f": {sent} messages.")
+        span = min(start for _, start in own), max(start for _, start in own) + PIECE
+        assert "from tick {:g} to {:g}:".format(*(time / TICK for time in span)) in drawn["followed"][microbatch]
+
+
+@EVERY_WALK
+def test_a_pile_has_what_began_forward_and_did_not_end_backward(walk, drawn):
+    wide = 1 if "chunked" in drawn["look"] else 2
+    lives = {}
+    for lane, start, microbatch, part, *_ in tiles(drawn):
+        lives.setdefault((lane, microbatch, part // wide), []).append(start)
+    for time in range(DATA["last"] + 1):
+        for lane, steps in enumerate(drawn["held"]):
+            held = [amount for at, amount in steps if at <= time]
+            alive = [key for key, life in lives.items() if min(life) <= time < max(life) + PIECE]
+            assert (held or [0])[-1] == wide * sum(key[0] == lane for key in alive)
+    fullest = max(timeline.play(SCHEDULES[walk.name]).peaks()) * wide / 2
+    assert f"the fullest holds {fullest:g} of 8 microbatches." in drawn["state"]
+    assert DATA["most"] == [8] * pipeline.STAGES  # GPipe's
+
+
+def test_without_javascript_the_table_has_every_order_and_number():
+    page = PICTURE.html()
+    assert PICTURE.table() in page
+    for name, schedule in SCHEDULES.items():
+        at_once, slow = (re.search(r"waits (.*) \(", drawn["state"])[1] for walk, drawn in BOTH if walk.name == name)
+        peaks = timeline.play(schedule).peaks(activation=1 / schedule.num_chunks)
+        for stage, (order, peak) in enumerate(zip(schedule.orders, peaks, strict=True)):
+            cells = [name, str(stage), " ".join(map(str, order)), at_once, slow, f"{peak:.3g}"]
+            assert "".join(f"<td>{cell}</td>" for cell in cells) in page
+    files = Path(pipeline.__file__).parent.glob("pipeline.*")
+    assert len(page) + sum(file.stat().st_size for file in files if file.suffix != ".py") < 60_000
+
+
+def test_the_chart_draws_every_action():
+    run = timeline.play(SCHEDULES["interleaved"])
+    bars = [bar for bar in pipeline.chart(run, alt="").data if bar.type == "bar"]
+    assert sum(len(bar.x) for bar in bars) == sum(map(len, run.schedule.orders))

@@ -1,66 +1,37 @@
-"""The explorer of pipeline parallelism: a schedule on a clock."""
+"""One batch in a pipeline: the same tiles of work walk from one schedule to the next.
 
-from functools import cache
+pipeline.js draws the schedule, the clock and the microbatch that the reader chooses. `chart` draws
+one schedule as a figure.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 from plotly.graph_objects import Figure
 
 from shardlab import schedules
 from shardlab.costs import units
-from shardlab.costs.pipeline import bubble, timeline
+from shardlab.costs.pipeline import timeline
 from shardlab.costs.pipeline.timeline import Timeline
 from shardlab.figures import pipeline as figures
+from shardlab.schedules import Action
 
-from .explorer import Explorer
-from .view import View
+from .moving import MovingPicture, moving
+from .page import table
 
-SPOKEN = {"naive": "one microbatch at a time", "interleaved": "interleaved 1F1B"}
-SCHEDULES = {  # the text in the menu -> name and chunks
-    SPOKEN.get(name, name) + (f", {chunks} chunks" if chunks > 1 else ""): (name, chunks)
-    for name, kind in schedules.SCHEDULES.items()
-    for chunks in ([kind.chunks] if kind.chunks else [2, 4])
-}
-# Forward, input gradient and weight gradients of a whole stage; attention has no weights, and the
-# backward of FlashAttention takes 2.5 times its forward.
-DURATIONS = {
-    "1 : 1 : 1 (matrices only)": (1.0, 1.0, 1.0),
-    "3 : 4.5 : 2 (half as much attention)": (1.0, 4.5 / 3, 2 / 3),
-}
-BETTER = 0.98  # a time below this share of another is worth mentioning
-
-
-def schedules_explorer() -> Explorer:
-    """Choose a schedule and its sizes: see a timeline, the memory of each stage, and the bubble."""
-    return Explorer(
-        schedule_view,
-        {
-            "schedule": list(SCHEDULES),
-            "stages": [2, 3, 4],
-            "microbatches": [4, 8],
-            "durations": list(DURATIONS),
-            "latency": [0.0, 0.25],
-        },
-        title="A batch in a pipeline",
-        per=["stages", "microbatches"],  # rows, and ticks in proportion
-        labels={
-            "durations": "Forward : input gradient : weight gradients",
-            "latency": "Time of a message (forward: 1)",
-        },
-        default={"schedule": "1F1B", "stages": 4, "microbatches": 8},
-    )
-
-
-def schedule_view(
-    *, schedule: str, stages: int, microbatches: int, durations: str, latency: float
-) -> View:
-    """Show one state."""
-    run = _play(schedule, stages, microbatches, durations, latency)
-    alt = (
-        f"{schedule}, {stages} stages, {microbatches} microbatches: "
-        "what each stage does, and what it holds."
-    )
-    figure = chart(run, alt=alt)
-    sentence = _schedule_sentence(run, schedule, durations, latency)
-    return View(figure, sentence, _schedule_table(run, durations, latency))
+STAGES, MICROBATCHES, CHUNKS = 4, 8, 2
+SHOWN = ("GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-V")
+TICK = 4  # units of time in a tick, which a stage takes for a forward, an input gradient, a W
+MESSAGES = {"no time": 0, "¼ tick": TICK // 4}  # how long one travels
+PARTS = CHUNKS * STAGES  # the thinnest parts of the model that any schedule cuts
+PIECE = TICK // CHUNKS  # for which a tile lasts: a third of the work of a part on a microbatch
+WORK = "FIW"  # what is done to a part, in the order of its tiles
 
 
 def chart(run: Timeline, *, alt: str = "") -> Figure:
@@ -70,72 +41,174 @@ def chart(run: Timeline, *, alt: str = "") -> Figure:
     return figures.gantt_and_memory(run.events(), held, unit="forward of a stage = 1", alt=alt)
 
 
-@cache
-def _play(
-    schedule: str, stages: int, microbatches: int, durations: str, latency: float
-) -> Timeline:
-    name, chunks = SCHEDULES[schedule]
-    takes = {
-        kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)
-    }
-    made = schedules.make(name, stages, microbatches, chunks)
-    return timeline.play(made, takes, latency=latency)
+@dataclass(frozen=True)
+class Walk:
+    """Where the tiles of one schedule lie, with messages that take `latency` units of time."""
+
+    name: str
+    latency: int = 0
+
+    @cached_property
+    def run(self) -> Timeline:
+        """Play the schedule; a chunk takes its share of a tick."""
+        chunks = schedules.SCHEDULES[self.name].chunks or CHUNKS
+        made = schedules.make(self.name, STAGES, MICROBATCHES, chunks)
+        takes = dict.fromkeys(WORK, TICK // chunks)
+        return timeline.play(made, takes, latency=self.latency)
+
+    @property
+    def actions(self) -> list[tuple[int, Action, int, int]]:
+        """List (stage, action, start, end)."""
+        rows = zip(self.run.schedule.orders, self.run.spans, strict=True)
+        return [
+            (stage, action, start, end)
+            for stage, (order, spans) in enumerate(rows)
+            for action, (start, end) in zip(order, spans, strict=True)
+        ]
+
+    @property
+    def wide(self) -> int:
+        """How many of the thinnest parts a chunk has."""
+        return CHUNKS // self.run.schedule.num_chunks
+
+    @cached_property
+    def tiles(self) -> list[tuple[int, int]]:
+        """List (start, units of the action that it begins or 0), by microbatch, part and work."""
+        found = {}
+        for stage, action, start, end in self.actions:
+            first = self.run.schedule.parts[stage][action.chunk] * self.wide
+            parts = range(first, first + self.wide)
+            way = parts if action.kind == "F" else reversed(parts)
+            kinds = "IW" if action.kind == "B" else action.kind
+            for n, (part, kind) in enumerate((part, kind) for part in way for kind in kinds):
+                length = 0 if n else end - start
+                found[action.microbatch, part, kind] = start + n * PIECE, length
+        return [
+            found[microbatch, part, kind]
+            for microbatch in range(MICROBATCHES)
+            for part in range(PARTS)
+            for kind in WORK
+        ]
+
+    @property
+    def gaps(self) -> list[tuple[int, int, int]]:
+        """List (stage, start, end) of all waiting."""
+        found = []
+        for stage, spans in enumerate(self.run.spans):
+            edges = [(0, 0), *spans, (self.run.makespan, self.run.makespan)]
+            found += [
+                (stage, end, start) for (_, end), (start, _) in pairwise(edges) if start > end
+            ]
+        return found
+
+    def thread(self, microbatch: int) -> list[tuple[int, int, int, int]]:
+        """List (stage, end, next stage, its start) from each action on the way to the next."""
+        way = sorted(
+            (start, end, stage)
+            for stage, action, start, end in self.actions
+            if action.microbatch == microbatch and action.kind != "W"
+        )
+        return [(stage, end, other, start) for (_, end, stage), (start, _, other) in pairwise(way)]
+
+    def followed(self, microbatch: int) -> str:
+        """Say when a microbatch is in flight, and how often stages send something of it."""
+        size = PARTS * len(WORK)
+        lie = [start for start, _ in self.tiles[microbatch * size : (microbatch + 1) * size]]
+        sent = sum(here != there for here, _, there, _ in self.thread(microbatch))
+        span = f"from tick {ticks(min(lie))} to {ticks(max(lie) + PIECE)}"
+        return f"Microbatch {microbatch} is in flight {span}: {sent} messages."
+
+    @property
+    def peaks(self) -> list[float]:
+        """Return the most that each stage holds, in microbatches of a whole stage."""
+        return self.run.peaks(activation=1 / self.run.schedule.num_chunks)
+
+    @property
+    def waits(self) -> str:
+        """Say how long each stage waits."""
+        (waiting,) = set(self.run.waiting)
+        return f"{ticks(waiting)} of {ticks(self.run.makespan)} ticks"
+
+    @property
+    def state(self) -> str:
+        """Say what the schedule costs."""
+        share = units.percent(self.run.bubble_of_total)
+        most = f"{max(self.peaks):.3g} of {MICROBATCHES} microbatches"
+        name = self.name[0].upper() + self.name[1:]
+        return f"{name}: each stage waits {self.waits} ({share}), and the fullest holds {most}."
+
+    def drawn(self) -> dict[str, object]:
+        """Return what pipeline.js draws: times in units, amounts in pieces of the piles."""
+        every = range(MICROBATCHES)
+        return {
+            "starts": [start for start, _ in self.tiles],
+            "leads": "".join(str(length // PIECE) for _, length in self.tiles),
+            "lanes": [self.run.schedule.homes[part // self.wide][0] for part in range(PARTS)],
+            "gaps": self.gaps,
+            "held": [self.run.held(stage, activation=self.wide) for stage in range(STAGES)],
+            "look": " chunked" * (self.wide == 1) + " split" * self.run.schedule.splits_backward,
+            "threads": [self.thread(each) for each in every],
+            "followed": [self.followed(each) for each in every],
+            "state": self.state,
+        }
 
 
-def _fullest(run: Timeline) -> float:
-    """Return the most that a stage holds, in microbatches of a whole stage."""
-    most: float = max(run.peaks(activation=1 / run.schedule.num_chunks))
-    return most
+def ticks(time: float) -> str:
+    """Write a time in ticks."""
+    return f"{time / TICK:.4g}"
 
 
-def _schedule_sentence(run: Timeline, schedule: str, durations: str, latency: float) -> str:
-    p, m = run.schedule.num_stages, run.schedule.num_microbatches
-    share = f"<b>{units.percent(run.bubble_of_total)} of all time is bubble</b>"
-    ideal = f"{units.percent(run.bubble_of_ideal)} of the time that computing takes"
-    held = f"The fullest stage holds the activations of {_fullest(run):.3g} of {m} microbatches."
-    return f"{share}, or {ideal}. {held} {_advice(run, schedule, (p, m, durations, latency))}"
+class Tiles(MovingPicture):
+    """Five schedules of one batch: a picture on a page, a table in a kernel."""
+
+    def __init__(self) -> None:
+        self.walks = [Walk(name, latency) for latency in MESSAGES.values() for name in SHOWN]
+
+    def html(self) -> str:
+        """Return picture and table for a page; without JavaScript there is no picture."""
+        data = {
+            "tick": TICK,
+            "piece": PIECE,
+            "last": max(walk.run.makespan for walk in self.walks),
+            "most": [
+                max(column) for column in zip(*(walk.peaks for walk in self.walks), strict=True)
+            ],
+            "walks": [walk.drawn() for walk in self.walks],
+        }
+        packed = html.escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))
+        picture = (
+            '<p class="pipeline-state" aria-live="polite"></p>'
+            '<input type="range" aria-label="Clock" min="0" step="1" autocomplete="off">'
+            f'<div class="pipeline-picture" data-pipeline="{packed}"></div>'
+            + choice("microbatch", "Follow a microbatch", ["none", *map(str, range(MICROBATCHES))])
+        )
+        hands = choice("schedule", "Schedule", SHOWN) + choice(
+            "message", "A message takes", MESSAGES
+        )
+        return moving("pipeline", picture, self.table(), hands=hands)
+
+    def table(self) -> str:
+        """Return the numbers as an HTML table."""
+        header = ["schedule", "stage", "does, in order", "waits", "if a message takes ¼ tick"]
+        body = [
+            [
+                walk.name,
+                str(stage),
+                " ".join(map(str, order)),
+                walk.waits,
+                slow.waits,
+                f"{most:.3g}",
+            ]
+            for walk, slow in zip(self.walks, self.walks[len(SHOWN) :], strict=False)
+            for stage, (order, most) in enumerate(
+                zip(walk.run.schedule.orders, walk.peaks, strict=True)
+            )
+        ]
+        return table([[*header, "holds at most (microbatches)"], *body])
 
 
-def _advice(run: Timeline, schedule: str, rest: tuple[int, int, str, float]) -> str:
-    """Name the fastest schedule that needs no more memory; else say what more microbatches do."""
-    others = {name: _play(name, *rest) for name in SCHEDULES if name != schedule}
-    fitting = {name: other for name, other in others.items() if _fullest(other) <= _fullest(run)}
-    fastest = min(fitting, key=lambda name: fitting[name].makespan, default="")
-    if fastest and fitting[fastest].makespan < BETTER * run.makespan:
-        saved = units.percent(1 - fitting[fastest].makespan / run.makespan)
-        return f"{fastest} would save {saved} of the time and need no more memory."
-    stages, microbatches, durations, latency = rest
-    twice = _play(schedule, stages, 2 * microbatches, durations, latency)
-    if twice.bubble_of_total < BETTER * run.bubble_of_total:
-        bubble_then = units.percent(twice.bubble_of_total)
-        return f"With {2 * microbatches} microbatches the bubble would be {bubble_then}."
-    return "More microbatches would not help, because only one stage computes at a time."
-
-
-def _schedule_table(run: Timeline, durations: str, latency: float) -> list[list[object]]:
-    p = run.schedule.num_stages
-    m = run.schedule.num_microbatches
-    chunks = run.schedule.num_chunks
-    takes = {
-        kind: seconds / chunks for kind, seconds in zip("FIW", DURATIONS[durations], strict=True)
-    }
-    formula = (
-        "only without latency" if latency else bubble.condition(run.schedule.name, p, m, takes)
-    )
-    waits = f"holds {formula}" if formula and not latency else formula
-    if not formula:
-        waits = f"{bubble.waiting(run.schedule.name, p, m, takes):.4g}"
-    return [
-        ["one batch", "value"],
-        ["time (forward of a stage = 1)", run.makespan],
-        ["time that a stage computes", run.busy[0]],
-        ["bubble, of all time", f"{100 * run.bubble_of_total:.1f} %"],
-        ["bubble, of the time that computing takes", f"{100 * run.bubble_of_ideal:.1f} %"],
-        ["waiting of a stage between its first and last action, at most", max(run.waiting_inside)],
-        ["waiting, by the paper's formula", waits],
-        [
-            "activations of the stages (microbatches)",
-            ", ".join(f"{x:.3g}" for x in run.peaks(activation=1 / chunks)),
-        ],
-        ["messages of a microbatch", 2 * run.schedule.num_crossings],
-    ]
+def choice(name: str, legend: str, texts: Iterable[str]) -> str:
+    """Return buttons of which one is pressed."""
+    radio = f'<input type="radio" name="pipeline-{name}" autocomplete="off" value='
+    labels = "".join(f'<label>{radio}"{text}"><span>{text}</span></label>' for text in texts)
+    return f'<fieldset class="pipeline-choice"><legend>{legend}</legend>{labels}</fieldset>'
