@@ -66,33 +66,33 @@ class LearningRank:
 
     def loss(self, mine: Rollouts, logits: Tensor, tokens: Tensor) -> Tensor:
         """Return the mean over this rank's tokens; note how far the two engines are apart."""
-        ours = learning.log_p(logits, tokens)                         # [T, S - 1]
+        ours = learning.log_p(logits, tokens)                         # [B, S - 1]
         apart = (ours.detach() - mine.log_p[:, 1:])[mine.drawn[:, 1:]]
         self.mismatch.append(float(apart.abs().max()))
         return learning.loss(ours, mine)
 
 
 def write(engine: generator.Generator, prompts: list[list[int]], seed: int) -> Tensor:
-    """Answer prompts: tokens, and log p of those drawn, [2, T, S]; seed: of the first text."""
+    """Answer prompts: tokens, and log p of those drawn, [2, B, S]; seed: of the first text."""
     texts = [generator.Text(prompt, seed + number) for number, prompt in enumerate(prompts)]
     engine.add(texts)
     while engine.step():
         pass
-    tokens = task.padded([text.tokens for text in texts])             # [T, S]
+    tokens = task.padded([text.tokens for text in texts])             # [B, S]
     log_p = [[0.0] * task.PROMPT + text.log_p for text in texts]
     rows = [row + [0.0] * (tokens.shape[1] - len(row)) for row in log_p]
     return torch.stack([tokens.double(), torch.tensor(rows, dtype=torch.float64)])
 
 
 def marked(message: Tensor, answers: int, version: int) -> tuple[float, Rollouts]:
-    """Read [2, T, S] of the generator: the mean reward, and texts with their advantages."""
-    tokens = message[0].long()                                        # [T, S]
-    drawn = tokens != task.PAD                                        # [T, S]
+    """Read [2, B, S] of the generator: the mean reward, and texts with their advantages."""
+    tokens = message[0].long()                                        # [B, S]
+    drawn = tokens != task.PAD                                        # [B, S]
     texts = [row[here].tolist() for row, here in zip(tokens, drawn, strict=True)]
     drawn[:, : task.PROMPT] = False
-    rewards = message.new_tensor([task.reward(text) for text in texts])  # [T]
-    versions = torch.full_like(tokens, version)                       # [T, S]
-    advantage = learning.advantages(rewards, answers)                 # [T]
+    rewards = message.new_tensor([task.reward(text) for text in texts])  # [B]
+    versions = torch.full_like(tokens, version)                       # [B, S]
+    advantage = learning.advantages(rewards, answers)                 # [B]
     return float(rewards.mean()), Rollouts(tokens, drawn, message[1], versions, advantage)
 
 

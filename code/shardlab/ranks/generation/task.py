@@ -49,12 +49,12 @@ def reward(text: list[int]) -> float:
 
 
 def padded(texts: list[list[int]]) -> Tensor:
-    """Make rows of equal length: [T, 18]."""
+    """Make rows of equal length: [B, 18]."""
     return torch.tensor([text + [PAD] * (SPEC.context_length - len(text)) for text in texts])
 
 
 def base_texts(count: int, draws: torch.Generator) -> Tensor:
-    """Draw texts that count by any step, and by that of their mark more often: [T, 18]."""
+    """Draw texts that count by any step, and by that of their mark more often: [B, 18]."""
     texts = []
     for number, mark in prompts(count, draws):
         _, other = prompts(1, draws)[0]
@@ -72,8 +72,8 @@ def base_model(seed: int = 0, steps: int = 200) -> Transformer:
     adam = torch.optim.Adam(model.parameters(), lr=1e-2)
     fade = torch.optim.lr_scheduler.LinearLR(adam, 1, 0, steps)  # or rounding decides what it knows
     for _ in range(steps):
-        texts = base_texts(64, draws)                                 # [T, S]
-        targets = texts[:, 1:].masked_fill(texts[:, 1:] == PAD, IGNORED)  # [T, S - 1]
+        texts = base_texts(64, draws)                                 # [B, S]
+        targets = texts[:, 1:].masked_fill(texts[:, 1:] == PAD, IGNORED)  # [B, S - 1]
         adam.zero_grad()
         model(texts[:, :-1], targets).backward()
         adam.step()
