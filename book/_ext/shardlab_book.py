@@ -53,6 +53,7 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     app.add_js_file("shardlab/download.js", defer="defer")
     app.add_js_file("shardlab/find.js", defer="defer")
     app.add_js_file("shardlab/guess.js", defer="defer")
+    app.add_js_file("shardlab/listings.js", defer="defer")
 
 
 class Captions(SphinxTransform):
@@ -159,6 +160,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("shardlab_execution")
     app.setup_extension("shardlab_face")
     app.setup_extension("shardlab_light")
+    app.setup_extension("shardlab_listings")
     app.setup_extension("shardlab_reading")
     app.setup_extension("shardlab_reference")
     app.setup_extension("shardlab_search")
