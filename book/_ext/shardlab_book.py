@@ -166,6 +166,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("shardlab_search")
     app.setup_extension("shardlab_statements")
     app.setup_extension("shardlab_tables")
+    app.setup_extension("shardlab_words")
     app.add_transform(Captions)
     app.add_transform(Punctuation)
     app.connect("config-inited", add_scripts, priority=100)
