@@ -15,6 +15,8 @@
   const SIDE = /^(exercises|sources|takeaway|the-journey-so-far|the-question|change-it-yourself|second-sitting.*)$/;
   const [SHOWN, AROUND] = [30, 90]; // hits; letters before and after the first word of an excerpt
 
+  const LEAST = 1 / 3; // of a query that a page must have to answer it
+
   const split = (text) => text.toLowerCase().replace(/(?<=\d),(?=\d{3})/g, "").match(/[\p{L}\p{N}]+(?:[-_’'][\p{L}\p{N}]+)*/gu) ?? [];
   const parts = (word) => word.split(/[-_’']/);
   const joined = (word) => parts(word).join(""); // all-reduce, all_reduce and allreduce are one word
@@ -121,6 +123,18 @@
     return signs ? shardlabSections.filter(({ text }) => text.includes(signs)).map((entry) => ({ entry, words: [signs] })) : [];
   };
 
+  globalThis.shardlabShare = (query, hits) => { // how much of a query one of its first hits has, a rare word counting more
+    const asks = split(query).filter((word) => !STOP.has(word) && !/^\d/.test(word));
+    const worth = (word) => Math.log(1 + shardlabSections.length / (0.5 + (index.get(stem(joined(word)))?.size ?? 0)));
+    const sum = (words) => words.reduce((all, word) => all + worth(word), 0);
+    const has = ({ titleWords, alsoWords, nameWords, textWords }) => {
+      const all = titleWords + alsoWords + nameWords + textWords;
+      const met = (word) => [...known(stem(word)).keys()].some((each) => all.includes(` ${each} `));
+      return sum(asks.filter((word) => met(joined(word)) || parts(word).filter((part) => !STOP.has(part)).every(met)));
+    };
+    return asks.length ? Math.max(0, ...hits.slice(0, 5).map(({ entry }) => has(entry))) / sum(asks) : 1;
+  };
+
   const made = (name, inner, more = {}) => {
     const element = Object.assign(document.createElement(name), more);
     element.append(...inner);
@@ -141,7 +155,10 @@
   globalThis.shardlabShow = (query) => {
     const hits = shardlabSearch(query).slice(0, SHOWN);
     const none = "Your search did not match any documents. Try another word, or fewer of them.";
-    const said = made("p", [hits.length ? `${hits.length} places, the best first` : none]);
+    const messages = made("a", ["the table of error messages"], { href: "book/operations.html#from-a-message-to-one-command" });
+    const far = ["No page has these words. The nearest places are below; see also ", messages, "."];
+    const near = [`${hits.length} places, the best first`];
+    const said = made("p", !hits.length ? [none] : shardlabShare(query, hits) < LEAST ? far : near);
     said.setAttribute("role", "status");
     document.getElementById("search-results").replaceChildren(said, made("ul", hits.map(shown), { className: "search" }));
   };

@@ -53,6 +53,7 @@ def add_scripts(app: Sphinx, config: Config) -> None:
     app.add_js_file("shardlab/download.js", defer="defer")
     app.add_js_file("shardlab/find.js", defer="defer")
     app.add_js_file("shardlab/guess.js", defer="defer")
+    app.add_js_file("shardlab/listings.js", defer="defer")
 
 
 class Captions(SphinxTransform):
@@ -159,11 +160,13 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("shardlab_execution")
     app.setup_extension("shardlab_face")
     app.setup_extension("shardlab_light")
+    app.setup_extension("shardlab_listings")
     app.setup_extension("shardlab_reading")
     app.setup_extension("shardlab_reference")
     app.setup_extension("shardlab_search")
     app.setup_extension("shardlab_statements")
     app.setup_extension("shardlab_tables")
+    app.setup_extension("shardlab_words")
     app.add_transform(Captions)
     app.add_transform(Punctuation)
     app.connect("config-inited", add_scripts, priority=100)

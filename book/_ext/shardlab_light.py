@@ -21,7 +21,7 @@ SCRIPT = r'\s*<script [^>]*src="[./]*{}[^>]*></script>'
 EARLY = re.compile(r'\s*<link rel="preload" as="script"[^>]*>')  # these run last
 WAITS = re.compile(r"<script (?!defer|async)(?=[^>]*\bsrc=)")
 EXPLORERS = re.compile(r'src="([./]*_static/shardlab/)explorer\.js')
-DRAWS = '<link rel="preload" as="script" fetchpriority="low" media="(pointer: fine)" href="{}plotly.min.js">\n</body>'
+DRAWS = '<link rel="preload" as="script" fetchpriority="low" href="{}plotly.min.js">\n</body>'
 OPTIONS = re.compile(SCRIPT.format(re.escape("_static/documentation_options.js")))  # a script in the page adds to them
 FACE = "_static/shardlab/source-sans-3-latin-wght-normal.woff2"
 ASKS = """<script>location.protocol === "file:" || document.head.append(Object.assign(document.createElement("link"),
@@ -50,7 +50,7 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
 def light(page: str, options: str) -> str:
     """Return a page whose scripts are those it uses, none of which blocks its first paint.
 
-    A page with figures loads plotly.js after its text; on a phone explorer.js loads it when a figure comes near.
+    A page with figures loads plotly.js last, on a phone too: of what it waits for, only its figures need that.
     """
     for script in ("searchindex.js", *(f"_static/{name}" for name in NEEDLESS)):
         page = re.sub(SCRIPT.format(re.escape(script)), "", page)

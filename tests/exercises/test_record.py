@@ -68,8 +68,13 @@ def test_a_starter_as_it_stands_is_no_try(folder, capsys):
         cell, names = f"<cell {number}>", {}
         linecache.cache[cell] = len(source), None, source.splitlines(True), cell
         exec(compile(source, cell, "exec"), names)
-        exercises.check(name, names[function])
+        report = exercises.check(name, names[function])
         assert len(learner.read("progress")) == tries
+        shown = capsys.readouterr().out
+        assert not report
+        assert len(shown.splitlines()) == 2 or tries
+        assert f'hint("{name}")' in shown
+        assert ("not tried yet" in shown, "failed, 0 of" in shown) == (not tries, bool(tries))
 
 
 def test_a_starter_in_a_file_is_no_try(folder, cli, light_ranks):

@@ -72,15 +72,18 @@ def check(name: str, function: Any, homework: str = "", seed: int = 0) -> Report
     """Run your function on real ranks, print which properties hold, and return the verdict.
 
     The verdict is true or false. The current folder keeps a record of what you have tried and
-    passed, see `progress`; a starter as it stands is no try. homework, seed: a teacher's file and
-    the seed of its cases; no record is kept of these. Errors: ValueError for an unknown name.
+    passed, see `progress`; a starter as it stands is no try, is not run, and gets a line that says
+    what to do. homework, seed: a teacher's file and the seed of its cases, which are always run and
+    not recorded. Errors: ValueError for an unknown name.
     """
     exercise = teaching.find(Path(homework), seed, name) if homework else find(name)
+    if not homework and untouched.is_starter(exercise, function):
+        report = untouched.report(exercise)
+        print(report.reason)
+        return report
     report = attempts.check(exercise, function)
     print(report)
-    if homework:
-        return report
-    if report or not untouched.is_starter(exercise, function):
+    if not homework:
         record.keep(report)
     return report
 

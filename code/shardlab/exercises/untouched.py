@@ -9,8 +9,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from shardlab.costs import units
+
 from . import notebook
-from .checker import Exercise
+from .checker import RUNS, UNKNOWN, Exercise, Report
 
 Functions = dict[str, str]  # name, with that of its class -> what it does
 
@@ -32,6 +34,19 @@ def holds_starter(exercise: Exercise, file: Path) -> bool:
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return False
     return functions(exercise.starter).items() <= found.items()
+
+
+def report(exercise: Exercise) -> Report:
+    """Return the report on a starter as it stands, which is not run: no property is reached.
+
+    Its reason says what to do.
+    """
+    points = units.counted(exercise.points, "point")
+    invitation = (
+        f"{exercise.name} ({points}) is not tried yet: {exercise.function} is still the starter.\n"
+        f'Write your lines into it, and run this again. To begin: hint("{exercise.name}")'
+    )
+    return Report(exercise, dict.fromkeys((RUNS, *exercise.properties), UNKNOWN), invitation)
 
 
 def _source(function: Callable[..., Any], name: str, exercise: Exercise) -> str:

@@ -316,13 +316,15 @@
       this.sentence.style.minHeight = `${Math.max(...heights)}px`;
     }
     fill([head, ...rows]) {
-      const line = (tag, cells) => {
+      const named = (tag, text, more = {}) => Object.assign(document.createElement(tag), { textContent: text, ...more });
+      const line = (cells) => {
         const row = document.createElement("tr");
-        for (const text of cells) row.append(Object.assign(document.createElement(tag), { textContent: text }));
+        row.append(...cells);
         return row;
       };
-      this.data.querySelector("thead").replaceChildren(line("th", head));
-      this.data.querySelector("tbody").replaceChildren(...rows.map((cells) => line("td", cells)));
+      const told = ([name, ...cells]) => line([named("th", name, { scope: "row" }), ...cells.map((text) => named("td", text))]);
+      this.data.querySelector("thead").replaceChildren(line(head.map((text) => named("th", text, { scope: "col" }))));
+      this.data.querySelector("tbody").replaceChildren(...rows.map(told));
     }
   }
 

@@ -131,10 +131,13 @@ def listed(texts: Iterable[str]) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows as an HTML table, the first one as its header."""
+    """Return the rows as an HTML table; the first one is its header, the first cell a row's."""
     head, *body = [[html.escape(text) for text in row] for row in rows] or [[]]
     header = "".join(f'<th scope="col">{text}</th>' for text in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in body)
+    lines = "".join(
+        f'<tr><th scope="row">{name}</th>{"".join(f"<td>{text}</td>" for text in cells)}</tr>'
+        for name, *cells in body
+    )
     return f"<table><thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table>"
 
 
