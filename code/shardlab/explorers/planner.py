@@ -1,134 +1,282 @@
-"""The explorer of the planner: the best plans for a model, and why others fail."""
+"""The planner's cloud: every plan for a model by memory and time, cut by the edge of the card.
 
-from dataclasses import replace
-from functools import cache
+planner.js draws the cloud and the wall that the reader moves; what stands left of it fits.
+"""
 
-from shardlab.costs import step, units
-from shardlab.costs.facts import mixtures, models, nodes
-from shardlab.costs.facts.machines import RENT, Machine
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from math import ceil, log
+
+from shardlab.costs import memory, step, units
+from shardlab.costs.facts import models, nodes
 from shardlab.costs.planning import planner, plans
-from shardlab.costs.planning.plans import Plans, Question
-from shardlab.costs.units import DAY, MWh
-from shardlab.figures import planner as figures
-from shardlab.model.spec import TransformerSpec
+from shardlab.costs.planning.plans import Plans, Question, TrainingPlan
 
-from .explorer import Explorer
-from .view import View
+from .moving import MovingPicture, moving
+from .page import table
 
-MODELS = ["Llama 3 8B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B"]
-MACHINES = ["DGX A100", "DGX H100", "HGX B200", "PCIe box, InfiniBand NDR"]
-BATCHES = {"1 million": 2**20, "4 million": 2**22, "16 million": 2**24}  # tokens
-TOKENS = 1e12  # of a training, for its days, dollars and energy
-SHOWN = 4  # plans
+GB = 1e9  # bytes
+CARDS = (*range(40, 137, 8), 141, 160, 176, 192)  # GB, where the wall can stand
+START = CARDS.index(80)  # what an H100 has
+MOST = 240  # GB: where the picture ends, three times an H100
+FREE = 0.05  # of a card's memory stays free
+SLOWEST = 4  # how many times as long as the fastest a plan may take to be drawn
+ROW = 1.015  # how much longer a step takes from one row of dots to the next
+BELOW = 18  # rows under the fastest plan, for the names of changes
+TIE = 1.04  # no prediction tells a plan from one that takes as much longer, says the chapter
 MOST_CHUNKS = 8  # our sum charges too little for more
+BATCH, SEQUENCE = 512, 8192  # sequences, and tokens in each
+WASTES = {  # what is told: the parts of `Step.summary` that it adds up
+    "recomputation": ("recomputation",),
+    "messages of tp": ("tensor, context, experts",),
+    "messages of dp": ("data parallel and ZeRO",),
+    "waiting for stages": ("waiting for stages",),
+    "narrow kernels": ("matrices", "attention", "norms, embedding, head", "update"),
+}
+Choice = tuple[int, int, int, int, str, int]  # tp, pp, ZeRO, microbatch, schedule, chunks
 
 
-def best_plans() -> Explorer:
-    """Choose a model, machine and batch: see the best plans, their steps, and why others fail."""
-    return Explorer(
-        best_view,
-        {
-            "model": MODELS,
-            "machine": MACHINES,
-            "gpus": [64, 512, 4096],
-            "batch": list(BATCHES),
-            "sequence": [8192, 32_768],
-        },
-        title="The best way to cut a model",
-        labels={
-            "machine": "Machine (8 GPUs each)",
-            "gpus": "GPUs",
-            "batch": "Tokens in a batch",
-            "sequence": "Sequence",
-        },
-        units={"sequence": "tokens"},
-        default={"model": "Llama 3 70B", "machine": "DGX H100", "gpus": 512, "batch": "4 million"},
-    )
+@dataclass(frozen=True)
+class ModelOnGpus:
+    """A model on a cluster of H100, whose memory alone may be another."""
 
+    model: str
+    gpus: int
 
-def best_view(*, model: str, machine: str, gpus: int, batch: str, sequence: int) -> View:
-    """Show one state of the explorer of the best plans."""
-    found = _search(model, machine, gpus, BATCHES[batch] // sequence, sequence)
-    counts = {
-        "fits": len(found.fitting),
-        **{plans.REASONS[name]: count for name, count in found.reasons.items()},
-    }
-    header = ["plan, or reason", "seconds of a step, or number", "days", "dollars", "MWh"]
-    table: list[list[object]] = [[name, count, "", "", ""] for name, count in counts.items()]
-    if not found.fitting:
-        figure = figures.reasons(counts, alt=f"Nothing fits; why plans for {model} fail.")
-        return View(
-            figure,
-            f"<b>Nothing fits</b> on {gpus:,} GPUs. The nearest plan is {found.nearest}.",
-            [header, *table],
-        )
-    best = found.different[:SHOWN]
-    timed = {plan.name: step.step(plans.run_of(found.question, plan)) for plan in best}
-    figure = figures.breakdown(
-        {name: each.summary for name, each in timed.items()},
-        alt=f"What a step of the {len(timed)} best cuts for {model} on {gpus} GPUs goes into.",
-    )
-    rows = [[name, units.text(each.seconds, "s"), *_bill(each)] for name, each in timed.items()]
-    first = next(iter(timed.values()))
-    days, dollars, energy = _bill(first)
-    cost = (
-        f" A trillion tokens take {days} days, {dollars} dollars at {RENT:g} per GPU hour, and "
-        f"{energy} MWh for the chips alone."
-    )
-    return View(figure, _sentence(found, first) + cost, [header, *rows, *table])
+    @property
+    def name(self) -> str:
+        """Say what is trained where."""
+        return f"{self.model} on {self.gpus:,} H100"
 
-
-def _bill(timed: step.Step) -> tuple[str, str, str]:
-    """Return the days, dollars and MWh of a training on TOKENS, without a pause."""
-    machine = Machine(cluster=timed.run.cluster)
-    seconds = timed.days(TOKENS) * DAY
-    bill = seconds / DAY, machine.dollars(seconds), machine.joules(seconds) / MWh
-    days, dollars, energy = (float(f"{each:.2g}") for each in bill)
-    return f"{days:g}", f"{dollars:,.0f}", f"{energy:,.0f}"
-
-
-def _sentence(found: Plans, first: step.Step) -> str:
-    """Name the best plan, what it waits for, and what keeps others out."""
-    plan = found.best
-    lost = found.reasons
-    most = max(lost, key=lost.__getitem__, default="")
-    waits = {"messages": first.communication, "other stages": first.bubble}
-    waiting = " and ".join(
-        f"{units.percent(share)} for {name}" for name, share in waits.items() if share > 0
-    )
-    sentence = f"<b>{plan.name}</b>: a step takes {units.text(plan.seconds, 's')}, "
-    sentence += f"{units.percent(first.mfu)} of the peak"
-    sentence += f". It waits {waiting}" if waiting else ""
-    sentence += f". {len(found.fitting):,} of {found.count:,} plans fit"
-    if most:
-        sentence += f"; most others fail for this reason: {plans.REASONS[most]}"
-    tightest = found.rejected_where(tp=plan.tp, pp=plan.pp, reason="memory")
-    if tightest:
-        sentence += f" (with these tp and pp the next one {plans.why(found.question, tightest[0])})"
-    return sentence + "."
-
-
-@cache
-def _search(model: str, machine: str, gpus: int, batch: int, sequence: int) -> Plans:
-    spec = _spec(model)
-    # Rotary positions have no table that ends.
-    spec = replace(spec, context_length=max(sequence, spec.context_length))
-    cluster = nodes.cluster(machine, gpus // nodes.node(machine).gpus)
-    return planner.search(
-        Question(
-            spec=spec,
-            cluster=cluster,
-            batch=batch,
-            sequence=sequence,
+    @cached_property
+    def question(self) -> Question:
+        """Ask for plans on cards of MOST GB."""
+        cluster = nodes.cluster("DGX H100", self.gpus // nodes.node("DGX H100").gpus)
+        chip = replace(cluster.node.chip, memory=MOST * GB)
+        return Question(
+            spec=models.published(self.model).spec,
+            cluster=replace(cluster, node=replace(cluster.node, chip=chip)),
+            batch=BATCH,
+            sequence=SEQUENCE,
             sequence_parallel=(True,),  # it saves memory and sends no byte more
             schedules=("1F1B", "interleaved"),
             most_chunks=MOST_CHUNKS,
+            headroom=FREE,
         )
-    )
+
+    def search(self, card: int) -> Plans:
+        """Search for plans on cards of so many GB; the rest up to MOST counts as headroom."""
+        return planner.search(replace(self.question, headroom=1 - (1 - FREE) * card / MOST))
+
+    @cached_property
+    def found(self) -> list[Plans]:
+        """Return the plans on each of CARDS."""
+        return [self.search(card) for card in CARDS]
+
+    @cached_property
+    def cloud(self) -> dict[tuple[Choice, str], TrainingPlan]:
+        """Return the plans that recompute all layers or none, by their choices."""
+        asked = [replace(self.question, recomputations=(each,)) for each in ("none", "full")]
+        found = sorted(plan for question in asked for plan in planner.search(question).fitting)
+        most = SLOWEST * found[0].seconds
+        return {(choice(it), it.recomputation): it for it in found if it.seconds <= most}
+
+    @cached_property
+    def lowest(self) -> float:
+        """Return the seconds at the bottom of the picture."""
+        return min(plan.seconds for plan in self.cloud.values()) / ROW**BELOW
+
+    def place(self, plan: TrainingPlan) -> tuple[int, int]:
+        """Return the smallest card in GB on which a plan fits, and its row from below."""
+        return ceil(plan.nbytes / (1 - FREE) / GB), round(log(plan.seconds / self.lowest, ROW))
+
+    @cached_property
+    def dots(self) -> dict[tuple[int, int], TrainingPlan]:
+        """Return the fastest plan at each place; a dot stands for all that lie there."""
+        ordered = sorted(self.cloud.values(), reverse=True)
+        return {self.place(plan): plan for plan in ordered}
+
+    def columns(self) -> list[list[tuple[int, TrainingPlan]]]:
+        """List the dots of each card that is just large enough: rows and plans."""
+        found: list[list[tuple[int, TrainingPlan]]] = [[] for _ in range(MOST + 1)]
+        for (card, row), plan in sorted(self.dots.items()):
+            found[card].append((row, plan))
+        return found
+
+    @cached_property
+    def parts(self) -> dict[TrainingPlan, dict[str, float]]:
+        """Return the parts of a step of every plan that is drawn with its waste."""
+        drawn = {*self.dots.values(), *(each.best for each in self.found)}
+        return {
+            plan: step.step(plans.run_of(self.question, plan)).summary for plan in sorted(drawn)
+        }
+
+    @cached_property
+    def useful(self) -> float:
+        """Return the seconds of the arithmetic in the plan whose kernels are fastest."""
+        kernels = WASTES["narrow kernels"]
+        return min(sum(parts[each] for each in kernels) for parts in self.parts.values())
+
+    def wastes(self, plan: TrainingPlan) -> dict[str, float]:
+        """Return the seconds of a step beside `useful`, by what they are lost to."""
+        parts = self.parts[plan]
+        lost = {name: sum(parts[each] for each in some) for name, some in WASTES.items()}
+        return lost | {"narrow kernels": lost["narrow kernels"] - self.useful}
+
+    def largest(self, plan: TrainingPlan) -> str:
+        """Name the largest waste."""
+        lost = self.wastes(plan)
+        return max(lost, key=lost.__getitem__)
+
+    def neighbours(self, plan: TrainingPlan) -> dict[str, TrainingPlan]:
+        """Return the plans at one change that the picture has room for, by the change."""
+        found = {}
+        for words, chosen in changes(plan):
+            made = self.made(plan, chosen)
+            if made and made.nbytes <= self.question.capacity:
+                found[words] = made
+        now = "some" if plan.recomputed_layers else plan.recomputation
+        for word, kept in {"none": "none", "all": "full"}.items():
+            other = self.cloud.get((choice(plan), kept))
+            if other and kept != now:
+                found[f"recompute {word}"] = other
+        return found
+
+    def made(self, plan: TrainingPlan, chosen: Choice) -> TrainingPlan | None:
+        """Return a plan that recomputes as many of its layers; None where nothing splits so."""
+        if not plan.recomputed_layers:
+            return self.cloud.get((chosen, plan.recomputation))
+        legal = self.cloud.get((chosen, "full"))
+        if legal is None:
+            return None
+        layers = step.stages_of(self.question.spec.num_layers, legal.pp, legal.chunks).most
+        some, rest = divmod(plan.recomputed_layers * layers, plan.layers)
+        if rest:
+            return None
+        mixed = legal._replace(recomputed_layers=some, layers=layers)
+        seconds = step.step(plans.run_of(self.question, mixed)).seconds
+        nbytes = memory.total(plans.training_of(self.question, mixed))
+        return mixed._replace(seconds=seconds, nbytes=nbytes)
+
+    def told(self, plan: TrainingPlan) -> tuple[str, str]:
+        """Say how long a step takes and what it holds, and what it loses most to."""
+        name = self.largest(plan)
+        share = units.percent(self.wastes(plan)[name] / plan.seconds)
+        held = f"{units.text(plan.seconds, 's')} a step, {units.text(plan.nbytes, 'B')}"
+        return held, f"{name}, {share}"
+
+    def counts(self, at: int) -> tuple[int, int]:
+        """Count the plans that fit on a card, and those that tie with the fastest of them."""
+        fitting = self.found[at].fitting
+        return len(fitting), sum(plan.seconds <= TIE * fitting[0].seconds for plan in fitting) - 1
+
+    def drawn(self) -> dict[str, object]:
+        """Return what planner.js draws; a dot is six times its row, and the number of its waste."""
+        names = list(WASTES)
+        bests = list(dict.fromkeys(each.best for each in self.found))
+        lit = [
+            {
+                "name": plan.name,
+                "told": self.told(plan),
+                "at": self.place(plan),
+                "near": [(words, *self.place(it)) for words, it in self.neighbours(plan).items()],
+            }
+            for plan in bests
+        ]
+        return {
+            "lowest": self.lowest,
+            "count": self.found[0].count,
+            "stand": len(self.cloud),
+            "dots": [
+                "".join(f"{6 * row + names.index(self.largest(plan)):03x}" for row, plan in some)
+                for some in self.columns()
+            ],
+            "lit": lit,
+            "walls": [
+                (bests.index(each.best), *self.counts(at)) for at, each in enumerate(self.found)
+            ],
+        }
+
+    def rows(self) -> Iterator[list[str]]:
+        """Yield a row for each plan that is the fastest on some cards."""
+        for plan, group in groupby(range(len(CARDS)), key=lambda at: self.found[at].best):
+            walls = list(group)
+            ends = [walls[0], walls[-1]][: len(walls)]
+            fits, ties = zip(*(self.counts(at) for at in ends), strict=True)
+            near = [f"{words}: {self.held(it)}" for words, it in self.neighbours(plan).items()]
+            spans = [" to ".join(f"{n:,}" for n in some) for some in (fits, ties)]
+            cards = " to ".join(str(CARDS[at]) for at in ends)
+            yield [self.name, cards, *spans, plan.name, *self.told(plan), "; ".join(near)]
+
+    def held(self, plan: TrainingPlan) -> str:
+        """Write the time and memory of a neighbour."""
+        return f"{plan.seconds:.3g} s, {plan.nbytes / GB:.0f} GB"
 
 
-def _spec(model: str) -> TransformerSpec:
-    """Return the sizes of one of MODELS, a mixture of experts or not."""
-    if model in mixtures.PUBLISHED:
-        return mixtures.published(model).spec
-    return models.published(model).spec
+CASES = (
+    ModelOnGpus("Llama 3 70B", 64),
+    ModelOnGpus("Llama 3 70B", 512),
+    ModelOnGpus("Llama 3 405B", 1024),
+)
+
+
+def choice(plan: TrainingPlan) -> Choice:
+    """Return what is chosen of a plan beside its recomputation; the GPUs leave no choice of dp."""
+    return plan.tp, plan.pp, plan.zero, plan.microbatch, plan.schedule, plan.chunks
+
+
+def changes(plan: TrainingPlan) -> Iterator[tuple[str, Choice]]:
+    """Yield what differs in one choice that is halved or doubled, or in one stage of ZeRO.
+
+    dp takes the GPUs that remain; a single stage has nothing to interleave.
+    """
+    now = {"tp": plan.tp, "pp": plan.pp, "ZeRO": plan.zero, "microbatch": plan.microbatch}
+    if plan.pp > 1:
+        now["chunks"] = plan.chunks
+    for name, old in now.items():
+        for new in (old - 1, old + 1) if name == "ZeRO" else (old // 2, 2 * old):
+            tp, pp, zero, size, *chunks = (now | {name: new}).values()
+            each = chunks[0] if chunks and pp > 1 else 1
+            schedule = "interleaved" if each > 1 else "1F1B"
+            yield f"{name} {old} to {new}", (tp, pp, zero, size, schedule, each)
+
+
+class Cloud(MovingPicture):
+    """All plans for three clusters: a picture on a page, a table in a kernel."""
+
+    def html(self) -> str:
+        """Return picture and table for a page; without JavaScript there is no picture."""
+        data = {
+            "cards": CARDS,
+            "start": START,
+            "most": MOST,
+            "row": ROW,
+            "rows": ceil(log(SLOWEST, ROW)) + BELOW + 2,
+            "wastes": list(WASTES),
+            "cases": [case.drawn() for case in CASES],
+        }
+        packed = json.dumps(data, separators=(",", ":")).replace("'", "&#39;")
+        radio = '<input type="radio" name="planner-model" autocomplete="off" value='
+        labels = "".join(
+            f'<label>{radio}"{html.escape(case.name)}"><span>{case.name}</span></label>'
+            for case in CASES
+        )
+        hands = f'<fieldset class="planner-choice"><legend>Train</legend>{labels}</fieldset>'
+        picture = (
+            '<p class="planner-state" aria-live="polite"></p>'
+            '<input type="range" aria-label="Memory of a card" min="0" step="1" autocomplete="off">'
+            f"<div class=\"planner-picture\" data-planner='{packed}'></div>"
+        )
+        return moving("planner", picture, self.table(), hands=hands)
+
+    def table(self) -> str:
+        """Return the numbers as an HTML table."""
+        header = ["training", "card (GB)", "plans that fit", "ties", "the fastest", "takes"]
+        header += ["largest waste", "after one change"]
+        return table([header, *(row for case in CASES for row in case.rows())])
