@@ -402,7 +402,7 @@ def test_published_bus_bandwidths_have_one_share_of_what_is_allowed():
     assert f"are {min(shares):.0f} to {max(shares):.0f} % of what wires and switch allow" in page
     wires = [100 * run.busbw / nodes.rates_of_a_gpu(nodes.node(run.node))["NVLink"] / (8 / 9 * 14 / 8)
              for run in runs if run.adds]
-    assert "{:.0f} and {:.0f} %, less than any ring".format(*wires) in page
+    assert "these two reach {:.0f} and {:.0f} %".format(*wires) in page
     assert "most = bus_bandwidth.bound(run)" in page
 
 
@@ -565,7 +565,7 @@ def _years_of_gpt3(passes):
 
 
 def _deepseek(precision):
-    return 100 * flops.six_n_d(37e9, 1e12) / (180_000 * 3600) / H100.peak(precision)
+    return 100 * flops.six_n_d(37.6e9, 1e12) / (180_000 * 3600) / H100.peak(precision)
 
 
 def _clear_sweeps():
@@ -584,23 +584,21 @@ IN_WORDS = {6: "six", 9: "nine"}
 
 STATED = [  # page, words with the number, the number
     ("tensor_parallel", "only {:.1f} times as fast", lambda: _gpt3(8) / _gpt3(16)),
-    ("tensor_parallel", "twice the GPUs are {:.1f} times as fast", lambda: _gpt3(8) / _gpt3(16)),
     ("memory", "becomes {:.0f}", lambda: _activations(())[0]),
     ("memory", "to {:.0f} with fused kernels", lambda: _activations(())[-1]),
-    ("memory", "and {:.0f}", lambda: _activations(("norms", "rotary", "SwiGLU"))[0]),
-    ("memory", "to {:.0f} without", lambda: _activations(("norms", "rotary", "SwiGLU"))[-1]),
+    ("memory", "with fused kernels, and {:.0f}", lambda: _activations(("rotary", "SwiGLU"))[0]),
+    ("memory", "to {:.0f} without", lambda: _activations(("norms", "rotary", "SwiGLU", "attention"))[-1]),
     ("memory", "{:.0f} of the 34 bytes if only", _frozen_feed_forward),
     ("compute", "Of the 288 years {:.0f} are model", lambda: _years_of_gpt3(1)),
-    ("compute", "at most {:.0f} are recomputed", lambda: _years_of_gpt3(1 / 3)),
-    ("compute", "divide the {:.0f} or more", lambda: 288 - _years_of_gpt3(4 / 3)),
+    ("compute", "at the peak and at most {:.0f} recomputation", lambda: _years_of_gpt3(1 / 3)),
     ("compute", "that is {:.0f} % in bf16", lambda: _deepseek("bf16")),
     ("compute", "in bf16 and {:.0f} % in fp8", lambda: _deepseek("fp8")),
     ("planner", "the fastest layout in all {} that are clear", _clear_sweeps),
-    ("planner", "leaves {} sweeps with a clear winner", _clear_sweeps),
+    ("planner", "in {} sweeps the best leads by more", _clear_sweeps),
     ("composition", "sends almost {} times", lambda: IN_WORDS[round(_along_dp_of_llama_3())]),
     ("operations", "only with a spare, within {} hours", lambda: IN_WORDS[round(_dropping(1, 3))]),
     ("failures", "if {:.0f} more hours follow", lambda: _dropping(1, 1)),
-    ("failures", "that costs {:.0f} %", lambda: 100 / 16),
+    ("failures", "that costs about {:.0f} %", lambda: 100 / 16),
     ("operations", "by the exact formula at {:.0f}", _halving_border),
     ("operations", "the border is at {:.0f} seconds", lambda: 1.5 * 600**2 / 10_800),
     ("operations", "below {:.0f} seconds, restarts", _halving_border),
@@ -612,7 +610,7 @@ STATED = [  # page, words with the number, the number
     ("planner", "up to {:.0f} % in the 95 steps", lambda: 100 * max(abs(row.error) for row in steps.STEPS)),
     ("planner", "up to {:.0f} % where tp stands", lambda: max(_sweep_errors())),
     ("planner", "predicted {:.0f} % slower", lambda: _tied()[True]),
-    ("planner", "or {:.0f} % where tp differs", lambda: _tied()[True]),
+    ("planner", "by one pair measured, {:.0f} % where tp differs", lambda: _tied()[True]),
     ("zero", "a ring each rank would send {:.0f} bytes", lambda: 2 * 3 / 4 * 8 * 4),
     ("zero", "and needs {:.0f} for", lambda: (2 * 3 / 4 + 3 / 4) * 8 * 4),
     ("data_parallel", "which takes {:.0f}", lambda: min(_accumulating())),
@@ -623,7 +621,7 @@ STATED = [  # page, words with the number, the number
     ("replay", "It needs {:.0f} of the 40 GB", _rented_1b),
     ("replay", "our rings reach {:.0f}", _busbw_of_two_dgx_h100),
     ("context_parallel", "tokens, or {:,.0f} with latency", lambda: _hidden_across(with_latency=True)),
-    ("context_parallel", "where this sum says {:.0f};", _seconds_for_qwen3),
+    ("context_parallel", "where this sum of arithmetic says {:.0f}", _seconds_for_qwen3),
     ("context_parallel", "Each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
     ("context_parallel", "host's memory {:.0f} GB do", lambda: _book_of_a_million(1)),
 ]

@@ -23,6 +23,8 @@ SCRIPTS = "".join(f'<script defer src="_static/shardlab/{name}.js"></script>' fo
 
 # Words of readers and of error messages that the book does not use -> the section that answers them.
 ALSO = {
+    "book/trainer_generator#what-both-hold-and-when": "colocate sleep mode wake up OOM vLLM",
+    "book/trainer_generator#one-idea-one-formula-one-redistribution-and-one-pipeline": "RL GRPO PPO weight sync refit rollout resharding",
     "book/memory#when-it-breaks": "OOM OutOfMemoryError CUDA out of memory, tried to allocate GiB, unallocated",
     "book/memory#recomputation-the-price-is-a-third-more-flops": "activation checkpointing gradient checkpointing",
     "book/collectives#in-one-minute": "AllReduce",
@@ -30,7 +32,7 @@ ALSO = {
     "book/compute#the-factor-is-one-over-the-utilisation": "MFU model FLOPs utilization",
     "book/data_parallel#the-fast-version-sends-few-messages-while-backward-computes": (
         "DDP reducer bucket_cap_mb find_unused_parameters unused parameters"
-        " expected to have finished reduction in the prior iteration"
+        " expected to have finished reduction in the prior iteration, mark a variable ready only once"
     ),
     "book/collectives#what-the-bits-depend-on-the-order-of-the-additions": "deterministic reproducible results",
     "book/data_parallel#case-2-no-sync-too-little-and-too-far": "gradient_accumulation_steps synchronization",

@@ -44,6 +44,7 @@ def explorer() -> Explorer:
             "spread": list(SPREADS),
         },
         title="Trainer and generator on the same GPUs, or apart",
+        per=["model", "tokens", "spread"],  # a step takes 4 s to 40 minutes
         labels={
             "gpus": "H100 GPUs",
             "generators": "GPUs that only generate (none: all do both, in turn)",
