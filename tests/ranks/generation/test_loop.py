@@ -143,8 +143,8 @@ def test_one_step_off_trainers_train_while_the_others_generate(learned, off):
 
 
 def test_the_reward_rises(base):
-    rewards = run(loop.learn, base, 1, 24, 0, 32, 8, 3e-3, world_size=2, ranks="threads")[0].rewards
-    assert statistics.mean(rewards[-6:]) > statistics.mean(rewards[:6]) + 0.06
+    rewards = run(loop.learn, base, 1, 45, 0, 32, 8, 3e-3, world_size=2, ranks="threads")[0].rewards
+    assert statistics.mean(rewards[-10:]) > statistics.mean(rewards[:10]) + 0.06
 
 
 @pytest.mark.parametrize(("trainers", "off"), [(0, 0), (2, 0), (1, -1)])
