@@ -512,7 +512,8 @@ BROKEN_LABELS = """(block) => {
         .map((label) => label.textContent);
 }"""
 REACH = """(block) => block.querySelector(".explorer-plot").getBoundingClientRect().bottom
-    - block.querySelector(".explorer-control").getBoundingClientRect().top"""
+    - block.querySelector(".explorer-control").getBoundingClientRect().top
+    - block.querySelector(".explorer-sentence").getBoundingClientRect().height"""  # of controls and picture
 PLACES = (
     FIND
     + """

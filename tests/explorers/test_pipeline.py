@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardlab import schedules
+from shardlab.costs import units
 from shardlab.costs.pipeline import bubble, timeline
 from shardlab.explorers import pipeline
 from shardlab.explorers.pipeline import PARTS, PIECE, TICK, WORK
@@ -121,3 +122,13 @@ def test_the_chart_draws_every_action():
     run = timeline.play(SCHEDULES["interleaved"])
     bars = [bar for bar in pipeline.chart(run, alt="").data if bar.type == "bar"]
     assert sum(len(bar.x) for bar in bars) == sum(map(len, run.schedule.orders))
+
+
+@pytest.mark.parametrize("state", pipeline.degrees().states(), ids=str)
+def test_the_degrees_have_the_bubble_of_the_formula(state):
+    view = pipeline.degrees().view(**state)
+    p, m = state["stages"], state["microbatches"]
+    if state["schedule"] in ("GPipe", "1F1B"):
+        assert f"<b>{units.percent((p - 1) / (m + p - 1))} of all time is bubble</b>" in view.sentence
+    held = {"GPipe": m, "1F1B": min(p, m)}.get(state["schedule"])
+    assert held is None or f"of {held} of {m} microbatches" in view.sentence

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import textwrap
+import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from operator import attrgetter
@@ -15,6 +16,8 @@ from . import notebook
 from .checker import RUNS, UNKNOWN, Exercise, Report
 
 Functions = dict[str, str]  # name, with that of its class -> what it does
+# where a function has no source, or one that is not its own
+UNREADABLE = AttributeError, LookupError, OSError, TypeError, SyntaxError, tokenize.TokenError
 
 
 def is_starter(exercise: Exercise, function: Callable[..., Any]) -> bool:
@@ -22,7 +25,7 @@ def is_starter(exercise: Exercise, function: Callable[..., Any]) -> bool:
     given = functions(exercise.starter)
     found = {}
     for name in given:
-        with suppress(AttributeError, LookupError, OSError, TypeError, SyntaxError):
+        with suppress(*UNREADABLE):
             found[name] = _source(function, name, exercise)
     return found == given
 

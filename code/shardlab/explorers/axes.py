@@ -16,8 +16,8 @@ class Axes:
     """The ranges that hold all figures seen so far, by the name of the axis in a layout.
 
     Of a logarithmic axis they are powers of ten. Axes of names and invisible ones are left alone.
-    most: the highest number to show on an axis; a bar that is longer is cut there, and says its
-    length.
+    most: the highest number to show on an axis; bars that are longer are cut there, and the longest
+    says its length.
     """
 
     def __init__(self, most: Mapping[str, float]) -> None:
@@ -84,9 +84,11 @@ def spans(figure: dict[str, Any]) -> Iterator[tuple[str, Span]]:
 
 
 def cuts(figure: dict[str, Any], axis: str, most: float) -> Iterator[dict[str, Any]]:
-    """List annotations with the lengths of the bars that end beyond `most`."""
-    for (along, across, place, _), length in numbers(figure)[1].items():
-        if along == axis and length > most:
+    """List an annotation with the length of the longest bar that ends beyond `most`, if any does."""
+    piles = numbers(figure)[1]
+    longest = max((length for (along, *_), length in piles.items() if along == axis), default=0.0)
+    for (along, across, place, _), length in piles.items():
+        if along == axis and length == longest > most:
             at = {axis[0]: most, across[0]: place}
             refs = {f"{one[0]}ref": one.replace("axis", "") for one in (along, across)}
             side = {"xanchor": "right"} if axis[0] == "x" else {"yanchor": "top"}

@@ -218,7 +218,7 @@
 
   // ---- one explorer
 
-  const SCREEN = 790, PHONE = 834, LEAST = [0.75, 0.85]; // px of a screen that is 800 high, of a phone; shares of its height that a figure needs on either
+  const SCREEN = 790, PHONE = 834, LEAST = [0.75, 1]; // px of a screen that is 800 high, of a phone; shares of its height that a figure needs on either: words meet on a phone
 
   class Explorer {
     constructor(block) {

@@ -1,7 +1,7 @@
 """One batch in a pipeline: the same tiles of work walk from one schedule to the next.
 
 pipeline.js draws the schedule, the clock and the microbatch that the reader chooses. `chart` draws
-one schedule as a figure.
+one schedule as a figure, `degrees` those of any number of stages and microbatches.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from shardlab.costs.pipeline.timeline import Timeline
 from shardlab.figures import pipeline as figures
 from shardlab.schedules import Action
 
+from .explorer import Explorer
 from .moving import MovingPicture, moving
 from .page import table
+from .view import View
 
 STAGES, MICROBATCHES, CHUNKS = 4, 8, 2
 SHOWN = ("GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-V")
@@ -39,6 +41,37 @@ def chart(run: Timeline, *, alt: str = "") -> Figure:
     share = 1 / run.schedule.num_chunks
     held = [run.held(stage, activation=share) for stage in range(run.schedule.num_stages)]
     return figures.gantt_and_memory(run.events(), held, unit="forward of a stage = 1", alt=alt)
+
+
+def degrees() -> Explorer:
+    """Choose a schedule, its stages and microbatches: see the clock, and what each stage holds."""
+    return Explorer(
+        degrees_view,
+        {"schedule": list(SHOWN), "stages": [2, 3, 4], "microbatches": [4, 8]},
+        title="More stages, more microbatches",
+        default={"schedule": "1F1B", "stages": 4, "microbatches": 8},
+    )
+
+
+def degrees_view(*, schedule: str, stages: int, microbatches: int) -> View:
+    """Show one state; F, I and W of a whole stage take a unit of time each, messages none."""
+    chunks = schedules.SCHEDULES[schedule].chunks or CHUNKS
+    made = schedules.make(schedule, stages, microbatches, chunks)
+    run = timeline.play(made, dict.fromkeys(WORK, 1 / chunks))
+    peaks = run.peaks(activation=1 / chunks)
+    sentence = (
+        f"<b>{units.percent(run.bubble_of_total)} of all time is bubble</b>. The fullest stage "
+        f"holds the activations of {max(peaks):.3g} of {microbatches} microbatches."
+    )
+    rows: list[list[object]] = [
+        ["one batch", "value"],
+        ["time (forward of a stage = 1)", run.makespan],
+        ["bubble, of all time", f"{100 * run.bubble_of_total:.1f} %"],
+        ["activations of the stages (microbatches)", ", ".join(f"{x:.3g}" for x in peaks)],
+        ["messages of a microbatch", 2 * run.schedule.num_crossings],
+    ]
+    alt = f"{schedule}, {stages} stages, {microbatches} microbatches on a clock, and what is held."
+    return View(chart(run, alt=alt), sentence, rows)
 
 
 @dataclass(frozen=True)
