@@ -24,7 +24,9 @@ SCRIPTS = "".join(f'<script defer src="_static/shardlab/{name}.js"></script>' fo
 # Words of readers and of error messages that the book does not use -> the section that answers them.
 ALSO = {
     "book/trainer_generator#what-both-hold-and-when": "colocate sleep mode wake up OOM vLLM",
-    "book/trainer_generator#one-idea-one-formula-one-redistribution-and-one-pipeline": "RL GRPO PPO weight sync refit rollout resharding",
+    "book/trainer_generator#one-idea-one-formula-one-redistribution-and-one-pipeline": (
+        "RL GRPO PPO weight sync refit rollout resharding"
+    ),
     "book/memory#when-it-breaks": "OOM OutOfMemoryError CUDA out of memory, tried to allocate GiB, unallocated",
     "book/memory#recomputation-the-price-is-a-third-more-flops": "activation checkpointing gradient checkpointing",
     "book/collectives#in-one-minute": "AllReduce",
