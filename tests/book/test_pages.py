@@ -519,7 +519,7 @@ PLACES = (
     + """
     const tops = new Set(), heights = new Set();
     const measure = () => {
-        tops.add(Math.round(explorer.plot.getBoundingClientRect().top - block.getBoundingClientRect().top));
+        tops.add(explorer.plot.getBoundingClientRect().top - block.getBoundingClientRect().top);
         heights.add(explorer.sentence.offsetHeight);
     };
     for (const control of explorer.controls) {
@@ -535,7 +535,8 @@ PLACES = (
     }
     await explorer.draw();
     measure();
-    return { tops: tops.size, heights: heights.size };
+    const moved = Math.max(...tops) - Math.min(...tops) >= 1;  // px
+    return { tops: moved ? tops.size : 1, heights: heights.size };
 }"""
 )
 
