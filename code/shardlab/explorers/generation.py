@@ -82,6 +82,11 @@ class EnginePlacement:
     spread: str
 
     @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of a step's answers."""
+        return lengths(self.tokens, SPREADS[self.spread])
+
+    @cached_property
     def copies(self) -> int:
         """Copies of the generator."""
         return (self.generators or self.gpus) // CUTS[self.model]
@@ -105,13 +110,13 @@ class EnginePlacement:
         return min(most, ceil(TEXTS / self.copies))
 
     def token(self, texts: float) -> float:
-        """Return the seconds of a step of decoding that writes so many texts on all copies."""
+        """Return the seconds of one step of decoding for `texts` texts, shared by all copies."""
         return self.rank.seconds(ceil(texts / self.copies), PROMPT + self.tokens // 2)
 
     @cached_property
     def writing(self) -> list[tuple[float, float]]:
         """Seconds, and the share of slots that write from then on, if texts start together."""
-        each, slots = lengths(self.tokens, SPREADS[self.spread]), self.copies * self.slots
+        each, slots = self.lengths, self.copies * self.slots
         curve, begin = [], 0.0
         for first in range(0, TEXTS, slots):
             wave, length = sorted(each[first : first + slots]), 0
@@ -126,10 +131,10 @@ class EnginePlacement:
     @cached_property
     def loop(self) -> EngineLoop:
         """The GPU-seconds of a step."""
-        weights, each = self.weights, lengths(self.tokens, SPREADS[self.spread])
+        weights = self.weights
         work = flops.forward(self.rank.spec, batch=1, sequence=PROMPT + self.tokens)
         gpus, slots = self.copies * CUTS[self.model], self.copies * self.slots
-        generating = sum(each) * self.token(slots) / slots * gpus
+        generating = sum(self.lengths) * self.token(slots) / slots * gpus
         sending = HandOver(
             whole=2 * weights,
             cut=CUTS[self.model],
@@ -226,7 +231,7 @@ def _words(generators: str, every: dict[str, EnginePlacement], best: str) -> str
         )
     took = units.text(each.seconds, "s")
     if not each.generators:
-        slots = full_slots(lengths(each.tokens, SPREADS[each.spread]), each.copies * each.slots)
+        slots = full_slots(each.lengths, each.copies * each.slots)
         return (
             f"A step takes at least <b>{took}</b>. On average {units.percent(slots)} of the slots "
             f"are full until the longest text has ended; {fastest}."
@@ -236,7 +241,7 @@ def _words(generators: str, every: dict[str, EnginePlacement], best: str) -> str
     waiting, slower = sorted(lanes, key=lambda lane: lanes[lane])
     waits = units.percent(1 - lanes[waiting] / each.seconds)
     old = staleness(each.copies * each.slots, TEXTS)
-    longest = max(lengths(each.tokens, SPREADS[each.spread])) * each.token(each.copies * each.slots)
+    longest = max(each.lengths) * each.token(each.copies * each.slots)
     return (
         f"A step takes at least <b>{took}</b>, {ratio:.2g} times as fast as in turn; the {waiting} "
         f"waits {waits} of it for the {slower}. Texts in slots are {old:.1f} steps old on average "

@@ -117,7 +117,7 @@ def views(places: list[Place], tensors: dict[str, Tensor]) -> dict[Place, Tensor
     """Show a rank's tensors, which may be flat and padded, as the boxes in them."""
     rest = {name: x.detach().view(-1) for name, x in tensors.items()}
     found = {}
-    for name, box in places:                  # those of one parameter in its order
+    for name, box in places:                  # a parameter's boxes come in its order
         n = size(box)
         found[name, box] = rest[name][:n].view([len(numbers) for numbers in box])
         rest[name] = rest[name][n:]
