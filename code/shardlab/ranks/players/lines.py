@@ -48,7 +48,7 @@ class PlayedLine:
 
 
 @dataclass
-class Reading:
+class PlayedText:
     """A text as it was read: its lines, and where the tracer refused it."""
 
     lines: list[PlayedLine] = field(default_factory=list)
@@ -67,12 +67,12 @@ def read(
     wholes: Mapping[str, Any],
     missing: int = 0,
     put: tuple[Redistribution, int] | None = None,
-) -> Reading:
+) -> PlayedText:
     """Read a text with types and with the numbers of two ranks.
 
     mesh: has two ranks in all. wholes: input -> nested list of its numbers. missing: which
     redistribution is left out, from 1. put: what is done to an operand before a line, from 0 as in
-    `Reading.lines`, instead.
+    `PlayedText.lines`, instead.
     """
     tensors = {name: torch.tensor(whole, dtype=torch.double) for name, whole in wholes.items()}
     sizes: dict[str, int] = {}
@@ -102,7 +102,7 @@ class _Reader:
         self._count = 0  # redistributions
         self._source: object = None  # the line of the file that is read
         self._instead: list[tuple[_Value, _Value]] = []
-        self.reading = Reading()
+        self.reading = PlayedText()
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments, **others: self._call(name, arguments, others)
