@@ -1,6 +1,6 @@
 /* The picture of the title page: a model and its batch are cut by the reader's knife, and the pieces fly to their GPUs. */
 (() => {
-  const PLATES = 16, COLUMNS = 8, SEQUENCES = 16, TOKENS = 4, EDGE = 9, LINE = 18, GHOST = 12, FLY = 40;
+  const PLATES = 16, COLUMNS = 8, SEQUENCES = 16, TOKENS = 4, EDGE = 9, LINE = 18, GHOST = 12, FLY = 61;
   const KEY = [["held", "on the first GPU"], ["fetched", "fetched when needed"], ["others", "on other GPUs"], ["works", "a GPU that computes"], ["waits", "waits"], ["idle", "has no work"]];
   const groups = (name, count) => Array.from({ length: count }, (_, n) => `<g class="cuts-${name}"></g>`).join("");
   const meter = (name, question) => `<p class="moving-meter" data-meter="${name}"><b>${question}</b> <span></span><i><i></i></i></p>`;
@@ -96,6 +96,7 @@
     }
     function fly(from, it, place) {
       const batch = ["batch", "tokens"].includes(knives[at].name), source = batch ? from.slice(cells.length) : from.slice(0, cells.length);
+      part("works").animate([{ opacity: 0.2 }, { opacity: 1 }], 1400);
       for (let n = 0; n < FLY; n++) {
         const [x, y, w, h] = source[Math.floor(n * source.length / FLY)], [toX, toY] = place(Math.floor(n * it.gpus / FLY));
         part("flying").insertAdjacentHTML("beforeend", box(0, 0, w, h, `class="${batch ? "token" : "cell"}"`));
