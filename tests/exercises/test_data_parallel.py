@@ -57,7 +57,7 @@ HELD, BATCHES = "activations of one microbatch at a time", "batches stay what th
 CHAPTER.changes({
     "drops the tail": Mistake("shard", {MISSING}, at="2 ranks, 3 samples", says="rank 0: [0]; rank 1: [1]",
         old="divmod(num_samples, world_size)", new="num_samples // world_size, 0"),
-    "gives the tail to the last": Mistake("shard", {UNEVEN}, at="4 ranks, 10 samples", says="rank 3: [6, 7, 8, 9]",
+    "gives the tail to the last": Mistake("shard", {UNEVEN}, at="4 ranks, 2 samples", says="rank 3: [0, 1]",
         old="rank * size + min(rank, longer)\n    return range(start, start + size + (rank < longer))",
         new="rank * size\n    return range(start, start + size + longer * (rank == world_size - 1))"),
     "overlaps": Mistake("shard", {OVERLAP}, at="2 ranks, 3 samples", says="rank 0: [0, 1]; rank 1: [1, 2]",
@@ -67,6 +67,18 @@ CHAPTER.changes({
         old="range(start, start + size + (rank < longer))",
         new="[sample + 1 for sample in range(start, start + size + (rank < longer))]"),
 })
+
+
+@mistake("shard", checker.RUNS, at="4 ranks, 2 samples", says="on purpose")
+def refuses_fewer_samples_than_ranks(num_samples, rank, world_size):
+    if num_samples < world_size:
+        raise ValueError("on purpose")
+    return my_shard(num_samples, rank, world_size)
+
+
+@mistake("shard", NUMBERS, at="4 ranks, 2 samples", says="got       [2]")
+def gives_every_rank_a_sample(num_samples, rank, world_size):
+    return my_shard(num_samples, rank, world_size) or [rank]
 
 
 @mistake("shard", UNEVEN, at="3 ranks, 7 samples", says="rank 2: [6]")
@@ -133,6 +145,9 @@ CHAPTER.changes({
     "averages what is frozen": Mistake("average_gradients", {FROZEN, BYTES},
         at="2 ranks, a frozen vector, and some", says="[0, 0] on rank 0",
         old="if parameter.requires_grad", new="if True"),
+    "writes the mean into the parameter": Mistake("average_gradients", {MEAN, SAME}, at="1 rank, one vector",
+        says="write the mean into p.grad",
+        old="parameter.grad = comm", new="parameter.data = comm"),
     "averages tied twice": Mistake("average_gradients", {BYTES},
         at="2 ranks, a weight that two layers share", says="40 bytes sent by rank 0",
         old="in model.parameters()",
@@ -212,6 +227,17 @@ CHAPTER.changes({
 def views_what_is_transposed(model, group, num_samples):
     torch.cat([present(p).view(-1) for p in trained(model)])
     solutions.my_average_gradients_fused(model, group, num_samples)
+
+
+@mistake("average_gradients_fused", BYTES, at="3 ranks, a scalar, a transposed matrix and a vector",
+         says="at least 54 bytes sent by a rank")
+def sends_half_precision_of_what_is_asked(model, group, num_samples):
+    gradients = [num_samples * present(parameter).flatten() for parameter in trained(model)]
+    flat = torch.cat([*gradients, torch.tensor([num_samples])]).float()
+    summed = comm.all_reduce(flat, group).double()
+    parts = (summed[:-1] / summed[-1]).split([g.numel() for g in gradients])
+    for parameter, part in zip(trained(model), parts, strict=True):
+        parameter.grad = part.view_as(parameter)
 
 
 @mistake("average_gradients_fused", MESSAGES, at="1 rank, one vector", says="in 2 messages")
