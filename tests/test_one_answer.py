@@ -597,8 +597,6 @@ STATED = [  # page, words with the number, the number
     ("planner", "in {} sweeps the best leads by more", _clear_sweeps),
     ("composition", "sends almost {} times", lambda: IN_WORDS[round(_along_dp_of_llama_3())]),
     ("operations", "only with a spare, within {} hours", lambda: IN_WORDS[round(_dropping(1, 3))]),
-    ("failures", "if {:.0f} more hours follow", lambda: _dropping(1, 1)),
-    ("failures", "that costs about {:.0f} %", lambda: 100 / 16),
     ("operations", "by the exact formula at {:.0f}", _halving_border),
     ("operations", "the border is at {:.0f} seconds", lambda: 1.5 * 600**2 / 10_800),
     ("operations", "below {:.0f} seconds, restarts", _halving_border),

@@ -12,7 +12,8 @@ from .test_pages import EVERY_PAGE, LISTED
 NUMBER = re.compile(r"[-+]?[\d,.]+( ?%)?")
 DATA = re.compile(r'<details class="explorer-data".*?</details>', re.DOTALL)
 TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
-LABEL = re.compile(r'<caption[^>]*><span class="caption-number">Table (\d+) </span>')
+LABEL = re.compile(r'<caption[^>]*><span class="caption-number">Table ([\d.]+) </span>')
+CHAPTER = re.compile(r'<h1><span class="section-number">(\d+)\. ')
 
 
 def written() -> Iterator[tuple[str, list[list[str]], bool]]:
@@ -46,7 +47,16 @@ def test_every_table_of_numbers_has_a_caption_with_its_number(site: Path, page_n
     assert bare == []
 
 
-def test_tables_are_counted_through_the_book(site: Path) -> None:
-    labels = [int(label) for name in LISTED for label in LABEL.findall((site / f"{name}.html").read_text())]
-    assert labels == [*range(1, len(labels) + 1)]
-    assert labels
+def test_tables_are_counted_in_each_chapter_and_through_the_rest(site: Path) -> None:
+    rest: list[str] = []
+    chapters = 0
+    for name in LISTED:
+        page = (site / f"{name}.html").read_text()
+        labels = LABEL.findall(page)
+        if chapter := CHAPTER.search(page):
+            chapters += 1
+            assert labels == [f"{chapter[1]}.{at}" for at in range(1, len(labels) + 1)], name
+        else:
+            rest += labels
+    assert rest == [str(at) for at in range(1, len(rest) + 1)]
+    assert chapters == 18 and rest
