@@ -308,6 +308,7 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
         ("book/composition", "Next", ("ArrowRight", "ArrowLeft")),
         ("book/memory", "Next", ("ArrowRight", "ArrowLeft")),
         ("book/pipeline", "Next", ("ArrowRight", "ArrowLeft")),
+        ("book/interconnects", "Next", ("ArrowRight", "ArrowLeft")),
     ],
 )
 def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
