@@ -17,8 +17,8 @@ from shardlab.explorers import title
 from shardlab.files.terminal import no_arguments
 
 TARGET = drawings.IMAGES / "title.png"
-STEP = 4  # it fits, and waits
-WIDTH, SCALE = 600, 2  # pixels of the page, and pixels of the file for each of them
+STEP = 5  # it fits, and some wait
+WIDTH, SCALE = 1000, 1.5  # pixels of the page, and pixels of the file for each of them
 FILES = [  # what the page loads
     *(file for name in ("moving", "title") for file in Path(explorers.__file__).parent.glob(f"{name}.*s")),
     *drawings.IMAGES.parent.glob("_ext/fonts/*latin-wght-normal.woff2"),
@@ -30,7 +30,7 @@ HEAD = """<!doctype html><meta charset="utf-8">
     }
     * { box-sizing: border-box; }
     body { margin: 0 0 900px; font: 16px/1.6 "Source Sans 3"; }
-    .cuts-picture { padding: 8px 16px 16px; background: white; }
+    .cuts-picture { border: solid white; border-width: 8px 16px 16px; }
 </style>"""
 SCRIPTS = "".join(f'<script src="{name}.js"></script>' for name in ("moving", "title"))
 
@@ -55,7 +55,7 @@ def pixels(browser: Browser, shown: title.Cuts) -> bytes:
 
 def says(shown: title.Cuts) -> bytes:
     """What stands in the PNG as long as it is up to date: the table of all steps, in ASCII."""
-    return b"tEXtComment\0" + json.dumps(title.rows(shown.scenes)).encode()
+    return b"tEXtComment\0" + json.dumps(shown.rows()).encode()
 
 
 if __name__ == "__main__":

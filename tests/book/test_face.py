@@ -9,7 +9,7 @@ from docutils.frontend import get_default_settings
 from docutils.parsers.rst import Parser
 from docutils.utils import new_document
 
-from shardlab.explorers import buckets, memory_timeline, moving, pipeline, race, title, wires
+from shardlab.explorers import buckets, memory_timeline, moving, pipeline, race, server, title, wires
 
 SHORT = "Two GPUs add up."
 LONG = f"{SHORT} " + "A sentence that goes on for long " * 8 + "."
@@ -52,6 +52,7 @@ def test_a_page_loads_the_files_of_the_pictures_that_it_has() -> None:
     assert described(SHORT, body=buckets.Buckets().html())[1] == files("moving", "buckets")
     assert described(SHORT, body=wires.Neighbours().html())[1] == files("moving", "wires")
     assert described(SHORT, body=pipeline.Tiles().html())[1] == files("moving", "pipeline")
+    assert described(SHORT, body=server.TwoGpus().html())[1] == files("moving", "server")
     for name in ("planner", "missing"):  # whose data take a while to find
         assert described(SHORT, body=moving.moving(name, "", ""))[1] == files("moving", name)
     shown = memory_timeline.MemoryTimeline()

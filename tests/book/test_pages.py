@@ -308,12 +308,13 @@ def test_without_javascript_a_table(browser: Any, site: Path, page_name: str) ->
         ("book/composition", "Next", ("ArrowRight", "ArrowLeft")),
         ("book/memory", "Next", ("ArrowRight", "ArrowLeft")),
         ("book/pipeline", "Next", ("ArrowRight", "ArrowLeft")),
+        ("book/interconnects", "Next", ("ArrowRight", "ArrowLeft")),
     ],
 )
 def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
     browser: Any, site: Path, page_name: str, button: str, keys: tuple[str, str]
 ) -> None:
-    with opened(browser, site.as_uri(), f"{page_name}.html") as tab:
+    with opened(browser, site.as_uri(), f"{page_name}.html", reduced_motion="reduce") as tab:
         stage, table = tab.locator(".moving.live .moving-stage"), tab.locator(".moving table")
         seen = [stage.inner_html()]
         for key in ("Enter", "Enter", *keys):

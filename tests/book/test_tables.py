@@ -59,4 +59,5 @@ def test_tables_are_counted_in_each_chapter_and_through_the_rest(site: Path) -> 
         else:
             rest += labels
     assert rest == [str(at) for at in range(1, len(rest) + 1)]
-    assert chapters == 18 and rest
+    assert chapters == 18
+    assert rest

@@ -8,27 +8,7 @@ from shardlab.costs.collectives import fabric
 from shardlab.explorers import interconnects as explorers
 from tests.explorers.views import number
 
-PATHS, BUSIEST, FABRICS = explorers.paths(), explorers.busiest(), explorers.fabrics()
-
-
-@pytest.mark.parametrize("state", PATHS.states()[::3], ids=str)
-def test_a_path_says_what_the_table_and_the_wires_say(state):
-    view = PATHS.view(**state)
-    rates = [number(rate.removesuffix("/s")) for _, rate in view.table[1:]]
-    rate, seconds = re.search(r"<b>(.*?)/s</b>.*1 GB takes (.*? s|.*? ms)\.", view.sentence).groups()
-    assert number(rate) == min(rates)
-    assert number(seconds) == pytest.approx(1e9 / min(rates), rel=0.01)
-    drawn = [trace for trace in view.figure.data if trace.name and trace.name.startswith("GPU 0 to")]
-    assert len(drawn) == 1
-
-
-def test_a_pair_without_a_link_is_told_so():
-    told = PATHS.view(machine="DGX-1V", to=5).sentence
-    assert "CPU 0 → CPU 1" in told
-    assert "All NVLinks of a GPU together carry 150 GB/s" in told
-    assert "shares none of them" in told
-    assert "shares only some of them" in PATHS.view(machine="DGX-1V", to=3).sentence
-    assert "together" not in PATHS.view(machine="DGX H100", to=5).sentence
+BUSIEST, FABRICS = explorers.busiest(), explorers.fabrics()
 
 
 @pytest.mark.parametrize("state", BUSIEST.states()[::9], ids=str)

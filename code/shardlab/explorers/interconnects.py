@@ -1,25 +1,16 @@
-"""The explorers of interconnects: the path of a message, the busiest hop, and the fabric."""
+"""The explorers of interconnects: the busiest hop, and the fabric."""
 
 from shardlab import exchanges
 from shardlab.costs import units
 from shardlab.costs.collectives import fabric
-from shardlab.costs.facts import hardware, hops, nodes
+from shardlab.costs.facts import hardware, nodes
 from shardlab.costs.traces import crossings, writing
 from shardlab.figures import interconnects as figures
-from shardlab.figures import topology
 
 from .explorer import Explorer
 from .view import View
 
-MACHINES = (
-    "Two RTX 4090",
-    "Two RTX 3090, bridged",
-    "PCIe box, 100 GbE",
-    "DGX-1V",
-    "DGX A100",
-    "DGX H100",
-    "HGX B200",
-)
+SERVERS = ("PCIe box, 100 GbE", "DGX-1V", "DGX A100", "DGX H100", "HGX B200")  # of eight GPUs
 PODS = {  # cabling -> nodes whose cards end at the same leaves, each with 32 ports for cards
     "rails: card i of 32 nodes at leaf i": 32,
     "node by node: all cards of 4 nodes at one leaf": 4,
@@ -28,59 +19,16 @@ TRAFFIC = {"ring, nodes in order": True, "all-to-all, or a ring in any order": F
 NUM_NODES = [2**exponent for exponent in range(1, 11)]
 
 
-# ---- paths ---------------------------------------------------------------------------------------
-
-
-def paths() -> Explorer:
-    """Choose a machine and a GPU: see the wires that a message from GPU 0 passes."""
-    return Explorer(
-        path_view,
-        {"machine": list(MACHINES), "to": list(range(1, 8))},
-        title="The path of a message",
-        labels={"to": "From GPU 0 to GPU"},
-        default={"machine": "DGX-1V", "to": 5},
-    )
-
-
-def path_view(*, machine: str, to: int) -> View:
-    """Show one state: the node with the path drawn in it."""
-    cluster = nodes.cluster(machine)
-    there = min(to, cluster.gpus - 1)
-    path = cluster.path(0, there)
-    rate = hops.bandwidth(path)
-    parts = hops.parts(path)
-    name = f"GPU 0 to GPU {there}: {rate / 1e9:.3g} GB/s"
-    narrow = min(path, key=lambda hop: hop.bandwidth)
-    wide = nodes.rates_of_a_gpu(cluster.node).get("NVLink")
-    seconds = units.text(1e9 / rate, "s")
-    sentence = (
-        f"The path is {' → '.join(parts)}. In one direction it carries "
-        f"<b>{units.text(rate, 'B/s')}</b>; 1 GB takes {seconds}."
-    )
-    if wide and rate < wide:
-        joined = any(hop.kind == "NVLink" for hop in path)
-        sentence += (
-            f" All NVLinks of a GPU together carry {units.text(wide, 'B/s')}; "
-            f"this pair shares {'only some' if joined else 'none'} of them."
-        )
-    elif len({hop.bandwidth for hop in path}) > 1:
-        sentence += f" The narrowest hop is {narrow.name}."
-    rows = [[hop.name, units.text(hop.bandwidth, "B/s")] for hop in path]
-    figure = topology.topology(cluster.node.drawn, paths={name: parts})
-    return View(figure, sentence, [["hop", "one direction"], *rows])
-
-
 # ---- the busiest hop -----------------------------------------------------------------------------
 
 
 def busiest() -> Explorer:
     """Choose how many ranks add up a buffer, how, and where: see which hop decides."""
-    servers = MACHINES[2:]  # of eight GPUs
     return Explorer(
         busiest_view,
         {
             "ranks": [2, 4, 8, 16],
-            "machine": list(servers),
+            "machine": list(SERVERS),
             "algorithm": list(exchanges.ALL_REDUCES),
         },
         title="The busiest hop of an all-reduce of 1 GB",

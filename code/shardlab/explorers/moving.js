@@ -33,6 +33,24 @@ window.shardlabMoving = (block, go) => {
   block.classList.add("live");
   return light; // for parts that are drawn anew
 };
+/* What differs from the start is in the address: radios by themselves, anything else by `tell` and `heed`. Returns what writes it. */
+window.shardlabAddress = (block, hands, tell, heed) => {
+  const field = ({ name }) => name.replace("-", "."), own = field(hands[0][0]).replace(/[^.]*$/, "");
+  const recall = () => {
+    const fields = new URLSearchParams(location.hash.slice(1));
+    for (const inputs of hands) (inputs.find((each) => each.value === fields.get(field(each))) ?? inputs[0]).checked = true;
+    heed(fields);
+    if ([...fields.keys()].some((key) => key.startsWith(own))) block.scrollIntoView();
+  };
+  addEventListener("hashchange", recall);
+  recall();
+  return () => {
+    const told = new URLSearchParams();
+    for (const [, ...others] of hands) for (const each of others) if (each.checked) told.append(field(each), each.value);
+    tell(told);
+    history.replaceState(history.state, "", `${location.pathname}${location.search}${told.size ? "#" : ""}${told}`);
+  };
+};
 window.shardlabStart = (selector, start) => document.querySelectorAll(selector).forEach((block) => {
   try {
     start(block);

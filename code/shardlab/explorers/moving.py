@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
+from collections.abc import Iterable
 
 from IPython.display import HTML, display
 
@@ -28,6 +30,14 @@ def clock(name: str, switch: str, step: str = "1") -> str:
         f'<input type="range" aria-label="Clock" min="0" step="{step}" autocomplete="off">'
         f'<label class="{name}-switch"><input type="checkbox" autocomplete="off"> {switch}</label>'
     )
+
+
+def radios(name: str, legend: str, texts: Iterable[str]) -> str:
+    """Return the HTML of buttons of which one is pressed."""
+    radio = f'<input type="radio" name="{name}" autocomplete="off" value='
+    words = map(html.escape, texts)
+    labels = "".join(f'<label>{radio}"{text}"><span>{text}</span></label>' for text in words)
+    return f'<fieldset class="moving-choice"><legend>{legend}</legend>{labels}</fieldset>'
 
 
 def moving(name: str, picture: str, data: str, *, hands: str = "", text: str = "") -> str:

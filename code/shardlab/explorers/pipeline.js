@@ -59,21 +59,13 @@
       clock.setAttribute("aria-valuetext", `${output.textContent}: stages hold ${amounts.map((each) => each.textContent).join(", ")} microbatches`);
     }
 
-    /* What differs from the start is in the address. */
-    function remember() {
-      const told = new URLSearchParams();
-      for (const [, ...others] of hands) for (const each of others) if (each.checked) told.append(each.name.replace("-", "."), each.value);
+    clock.max = last;
+    const remember = window.shardlabAddress(block, hands, (told) => {
       if (now !== START) told.append("pipeline.tick", now / tick);
-      history.replaceState(history.state, "", `${location.pathname}${location.search}${told.size ? "#" : ""}${told}`);
-    }
-    function recall() {
-      const fields = new URLSearchParams(location.hash.slice(1));
-      for (const inputs of hands) (inputs.find((each) => each.value === fields.get(each.name.replace("-", "."))) ?? inputs[0]).checked = true;
+    }, (fields) => {
       now = fields.has("pipeline.tick") ? tick * fields.get("pipeline.tick") || 0 : START;
       show();
-      if ([...fields.keys()].some((key) => key.startsWith("pipeline."))) block.scrollIntoView();
-    }
-    clock.max = last;
+    });
     clock.oninput = () => move(Number(clock.value));
     block.addEventListener("change", (event) => {
       if (event.target !== clock) show();
@@ -90,8 +82,6 @@
       move(tick * (by > 0 ? Math.floor(now / tick) + 1 : Math.ceil(now / tick) - 1));
       remember();
     });
-    addEventListener("hashchange", recall);
-    recall();
   }
   window.shardlabStart(".moving.pipeline", start);
 })();

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -23,7 +22,7 @@ from shardlab.figures import pipeline as figures
 from shardlab.schedules import Action
 
 from .explorer import Explorer
-from .moving import MovingPicture, moving
+from .moving import MovingPicture, moving, radios
 from .page import table
 from .view import View
 
@@ -213,10 +212,14 @@ class Tiles(MovingPicture):
             '<p class="pipeline-state" aria-live="polite"></p>'
             '<input type="range" aria-label="Clock" min="0" step="1" autocomplete="off">'
             f'<div class="pipeline-picture" data-pipeline="{packed}"></div>'
-            + choice("microbatch", "Follow a microbatch", ["none", *map(str, range(MICROBATCHES))])
+            + radios(
+                "pipeline-microbatch",
+                "Follow a microbatch",
+                ["none", *map(str, range(MICROBATCHES))],
+            )
         )
-        hands = choice("schedule", "Schedule", SHOWN) + choice(
-            "message", "A message takes", MESSAGES
+        hands = radios("pipeline-schedule", "Schedule", SHOWN) + radios(
+            "pipeline-message", "A message takes", MESSAGES
         )
         return moving("pipeline", picture, self.table(), hands=hands)
 
@@ -238,10 +241,3 @@ class Tiles(MovingPicture):
             )
         ]
         return table([[*header, "holds at most (microbatches)"], *body])
-
-
-def choice(name: str, legend: str, texts: Iterable[str]) -> str:
-    """Return buttons of which one is pressed."""
-    radio = f'<input type="radio" name="pipeline-{name}" autocomplete="off" value='
-    labels = "".join(f'<label>{radio}"{text}"><span>{text}</span></label>' for text in texts)
-    return f'<fieldset class="pipeline-choice"><legend>{legend}</legend>{labels}</fieldset>'

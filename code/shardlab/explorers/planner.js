@@ -61,20 +61,14 @@
       show();
     }
 
-    /* What differs from the start is in the address. */
-    function remember() {
-      const told = new URLSearchParams();
-      if (chosen()) told.set("planner.model", models[chosen()].value);
+    wall.max = most; // the thumb stands above the wall
+    const remember = window.shardlabAddress(block, [models], (told) => {
       if (at !== start) told.set("planner.card", cards[at]);
-      history.replaceState(history.state, "", `${location.pathname}${location.search}${told.size ? "#" : ""}${told}`);
-    }
-    function recall() {
-      const fields = new URLSearchParams(location.hash.slice(1)), card = cards.indexOf(Number(fields.get("planner.card")));
-      (models.find((each) => each.value === fields.get("planner.model")) ?? models[0]).checked = true;
+    }, (fields) => {
+      const card = cards.indexOf(Number(fields.get("planner.card")));
       at = card < 0 ? start : card;
       fill();
-      if ([...fields.keys()].some((each) => each.startsWith("planner."))) block.scrollIntoView();
-    }
+    });
     const nearest = (to) => cards.reduce((best, card, n) => (Math.abs(card - to) < Math.abs(cards[best] - to) ? n : best), 0);
     const drag = (event) => move(nearest((event.clientX - svg.getBoundingClientRect().left) / svg.clientWidth * most));
     svg.onpointerdown = (event) => {
@@ -84,7 +78,6 @@
     };
     svg.onpointermove = (event) => dragged && drag(event);
     svg.onpointerup = svg.onpointercancel = () => { dragged = false; remember(); };
-    wall.max = most; // the thumb stands above the wall
     wall.oninput = () => move(nearest(wall.value) === at ? at + Math.sign(wall.value - cards[at]) : nearest(wall.value));
     block.addEventListener("change", (event) => {
       if (event.target !== wall) fill();
@@ -95,9 +88,7 @@
       move(at + by);
       remember();
     });
-    addEventListener("hashchange", recall);
     addEventListener("resize", show);
-    recall();
   }
   window.shardlabStart(".moving.planner", start);
 })();

@@ -5,7 +5,6 @@ planner.js draws the cloud and the wall that the reader moves; what stands left 
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from shardlab.costs.facts import models, nodes
 from shardlab.costs.planning import planner, plans
 from shardlab.costs.planning.plans import Plans, Question, TrainingPlan
 
-from .moving import MovingPicture, moving
+from .moving import MovingPicture, moving, radios
 from .page import table
 
 GB = 1e9  # bytes
@@ -262,12 +261,7 @@ class Cloud(MovingPicture):
             "cases": [case.drawn() for case in CASES],
         }
         packed = json.dumps(data, separators=(",", ":")).replace("'", "&#39;")
-        radio = '<input type="radio" name="planner-model" autocomplete="off" value='
-        labels = "".join(
-            f'<label>{radio}"{html.escape(case.name)}"><span>{case.name}</span></label>'
-            for case in CASES
-        )
-        hands = f'<fieldset class="planner-choice"><legend>Train</legend>{labels}</fieldset>'
+        hands = radios("planner-model", "Train", [case.name for case in CASES])
         picture = (
             '<p class="planner-state" aria-live="polite"></p>'
             '<input type="range" aria-label="Memory of a card" min="0" step="1" autocomplete="off">'

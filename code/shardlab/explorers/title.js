@@ -1,68 +1,138 @@
-/* The picture of the title page. It shows the step that the reader has come to; nothing moves by itself. */
+/* The picture of the title page: a model and its batch are cut by the reader's knife, and the pieces fly to their GPUs. */
 (() => {
-  const tiles = (name, count, across, at) => {
-    const size = 104 / across, each = [];
-    for (let n = 0; n < count; n++) {
-      const x = at + (n % across) * size, y = 20 + Math.floor(n / across) * size;
-      each.push(`<rect class="${name}" x="${x}" y="${y}" width="${size - 1}" height="${size - 1}"/>`);
-    }
-    return each.join("");
-  };
-  const words = (texts, y) => texts.map((text, n) => `<text x="${n * 128 + 52}" y="${y}">${text}</text>`).join("");
+  const PLATES = 16, COLUMNS = 8, SEQUENCES = 16, TOKENS = 4, EDGE = 9, LINE = 18, GHOST = 12, FLY = 61;
+  const KEY = [["held", "on the first GPU"], ["fetched", "fetched when needed"], ["others", "on other GPUs"], ["works", "a GPU that computes"], ["waits", "waits"], ["idle", "has no work"]];
+  const groups = (name, count) => Array.from({ length: count }, (_, n) => `<g class="cuts-${name}"></g>`).join("");
   const meter = (name, question) => `<p class="moving-meter" data-meter="${name}"><b>${question}</b> <span></span><i><i></i></i></p>`;
+  const box = (x, y, w, h, more) => `<rect x="${x}" y="${y}" width="${w}" height="${h}" ${more}/>`;
 
   function start(block) {
-    const stage = block.querySelector(".moving-stage"), picture = stage.querySelector(".cuts-picture");
-    const steps = [...block.querySelectorAll("li")];
-    const squares = Math.ceil(Math.max(...steps.map((step) => step.dataset.held)));
-    picture.innerHTML = `<svg viewBox="-1 0 362 158">${words(["<tspan>the batch</tspan>", "<tspan>the model</tspan>", "<tspan>on each GPU</tspan>"], 13)}
-      ${tiles("batch", 64, 8, 0)}${tiles("model", 64, 8, 128)}${tiles("memory", squares, 10, 256)}
-      ${words(["sequences × tokens", "layers × width", "a square: one GPU"], 138)}
-      <text x="180" y="154">filled: on one GPU, pale: fetched when needed, empty: on others</text></svg>
-      ${meter("fits", "Does it fit?")}${meter("waits", "Waits for?")}`;
-    const [fits, waits] = picture.querySelectorAll("p");
-    let shown;
+    const picture = block.querySelector(".cuts-picture"), state = block.querySelector(".cuts-state"), output = block.querySelector("output");
+    const cases = JSON.parse(picture.dataset.cuts), [models, gpus] = block.querySelectorAll("select");
+    const knives = [...block.querySelectorAll("li")].map((item) => {
+      const name = item.querySelector("strong"), button = Object.assign(document.createElement("button"), { type: "button", textContent: name.textContent });
+      name.replaceWith(button);
+      return { item, button, name: item.dataset.knife };
+    });
+    picture.innerHTML = `<svg role="img"><g class="cuts-ghosts"></g>${groups("cell", PLATES * COLUMNS)}${groups("token", SEQUENCES * TOKENS)}
+      <g class="cuts-lens"></g><g class="cuts-squares"></g><path class="cuts-idle"/><path class="cuts-waits"/><path class="cuts-works"/><g class="cuts-words"></g><g class="cuts-flying"></g></svg>
+      <div class="cuts-meters">${meter("fits", "Does it fit?")}${meter("waits", "Waits for?")}</div>
+      <p class="cuts-key">${KEY.map(([look, words]) => `<span><i class="cuts-${look}"></i>${words}</span>`).join("")}</p>`;
+    const svg = picture.firstChild, part = (name) => svg.querySelector(`.cuts-${name}`), every = (name) => [...svg.querySelectorAll(`.cuts-${name}`)];
+    const cells = every("cell"), tokens = every("token"), meters = picture.querySelector(".cuts-meters");
+    let at = 0;
 
-    function show(step) {
-      shown = step;
-      const { held, share, ...data } = step.dataset;
-      for (const each of steps) each.toggleAttribute("data-shown", each === step);
-      for (const name of ["batch", "model"])
-        picture.querySelectorAll(`.${name}`).forEach((tile, n) => { tile.dataset.part = data[name][n]; });
-      picture.querySelectorAll(".memory").forEach((tile, n) => { tile.style.fillOpacity = Math.min(1, Math.max(0, held - n)); });
-      for (const [line, text, part] of [[fits, data.fits, held], [waits, data.waits, share]]) {
-        line.querySelector("span").textContent = text;
-        line.querySelector("i i").style.width = `${100 * Math.min(1, part)}%`;
+    /* Where everything stands: side by side, or one below the other on a phone. */
+    function places() {
+      const all = svg.clientWidth, wide = all >= 720, block = wide ? 0.28 * all : all - 2 * GHOST - EDGE - 4, high = wide ? 15 : 11;
+      const hall = { x: wide ? 0.59 * all : 0, y: wide ? 2 * LINE + 8 : 0, wide: wide ? 0.41 * all : all, high: wide ? 380 : 230 };
+      const gpu = { x: wide ? 0.36 * all : 0, y: 0, size: wide ? 0.18 * all : 120 };
+      const top = 2 * LINE + 10 + 2 * GHOST + EDGE, ribbon = top + PLATES * high + LINE + (wide ? 10 : 6);
+      const foot = ribbon + TOKENS * (wide ? 11 : 8) + LINE;
+      gpu.y = wide ? hall.y : foot + 2.2 * LINE;
+      if (!wide) hall.y = gpu.y + gpu.size + 2.4 * LINE;
+      return { all, wide, block, high, hall, gpu, top, ribbon, foot, bottom: Math.max(foot + LINE, hall.y + hall.high) + 8 };
+    }
+    function dots({ hall }, most) {
+      const servers = most / 8, across = 2 ** Math.round(Math.log2(Math.sqrt(servers * hall.wide / hall.high / 2))), aisle = 5;
+      const w = (hall.wide - (across / 8 - 1) * aisle) / across, rows = servers / across, h = (hall.high - (rows / 8 - 1) * aisle) / rows;
+      return { size: 0.8 * Math.min(0.23 * w, 0.44 * h), place: (n) => {
+        const server = Math.floor(n / 8), column = server % across, row = Math.floor(server / across);
+        return [hall.x + column * w + Math.floor(column / 8) * aisle + (n % 4 + 0.5) * 0.23 * w, hall.y + row * h + Math.floor(row / 8) * aisle + (Math.floor(n % 8 / 4) + 0.5) * 0.44 * h];
+      } };
+    }
+    function pieces(to, name, count, across, [wide, high], [x, y], [right, up]) {
+      for (const [n, each] of to.entries()) {
+        const w = (wide - (across - 1) * right) / across, h = (high - (count - 1) * up) / count;
+        const left = x + n % across * (w + right), top = y + high - h - Math.floor(n / across) * (h + up);
+        const d = name === "cell" ? EDGE : 0;
+        each.place = [left, top, w, h];
+        each.innerHTML = `<path class="top" d="M0 0l${d} ${-d}h${w}l${-d} ${d}z"/><path class="side" d="M${w} 0l${d} ${-d}v${h}l${-d} ${d}z"/>${box(0, 0, w, h, "")}`;
+        each.style.transform = `translate(${left}px, ${top}px)`;
       }
-      picture.classList.toggle("too-much", held > 1);
-      const name = step.querySelector("strong").textContent;
-      stage.querySelector("output").textContent = `${steps.indexOf(step) + 1} of ${steps.length}: ${name}`;
+    }
+    const scenes = () => cases[models.selectedIndex * gpus.length + gpus.selectedIndex];
+    function show(flies) {
+      const it = scenes()[at], here = places(), { hall, gpu, top, ribbon, foot } = here, cut = (name, by) => (it.cuts.includes(name) ? by : 0);
+      const from = [...cells, ...tokens].map((each) => each.place);
+      svg.style.height = `${here.bottom}px`;
+      const high = PLATES * here.high, thick = TOKENS * (here.wide ? 11 : 8);
+      pieces(cells, "cell", PLATES, COLUMNS, [here.block, high], [1, top], [cut("width", here.wide ? 12 : 8) || cut("experts", 3), cut("depth", here.wide ? 6 : 4)]);
+      pieces(tokens, "token", TOKENS, SEQUENCES, [here.block, thick], [1, ribbon], [cut("batch", 5), cut("tokens", 3)]);
+      cells.forEach((each, n) => { each.dataset.part = it.block[n]; });
+      tokens.forEach((each, n) => { each.dataset.part = it.cuts.includes("batch") && n % SEQUENCES || it.cuts.includes("tokens") && n ? 0 : 2; });
+      part("ghosts").innerHTML = it.copies > 1 ? [2, 1].map((n) => box(1 + EDGE + n * GHOST, top - EDGE - n * GHOST, here.block, high, "")).join("") : "";
+      const count = Math.ceil(it.held), row = Math.ceil(Math.sqrt(count)), size = gpu.size / row, gap = row > 1 ? 2 : 0;
+      part("squares").innerHTML = Array.from({ length: count }, (_, n) => {
+        const full = Math.min(1, it.held - n) * (size - gap), x = gpu.x + n % row * size, y = gpu.y + Math.floor(n / row) * size;
+        return box(x, y + size - gap - full, size - gap, full, `class="${n ? "over" : "full"}"`) + box(x, y, size - gap, size - gap, `class="brim${n ? "" : " first"}"`);
+      }).join("");
+      const { size: dot, place } = dots(here, it.most), waits = Math.round(it.share * it.gpus), [x, y] = place(0), beside = gpu.x + gpu.size + 12;
+      for (const [name, first, last] of [["works", 0, it.gpus - waits], ["waits", it.gpus - waits, it.gpus], ["idle", it.gpus, it.most]]) {
+        let d = "";
+        for (let n = first; n < last; n++) d += `M${place(n).map((each) => each.toFixed(1)).join(" ")}h0`;
+        part(name).setAttribute("d", d);
+        part(name).style.strokeWidth = dot;
+      }
+      part("lens").innerHTML = `<path d="${here.wide ? `M${gpu.x + gpu.size} ${gpu.y}L${x} ${y}L${gpu.x + gpu.size} ${gpu.y + gpu.size}z` : `M${gpu.x} ${gpu.y + gpu.size}L${x} ${y}L${gpu.x + gpu.size} ${gpu.y + gpu.size}z`}"/><circle cx="${x}" cy="${y}" r="5"/>`;
+      const word = (left, down, name, text) => `<text x="${left}" y="${down}"><tspan class="name">${name}</tspan><tspan x="${left}" dy="${LINE}">${text}</tspan></text>`;
+      part("words").innerHTML = word(0, 14, "The model", it.model) + word(0, foot + 2, "The batch", it.batch)
+        + word(here.wide ? gpu.x : beside, here.wide ? 14 : gpu.y + 14, "One GPU", "a square: its memory") + word(here.wide ? hall.x : beside, hall.y - LINE - 12, "All GPUs", it.hall);
+      meters.style.cssText = here.wide ? `position: absolute; left: ${gpu.x}px; top: ${gpu.y + gpu.size + 8}px; width: ${gpu.size}px` : "";
+      state.innerHTML = it.words;
+      [[it.fits, it.held], [it.waits, it.share]].forEach(([text, share], n) => {
+        meters.children[n].querySelector("span").textContent = text;
+        meters.children[n].querySelector("i i").style.width = `${100 * Math.min(1, share)}%`;
+      });
+      picture.classList.toggle("too-much", it.held > 1);
+      output.textContent = `${at + 1} of ${knives.length}: ${knives[at].button.textContent}`;
+      svg.setAttribute("aria-label", `${state.textContent} The model, ${it.model}; the batch, ${it.batch}; ${it.hall}.`);
+      knives.forEach(({ item, button, name }, n) => {
+        item.toggleAttribute("data-cuts", it.cuts.includes(name));
+        button.setAttribute("aria-pressed", n === at);
+      });
+      part("flying").replaceChildren();
+      if (flies && it.cuts.length && matchMedia("(prefers-reduced-motion: no-preference)").matches) fly(from, it, place);
+    }
+    function fly(from, it, place) {
+      const batch = ["batch", "tokens"].includes(knives[at].name), source = batch ? from.slice(cells.length) : from.slice(0, cells.length);
+      part("works").animate([{ opacity: 0.2 }, { opacity: 1 }], 1400);
+      for (let n = 0; n < FLY; n++) {
+        const [x, y, w, h] = source[Math.floor(n * source.length / FLY)], [toX, toY] = place(Math.floor(n * it.gpus / FLY));
+        part("flying").insertAdjacentHTML("beforeend", box(0, 0, w, h, `class="${batch ? "token" : "cell"}"`));
+        const piece = part("flying").lastChild;
+        piece.animate([{ transform: `translate(${x}px, ${y}px)` }, { transform: `translate(${toX}px, ${toY}px) scale(0.2)` }],
+          { duration: 800, delay: 10 * n, easing: "ease-in-out", fill: "backwards" }).onfinish = () => piece.remove();
+      }
+    }
+    function move(to) {
+      at = Math.min(knives.length - 1, Math.max(0, to));
+      show(true);
+      remember();
     }
 
-    /* The height at which one reads, beside the picture or below it. A low window leaves no room for a picture that stays. */
-    const stays = () => getComputedStyle(stage).position === "sticky";
-    function line(top) {
-      const { left, height } = stage.getBoundingClientRect();
-      const beside = left > steps[0].getBoundingClientRect().left + 100;
-      return top + (beside ? 0.3 * height : height + 40);
+    /* What differs from the start is in the address. */
+    function remember() {
+      const told = new URLSearchParams();
+      for (const each of [models, gpus]) if (each.selectedIndex) told.set(each.name, each.value);
+      if (at) told.set("title.cut", knives[at].name);
+      history.replaceState(history.state, "", `${location.pathname}${location.search}${told.size ? "#" : ""}${told}`);
     }
-    function follow() {
-      if (shown && !stays()) return;
-      const height = line(stage.getBoundingClientRect().top);
-      const reached = steps.filter((step) => step.getBoundingClientRect().top < height).pop() ?? steps[0];
-      if (reached !== shown) show(reached);
+    function recall() {
+      const fields = new URLSearchParams(location.hash.slice(1));
+      for (const each of [models, gpus]) each.selectedIndex = Math.max(0, [...each.options].findIndex(({ value }) => value === fields.get(each.name)));
+      at = Math.max(0, knives.findIndex(({ name }) => name === fields.get("title.cut")));
+      show();
     }
-    function go(by) {
-      const step = steps[steps.indexOf(shown) + by];
-      if (!step) return;
-      const past = step.getBoundingClientRect().top - line(parseFloat(getComputedStyle(stage).top));
-      if (stays()) scrollBy({ top: past + 2, behavior: "instant" });
-      show(step);
+    knives.forEach(({ button }, n) => { button.onclick = () => move(n); });
+    for (const each of [models, gpus]) {
+      each.onchange = () => move(at);
+      each.onkeydown = (event) => event.stopPropagation(); // its arrows choose
     }
-    addEventListener("scroll", follow, { passive: true });
-    addEventListener("resize", follow);
-    window.shardlabMoving(block, go);
-    follow();
+    window.shardlabMoving(block, (by) => move(at + by));
+    addEventListener("hashchange", recall);
+    addEventListener("resize", () => svg.clientWidth && show()); // on paper there is none
+    recall();
   }
-  window.shardlabStart(".cuts", start);
+  window.shardlabStart(".moving.cuts", start);
 })();
