@@ -37,7 +37,7 @@ LONGER = {
     "tensor parallel attention": {"S": 2, "h": 1},  # one key would have no gradient
     "sequence parallel mlp": {"S": 4, "h": 1},  # can be cut twice
 }
-LARGE = 100  # from here on a number is shown without a fraction
+SMALL, LARGE = 1e-3, 100  # below the first a number is near 0, from the second on it is whole
 Read = Callable[..., Any]  # `ranks.players.lines.read`, which needs torch
 
 
@@ -170,8 +170,14 @@ def numbers(backward: bool) -> Callable[[Any], list[list[float]]]:
 
 
 def text(numbers: Sequence[float]) -> str:
-    """Write what a rank holds: three digits, and no fraction of a large number."""
-    return " ".join(f"{x:.0f}" if abs(x) >= LARGE else f"{x:.3g}" for x in numbers)
+    """Write what a rank holds: three digits, no fraction of a large number, nothing below 0.001."""
+    return " ".join(map(_number, numbers))
+
+
+def _number(x: float) -> str:
+    if 0 < abs(x) < SMALL:
+        return "≈0"
+    return (f"{x:.0f}" if abs(x) >= LARGE else f"{x:.3g}").replace("-", "−")
 
 
 def shown(puzzle: Puzzle, line: Any, known: Any) -> list[str]:
