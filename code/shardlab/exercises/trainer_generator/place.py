@@ -66,6 +66,7 @@ def _rows(**lengths: tuple[int, int]) -> list[Place]:
     return [(name, (range(*ends),)) for name, ends in lengths.items()]
 
 
+EIGHT = engines(Layout(tp=2, pp=2, dp=2), Layout(tp=2, dp=4), apart=False)
 EXERCISE = Exercise(
     name="trainer_generator.place",
     points=3,
@@ -88,10 +89,7 @@ EXERCISE = Exercise(
             [_rows(a=(0, 8), b=(0, 1), c=(0, 1)), _rows(a=(8, 16), b=(1, 2), c=(1, 2))],
             [_rows(a=(0, 8), b=(1, 2), c=(1, 2)), _rows(a=(8, 16), b=(0, 1), c=(0, 1))],
         ),
-        _case(
-            "tp 2, pp 2 is tp 2, dp 2",
-            *engines(Layout(tp=2, pp=2), Layout(tp=2, dp=2), apart=False),
-        ),
+        _case("tp 2, pp 2, dp 2 is dp 4, tp 2, numbered from the end", EIGHT[0], EIGHT[1][::-1]),
     ],
     attempt=attempt,
     properties={
