@@ -1,13 +1,11 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
-import functools
 from itertools import permutations, product
 
-import pytest
 import torch
 
-from shardlab import comm, exercises, launch
-from shardlab.exercises import attempts, checker
+from shardlab import comm
+from shardlab.exercises import checker
 from shardlab.plain import generator
 
 from .grading import Chapter, Graded, Mistake
