@@ -177,7 +177,7 @@ def text(numbers: Sequence[float]) -> str:
 def _number(x: float) -> str:
     if 0 < abs(x) < SMALL:
         return "≈0"
-    return (f"{x:.0f}" if abs(x) >= LARGE else f"{x:.3g}").replace("-", "−")
+    return (f"{x:.0f}" if abs(x) >= LARGE else f"{x:.3g}").replace("-", "\N{MINUS SIGN}")
 
 
 def shown(puzzle: Puzzle, line: Any, known: Any) -> list[str]:
