@@ -118,7 +118,7 @@ def test_the_page_holds_every_state_in_order() -> None:
     states, count = Reader(made.html()).states, len(made.states())
     views = page.unpacked(states, count)
     assert views == json.loads(json.dumps(made.views()))
-    expected = [show(r, link, o).sentence for r in (1, 2, 4, 8) for link in LINKS for o in (False, True)]
+    expected = [show(r, link, o).plain()["sentence"] for r in (1, 2, 4, 8) for link in LINKS for o in (False, True)]
     assert [each["sentence"] for each in views] == expected
     assert [*made.states()[1].values()] == [1, "NVLink", True]  # the last control turns fastest
 
@@ -131,7 +131,7 @@ def test_the_page_says_the_default_state_without_a_script() -> None:
     text = make().html()
     height = 2 / 3 + 600 + 1000
     assert Reader(text).cells == ["ranks", "time (s)", "2", cell(height)]
-    assert f"It takes <b>{height:.1f} s</b>." in text
+    assert f"It takes <b>{height:.1f}\N{NO-BREAK SPACE}s</b>." in text
 
 
 def test_every_control_is_native_and_labelled() -> None:
@@ -217,7 +217,7 @@ def test_the_live_figure_follows_its_controls() -> None:
     inputs.children[0].value = 4
     inputs.children[2].value = False
     assert drawn(box) == [view.rounded(4 / 3 + 600)]
-    assert "601.3 s" in sentence.value
+    assert "601.3\N{NO-BREAK SPACE}s" in sentence.value
     reset.click()
     assert drawn(box) == [view.rounded(2 / 3 + 600 + 1000)]
     assert reset.disabled

@@ -12,6 +12,8 @@ import numpy as np
 
 from shardlab.figures.table import cell
 
+from .words import together
+
 DIGITS = 5  # significant digits kept of every number: more than a screen can show
 MAX_ROWS = 40  # rows of a table that is made from a figure
 HEIGHT = 450  # pixels: plotly's own default, of a figure that has no height
@@ -33,7 +35,7 @@ class View:
         """{"figure": {"data", "layout"}, "sentence", "table"}, ready for JSON."""
         figure = plain_figure(self.figure)
         rows = [[cell(x) for x in row] for row in self.table or points(figure)]
-        return {"figure": figure, "sentence": self.sentence, "table": rows}
+        return {"figure": figure, "sentence": together(self.sentence), "table": rows}
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:
