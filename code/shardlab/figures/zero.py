@@ -41,11 +41,11 @@ def memory_and_time(
     return style.figure(
         [*above, memory.limit_in_legend(), *below],
         x=style.axis("memory of a rank (GB)", range=[0, widest], anchor="y"),
-        y=style.axis(autorange="reversed", domain=[0.6, 1]),
+        y=style.axis(autorange="reversed", domain=[0.64, 1]),
         xaxis2=style.axis("seconds of a step", range=[0, longest], anchor="y2"),
-        yaxis2=style.axis(autorange="reversed", domain=[0, 0.4], anchor="x2"),
+        yaxis2=style.axis(autorange="reversed", domain=[0, 0.36], anchor="x2"),
         shapes=[memory.limit(capacity / 1e9, yref="y domain")],
         alt=alt or "Memory of a rank at each stage, and where the time of a step goes.",
-        height=380,
+        height=400,
         barmode="stack",
     )
