@@ -521,7 +521,10 @@ def test_the_first_number_that_differs_is_found_and_shown():
     assert evidence.show(None) == "None"
 
 
-@pytest.mark.parametrize("got", [None, torch.zeros(3), torch.tensor([1e-6, 0]), torch.tensor([float("nan"), 0])])
+DIFFERENT = [None, torch.zeros(3), torch.tensor([1e-6, 0]), torch.tensor([float("nan"), 0]), torch.zeros(2).double()]
+
+
+@pytest.mark.parametrize("got", DIFFERENT)
 def test_what_is_not_the_same_differs(got):
     assert evidence.first_difference(torch.zeros(2), got) == 0
 

@@ -139,7 +139,7 @@ def needs_equal_pieces(x, group):
 def drops_the_tail(x, group):
     n = group.size()
     rest = x.flatten()[: x.numel() // n * n]
-    total = torch.zeros_like(x)
+    total = torch.zeros(x.shape, dtype=x.dtype)
     total.view(-1)[: len(rest)] = solutions.my_ring_all_reduce(rest, group)
     return total
 
@@ -147,7 +147,13 @@ def drops_the_tail(x, group):
 CHAPTER.changes({
     "stops after the reduce scatter": Mistake("ring_all_reduce", {SUM}, at="2 ranks, 2 numbers", says="on rank 0",
         old="range(n - 1)", new="range(0)"),
-    "forgets the shape": Mistake("ring_all_reduce", {SUM}, at="3 ranks, a matrix of 7 rows", says="of shape [7]",
+    "views what is transposed": Mistake("ring_all_reduce", {checker.RUNS},
+        at="3 ranks, a transposed matrix of 7 rows", says="view size is not compatible",
+        old="x.flatten()", new="x.view(-1)"),
+    "sums in fp32": Mistake("ring_all_reduce", {SUM}, at="1 rank, 3 numbers", says="in torch.float32 instead of",
+        old="x.flatten()", new="x.flatten().float()"),
+    "forgets the shape": Mistake("ring_all_reduce", {SUM},
+        at="3 ranks, a transposed matrix of 7 rows", says="of shape [14]",
         old=".view_as(x)", new=""),
 })
 

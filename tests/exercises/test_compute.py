@@ -50,8 +50,8 @@ def test_both_sides_of_the_ridge_are_asked_for():
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
 
-DAYS, SHARE = "one chip: forward and backward, in days", "chips share the work"
-AGAIN = "a second forward takes a third more"
+DAYS, SHARE = "one chip: forward and backward, in days", "several chips: the same work, shared"
+AGAIN = "every forward twice: a third more"
 
 
 CHAPTER.changes({

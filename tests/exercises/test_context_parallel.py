@@ -59,6 +59,13 @@ CHAPTER.changes({
 })
 
 
+@mistake("merge", FINITE, MERGED_LSE, MERGED, at="1 rank, scores of one query around 1000, of the other", says="-inf")
+def shifts_by_the_highest_of_all_queries(y_a, lse_a, y_b, lse_b):
+    top = max(lse_a.max(), lse_b.max())
+    a, b = (lse_a - top).exp(), (lse_b - top).exp()
+    return (y_a * a + y_b * b) / (a + b), top + (a + b).log()
+
+
 @mistake("merge", FINITE, MERGED, at="1 rank, three queries, one sees no key of a part", says="nan")
 def shifts_by_the_smaller(y_a, lse_a, y_b, lse_b):
     low = torch.minimum(lse_a, lse_b)
@@ -97,7 +104,7 @@ CHAPTER.changes({
     "merges without rescaling": Mistake("ring_forward", {Y}, at="2 ranks, contiguous, no mask", says="y = [",
         old="y * (before - lse).exp()", new="y"),
     "gives each block its own softmax": Mistake("ring_forward", {Y},
-        at="2 ranks, contiguous, causal", says="a log-sum-exp of -inf",
+        at="2 ranks, contiguous, causal", says="sees no key is -inf",
         old="(scores - lse).exp() @ block[1]",
         new="scores.softmax(-1) @ block[1] * (scores.logsumexp(-1, keepdim=True) - lse).exp()"),
     "turns the other way": Mistake("ring_forward", {LSE, Y}, at="3 ranks, contiguous, causal",
@@ -110,6 +117,18 @@ CHAPTER.changes({
     "takes the masks in order": Mistake("ring_forward", {LSE, Y}, at="2 ranks, contiguous, causal",
         old="by_rank[group.rank() - turn]", new="by_rank[turn]"),
 })
+
+
+@mistake("ring_forward", LSE, Y, at="2 ranks, contiguous, causal, large scores", says="before you take exp")
+def sums_exponentials_of_scores(q, k, v, mask, group):
+    over, under = torch.zeros_like(q), q.new_zeros(*q.shape[:2], 1)
+    block = torch.stack([k, v])
+    for turn, seen in enumerate(solutions.blocks_of(mask, group)):
+        if turn:
+            block = solutions.pass_on(block, group)
+        p = (q @ block[0].mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).exp()
+        over, under = over + p @ block[1], under + p.sum(-1, keepdim=True)
+    return over / under, under.log()
 
 
 @mistake("ring_forward", ALONE, SMALL, STEPS, at="1 rank, contiguous, causal", says="all_gather on rank 0")
@@ -148,6 +167,9 @@ CHAPTER.changes({
         old="block[1].mT - delta", new="block[1].mT"),
     "looks at hidden keys": Mistake("ring_backward", {DQ, DK, DV}, at="1 rank, contiguous, causal",
         old=".masked_fill(~seen, -torch.inf)", new=""),
+    "divides exponentials": Mistake("ring_backward", {DQ, DK, DV}, at="2 ranks, contiguous, causal, large scores",
+        old="p = (q @ block[0].mT / root - lse).masked_fill(~seen, -torch.inf).exp()",
+        new="p = (q @ block[0].mT / root).masked_fill(~seen, -torch.inf).exp() / lse.exp()"),
     "sends a block too many": Mistake("ring_backward", {BOTH_STEPS},
         at="2 ranks, contiguous, no mask", says="6 blocks sent by rank 0",
         old="return dq", new="if group.size() > 1:\n        pass_on(block, group)\n    return dq"),

@@ -133,6 +133,9 @@ CHAPTER.changes({
     "averages what is frozen": Mistake("average_gradients", {FROZEN, BYTES},
         at="2 ranks, a frozen vector, and some", says="[0, 0] on rank 0",
         old="if parameter.requires_grad", new="if True"),
+    "writes the mean into the parameter": Mistake("average_gradients", {MEAN, SAME}, at="1 rank, one vector",
+        says="write the mean into p.grad",
+        old="parameter.grad = comm", new="parameter.data = comm"),
     "averages tied twice": Mistake("average_gradients", {BYTES},
         at="2 ranks, a weight that two layers share", says="40 bytes sent by rank 0",
         old="in model.parameters()",
@@ -212,6 +215,17 @@ CHAPTER.changes({
 def views_what_is_transposed(model, group, num_samples):
     torch.cat([present(p).view(-1) for p in trained(model)])
     solutions.my_average_gradients_fused(model, group, num_samples)
+
+
+@mistake("average_gradients_fused", BYTES, at="3 ranks, a scalar, a transposed matrix and a vector",
+         says="at least 54 bytes sent by a rank")
+def sends_half_precision_of_what_is_asked(model, group, num_samples):
+    gradients = [num_samples * present(parameter).flatten() for parameter in trained(model)]
+    flat = torch.cat([*gradients, torch.tensor([num_samples])]).float()
+    summed = comm.all_reduce(flat, group).double()
+    parts = (summed[:-1] / summed[-1]).split([g.numel() for g in gradients])
+    for parameter, part in zip(trained(model), parts, strict=True):
+        parameter.grad = part.view_as(parameter)
 
 
 @mistake("average_gradients_fused", MESSAGES, at="1 rank, one vector", says="in 2 messages")

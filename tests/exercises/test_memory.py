@@ -80,9 +80,9 @@ def test_held_bytes_are_counted_wherever_they_are():
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
 
-PARTS, PARAMETERS = "returns the bytes of three parts", "parameters are cut with stage 3"
-GRADIENTS = "gradients are cut from stage 2 on"
-OPTIMIZER = "the optimizer holds three fp32 numbers, cut from stage 1 on"
+PARTS, PARAMETERS = "returns the bytes of three parts", "parameters: 2 bytes each, cut with stage 3"
+GRADIENTS = "gradients: 2 bytes each, cut from stage 2 on"
+OPTIMIZER = "optimizer states: three fp32 numbers each, cut from stage 1 on"
 
 
 CHAPTER.changes({
@@ -98,6 +98,9 @@ CHAPTER.changes({
     "thinks that data parallelism cuts": Mistake("model_states", {PARAMETERS, GRADIENTS, OPTIMIZER},
         at="2 ranks, ZeRO stage 0",
         old="optimizer = 12", new="zero = 3\n    optimizer = 12"),
+    "rounds down": Mistake("model_states", {PARAMETERS},
+        at="3 ranks, ZeRO stage 3, 10 parameters", says="expected  parameters: 6.666666667",
+        old="2 * num_parameters / (dp if zero >= 3", new="2 * num_parameters // (dp if zero >= 3"),
     "returns a tuple": Mistake("model_states", {PARTS, PARAMETERS, GRADIENTS, OPTIMIZER},
         at="1 rank, ZeRO stage 0", says="a tuple",
         old='{"parameters": parameters, "gradients": gradients, "optimizer": optimizer}',
@@ -114,7 +117,7 @@ def cuts_one_part_at_each_stage(num_parameters, dp, zero):
 
 WHOLE, CUT = "one rank that recomputes nothing", "tensor parallelism cuts what lies between matrices"
 SHARED, SELECTIVE = "sequence parallelism cuts the rest", "selective recomputation keeps no scores"
-FULL = "full recomputation keeps the input"
+FULL = "full recomputation keeps the input, whole on every rank"
 
 
 @mistake("activation_bytes", WHOLE, CUT, SHARED, SELECTIVE, at="1 rank, one token", says="68.5")
@@ -140,6 +143,11 @@ CHAPTER.changes({
         old=" / (tp if sequence_parallel else 1)", new=""),
     "still keeps the softmax": Mistake("activation_bytes", {SELECTIVE}, at="1 rank, selective", says="expected  2,176",
         old='"none" else 0', new='"none" else 2 / 5 * scores'),
+    "cuts the kept input over tp": Mistake("activation_bytes", {FULL}, at="2 ranks, tensor parallel, full",
+        old="return 2 * wide", new="return 2 * wide / tp"),
+    "cuts the kept input along the sequence": Mistake("activation_bytes", {FULL},
+        at="2 ranks, tensor and sequence parallel, full",
+        old="return 2 * wide", new="return 2 * wide / (tp if sequence_parallel else 1)"),
     "keeps two inputs": Mistake("activation_bytes", {FULL}, at="1 rank, full", says="expected  128",
         old="return 2 * wide", new="return 4 * wide"),
 })
@@ -177,6 +185,9 @@ CHAPTER.changes({
     "keeps copies of the inputs": Mistake("checkpoint", {HELD}, at="1 rank, one input", says="got       65,536 bytes",
         old="ctx.save_for_backward(*inputs)",
         new="ctx.save_for_backward(*inputs)\n        ctx.copies = [x.clone() for x in inputs]"),
+    "asks for a gradient of every input": Mistake("checkpoint", {checker.RUNS},
+        at="1 rank, an input of whole numbers", says="can require gradients",
+        old="requires_grad_(x.requires_grad)", new="requires_grad_()"),
     "computes again without recording": Mistake("checkpoint", {checker.RUNS},
         at="1 rank, one input", says="does not require grad",
         old="torch.enable_grad()", new="torch.no_grad()"),

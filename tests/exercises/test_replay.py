@@ -43,6 +43,20 @@ def fills_two_links_and_shares_the_rest(capacities, paths):
     return [shared[i] if rate is None else rate for i, rate in enumerate(rates)]
 
 
+@mistake("fair_rates", FAIR, at="1 rank, a link that two fill later", says="[6.25, 1, 9.75]")
+def shares_equally_what_is_left_again_and_again(capacities, paths):
+    left, rates = dict(capacities), [0.0] * len(paths)
+    for _ in range(100):
+        rising = [path for path in paths if all(left[link] > 1e-12 for link in path)]
+        users = {link: sum(link in path for path in rising) for link in left}
+        more = [min(left[link] / users[link] for link in path) if path in rising else 0.0 for path in paths]
+        for i, path in enumerate(paths):
+            rates[i] += more[i]
+            for link in path:
+                left[link] -= more[i]
+    return rates
+
+
 @mistake("fair_rates", FAIR, at="1 rank, two on one link", says="[6, 0]")
 def serves_the_first_first(capacities, paths):
     left, rates = dict(capacities), []

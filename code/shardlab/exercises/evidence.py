@@ -4,6 +4,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from shardlab import trace
 from shardlab.costs import collectives, units
 
-from .checker import Case, Dependent, Finding, describe, on_each_rank
+from .checker import Case, Dependent, Finding, Judge, describe, on_each_rank
 
 Named = dict[str, Tensor | None]
 SHOWN = 4  # numbers of a tensor that a report shows
@@ -73,12 +74,20 @@ def changed(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[s
 
 
 def first_difference(expected: Tensor, got: Any) -> int | None:
-    """Return where `got` first differs, counted along the flat tensor; None if nowhere."""
-    if not isinstance(got, Tensor) or got.shape != expected.shape:
+    """Return where `got` first differs, counted along the flat tensor; None if nowhere.
+
+    What was computed in another precision differs everywhere: whole numbers would not show it.
+    """
+    if not isinstance(got, Tensor) or got.shape != expected.shape or _is_rounded(expected, got):
         return 0
     close = torch.isclose(got.to(expected.dtype), expected, rtol=EXACT, atol=EXACT)
     wrong = ~close.flatten()
     return int(wrong.nonzero()[0]) if wrong.any() else None
+
+
+def _is_rounded(expected: Tensor, got: Tensor) -> bool:
+    """Say whether both are floating-point numbers, of two precisions."""
+    return got.dtype != expected.dtype and got.is_floating_point() and expected.is_floating_point()
 
 
 def show(tensor: Tensor | None, place: int = 0) -> str:
@@ -93,23 +102,33 @@ def show(tensor: Tensor | None, place: int = 0) -> str:
 
 
 def show_got(got: Any, expected: Tensor, place: int) -> str:
-    """Show what came instead of `expected`: its shape, if that is wrong, or else its numbers."""
+    """Show what came instead of `expected`: its shape or precision if wrong, or else numbers."""
     if got is not None and not isinstance(got, Tensor):
         return describe(got)
     if got is not None and got.shape != expected.shape:
         return f"{show(got)} of shape {list(got.shape)} instead of {list(expected.shape)}"
+    if got is not None and _is_rounded(expected, got):
+        return f"{show(got, place)} in {got.dtype} instead of {expected.dtype}"
     return show(got, place)
 
 
-@on_each_rank
-def leaves_arguments(case: Case, rank: int, seen: Seen) -> Finding | None:
-    """Ask that no argument has changed."""
-    if not seen.changed:
-        return None
-    name = seen.changed[0]
-    got = f"{name} has changed on rank {rank}"
-    advice = "make a new tensor or list; +=, pop and names that end in _ change the old one"
-    return Finding(case.title, f"{name} as it was", got, advice)
+def leaves_alone(advice: str) -> Judge:
+    """Ask that no argument has changed; `advice` says what to do instead."""
+
+    @on_each_rank
+    def judge(case: Case, rank: int, seen: Seen) -> Finding | None:
+        if not seen.changed:
+            return None
+        name = seen.changed[0]
+        got = f"{name} has changed on rank {rank}"
+        return Finding(case.title, f"{name} as it was", got, advice)
+
+    return judge
+
+
+leaves_arguments = leaves_alone(
+    "make a new tensor or list; +=, pop and names that end in _ change the old one"
+)
 
 
 # ---- communication -------------------------------------------------------------------------------
@@ -147,7 +166,7 @@ def each_sends_at_most(
         if least <= sent <= allowed + 0.5:
             return None
         given = f"{case.title}, {units.counted(len(case.members(rank)), 'rank')} in a group"
-        bound = f"at most {allowed:.0f}" if sent > allowed else f"at least {least:.0f}"
+        bound = f"at most {allowed:.0f}" if sent > allowed else f"at least {ceil(least)}"
         expected = f"{bound} bytes sent by a rank{when}"
         advice = "" if allowed else "send nothing here"
         return Finding(given, expected, show_sent(rank, events) + when, advice)

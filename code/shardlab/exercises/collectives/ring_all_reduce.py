@@ -20,7 +20,7 @@ EXERCISE = Exercise(
         Case(world_size=2, title="2 numbers", given=(2,)),
         Case(world_size=2, title="3 numbers", given=(3,)),
         Case(world_size=3, title="3 numbers", given=(3,)),
-        Case(world_size=3, title="a matrix of 7 rows", given=(7, 1)),
+        Case(world_size=3, title="a transposed matrix of 7 rows", given=(7, 2)),
         Case(world_size=4, title="2 numbers", given=(2,)),
         Case(world_size=4, title="10 numbers", given=(10,)),
         Case(world_size=4, title="4 numbers", given=(4,), group_size=2),

@@ -62,7 +62,7 @@ EXERCISE = Exercise(
     attempt=formulas.call,
     properties={
         "one chip: forward and backward, in days": formulas.is_number(days, alone),
-        "chips share the work": formulas.is_number(days, shared),
-        "a second forward takes a third more": formulas.is_number(days, repeated),
+        "several chips: the same work, shared": formulas.is_number(days, shared),
+        "every forward twice: a third more": formulas.is_number(days, repeated),
     },
 )

@@ -24,6 +24,7 @@ class Given:
     queries: int
     keys: tuple[int, int]  # of each part
     shift: float = 0.0
+    apart: bool = False  # of every other query's scores it is subtracted instead
     hidden: bool = False  # the first query sees no key of part a, the last none of part b
 
 
@@ -36,7 +37,10 @@ def attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 def whole(case: Case) -> tuple[Tensor, Tensor]:
     """Make the scores of all keys, [c, n], and their values, [n, e]."""
     given: Given = case.given
-    scores = evidence.whole_numbers(3, given.queries, sum(given.keys)) + given.shift
+    scores = evidence.whole_numbers(3, given.queries, sum(given.keys))
+    scores += given.shift
+    if given.apart:
+        scores[1::2] -= 2 * given.shift
     if given.hidden:
         scores[0, : given.keys[0]] = -torch.inf
         scores[-1, given.keys[0] :] = -torch.inf
@@ -76,6 +80,9 @@ def is_finite(case: Case, observed: list[Any]) -> Finding | None:
     return Finding(TENSORS.describe(case, 0), "finite numbers", shown, advice)
 
 
+APART = 2, (2, 3), 1000.0, True
+
+
 def _case(title: str, *given: Any, **more: Any) -> Case:
     return Case(world_size=1, title=title, given=Given(*given, **more))
 
@@ -91,6 +98,7 @@ EXERCISE = Exercise(
         _case("three queries, one sees no key of a part", 3, (2, 2), hidden=True),
         _case("scores around 1000", 2, (2, 3), 1000.0),
         _case("scores around -1000", 2, (2, 3), -1000.0),
+        _case("scores of one query around 1000, of the other around -1000", *APART),
     ],
     attempt=TENSORS.attempt,
     properties={

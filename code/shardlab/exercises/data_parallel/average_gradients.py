@@ -169,7 +169,9 @@ EXERCISE = Exercise(
     properties={
         "every gradient is the mean over the samples of all ranks of the group": are_means,
         "a frozen parameter gets no gradient": leave_frozen,
-        "parameters stay what they were": evidence.leaves_arguments,
+        "parameters stay what they were": evidence.leaves_alone(
+            "write the mean into p.grad; p and p.data are for the optimizer to change"
+        ),
         "a rank sends as much as one all-reduce of the gradients, and one number": (
             evidence.sends_one_all_reduce(payload)
         ),

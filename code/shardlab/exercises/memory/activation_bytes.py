@@ -59,6 +59,7 @@ def shared(given: Mapping[str, Any]) -> bool:
 
 
 GPT_3 = (2048, 1, 12288, 96)
+ALONE: Any = {"sequence_parallel": True, "recomputation": "full"}
 BOTH: Any = {"sequence_parallel": True, "recomputation": "selective"}
 EXERCISE = Exercise(
     name="memory.activation_bytes",
@@ -76,6 +77,8 @@ EXERCISE = Exercise(
         case("tensor and sequence parallel", 4, 2, 8, 2, tp=2, sequence_parallel=True),
         case("tensor parallel, selective", 4, 2, 8, 2, tp=2, recomputation="selective"),
         case("all three", 4, 2, 8, 2, tp=2, **BOTH),
+        case("tensor parallel, full", 4, 2, 8, 2, tp=2, recomputation="full"),
+        case("tensor and sequence parallel, full", 4, 2, 8, 2, tp=2, **ALONE),
         case("a layer of GPT-3, tensor parallel", *GPT_3, tp=8),
         case("a layer of GPT-3, all three", *GPT_3, tp=8, **BOTH),
     ],
@@ -87,7 +90,7 @@ EXERCISE = Exercise(
         "selective recomputation keeps no scores": formulas.is_number(
             table_2, lambda given: given["recomputation"] == "selective"
         ),
-        "full recomputation keeps the input": formulas.is_number(
+        "full recomputation keeps the input, whole on every rank": formulas.is_number(
             table_2, lambda given: given["recomputation"] == "full"
         ),
     },

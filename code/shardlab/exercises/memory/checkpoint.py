@@ -27,15 +27,20 @@ class Given:
     """A function to checkpoint, and its inputs."""
 
     make: Callable[[], nn.Module]
-    needs: tuple[bool, ...] = (True,)  # which inputs need a gradient
+    needs: tuple[bool | None, ...] = (True,)  # a gradient; None: whole numbers, which have none
     times: int = 1  # checkpoints in a row, each with the result of the one before
 
     def build(self) -> tuple[nn.Module, list[Tensor]]:
         """Make the module and its inputs, the same every time."""
         torch.manual_seed(0)
-        drawn = [torch.randn(SIZE, SIZE, dtype=torch.float64) for _ in self.needs]
-        inputs = [x.requires_grad_(need) for x, need in zip(drawn, self.needs, strict=True)]
-        return self.make().double(), inputs
+        return self.make().double(), [drawn(need) for need in self.needs]
+
+
+def drawn(need: bool | None) -> Tensor:
+    """Draw an input that needs a gradient or not; None: whole numbers below SIZE."""
+    if need is None:
+        return torch.randint(SIZE, (SIZE, SIZE))
+    return torch.randn(SIZE, SIZE, dtype=torch.float64).requires_grad_(need)
 
 
 class Waves(nn.Module):
@@ -44,6 +49,14 @@ class Waves(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Multiply what comes of each input."""
         return torch.stack([x.sin().exp().tanh() for x in inputs]).prod(dim=0)
+
+
+class Looked(nn.Module):
+    """A step that looks rows up, as an embedding does."""
+
+    def forward(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Take for each place the number in the row that is asked for."""
+        return x.sin().gather(0, rows).exp()
 
 
 class Dropped(nn.Module):
@@ -164,6 +177,7 @@ EXERCISE = Exercise(
             "one input": Given(Waves),
             "two inputs": Given(Waves, (True, True)),
             "an input that needs no gradient": Given(Waves, (False, True)),
+            "an input of whole numbers": Given(Looked, (None, True)),
             "layers with parameters": Given(layers),
             "dropout": Given(Dropped),
             "two with dropout in a row": Given(Dropped, times=2),

@@ -32,14 +32,15 @@ EXERCISE = Exercise(
     cases=[
         case(1, 1, 0),
         *(case(10, 2, zero) for zero in range(4)),
+        case(10, 3, 3),  # thirds, without padding
         *(case(7.5e9, 64, zero) for zero in range(4)),
     ],
     attempt=formulas.call,
     properties={
         "returns the bytes of three parts": formulas.has_parts(*PARTS),
-        "parameters are cut with stage 3": formulas.is_part("parameters", states),
-        "gradients are cut from stage 2 on": formulas.is_part("gradients", states),
-        "the optimizer holds three fp32 numbers, cut from stage 1 on": (
+        "parameters: 2 bytes each, cut with stage 3": formulas.is_part("parameters", states),
+        "gradients: 2 bytes each, cut from stage 2 on": formulas.is_part("gradients", states),
+        "optimizer states: three fp32 numbers each, cut from stage 1 on": (
             formulas.is_part("optimizer", states)
         ),
     },

@@ -92,6 +92,7 @@ EXERCISE = Exercise(
             "cd",
             "d",
         ),
+        case("a link that two fill later", {"a": 9.0, "b": 16.0, "c": 1.0}, "ab", "ac", "b"),
         case("a card for four", {"a": 30.0, "b": 30.0, "n": 12.0}, "an", "an", "bn", "bn", "ab"),
     ],
     attempt=attempt,

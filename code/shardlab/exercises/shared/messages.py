@@ -19,8 +19,12 @@ PAST = {SEND: "sent", RECEIVE: "received"}
 
 
 def inputs(case: Case, rank: int) -> dict[str, Tensor]:
-    """Draw a rank's input, different on every rank; `case.given` is its shape."""
-    return {"x": evidence.whole_numbers(rank, *case.given, below=10)}
+    """Draw a rank's input, different on every rank; `case.given` is its shape.
+
+    A matrix is transposed, so that its numbers do not lie row after row.
+    """
+    transposed = evidence.whole_numbers(rank, *case.given[::-1], below=10)
+    return {"x": transposed.permute(*reversed(range(transposed.ndim)))}
 
 
 def comparison(expected: Callable[[list[Tensor], int], Tensor]) -> Comparison:

@@ -25,10 +25,11 @@ LARGEST = 4 * BLOCK  # numbers: keys, values and both gradients of one rank
 
 @dataclass(frozen=True)
 class Given:
-    """How tokens are placed, and whether queries see only what stands before them."""
+    """How tokens are placed, what queries see, and how large scores are."""
 
     placement: str = "contiguous"
     causal: bool = True
+    far: bool = False  # scores of every other query are around 800, and of the others around -800
 
 
 def order(case: Case) -> Tensor:
@@ -48,9 +49,11 @@ def mask(case: Case) -> Tensor:
 def whole(case: Case) -> dict[str, Tensor]:
     """Make queries, keys, values and the gradient of the output, of all ranks: [H, S, e]."""
     shape = HEADS, len(order(case)), WIDTH
-    return {name: evidence.whole_numbers(n, *shape) / 4 for n, name in enumerate("qkv")} | {
-        "dy": evidence.whole_numbers(3, *shape)
-    }
+    made = {name: evidence.whole_numbers(n, *shape) / 4 for n, name in enumerate("qkv")}
+    if case.given.far:
+        made["q"][:, ::2, -1], made["q"][:, 1::2, -1] = 1, -1
+        made["k"][..., -1] = 800 * WIDTH**0.5
+    return made | {"dy": evidence.whole_numbers(3, *shape)}
 
 
 def alone(case: Case) -> dict[str, Tensor]:
@@ -88,8 +91,12 @@ def comparison(arguments: str, results: str) -> Comparison:
 
 def advice(got: Tensor | None) -> str:
     """Say what makes a result that is not a number."""
-    is_nan = got is not None and bool(got.isnan().any())
-    return "a block of which a query sees no key has a log-sum-exp of -inf" * is_nan
+    if got is None or bool(got.isfinite().all()):
+        return ""
+    return (
+        "subtract a log-sum-exp before you take exp; "
+        "that of a block of which a query sees no key is -inf"
+    )
 
 
 def sends(blocks: Callable[[int], int], words: str) -> Dependent:
@@ -117,13 +124,15 @@ def given(case: Case) -> str:
     """Describe the case's input."""
     ranks = len(case.members(0))
     seen = "causal" if case.given.causal else "every query sees every key"
-    return f"{TOKENS} tokens on each of {ranks} ranks, {case.given.placement}, {seen}"
+    far = ", scores around 800 and -800" * case.given.far
+    return f"{TOKENS} tokens on each of {ranks} ranks, {case.given.placement}, {seen}{far}"
 
 
 def case(ranks: int, *, group_size: int | None = None, **more: Any) -> Case:
     """Make a case of `ranks` ranks."""
     chosen = Given(**more)
-    title = f"{chosen.placement}, {'causal' if chosen.causal else 'no mask'}"
+    far = ", large scores" * chosen.far
+    title = f"{chosen.placement}, {'causal' if chosen.causal else 'no mask'}{far}"
     return Case(world_size=ranks, title=title, given=chosen, group_size=group_size)
 
 
@@ -131,6 +140,7 @@ CASES = [
     case(1),
     case(2, causal=False),
     case(2),
+    case(2, far=True),
     case(3),
     case(3, placement="zig-zag"),
     case(4, placement="zig-zag"),
