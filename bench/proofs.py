@@ -159,9 +159,9 @@ def listen(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
             recorder.compare(*both, 0.0, float(theirs.tolerance))
         return held
 
-    def job(world_size: int, **rest: Any) -> Any:
-        recorder.ranks.add(world_size)
-        return launched(world_size=world_size, **rest)
+    def job(world_size: int, hosted: int = 0, **rest: Any) -> Any:
+        recorder.ranks.add(hosted or world_size)  # ranks that are threads share one process
+        return launched(world_size=world_size, hosted=hosted, **rest)
 
     patch.setattr(torch.testing, "assert_close", assert_close)
     patch.setattr(torch, "equal", compared(equal, exact=True))

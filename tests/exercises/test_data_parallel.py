@@ -57,7 +57,7 @@ HELD, BATCHES = "activations of one microbatch at a time", "batches stay what th
 CHAPTER.changes({
     "drops the tail": Mistake("shard", {MISSING}, at="2 ranks, 3 samples", says="rank 0: [0]; rank 1: [1]",
         old="divmod(num_samples, world_size)", new="num_samples // world_size, 0"),
-    "gives the tail to the last": Mistake("shard", {UNEVEN}, at="4 ranks, 2 samples", says="rank 3: [0, 1]",
+    "gives the tail to the last": Mistake("shard", {UNEVEN}, at="4 ranks, 10 samples", says="rank 3: [6, 7, 8, 9]",
         old="rank * size + min(rank, longer)\n    return range(start, start + size + (rank < longer))",
         new="rank * size\n    return range(start, start + size + longer * (rank == world_size - 1))"),
     "overlaps": Mistake("shard", {OVERLAP}, at="2 ranks, 3 samples", says="rank 0: [0, 1]; rank 1: [1, 2]",
@@ -67,18 +67,6 @@ CHAPTER.changes({
         old="range(start, start + size + (rank < longer))",
         new="[sample + 1 for sample in range(start, start + size + (rank < longer))]"),
 })
-
-
-@mistake("shard", checker.RUNS, at="4 ranks, 2 samples", says="on purpose")
-def refuses_fewer_samples_than_ranks(num_samples, rank, world_size):
-    if num_samples < world_size:
-        raise ValueError("on purpose")
-    return my_shard(num_samples, rank, world_size)
-
-
-@mistake("shard", NUMBERS, at="4 ranks, 2 samples", says="got       [2]")
-def gives_every_rank_a_sample(num_samples, rank, world_size):
-    return my_shard(num_samples, rank, world_size) or [rank]
 
 
 @mistake("shard", UNEVEN, at="3 ranks, 7 samples", says="rank 2: [6]")

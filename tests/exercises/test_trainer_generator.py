@@ -196,9 +196,10 @@ def place_number_by_number(have, want, element):
     def numbers(places):
         return {(name, place) for name, box in places for place in product(*box)}
 
+    arriving = [[sum(element[name] for name, _ in numbers(wanted) - numbers(held)) for wanted in want] for held in have]
+
     def moved(order):
-        return sum(element[name] for gpu, rank in enumerate(order)
-                   for name, _ in numbers(want[rank]) - numbers(have[gpu]))
+        return sum(row[rank] for row, rank in zip(arriving, order, strict=True))
 
     return min(permutations(range(len(have))), key=moved)
 

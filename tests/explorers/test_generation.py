@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from shardlab.costs.generation.loop import full_slots
 from shardlab.explorers import generation as explorers
 from tests.explorers.views import idle, number, table
 
@@ -31,17 +30,6 @@ def test_lengths_have_the_mean_and_the_spread_that_are_said():
         assert mean == pytest.approx(2000, rel=0.01)
         deviation = (sum((x - mean) ** 2 for x in each) / len(each)) ** 0.5
         assert deviation == pytest.approx(spread * mean, rel=0.06)
-
-
-def test_empty_slots_make_a_step_of_decoding_shorter_but_not_free():
-    """Between every step as long as a full one, and none that waits for the longest."""
-    turn = explorers.placement("Llama 3 8B", 64, "none", 2000, "uneven")
-    each, slots = explorers.lengths(2000, 0.6), turn.copies * turn.slots
-    assert turn.writing[-1] == (pytest.approx(turn.loop.generating / turn.loop.full / 64), 0.0)
-    assert full_slots(each, slots) < turn.loop.full < 1
-    shares = [share for _, share in turn.writing]
-    assert shares[0] == 1
-    assert shares == sorted(shares, reverse=True)
 
 
 def test_what_does_not_fit_is_said_and_the_best_is_shown():

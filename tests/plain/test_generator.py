@@ -113,6 +113,7 @@ def written(request):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parity("trainer_generator", "continuous batching with a cache: tokens and log p of the whole model")
 def test_texts_are_those_of_the_whole_model_without_a_cache(written, way):
     """While other texts enter and leave beside them, and after the weights have changed."""
     drawn, steps, read, once = written[0][way]
@@ -148,6 +149,7 @@ def cached_bytes(group):
 
 
 @pytest.mark.parametrize("ranks", lesson.WORLD_SIZES)
+@pytest.mark.counted("trainer_generator", "bytes of the key and value cache on a rank")
 def test_the_cache_takes_the_bytes_of_the_formula(ranks):
     """2 * layers * rows * K/N * S * e * 8."""
     spec = lesson.SPECS["llama"]

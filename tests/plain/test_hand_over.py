@@ -131,6 +131,7 @@ def all_cases(group):
 
 
 @pytest.mark.parametrize("ranks", lesson.WORLD_SIZES)
+@pytest.mark.parity("trainer_generator", "a hand-over between any two layouts on 1 to 4 ranks: every number")
 def test_every_wanted_number_arrives_once_and_equal_to_the_bit(ranks):
     found = run(all_cases, world_size=ranks, ranks=rank_type(ranks))
     for case in found[0]:
@@ -142,6 +143,7 @@ LARGEST = max(torch.Size(cut.shape).numel() for cut in cuts.model(SPECS["gpt2"],
 MIXED = ("llama", Layout(dp=2, zero=3, tp=2, pp=2), Layout(tp=2, dp=2), True)
 
 
+@pytest.mark.counted("trainer_generator", "numbers that eight trainers send to two copies, each cut over two ranks")
 def test_eight_ranks_hand_over_to_four_and_send_alike():
     """ZeRO-3 x 2, tp = 2, pp = 2: each of the eight sends what it has to both copies, norms but once to each rank."""
     found = run(exchange, SOURCE, MIXED, world_size=12, ranks="threads")
@@ -188,6 +190,7 @@ def usage():
     return "\n".join(line[4:] for line in lines.splitlines())
 
 
+@pytest.mark.parity("trainer_generator", "ZeRO-3 hands over to tensor parallelism: logits of the generator")
 def test_the_lines_of_the_docstring_give_a_generator_the_trainers_logits():
     *_, left, right = run(handed, world_size=4)
     expected = lesson.build("gpt2", False, seed=0)(lesson.batch_of(0)[:, :-1])

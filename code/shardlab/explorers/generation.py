@@ -3,12 +3,13 @@
 import random
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import ceil, exp, log, sqrt
+from math import exp, log, sqrt
 from statistics import NormalDist
 
 from shardlab.costs import memory, units
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, models
+from shardlab.costs.generation.copies import GeneratorCopies
 from shardlab.costs.generation.decode import DecodingRank
 from shardlab.costs.generation.hand_over import HandOver
 from shardlab.costs.generation.loop import EngineLoop, full_slots, staleness
@@ -26,7 +27,7 @@ REACHED = 0.4  # of the chip's peak, by the trainer
 PASSES = 4  # forwards: the old log p, and a step of training, which takes as long as three
 MOVED = 2 * 12  # bytes per weight: the optimizer's states go to the host and back
 ROOM = 0.9  # of the memory, for states or for texts
-STEPS, POINTS = 3, 16  # that are drawn; moments of a step at which slots have become empty
+STEPS = 3  # that are drawn
 CONTEXT = 131_072  # tokens that a text may have, as in Llama 3.1
 CHIP = hardware.chip("H100 SXM 80 GB")
 CARD, NVLINK = hardware.link("InfiniBand NDR").reached, hardware.link("NVLink 4").reached
@@ -82,80 +83,48 @@ class EnginePlacement:
     spread: str
 
     @cached_property
-    def lengths(self) -> list[int]:
-        """Tokens of a step's answers."""
-        return lengths(self.tokens, SPREADS[self.spread])
-
-    @cached_property
-    def copies(self) -> int:
-        """Copies of the generator."""
-        return (self.generators or self.gpus) // CUTS[self.model]
+    def texts(self) -> GeneratorCopies:
+        """The generator, with a step's texts."""
+        spec = replace(models.published(self.model).spec, context_length=CONTEXT)
+        layout = Layout(tp=CUTS[self.model])
+        return GeneratorCopies(
+            decoding=DecodingRank(spec=spec, chip=CHIP, layout=layout, link=NVLINK),
+            copies=(self.generators or self.gpus) // layout.tp,
+            prompt=PROMPT,
+            lengths=lengths(self.tokens, SPREADS[self.spread]),
+        )
 
     @property
     def weights(self) -> int:
         """Weights of the model."""
-        return sum(models.parameters(self.rank.spec).values())
-
-    @cached_property
-    def rank(self) -> DecodingRank:
-        """A rank of the generator."""
-        spec = replace(models.published(self.model).spec, context_length=CONTEXT)
-        layout = Layout(tp=CUTS[self.model])
-        return DecodingRank(spec=spec, chip=CHIP, layout=layout, link=NVLINK)
-
-    @cached_property
-    def slots(self) -> int:
-        """Texts that a copy writes at the same time."""
-        most = self.rank.largest_batch(PROMPT + self.tokens // 2)
-        return min(most, ceil(TEXTS / self.copies))
-
-    def token(self, texts: float) -> float:
-        """Return the seconds of one step of decoding for `texts` texts, shared by all copies."""
-        return self.rank.seconds(ceil(texts / self.copies), PROMPT + self.tokens // 2)
-
-    @cached_property
-    def writing(self) -> list[tuple[float, float]]:
-        """Seconds, and the share of slots that write from then on, if texts start together."""
-        each, slots = self.lengths, self.copies * self.slots
-        curve, begin = [], 0.0
-        for first in range(0, TEXTS, slots):
-            wave, length = sorted(each[first : first + slots]), 0
-            ends = [len(wave) * point // POINTS for point in range(1, POINTS + 1)]
-            for start, end in zip([0, *ends], ends, strict=False):
-                left = len(wave) - start
-                curve.append((begin, left / slots))
-                begin += (wave[end - 1] - length) * self.token(left)
-                length = wave[end - 1]
-        return [*curve, (begin, 0.0)]
+        return models.num_parameters(self.texts.decoding.spec)
 
     @cached_property
     def loop(self) -> EngineLoop:
         """The GPU-seconds of a step."""
-        weights = self.weights
-        work = flops.forward(self.rank.spec, batch=1, sequence=PROMPT + self.tokens)
-        gpus, slots = self.copies * CUTS[self.model], self.copies * self.slots
-        generating = sum(self.lengths) * self.token(slots) / slots * gpus
+        texts = self.texts
+        work = flops.forward(texts.decoding.spec, batch=1, sequence=PROMPT + self.tokens)
         sending = HandOver(
-            whole=2 * weights,
+            whole=2 * self.weights,
             cut=CUTS[self.model],
-            copies=self.copies,
+            copies=texts.copies,
             trainers=self.gpus - self.generators,
         ).seconds(CARD)
-        moving = MOVED * weights / self.gpus / hardware.host_link(CHIP).bandwidth
+        moving = MOVED * self.weights / self.gpus / hardware.host_link(CHIP).bandwidth
         return EngineLoop(
-            generating=generating,
+            generating=texts.generating,
             training=PASSES * TEXTS * sum(work.values()) / (REACHED * CHIP.peak_flops),
             gpus=self.gpus,
-            full=generating / (gpus * self.writing[-1][0]),
+            full=texts.full,
             switch=moving + sending,
             hand_over=sending,
         )
 
     @property
     def fits(self) -> bool:
-        """Whether the trainer's states fit, and a copy of the generator."""
+        """Whether the trainer's states fit into its GPUs."""
         states = sum(memory.model_states(self.weights).values())
-        return self.copies > 0 and states <= ROOM * CHIP.memory * (self.gpus - self.generators)
+        return states <= ROOM * CHIP.memory * (self.gpus - self.generators)
 
     @property
     def seconds(self) -> float:
@@ -184,7 +153,7 @@ class EnginePlacement:
                 curve += [(begin, 1.0), (begin + lanes["generator"] - loop.hand_over, 0.0)]
                 blocks.append((begin, begin + lanes["trainer"]))
                 continue
-            curve += [(begin + at, share) for at, share in self.writing]
+            curve += [(begin + at, share) for at, share in self.texts.writing]
             end = begin + self.seconds
             blocks.append((end - loop.training / loop.gpus, end))
         return [*curve, (STEPS * self.seconds, 0.0)], blocks
@@ -226,12 +195,11 @@ def _words(generators: str, every: dict[str, EnginePlacement], best: str) -> str
     if not each.fits:
         left = each.gpus - each.generators
         return (
-            f"<b>The trainer's states do not fit</b> into {left} GPUs, or no copy into "
-            f"{each.generators}; {fastest}, which is shown."
+            f"<b>The trainer's states do not fit</b> into {left} GPUs; {fastest}, which is shown."
         )
     took = units.text(each.seconds, "s")
     if not each.generators:
-        slots = full_slots(each.lengths, each.copies * each.slots)
+        slots = full_slots(each.texts.lengths, each.texts.slots)
         return (
             f"A step takes at least <b>{took}</b>. On average {units.percent(slots)} of the slots "
             f"are full until the longest text has ended; {fastest}."
@@ -240,8 +208,9 @@ def _words(generators: str, every: dict[str, EnginePlacement], best: str) -> str
     lanes = each.loop.lanes(each.generators)
     waiting, slower = sorted(lanes, key=lambda lane: lanes[lane])
     waits = units.percent(1 - lanes[waiting] / each.seconds)
-    old = staleness(each.copies * each.slots, TEXTS)
-    longest = max(each.lengths) * each.token(each.copies * each.slots)
+    texts = each.texts
+    old = staleness(texts.slots, TEXTS)
+    longest = max(texts.lengths) * texts.token(texts.slots)
     return (
         f"A step takes at least <b>{took}</b>, {ratio:.2g} times as fast as in turn; the {waiting} "
         f"waits {waits} of it for the {slower}. Texts in slots are {old:.1f} steps old on average "

@@ -33,6 +33,7 @@ def test_memory_bounds_small_batches_and_arithmetic_large_ones():
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.counted("trainer_generator", "bytes of the experts that a decode step reads, drawn 300 times")
 def test_a_mixture_reads_the_experts_that_some_token_chose(batch):
     draw = random.Random(0)
     of, each = QWEN.experts.num_experts, QWEN.experts.per_token

@@ -26,6 +26,7 @@ def carried(whole, cut, copies, trainers):
 
 
 @pytest.mark.parametrize(("cut", "copies", "trainers"), [(2, 1, 4), (4, 1, 2), (2, 3, 4), (1, 2, 4), (4, 2, 8)])
+@pytest.mark.counted("trainer_generator", "bytes through the busiest card, in pieces and gathered")
 def test_the_busiest_card_carries_what_a_rank_holds_or_its_share_of_what_is_sent(cut, copies, trainers):
     pieces = HandOver(whole=240, cut=cut, copies=copies, trainers=trainers)
     assert pieces.busiest == carried(240, cut, copies, trainers)

@@ -28,6 +28,7 @@ def test_the_longest_of_many_texts_leaves_most_slots_empty(texts, spread, share)
 
 
 @pytest.mark.parametrize(("slots", "batch", "spread"), [(8, 8, 0), (12, 4, 9), (30, 4, 25), (3, 6, 2)])
+@pytest.mark.counted("trainer_generator", "how stale texts are, played over 4,000 steps")
 def test_staleness_is_the_texts_on_their_way_over_those_of_a_step(slots, batch, spread):
     """Played: a text that ends waits for a whole batch; a step then makes the next weights at once."""
     draw, version, waiting, ages = random.Random(1), 0, [], []

@@ -20,6 +20,7 @@ def test_advantages_are_taken_within_a_prompt():
     assert found.tolist() == pytest.approx([*expected, 0, 0, 0])
 
 
+@pytest.mark.parity("trainer_generator", "the clipped loss, token by token")
 def test_the_loss_is_its_formula_and_what_is_clipped_teaches_nothing():
     advantage = [2.0, -1.0, -0.5]
     ours = torch.tensor(OURS, dtype=torch.float64, requires_grad=True)

@@ -89,6 +89,7 @@ def learned(request, base):
 
 
 @pytest.mark.parametrize("off", [0, 1])
+@pytest.mark.parity("trainer_generator", "trainers and generators learn like one process: log p, weights")
 def test_ranks_do_what_one_process_does(learned, base, off):
     """The log p of each token is that of the version it says; trainers and generators hold what one process holds."""
     (trainers, writers), ranks = learned
@@ -114,6 +115,7 @@ def test_the_ratio_is_one_in_the_first_step_and_later_only_in_turn(learned):
         assert rank[1].mismatch[0] < 1e-12 < 1e-4 < rank[1].mismatch[1]
 
 
+@pytest.mark.counted("trainer_generator", "bytes that each rank sends in a hand-over")
 def test_a_hand_over_sends_what_was_predicted(learned):
     (trainers, writers), ranks = learned
     numbers = sum(x.numel() for x in task.Transformer(task.SPEC).parameters())

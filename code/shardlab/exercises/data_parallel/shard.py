@@ -78,7 +78,7 @@ def _brief(shard: list[int] | str) -> str:
     return f"{len(shard)} samples, {shard[0]} to {shard[-1]}"
 
 
-SIZES = [(1, 1), (1, 4), (2, 2), (2, 3), (3, 3), (3, 7), (4, 2), (4, 5), (4, 10), (4, 4000)]
+SIZES = [(1, 1), (1, 4), (2, 2), (2, 3), (3, 3), (3, 7), (4, 5), (4, 10), (4, 4000)]
 EXERCISE = Exercise(
     name="data_parallel.shard",
     compare="shardlab.ranks.data_parallel.sampler.shard",

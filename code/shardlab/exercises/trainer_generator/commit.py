@@ -102,13 +102,11 @@ def of_each_token(wrong: Callable[[Written, int], bool], expected: str) -> Depen
 @Dependent
 def switch_together(case: Case, observed: list[Written]) -> Finding | None:
     """Ask that all ranks use the same weights for each token."""
-    for number, ranks in enumerate(
-        zip(*([w for w, _ in each.used] for each in observed), strict=False)
-    ):
-        if any(each != ranks[0] for each in ranks):
-            return Finding(
-                _given(case), "one version for a token on all ranks", f"token {number}: {ranks}"
-            )
+    for number in range(LIMIT):
+        versions = [seen.used[number][0] for seen in observed]
+        if any(each != versions[0] for each in versions):
+            got = f"token {number}: weights of {versions}"
+            return Finding(_given(case), "one version for a token on all ranks", got)
     return None
 
 
@@ -118,11 +116,10 @@ def are_used(case: Case, rank: int, seen: Written) -> Finding | None:
     """Ask that weights which all ranks have are used soon."""
     for version, begins in enumerate(zip(*case.given, strict=True), 1):
         number = max(begins) + len(NAMES) - 1 + LATE
-        if max(seen.used[number][0]) < version:
+        weights = seen.used[number][0]
+        if max(weights) < version:
             expected = f"version {version} from token {number} on, at the latest"
-            return Finding(
-                _given(case), expected, f"weights of {seen.used[number][0]} on rank {rank}"
-            )
+            return Finding(_given(case), expected, f"weights of {weights} on rank {rank}")
     return None
 
 

@@ -79,7 +79,7 @@ def text(number: int) -> Tensor:
 def call(
     function: Callable[..., Any], _: Mapping[str, Tensor], group: comm.Group, case: Case, rank: int
 ) -> Any:
-    """DecodeCall the function as often as the case says, and join what it returns."""
+    """Call the function as often as the case says, and join what it returns."""
     model, shape, found = CutModel(rank, group), (ROWS, KEPT // group.size(), ROOM, SIZE), []
     caches = [(torch.zeros(shape).double(), torch.zeros(shape).double()) for _ in range(LAYERS)]
     for n, (texts, rows, starts, length) in enumerate(case.given):
@@ -99,9 +99,8 @@ def alone(calls: tuple[DecodeCall, ...]) -> tuple[Tensor, Tensor]:
     model, found, drawn = CutModel(), [], []
     for n, (texts, _, starts, length) in enumerate(calls):
         for number, start in zip(texts, starts, strict=True):
-            x = model.embed(
-                text(number)[None, : start + length], torch.arange(start + length)[None]
-            )
+            end = start + length
+            x = model.embed(text(number)[None, :end], torch.arange(end)[None])
             for layer in range(LAYERS):
                 q, k, v = model.project(layer, x)
                 y = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -117,15 +116,13 @@ def reference(case: Case, rank: int) -> evidence.Named:
 
 
 def _given(case: Case) -> str:
-    shown = [
+    return "; ".join(
         f"texts {c.texts} in rows {c.rows}, {c.length} tokens from {c.starts}" for c in case.given
-    ]
-    return "; ".join(shown)
+    )
 
 
 PROMPT, ANSWER = DecodeCall((0,), (1,), (0,), 3), DecodeCall((0,), (1,), (3,))
 CALLS = {
-    "a prompt at once": (PROMPT,),
     "a prompt and a token": (PROMPT, ANSWER),
     "a prompt in two parts": (DecodeCall((0,), (1,), (0,), 2), DecodeCall((0,), (1,), (2,), 3)),
     "texts of unequal lengths": (

@@ -74,6 +74,7 @@ def _matrix(**sizes: tuple[int, int, int]) -> list[Place]:
     return [*boxes.items()]
 
 
+EIGHT = engines(Layout(tp=2, pp=2, dp=2), Layout(tp=2, dp=4), apart=False)
 EXERCISE = Exercise(
     name="trainer_generator.place",
     points=3,
@@ -101,10 +102,7 @@ EXERCISE = Exercise(
             [_matrix(a=(0, 4, 1), b=(0, 1, 16)), _matrix(a=(4, 8, 1), b=(1, 2, 16))],
             [_matrix(a=(0, 4, 1), b=(1, 2, 16)), _matrix(a=(4, 8, 1), b=(0, 1, 16))],
         ),
-        _case(
-            "tp 2, pp 2 is tp 2, dp 2",
-            *engines(Layout(tp=2, pp=2), Layout(tp=2, dp=2), apart=False),
-        ),
+        _case("tp 2, pp 2, dp 2 is dp 4, tp 2, numbered from the end", EIGHT[0], EIGHT[1][::-1]),
     ],
     attempt=attempt,
     properties={

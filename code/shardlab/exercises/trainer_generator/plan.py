@@ -142,7 +142,6 @@ EXERCISE = Exercise(
     pure=True,
     cases=[
         _case("the same GPU", *engines(Layout(), Layout(), apart=False)),
-        _case("one to one", *engines(Layout(), Layout())),
         _case("dp 2 is dp 2 on the same GPUs", *engines(Layout(dp=2), Layout(dp=2), apart=False)),
         _case("tp 2 is dp 2 on the same GPUs", *engines(Layout(tp=2), Layout(dp=2), apart=False)),
         _case("dp 2 to one", *engines(Layout(dp=2), Layout())),
