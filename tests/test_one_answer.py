@@ -619,8 +619,8 @@ STATED = [  # page, words with the number, the number
     ("replay", "It needs {:.0f} of the 40 GB", _rented_1b),
     ("replay", "our rings reach {:.0f}", _busbw_of_two_dgx_h100),
     ("context_parallel", "tokens, or {:,.0f} with latency", lambda: _hidden_across(with_latency=True)),
-    ("context_parallel", "where this sum of arithmetic says {:.0f}", _seconds_for_qwen3),
-    ("context_parallel", "Each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
+    ("context_parallel", "for which the same sum gives {:.0f}", _seconds_for_qwen3),
+    ("context_parallel", "each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
     ("context_parallel", "host's memory {:.0f} GB do", lambda: _book_of_a_million(1)),
 ]
 
