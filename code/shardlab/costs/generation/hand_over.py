@@ -64,7 +64,8 @@ class HandOver:
     def seconds(self, link: Link) -> float:
         """Return n alpha + bytes / beta, a lower bound: the busiest card never waits.
 
-        Published transfers from piece to piece bring 3 to 10 GB/s to a rank, over cards sold with
-        50 (`published/hand_overs.csv`). The bound ranks layouts and ways, and times none.
+        Published transfers from piece to piece bring at least 3.5 to 6.4 GB/s to a rank, over
+        cards sold with 50 (`published/hand_overs.csv`). From some tens of billions of weights on
+        the bound ranks layouts and ways; it times none.
         """
         return self.messages * link.latency + self.busiest / link.bandwidth
