@@ -118,7 +118,7 @@ def test_the_page_holds_every_state_in_order() -> None:
     states, count = Reader(made.html()).states, len(made.states())
     views = page.unpacked(states, count)
     assert views == json.loads(json.dumps(made.views()))
-    expected = [show(r, link, o).sentence for r in (1, 2, 4, 8) for link in LINKS for o in (False, True)]
+    expected = [show(r, link, o).plain()["sentence"] for r in (1, 2, 4, 8) for link in LINKS for o in (False, True)]
     assert [each["sentence"] for each in views] == expected
     assert [*made.states()[1].values()] == [1, "NVLink", True]  # the last control turns fastest
 
@@ -131,7 +131,7 @@ def test_the_page_says_the_default_state_without_a_script() -> None:
     text = make().html()
     height = 2 / 3 + 600 + 1000
     assert Reader(text).cells == ["ranks", "time (s)", "2", cell(height)]
-    assert f"It takes <b>{height:.1f} s</b>." in text
+    assert f"It takes <b>{height:.1f}\N{NO-BREAK SPACE}s</b>." in text
 
 
 def test_every_control_is_native_and_labelled() -> None:
@@ -178,7 +178,7 @@ def test_decoration_is_no_data() -> None:
     bars = go.Bar(orientation="h", x=[2.5], y=["a"], name="bars")
     figure = go.Figure([bars, go.Scatter(x=[0, 1], y=[3, 4], hoverinfo="skip")])
     figure.update_layout(xaxis_title="time (s)")
-    assert view.View(figure).plain()["table"] == [["series", "place", "time (s)"], ["bars", "a", "2.500"]]
+    assert view.View(figure).plain()["table"] == [["series", "name", "time (s)"], ["bars", "a", "2.500"]]
 
 
 def test_without_a_table_the_points_are_listed() -> None:
@@ -186,16 +186,40 @@ def test_without_a_table_the_points_are_listed() -> None:
     table = view.View(style.figure(bars, x="GB", y="part")).plain()["table"]
     assert table == [["series", "part", "GB"], ["bytes", "a", "3"], ["bytes", "b", "4"]]
     heat = go.Figure(go.Heatmap(x=["dp 1", "dp 2"], y=["tp 1"], z=[[1, 2]]))
-    assert view.View(heat).plain()["table"][1:] == [["", "dp 1", "tp 1", "1"], ["", "dp 2", "tp 1", "2"]]
-    long = view.View(go.Figure(go.Scatter(x=list(range(1000)), y=list(range(1000))))).plain()["table"]
-    assert len(long) <= 1 + view.MAX_ROWS
-    assert long[0] == ["series (one point of 25)", "place", "value"]
+    rows = [["series", "column", "row", "value"], ["", "dp 1", "tp 1", "1"], ["", "dp 2", "tp 1", "2"]]
+    assert view.View(heat).plain()["table"] == rows
     bars = go.Bar(x=[2, 1], base=[0, 3], y=["rank 0", "rank 1"], orientation="h", name="sum")
     table = view.View(style.figure([bars], x="time (ms)")).plain()["table"]
-    assert table[0] == ["series", "place", "start: time (ms)", "end: time (ms)"]
+    assert table[0] == ["series", "row", "start: time (ms)", "end: time (ms)"]
     assert table[1:] == [["sum", "rank 0", "0", "2"], ["sum", "rank 1", "3", "4"]]
     many = style.figure([go.Bar(x=list(range(50)), y=[1] * 50)])
     assert len(view.View(many).plain()["table"]) == 51
+
+
+def test_a_long_table_keeps_ends_and_named_points_and_says_so() -> None:
+    names = ["peak" if x == 501 else "" for x in range(1000)]
+    curve = go.Scatter(x=list(range(1000)), y=list(range(1000)), text=names)
+    (_, *rows), caption = (view.View(go.Figure(curve)).plain()[key] for key in ("table", "caption"))
+    assert {"0", "501", "999"} <= {x for _, x, _ in rows}
+    assert len(rows) <= view.MAX_ROWS
+    assert caption.startswith(f"{len(rows)} of 1,000 points")
+    short = view.View(go.Figure(go.Scatter(x=list(range(40)), y=[1] * 40))).plain()
+    assert (len(short["table"]), short["caption"]) == (41, "")
+
+
+def test_a_table_has_names_where_a_figure_has_places() -> None:
+    dots = go.Scatter(x=[3.0, None], y=["a", "b"], name="row")
+    assert view.View(style.figure([dots], x="too long (%)")).plain()["table"] == [
+        ["series", "name", "too long (%)"],
+        ["row", "a", "3"],
+    ]
+    beside = go.Bar(x=[-0.1, 0.9], y=[5, 6], name="with")
+    ticks = style.axis(tickvals=[0, 1], ticktext=["NVLink", "PCIe"])
+    rows = view.View(style.figure([beside], x=ticks, y="share")).plain()["table"]
+    assert rows[1:] == [["with", "NVLink", "5"], ["with", "PCIe", "6"]]
+    wires = go.Scatter(x=[0, 0.3], y=[1, 2], text=["GPU 0", "GPU 1"], name="parts")
+    rows = view.View(style.figure([wires], x=style.axis(visible=False))).plain()["table"]
+    assert rows == [["drawn", "name"], ["parts", "GPU 0"], ["parts", "GPU 1"]]
 
 
 # ---- the kernel
@@ -217,7 +241,7 @@ def test_the_live_figure_follows_its_controls() -> None:
     inputs.children[0].value = 4
     inputs.children[2].value = False
     assert drawn(box) == [view.rounded(4 / 3 + 600)]
-    assert "601.3 s" in sentence.value
+    assert "601.3\N{NO-BREAK SPACE}s" in sentence.value
     reset.click()
     assert drawn(box) == [view.rounded(2 / 3 + 600 + 1000)]
     assert reset.disabled

@@ -19,6 +19,7 @@ TESTED_IN = {  # a module, or all of a folder -> where it is tested instead of i
         f"ranks/players/{each}.py": ("ranks/players/test_players.py", "what is spread is played, and put together")
         for each in ("redistributed", "spread")
     },
+    "ranks/players/lines.py": ("explorers/test_missing.py", "its lines are puzzles, held to one process"),
     "sharding/types/methods": ("ranks/players/test_mutation.py", "a text is right if it is one process's"),
     "sharding/types/bugs": ("ranks/players/test_numbers.py", "their numbers are those that players hold"),
     "sharding/types/altered.py": ("sharding/types/test_advice.py", "advice is a text that is altered"),

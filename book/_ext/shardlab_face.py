@@ -18,7 +18,8 @@ from sphinx.application import Sphinx
 PICTURE = Path(__file__).resolve().parents[1] / "images" / "title.png"
 # a class of the page -> the names of its files, in this order
 MOVING = {"moving": "moving", "moving cuts": "title", "moving memory-timeline": "memory_timeline"}
-MOVING |= {f"moving {name}": name for name in ("race", "buckets", "wires", "pipeline", "planner", "server")}
+PICTURES = "race", "buckets", "wires", "pipeline", "planner", "server", "missing"
+MOVING |= {f"moving {name}": name for name in PICTURES}
 LETTERS = 230  # of a description
 TAG = re.compile(r"<[^>]*>")
 SENTENCE = re.compile(r"(?<=[.?!])\s+")

@@ -12,25 +12,14 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-UNITS = "%|[kMGTPE]?i?B(?:/s)?|[kMGT]b/s|[kMGTPEZ]?FLOPs?(?:/s|/B)?|[nµm]?s|min|h|[kM]?W|[kMG]?Hz|°C|GPU-h"
-EQUALS = r"(?<=\b[A-Za-z]) (?== \d)|(?<=\b[a-z]p) (?== \d)|(?<=\w =) (?=\d)"  # tp = 8
-NUMBER = re.compile(rf"(?<=\d) (?=(?:{UNITS})(?![\w/]))|{EQUALS}")
-# What is no prose, as a whole, then tags, then what stands between them.
-PARTS = re.compile(
-    r"<(pre|code|script|style|svg|textarea|option)\b.*?</\1>|<(span|div) class=\"math.*?</\2>|<[^>]*>|(?P<prose>[^<]+)",
-    re.DOTALL,
-)
+from shardlab.explorers.words import together
+
 KOREAN = re.compile(r"(<dt\b[^>]*>)([^<]*[가-힣][^<]*)")
-
-
-def kept(part: re.Match[str]) -> str:
-    """Return a part of a page, with no break between a number and its unit if it is prose."""
-    return NUMBER.sub("\N{NO-BREAK SPACE}", part["prose"]) if part["prose"] else part[0]
 
 
 def told(body: str) -> str:
     """Return a page's body whose numbers keep to their units and whose Korean terms tell their language."""
-    return KOREAN.sub(r'\1<span lang="ko">\2</span>', PARTS.sub(kept, body))
+    return KOREAN.sub(r'\1<span lang="ko">\2</span>', together(body))
 
 
 def put_right(_: Sphinx, __: str, ___: str, context: dict[str, Any], ____: Any) -> None:

@@ -10,13 +10,17 @@ from typing import Any
 import IPython.display
 import jupytext
 import pytest
+import torch
 
+from shardlab import schedules
 from shardlab.costs.compute import kernels
 from shardlab.costs.compute.time_to_train import TimeToTrain
 from shardlab.costs.facts import fabrics, hardware, nodes, recipes
 from shardlab.costs.facts.attention import NEWEST, attention
 from shardlab.costs.memory.offload import Swap
+from shardlab.costs.pipeline import timeline
 from shardlab.costs.units import GB, GiB, us
+from shardlab.sharding import sequences
 
 from .conftest import ROOT
 
@@ -119,3 +123,36 @@ def test_a_source_has_a_key_of_its_own_and_every_cited_key_a_source():
     cited = re.findall(r"\{cite(?::\w)?\}`([^`]+)`", "".join(page.read_text() for page in BOOK.glob("*.md")))
     assert sorted(keys) == sorted(set(keys)), "a key stands twice"
     assert set(keys) == set(re.split(r"[, ]+", ",".join(cited)))
+
+
+# ---- lab sheets ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lab_sheet_names_what_its_page_has() -> None:
+    """Forms with their questions, cells, sections, explorers and the exercise to hand in."""
+    explorers = "".join(path.read_text() for path in (ROOT / "code/shardlab/explorers").glob("*.py"))
+    lost = []
+    for sheet in (BOOK / "labs.md").read_text().split("\n## Lab ")[1:]:
+        (stem,) = re.findall(r"Page \[[^\]]+\]\((\w+)\.md\)", sheet)
+        page = (BOOK / f"{stem}.md").read_text() + explorers
+        opened, asked, run = (re.findall(rf"\*\*{name}\.\*\* (.*)", sheet)[0] for name in ("Open", "Ask", "Run"))
+        named = re.findall(r"[^ ?][^?]*\?", asked) + re.findall(r"(?<!\*)\*([^*]{4,})\*(?!\*)", opened + run)
+        named += [each for each in re.findall(r"`([^`]+)`", run) if not each.startswith("python -m")]
+        named += [f'check("{each}"' for each in re.findall(r"Hand in `([\w.]+)`", sheet)]
+        lost += [(stem, each) for each in named if each.lower() not in page.lower()]
+    assert not lost
+
+
+def test_the_numbers_on_which_students_stick_are_those_of_the_package() -> None:
+    sheets = " ".join((BOOK / "labs.md").read_text().split())
+    gelu = torch.nn.functional.gelu(torch.tensor([1.0, -1.0])).sum()
+    assert f"gelu(1) + gelu(\N{MINUS SIGN}1), which is {gelu:.2f}," in sheets
+    played = timeline.play(schedules.make("GPipe", 3, 4), {"F": 1, "B": 2})
+    assert (played.bubble_of_ideal, played.bubble_of_total) == (1 / 2, pytest.approx(1 / 3))
+    shares = "half of the time that a stage computes and a third of all time"
+    assert f"with three stages and four microbatches it is {shares}" in sheets
+    pairs: list[int] = []
+    for placement in ("contiguous", "zig-zag"):
+        ranks = sequences.place(4, 2, placement)
+        pairs += [sum(query + 1 for run in runs for query in run) for runs in ranks]
+    assert "two ranks and four tokens, {} and {} in contiguous parts, {} and {} in a zig-zag".format(*pairs) in sheets

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
+from pathlib import Path
 from statistics import median
 
+import bs4
 import pytest
 
 from shardlab import exercises
@@ -15,6 +18,9 @@ from .conftest import ROOT
 
 MIN_OPEN = 0.5  # of the lines of code that a chapter shows
 MAX_NAMES, MAX_USUAL_NAMES = 12, 6  # that the set-up of a chapter imports; the second is for half of the chapters
+PRINTED = ".cell_output .stream pre, .cell_output .text_plain pre"
+REPR = re.compile(r"\{'|\('|\['|\w\(\w+=|\[-?\d+(?:\.\d+)?(?:, -?\d+(?:\.\d+)?)*\]")
+LONG = re.compile(r"\d[\d,]*\.\d+")
 IMPORTS = ast.Import | ast.ImportFrom
 
 
@@ -52,3 +58,17 @@ def test_most_code_of_a_chapter_is_open(chapter: str) -> None:
     is_open = ["hide-" not in cell.options.get("tags", "") for cell in cells(chapter)]
     lines = [sum(bool(line.strip()) for line in cell.text.splitlines()) for cell in cells(chapter)]
     assert sum(itertools.compress(lines, is_open)) >= MIN_OPEN * sum(lines)
+
+
+def unread(output: str) -> list[str]:
+    """What a reader would have to decode in an output: values as Python writes them, numbers of six digits and more."""
+    digits = [number for number in LONG.findall(output) if len(re.sub(r"\D", "", number).lstrip("0")) > 5]
+    return REPR.findall(output) + digits
+
+
+@pytest.mark.parametrize("chapter", [each for each in exercises.CHAPTERS if each != "sharding"])  # it prints types
+def test_outputs_are_sentences_and_tables(site: Path, chapter: str) -> None:
+    """A checker's report quotes a learner's values, and a case's tensors."""
+    built = bs4.BeautifulSoup((site / "book" / f"{chapter}.html").read_text(), "html.parser")
+    outputs = [each.get_text() for each in built.select(PRINTED)]
+    assert [each for each in outputs if "Smallest failing case" not in each and unread(each)] == []

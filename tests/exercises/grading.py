@@ -13,6 +13,10 @@
     @CHAPTER.mistake("checkpoint", "what must fail", at="the smallest case", says="a word of the report")
     def forgets_backward(function, *inputs):
         ...  # another algorithm, to which no line of the solution is near
+
+    @CHAPTER.right("checkpoint")
+    def counts_in_numpy(function, *inputs):
+        ...  # passes
 """
 
 import functools
@@ -50,7 +54,7 @@ class Chapter:
     """The exercises of one chapter, their solutions, and the mistakes that its tests register."""
 
     def __init__(self, stem, solutions):
-        self.stem, self.solutions, self.mistakes = stem, solutions, []
+        self.stem, self.solutions, self.mistakes, self.rights = stem, solutions, [], []
         self.page = Path(__file__).parents[2] / "book" / f"{stem}.md"
         printed = Path(plain.__file__).with_name(f"{stem}.py")  # the page prints it whole
         self.plain = printed.read_text() if printed.exists() else ""
@@ -66,6 +70,16 @@ class Chapter:
 
         def register(function):
             self._register(function.__name__.replace("_", " "), exercise, function, set(fails), at, says)
+            return function
+
+        return register
+
+    def right(self, exercise):
+        """Registers an answer that is right, and not near the solution."""
+
+        def register(function):
+            named = f"{exercise}-{function.__name__.replace('_', ' ')}"
+            self.rights.append(pytest.param((f"{self.stem}.{exercise}", function), id=named))
             return function
 
         return register
@@ -90,6 +104,7 @@ class Chapter:
         """What `check` says of all that run and fail, from one launch for each world size; or why one did not run."""
         functions = {("starter", name): self.starter(name) for name in self.names}
         functions |= {("nothing", name): does_nothing for name in self.names}
+        functions |= {(function, name): function for name, function in (each.values[0] for each in self.rights)}
         for mistake in self.mistakes:
             name, function, fails, _, _ = mistake.values[0]
             if checker.RUNS not in fails:
@@ -156,7 +171,8 @@ class Graded:
     chapter: Chapter
 
     def pytest_generate_tests(self, metafunc):
-        for argument, values in (("name", metafunc.cls.chapter.names), ("mistake", metafunc.cls.chapter.mistakes)):
+        chapter = metafunc.cls.chapter
+        for argument, values in (("name", chapter.names), ("mistake", chapter.mistakes), ("right", chapter.rights)):
             if argument in metafunc.fixturenames:
                 metafunc.parametrize(argument, values)
 
@@ -222,6 +238,11 @@ class Graded:
         assert f"Smallest failing case: {at}" in report.reason, report.reason
         assert says in report.reason
         assert not report
+
+    def test_an_unusual_right_answer_passes(self, right, reported):
+        name, function = right
+        report = reported(function, name, function)
+        assert report, report
 
     def test_every_exercise_has_three_mistakes(self):
         exercise_of = [parameter.values[0][0] for parameter in self.chapter.mistakes]

@@ -15,7 +15,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import collectives as solutions
 
 CHAPTER = Chapter("collectives", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -185,3 +185,18 @@ CHAPTER.changes({
     "adds to its input": Mistake("doubling_all_reduce", {SAME}, at="2 ranks, 3 numbers", says="x has changed on rank 0",
         old="return total", new="return x.copy_(total)"),
 })
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("broadcast")
+def starts_its_messages(x, group):
+    rank, n, y, distance = group.rank(), group.size(), x.clone(), 1
+    while distance < n:
+        sends = [(y, rank + distance)] if rank < distance and rank + distance < n else []
+        receives = [(y, rank - distance)] if distance <= rank < 2 * distance else []
+        for wait in comm.start_messages(sends, receives, group):
+            wait()
+        distance *= 2
+    return y

@@ -1,5 +1,6 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
+import numpy as np
 import pytest
 
 from shardlab import exercises
@@ -11,7 +12,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import compute as solutions
 
 CHAPTER = Chapter("compute", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -113,3 +114,17 @@ CHAPTER.changes({
         at="1 rank, a product of numbers", says="ZeroDivisionError",
         old="flops / nbytes * bandwidth", new="bandwidth / (m - k)"),
 })
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("days_to_train")
+def in_fp32(num_parameters, tokens, num_chips, reached, recomputes):
+    flops = np.float32(8 if recomputes else 6) * np.float32(num_parameters) * np.float32(tokens)
+    return flops / np.float32(num_chips) / np.float32(reached) / np.float32(86_400)
+
+
+@right("layer_flops")
+def in_arrays_of_one_number(*given):
+    return {name: np.array([flops]) for name, flops in solutions.my_layer_flops(*given).items()}

@@ -17,7 +17,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import data_parallel as solutions
 
 CHAPTER = Chapter("data_parallel", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -290,3 +290,20 @@ def averages_weights_after_the_step(model, microbatches, optimizer, group):
         (model(inputs, targets) * (len(inputs) / samples)).backward()
     optimizer.step()
     averaging.average_weights(model.parameters(), group)
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("step_with_accumulation")
+def computes_in_a_closure(model, microbatches, optimizer, group):
+    samples = group.size() * sum(len(inputs) for inputs, _ in microbatches)
+
+    def closure():
+        optimizer.zero_grad()
+        for inputs, targets in microbatches:
+            (model(inputs, targets) * len(inputs) / samples).backward()
+        for parameter in model.parameters():
+            parameter.grad = comm.all_reduce(parameter.grad, group)
+
+    optimizer.step(closure)

@@ -10,7 +10,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import expert_parallel as solutions
 
 CHAPTER = Chapter("expert_parallel", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -262,3 +262,12 @@ CHAPTER.changes({
         at="4 ranks, 8 experts drawn with seed 0", says="tokens on a rank",
         old="[load / max(1, waiting.count(expert)) for expert, load in enumerate(loads)]", new="loads"),
 })
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("route")
+def lists_a_dict(*given):
+    experts, weights = solutions.my_route(*given)
+    return {"experts": experts.int(), "weights": weights}.values()

@@ -15,7 +15,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import failures as solutions
 
 CHAPTER = Chapter("failures", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -167,3 +167,11 @@ def writes_beside_and_copies(data, path):
     with open(path + ".part", "wb") as file:
         file.write(data)
     shutil.copyfile(path + ".part", path)
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("straggler")
+def in_an_array_of_one_number(events):
+    return np.array([solutions.my_straggler(events)])

@@ -1,12 +1,14 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
+import numpy as np
+
 from shardlab.exercises import checker
 
 from .grading import Chapter, Graded, Mistake
 from .solutions import interconnects as solutions
 
 CHAPTER = Chapter("interconnects", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -56,3 +58,12 @@ CHAPTER.changes({
 @mistake("message_seconds", checker.RUNS, at="1 rank, to itself", says="max(")
 def expects_a_hop(nbytes, hops):
     return max(latency for _, latency in hops) + nbytes / min(rate for rate, _ in hops)
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("message_seconds")
+def makes_a_matrix_of_hops(nbytes, hops):
+    table = np.array(hops or [(np.inf, 0)])
+    return table[:, 1:].max(axis=0) + nbytes / table[:, :1].min(axis=0)

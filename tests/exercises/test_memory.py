@@ -18,7 +18,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import memory as solutions
 
 CHAPTER = Chapter("memory", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -221,3 +221,13 @@ def forgets_backward(function, *inputs):
 @mistake("checkpoint", RESULT, INPUTS, WEIGHTS, TWICE, RANDOM, at="1 rank, one input", says="result: None")
 def returns_nothing(function, *inputs):
     function(*inputs)
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("model_states")
+def in_fp32_tensors(num_parameters, dp, zero):
+    held = torch.tensor([2.0, 2.0, 12.0]) * num_parameters
+    held /= torch.where(torch.tensor([3, 2, 1]) <= zero, dp, 1)
+    return dict(zip(("parameters", "gradients", "optimizer"), held, strict=True))

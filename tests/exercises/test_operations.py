@@ -13,7 +13,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import operations as solutions
 
 CHAPTER = Chapter("operations", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -289,3 +289,17 @@ def begins_with_the_lowest(group, alive):
         if all(views[rank, other] and views[other, rank] for other in members):
             members.append(rank)
     return solutions.numbered(members if 2 * len(members) > group.size() else [], group)
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("survivors")
+def sends_bits(group, alive):
+    ranks = range(group.size())
+    mine = torch.tensor([sum(is_alive << rank for rank, is_alive in zip(ranks, alive, strict=True))])
+    masks = comm.all_gather(mine, group).tolist()
+    sets = [m for m in range(1 << len(ranks)) if all(m & masks[rank] == m for rank in ranks if m >> rank & 1)]
+    best = max(sets, key=lambda m: (m.bit_count(), [m >> rank & 1 for rank in ranks]))
+    members = torch.tensor([rank for rank in ranks if best >> rank & 1 and 2 * best.bit_count() > len(ranks)])
+    return members, next(iter((members == group.rank()).nonzero()), None)

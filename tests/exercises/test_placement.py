@@ -1,5 +1,7 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
+import numpy as np
+
 from shardlab import exchanges
 from shardlab.costs.facts import nodes
 from shardlab.costs.traces import writing
@@ -9,7 +11,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import placement as solutions
 
 CHAPTER = Chapter("placement", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -50,3 +52,13 @@ CHAPTER.changes({
 @mistake("two_levels", INSIDE, FLAT, ACROSS, at="1 rank, one node of 4")
 def sends_whole_buffers(nbytes, num_nodes, gpus, inside, across):
     return 2 * nbytes / inside + 2 * nbytes / gpus / across
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("two_levels")
+def in_fp32(nbytes, num_nodes, gpus, inside, across):
+    share = np.float32(nbytes) / np.float32(gpus)
+    ring = np.float32(2 * (num_nodes - 1) / num_nodes)
+    return share * (np.float32(2 * (gpus - 1)) / np.float32(inside) + ring / np.float32(across))

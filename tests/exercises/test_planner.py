@@ -15,7 +15,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import planner as solutions
 
 CHAPTER = Chapter("planner", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -114,3 +114,11 @@ CHAPTER.changes({
 def says_what_it_needs(plans, memory):
     name, _ = solutions.my_choose(plans, memory)
     return name, dict((plan[0], plan[2]) for plan in plans)[name]
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("layouts")
+def collects_a_set(*given):
+    return set(solutions.my_layouts(*given))

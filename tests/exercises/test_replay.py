@@ -1,10 +1,12 @@
 """Starters fail, solutions pass, and every plausible mistake fails for its own reason, and for no other."""
 
+from fractions import Fraction
+
 from .grading import Chapter, Graded
 from .solutions import replay as solutions
 
 CHAPTER = Chapter("replay", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -70,3 +72,12 @@ def serves_the_first_first(capacities, paths):
 @mistake("fair_rates", OVERFULL, FAIR, at="1 rank, one message", says="None")
 def returns_nothing(capacities, paths):
     solutions.my_fair_rates(capacities, paths)
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("fair_rates")
+def numbers_fractions(capacities, paths):
+    rates = enumerate(solutions.my_fair_rates(capacities, paths))
+    return {number: Fraction(rate) for number, rate in rates}.values()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,7 +23,7 @@ from .grading import Chapter, Graded, Mistake
 from .solutions import sharding as solutions
 
 CHAPTER = Chapter("sharding", solutions)
-mistake = CHAPTER.mistake
+mistake, right = CHAPTER.mistake, CHAPTER.right
 
 
 class TestExercises(Graded):
@@ -280,3 +281,16 @@ CHAPTER.changes({
     "divides by the world": Mistake("reducer", {FACTOR}, at="2 ranks", says="expected  1",
         old="1 / apart", new="1 / prod(degrees.values())"),
 })
+
+
+# ---- answers that are right, and not near the solution ---------------------------------------------------------------
+
+
+@right("states")
+def yields_states(program):
+    yield from solutions.my_states(program)
+
+
+@right("cheapest")
+def in_an_array(*given):
+    return np.array(solutions.my_cheapest(*given))

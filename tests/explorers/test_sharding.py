@@ -1,4 +1,4 @@
-"""The explorers of sharding say what the rules say, and each repair and each answer holds."""
+"""The explorer of cuts says what the rules say, and each repair holds."""
 
 import re
 
@@ -6,17 +6,13 @@ import pytest
 
 from shardlab.explorers import sharding as explorers
 from shardlab.sharding.types import rules
-from shardlab.sharding.types.altered import Altered, Mutant
-from shardlab.sharding.types.methods import METHODS
 from shardlab.sharding.types.redistribution import redistribute, redistribution
 from shardlab.sharding.types.states import local_shape, parse
-from shardlab.sharding.types.tracer import Refusal, Tracer
 from tests.explorers.views import idle, number, table
 
 CUTS = explorers.cuts()
 STATES = CUTS.states()
 SOME = STATES[::7]  # every value of every control occurs
-MISSING = explorers.missing_sum()
 
 
 def refused(factors):
@@ -97,36 +93,5 @@ def test_an_all_reduce_of_terms_sends_what_a_ring_does():
     assert number(sent.removeprefix("forward sends ")) == pytest.approx(1.5 * 4 * 4096 * 14336 * 2, rel=0.006)
 
 
-# ---- the missing sum -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("program", explorers.CASES)
-def test_the_question_keeps_its_answer_and_the_answer_is_where_the_tracer_refuses(program):
-    asked, told = (MISSING.view(program=program, answer=answer) for answer in (False, True))
-    name, missing = explorers.CASES[program]
-    assert "Refused" not in asked.sentence
-    assert {row[1] for row in asked.table if row[0].startswith("(")} == {"?"}
-    (gone,) = [row[0] for row in told.table if row[1] == "missing"]
-    assert gone.startswith(f"({missing})")
-    original = redistribution(*reversed(gone.partition(") ")[2].split(" @")))
-    removal = Mutant("removed", missing, original)
-    method = METHODS[name]
-    with pytest.raises(Refusal) as refusal:
-        method(Altered(Tracer(explorers.small_mesh(method), explorers.SMALL), removal), *method.types)
-    assert str(refusal.value).split("\n")[1].replace("->", "→") in told.sentence
-
-
-@pytest.mark.parametrize("program", explorers.CASES)
-def test_what_is_wrong_is_in_the_sentence_the_table_and_the_figure(program):
-    view = MISSING.view(program=program, answer=False)
-    (bars,) = view.figure.data
-    wrong, _, right = view.sentence.partition("Right")
-    for name, share in zip(bars.y, bars.x, strict=True):
-        assert name in (wrong if share else right)
-        said = table(view)[name][0]
-        assert said == (f"wrong by {share:.0f} %" if share else "right")
-
-
 def test_every_control_changes_the_default():
     assert idle(CUTS) == []
-    assert idle(MISSING) == []

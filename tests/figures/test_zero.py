@@ -11,8 +11,10 @@ TIMES = {stage: {"computing": 3.0, "waiting": 0.5, "update": 0.1} for stage in H
 def test_the_chosen_stage_is_drawn_stronger_and_time_stands_below_memory():
     figure = figures.memory_and_time(HELD, TIMES, "stage 2", 80e9)
     assert lacks(figure) == []
-    assert figure.layout.legend.orientation == "h"
     found = data(figure)
+    assert {trace.legend for trace in found.values()} == {None}  # one legend for both
+    looks = [(trace.marker.color, trace.marker.pattern.shape) for trace in figure.data if trace.type == "bar"]
+    assert len({*looks}) == len(looks)
     assert list(found["parameters"].marker.opacity) == [figures.FADED, figures.FADED, 1, figures.FADED]
     assert list(found["waiting"].x) == [0.5] * 4
     assert found["waiting"].xaxis == "x2"

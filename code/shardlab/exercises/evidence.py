@@ -37,10 +37,10 @@ class Seen:
 
 
 def number(value: Any) -> float | str:
-    """Return `value` as a float, or a description of what it is instead."""
+    """Return a number of any type, also in an array of one, as a float, or a description."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return float(value.item() if hasattr(value, "item") else value)
+    except (RuntimeError, TypeError, ValueError):
         return describe(value)
 
 
@@ -48,7 +48,7 @@ def whole(value: Any) -> int | str:
     """Return a whole number of any type as an int, or a description of what it is instead."""
     number_of_it = value if isinstance(value, bool) else number(value)
     fits = isinstance(number_of_it, float) and number_of_it.is_integer()
-    return int(value) if fits else describe(value)
+    return int(number_of_it) if fits else describe(value)
 
 
 def whole_numbers(seed: int, *shape: int, below: int = 6) -> Tensor:

@@ -8,10 +8,12 @@ the head.
     EXERCISE = Exercise(..., attempt=TENSORS.attempt, properties={"y is ...": TENSORS.has("y")})
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -139,7 +141,7 @@ def _forward(
     given = {name: x.detach().clone() for name, x in inputs.items()}
     with ledger.Ledger() as book, Sizes() as sizes:
         made = call(given)
-    outputs = [made] if len(names) == 1 else _listed(made)
+        outputs = listed(made, len(names))
     return Returned(
         result=_trouble(made, outputs, names),
         got=_named(names, outputs),
@@ -166,7 +168,7 @@ def _both(
     with Sizes() as sizes:
         with ledger.Ledger() as ahead:
             made = call(leaves)
-        outputs = _listed(made)
+            outputs = listed(made, len(lent))
         fit = torch.tensor(_fit(outputs, [*lent.values()])).int()
         everywhere = comm.all_reduce(fit, group, "min")
         with ledger.Ledger() as back:
@@ -186,8 +188,11 @@ def _both(
     )
 
 
-def _listed(made: Any) -> list[Any]:
-    return list(made) if isinstance(made, list | tuple) else [made]
+def listed(made: Any, count: int) -> list[Any]:
+    """List what a function has returned: `count` tensors or arrays, in one or in any iterable."""
+    one = count == 1 and isinstance(made, Tensor | np.ndarray)
+    several = [made] if one or not isinstance(made, Iterable) else islice(made, count + 1)
+    return [torch.from_numpy(y) if isinstance(y, np.ndarray) else y for y in several]
 
 
 def _trouble(made: Any, outputs: Sequence[Any], names: Sequence[str]) -> str | None:

@@ -267,9 +267,9 @@
       [this.views] = await Promise.all([(this.unpacking ??= unpack(this.packed.textContent)), plotly(), document.fonts.ready]);
     }
     paint() { // at once, when `load` is done: a browser that prints waits for nothing
-      const { figure, sentence, table } = at(this.views, this.index());
+      const { figure, sentence, table, caption } = at(this.views, this.index());
       if (this.sentence.innerHTML !== sentence) this.sentence.innerHTML = sentence;
-      if (this.data.open) this.fill(table);
+      if (this.data.open) this.fill(table, caption);
       if (this.resetting) this.resetting.disabled = !this.controls.some(({ moved }) => moved);
       if (this.width !== this.plot.clientWidth) this.reserve();
       if (this.resetting) figure.layout.height = this.height(figure.layout.height);
@@ -315,7 +315,7 @@
       for (const ghost of ghosts) ghost.remove();
       this.sentence.style.minHeight = `${Math.max(...heights)}px`;
     }
-    fill([head, ...rows]) {
+    fill([head, ...rows], caption) {
       const named = (tag, text, more = {}) => Object.assign(document.createElement(tag), { textContent: text, ...more });
       const line = (cells) => {
         const row = document.createElement("tr");
@@ -323,6 +323,7 @@
         return row;
       };
       const told = ([name, ...cells]) => line([named("th", name, { scope: "row" }), ...cells.map((text) => named("td", text))]);
+      this.data.querySelector("caption").textContent = caption;
       this.data.querySelector("thead").replaceChildren(line(head.map((text) => named("th", text, { scope: "col" }))));
       this.data.querySelector("tbody").replaceChildren(...rows.map(told));
     }

@@ -44,7 +44,7 @@ def block(
     name = slug(title)
     height = shown["figure"]["layout"]["height"]  # reserved, so that the page does not jump
     seen = (shown["figure"]["layout"].get("meta") or {}).get("alt", title)
-    data = f"<summary>Data table</summary>{table(shown['table'])}"
+    data = f"<summary>Data table</summary>{table(shown['table'], shown['caption'])}"
     heading = f'<h3 class="explorer-title">{html.escape(title)}</h3>{RESET}' if controls else ""
     return (
         f'<div class="explorer" role="group" aria-label="{quoted(title)}" data-explorer="{name}">'
@@ -130,7 +130,7 @@ def listed(texts: Iterable[str]) -> str:
     return quoted(json.dumps(list(texts), ensure_ascii=False))
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]], caption: str = "") -> str:
     """Return the rows as an HTML table; the first one is its header, the first cell a row's."""
     head, *body = [[html.escape(text) for text in row] for row in rows] or [[]]
     header = "".join(f'<th scope="col">{text}</th>' for text in head)
@@ -138,7 +138,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
         f'<tr><th scope="row">{name}</th>{"".join(f"<td>{text}</td>" for text in cells)}</tr>'
         for name, *cells in body
     )
-    return f"<table><thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table>"
+    above = f"<table><caption>{html.escape(caption)}</caption><thead><tr>{header}</tr></thead>"
+    return f"{above}<tbody>{lines}</tbody></table>"
 
 
 def packed(views: Sequence[Mapping[str, Any]]) -> str:

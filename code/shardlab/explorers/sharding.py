@@ -1,19 +1,14 @@
-"""The explorers of sharding: the cuts of a product, and a sum that is missing."""
+"""The explorer of the cuts of a product."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from html import escape
 from math import prod
 
 from shardlab.costs import units
 from shardlab.costs.facts import models
 from shardlab.figures import sharding as figures
 from shardlab.sharding.types import rules
-from shardlab.sharding.types.altered import Altered, Mutant
-from shardlab.sharding.types.methods import METHODS
-from shardlab.sharding.types.methods.method import Method
-from shardlab.sharding.types.mutants import mutants
 from shardlab.sharding.types.redistribution import (
     Redistribution,
     Refused,
@@ -23,10 +18,8 @@ from shardlab.sharding.types.redistribution import (
 )
 from shardlab.sharding.types.repairs import Repair, repairs
 from shardlab.sharding.types.states import Dim, Sharding, along, gradient, local_shape
-from shardlab.sharding.types.tracer import Refusal, Tracer
 
 from .explorer import Explorer
-from .played import WRONG_BY
 from .view import View
 
 MODEL = "Llama 3 8B"
@@ -39,19 +32,6 @@ STATES = {
     "w_tp": ["S(h)", "S(f)", "R", "I"],
 }
 SHOWN = 3  # repairs that a view lists
-SMALL = {**dict.fromkeys("BSfHeTGEC", 4), "h": 8, "V": 8}  # sizes of what was played
-RESULTS = {  # what a step returns
-    "vocabulary parallel loss": ("logged loss",),
-    **dict.fromkeys(("data parallel step", "zero 1", "zero 3"), ("new w", "logged loss")),
-    "normalized step": ("new gain", "new up", "logged norm"),
-}
-CASES = {  # program -> its method, and which redistribution is missing
-    f"{name}, {'ABCDE'[place]}": (name, number)
-    for name, numbers in WRONG_BY.items()
-    for place, number in enumerate(numbers)
-}
-
-# ---- the cuts of a product -----------------------------------------------------------------------
 
 
 def cuts() -> Explorer:
@@ -183,78 +163,3 @@ def _sending(operand: Sharding, change: Redistribution) -> list[str]:
     sent = sent_bytes(operand, change, _sizes(), MESH)
     said = [units.text(nbytes, "B") if nbytes else "nothing" for nbytes in sent]
     return [str(change), f"forward sends {said[0]}", f"backward sends {said[1]}"]
-
-
-# ---- a sum that is missing -----------------------------------------------------------------------
-
-
-def missing_sum() -> Explorer:
-    """Choose a program without one of its redistributions: see what is wrong, then which it is."""
-    return Explorer(
-        missing_view,
-        {"program": list(CASES), "answer": [False, True]},
-        title="Find the missing redistribution: methods of this book on two ranks along each axis",
-        labels={"program": "Program", "answer": "Show which one is missing"},
-    )
-
-
-def missing_view(*, program: str, answer: bool) -> View:
-    """Show one state: which numbers of the ranks are wrong; with the answer, the refused line."""
-    name, number = CASES[program]
-    method = METHODS[name]
-    shares = dict(zip(quantities(method), WRONG_BY[name][number], strict=True))
-    removals = _removed(name)
-    missing = f", without {removals[number].original}".replace("->", "→") if answer else ""
-    alt = f"What is wrong on the ranks of {program}{missing}."
-    figure = figures.wrong_by(shares, missing=missing, alt=alt)
-    if answer:
-        told = _answer(method, removals[number])
-    else:
-        listed = " ".join(f"({key}) {each.original};" for key, each in removals.items())
-        told = f"One of its redistributions is missing: {listed[:-1]}. Which one?"
-    wrong = [f"{what} ({units.percent(share)})" for what, share in shares.items() if share]
-    right = [what for what, share in shares.items() if not share]
-    verdict = f"<b>Wrong:</b> {', '.join(wrong)}."
-    if right:
-        verdict += f" <b>Right:</b> {', '.join(right)}."
-    rows = [["what", "on the ranks"]]
-    rows += [
-        [what, f"wrong by {units.percent(share)}" if share else "right"]
-        for what, share in shares.items()
-    ]
-    for key, each in removals.items():
-        known = "missing" if key == number else "there"
-        rows.append([f"({key}) {each.original}", known if answer else "?"])
-    return View(figure, f"{verdict} {told.replace('->', '→')}", rows)
-
-
-def quantities(method: Method) -> list[str]:
-    """Name what is compared: the loss, what a step returns, and gradients of inputs."""
-    inputs = zip(method.inputs, method.types, strict=True)
-    gradients = [f"gradient of {name}" for name, sharding in inputs if not sharding.fixed]
-    return ["loss", *RESULTS.get(method.name, ()), *gradients]
-
-
-def small_mesh(method: Method) -> dict[str, int]:
-    """Return two ranks along each axis that the method's inputs name."""
-    return {axis: 2 for sharding in method.types for axis in sharding.axes}
-
-
-@cache
-def _removed(name: str) -> dict[int, Mutant]:
-    method = METHODS[name]
-    every = mutants(method, small_mesh(method), SMALL)
-    return {each.number: each for each in every if each.what == "removed"}
-
-
-def _answer(method: Method, mutant: Mutant) -> str:
-    """Say which redistribution is missing, and where the tracer refuses the program."""
-    missing = f"<b>Missing: ({mutant.number}) {mutant.original}.</b>"
-    try:
-        method(Altered(Tracer(small_mesh(method), SMALL), mutant), *method.types)
-    except Refusal as refusal:
-        where, why, *_ = str(refusal).split("\n")
-        ways = [str(each).rpartition(" (")[0] for each in refusal.repairs[:SHOWN]]
-        code = escape(where.partition(": ")[2])
-        return f"{missing} Refused: <code>{code}</code>, {why}. Repairs: {'; or '.join(ways)}."
-    raise AssertionError(f"{mutant} is not refused")

@@ -12,6 +12,8 @@ import numpy as np
 
 from shardlab.figures.table import cell
 
+from .words import together
+
 DIGITS = 5  # significant digits kept of every number: more than a screen can show
 MAX_ROWS = 40  # rows of a table that is made from a figure
 HEIGHT = 450  # pixels: plotly's own default, of a figure that has no height
@@ -30,10 +32,16 @@ class View:
     table: Sequence[Sequence[Any]] = ()
 
     def plain(self) -> dict[str, Any]:
-        """{"figure": {"data", "layout"}, "sentence", "table"}, ready for JSON."""
+        """{"figure": {"data", "layout"}, "sentence", "table", "caption"}, ready for JSON."""
         figure = plain_figure(self.figure)
-        rows = [[cell(x) for x in row] for row in self.table or points(figure)]
-        return {"figure": figure, "sentence": self.sentence, "table": rows}
+        table, caption = (self.table, "") if self.table else points(figure)
+        rows = [[cell(x) for x in row] for row in table]
+        return {
+            "figure": figure,
+            "sentence": together(self.sentence),
+            "table": rows,
+            "caption": caption,
+        }
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:
@@ -77,33 +85,70 @@ def rounded(x: float) -> float | int | None:
     return int(short) if short.is_integer() and abs(short) < 2**53 else short
 
 
-def points(figure: dict[str, Any]) -> list[list[Any]]:
-    """List the points of a plain figure: series, where, value; of bars in time, start and end.
+def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
+    """List the points of a plain figure, and say what was left out: nothing of MAX_ROWS or fewer.
 
-    All bars that begin at zero are listed; curves and timelines are thinned to at most MAX_ROWS
-    rows, and their first head says so. Traces without a hover text are decoration, and left out.
+    A row is series, where, value; of bars in time, start and end; of a heat map column, row, value;
+    of a drawing on hidden axes the names in it. All bars that begin at zero are listed. Of more
+    points than MAX_ROWS the table has the first and the last of each series, those with a name, and
+    others at even distances. Traces without a hover text are decoration, and left out.
     """
     layout = figure["layout"]
-    rows = []
     data = [trace for trace in figure["data"] if trace.get("hoverinfo") != "skip"]
-    lying = bool(data) and all(trace.get("orientation") == "h" for trace in data)
+    if layout.get("xaxis", {}).get("visible") is False:
+        return [["drawn", "name"], *_names(data)], ""
+    lying = bool(data) and all(map(_lies, data))
     in_time = lying and all("base" in trace for trace in data)
-    where, value = _titles(layout, lying)
+    rows: list[list[Any]] = []
+    kept = set()
     for trace in data:
-        found = trace_stretches(trace) if in_time else trace_points(trace)
+        found = trace_stretches(trace) if in_time else trace_points(trace, layout)
+        texts = trace.get("text") if trace.get("type", "scatter") == "scatter" else None
+        names = texts if isinstance(texts, list) else []
+        kept |= {len(rows) + at for at, name in enumerate(names) if name}
+        kept |= {len(rows), len(rows) + len(found) - 1} if found else set()
         rows += [[trace.get("name", ""), *point] for point in found]
+    head = _heads(layout, lying, in_time, data)
     all_bars = all(trace.get("type") == "bar" and "base" not in trace for trace in data)
-    every = 1 if all_bars else math.ceil(len(rows) / MAX_ROWS)
-    series = "series" if every <= 1 else f"series (one point of {every})"
-    values = [f"start: {value}", f"end: {value}"] if in_time else [value]
-    return [[series, where, *values], *rows[::every]]
+    if all_bars or len(rows) <= MAX_ROWS:
+        return [head, *rows], ""
+    every = math.ceil(len(rows) / max(1, MAX_ROWS - len(kept)))
+    shown = sorted(kept | {*range(0, len(rows), every)})
+    caption = (
+        f"{len(shown)} of {len(rows):,} points: the first and the last of each series, those with"
+        " a name, and others at even distances."
+    )
+    return [head, *(rows[at] for at in shown)], caption
 
 
-def _titles(layout: dict[str, Any], lying: bool) -> tuple[str, str]:
-    """Return the titles of where points lie and of what they are."""
+def _heads(
+    layout: dict[str, Any], lying: bool, in_time: bool, data: list[dict[str, Any]]
+) -> list[str]:
+    """Return what stands in each column of the points."""
     titles = [(layout.get(axis, {}).get("title") or {}).get("text") for axis in ("xaxis", "yaxis")]
-    where, value = reversed(titles) if lying else titles
-    return where or "place", value or "value"
+    x, y = (title and title.replace("<br>", ", ") for title in titles)
+    if in_time:
+        return ["series", y or "row", f"start: {x or 'time'}", f"end: {x or 'time'}"]
+    if any(trace.get("z") for trace in data):
+        return ["series", x or "column", y or "row", "value"]
+    where, value = (y, x) if lying else (x, y)
+    return ["series", where or "name", value or "value"]
+
+
+def _lies(trace: dict[str, Any]) -> bool:
+    """Whether a trace has its names on the y axis; one without points goes along."""
+    named = any(isinstance(y, str) for y in trace.get("y") or []) and not trace.get("z")
+    return trace.get("orientation") == "h" or named or not any(trace.get("x") or [])
+
+
+def _names(data: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return what a drawing names, and each series of lines once."""
+    rows = []
+    for trace in data:
+        texts = trace.get("text")
+        names = texts if isinstance(texts, list) else [texts or ""]
+        rows += [[trace.get("name", ""), name] for name in dict.fromkeys(names)]
+    return rows
 
 
 def trace_stretches(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -112,8 +157,11 @@ def trace_stretches(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [(row, start, rounded(start + length)) for row, start, length in bars]
 
 
-def trace_points(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """List (where, value) of each point of a trace, or (column, row, value) of a heat map."""
+def trace_points(trace: dict[str, Any], layout: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """List (where, value) of each point of a trace, or (column, row, value) of a heat map.
+
+    A number beside a labelled tick, as where bars stand side by side, gets the tick's label.
+    """
     xs = trace.get("x") or []
     ys = trace.get("y") or []
     rows = trace.get("z")
@@ -121,6 +169,10 @@ def trace_points(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
         return [
             (x, y, z) for y, row in zip(ys, rows, strict=True) for x, z in zip(xs, row, strict=True)
         ]
-    return list(
-        zip(ys, xs, strict=True) if trace.get("orientation") == "h" else zip(xs, ys, strict=True)
-    )
+    wheres, values, axis = (ys, xs, "yaxis") if _lies(trace) else (xs, ys, "xaxis")
+    ticks = layout.get(axis, {})
+    labels = dict(zip(ticks.get("tickvals") or [], ticks.get("ticktext") or [], strict=False))
+    if labels and trace.get("type") == "bar":
+        wheres = [labels[min(labels, key=lambda tick: abs(tick - x))] for x in wheres]
+    pairs = zip(wheres, values, strict=True)
+    return [(where, value) for where, value in pairs if value is not None]

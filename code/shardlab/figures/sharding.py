@@ -1,4 +1,4 @@
-"""The figures of sharding: what ranks hold of a product, a step as a list, wrong programs."""
+"""The figures of sharding: what ranks hold of a product, and a step as a list."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ from shardlab.sharding.types.states import Dim, Mesh, Sharding, Sizes
 from shardlab.sharding.types.tracer import Call
 
 from . import style, trace
-from .bars import bar_rows
 from .boxes import Box, corners, outline
 from .table import table
 
@@ -68,23 +67,6 @@ def step(method: Method, mesh: Mesh, sizes: Sizes, itemsize: int = 2) -> HTML:
         rows.append((HTML(code), _sent(line.forward), backward))
     axes = ", ".join(f"{axis}={ranks}" for axis, ranks in mesh.items())
     return table(rows, f"{method.name} on {axes}: bytes that each rank sends")
-
-
-def wrong_by(shares: Mapping[str, float], *, missing: str = "", alt: str = "") -> go.Figure:
-    """Draw how far what ranks hold is from what it should be: quantity -> share of its size.
-
-    missing: what the program lacks, named at the axis.
-    """
-    bars = {name: {"wrong by": share} for name, share in shares.items()}
-    look = {"wrong by": trace.marker(style.COLOR["limit"], "/")}
-    widest = max([100.0, *(100 * share for share in shares.values())])
-    return style.figure(
-        bar_rows(bars, look, "%", scale=100),
-        x=style.axis(f"wrong by (% of its size){missing}", range=[0, 1.04 * widest]),
-        y=style.axis(autorange="reversed"),
-        alt=alt or "How far the numbers of the ranks are from those of the right program.",
-        height=110 + 40 * len(bars),
-    )
 
 
 def _part(dims: Sequence[Dim], x: float, y: float, at: Mapping[str, int], mesh: Mesh) -> Box:

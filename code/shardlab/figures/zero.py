@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 from . import memory, style, trace
 from .bars import bar_rows
 
-TIMES = {  # parts of a step
-    "computing": trace.marker(style.COLOR["compute"], ""),
+TIMES = {  # parts of a step; marks tell them from parts of memory, in one legend
+    "computing": trace.marker(style.COLOR["compute"], "/"),
     "update": trace.marker(style.COLOR["compute"], "x"),
     "waiting": trace.marker(style.COLOR["idle"], "."),
 }
@@ -25,6 +25,8 @@ def memory_and_time(
 ) -> go.Figure:
     """Draw the bytes of a rank at each stage, beside its chip's capacity; below, a step's time.
 
+    One legend serves both, so that a phone has room for both.
+
     held: stage -> part -> bytes. times: stage -> part -> seconds. chosen: one of the stages, drawn
     stronger.
     """
@@ -35,18 +37,15 @@ def memory_and_time(
         {**bar, "marker": {**bar["marker"], "opacity": strength}} for bar in memory.stacked(held)
     ]
     looks = {part: {**look, "opacity": strength} for part, look in TIMES.items()}
-    below = bar_rows(times, looks, "s", xaxis="x2", yaxis="y2", legend="legend2")
-    legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
+    below = bar_rows(times, looks, "s", xaxis="x2", yaxis="y2")
     return style.figure(
         [*above, memory.limit_in_legend(), *below],
         x=style.axis("memory of a rank (GB)", range=[0, widest], anchor="y"),
-        y=style.axis(autorange="reversed", domain=[0.63, 1]),
+        y=style.axis(autorange="reversed", domain=[0.64, 1]),
         xaxis2=style.axis("seconds of a step", range=[0, longest], anchor="y2"),
-        yaxis2=style.axis(autorange="reversed", domain=[0, 0.34], anchor="x2"),
+        yaxis2=style.axis(autorange="reversed", domain=[0, 0.36], anchor="x2"),
         shapes=[memory.limit(capacity / 1e9, yref="y domain")],
-        legend={**legend, "y": 1.02},
-        legend2={**legend, "y": 0.36},
         alt=alt or "Memory of a rank at each stage, and where the time of a step goes.",
-        height=480,
+        height=400,
         barmode="stack",
     )

@@ -29,17 +29,21 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
     seen = Repaired()
 
     def agrees(table: Mapping[str, Row]) -> bool:
-        seen.misfit = seen.misfit or misfit(dict(table), shapes, stored)
-        return dict(table) == truth
+        tried = plain(table)
+        seen.misfit = seen.misfit or misfit(tried, shapes, stored)
+        return tried == truth
 
     found = function(dict(broken), dict(shapes), dict(stored), agrees)
     try:
-        seen.table = {
-            str(name): (str(there), bool(turned)) for name, (there, turned) in found.items()
-        }
+        seen.table = plain(found)
     except (AttributeError, TypeError, ValueError):
         seen.trouble = describe(found)
     return seen
+
+
+def plain(table: Mapping[str, Row]) -> Table:
+    """Copy a table, whose rows may be lists."""
+    return {str(name): (str(there), bool(turned)) for name, (there, turned) in table.items()}
 
 
 def misfit(table: Table, shapes: Shapes, stored: Shapes) -> str:

@@ -80,7 +80,8 @@ def attempt(
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter) if case.given.stale else None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer.register_step_pre_hook(lambda *_: steps.append(evidence.gradients(model)))
+    # Behind the step, because a closure computes the gradients within it.
+    optimizer.register_step_post_hook(lambda *_: steps.append(evidence.gradients(model)))
     held = watch_activations(model.net)
     with ledger.Ledger() as book:
         function(model, batches, optimizer, group)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shardlab import comm
 
-from .. import evidence
+from .. import evidence, tensors
 from ..checker import Case, Dependent, Exercise, Finding, describe, on_each_rank
 
 
@@ -52,10 +52,10 @@ def attempt(function: Callable[..., Any], group: comm.Group, case: Case, rank: i
     scores = nn.Parameter(scores_of(case))
     found = function(scores, given.per_token, given.before, given.slots)
     shape = [len(given.scores), given.per_token]
-    listed = list(found) if isinstance(found, tuple | list) else []
-    if [list(x.shape) for x in listed if isinstance(x, Tensor)] != [shape, shape]:
+    outputs = tensors.listed(found, 2)
+    if [list(x.shape) for x in outputs if isinstance(x, Tensor)] != [shape, shape]:
         return Routed(result=describe(found))
-    chosen, weights = listed
+    chosen, weights = outputs
     if weights.requires_grad:
         weights.backward(incoming(case))
     return Routed(

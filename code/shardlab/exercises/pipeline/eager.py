@@ -23,7 +23,7 @@ FORWARD = 2  # seconds
 BACKWARD = 4  # seconds
 MESSAGE = 3  # seconds: half of a forward and a backward
 SHOWN = 12  # actions that a report lists
-NEAR = 1e-9  # of shares
+NEAR = 1e-6  # of shares
 SIZES = (2, 1, 3)  # samples of the microbatches, in turn
 
 

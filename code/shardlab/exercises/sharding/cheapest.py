@@ -36,10 +36,8 @@ def attempt(
     """Return the cuts, or a description of what came instead."""
     tokens, widths, ends, ranks = case.given
     found = function(tokens, list(widths), ends, prices(ranks))
-    fits = isinstance(found, list | tuple) and len(found) == len(widths) - 1
-    if fits and all(each in KINDS for each in found):
-        return [str(each) for each in found]
-    return describe(found)
+    plan = typed.words(found, len(widths) - 1)
+    return describe(found) if plan is None or not {*plan} <= {*KINDS} else plan
 
 
 def prices(ranks: int) -> dict[str, float]:

@@ -21,9 +21,8 @@ def attempt(
 ) -> list[str] | str:
     """Return the states of all lines, or a description of what came instead."""
     found = function(copy.deepcopy(case.given))
-    if isinstance(found, list | tuple) and len(found) == len(case.given):
-        return [str(state) for state in found]
-    return describe(found)
+    states = typed.words(found, len(case.given))
+    return describe(found) if states is None else states
 
 
 def kind(program: typed.Program, number: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from .. import evidence
 from ..checker import Case, Finding, Judge
 
-ROUNDING = 1e-9  # relative
+ROUNDING = 1e-6  # relative; a few operations in fp32 round less
 LARGE = 10**6  # a report writes numbers from here on with an exponent
 
 

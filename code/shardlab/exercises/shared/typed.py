@@ -5,6 +5,7 @@ result, the state of an input, the arrow of a redistribution.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -16,6 +17,15 @@ from ..checker import Case
 AXIS = "tp"
 Line = dict[str, Any]
 Program = list[Line]
+
+
+def words(found: Any, count: int) -> list[str] | None:
+    """List words that were returned in any iterable; None for anything but `count` of them."""
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        return None
+    listed = [*islice(found, count + 1)]
+    fit = len(listed) == count and all(isinstance(each, str) for each in listed)
+    return [str(each) for each in listed] if fit else None
 
 
 def typed(dims: Sequence[str], state: str) -> Sharding:
