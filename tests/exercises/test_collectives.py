@@ -173,6 +173,11 @@ def goes_around_a_ring(x, group):
     return solutions.my_ring_all_reduce(x, group)
 
 
+@mistake("doubling_all_reduce", SUM, at="2 ranks, a matrix of 2 x 2", says="of shape [4] instead of [2, 2]")
+def forgets_the_shape(x, group):
+    return solutions.my_doubling_all_reduce(x.flatten(), group)
+
+
 @mistake("doubling_all_reduce", DOUBLING, at="4 ranks, 3 numbers", says="3 steps")
 def counts_by_one(x, group):
     total = x.clone()

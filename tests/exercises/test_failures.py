@@ -138,6 +138,8 @@ def names_the_last(model, group):
 
 
 CHAPTER.changes({
+    "takes calls in the order of the list": Mistake("straggler", {NAMES}, at="4 ranks, two groups", says="rank 2",
+        old="sorted(events, key=lambda event: event.start)", new="events"),
     "forgets that all may be healthy": Mistake("first_nan_rank", {FIRST}, at="1 rank, all finite", says="1 on rank 0",
         old="return first if first < group.size() else None", new="return first"),
     "adds up large numbers": Mistake("first_nan_rank", {FIRST}, at="1 rank, all finite", says="0 on rank 0",

@@ -181,6 +181,34 @@ def test_a_class_is_graded_from_its_files_in_one_table(cli, taught, tmp_path, mo
     assert graded == ["x.py"]
 
 
+STOPPING = """
+from shardlab.exercises.checker import Case, Exercise
+
+def exercises(random):
+    return [Exercise(name=f"week1.{each}", prompt="Stop.", starter=f"def my_{each}(group): pass", points=1,
+        hints=("", "", ""), cases=[Case(2, "two ranks")], properties={},
+        attempt=lambda function, group, case, rank: function(group))
+        for each in ("waits", "sleeps", "raises", "dies")]
+"""
+STOPS = {  # a learner's function -> what a teacher reads about it in the table
+    "def my_waits(group):\n    group.rank() or comm.all_reduce(torch.ones(1), group)\n": "Deadlock: every rank that",
+    "def my_sleeps(group):\n    while True:\n        pass\n": "The case takes longer than 5 s, which is the limit.",
+    "def my_raises(group):\n    return helps()\n\ndef helps():\n    return {}[3]\n": "ranks 0 and 1 raised KeyError: 3",
+    "def my_dies(group):\n    group.rank() and os.kill(os.getpid(), 9)\n    time.sleep(2)\n": "rank 1 died: SIGKILL",
+}
+
+
+def test_how_a_function_stops_is_told_in_the_table(cli, taught, tmp_path):
+    taught.write_text(STOPPING)
+    mine = tmp_path / "mine.py"
+    mine.write_text("\n".join(["import os, time, torch", "from shardlab import comm", *STOPS]))
+    _, printed = cli("grade", taught, mine)
+    remarks = printed.splitlines()[-len(STOPS) :]
+    for remark, (function, told) in zip(remarks, STOPS.items(), strict=True):
+        name = function[len("def my_") :].partition("(")[0]
+        assert remark.startswith(f"mine: week1.{name} failed: {told}"), printed
+
+
 COPIED = "from shardlab.plain.zero import rows\n" + RIGHT
 
 

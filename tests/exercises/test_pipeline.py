@@ -126,6 +126,10 @@ def looks_at_numbers_of_layers(seconds, nbytes, num_stages, memory):
 CHAPTER.changes({
     "ignores memory": Mistake("cut", {FITS}, at="1 rank, one stage, too small", says="[2]: [2] bytes",
         old=" and sum(nbytes[start:end]) <= memory", new=""),
+    "leaves a stage empty": Mistake("cut", {CUTS}, at="3 ranks, one slow layer", says="3 numbers of at least 1",
+        old="start < end and", new="start <= end and"),
+    "makes stages even": Mistake("cut", {FASTEST}, at="3 ranks, fastest, but not the most even", says="stage of 5 s",
+        old="max(slowest, sum(seconds[start:end]))", new="slowest + sum(seconds[start:end]) ** 2"),
     "returns where stages start": Mistake("cut", {CUTS}, at="1 rank, one stage", says="[0, 2]",
         old="[b - a for a, b in pairwise(best[n][1])]", new="best[n][1]"),
     "balances bytes": Mistake("cut", {FASTEST}, at="2 ranks, a slow last layer", says="a slowest stage of 4 s",

@@ -72,6 +72,8 @@ LAYERS, BATCH, MISSING = "pp divides the layers", "dp divides the batch", "none 
 CHAPTER.changes({
     "forgets the heads": Mistake("layouts", {HEADS}, at="1 rank, three heads",
         old="heads % tp or ", new=""),
+    "takes powers of two only": Mistake("layouts", {MISSING}, at="1 rank, a node of six", says="(3, 1, 2)",
+        old="if heads % tp or", new="if tp & (tp - 1) or heads % tp or"),
     "leaves stages uneven": Mistake("layouts", {LAYERS}, at="1 rank, five layers",
         old="layers % pp == 0 and ", new=""),
     "forgets the batch": Mistake("layouts", {BATCH}, at="1 rank, three sequences",

@@ -89,6 +89,8 @@ CHAPTER.changes({
         new="return gpus"),
     "counts numbers, not bytes": Mistake("place", {MOST}, at="2 ranks, four bytes against many numbers",
         old="element[name] * ", new=""),
+    "counts rows, not numbers": Mistake("place", {MOST}, at="2 ranks, many short rows against a long one",
+        old="prod(map(len, box))", new="len(box[0])"),
     "counts parameters": Mistake("place", {MOST}, at="2 ranks, a large parameter against two small ones",
         old="sum(element[name] * prod(map(len, box)) for name, box in pairs)",
         new="len({name for name, box in pairs if prod(map(len, box))})"),

@@ -149,6 +149,19 @@ def test_the_same_numbers_by_another_method_are_told(name, place, line, says):
     assert any(re.search(f"trains the same numbers, and .*{says}", each) for each in found), found
 
 
+TOLD = [  # lines whose first trace is not in six digits of a parameter
+    ("data_parallel", 1, "return batch.chunk(group.size())[group.rank()]", "1 as number 0 of the number of its sample"),
+    ("ring_attention", 2, "ds = p * (dp - (p * dp).sum(-1, keepdim=True))", r"has (\S+) as .*, expected (?!\1$)"),
+    ("tensor_parallel", 2, "self.weight = shard(linear.weight.T, 0, group).T", "holds no nn.Parameter as blocks.0"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "line", "says"), TOLD, ids=[line for _, _, line, _ in TOLD])
+def test_what_differs_is_told_in_words_that_show_it(name, place, line, says):
+    found = run(workshop.difference, name, in_place(name, place, line), world_size=3, ranks="threads")
+    assert any(re.search(says, each) for each in found), found
+
+
 def test_the_hole_that_is_wrong_is_told_and_the_others_are_right(capsys):
     text = completed("data_parallel", hole_1="tensor.copy_(", hole_3="partial = parameter.grad / group.size()")
     assert not workshop.check("data_parallel", text)

@@ -109,6 +109,9 @@ def show_got(got: Any, expected: Tensor, place: int) -> str:
         return f"{show(got)} of shape {list(got.shape)} instead of {list(expected.shape)}"
     if got is not None and _is_rounded(expected, got):
         return f"{show(got, place)} in {got.dtype} instead of {expected.dtype}"
+    if got is not None and show(got, place) == show(expected, place):
+        apart = (got - expected).abs().max()
+        return f"{show(got, place)}, up to {apart:.1g} away: keep the precision of {expected.dtype}"
     return show(got, place)
 
 

@@ -6,6 +6,7 @@ Points come from running each file now, never from a record that a learner keeps
 import csv
 import io
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,19 @@ from typing import Any, TextIO
 from shardlab.files.given import read_bytes, shown
 
 from . import grader, notebook, record
-from .checker import PASSED, UNGRADED
+from .checker import PASSED, RUNS, UNGRADED
 from .grader import Broken, Unusable, Verdict
 from .homework import Homework
 from .notebook import KINDS
 
 FORMULA = "=+-@\t\r"  # a spreadsheet computes a cell that begins with one of these
+STOPS = (  # what a report says first of a run that has stopped, the most telling line first
+    r"^Deadlock: .*",
+    r"^rank \d+ (?:died|hung up): .*",
+    r"^ranks? \d.* raised\n(?:  .*\n)*.*",  # with its stack, and the error below it
+    r"^The case.* takes longer than .*",
+    r"^The file.*",
+)
 
 
 @dataclass(frozen=True)
@@ -129,12 +137,24 @@ def _taken(file: Path) -> list[str]:
 
 
 def _first_line(verdict: Verdict) -> str:
-    """Say in a line what an exercise lacks: the first property that failed, or the reason."""
+    """Say in a line what an exercise lacks: the first property that failed, or the reason.
+
+    Of a function that did not run to its end, how it stopped.
+    """
     marks = {} if verdict.report is None else verdict.report.marks
     failed = next((name for name, mark in marks.items() if mark != PASSED), "")
-    what = failed or " ".join(verdict.reason.split())
+    what = failed if failed not in ("", RUNS) else _stop(verdict.reason)
     name = verdict.exercise.name
     return what if what.startswith(name) else f"{name} {verdict.status}: {what}"
+
+
+def _stop(reason: str) -> str:
+    """Return in a line how a run has stopped; the whole reason where it does not say so."""
+    for stop in STOPS:
+        if found := re.search(stop, reason, re.MULTILINE):
+            first, *stack = found.group().splitlines()
+            return " ".join([first, *stack[-1:]])
+    return " ".join(reason.split())
 
 
 def _learner(place: Path) -> str:

@@ -176,12 +176,16 @@ def difference(group: comm.Group, name: str, text: str) -> str:
     for what, right in ours.held.items():
         mine = theirs.held.get(what)
         if mine is None or mine.shape != right.shape:
-            shape = "nothing" if mine is None else f"a tensor of shape {[*mine.shape]}"
-            return f"holds {shape} as {what}, and not one of shape {[*right.shape]}"
+            held = "no nn.Parameter" if mine is None else f"a tensor of shape {[*mine.shape]}"
+            return f"holds {held} as {what}, expected one of shape {[*right.shape]}"
         place = evidence.first_difference(right, mine)
         if place is not None:
             got, expected = mine.flatten()[place], right.flatten()[place]
-            return f"has {got:.6g} as number {place} of {what}, expected {expected:.6g}"
+            digits = _digits(float(got), float(expected))
+            numbers = (
+                f"{got:.{digits}g} as number {place} of {what}, expected {expected:.{digits}g}"
+            )
+            return f"has {numbers}"
     sent = [sum(map(trace.wire_bytes, each.sent)) for each in (theirs, ours)]
     if sent[0] > sent[1] + 0.5 or len(theirs.sent) > len(ours.sent):
         counts = f"{len(theirs.sent)} messages, expected {sent[1]:.0f} in {len(ours.sent)}"
@@ -195,6 +199,11 @@ def difference(group: comm.Group, name: str, text: str) -> str:
         kept = f"{theirs.kept} bytes for backward, expected {ours.kept}"
         return f"trains the same numbers, and keeps {kept}"
     return ""
+
+
+def _digits(a: float, b: float) -> int:
+    """Return how many significant digits tell two numbers apart: 6 at least, 17 at most."""
+    return next((n for n in range(6, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
 
 
 @cache
@@ -262,7 +271,7 @@ def _batches(variables: dict[str, Any], held: dict[str, Tensor], way: str) -> It
 
 
 def _held(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield a rank's pieces, its layers or its model, and the tokens that it has."""
+    """Yield a rank's pieces, its layers or its model, and the tokens or samples that it has."""
     model = variables["stage"].layers if "stage" in variables else variables["model"]
     names = {parameter: name for name, parameter in model.named_parameters()}
     if "states" in variables:
@@ -270,6 +279,8 @@ def _held(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
         yield from ((f"the piece of {names.get(p, 'a parameter')}", x) for p, x in pieces.items())
         return
     yield from ((name, parameter) for parameter, name in names.items())
+    if "mine" in variables:
+        yield "the number of its samples", torch.tensor(len(variables["mine"]))
     if "context" in variables:
         yield "the tokens of this rank", variables["context"].mine
 

@@ -15,6 +15,7 @@ EXERCISE = Exercise(
     cases=[
         Case(world_size=1, title="3 numbers", given=(3,)),
         Case(world_size=2, title="3 numbers", given=(3,)),
+        Case(world_size=2, title="a matrix of 2 x 2", given=(2, 2)),
         Case(world_size=4, title="3 numbers", given=(3,)),
         Case(world_size=4, title="1 number", given=(1,), group_size=2),
     ],

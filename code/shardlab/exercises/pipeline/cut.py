@@ -127,6 +127,8 @@ EXERCISE = Exercise(
         _case(2, "a slow last layer", (1, 1, 1, 1, 4), (1, 1, 1, 1, 1), 5),
         _case(2, "a large first layer", (1, 1, 1, 1), (3, 1, 1, 1), 3),
         _case(3, "slow layers apart", (5, 1, 1, 5, 1, 1, 5), (1,) * 7, 9),
+        _case(3, "one slow layer", (5, 1, 1), (1,) * 3, 9),
+        _case(3, "fastest, but not the most even", (1, 5, 2, 3), (1,) * 4, 9),
         _case(3, "no cut fits", (1, 1, 1, 1), (2, 2, 2, 2), 3),
         _case(4, "little memory", (1, 1, 1, 1, 9, 1, 1, 1), (3, 3, 3, 3, 1, 3, 3, 3), 7),
         _case(4, "a greedy cut is not the best", (4, 2, 4, 2, 4, 2), (1,) * 6, 9),

@@ -114,6 +114,7 @@ CASES = {
     "five layers": (2, 2, 4, 5, 4),
     "three sequences": (2, 2, 4, 4, 3),
     "two nodes": (4, 2, 8, 8, 8),
+    "a node of six": (6, 6, 6, 4, 12),
     "GPT-2 XL on 16 GPUs": (16, 8, 25, 48, 512),
     "a small GPT on 24 GPUs": (24, 8, 12, 12, 96),
 }

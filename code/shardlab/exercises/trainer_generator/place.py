@@ -66,6 +66,14 @@ def _rows(**lengths: tuple[int, int]) -> list[Place]:
     return [(name, (range(*ends),)) for name, ends in lengths.items()]
 
 
+def _matrix(**sizes: tuple[int, int, int]) -> list[Place]:
+    """Make boxes of matrices: from row, to row, columns."""
+    boxes = {
+        name: (range(begin, end), range(columns)) for name, (begin, end, columns) in sizes.items()
+    }
+    return [*boxes.items()]
+
+
 EIGHT = engines(Layout(tp=2, pp=2, dp=2), Layout(tp=2, dp=4), apart=False)
 EXERCISE = Exercise(
     name="trainer_generator.place",
@@ -88,6 +96,11 @@ EXERCISE = Exercise(
             "a large parameter against two small ones",
             [_rows(a=(0, 8), b=(0, 1), c=(0, 1)), _rows(a=(8, 16), b=(1, 2), c=(1, 2))],
             [_rows(a=(0, 8), b=(1, 2), c=(1, 2)), _rows(a=(8, 16), b=(0, 1), c=(0, 1))],
+        ),
+        _case(
+            "many short rows against a long one",
+            [_matrix(a=(0, 4, 1), b=(0, 1, 16)), _matrix(a=(4, 8, 1), b=(1, 2, 16))],
+            [_matrix(a=(0, 4, 1), b=(1, 2, 16)), _matrix(a=(4, 8, 1), b=(0, 1, 16))],
         ),
         _case("tp 2, pp 2, dp 2 is dp 4, tp 2, numbered from the end", EIGHT[0], EIGHT[1][::-1]),
     ],
