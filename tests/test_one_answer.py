@@ -588,7 +588,7 @@ STATED = [  # page, words with the number, the number
     ("memory", "to {:.0f} with fused kernels", lambda: _activations(())[-1]),
     ("memory", "with fused kernels, and {:.0f}", lambda: _activations(("rotary", "SwiGLU"))[0]),
     ("memory", "to {:.0f} without", lambda: _activations(("norms", "rotary", "SwiGLU", "attention"))[-1]),
-    ("memory", "{:.0f} of the 34 bytes if only", _frozen_feed_forward),
+    ("memory", "save {:.0f} of the 34 bytes", _frozen_feed_forward),
     ("compute", "Of the 288 years {:.0f} are model", lambda: _years_of_gpt3(1)),
     ("compute", "at the peak and at most {:.0f} recomputation", lambda: _years_of_gpt3(1 / 3)),
     ("compute", "that is {:.0f} % in bf16", lambda: _deepseek("bf16")),
