@@ -134,6 +134,8 @@ CHAPTER.changes({
     "averages the rows of a token": Mistake("combine", {*SUMS}, at="2 ranks, two choices", says="output = [",
         old="index_add(0, tokens, rows)",
         new="index_add(0, tokens, rows) / tokens.bincount(minlength=num_tokens).clamp(min=1)[:, None]"),
+    "counts tokens by the last that came": Mistake("combine", {*SUMS}, at="1 rank, tokens without a slot",
+        says="[2, 3]", old="new_zeros(num_tokens, ", new="new_zeros(len(tokens) and int(tokens.max()) + 1, "),
     "takes the way out again": Mistake("combine", {checker.RUNS}, at="2 ranks, one choice", says="dim 0 has",
         old="AllToAllRows.apply(rows, group, sends, receives)", new="AllToAllRows.apply(rows, group, receives, sends)"),
     "sends columns one half after the other": Mistake("combine", {ONE, "backward sends one message"},

@@ -80,7 +80,11 @@ EXERCISE = Exercise(
     name="expert_parallel.combine",
     compare="shardlab.ranks.expert_parallel.dispatch.TokenDispatcher",
     points=3,
-    cases=tokens.CASES,
+    cases=[
+        *tokens.CASES[:2],
+        Case(1, "tokens without a slot", tokens.Given((3,), 2, without_slot=True)),
+        *tokens.CASES[2:],
+    ],
     attempt=TENSORS.attempt,
     properties={
         "every token has its weighted sum": TENSORS.has("output"),

@@ -135,6 +135,7 @@ MIXED: Ranks = [  # two ranks have halves, the third has everything
     [("a", (range(0, 5), range(4)))],
     [],
 ]
+UNEQUAL = [(name, (range(1 + 11 * (name in "bdf")),)) for name in "abcdef"]
 EXERCISE = Exercise(
     name="trainer_generator.plan",
     compare="shardlab.plain.hand_over.plan",
@@ -146,6 +147,7 @@ EXERCISE = Exercise(
         _case("tp 2 is dp 2 on the same GPUs", *engines(Layout(tp=2), Layout(dp=2), apart=False)),
         _case("dp 2 to one", *engines(Layout(dp=2), Layout())),
         _case("ZeRO-3 x 2 to one", *engines(Layout(dp=2, zero=3), Layout())),
+        _case("one keeps, another gets", [UNEQUAL, UNEQUAL, []], [UNEQUAL, [], UNEQUAL]),
         _case("tp 2 to dp 2", *engines(Layout(tp=2), Layout(dp=2))),
         _case("unequal boxes that overlap", MIXED, [[], [], [], [MIXED[2][0]]]),
         _case("ZeRO-3 x 2, pp 2 to tp 2", *engines(Layout(dp=2, zero=3, pp=2), Layout(tp=2))),
