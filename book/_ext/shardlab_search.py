@@ -47,7 +47,7 @@ ALSO = {
     "book/interconnects#what-real-systems-do-the-backend-must-know-the-wires": (
         "backend init_process_group gloo NCCL MPI"
     ),
-    "book/interconnects#three-more-symptoms-with-their-cures": "hang IOMMU LACP bonding multiple NICs half bandwidth",
+    "book/interconnects#more-symptoms-with-their-cures": "hang IOMMU LACP bonding multiple NICs half bandwidth",
     "book/expert_parallel#all-ranks-wait-for-the-fullest-expert": "load balancing auxiliary loss dropless",
     "book/failures#it-hangs-who-is-missing": "hang stuck freeze deadlock watchdog timeout",
     "book/failures#case-3-three-ranks-report-a-time-out-and-a-fourth-is-to-blame": (
