@@ -61,7 +61,8 @@ BY_HAND = [  # a question, what is drawn, and what a hand computes from that
     ("pipeline.slowest", (32, 6, 3), "27 + 31 x 9 = 306. The best cut has stages of 6, 7, 7, 7 units, in some"),
     ("context_parallel.merge", (2, 8, (10, 50)), "y = 42, log-sum-exp ln 10. The mean is 30"),
     ("context_parallel.hiding", (400, 100, (32, 8)), "F/β = 2,000 tokens; without a mask twice the work, so half"),
-    ("context_parallel.ways", (32, 8, 4, 4096), "A rank's keys are 8.39 MB. The ring sends"),
+    ("context_parallel.ways", (32, 4096, (8, 4)), "A rank's keys are 8.39 MB. The ring sends"),
+    ("context_parallel.ways", (32, 4096, (8, 4)), "2.33 times as much, Ulysses only 1.17 times."),  # 7/3 and 7/6
     ("context_parallel.waits", (4, 0.6), "attention takes 1.75 times as long, and the step 1.45 times"),  # 7/4
     ("expert_parallel.held", (192, 6, 64, 8), "6 + 192 / 8 = 30 billion parameters: 480 GB"),
     ("expert_parallel.load", (32, 24), "Ranks have 56, 20, 14, 10 %, the even share is 25: 2.24 times."),

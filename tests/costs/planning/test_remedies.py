@@ -24,15 +24,15 @@ def test_what_fits_needs_no_change():
     way = remedies.smallest(XL, 1000 * GB)
     assert way == remedies.Remedy(training=XL, changes=(), nbytes=memory.total(XL))
     held = memory.per_rank(XL)
-    words = f"{held['overhead'] / GB:.2f} GB of overhead with a margin of 5% included"
+    words = f"{held['overhead'] / GB:.2f} GB of overhead with a margin of 5 % included"
     assert remedies.verdict(XL, 1000 * GB) == f"fits: {round(memory.total(XL) / GB, 1)} GB of 1 TB, {words}"
 
 
 def test_a_verdict_follows_the_margin():
     bare, safer = (replace(XL, program=replace(NEMO_2024, margin=margin)) for margin in (0.0, 0.2))
     assert memory.total(safer) - memory.total(XL) == pytest.approx(0.15 * memory.total(bare), rel=0.02)
-    assert "with a margin of 20% included" in remedies.verdict(safer, 1000 * GB)
-    assert "of overhead with a margin of 20% in 24 GB" in remedies.verdict(safer, 24 * GB)
+    assert "with a margin of 20 % included" in remedies.verdict(safer, 1000 * GB)
+    assert "of overhead with a margin of 20 % in 24 GB" in remedies.verdict(safer, 24 * GB)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def verdict(training: Training, capacity: float) -> str:
     states = sum(held[part] for part in memory.CUT_FROM)
     working = whole - states - held["overhead"]
     beside = f"{units.text(held['overhead'], 'B')} of overhead"
-    beside += f" with a margin of {training.program.margin:.0%}"
+    beside += f" with a margin of {100 * training.program.margin:.0f} %"
     where = units.text(capacity, "B")
     if training.layout.pp > 1:
         where += f" (stage {stage}, the fullest)"
