@@ -190,7 +190,7 @@ def _both(
 
 def listed(made: Any, count: int) -> list[Any]:
     """List what a function has returned: `count` tensors or arrays, in one or in any iterable."""
-    one = count == 1 and isinstance(made, Tensor | np.ndarray)
+    one = isinstance(made, Tensor | np.ndarray) and (count == 1 or not made.ndim)
     several = [made] if one or not isinstance(made, Iterable) else islice(made, count + 1)
     return [torch.from_numpy(y) if isinstance(y, np.ndarray) else y for y in several]
 
