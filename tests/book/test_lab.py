@@ -153,7 +153,7 @@ def test_a_page_is_whole_in_jupyterlab_and_saving_it_changes_no_byte(stem: str, 
     assert tab.locator(".jp-MarkdownOutput details[open]").count() == 0
     answers = tab.locator(".jp-MarkdownOutput details")
     if answers.count():
-        inside = answers.first.locator("p").first
+        inside = answers.first.locator("p, td").first
         assert not inside.is_visible()
         answers.first.locator("summary").click()
         assert inside.is_visible()
