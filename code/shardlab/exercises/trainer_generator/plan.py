@@ -9,6 +9,7 @@ from typing import Any
 
 from shardlab import comm
 from shardlab.sharding.layout import Layout
+from shardlab.sharding.places import Place
 
 from ..checker import Case, Dependent, Exercise, Finding, Judge, describe
 from ..shared.boxes import Ranks, engines, numbers, show
@@ -135,7 +136,7 @@ MIXED: Ranks = [  # two ranks have halves, the third has everything
     [("a", (range(0, 5), range(4)))],
     [],
 ]
-UNEQUAL = [(name, (range(1 + 11 * (name in "bdf")),)) for name in "abcdef"]
+UNEQUAL: list[Place] = [(name, (range(1 + 11 * (name in "bdf")),)) for name in "abcdef"]
 EXERCISE = Exercise(
     name="trainer_generator.plan",
     compare="shardlab.plain.hand_over.plan",
