@@ -19,9 +19,8 @@ from shardlab.sharding.types.states import along, gradient
 from .moving import MovingPicture, moving
 from .page import table
 
-PUZZLES: Mapping[
-    str, Mapping[str, tuple[int, ...]]
-] = {  # method -> axis of two ranks, all others have one -> which redistributions go missing
+# method -> axis of two ranks, all others have one -> which redistributions go missing
+PUZZLES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "tensor parallel mlp": {"tp": (1, 2)},
     "tensor parallel attention": {"tp": (1, 2)},
     "sequence parallel mlp": {"tp": (3, 1, 2)},
