@@ -9,6 +9,7 @@ from .report import ranks_text
 
 MOST = 6  # kinds of collectives to print
 MOST_NOTES = 3
+NOTHING = 1e-9  # seconds: what rounding leaves of equal sums
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -33,9 +34,6 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "the largest differences, per rank:"
     for place, each in enumerate(report["differences"], 1):
         yield f"  {place} {text(each['seconds'], 's')}: {each['seen']} (chapter: {each['page']})"
-
-
-NOTHING = 1e-9  # seconds: what rounding leaves of equal sums
 
 
 def _kinds(report: Mapping[str, Any]) -> Iterator[str]:
