@@ -50,8 +50,8 @@ collectives of all ranks: 48.5 ms of kernels, of which 46.8 ms wait for the last
   all_reduce x 3, of unknown size, ranks 0 to 7: sending 58.3 µs
 
 the largest differences, per rank:
-  1 5.86 ms: kernels are longer than the sending: they wait for rank 7 (page failures)
-  2 4.93 ms: nothing is launched: the host is late, so fuse, compile or take a larger batch (page compute)
+  1 5.86 ms: kernels are longer than the sending: they wait for rank 7 (chapter: failures)
+  2 4.93 ms: nothing is launched: the host is late, so fuse, compile or take a larger batch (chapter: compute)
 """
 
 

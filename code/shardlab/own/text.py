@@ -9,6 +9,7 @@ from .report import ranks_text
 
 MOST = 6  # kinds of collectives to print
 MOST_NOTES = 3
+NOTHING = 1e-9  # seconds: what rounding leaves of equal sums
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -32,7 +33,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield "the largest differences, per rank:"
     for place, each in enumerate(report["differences"], 1):
-        yield f"  {place} {text(each['seconds'], 's')}: {each['seen']} (page {each['page']})"
+        yield f"  {place} {text(each['seconds'], 's')}: {each['seen']} (chapter: {each['page']})"
 
 
 def _kinds(report: Mapping[str, Any]) -> Iterator[str]:
@@ -42,7 +43,7 @@ def _kinds(report: Mapping[str, Any]) -> Iterator[str]:
         return
     named = {name: seconds for name, seconds in kinds.items() if name not in ("all", "exposed")}
     yield f"rank {rank}, {text(kinds['all'], 's')}:"
-    yield "  " + " · ".join(f"{name} {text(max(0.0, s), 's')}" for name, s in named.items())
+    yield "  " + " · ".join(f"{name} {text(s if s > NOTHING else 0.0, 's')}" for name, s in named.items())
     if report["unnamed"]:
         yield f"  of the kernels' seconds, {percent(report['unnamed'])} have no known name"
 
