@@ -27,7 +27,7 @@ def test_twice_the_ranks_hold_twice_the_text_in_the_same_memory_as_measured():
 
 
 def test_steps_are_predicted_too_fast_and_context_parallelism_is_not_the_reason():
-    """The book: 42 to 64 % too little time, also on one rank, where nothing is gathered; the gathering takes up to 2 %."""
+    """The book: 42 to 64 % too fast, also on one rank, where nothing is gathered; the gathering takes up to 2 %."""
     errors = [row.error for row in ROWS]
     assert errors == sorted(errors, reverse=True)
     assert -0.65 < min(errors) < max(errors) < -0.41
