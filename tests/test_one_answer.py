@@ -366,6 +366,18 @@ def test_the_planners_page_has_the_shares_of_its_figure_in_its_prose():
     assert f"waits for {deep} of the time {fewest}, and for {flat} without a pipeline" in text
 
 
+def test_the_planners_formula_has_half_as_many_sums_again_where_all_layers_are_recomputed():
+    run = studies.runs()["1T, 3,072 A100, tp 8, pp 64, dp 6"]
+    shares = {}
+    for recomputation in ("full", "none"):
+        training = replace(run.training, recomputation=recomputation)
+        shares[recomputation] = step.step(replace(run, training=training)).summary["tensor, context, experts"]
+    assert shares["full"] == pytest.approx(3 / 2 * shares["none"])
+    text = (project.BOOK / "planner.md").read_text()
+    assert r"$1 + c$ becomes $\frac43 + \frac32\,c$" in text
+    assert "3 / 2 * seconds * sending" in text
+
+
 @pytest.mark.parametrize("zero", [0, 1])
 @pytest.mark.parametrize("cp", [1, 2])
 @pytest.mark.parametrize("chunks", [1, 3])
@@ -606,7 +618,7 @@ STATED = [  # page, words with the number, the number
     ("operations", "it loses {:.1f} %", lambda: _of_64(8 * 3600)[2]),
     ("compute", "its step takes {:.0f} % longer", lambda: _gained_by_a_slow_swap(4096)),
     ("planner", "up to {:.0f} % in the 95 steps", lambda: 100 * max(abs(row.error) for row in steps.STEPS)),
-    ("planner", "up to {:.0f} % where tp stands", lambda: max(_sweep_errors())),
+    ("planner", "up to {:.0f} % in those sweeps", lambda: max(_sweep_errors())),
     ("planner", "predicted {:.0f} % slower", lambda: _tied()[True]),
     ("planner", "by one pair measured, {:.0f} % where tp differs", lambda: _tied()[True]),
     ("zero", "a ring each rank would send {:.0f} bytes", lambda: 2 * 3 / 4 * 8 * 4),

@@ -40,7 +40,7 @@ def settings(book: Book, static: Path) -> dict[str, Any]:
     return {
         "project": book.settings["title"],
         "author": book.settings["author"],
-        "extensions": ["myst_parser", "sphinx.ext.mathjax", "sphinx_revealjs"],
+        "extensions": ["myst_parser", "sphinx.ext.mathjax", "sphinx_revealjs", "shardlab_drawings"],
         "myst_enable_extensions": book.settings["sphinx"]["config"]["myst_enable_extensions"],
         "mathjax_path": shardlab_mathjax.copied(static),
         "revealjs_static_path": [str(static)],

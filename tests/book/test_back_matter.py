@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from shardlab import schedules
+from shardlab.costs import programs
 from shardlab.costs.compute import kernels
 from shardlab.costs.compute.time_to_train import TimeToTrain
 from shardlab.costs.facts import fabrics, hardware, nodes, recipes
@@ -95,7 +96,9 @@ def test_the_shares_of_the_peak_are_those_of_the_package() -> None:
 
 
 def test_rates_and_latencies_are_those_of_the_package() -> None:
-    assert f"takes {hardware.LINK_UTILISATION} for every link" in assumption("The share of a rate.")
+    text = assumption("The share of a rate.")
+    assert f"takes {hardware.LINK_UTILISATION}, unless a program's source gives another" in text
+    assert f"as {programs.SELENE_2021:.2f} between the servers of Selene in 2021" in text
     text = assumption("Latency.")
     steps = {
         protocol: [hardware.PROTOCOL_STEPS[wire][protocol] / us for wire in ("NVLink", "network")]

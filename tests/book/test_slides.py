@@ -26,7 +26,7 @@ PICTURE = re.compile(r"^```\{image\} (\S+)\n:alt: \S", re.MULTILINE)
 OUTSIDE = """(number) => {
     const slide = Reveal.getSlides()[number];
     Reveal.slide(...Object.values(Reveal.getIndices(slide)).slice(0, 2), 9);
-    const shown = [...slide.querySelectorAll("h1, h2, p, li, pre, img, mjx-container")];
+    const shown = [...slide.querySelectorAll("h1, h2, p, li, pre, img, svg, mjx-container")];
     return shown.filter((each) => !each.closest("aside")).filter((each) => {
         const box = each.getBoundingClientRect();
         const typeset = each.tagName !== "IMG" || each.naturalWidth > 0;

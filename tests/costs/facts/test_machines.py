@@ -107,7 +107,7 @@ def test_energy_follows_the_table_of_llama(hours, megawatt_hours):
         ({**OWN, "gpus": 8.0}, "gpus=8.0 must be a whole number of at least 1"),
         ({**OWN, "nodes": True}, "nodes=True must be a whole number of at least 1"),
         ({**OWN, "nvlink": -450}, "nvlink=-450 must be a name, or a number above 0"),
-        ({**OWN, "nvlink": "NVLink 9"}, "no facts about the link 'NVLink 9'; the nearest: NVLink 5; .*known"),
+        ({**OWN, "nvlink": "NVLink 9"}, "no facts about the link 'NVLink 9'; the nearest: NVLink 6; .*known"),
         ({**OWN, "chip": "H900"}, "no facts about the chip 'H900'; a file .*known"),
         ({**OWN, "chip": {"name": "mine"}}, "a chip of your own needs memory_GB, memory_GB_per_s, TFLOPs"),
         ({**OWN, "memory_GB": 96}, "memory_GB is a number of the chip; write chip = {name = .*, memory_GB = 96, "),

@@ -146,3 +146,4 @@ def test_a_name_gives_the_number_of_nodes_only_where_the_source_does():
     names = [each.name for each in bus_bandwidth.PUBLISHED if each.num_nodes > 1]
     assert [name.startswith("nodes of") for name in names] == [True, True, True, False]
     assert names[-1].startswith("4 nodes of B200")
+    assert "EFA" in {wire.link.name[:3] for wire in nodes.node(bus_bandwidth.PUBLISHED[-1].node).wires}

@@ -46,6 +46,14 @@ def _h100(name: str, chip: str, network: str, cards: int, source: str, *, width:
     return _node(name, chip, wires, source, adds=ADDS_HOPPER)
 
 
+def _b200(name: str, chip: str, network: str, cards: int, source: str, *, width: int = 1) -> Node:
+    pcie = assembly.pcie(
+        5, gpus=8, switches=cards, cards=cards, cpus=2, sockets="sockets (Sapphire Rapids)"
+    )
+    wires = (*assembly.nvswitch(8, "NVLink 5"), *pcie, *assembly.cards(cards, network, width))
+    return _node(name, chip, wires, source, adds=ADDS_BLACKWELL)
+
+
 def _pcie_box(network: str) -> Node:
     pcie = assembly.pcie(5, gpus=8, switches=2, cards=1, cpus=1, sockets="")
     source = (
@@ -73,7 +81,7 @@ def _full_mesh(name: str, chip: str, link: str, source: str) -> Node:
     return _node(name, chip, wires=wires, source=source, rings=assembly.FULL_MESH_RINGS)
 
 
-BOARDS = {"DGX-1V": _dgx1, "DGX A100": _a100, "DGX H100": _h100}
+BOARDS = {"DGX-1V": _dgx1, "DGX A100": _a100, "DGX H100": _h100, "HGX B200": _b200}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,20 +183,14 @@ NODES: dict[str, Node] = {
             source="https://docs.nvidia.com/dgx/dgxh100-user-guide/ (one guide for the DGX H100 and "
             "the DGX H200)",
         ),
-        _node(
+        _b200(
             "HGX B200",
             "B200 SXM 180 GB",
-            wires=(
-                *assembly.nvswitch(8, "NVLink 5"),
-                *assembly.pcie(
-                    5, gpus=8, switches=8, cards=8, cpus=2, sockets="sockets (Sapphire Rapids)"
-                ),
-                *assembly.cards(8, "InfiniBand NDR"),
-            ),
+            "InfiniBand NDR",
+            cards=8,
             source="https://docs.nvidia.com/dgx/dgxb200-user-guide/ (the board itself has no "
             "network cards: they are the DGX B200's; the wiring of PCIe is taken to be that of the "
             "DGX H100)",
-            adds=ADDS_BLACKWELL,
         ),
         _node(
             "HGX B300",
