@@ -1,7 +1,7 @@
 """The hand-over, plainly: ranks that generate get the numbers of ranks that train.
 
 No rank gathers a parameter. Ranks that hold numbers send them to the ranks that want them, by a
-plan that is made once: le Qun 2025, https://le.qun.ch/en/blog/2025/09/07/rl-weight-transfer.
+plan that is made once: Lequn Chen 2025, https://le.qun.ch/en/blog/2025/09/07/rl-weight-transfer.
 
     of a matrix, ranks 0 and 1     ranks 2 and 3           so four boxes
     have half of the rows each     want half of each row   are sent:

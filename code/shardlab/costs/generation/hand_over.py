@@ -50,7 +50,8 @@ class HandOver:
         """Bytes through the busiest card, in its busier direction.
 
         gathered: bP / doors for any number of ranks, because a ring passes a bucket on.
-        pieces: bP max(1 / t, d / N) for d copies over t ranks each, and N ranks that send.
+        pieces: bP max(1 / t, d / N) for d copies over t ranks each, and N ranks that send, if no
+        copy passes pieces on over NVLink.
         """
         if self.way == "gathered":
             return self.whole / self.doors
@@ -64,8 +65,8 @@ class HandOver:
     def seconds(self, link: Link) -> float:
         """Return n alpha + bytes / beta, a lower bound: the busiest card never waits.
 
-        Published transfers from piece to piece bring at least 3.5 to 6.4 GB/s to a rank, over
-        cards sold with 50 (`published/hand_overs.csv`). From some tens of billions of weights on
-        the bound ranks layouts and ways; it times none.
+        Published transfers in pieces bring 3.5 to 22 GB/s to a rank, over cards sold with 50
+        (`published/hand_overs.csv`). From some tens of billions of weights on the bound ranks
+        layouts and ways; it times none.
         """
         return self.messages * link.latency + self.busiest / link.bandwidth

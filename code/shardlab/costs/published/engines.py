@@ -25,7 +25,7 @@ class HandedOver:
 
     @property
     def bound(self) -> float:
-        """Seconds of the busiest card at the rate as sold, which no transfer can beat."""
+        """Seconds of the busiest card at the rate as sold, a lower bound."""
         return self.hand_over.busiest / self.rate
 
     @property
