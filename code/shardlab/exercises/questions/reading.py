@@ -24,7 +24,9 @@
     **Ask next.** Which of them does the optimizer need?     of an oral question
 
 A text with a cell is filled in as an f-string is: `{{` stands for a brace. One without a cell is
-printed as it stands. Code that is shown stands between plain fences, such as ```python.
+printed as it stands. Code that is shown stands between plain fences, such as ```python. A
+translation keeps the labels, such as **Answer.**, and the names of file and questions: with them, a
+seed draws the same numbers.
 """
 
 import re
