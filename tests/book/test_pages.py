@@ -347,11 +347,10 @@ def test_a_word_of_the_text_lights_its_part_up(page: str, browser: Any, site: Pa
         assert not tab.locator(".moving-word").count()
 
 
-@pytest.mark.parametrize(("page", "where"), [("memory", "marker?.pattern"), ("tensor_parallel", "fillpattern")])
-def test_patterns_are_on_paper_and_in_forced_colours_only(page: str, where: str, browser: Any, site: Path) -> None:
-    """Colours tell bars and areas apart on a screen; of one colour they are told apart by patterns there, too."""
-    marked = f"shardlab.explorers.flatMap(({{ plot }}) => plot.data).filter((trace) => trace.{where}?.shape).length"
-    with opened(browser, site.as_uri(), f"book/{page}.html") as tab:
+def test_bars_have_patterns_on_paper_and_in_forced_colours_only(browser: Any, site: Path) -> None:
+    """Colours tell them apart on a screen; of one colour they are told apart by patterns there, too."""
+    marked = "shardlab.explorers.flatMap(({ plot }) => plot.data).filter(({ marker }) => marker?.pattern?.shape).length"
+    with opened(browser, site.as_uri(), "book/memory.html") as tab:
         draw_all(tab)
         assert tab.evaluate(marked) == 0
         tab.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -64,20 +64,14 @@
     return { ...layout, ...clear, font, hoverlabel, margin, width, dragmode: false, template: { layout: defaults } };
   }
 
-  // On a screen colours tell bars and areas apart; patterns stay on paper, in forced colours, where one colour means two
-  // things, and where the pattern itself does (`meta.pattern` says what).
+  // On a screen colours tell bars apart; patterns stay on paper, in forced colours, and where one colour means two things.
   const forced = matchMedia("(forced-colors: active)");
   let printing = false;
   function flatten(data) {
-    const bars = data.filter(({ type, marker }) => type === "bar" && marker).map(({ marker }) => marker);
-    const areas = data.filter(({ fillpattern, meta }) => fillpattern && !meta?.pattern);
-    const looks = [
-      ...bars.map((marker) => [String(marker.color), marker.pattern ?? {}]),
-      ...areas.map(({ fillcolor, fillpattern }) => [fillcolor, fillpattern]),
-    ];
-    const shape = (pattern) => String(pattern.shape ?? "");
-    const shared = looks.filter(([color, own]) => looks.some(([other, its]) => color === other && shape(own) !== shape(its)));
-    for (const look of looks) if (!shared.includes(look)) look[1].shape = "";
+    const bars = data.filter(({ type, marker }) => type === "bar" && marker);
+    const [color, shape] = [({ marker }) => String(marker.color), ({ marker }) => String(marker.pattern?.shape ?? "")];
+    const shared = bars.filter((bar) => bars.some((other) => color(bar) === color(other) && shape(bar) !== shape(other)));
+    for (const bar of bars) if (bar.marker.pattern && !shared.includes(bar)) bar.marker.pattern.shape = "";
   }
 
   // Bars: a faded one is mixed with the page, else grid lines show through; words in it are white or black, whichever reads.

@@ -100,7 +100,6 @@ def _area(name: str, sharding: Sharding, boxes: Sequence[Box]) -> dict[str, Any]
         "fill": "toself",
         "fillcolor": look["color"],
         "fillpattern": look["pattern"],
-        "meta": {"pattern": "terms of a sum"},
         "line": {"color": look["color"], "width": 0.5},
         "hoveron": "fills",
         "hoverinfo": "name",

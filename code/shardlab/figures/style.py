@@ -3,7 +3,7 @@
 The colours keep a contrast of about 3:1 on white and on the dark page (WCAG 2.1, 1.4.11) and stay
 apart for readers with protanopia, deuteranopia and tritanopia (simulated after Machado, Oliveira
 and Fernandes 2009, doi:10.1109/TVCG.2009.113). Traces also differ in name, symbol or pattern; pages
-show patterns on paper and in forced colours, and elsewhere where a colour alone does not tell.
+show patterns of bars on paper and in forced colours, and where one colour has two meanings.
 """
 
 from __future__ import annotations
