@@ -63,7 +63,8 @@
 
   function known(word) { // the words of the book that a word means, and how likely: itself, those it begins, else those near it
     const korean = /\p{Script=Hangul}/u.test(word); // 병렬 begins 병렬화
-    const begun = vocabulary.filter((each) => word.length > (korean ? 1 : 2) && each.startsWith(word));
+    const begins = word.length > (korean ? 1 : 2) && !/^\d+$/.test(word); // 79 begins no 79.3
+    const begun = vocabulary.filter((each) => begins && each.startsWith(word));
     const meant = new Map(begun.map((each) => [each, index.has(word) && !korean ? 0.25 : 0.8]));
     if (index.has(word)) meant.set(word, 1);
     if (meant.size || word.length < 4) return meant;
@@ -145,7 +146,8 @@
   function shown({ entry: { page, id, name, title, text }, words }) {
     const pattern = anyOf(words.length ? words : [title]);
     const at = Math.max(text.search(pattern), 0);
-    const [from, to] = [text.lastIndexOf(" ", Math.max(at - AROUND, 0)) + 1, at + AROUND];
+    const from = text.lastIndexOf(" ", Math.max(at - AROUND, 0)) + 1;
+    const to = (text.indexOf(" ", at + AROUND) + 1 || text.length + 1) - 1; // excerpts begin and end with whole words
     const excerpt = `${from ? "… " : ""}${text.slice(from, to)}${to < text.length ? " …" : ""}`;
     const place = marked(title === name ? name : `${name} › ${title}`, pattern);
     const href = `${page}.html?find=${encodeURIComponent(words.join(" "))}#${id}`;
@@ -167,6 +169,8 @@
     const query = new URLSearchParams(location.search).get("q") ?? "";
     const fields = [...document.querySelectorAll("input[name=q]")];
     for (const field of fields) field.value = query;
+    const waiting = made("p", ["Searching …"]);
+    if (query.trim()) document.getElementById("search-results").replaceChildren(waiting);
     if (query.trim()) build().then(() => shardlabShow(query));
     else fields.at(-1).focus(); // the theme's script focuses a field that is not on the screen
   });

@@ -88,12 +88,13 @@ def test_the_search_for_a_trillion_parameters() -> None:
     assert shown[:3] == [shown[1] + sum(degrees), shown[1], plans - sum(degrees)]
 
 
-def test_two_programs_with_one_loss_and_two_gradients() -> None:
+def test_two_programs_with_one_loss_and_gradients_that_one_guesses() -> None:
     (_, x), _ = BUGS[0].inputs
     wrong, right = (numbers(BUGS[0], each).tolist() for each in (False, True))
     loss = sum(a * b for a, b in zip(x, right[0], strict=True))  # which is linear in x
-    shown = [float(each) for each in words("sharding_minute") if each.isdigit()]
-    assert shown == [number for gradient in (*wrong, *right) for number in (loss, *gradient)]
+    shown = words("sharding_minute")
+    assert [float(each) for each in shown if each.isdigit()] == [loss] * 4
+    assert shown.count("?") == sum(map(len, (*wrong, *right)))
 
 
 def test_one_tensor_in_four_states_and_what_leads_from_one_to_another() -> None:

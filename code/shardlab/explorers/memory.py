@@ -55,20 +55,17 @@ def device_view(
     *, model: str, chip: str, recipe: str, kept: str, microbatch: int, sequence: int
 ) -> View:
     """Show one state of the explorer of one device."""
-    capacity = hardware.chip(chip).memory
+    spec, capacity = models.published(model).spec, hardware.chip(chip).memory
     (attention, recomputation) = KEPT[kept]
-    try:
-        training = Training(
-            spec=models.published(model).spec,
-            recipe=recipes.recipe(recipe),
-            microbatch=microbatch,
-            num_microbatches=MICROBATCHES,
-            sequence=sequence,
-            attention=attention,
-            recomputation=recomputation,
-        )
-    except ValueError as why:
-        return _illegal(why, figures.by_part({"impossible": {}}, capacity=capacity))
+    training = Training(
+        spec=spec,
+        recipe=recipes.recipe(recipe),
+        microbatch=microbatch,
+        num_microbatches=MICROBATCHES,
+        sequence=min(sequence, spec.context_length),
+        attention=attention,
+        recomputation=recomputation,
+    )
     found = remedies.smallest(training, capacity)
     held = {"as it is": memory.per_rank(training)}
     if found is not None and found.changes:
@@ -79,7 +76,9 @@ def device_view(
         held, capacity=capacity, alt=f"Memory of {model} on one {chip}, by part."
     )
     words = remedies.verdict(training, capacity)
-    return View(figure, f"{model} on one {chip} {_stressed(words)}.", _table(held))
+    most = f", with the {spec.context_length:,} tokens that it reads at most,"
+    read = most if sequence > spec.context_length else ""
+    return View(figure, f"{model} on one {chip}{read} {_stressed(words)}.", _table(held))
 
 
 def cluster() -> Explorer:
@@ -117,7 +116,11 @@ def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
             sequence=min(LONGEST, spec.context_length),
         )
     except ValueError as why:
-        return _illegal(why, figures.stages([{}], capacity=capacity))
+        return View(
+            figures.stages([{}], capacity=capacity),
+            f"<b>Impossible</b>: {why}.",
+            [["memory", "value"], ["impossible", str(why)]],
+        )
     held = [memory.per_rank(training, stage) for stage in range(pp)]
     figure = figures.stages(
         held, capacity=capacity, alt=f"Memory of a rank of each stage of {model}, by part."
@@ -126,12 +129,6 @@ def cluster_view(*, model: str, tp: int, pp: int, dp: int, zero: int) -> View:
     words = remedies.verdict(training, capacity)
     shown = {f"stage {stage}": held[stage] for stage in sorted({0, pp - 1})}
     return View(figure, f"{where} {_stressed(words)}.", _table(shown))
-
-
-def _illegal(why: ValueError, figure: object) -> View:
-    return View(
-        figure, f"<b>Impossible</b>: {why}.", [["memory", "value"], ["impossible", str(why)]]
-    )
 
 
 def _stressed(verdict: str) -> str:

@@ -114,6 +114,8 @@ def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
         return [head, *rows], ""
     every = math.ceil(len(rows) / max(1, MAX_ROWS - len(kept)))
     shown = sorted(kept | {*range(0, len(rows), every)})
+    if len(shown) == len(rows):
+        return [head, *rows], ""
     caption = (
         f"{len(shown)} of {len(rows):,} points: the first and the last of each series, those with"
         " a name, and others at even distances."
