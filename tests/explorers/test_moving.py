@@ -7,7 +7,7 @@ from shardlab.explorers import moving
 
 class Shown(moving.MovingPicture):
     def html(self):
-        return moving.moving("shown", "picture", self.table())
+        return moving.moving("shown", "Shown", "picture", self.table())
 
     def table(self):
         return "<table></table>"

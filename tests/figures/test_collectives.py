@@ -34,7 +34,7 @@ def test_the_fastest_is_marked_at_every_size():
     assert len({(found[name].line.color, found[name].line.dash) for name in ("ring", "naive", "lower bound")}) == 3
 
 
-def test_fused_bars_have_a_pattern_for_each_number_of_ranks():
-    bars = figures.fused([{**FUSED[0], "ranks": ranks} for ranks in (2, 4, 8)]).data
-    assert [list(bar.y) for bar in bars] == [[2e-3, 3.0]] * 3
-    assert len({bar.marker.pattern.shape for bar in bars}) == 3
+def test_fused_dots_have_a_symbol_for_each_number_of_ranks():
+    dots = figures.fused([{**FUSED[0], "ranks": ranks} for ranks in (2, 4, 8)]).data
+    assert [list(each.y) for each in dots] == [[2e-3, 3.0]] * 3
+    assert len({each.marker.symbol for each in dots}) == 3

@@ -103,7 +103,7 @@ class Buckets(MovingPicture):
             f'<div class="buckets-picture" data-sendings="{html.escape(self.drawn())}"></div>'
         )
         hands = clock("buckets", "Overlap with backward", step="any")
-        return moving("buckets", picture, self.table(), hands=hands)
+        return moving("buckets", "Buckets under backward", picture, self.table(), hands=hands)
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -162,7 +162,13 @@ class MemoryTimeline(MovingPicture):
             '<ul class="memory-parts"></ul>'
         )
         again = "Recomputation: layers keep only their inputs, and backward computes the rest again"
-        return moving("memory-timeline", picture, self.table(), hands=clock("memory", again))
+        return moving(
+            "memory-timeline",
+            "Memory of one step",
+            picture,
+            self.table(),
+            hands=clock("memory", again),
+        )
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

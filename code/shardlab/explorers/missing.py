@@ -226,7 +226,7 @@ class Missing(MovingPicture):
             '<p class="missing-state" aria-live="polite"></p>'
             f"<div class=\"missing-picture\" data-missing='{packed}'></div>"
         )
-        return moving("missing", picture, self.table())
+        return moving("missing", "A sharded program without one line", picture, self.table())
 
     def table(self) -> str:
         """Return the first puzzle line by line, and all with what is wrong and what heals it."""

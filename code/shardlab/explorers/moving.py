@@ -40,18 +40,22 @@ def radios(name: str, legend: str, texts: Iterable[str]) -> str:
     return f'<fieldset class="moving-choice"><legend>{legend}</legend>{labels}</fieldset>'
 
 
-def moving(name: str, picture: str, data: str, *, hands: str = "", text: str = "") -> str:
+def moving(
+    name: str, title: str, picture: str, data: str, *, hands: str = "", text: str = ""
+) -> str:
     """Return the HTML of a picture that the reader moves with moving.js and `name`'s own script.
 
-    hands: its controls; what it says stands first in `picture`, above what moves. data: its numbers
-    as a table, the only thing on a page without JavaScript beside `text`.
+    title: what a screen reader calls it. hands: its controls; what it says stands first in
+    `picture`, above what moves. data: its numbers as a table, the only thing on a page without
+    JavaScript beside `text`.
     """
     steps = (
         '<p class="moving-steps"><button type="button">Back</button>'
         '<output></output><button type="button">Next</button></p>'
     )
     return (
-        f'<div class="moving {name}"><div class="moving-stage">{hands}{steps}{picture}</div>{text}'
+        f'<div class="moving {name}" role="group" aria-label="{title}">'
+        f'<div class="moving-stage">{hands}{steps}{picture}</div>{text}'
         '<details class="explorer-data" open>'
         f"<summary>Data table</summary>{data}</details></div>"
     )

@@ -221,7 +221,7 @@ class Tiles(MovingPicture):
         hands = radios("pipeline-schedule", "Schedule", SHOWN) + radios(
             "pipeline-message", "A message takes", MESSAGES
         )
-        return moving("pipeline", picture, self.table(), hands=hands)
+        return moving("pipeline", "One batch in five schedules", picture, self.table(), hands=hands)
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -267,7 +267,7 @@ class Cloud(MovingPicture):
             '<input type="range" aria-label="Memory of a card" min="0" step="1" autocomplete="off">'
             f"<div class=\"planner-picture\" data-planner='{packed}'></div>"
         )
-        return moving("planner", picture, self.table(), hands=hands)
+        return moving("planner", "All plans of a search", picture, self.table(), hands=hands)
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

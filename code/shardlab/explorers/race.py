@@ -145,7 +145,13 @@ class Race(MovingPicture):
             f'<input type="range" aria-label="Clock" min="0" max="{seconds[-1]}" step="any" '
             f'value="0" autocomplete="off" data-moments="{json.dumps(seconds)}">'
         )
-        return moving("race", f'<div class="race-lanes">{drawn}</div>', self.table(), hands=slider)
+        return moving(
+            "race",
+            "Two all-reduces race",
+            f'<div class="race-lanes">{drawn}</div>',
+            self.table(),
+            hands=slider,
+        )
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -235,7 +235,7 @@ class TwoGpus(MovingPicture):
             + radios("server-direct", "GPUDirect", DIRECT)
             + radios("server-other", "At the same time sends", OTHERS)
         )
-        return moving("server", picture, self.table(), hands=hands)
+        return moving("server", "A path through the server", picture, self.table(), hands=hands)
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -300,7 +300,14 @@ class Cuts(MovingPicture):
             f'<div class="cuts-picture" data-cuts="{packed}"></div>'
         )
         items = "".join(scene.item() for scene in first)
-        return moving("cuts", picture, self.table(), hands=hands, text=f"<ol>{items}</ol>")
+        return moving(
+            "cuts",
+            "A model is cut until it fits",
+            picture,
+            self.table(),
+            hands=hands,
+            text=f"<ol>{items}</ol>",
+        )
 
     def rows(self) -> list[tuple[str, ...]]:
         """List the numbers with their header; what two cases have in common stands once."""

@@ -145,6 +145,7 @@ class Neighbours(MovingPicture):
         choices = "".join(f"<label>{radio} {order.name}</label>" for order in self.orders)
         return moving(
             "wires",
+            "Groups and wires of a rank",
             f'<div class="wires-picture" data-wires="{picture}"></div>',
             self.table(),
             hands='<fieldset class="wires-orders"><legend>Order of the axes, neighbours first'

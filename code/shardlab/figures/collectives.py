@@ -5,7 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from . import lines, style, trace
+from . import lines, style
 
 SIZES = {
     1e3: "1 kB",
@@ -18,6 +18,7 @@ SIZES = {
 }
 TIMES = {1e-6: "1 µs", 1e-5: "10 µs", 1e-4: "100 µs", 1e-3: "1 ms", 1e-2: "10 ms", 0.1: "100 ms"}
 TIMES |= {1: "1 s", 10: "10 s", 100: "100 s", 1000: "1000 s"}
+SYMBOLS = ("circle", "square", "diamond")
 
 
 def crossover(
@@ -51,24 +52,24 @@ def crossover(
 
 def fused(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
     """Draw how many times as fast many small tensors are when fused, for each number of ranks."""
-    bars = [
-        go.Bar(
+    dots = [
+        go.Scatter(
             name=f"{row['ranks']} ranks",
             x=list(row["times as fast"]),
             y=[found["median"] for found in row["times as fast"].values()],
             error_y=_spread(list(row["times as fast"].values())),
-            marker=trace.marker(lines.look(index)[0], ("", "/", "x")[index % 3]),
+            mode="markers",
+            marker={"color": lines.look(index)[0], "symbol": SYMBOLS[index % 3], "size": 10},
         )
         for index, row in enumerate(rows)
     ]
     return style.figure(
-        bars,
+        dots,
         x="fusion buffer",
         y=style.axis(
             "times as fast as one by one", type="log", tickvals=[1, 2, 5, 10, 20, 50, 100, 200]
         ),
         alt="How many times as fast an all-reduce of many small tensors is when they are fused.",
-        barmode="group",
     )
 
 

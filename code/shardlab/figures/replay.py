@@ -69,12 +69,14 @@ def busy(
         raise ValueError(f"unknown unit {unit!r}; known: {', '.join(trace.UNITS)}")
     scale = trace.UNITS[unit]
     axes = ["y", *(f"y{number}" for number in range(2, len(replays) + 1))]
-    high = (1 - PART * (len(axes) - 1)) / len(axes)
+    thin = (1 - PART * (len(axes) - 1)) / sum(map(len, replays.values()))  # of one link
+    below = 1 + PART
     bars: list[dict[str, Any]] = []
     rows: dict[str, Any] = {}
-    for index, (axis, (name, links)) in enumerate(zip(axes, replays.items(), strict=True)):
-        below = max(0.0, 1 - high - index * (high + PART))
-        rows[axis.replace("y", "yaxis")] = _rows(sorted(links), [below, below + high], name)
+    for axis, (name, links) in zip(axes, replays.items(), strict=True):
+        above = min(1.0, below - PART)
+        below = max(0.0, above - thin * len(links))
+        rows[axis.replace("y", "yaxis")] = _rows(sorted(links), [below, above], name)
         bars += [bar for bar in _busy(links, scale, axis) if bar["x"]]
     levels = {
         bar["name"]: bar for bar in reversed(bars)

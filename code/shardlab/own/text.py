@@ -43,7 +43,9 @@ def _kinds(report: Mapping[str, Any]) -> Iterator[str]:
         return
     named = {name: seconds for name, seconds in kinds.items() if name not in ("all", "exposed")}
     yield f"rank {rank}, {text(kinds['all'], 's')}:"
-    yield "  " + " · ".join(f"{name} {text(s if s > NOTHING else 0.0, 's')}" for name, s in named.items())
+    yield "  " + " · ".join(
+        f"{name} {text(s if s > NOTHING else 0.0, 's')}" for name, s in named.items()
+    )
     if report["unnamed"]:
         yield f"  of the kernels' seconds, {percent(report['unnamed'])} have no known name"
 
