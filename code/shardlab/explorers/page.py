@@ -118,7 +118,10 @@ def control_html(explorer: str, control: Control, style: str) -> str:
     else:
         about += f' min="0" max="{len(texts) - 1}" step="1" value="{at}"'
         about += f' aria-valuetext="{quoted(texts[at])}"'
-        inputs = f'<input type="range" {about} autocomplete="off"><output for="{key}" aria-live="off">{html.escape(texts[at])}</output>'
+        inputs = (
+            f'<input type="range" {about} autocomplete="off">'
+            f'<output for="{key}" aria-live="off">{html.escape(texts[at])}</output>'
+        )
         inputs += STEPS if control.stepped else ""
     kind = "stepped" if control.stepped else control.kind
     opening = f'<div class="explorer-control explorer-{kind}" style="{style}">'
