@@ -23,6 +23,7 @@ lists those of each rank. `trained` and `generating` have this rank's tensors by
 """
 
 from collections.abc import Iterator
+from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
@@ -57,20 +58,19 @@ def plan(have: list[list[Place]], want: list[list[Place]]) -> list[PlannedCopy]:
         for rank, box in boxes_of(name, have):
             holders.setdefault(box, []).append(rank)
         for to, wanted in boxes_of(name, want):
-            found = 0
-            for held, ranks in holders.items():
-                box = overlap(held, wanted)
-                if size(box) == 0:
-                    continue
-                source = to if to in ranks else min(ranks, key=lambda rank: sent[rank])
-                copies.append(PlannedCopy(source, to, name, box))
-                sent[source] += size(box) if source != to else 0
-                found += size(box)
-            if found != size(wanted):
+            parts = {held: box for held in holders if size(box := overlap(held, wanted))}
+            found = sum(map(size, parts.values()))
+            twice = any(size(overlap(a, b)) for a, b in combinations(parts.values(), 2))
+            if twice or found != size(wanted):
                 raise ValueError(
                     f"rank {to} wants {size(wanted)} numbers of {name}, and unequal boxes have "
                     f"{found} of them; let boxes cover the parameter, and unequal ones not overlap"
                 )
+            for held, box in parts.items():
+                ranks = holders[held]
+                source = to if to in ranks else min(ranks, key=lambda rank: sent[rank])
+                copies.append(PlannedCopy(source, to, name, box))
+                sent[source] += size(box) if source != to else 0
     return copies
 
 
