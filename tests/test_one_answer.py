@@ -418,12 +418,6 @@ def test_published_bus_bandwidths_have_one_share_of_what_is_allowed():
     assert "most = bus_bandwidth.bound(run)" in page
 
 
-def _gpt3(tp):
-    spec, node = models.published("GPT-3 175B").spec, nodes.node("DGX H100")
-    run = Training(spec=spec, layout=Layout(tp=tp), program=BOOK)
-    return tensor_parallel.layer(run, node.chip, tensor_parallel.spread(node, tp)).seconds
-
-
 def _activations(unfused):
     """Bytes per token, layer and unit of width of Llama 3, from 8B to 405B, from the least to the most."""
     runs = [Training(spec=models.published(f"Llama 3 {size}").spec, program=replace(BOOK, unfused=unfused))
@@ -595,7 +589,6 @@ IN_WORDS = {6: "six", 9: "nine"}
 
 
 STATED = [  # page, words with the number, the number
-    ("tensor_parallel", "only {:.1f} times as fast", lambda: _gpt3(8) / _gpt3(16)),
     ("memory", "becomes {:.0f}", lambda: _activations(())[0]),
     ("memory", "to {:.0f} with fused kernels", lambda: _activations(())[-1]),
     ("memory", "with fused kernels, and {:.0f}", lambda: _activations(("rotary", "SwiGLU"))[0]),
@@ -631,7 +624,7 @@ STATED = [  # page, words with the number, the number
     ("replay", "It needs {:.0f} of the 40 GB", _rented_1b),
     ("replay", "our rings reach {:.0f}", _busbw_of_two_dgx_h100),
     ("context_parallel", "tokens, or {:,.0f} with latency", lambda: _hidden_across(with_latency=True)),
-    ("context_parallel", "for which the same sum gives {:.0f}", _seconds_for_qwen3),
+    ("context_parallel", "the sum above gives {:.0f} s", _seconds_for_qwen3),
     ("context_parallel", "each GPU needs {:.0f} GB", lambda: _book_of_a_million(0)),
     ("context_parallel", "host's memory {:.0f} GB do", lambda: _book_of_a_million(1)),
 ]
