@@ -54,7 +54,7 @@ def test_a_page_loads_the_files_of_the_pictures_that_it_has() -> None:
     assert described(SHORT, body=pipeline.Tiles().html())[1] == files("moving", "pipeline")
     assert described(SHORT, body=server.TwoGpus().html())[1] == files("moving", "server")
     for name in ("planner", "missing"):  # whose data take a while to find
-        assert described(SHORT, body=moving.moving(name, "", ""))[1] == files("moving", name)
+        assert described(SHORT, body=moving.moving(name, name, "", ""))[1] == files("moving", name)
     shown = memory_timeline.MemoryTimeline()
     assert described(SHORT, body=shown.html())[1] == files("moving", "memory_timeline")
 
