@@ -218,7 +218,7 @@ def test_cells_that_read_files_run_in_an_empty_folder(installed: Path, tmp_path:
         cells = [cell.source for cell in jupytext.read(chapter, fmt="md:myst").cells if cell.cell_type == "code"]
         chapters[chapter.name] = with_what_they_need(cells)
     chapters = {name: cells for name, cells in chapters.items() if cells}
-    assert {"data_parallel.md", "operations.md", "measured.md", "teaching.md"} <= chapters.keys()
+    assert {"data_parallel.md", "operations.md", "measured.md"} <= chapters.keys()
     run_in_empty_folder(
         installed,
         tmp_path,

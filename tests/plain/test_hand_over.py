@@ -274,3 +274,9 @@ def test_numbers_that_no_rank_has_are_named():
     have[1] = [("a", (range(1, 4), range(4)))]
     with pytest.raises(ValueError, match="have 20 of them"):
         hand_over.plan(have, [[], [("a", (range(4), range(4)))]])
+
+
+def test_an_overlap_does_not_make_up_for_a_gap():
+    have = [[("w", (range(2),))], [("w", (range(1, 3),))]]
+    with pytest.raises(ValueError, match="rank 0 wants 4 numbers of w, and unequal boxes have 4 of them"):
+        hand_over.plan(have, [[("w", (range(4),))], []])

@@ -23,7 +23,6 @@ lists those of each rank. `trained` and `generating` have this rank's tensors by
 """
 
 from collections.abc import Iterator
-from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
@@ -59,8 +58,9 @@ def plan(have: list[list[Place]], want: list[list[Place]]) -> list[PlannedCopy]:
             holders.setdefault(box, []).append(rank)
         for to, wanted in boxes_of(name, want):
             parts = {held: box for held in holders if size(box := overlap(held, wanted))}
-            found = sum(map(size, parts.values()))
-            twice = any(size(overlap(a, b)) for a, b in combinations(parts.values(), 2))
+            boxes = list(parts.values())
+            found = sum(map(size, boxes))
+            twice = any(size(overlap(a, b)) for at, a in enumerate(boxes) for b in boxes[:at])
             if twice or found != size(wanted):
                 raise ValueError(
                     f"rank {to} wants {size(wanted)} numbers of {name}, and unequal boxes have "
