@@ -229,7 +229,7 @@
       this.resetting?.addEventListener("click", () => {
         for (const control of this.controls) control.reset();
         this.changed();
-        (inputs[0].querySelector?.("input:checked") ?? inputs[0]).focus(); // the button is about to hide
+        (inputs[0].querySelector("input:checked") ?? inputs[0]).focus(); // the button is about to hide
       });
       const inputs = [...block.querySelectorAll("[data-control]")];
       this.controls = inputs.map((input) => new Control(input, () => this.changed()));
