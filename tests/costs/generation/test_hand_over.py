@@ -73,15 +73,22 @@ def test_doors_share_what_is_gathered():
 
 
 def test_no_published_hand_over_beats_the_bound_and_its_ways_are_in_order():
-    shares = {each.name: each.bound / each.seconds for each in HAND_OVERS}
-    assert all(share < 1 for share in shares.values())
-    assert shares["Qwen3-235B-A22B broadcast"] == pytest.approx(0.87, abs=0.01)
-    pieces = [each for each in HAND_OVERS if each.hand_over.way == "pieces"]
-    gathered, straight = [[each for each in pieces if way in each.name] for way in ("gathered", "shard to shard")]
-    assert len(gathered) + len(straight) == len(pieces)
-    assert all(3.5e9 < each.reached < 6.4e9 for each in gathered)
-    assert all(8.5e9 < each.reached < 22.5e9 for each in straight)
-    assert [round(1 / of(shares[each.name] for each in pieces)) for of in (max, min)] == [2, 14]
+    slower = {(each.name, each.hand_over.way): each.seconds / each.bound for each in HAND_OVERS}
+    broadcast, pieces = [[x for (_, of), x in slower.items() if of == way] for way in ("gathered", "pieces")]
+    assert [round(of(broadcast), 1) for of in (min, max)] == [1.1, 2.6]
+    assert [round(of(pieces)) for of in (min, max)] == [2, 18]
+    reached = {each.name: each.reached / 1e9 for each in HAND_OVERS if each.hand_over.way == "pieces"}
+    straight = {name: rate for name, rate in reached.items() if "from shard to shard" in name}
+    first_gathered = [reached[name] for name in reached if name not in straight]
+    assert [round(of(straight.values())) for of in (min, max)] == [9, 22]
+    assert [round(of(first_gathered)) for of in (min, max)] == [3, 10]
+
+
+def test_from_a_hundred_billion_weights_on_the_bound_ranks_the_ways():
+    both = [(a, b) for a in HAND_OVERS for b in HAND_OVERS if a.name == b.name and a.hand_over.way > b.hand_over.way]
+    sooner = {a.name: a.seconds < b.seconds for a, b in both if a.hand_over.whole > 200e9}
+    assert len(sooner) == 4 and all(sooner.values())
+    assert not all(a.seconds < b.seconds for a, b in both)
 
 
 def test_an_unknown_way_is_refused():

@@ -65,7 +65,7 @@ class HandOver:
     def seconds(self, link: Link) -> float:
         """Return n alpha + bytes / beta, a lower bound: the busiest card never waits.
 
-        Published transfers in pieces bring 3.5 to 22 GB/s to a rank, over cards sold with 50
+        Published transfers in pieces bring 3 to 22 GB/s to a rank, over cards sold with 50
         (`published/hand_overs.csv`). From a hundred billion weights on the bound ranks layouts
         and ways; it times none.
         """
