@@ -31,8 +31,8 @@ class HandOver:
     copies: Count = 1
     trainers: Count = 1  # ranks that send, in equal shares
     way: str = "pieces"  # one of WAYS
-    # Cards over which a node takes in one gathered model: more than one if its ranks receive
-    # different parts, and pass them on inside (https://github.com/verl-project/verl/issues/7262).
+    # Cards over which a node sends, and another takes in, one gathered model: more than one if the
+    # ranks beside the sender join as relays (https://github.com/verl-project/verl/pull/7291).
     doors: Count = 1
     bucket: Positive | None = None  # bytes of a message; None: one message
 
@@ -66,7 +66,7 @@ class HandOver:
         """Return n alpha + bytes / beta, a lower bound: the busiest card never waits.
 
         Published transfers in pieces bring 3 to 22 GB/s to a rank, over cards sold with 50
-        (`published/hand_overs.csv`). From a hundred billion weights on the bound ranks layouts
-        and ways; it times none.
+        (`published/hand_overs.csv`). From a hundred billion weights on the bound ranks the two
+        ways; it times neither.
         """
         return self.messages * link.latency + self.busiest / link.bandwidth
