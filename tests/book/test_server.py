@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,13 @@ import pytest
 
 from shardlab.explorers import server
 
+from .conftest import picture_page
+
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page that has the picture and nothing else."""
-    files = resources.files("shardlab.explorers")
-    styles, scripts = (
-        "".join(files.joinpath(f"{name}.{kind}").read_text(encoding="utf-8") for name in ("moving", "server"))
-        for kind in ("css", "js")
-    )
-    page = tmp_path_factory.mktemp("server") / "page.html"
-    body = f"<style>{styles}</style>{server.TwoGpus().html()}<script>{scripts}</script>"
-    page.write_text(f"<!doctype html><meta charset='utf-8'><body>{body}</body>", encoding="utf-8")
-    return page
+    return picture_page(tmp_path_factory.mktemp("server"), "server", server.TwoGpus())
 
 
 @pytest.fixture
