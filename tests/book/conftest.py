@@ -123,9 +123,10 @@ def picture_page(folder: Path, name: str, picture: Any) -> Path:
         for kind in ("css", "js")
     )
     face = (fonts / "source-sans-3-latin-wght-normal.woff2").as_uri()
-    styles = f'@font-face {{font-family: F; font-weight: 200 900; src: url("{face}")}} body {{font: 17px F}} * {{box-sizing: border-box}}{styles}'
+    ground = f"""@font-face {{font-family: F; font-weight: 200 900; src: url("{face}")}}
+        body {{font: 17px F}} * {{box-sizing: border-box}}"""
     page = folder / "page.html"
-    body = f"<style>{styles}</style>{picture.html()}<script>{scripts}</script>"
+    body = f"<style>{ground}{styles}</style>{picture.html()}<script>{scripts}</script>"
     page.write_text(f"<!doctype html><meta charset='utf-8'><body>{body}</body>", encoding="utf-8")
     return page
 

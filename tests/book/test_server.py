@@ -38,15 +38,39 @@ def test_touching_two_gpus_sends_a_message_and_the_address_keeps_the_choice(tab:
         tab.get_by_role("button", name=touched).click()
     assert said(tab).startswith("From GPU 3 to GPU 2: 50 GB/s, so 1 GB takes 20 ms. No wire of the path is narrower")
     tab.get_by_role("radio", name="DGX H100").check()
-    tab.get_by_role("radio", name="off", exact=True).check()
     tab.get_by_role("radio", name="the receiver").check()
     tab.get_by_role("button", name="another server").click()
+    tab.get_by_role("radio", name="off", exact=True).check()
     assert said(tab).startswith("From GPU 3 to another server: 31.5 GB/s, so 1 GB takes 31.7 ms. The narrowest wires")
     assert said(tab).endswith("The orange message shares wires with it.")
     assert tab.locator(".moving-stage").bounding_box()["height"] == high
     words = said(tab)
     tab.reload()
     assert said(tab) == words
+
+
+def test_gpudirect_is_a_choice_where_it_changes_the_path_and_keeps_its_place(tab: Any) -> None:
+    direct = tab.get_by_role("radio", name="off", exact=True)
+    assert direct.is_disabled()
+    assert tab.get_by_text("GPUDirect: no difference here").is_visible()
+    high = tab.locator(".moving-stage").bounding_box()["height"]
+    for part in ("GPU 0", "another server"):
+        tab.get_by_role("button", name=part).click()
+    assert direct.is_enabled()
+    drawn = tab.locator(".server-map").inner_html()
+    direct.check()
+    assert tab.locator(".server-map").inner_html() != drawn
+    assert tab.locator(".moving-stage").bounding_box()["height"] == high
+
+
+def test_the_legend_is_a_scale_each_line_as_wide_as_in_the_picture(tab: Any) -> None:
+    for machine in server.SERVERS:
+        tab.get_by_role("radio", name=machine).check()
+        widths = """(path) => [...document.querySelectorAll(path)].map((each) =>
+            Math.round(100 * parseFloat(each.getAttribute("stroke-width")) * each.getScreenCTM().a) / 100)"""
+        legend = tab.evaluate(widths, ".server-key path")
+        assert legend == sorted(legend, reverse=True)
+        assert set(legend) == set(tab.evaluate(widths, ".server-map .server-wire"))
 
 
 def test_keys_choose_as_fingers_do(tab: Any) -> None:

@@ -20,7 +20,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return picture_page(tmp_path_factory.mktemp("title"), "title", title.Cuts())
 
 
-# Pixels that hold all: the window is 844 high on a phone and 800 beside it, less a header, or the title and its sentence.
+# Pixels that hold all, of a window of 844 on a phone and 800 beside it: above it stands a header, or the page's title.
 @pytest.mark.parametrize(("width", "most"), [(374, 700), (1024, 555)])
 def test_controls_words_and_picture_fit_one_screen_and_no_cut_moves_them(
     browser: Any, page: Path, width: int, most: int
