@@ -119,8 +119,8 @@ def picture_page(folder: Path, name: str, picture: Any) -> Path:
     """A page that has a picture which the reader moves and nothing else; its words are as wide as those of the book."""
     room, fonts = resources.files("shardlab.explorers"), ROOT / "book" / "_ext" / "fonts"
     styles, scripts = (
-        "".join(room.joinpath(f"{each}.{kind}").read_text(encoding="utf-8") for each in ("moving", name))
-        for kind in ("css", "js")
+        "".join(room.joinpath(f"{each}.{kind}").read_text(encoding="utf-8") for each in files)
+        for kind, files in {"css": ("explorer", "moving", name), "js": ("moving", name)}.items()
     )
     face = (fonts / "source-sans-3-latin-wght-normal.woff2").as_uri()
     ground = f"""@font-face {{font-family: F; font-weight: 200 900; src: url("{face}")}}

@@ -63,6 +63,12 @@ def test_gpudirect_is_a_choice_where_it_changes_the_path_and_keeps_its_place(tab
     assert tab.locator(".moving-stage").bounding_box()["height"] == high
 
 
+def test_what_a_finger_touches_is_high_enough_and_choices_look_like_buttons(tab: Any) -> None:
+    high = "(path) => [...document.querySelectorAll(path)].map((each) => Math.round(each.getBoundingClientRect().height))"
+    assert {*tab.evaluate(high, ".moving-choice label, .moving-steps button, .server-clock button")} == {32}
+    assert min(tab.evaluate(high, "summary")) >= 24
+
+
 def test_the_legend_is_a_scale_each_line_as_wide_as_in_the_picture(tab: Any) -> None:
     for machine in server.SERVERS:
         tab.get_by_role("radio", name=machine).check()
