@@ -64,7 +64,7 @@ def test_gpudirect_is_a_choice_where_it_changes_the_path_and_keeps_its_place(tab
 
 
 def test_what_a_finger_touches_is_high_enough_and_choices_look_like_buttons(tab: Any) -> None:
-    high = "(path) => [...document.querySelectorAll(path)].map((each) => Math.round(each.getBoundingClientRect().height))"
+    high = "(path) => [...document.querySelectorAll(path)].map((each) => each.offsetHeight)"
     assert {*tab.evaluate(high, ".moving-choice label, .moving-steps button, .server-clock button")} == {32}
     assert min(tab.evaluate(high, "summary")) >= 24
 
