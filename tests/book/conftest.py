@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +113,22 @@ def opened(browser: Any, home: str, path: str, size: str = "screen", **options: 
     yield tab
     context.close()
     assert faults == [], f"{home}/{path}: {faults}"
+
+
+def picture_page(folder: Path, name: str, picture: Any) -> Path:
+    """A page that has a picture which the reader moves and nothing else; its words are as wide as those of the book."""
+    room, fonts = resources.files("shardlab.explorers"), ROOT / "book" / "_ext" / "fonts"
+    styles, scripts = (
+        "".join(room.joinpath(f"{each}.{kind}").read_text(encoding="utf-8") for each in files)
+        for kind, files in {"css": ("explorer", "moving", name), "js": ("moving", name)}.items()
+    )
+    face = (fonts / "source-sans-3-latin-wght-normal.woff2").as_uri()
+    ground = f"""@font-face {{font-family: F; font-weight: 200 900; src: url("{face}")}}
+        body {{font: 17px F}} * {{box-sizing: border-box}}"""
+    page = folder / "page.html"
+    body = f"<style>{ground}{styles}</style>{picture.html()}<script>{scripts}</script>"
+    page.write_text(f"<!doctype html><meta charset='utf-8'><body>{body}</body>", encoding="utf-8")
+    return page
 
 
 def explorers(tab: Any) -> list[Any]:

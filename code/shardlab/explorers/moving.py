@@ -47,7 +47,7 @@ def moving(
 
     title: what a screen reader calls it. hands: its controls; what it says stands first in
     `picture`, above what moves. data: its numbers as a table, the only thing on a page without
-    JavaScript beside `text`.
+    JavaScript beside `text`, which stands first.
     """
     steps = (
         '<p class="moving-steps"><button type="button">Back</button>'
@@ -55,7 +55,7 @@ def moving(
     )
     return (
         f'<div class="moving {name}" role="group" aria-label="{title}">'
-        f'<div class="moving-stage">{hands}{steps}{picture}</div>{text}'
+        f'{text}<div class="moving-stage">{hands}{steps}{picture}</div>'
         '<details class="explorer-data" open>'
         f"<summary>Data table</summary>{data}</details></div>"
     )

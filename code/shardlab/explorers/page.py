@@ -102,7 +102,7 @@ def control_html(explorer: str, control: Control, style: str) -> str:
     if control.kind == "choice":
         radio = f'<input type="radio" name="{key}" autocomplete="off"'
         inputs = "".join(
-            f"<label>{radio}{' checked' * (n == at)}> {html.escape(text)}</label>"
+            f"<label>{radio}{' checked' * (n == at)}><span>{html.escape(text)}</span></label>"
             for n, text in enumerate(texts)
         )
         return (

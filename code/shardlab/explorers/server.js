@@ -33,13 +33,19 @@
       const answer = () => (to < gpus ? way(to, from) : back());
       return [way(from, to), ...[[], [beside()], [answer()]][at(hands[2])]];
     }
+    /* GPUDirect is chosen only where it changes the path. */
+    function spare() {
+      const { ways } = servers[at(hands[0])], n = from * (gpus + 1) + to, set = hands[1][0].closest("fieldset");
+      set.disabled = String(ways[0][n]) === String(ways[1][n]);
+      set.querySelector("legend").textContent = set.disabled ? "GPUDirect: no difference here" : "GPUDirect";
+    }
     function outcome() {
       const { outcomes, ends } = servers[at(hands[0])];
       return outcomes[ends[at(hands[1])][from * (gpus + 1) + to][at(hands[2])]];
     }
     function show() {
       const { parts, bar, wires, rates, links } = servers[at(hands[0])], sent = messages();
-      const [rate, takes, , narrow] = outcome();
+      const [rate, takes, , narrow] = outcome(), scale = svg.clientWidth / 360;
       const used = (hop) => sent.flatMap((hops, n) => (hops.includes(hop) ? [n] : []));
       const strips = sent.flatMap((hops, n) => hops.map((hop) => {
         const wire = wires[hop >> 1], both = used(hop ^ 1).length, sharing = used(hop), width = Math.max(1, wire[3] / sharing.length);
@@ -67,7 +73,8 @@
         button.className = n === from ? "from" : n === to && !waits ? "to" : "";
         button.setAttribute("aria-label", `${name(n)}${n === from ? ", sends" : n === to ? ", receives" : ""}`);
       });
-      picture.querySelector(".server-key").innerHTML = `${rates.map(([kind, told, width]) => `<span><i style="height:${Math.max(1, width)}px"></i>${{ host: "between processors", network: "network" }[kind] ?? kind} ${told}</span>`).join("")}<span><i class="card">0</i>network card</span><span><i class="switch"></i>PCIe switch</span>`;
+      picture.querySelector(".server-key").innerHTML = `${rates.map(([kind, told, width]) => `<span><svg width="24" height="${scale * width}"><path class="server-wire" d="M0 ${scale * width / 2}h24" stroke-width="${scale * width}"/></svg>${{ host: "between processors", network: "network" }[kind] ?? kind} ${told}</span>`).join("")}<span><i class="card">0</i>network card</span><span><i class="switch"></i>PCIe switch</span>`;
+      spare();
       flow(1);
     }
     /* A drop for each message, as fast as its narrowest wire, in slow motion; at the end the clock stands at what 1 GB takes. */

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
+from operator import itemgetter
 
 from shardlab.costs import units
 from shardlab.costs.facts import hops, network, nodes
@@ -204,7 +205,8 @@ class Drawing:
                 for wire in self.wires
             ],
             "rates": [
-                [kind, units.text(rate, "B/s"), self.width(rate)] for kind, rate in sorted(rates)
+                [kind, units.text(rate, "B/s"), self.width(rate)]
+                for kind, rate in sorted(rates, key=itemgetter(1), reverse=True)
             ],
             "ways": ways,
             "ends": ends,

@@ -1,6 +1,6 @@
 /* The picture of the title page: a model and its batch are cut by the reader's knife, and the pieces fly to their GPUs. */
 (() => {
-  const PLATES = 16, COLUMNS = 8, SEQUENCES = 16, TOKENS = 4, EDGE = 9, LINE = 18, GHOST = 12, FLY = 61;
+  const PLATES = 16, COLUMNS = 8, SEQUENCES = 16, TOKENS = 4, EDGE = 9, LINE = 18, FLY = 61;
   const KEY = [["held", "on the first GPU"], ["fetched", "fetched when needed"], ["others", "on other GPUs"], ["works", "a GPU that computes"], ["waits", "waits"], ["idle", "has no work"]];
   const groups = (name, count) => Array.from({ length: count }, (_, n) => `<g class="cuts-${name}"></g>`).join("");
   const meter = (name, question) => `<p class="moving-meter" data-meter="${name}"><b>${question}</b> <span></span><i><i></i></i></p>`;
@@ -22,19 +22,19 @@
     const cells = every("cell"), tokens = every("token"), meters = picture.querySelector(".cuts-meters");
     let at = 0;
 
-    /* Where everything stands: side by side, or one below the other on a phone. */
+    /* Where everything stands: side by side; on a phone the hall is below its first GPU. */
     function places() {
-      const all = svg.clientWidth, wide = all >= 720, block = wide ? 0.28 * all : all - 2 * GHOST - EDGE - 4, high = wide ? 15 : 11;
-      const hall = { x: wide ? 0.59 * all : 0, y: wide ? 2 * LINE + 8 : 0, wide: wide ? 0.41 * all : all, high: wide ? 380 : 230 };
-      const gpu = { x: wide ? 0.36 * all : 0, y: 0, size: wide ? 0.18 * all : 120 };
-      const top = 2 * LINE + 10 + 2 * GHOST + EDGE, ribbon = top + PLATES * high + LINE + (wide ? 10 : 6);
-      const foot = ribbon + TOKENS * (wide ? 11 : 8) + LINE;
-      gpu.y = wide ? hall.y : foot + 2.2 * LINE;
-      if (!wide) hall.y = gpu.y + gpu.size + 2.4 * LINE;
-      return { all, wide, block, high, hall, gpu, top, ribbon, foot, bottom: Math.max(foot + LINE, hall.y + hall.high) + 8 };
+      const all = svg.clientWidth, wide = all >= 720, ghost = wide ? 12 : 7, high = wide ? 11 : 9, thick = TOKENS * (wide ? 8 : 6);
+      const block = wide ? 0.28 * all : 0.47 * all - 2 * ghost - EDGE, lines = LINE * (wide ? 2 : 3), gpuTop = 2 * LINE + 8;
+      const top = lines + 10 + 2 * ghost + EDGE, ribbon = top + PLATES * high + (wide ? 26 : 16);
+      const foot = ribbon + thick + LINE + 2, bottom = foot + lines - LINE + 6;
+      const gpu = { x: (wide ? 0.36 : 0.52) * all, y: gpuTop, size: wide ? 0.18 * all : Math.min(160, 0.25 * all) };
+      const hall = wide ? { x: 0.59 * all, y: gpuTop, wide: 0.41 * all, high: bottom - gpuTop } : { x: gpu.x, y: gpuTop + gpu.size + LINE, wide: 0.48 * all };
+      hall.high ??= foot - LINE - hall.y;
+      return { wide, block, high, thick, ghost, hall, gpu, top, ribbon, foot, bottom };
     }
     function dots({ hall }, most) {
-      const servers = most / 8, across = 2 ** Math.round(Math.log2(Math.sqrt(servers * hall.wide / hall.high / 2))), aisle = 5;
+      const servers = most / 8, across = 2 ** Math.round(Math.log2(Math.sqrt(servers * hall.wide / hall.high / 2))), aisle = hall.wide > 300 ? 5 : 3;
       const w = (hall.wide - (across / 8 - 1) * aisle) / across, rows = servers / across, h = (hall.high - (rows / 8 - 1) * aisle) / rows;
       return { size: 0.8 * Math.min(0.23 * w, 0.44 * h), place: (n) => {
         const server = Math.floor(n / 8), column = server % across, row = Math.floor(server / across);
@@ -56,18 +56,18 @@
       const it = scenes()[at], here = places(), { hall, gpu, top, ribbon, foot } = here, cut = (name, by) => (it.cuts.includes(name) ? by : 0);
       const from = [...cells, ...tokens].map((each) => each.place);
       svg.style.height = `${here.bottom}px`;
-      const high = PLATES * here.high, thick = TOKENS * (here.wide ? 11 : 8);
-      pieces(cells, "cell", PLATES, COLUMNS, [here.block, high], [1, top], [cut("width", here.wide ? 12 : 8) || cut("experts", 3), cut("depth", here.wide ? 6 : 4)]);
-      pieces(tokens, "token", TOKENS, SEQUENCES, [here.block, thick], [1, ribbon], [cut("batch", 5), cut("tokens", 3)]);
+      const high = PLATES * here.high;
+      pieces(cells, "cell", PLATES, COLUMNS, [here.block, high], [1, top], [cut("width", here.wide ? 12 : 8) || cut("experts", 3), cut("depth", here.wide ? 4 : 3)]);
+      pieces(tokens, "token", TOKENS, SEQUENCES, [here.block, here.thick], [1, ribbon], [cut("batch", here.wide ? 5 : 3), cut("tokens", 3)]);
       cells.forEach((each, n) => { each.dataset.part = it.block[n]; });
       tokens.forEach((each, n) => { each.dataset.part = it.cuts.includes("batch") && n % SEQUENCES || it.cuts.includes("tokens") && n ? 0 : 2; });
-      part("ghosts").innerHTML = it.copies > 1 ? [2, 1].map((n) => box(1 + EDGE + n * GHOST, top - EDGE - n * GHOST, here.block, high, "")).join("") : "";
+      part("ghosts").innerHTML = it.copies > 1 ? [2, 1].map((n) => box(1 + EDGE + n * here.ghost, top - EDGE - n * here.ghost, here.block, high, "")).join("") : "";
       const count = Math.ceil(it.held), row = Math.ceil(Math.sqrt(count)), size = gpu.size / row, gap = row > 1 ? 2 : 0;
       part("squares").innerHTML = Array.from({ length: count }, (_, n) => {
         const full = Math.min(1, it.held - n) * (size - gap), x = gpu.x + n % row * size, y = gpu.y + Math.floor(n / row) * size;
         return box(x, y + size - gap - full, size - gap, full, `class="${n ? "over" : "full"}"`) + box(x, y, size - gap, size - gap, `class="brim${n ? "" : " first"}"`);
       }).join("");
-      const { size: dot, place } = dots(here, it.most), waits = Math.round(it.share * it.gpus), [x, y] = place(0), beside = gpu.x + gpu.size + 12;
+      const { size: dot, place } = dots(here, it.most), waits = Math.round(it.share * it.gpus), [x, y] = place(0);
       for (const [name, first, last] of [["works", 0, it.gpus - waits], ["waits", it.gpus - waits, it.gpus], ["idle", it.gpus, it.most]]) {
         let d = "";
         for (let n = first; n < last; n++) d += `M${place(n).map((each) => each.toFixed(1)).join(" ")}h0`;
@@ -75,9 +75,10 @@
         part(name).style.strokeWidth = dot;
       }
       part("lens").innerHTML = `<path d="${here.wide ? `M${gpu.x + gpu.size} ${gpu.y}L${x} ${y}L${gpu.x + gpu.size} ${gpu.y + gpu.size}z` : `M${gpu.x} ${gpu.y + gpu.size}L${x} ${y}L${gpu.x + gpu.size} ${gpu.y + gpu.size}z`}"/><circle cx="${x}" cy="${y}" r="5"/>`;
-      const word = (left, down, name, text) => `<text x="${left}" y="${down}"><tspan class="name">${name}</tspan><tspan x="${left}" dy="${LINE}">${text}</tspan></text>`;
-      part("words").innerHTML = word(0, 14, "The model", it.model) + word(0, foot + 2, "The batch", it.batch)
-        + word(here.wide ? gpu.x : beside, here.wide ? 14 : gpu.y + 14, "One GPU", "a square: its memory") + word(here.wide ? hall.x : beside, hall.y - LINE - 12, "All GPUs", it.hall);
+      const word = (left, down, name, ...lines) => `<text x="${left}" y="${down}"><tspan class="name">${name}</tspan>${lines.map((text) => `<tspan x="${left}" dy="${LINE}">${text}</tspan>`).join("")}</text>`;
+      const broken = (text) => (here.wide ? [text] : text.split(/: | (?=of )/));
+      part("words").innerHTML = word(0, 14, "The model", ...broken(it.model)) + word(0, foot, "The batch", ...broken(it.batch))
+        + word(gpu.x, 14, "One GPU", "a square: its memory") + word(hall.x, here.wide ? 14 : foot, "All GPUs", it.hall);
       meters.style.cssText = here.wide ? `position: absolute; left: ${gpu.x}px; top: ${gpu.y + gpu.size + 8}px; width: ${gpu.size}px` : "";
       state.innerHTML = it.words;
       [[it.fits, it.held], [it.waits, it.share]].forEach(([text, share], n) => {

@@ -261,9 +261,8 @@ def scenes(name: str = MODELS[0], most: int = GPUS[0]) -> list[Scene]:
             cut="Cut by experts",
             method="Expert parallelism",
             chapter="expert_parallel",
-            words=f"{MIXTURE} has {total} parameters, but a token uses {active} of them. "
-            f"Each GPU holds one of {each} experts in a layer, and {{gpus}} GPUs take "
-            "<b>{seconds}</b> for a step.",
+            words=f"{MIXTURE} has {total} parameters, but a token uses {active}. Each GPU holds "
+            f"one of a layer's {each} experts; {{gpus}} GPUs take <b>{{seconds}}</b> a step.",
             layout=Layout(dp=batch, ep=each, zero=3),
             block=EXPERTS,
             name=MIXTURE,

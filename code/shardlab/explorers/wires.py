@@ -20,7 +20,7 @@ from shardlab.costs.training import Training
 from shardlab.sharding import layout as layouts
 from shardlab.sharding.layout import AXES_3D, Layout
 
-from .moving import MovingPicture, moving
+from .moving import MovingPicture, moving, radios
 from .page import table
 
 LAYOUT = Layout(tp=4, dp=2, pp=2, zero=1)
@@ -141,15 +141,13 @@ class Neighbours(MovingPicture):
         """Return picture and table for a page; without JavaScript there is no picture."""
         data = {"orders": [order.drawn() for order in self.orders], "shares": shares()}
         picture = html.escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))
-        radio = '<input type="radio" name="wires-order" autocomplete="off">'
-        choices = "".join(f"<label>{radio} {order.name}</label>" for order in self.orders)
+        names = (order.name for order in self.orders)
         return moving(
             "wires",
             "Groups and wires of a rank",
             f'<div class="wires-picture" data-wires="{picture}"></div>',
             self.table(),
-            hands='<fieldset class="wires-orders"><legend>Order of the axes, neighbours first'
-            f"</legend>{choices}</fieldset>",
+            hands=radios("wires-order", "Order of the axes, neighbours first", names),
         )
 
     def table(self) -> str:
