@@ -10,8 +10,14 @@ from statistics import median
 
 import bs4
 import pytest
+import shardlab_cells
+from docutils import nodes
+from docutils.frontend import get_default_settings
+from docutils.utils import new_document
+from myst_nb.sphinx_ import HideCodeCellNode
 
 from shardlab import exercises
+from shardlab.exercises import untouched
 
 from . import myst
 from .conftest import ROOT
@@ -72,3 +78,36 @@ def test_outputs_are_sentences_and_tables(site: Path, chapter: str) -> None:
     built = bs4.BeautifulSoup((site / "book" / f"{chapter}.html").read_text(), "html.parser")
     outputs = [re.sub(r"(?m)^\[rank .*$", "", each.get_text()) for each in built.select(PRINTED)]
     assert [each for each in outputs if "Smallest failing case" not in each and unread(each)] == []
+
+
+def cell(*parts: nodes.Node, folded: bool = False) -> nodes.container:
+    """A cell as myst-nb makes it: its code, and what it shows."""
+    code: nodes.Element = nodes.container("", nodes.literal_block("", "code"), nb_element="cell_code_source")
+    if folded:
+        code = HideCodeCellNode("", code, classes=["above-input"])
+    return nodes.container("", code, *parts, nb_element="cell_code")
+
+
+def shows(text: str) -> nodes.container:
+    return nodes.container("", nodes.literal_block("", text), nb_element="cell_code_output")
+
+
+def test_starters_show_nothing_and_folded_cells_in_a_row_have_one_fold() -> None:
+    """Whatever is seen stays where it is: the output of a cell, and a cell that is open or stands after a sentence."""
+    document = new_document("page", get_default_settings())
+    starter = cell(shows(untouched.report(exercises.find("memory.model_states")).reason))
+    row = cell(folded=True), cell(folded=True), cell(shows("a table"), folded=True)
+    after, opened = cell(folded=True), cell(shows("a sum"))
+    document += [starter, *row, after, nodes.paragraph("", "A sentence."), cell(folded=True), opened]
+    shardlab_cells.quiet(document, document, "page")  # type: ignore[arg-type]
+    assert [len(each.children) for each in document.children] == [1, 2, 1, 1, 1, 2]
+    assert [len(each.children) for each in document.findall(HideCodeCellNode)] == [3, 1, 1]
+
+
+@pytest.mark.parametrize("chapter", exercises.CHAPTERS)
+def test_cells_of_a_page_show_something_and_no_two_folds_touch(site: Path, chapter: str) -> None:
+    built = bs4.BeautifulSoup((site / "book" / f"{chapter}.html").read_text(), "html.parser")
+    outputs = built.select(".cell_output")
+    assert [each for each in outputs if not each.get_text().strip() and not each.select("svg, img")] == []
+    assert shardlab_cells.UNTRIED not in "".join(each.get_text() for each in outputs)
+    assert built.select(".cell:has(> details.hide:only-child) + .cell:has(> details.hide:first-child)") == []
