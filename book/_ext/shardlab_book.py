@@ -156,6 +156,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; the priorities put it before myst-nb and around the theme."""
     register_plugin("pybtex.style.labels", "alpha", Labels, force=True)
     app.setup_extension("shardlab_access")
+    app.setup_extension("shardlab_cells")
     app.setup_extension("shardlab_drawings")
     app.setup_extension("shardlab_execution")
     app.setup_extension("shardlab_face")

@@ -22,7 +22,7 @@ class TestExercises(Graded):
 
 
 def test_the_solution_on_two_levels_is_what_a_replay_takes():
-    """Message by message over the wires of 2 x DGX H100; the latencies of 16 steps are what the formula leaves out."""
+    """Message by message over the wires of 2 × DGX H100; the latencies of 16 steps are what the formula leaves out."""
     cluster, nbytes = nodes.cluster("DGX H100", 2), 2**30
     played = replay(writing.of_plan(exchanges.hierarchical_all_reduce(16, 8), nbytes), cluster, link_utilisation=1.0)
     rates = nodes.rates_of_a_gpu(cluster.node)

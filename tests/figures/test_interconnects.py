@@ -93,7 +93,7 @@ def played():
 def test_a_replay_shows_ranks_above_links_and_says_where():
     result = played()
     figure = figures.timeline(result.events, result.curves(1), result.where, ranks=(0, 8))
-    assert figure.layout.xaxis.title.text == "time (ms)<br>replayed on 2 x PCIe box, 100 GbE"
+    assert figure.layout.xaxis.title.text == "time (ms)<br>replayed on 2 × PCIe box, 100 GbE"
     assert list(figure.layout.yaxis.categoryarray)[::-1] == [
         "rank 0 computes", "rank 0 communicates", "rank 8 computes", "rank 8 communicates",
     ]  # fmt: skip

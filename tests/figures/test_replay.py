@@ -20,7 +20,7 @@ def test_links_of_several_replays_stand_below_one_another_on_one_clock():
     layout, bars = figure.layout, {bar.yaxis: bar for bar in figure.data}
     assert (layout.yaxis.title.text, layout.yaxis2.title.text) == ("recursive doubling", "ring")
     assert layout.yaxis2.domain[1] < layout.yaxis.domain[0]
-    assert layout.xaxis.title.text == "time (ms)<br>replayed on 4 x InfiniBand NDR"
+    assert layout.xaxis.title.text == "time (ms)<br>replayed on 4 × InfiniBand NDR"
     assert layout.xaxis.range[1] == pytest.approx(1.01e3 * played["ring"].seconds)
     megabyte = 1e3 * 1e6 / 50e9  # ms: the ring sends 6 quarters on each of 8 links, the other one 2 buffers
     busy = {axis: sum(bar.x) for axis, bar in bars.items()}

@@ -110,7 +110,7 @@ def test_what_costs_expects_finds_links_that_are_all_slow():
     rates = healthy(world, across=10e9)
     assert bad(between.links(world, rates, None)) == []
     lines = bad(between.links(world, rates, known))
-    assert "10 GB/s; 50 GB/s costs expects of 2 x DGX H100" in lines[0]
+    assert "10 GB/s; 50 GB/s costs expects of 2 × DGX H100" in lines[0]
     assert bad(between.links(world, healthy(world, across=45e9), known)) == []
 
 

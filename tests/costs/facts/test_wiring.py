@@ -49,4 +49,4 @@ def test_every_wire_is_in_one_bundle(name):
 
 
 def test_a_bundle_has_a_name():
-    assert wiring.bundles(nodes.node("NVL72 rack"))[0].name == "72 x GPU to NVSwitch"
+    assert wiring.bundles(nodes.node("NVL72 rack"))[0].name == "72 × GPU to NVSwitch"

@@ -144,7 +144,7 @@ def test_twice_the_replicas_do_twice_the_work_if_nothing_is_waited_for():
 
 
 def test_more_ranks_than_gpus_are_refused():
-    with pytest.raises(ValueError, match="128 ranks does not fit on 8 x DGX A100 with 64 GPUs"):
+    with pytest.raises(ValueError, match="128 ranks does not fit on 8 × DGX A100 with 64 GPUs"):
         run(Layout(dp=128))
 
 

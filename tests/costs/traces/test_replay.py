@@ -360,7 +360,7 @@ def test_the_same_trace_gives_the_same_bits_whatever_the_order_of_the_ranks():
 
 def test_ranks_need_gpus_of_their_own():
     events = writing.of_plan(exchanges.ring_all_reduce(3), 12)
-    with pytest.raises(ValueError, match="a rank 2, 2 x NVLink 4 only 2 GPUs"):
+    with pytest.raises(ValueError, match="a rank 2, 2 × NVLink 4 only 2 GPUs"):
         replay(events, uniform(2))
     with pytest.raises(ValueError, match="ranks 0 and 2 are both placed on GPU 1"):
         replay(events, uniform(3), placement=[1, 0, 1])

@@ -178,7 +178,7 @@ def _own_node(fields: Mapping[str, Any]) -> Node:
             "GPU, and network the sum of what stands in its place"
         )
     chip = _chip(fields["chip"])
-    name = fields.get("name", f"{fields['gpus']} x {chip.name}")
+    name = fields.get("name", f"{fields['gpus']} × {chip.name}")
     return Node(name=name, chip=chip, wires=tuple(_wires(fields, chip)), source=OWN)
 
 

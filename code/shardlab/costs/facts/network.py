@@ -193,8 +193,8 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """ "DGX H100" or "2 x DGX H100"."""
-        return self.node.name if self.num_nodes == 1 else f"{self.num_nodes} x {self.node.name}"
+        """ "DGX H100" or "2 × DGX H100"."""
+        return self.node.name if self.num_nodes == 1 else f"{self.num_nodes} × {self.node.name}"
 
     @property
     def gpus(self) -> int:
@@ -257,7 +257,7 @@ class Cluster:
 def uniform(gpus: Count, link: Link, chip: Chip) -> Cluster:
     """Put GPUs on one switch, each with `link` to itself: the machine of the alpha-beta model."""
     wires = tuple(Wire(a=f"GPU {gpu}", b="switch", link=link) for gpu in range(gpus))
-    node = Node(name=f"{gpus} x {link.name}", chip=chip, wires=wires, source=link.source)
+    node = Node(name=f"{gpus} × {link.name}", chip=chip, wires=wires, source=link.source)
     return Cluster(node=node)
 
 

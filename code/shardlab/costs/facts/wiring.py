@@ -1,6 +1,6 @@
 """A node in a few lines: which kinds of parts are joined, by how many wires of which link.
 
-DGX H100:  8 x GPU to NVSwitch, NVLink 4;  8 x GPU to PCIe switch, PCIe 5.0 x16;  8 x NIC ...
+DGX H100:  8 × GPU to NVSwitch, NVLink 4;  8 × GPU to PCIe switch, PCIe 5.0 x16;  8 × NIC ...
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        """What the wires join: "8 x GPU to NVSwitch"."""
-        return f"{self.count} x {' to '.join(self.ends)}"
+        """What the wires join: "8 × GPU to NVSwitch"."""
+        return f"{self.count} × {' to '.join(self.ends)}"
 
 
 @checked

@@ -28,7 +28,7 @@ def between(name: str, a: int, b: int, num_nodes: int = 1) -> Case:
     """Send 100 MB from GPU `a` to GPU `b`."""
     path: tuple[Hop, ...] = nodes.cluster(name, num_nodes).path(a, b)
     hops = [(hop.bandwidth, hop.latency) for hop in path]
-    return case(f"GPU {a} to GPU {b}, {num_nodes} x {name}", 1e8, hops)
+    return case(f"GPU {a} to GPU {b}, {num_nodes} × {name}", 1e8, hops)
 
 
 def one(given: Mapping[str, Any]) -> bool:

@@ -32,7 +32,7 @@ def of(name: str, num_nodes: int) -> Case:
     """Make a case of 1 GB on real machines."""
     node = nodes.node(name)
     rates = nodes.rates_of_a_gpu(node)
-    title = f"{num_nodes} x {name}"
+    title = f"{num_nodes} × {name}"
     return case(title, 1e9, num_nodes, node.gpus, rates["NVLink"], rates["network"])
 
 
