@@ -38,8 +38,13 @@ def test_decimal_points_stand_below_each_other(numbers: list[Any]) -> None:
     plain = [re.sub("<.*?>", "", each) for each in cells]
     assert len({len(each) - each.index(".") for each in plain if each and each[0].isdigit()}) == 1
     shown = [re.sub("<span.*?</span>", "", each) for each in cells]
-    assert shown == [cell(x).replace(" ", "\N{NO-BREAK SPACE}") for x in numbers]  # never torn from its unit
+    assert shown == [cell(x, 3).replace(" ", "\N{NO-BREAK SPACE}") for x in numbers]  # never torn from its unit
 
 
 def test_a_column_of_words_stays_left() -> None:
     assert "right" not in table([["x"], ["one"], [2], ["three"]]).data
+
+
+def test_a_column_has_the_fewest_digits_that_tell_its_numbers_apart() -> None:
+    text = table([["loss", "GB"], [2.4131, 63.021], [2.4142, 504.13]]).data
+    assert re.findall(r'right">([\d.]+)', text) == ["2.413", "63.0", "2.414", "504"]

@@ -15,10 +15,12 @@ SMALL = -3  # powers of ten below which a number is written as 1.234e-05
 def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
     """Show rows of cells as a table, the first row as its header; a cell may be HTML itself.
 
-    A column of numbers ends at the right, its decimal points below each other.
+    A column of numbers ends at the right, its decimal points below each other. Its numbers have
+    three digits, or four where three would write different ones alike.
     """
     header, *body = rows
-    texts = [[x.data if isinstance(x, HTML) else cell(x) for x in row] for row in body]
+    columns = [_texts([row[at] for row in body if at < len(row)]) for at in range(len(header))]
+    texts = [[column.pop(0) for column in columns[: len(row)]] for row in body]
     looks = [_look([row[at] for row in texts if at < len(row)]) for at in range(len(header))]
     lines = [f"<caption>{html.escape(caption)}</caption>" if caption else ""]
     names = zip(header, looks, strict=True)
@@ -30,19 +32,29 @@ def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
     return HTML('<table class="table numbers">' + "".join([*lines, "</tbody></table>"]))
 
 
-def cell(x: Any) -> str:
-    """Write a cell: whole numbers in full, others with four digits, commas between thousands."""
+def cell(x: Any, digits: int = 4) -> str:
+    """Write a cell: whole numbers in full, others with these digits, commas between thousands."""
     if isinstance(x, bool) or not isinstance(x, int | float) or not math.isfinite(x):
         return "" if x is None else str(x)
     if x == int(x):
         return f"{int(x):,}"
     size = math.floor(math.log10(abs(x)))
-    return f"{x:.3e}" if size < SMALL else f"{x:,.{max(0, 3 - size)}f}"
+    if size < SMALL:
+        return f"{x:.{digits - 1}e}"
+    return f"{x:,.{max(0, digits - 1 - size)}f}"
 
 
 def breakable(text: str) -> str:
     """Escape `text` for HTML, and let long names break where one of their words ends."""
     return html.escape(text).replace("_", "_<wbr>").replace("::", "<wbr>::")
+
+
+def _texts(column: Sequence[Any]) -> list[str]:
+    """Write the cells of a column, with the fewest digits that tell its numbers apart."""
+    three, four = (
+        [x.data if isinstance(x, HTML) else cell(x, digits) for x in column] for digits in (3, 4)
+    )
+    return four if len({*four}) > len({*three}) else three
 
 
 def _look(column: Sequence[str]) -> int | None:
