@@ -19,6 +19,7 @@ from shardlab import explorers
 from shardlab.explorers import explorer, live, page, view
 from shardlab.figures import style
 from shardlab.figures.table import cell
+from tests.figures.drawn import alike
 
 LINKS = ["NVLink", "PCIe <5>", "InfiniBand NDR", "100 GbE"]
 CONTROLS = {"ranks": [1, 2, 4, 8], "link": LINKS, "overlap": [False, True]}
@@ -325,6 +326,12 @@ def test_whatever_turns_or_fills_can_be_stepped_through() -> None:
 
 # A control of these shows in the table only; tests of their own compare tables, too, value by value.
 ONLY_IN_TABLES = {"context_parallel.length_explorer", "expert_parallel.machine_explorer"}
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_on_a_screen_no_bar_needs_a_pattern(name: str) -> None:
+    """Each colour has one meaning in a legend; test_pages.py asks it of all states and of plain figures."""
+    assert alike(EXPLORERS[name]().view(**EXPLORERS[name]().default()).plain()["figure"]) == []
 
 
 @pytest.mark.parametrize("name", sorted(EXPLORERS.keys() - ONLY_IN_TABLES))

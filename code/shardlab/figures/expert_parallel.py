@@ -10,13 +10,13 @@ from .lines import line
 
 FITS = trace.marker(style.COLOR["compute"], "")
 DROPPED = trace.marker(style.COLOR["limit"], "x")
-WAITING = trace.marker(style.COLOR["idle"], ".")
+WAITING = trace.part("idle")
 TIMES = {  # parts of a layer's forward
-    "attention": trace.marker(style.COLOR["compute"], ""),
+    "attention": trace.part("compute"),
     "shared experts": trace.marker(style.GREEN, "x"),
     "routed experts": trace.marker(style.PURPLE, "|"),
-    "all-to-all, hidden": trace.marker(style.COLOR["communicate"], "/"),
-    "all-to-all, exposed": trace.marker(style.COLOR["communicate"], ""),
+    "all-to-all, hidden": trace.part("communicate", 1),
+    "all-to-all, exposed": trace.part("communicate"),
 }
 
 
