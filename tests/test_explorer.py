@@ -16,7 +16,7 @@ import plotly.io as pio
 import pytest
 
 from shardlab import explorers
-from shardlab.explorers import explorer, live, page, view
+from shardlab.explorers import axes, explorer, live, page, view
 from shardlab.figures import style
 from shardlab.figures.table import cell
 from tests.figures.drawn import alike
@@ -322,6 +322,23 @@ def test_whatever_turns_or_fills_can_be_stepped_through() -> None:
     time = [control for one in made for control in one.controls if control.name in ("step", "turn", "clock")]
     assert len(time) >= 3  # two of collectives, a ring of attention
     assert all(control.stepped for control in time)
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_an_axis_stands_still_for_one_model_and_the_default_is_no_sliver_of_it(name: str) -> None:
+    """Where other controls change a quantity by orders of magnitude: shares of it, dots on a logarithmic axis, a cut."""
+    made = EXPLORERS[name]()
+    assert {*made.per} <= {"model"}
+    default, found = made.default(), []
+    changes = [{control.name: value} for control in made.controls for value in control.values]
+    for change in ({}, *(change for change in changes if not {*change} & {*made.per})):
+        figure = made.view(**{**default, **change}).plain()["figure"]
+        linear = {axis for axis in figure["layout"] if figure["layout"][axis] and "axis" in axis}
+        linear = {axis for axis in linear if figure["layout"][axis].get("type") != "log"}
+        found.append({axis: max(map(abs, ends)) for axis, ends in axes.spans(figure) if axis in linear})
+    for axis, end in found[0].items():
+        longest = max(ends.get(axis, 0.0) for ends in found)
+        assert end >= min(longest, made.most.get(axis, longest)) / 8, axis
 
 
 # A control of these shows in the table only; tests of their own compare tables, too, value by value.

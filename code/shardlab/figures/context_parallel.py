@@ -10,7 +10,7 @@ from shardlab.sharding.sequences import Tile
 from . import style, trace
 from .boxes import Box, outline
 
-TIMES = {  # parts of a layer's attention
+TIMES = {  # parts of a layer's attention and of its messages
     "attention": trace.part("compute"),
     "messages, hidden": trace.part("communicate", 1),
     "messages, exposed": trace.part("communicate"),

@@ -50,9 +50,14 @@ def row(event: Event) -> str:
     return f"rank {event.rank} {'communicates' if event.kind == 'communicate' else 'computes'}"
 
 
-def spans(events: Sequence[Event], *, unit: str = "ms") -> list[dict[str, Any]]:
-    """Make a trace of bars for each operation, computing first, in order of first occurrence."""
-    scale = UNITS[unit]
+def spans(
+    events: Sequence[Event], *, unit: str = "ms", scale: float | None = None
+) -> list[dict[str, Any]]:
+    """Make a trace of bars for each operation, computing first, in order of first occurrence.
+
+    scale: what a second is in `unit`, where UNITS has it not.
+    """
+    scale = scale or UNITS[unit]
     origin = min(event.start for event in events)
     first = sorted(events, key=lambda event: (event.kind == "communicate", event.start))
     ops = list(dict.fromkeys((event.kind, event.op) for event in first))
