@@ -326,7 +326,7 @@ def test_whatever_turns_or_fills_can_be_stepped_through() -> None:
 
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_an_axis_stands_still_for_one_model_and_the_default_is_no_sliver_of_it(name: str) -> None:
-    """Where other controls change a quantity by orders of magnitude: shares of it, dots on a logarithmic axis, a cut."""
+    """What other controls change by orders of magnitude is drawn in shares, on a logarithmic axis, or cut."""
     made = EXPLORERS[name]()
     assert {*made.per} <= {"model"}
     default, found = made.default(), []

@@ -93,7 +93,7 @@ def cuts(figure: dict[str, Any], axis: str, most: float) -> Iterator[dict[str, A
             refs = {f"{one[0]}ref": one.replace("axis", "") for one in (along, across)}
             side = {"xanchor": "right"} if axis[0] == "x" else {"yanchor": "top"}
             look = {"showarrow": False, "bgcolor": "#fff", "font": {"color": "#000"}}
-            yield {**at, **refs, **side, **look, "text": f"to {length:,.{int(length < 100)}f}"}
+            yield {**at, **refs, **side, **look, "text": f"to {length:,.1f}".removesuffix(".0")}
 
 
 def numbers(figure: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[Pile, float]]:

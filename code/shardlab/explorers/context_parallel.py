@@ -142,13 +142,12 @@ def length_view(*, length: str, ranks: int, heads: str, link: str) -> View:
     rows = {"computes": ["attention"], "sends": ["messages, hidden", "messages, exposed"]}
     figure = memory.above_time(
         {name: parts},
-        {row: {part: seconds[part] for part in each} for row, each in rows.items()},
+        {row: {part: seconds[part] / whole for part in each} for row, each in rows.items()},
         figures.TIMES,
         capacity,
         title=f"share of a layer's {units.text(whole, 's')} (%)",
         alt=alt,
         unit="%",
-        scale=100 / whole,
     )
     total = sum(parts.values())
     verdict = "<b>fit</b>" if total <= capacity else "<b>do not fit</b>"

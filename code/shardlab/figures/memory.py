@@ -52,18 +52,16 @@ def above_time(
     title: str,
     alt: str,
     unit: str = "ms",
-    scale: float | None = None,
     strength: Sequence[float] | float = 1.0,
     height: int = 490,
 ) -> go.Figure:
     """Draw a rank's memory beside its chip's capacity, above bars of time.
 
     held: label -> part -> bytes. times: label -> part of `looks` -> seconds; title: of their axis,
-    in `unit`, of which a second has `scale`. looks: part -> plotly's marker. strength: opacity of
-    each row.
+    in `unit`; "%": times are shares. looks: part -> plotly's marker. strength: opacity of each row.
     """
     place = {"xaxis": "x2", "yaxis": "y2", "legend": "legend2"}
-    below = bar_rows(times, looks, unit, scale=scale or trace.UNITS[unit], **place)
+    below = bar_rows(times, looks, unit, scale={**trace.UNITS, "%": 100}[unit], **place)
     bars = [
         {**bar, "marker": {**bar["marker"], "opacity": strength}}
         for bar in (*stacked(held), *below)
