@@ -16,9 +16,10 @@ import plotly.io as pio
 import pytest
 
 from shardlab import explorers
-from shardlab.explorers import explorer, live, page, view
+from shardlab.explorers import axes, explorer, live, page, view
 from shardlab.figures import style
 from shardlab.figures.table import cell
+from tests.figures.drawn import alike
 
 LINKS = ["NVLink", "PCIe <5>", "InfiniBand NDR", "100 GbE"]
 CONTROLS = {"ranks": [1, 2, 4, 8], "link": LINKS, "overlap": [False, True]}
@@ -323,8 +324,31 @@ def test_whatever_turns_or_fills_can_be_stepped_through() -> None:
     assert all(control.stepped for control in time)
 
 
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_an_axis_stands_still_for_one_model_and_the_default_is_no_sliver_of_it(name: str) -> None:
+    """What other controls change by orders of magnitude is drawn in shares, on a logarithmic axis, or cut."""
+    made = EXPLORERS[name]()
+    assert {*made.per} <= {"model"}
+    default, found = made.default(), []
+    changes = [{control.name: value} for control in made.controls for value in control.values]
+    for change in ({}, *(change for change in changes if not {*change} & {*made.per})):
+        figure = made.view(**{**default, **change}).plain()["figure"]
+        linear = {axis for axis in figure["layout"] if figure["layout"][axis] and "axis" in axis}
+        linear = {axis for axis in linear if figure["layout"][axis].get("type") != "log"}
+        found.append({axis: max(map(abs, ends)) for axis, ends in axes.spans(figure) if axis in linear})
+    for axis, end in found[0].items():
+        longest = max(ends.get(axis, 0.0) for ends in found)
+        assert end >= min(longest, made.most.get(axis, longest)) / 8, axis
+
+
 # A control of these shows in the table only; tests of their own compare tables, too, value by value.
 ONLY_IN_TABLES = {"context_parallel.length_explorer", "expert_parallel.machine_explorer"}
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_on_a_screen_no_bar_needs_a_pattern(name: str) -> None:
+    """Each colour has one meaning in a legend; test_pages.py asks it of all states and of plain figures."""
+    assert alike(EXPLORERS[name]().view(**EXPLORERS[name]().default()).plain()["figure"]) == []
 
 
 @pytest.mark.parametrize("name", sorted(EXPLORERS.keys() - ONLY_IN_TABLES))

@@ -24,6 +24,7 @@ from shardlab import exercises
 from shardlab.explorers import axes, page
 from shardlab.explorers.explorer import Explorer
 from shardlab.files import reading
+from tests.figures.drawn import alike
 
 from .conftest import ROOT, SIZES, Opening, draw_all, dress, explorers, opened
 
@@ -347,8 +348,17 @@ def test_a_word_of_the_text_lights_its_part_up(page: str, browser: Any, site: Pa
         assert not tab.locator(".moving-word").count()
 
 
+@EVERY_PAGE
+def test_on_a_screen_no_bar_needs_a_pattern(site: Path, page_name: str) -> None:
+    """Each colour has one meaning in a legend, in every state of every figure."""
+    packed = r'data-explorer="([^"]*)".*?class="explorer-states">([^<]*)<'
+    for name, states in re.findall(packed, (site / f"{page_name}.html").read_text(), re.DOTALL):
+        made = python_explorers().get(name)
+        for shown in page.unpacked(states, len(made.states()) if made else 1):
+            assert alike(shown["figure"]) == [], name
+
+
 def test_bars_have_patterns_on_paper_and_in_forced_colours_only(browser: Any, site: Path) -> None:
-    """Colours tell them apart on a screen; of one colour they are told apart by patterns there, too."""
     marked = "shardlab.explorers.flatMap(({ plot }) => plot.data).filter(({ marker }) => marker?.pattern?.shape).length"
     with opened(browser, site.as_uri(), "book/memory.html") as tab:
         draw_all(tab)

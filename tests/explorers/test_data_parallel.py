@@ -50,7 +50,7 @@ def test_the_sentence_the_table_and_the_figure_agree(state):
         assert ("The network decides" in view.sentence) == (share > 0.5)
     bars = {bar.name: bar for bar in view.figure.data}
     drawn = sum(sum(bars[name].x) for name in ("forward", "backward", "update"))
-    assert drawn / 1e3 == pytest.approx(taken.computing)
+    assert drawn / 100 == pytest.approx(taken.computing / taken.seconds)
     assert sum(bars[part].x[0] for part in held) == pytest.approx(sum(held.values()) / 1e9)
 
 

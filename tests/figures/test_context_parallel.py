@@ -39,7 +39,7 @@ def test_every_tile_is_drawn_once_and_in_the_look_of_its_rank():
     for rank, turns in enumerate(WORK):
         mine = [area for area in areas if area.name == f"rank {rank}"]
         assert len(mine) == sum(map(bool, turns))
-        assert {area.fillcolor for area in mine} == {figures.RANKS[rank]["color"]}
+        assert {area.fillcolor for area in mine} == {style.RANKS[rank]}
     (first,) = (area for area in areas if area.name == "rank 0")
     assert (first.x[0], first.x[1], first.y[0], first.y[2]) == (0, 4, 0, 4)
 

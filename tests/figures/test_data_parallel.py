@@ -20,7 +20,7 @@ def every_figure():
         "shares": figures.shares({"box": {"without overlap": 0.3, "with overlap": 0.1}}),
         "speedup": figures.speedup([1, 2], {"predicted": [1, 1.9]}),
         "drift": figures.drift(steps, {"weights": [1e-3, 2e-3, 3e-3]}),
-        "timeline_and_memory": figures.timeline_and_memory(EVENTS, MEMORY, 80e9, alt="A step."),
+        "timeline_and_memory": figures.timeline_and_memory(EVENTS, MEMORY, 80e9, step="200 ms", alt="A step."),
     }
 
 
@@ -28,7 +28,7 @@ AXES = {  # the words along x and y; a quantity that has a unit says it
     "shares": ("share of the step spent waiting (%)", ""),  # the bars' names stand along y
     "speedup": ("ranks", "speed-up"),
     "drift": ("training step", "distance between the parameters"),
-    "timeline_and_memory": ("time (ms)", ""),
+    "timeline_and_memory": ("share of a step of 200 ms (%)", ""),
 }
 
 
@@ -54,9 +54,10 @@ def test_speed_up_stands_beside_the_ideal():
 
 
 def test_the_explorers_figure_draws_time_above_memory():
-    figure = figures.timeline_and_memory(EVENTS, MEMORY, 80e9)
+    figure = figures.timeline_and_memory(EVENTS, MEMORY, 80e9, step="200 ms")
     found = data(figure)
     assert found["forward"].yaxis is None
+    assert list(found["all-reduce"].x) == pytest.approx([50])
     assert found["optimizer"].yaxis == "y2"
     assert figure.layout.shapes[0].xref == "x2"
     assert figure.layout.xaxis2.range[1] > 80

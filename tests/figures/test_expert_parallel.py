@@ -29,12 +29,12 @@ def test_every_figure_says_what_its_axes_are_and_what_it_shows(name):
 
 def test_experts_and_ranks_carry_the_same_tokens():
     found = data(figures.load(*LOAD, 2))
-    assert list(found["tokens that fit"].y) == LOAD[0]
-    assert list(found["no slot left"].y) == LOAD[1]
-    assert list(found["computes"].x) == [10, 4]
-    assert list(found["waits"].x) == [0, 6]
+    assert list(found["tokens that fit"].y) == [1.5, 1, 0.75, 0.25]  # of the even load, 4 tokens
+    assert list(found["no slot left"].y) == [0.5, 0, 0, 0]
+    assert list(found["computes"].x) == [1.25, 0.5]
+    assert list(found["waits"].x) == [0, 0.75]
     assert found["computes"].xaxis == found["waits"].xaxis == "x2"
-    assert set(found["even load"].y) == {4.0}
+    assert set(found["even load"].y) == {1}
 
 
 def test_memory_stands_above_time_in_its_unit():

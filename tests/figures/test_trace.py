@@ -1,5 +1,7 @@
 """A timeline draws every event as a bar in the row of its rank and kind."""
 
+from itertools import pairwise
+
 import pytest
 
 from shardlab.figures import style, trace
@@ -38,14 +40,24 @@ def test_ranks_stand_in_order_with_computing_above_communicating():
     assert list(axis.categoryarray)[::-1] == [f"rank {rank} {verb}" for rank in (0, 1) for verb in verbs]
 
 
-def test_kinds_differ_in_colour_and_operations_of_a_kind_in_pattern():
+def test_kinds_differ_in_colour_and_operations_of_a_kind_in_tint_and_pattern():
     found = bars(trace.timeline(EVENTS))
     for names, kind in [
         (("forward", "backward", "augment", "load"), "compute"),
         (("all-reduce", "broadcast"), "communicate"),
     ]:
-        assert {found[name].marker.color for name in names} == {style.COLOR[kind]}
+        tints = {found[name].marker.color for name in names}
+        assert tints == {style.tint(style.COLOR[kind], place) for place in range(len(names))}
         assert len({found[name].marker.pattern.shape for name in names}) == len(names)
+    assert found["forward"].marker.color == style.COLOR["compute"]
+
+
+def test_tints_differ_in_lightness_alone():
+    """Whoever sees no hue tells them apart."""
+    for color in (style.BLUE, style.ORANGE, style.GREY):
+        light = sorted(0.05 + style.luminance(style.tint(color, place)) for place in range(len(style.TINTS)))
+        assert all(brighter / darker > 1.25 for darker, brighter in pairwise(light)), color
+    assert style.tint(style.BLUE, 0) == style.tint(style.BLUE, len(style.TINTS)) == style.BLUE
 
 
 def test_a_rank_that_waits_does_so_in_the_row_where_it_computes():

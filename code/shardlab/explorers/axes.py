@@ -93,7 +93,7 @@ def cuts(figure: dict[str, Any], axis: str, most: float) -> Iterator[dict[str, A
             refs = {f"{one[0]}ref": one.replace("axis", "") for one in (along, across)}
             side = {"xanchor": "right"} if axis[0] == "x" else {"yanchor": "top"}
             look = {"showarrow": False, "bgcolor": "#fff", "font": {"color": "#000"}}
-            yield {**at, **refs, **side, **look, "text": f"to {length:,.0f}"}
+            yield {**at, **refs, **side, **look, "text": f"to {length:,.1f}".removesuffix(".0")}
 
 
 def numbers(figure: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[Pile, float]]:
@@ -122,7 +122,8 @@ def numbers(figure: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[Pile, fl
     for shape in layout.get("shapes", ()):
         for letter in "xy":
             axis = name(shape.get(f"{letter}ref", letter))
-            found[axis] += [shape[f"{letter}{end}"] for end in (0, 1) if axis in found]
+            if axis in found:
+                found[axis] += [shape[f"{letter}{end}"] for end in (0, 1)]
     return found, piles
 
 

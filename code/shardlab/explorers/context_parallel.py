@@ -76,7 +76,7 @@ def length_explorer() -> Explorer:
             "link": list(LINKS),
         },
         title="How long a text fits on how many H100",
-        per=["length"],  # 1 ms to 16 s
+        most={"xaxis": 160},  # twice what one GPU has
         labels={
             "length": "Tokens of the text",
             "ranks": "Ranks that share it",
@@ -138,9 +138,16 @@ def length_view(*, length: str, ranks: int, heads: str, link: str) -> View:
     capacity = hardware.chip(CHIP).memory
     name = f"cp = {ranks}"
     alt = f"Memory of a rank and time of one layer, {length} tokens on {ranks} H100."
-    title = "one layer's forward (ms)"
+    whole = seconds["attention"] + seconds["messages, exposed"]
+    rows = {"computes": ["attention"], "sends": ["messages, hidden", "messages, exposed"]}
     figure = memory.above_time(
-        {name: parts}, {name: seconds}, figures.TIMES, capacity, title=title, alt=alt
+        {name: parts},
+        {row: {part: seconds[part] / whole for part in each} for row, each in rows.items()},
+        figures.TIMES,
+        capacity,
+        title=f"share of a layer's {units.text(whole, 's')} (%)",
+        alt=alt,
+        unit="%",
     )
     total = sum(parts.values())
     verdict = "<b>fit</b>" if total <= capacity else "<b>do not fit</b>"
@@ -154,10 +161,10 @@ def length_view(*, length: str, ranks: int, heads: str, link: str) -> View:
         f"{tokens:,} tokens on {_ranks(ranks)} {verdict}: "
         f"{units.text(total, 'B')} of {units.text(capacity, 'B')}; {limit}.{hidden}"
     )
-    rows = [["one rank", name], *([part, units.text(n, "B")] for part, n in parts.items())]
-    rows += [["memory", units.text(total, "B")], ["longest that fits", f"{most:,} tokens"]]
-    rows += [[part, units.text(value, "s")] for part, value in seconds.items()]
-    return View(figure, sentence, rows)
+    table = [["one rank", name], *([part, units.text(n, "B")] for part, n in parts.items())]
+    table += [["memory", units.text(total, "B")], ["longest that fits", f"{most:,} tokens"]]
+    table += [[part, units.text(value, "s")] for part, value in seconds.items()]
+    return View(figure, sentence, table)
 
 
 def _hidden(exposed: float, seconds: dict[str, float]) -> str:

@@ -47,7 +47,7 @@ def routing_explorer() -> Explorer:
             "balance": list(BALANCES),
         },
         title="Who waits for the fullest expert",
-        per=["experts", "per_token"],  # 16 or 64 bars; tokens in proportion
+        most={"yaxis": 6},  # even loads; a few popular ones of 64 have 13
         labels={
             "experts": "Experts of the layer",
             "per_token": "Experts of each token",

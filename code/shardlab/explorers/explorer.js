@@ -64,14 +64,11 @@
     return { ...layout, ...clear, font, hoverlabel, margin, width, dragmode: false, template: { layout: defaults } };
   }
 
-  // On a screen colours tell bars apart; patterns stay on paper, in forced colours, and where one colour means two things.
+  // On a screen colours tell bars apart; patterns stay on paper and in forced colours.
   const forced = matchMedia("(forced-colors: active)");
   let printing = false;
   function flatten(data) {
-    const bars = data.filter(({ type, marker }) => type === "bar" && marker);
-    const [color, shape] = [({ marker }) => String(marker.color), ({ marker }) => String(marker.pattern?.shape ?? "")];
-    const shared = bars.filter((bar) => bars.some((other) => color(bar) === color(other) && shape(bar) !== shape(other)));
-    for (const bar of bars) if (bar.marker.pattern && !shared.includes(bar)) bar.marker.pattern.shape = "";
+    for (const { marker } of data) if (marker?.pattern) marker.pattern.shape = "";
   }
 
   // Bars: a faded one is mixed with the page, else grid lines show through; words in it are white or black, whichever reads.

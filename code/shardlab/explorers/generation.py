@@ -45,7 +45,6 @@ def explorer() -> Explorer:
             "spread": list(SPREADS),
         },
         title="Trainer and generator on the same GPUs, or apart",
-        per=["model", "tokens", "spread"],  # a step takes 4 s to 40 minutes
         labels={
             "gpus": "H100 GPUs",
             "generators": "GPUs that only generate (none: all do both, in turn)",
@@ -144,19 +143,17 @@ class EnginePlacement:
         return {**busy, "wait for the other": waited, "switch, hand over": handed}
 
     def drawn(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """Return the generator's share of full slots at some seconds, and the trainer's blocks."""
-        loop, curve, blocks = self.loop, [], []
-        for step in range(STEPS):
-            begin = step * self.seconds
-            if self.generators:
-                lanes = loop.lanes(self.generators)
-                curve += [(begin, 1.0), (begin + lanes["generator"] - loop.hand_over, 0.0)]
-                blocks.append((begin, begin + lanes["trainer"]))
-                continue
-            curve += [(begin + at, share) for at, share in self.texts.writing]
-            end = begin + self.seconds
-            blocks.append((end - loop.training / loop.gpus, end))
-        return [*curve, (STEPS * self.seconds, 0.0)], blocks
+        """Return the generator's share of full slots, and the trainer's blocks, in steps."""
+        loop, whole = self.loop, self.seconds
+        curve = list(self.texts.writing)
+        begin, end = whole - loop.training / loop.gpus, whole
+        if self.generators:
+            lanes = loop.lanes(self.generators)
+            curve = [(0.0, 1.0), (lanes["generator"] - loop.hand_over, 0.0)]
+            begin, end = 0.0, lanes["trainer"]
+        writing = [(step + at / whole, share) for step in range(STEPS) for at, share in curve]
+        training = [(step + begin / whole, step + end / whole) for step in range(STEPS)]
+        return [*writing, (float(STEPS), 0.0)], training
 
 
 @cache
@@ -177,6 +174,7 @@ def lanes_view(*, model: str, gpus: int, generators: str, tokens: int, spread: s
     figure = figures.lanes(
         *able[chosen].drawn(),
         {name: each.split for name, each in rows.items()},
+        step=units.text(able[chosen].seconds, "s"),
         alt=f"Three steps of {model} on {gpus} GPUs, and where their GPU-seconds go.",
     )
     words = _words(generators, every, best)

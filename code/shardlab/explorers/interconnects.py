@@ -32,7 +32,6 @@ def busiest() -> Explorer:
             "algorithm": list(exchanges.ALL_REDUCES),
         },
         title="The busiest hop of an all-reduce of 1 GB",
-        per=["ranks"],  # 1 to 733 ms
         labels={"ranks": "Ranks, one GPU each"},
         default={"ranks": 8, "machine": "DGX-1V", "algorithm": "ring"},
     )

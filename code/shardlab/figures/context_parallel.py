@@ -10,14 +10,12 @@ from shardlab.sharding.sequences import Tile
 from . import style, trace
 from .boxes import Box, outline
 
-# A look for each of up to 8 ranks.
-RANKS = [trace.marker(color, shape) for shape in ("", "/") for color in style.PALETTE[:-1]]
-TIMES = {  # parts of a layer's attention
-    "attention": trace.marker(style.COLOR["compute"], ""),
-    "messages, hidden": trace.marker(style.COLOR["communicate"], "/"),
-    "messages, exposed": trace.marker(style.COLOR["communicate"], ""),
+TIMES = {  # parts of a layer's attention and of its messages
+    "attention": trace.part("compute"),
+    "messages, hidden": trace.part("communicate", 1),
+    "messages, exposed": trace.part("communicate"),
 }
-WAITING = trace.marker(style.COLOR["idle"], ".")
+WAITING = trace.part("idle")
 FADED, CLEAR = 0.3, 0.08  # opacity of tiles of earlier turns, and of later ones
 Turns = Sequence[Sequence[Tile]]  # the tiles of each turn
 
@@ -34,9 +32,9 @@ def ring(
     names = [f"rank {rank}" for rank in range(len(pairs))]
     busiest = max(map(sum, pairs))
     bars = []
-    for name, look, row in zip(names, RANKS, pairs, strict=False):
+    for name, color, row in zip(names, style.RANKS, pairs, strict=False):
         for number, count in enumerate(row):
-            strong = {**look, "opacity": _opacity(number, turn)}
+            strong = {**trace.marker(color, ""), "opacity": _opacity(number, turn)}
             bars.append(_bar(name, f"turn {number}", count, strong))
     idle = [busiest - sum(row) for row in pairs]
     bars += [_bar(name, "waits", count, WAITING) for name, count in zip(names, idle, strict=True)]
@@ -80,11 +78,10 @@ def _tiles(work: Sequence[Turns], length: int, turn: int | None) -> list[go.Scat
     """Draw each rank's tiles: a trace for the legend, and one for every turn that has some."""
     found = []
     for rank, turns in enumerate(work):
-        look = RANKS[rank]
         shown = True
         for number, tiles in enumerate(turns):
             if tiles:
-                area = _area(tiles, look, _opacity(number, turn))
+                area = _area(tiles, style.RANKS[rank], _opacity(number, turn))
                 area.update(name=f"rank {rank}", legendgroup=f"rank {rank}", showlegend=shown)
                 found.append(area)
                 shown = False
@@ -94,7 +91,7 @@ def _tiles(work: Sequence[Turns], length: int, turn: int | None) -> list[go.Scat
     return [*found, line.update(hoverinfo="skip")]
 
 
-def _area(tiles: Iterable[Tile], look: Mapping[str, Any], opacity: float) -> go.Scatter:
+def _area(tiles: Iterable[Tile], color: str, opacity: float) -> go.Scatter:
     boxes = [
         Box(
             left=tile.keys.start,
@@ -107,9 +104,8 @@ def _area(tiles: Iterable[Tile], look: Mapping[str, Any], opacity: float) -> go.
     area = outline(boxes, width=1, hoverinfo="name")
     return area.update(
         fill="toself",
-        fillcolor=look["color"],
-        fillpattern=look["pattern"],
+        fillcolor=color,
         opacity=opacity,
-        line={"color": look["color"], "width": 1},
+        line={"color": color, "width": 1},
         hoveron="fills",
     )

@@ -85,14 +85,23 @@ def drift(steps: Sequence[int], curves: Mapping[str, Sequence[float]]) -> go.Fig
 
 
 def timeline_and_memory(
-    events: Sequence[Event], held: Mapping[str, float], capacity: float, *, alt: str = ""
+    events: Sequence[Event],
+    held: Mapping[str, float],
+    capacity: float,
+    *,
+    step: str,
+    alt: str = "",
 ) -> go.Figure:
-    """Draw a rank's step as a timeline; below, the bytes it holds beside its chip's capacity."""
+    """Draw a rank's step as a timeline; below, the bytes it holds beside its chip's capacity.
+
+    step: how long the step takes. A step is 100 % of the axis.
+    """
+    whole = max(event.end for event in events) - min(event.start for event in events)
     verbs = ["computes", "communicates"]  # both rows, also where a rank has no other to send to
     rows = [f"rank {events[0].rank} {verb}" for verb in verbs]
     return style.figure(
-        [*trace.spans(events), *memory.below(held)],
-        x="time (ms)",
+        [*trace.spans(events, unit="%", scale=100 / whole), *memory.below(held)],
+        x=style.axis(f"share of a step of {step} (%)"),
         y=style.axis(
             domain=[0.5, 1],
             categoryorder="array",

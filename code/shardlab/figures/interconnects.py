@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from . import style
-from .bars import bar_rows
 from .lines import line, look, points
 
 NODES = [2, 8, 32, 128, 512]
@@ -48,12 +47,14 @@ def choices(
 
 def busy(seconds: Mapping[str, float]) -> go.Figure:
     """Draw how long the busiest hop of each kind is busy: kind -> seconds."""
-    shown = {kind: {"busiest hop": each} for kind, each in seconds.items()}
-    look_of = {"busiest hop": {"color": style.COLOR["communicate"]}}
+    times = [1e3 * each for each in seconds.values()]
+    dots = points(times, list(seconds), "busiest hop", style.COLOR["communicate"], "counted")
+    dots.update(mode="markers+text", text=[f"{time:.3g} ms" for time in times])
+    dots.update(textposition="top center", hoverinfo="x", cliponaxis=False)
     return style.figure(
-        bar_rows(shown, look_of, "ms", scale=1e3, showlegend=False),
-        x=style.axis("busy for at least (ms)", rangemode="tozero"),
-        y=style.axis(""),
+        [dots],
+        x=style.axis("busy for at least (ms)", type="log", dtick=1),
+        y=style.axis("", type="category", range=[-0.5, len(times) - 0.3]),
         alt="How long the busiest hop of each kind is busy.",
     )
 

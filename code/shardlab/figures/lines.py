@@ -17,9 +17,9 @@ def look(index: int) -> tuple[str, str]:
 
 
 def line(
-    x: Sequence[float | None], y: Sequence[float | None], name: str, color: str, dash: str
+    x: Sequence[float | str | None], y: Sequence[float | None], name: str, color: str, dash: str
 ) -> go.Scatter:
-    """Draw a line through the points (x, y)."""
+    """Draw a line through the points (x, y); a name is a place on an axis of categories."""
     return go.Scatter(
         x=list(x),
         y=list(y),

@@ -51,17 +51,25 @@ def above_time(
     *,
     title: str,
     alt: str,
+    unit: str = "ms",
+    strength: Sequence[float] | float = 1.0,
+    height: int = 490,
 ) -> go.Figure:
     """Draw a rank's memory beside its chip's capacity, above bars of time.
 
     held: label -> part -> bytes. times: label -> part of `looks` -> seconds; title: of their axis,
-    in ms. looks: part -> plotly's marker.
+    in `unit`; "%": times are shares. looks: part -> plotly's marker. strength: opacity of each row.
     """
-    below = bar_rows(times, looks, "ms", scale=1e3, xaxis="x2", yaxis="y2", legend="legend2")
+    place = {"xaxis": "x2", "yaxis": "y2", "legend": "legend2"}
+    below = bar_rows(times, looks, unit, scale={**trace.UNITS, "%": 100}[unit], **place)
+    bars = [
+        {**bar, "marker": {**bar["marker"], "opacity": strength}}
+        for bar in (*stacked(held), *below)
+    ]
     widest = 1.03 * max([1.3 * capacity, *(sum(parts.values()) for parts in held.values())]) / 1e9
     legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "traceorder": "normal"}
     return style.figure(
-        [*stacked(held), limit_in_legend(), *below],
+        [*bars, limit_in_legend()],
         x=style.axis("memory of a rank (GB)", range=[0, widest], anchor="y"),
         y=style.axis(autorange="reversed", domain=[0.62, 1]),
         xaxis2=style.axis(title, anchor="y2"),
@@ -70,7 +78,7 @@ def above_time(
         legend={**legend, "y": 1.02},
         legend2={**legend, "y": 0.31},
         alt=alt,
-        height=490,
+        height=height,
         barmode="stack",
     )
 

@@ -13,9 +13,9 @@ from . import style, trace
 ROW, THIN, FRAME, GAP = 30, 22, 170, 14  # pixels
 PART = 0.06  # of the height, between two replays
 LEVELS = {  # up to this share of its rate, in percent -> the look of a link
-    33: trace.marker("rgba(206, 129, 23, 0.3)", "."),
-    67: trace.marker("rgba(206, 129, 23, 0.65)", "/"),
-    100: trace.marker(style.COLOR["communicate"], ""),
+    33: trace.marker("rgba(150, 76, 183, 0.3)", "."),
+    67: trace.marker("rgba(150, 76, 183, 0.65)", "/"),
+    100: trace.marker(style.PURPLE, ""),
 }
 
 

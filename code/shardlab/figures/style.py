@@ -2,8 +2,9 @@
 
 The colours keep a contrast of about 3:1 on white and on the dark page (WCAG 2.1, 1.4.11) and stay
 apart for readers with protanopia, deuteranopia and tritanopia (simulated after Machado, Oliveira
-and Fernandes 2009, doi:10.1109/TVCG.2009.113). Traces also differ in name, symbol or pattern; pages
-show patterns of bars on paper and in forced colours, and where one colour has two meanings.
+and Fernandes 2009, doi:10.1109/TVCG.2009.113). Meanings that share a colour have tints of it, which
+differ in lightness. Traces also differ in name, symbol or pattern; pages show patterns of bars on
+paper and in forced colours only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,16 @@ BLUE, ORANGE, GREEN = "#2A6DE8", "#CE8117", "#3D7B70"
 PURPLE, RED, OLIVE = "#964CB7", "#E51945", "#657020"
 GREY, TEAL = "#8A8F98", "#2A8FA8"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, OLIVE, GREY)
+TINTS = (0.0, 0.4, -0.3, 0.65, -0.5)  # shares of white; of black where negative
+
+
+def tint(color: str, number: int) -> str:
+    """Return tint `number` of "#rrggbb"; 0 is the colour itself, and after the last comes 0 again."""
+    share = TINTS[number % len(TINTS)]
+    channels = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+    mixed = [round((1 - abs(share)) * each + max(share, 0) * 255) for each in channels]
+    return "#" + "".join(f"{each:02X}" for each in mixed)
+
 
 # One meaning, one colour, in every chapter.
 COLOR: Mapping[str, str] = {
@@ -28,7 +39,7 @@ COLOR: Mapping[str, str] = {
     "optimizer": GREEN,
     "activations": PURPLE,
     "logits": OLIVE,
-    "buffers": GREY,
+    "buffers": tint(GREY, 1),
     "overhead": TEAL,
     "predicted": PURPLE,
     "counted": GREEN,
@@ -39,6 +50,7 @@ COLOR: Mapping[str, str] = {
     "dp": ORANGE,
     "pp": GREEN,
 }
+RANKS = (*PALETTE[:-1], TEAL, tint(BLUE, 1))  # the looks of up to 8 ranks
 SYMBOL: Mapping[str, str] = {"predicted": "circle-open", "counted": "square", "measured": "diamond"}
 
 HEIGHT = 360  # pixels; a phone shows the figure and its sliders at once

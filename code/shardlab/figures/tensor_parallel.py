@@ -12,13 +12,12 @@ from . import memory as memory_figures
 from .boxes import Box, corners
 
 PARTS = {  # of the time of a layer
-    "matrices": trace.marker(style.COLOR["compute"], ""),
-    "attention": trace.marker(style.COLOR["compute"], "/"),
-    "norms and residuals": trace.marker(style.COLOR["compute"], "x"),
-    "waiting": trace.marker(style.COLOR["idle"], trace.PATTERNS["waiting"]),
+    "matrices": trace.part("compute"),
+    "attention": trace.part("compute", 1),
+    "norms and residuals": trace.part("compute", 2),
+    "waiting": trace.part("idle"),
 }
-RANKS = [(color, shape) for shape in ("", "/") for color in style.PALETTE[:-1]]  # looks of ranks
-MOST_RANKS = 8  # that have a look of their own; of more, only the first has
+MOST_RANKS = len(style.RANKS)  # that have a look of their own; of more, only the first has
 OTHERS, COPIED = "other ranks", "copied"  # names in the legend
 GAP_ACROSS = 0.2  # between matrices, as a share of the hidden size
 GAP_DOWN = 0.35  # with room for a name
@@ -49,7 +48,7 @@ def pieces(layer: Mapping[str, Cut], *, alt: str = "") -> go.Figure:
             if _has_number(cut) and min(box.width, box.height) >= READABLE * hidden_size:
                 middle = box.left + box.width / 2
                 numbers.append((middle, box.top - box.height / 2, str(rank)))
-                inks.append(style.ink(_look(_owner(cut, rank))["color"]))
+                inks.append(style.ink(_color(_owner(cut, rank))))
     names = [(left, top, name) for name, (left, top) in places.items()]
     lowest = min(top - matrices[name].shape[1] for name, (_, top) in places.items())
     texts = [
@@ -157,7 +156,6 @@ def _in_order(drawn: Mapping[str, Any]) -> list[str]:
 
 def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
     x, y = corners(boxes)
-    look = _look(name)
     border = 0 if name == COPIED else 0.6  # copied pieces are too narrow for one
     return go.Scatter(
         x=x,
@@ -165,18 +163,16 @@ def _area(name: str, boxes: Sequence[Box]) -> go.Scatter:
         name=name,
         mode="lines",
         fill="toself",
-        fillcolor=look["color"],
-        fillpattern=look["pattern"],
+        fillcolor=_color(name),
         line={"color": "white", "width": border},
         hoveron="fills",
         hoverinfo="name",
     )
 
 
-def _look(name: str) -> dict[str, Any]:
-    named = {OTHERS: (style.GREY, ""), COPIED: (style.GREY, "x")}
-    color, shape = named[name] if name in named else RANKS[int(name.split()[1])]
-    return trace.legible(trace.marker(color, shape))
+def _color(name: str) -> str:
+    named = {OTHERS: style.GREY, COPIED: style.tint(style.GREY, 2)}
+    return named[name] if name in named else style.RANKS[int(name.split()[1])]
 
 
 def _texts(

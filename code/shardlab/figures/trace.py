@@ -9,9 +9,9 @@ from shardlab.trace import Event
 
 from . import style
 
-# A kind of event has a colour, an operation a pattern; one that has none of its own here takes the
-# next free shape.
-PATTERNS = {"forward": "", "backward": "/", "update": "x", "all_reduce": "", "waiting": "."}
+# A kind of event has a colour, an operation a tint of it and, on paper, a pattern; one that has no
+# place of its own here takes the next free one.
+PLACES = {"forward": 0, "backward": 1, "update": 2, "all_reduce": 0, "waiting": 0}
 SHAPES = ("", "/", "x", "|", "-", "+", "\\")  # without dots, which mean waiting
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 ROW_HEIGHT, FRAME = 34, 130  # pixels
@@ -50,18 +50,29 @@ def row(event: Event) -> str:
     return f"rank {event.rank} {'communicates' if event.kind == 'communicate' else 'computes'}"
 
 
-def spans(events: Sequence[Event], *, unit: str = "ms") -> list[dict[str, Any]]:
-    """Make a trace of bars for each operation, computing first, in order of first occurrence."""
-    scale = UNITS[unit]
+def spans(
+    events: Sequence[Event], *, unit: str = "ms", scale: float | None = None
+) -> list[dict[str, Any]]:
+    """Make a trace of bars for each operation, computing first, in order of first occurrence.
+
+    scale: what a second is in `unit`, where UNITS has it not.
+    """
+    scale = scale or UNITS[unit]
     origin = min(event.start for event in events)
     first = sorted(events, key=lambda event: (event.kind == "communicate", event.start))
     ops = list(dict.fromkeys((event.kind, event.op) for event in first))
     return [
         _bars(
-            [event for event in events if (event.kind, event.op) == op], scale, origin, unit, shape
+            [event for event in events if (event.kind, event.op) == op], scale, origin, unit, place
         )
-        for op, shape in zip(ops, _shapes(ops), strict=True)
+        for op, place in zip(ops, _places(ops), strict=True)
     ]
+
+
+def part(kind: str, place: int = 0) -> dict[str, Any]:
+    """Make the look of the part of a kind of events that stands at a place among its parts."""
+    shape = "." if kind == "idle" else SHAPES[place % len(SHAPES)]
+    return marker(style.tint(style.COLOR[kind], place), shape)
 
 
 def marker(color: str, shape: str) -> dict[str, Any]:
@@ -76,28 +87,18 @@ def marker(color: str, shape: str) -> dict[str, Any]:
     return {"color": color, "pattern": marks, "line": {"width": 1, "color": style.GRID}}
 
 
-def legible(look: dict[str, Any]) -> dict[str, Any]:
-    """Return a look for areas with words in `style.ink`: its marks move away from the ink."""
-    black = "rgba(0, 0, 0, 0.3)"
-    marks = black if style.ink(look["color"]) == "white" else look["pattern"]["fgcolor"]
-    return {**look, "pattern": {**look["pattern"], "fgcolor": marks}}
-
-
-def _shapes(ops: list[tuple[str, str]]) -> list[str]:
-    shapes: list[str] = []
+def _places(ops: list[tuple[str, str]]) -> list[int]:
+    places: list[int] = []
     for kind, op in ops:
-        taken = {shape for (other, _), shape in zip(ops, shapes, strict=False) if other == kind}
-        free = [
-            shape
-            for shape in SHAPES
-            if shape not in taken | {PATTERNS.get(o) for k, o in ops if k == kind}
-        ]
-        shapes.append(PATTERNS.get(op, (free or SHAPES)[0]))
-    return shapes
+        taken = {place for (other, _), place in zip(ops, places, strict=False) if other == kind}
+        taken |= {PLACES[o] for k, o in ops if k == kind and o in PLACES}
+        free = next(place for place in range(len(ops) + len(PLACES)) if place not in taken)
+        places.append(PLACES.get(op, free))
+    return places
 
 
 def _bars(
-    events: list[Event], scale: float, origin: float, unit: str, shape: str
+    events: list[Event], scale: float, origin: float, unit: str, place: int
 ) -> dict[str, Any]:
     first = events[0]
     name = first.op.replace("_", "-")
@@ -108,7 +109,7 @@ def _bars(
         "y": [row(event) for event in events],
         "base": [(event.start - origin) * scale for event in events],
         "x": [event.seconds * scale for event in events],
-        "marker": marker(style.COLOR[first.kind], shape),
+        "marker": part(first.kind, place),
         "customdata": [event.nbytes / 1e6 for event in events],
         "hovertemplate": f"{name}: %{{x:.3g}} {unit} from %{{base:.3g}} {unit}"
         + (", %{customdata:.3g} MB" if first.kind == "communicate" else "")
