@@ -191,7 +191,7 @@ def test_without_a_table_the_points_are_listed() -> None:
     assert view.View(heat).plain()["table"] == rows
     bars = go.Bar(x=[2, 1], base=[0, 3], y=["rank 0", "rank 1"], orientation="h", name="sum")
     table = view.View(style.figure([bars], x="time (ms)")).plain()["table"]
-    assert table[0] == ["series", "row", "start: time (ms)", "end: time (ms)"]
+    assert table[0] == ["series", "rank", "start: time (ms)", "end: time (ms)"]
     assert table[1:] == [["sum", "rank 0", "0", "2"], ["sum", "rank 1", "3", "4"]]
     many = style.figure([go.Bar(x=list(range(50)), y=[1] * 50)])
     assert len(view.View(many).plain()["table"]) == 51

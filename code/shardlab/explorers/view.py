@@ -89,9 +89,9 @@ def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
     """List the points of a plain figure, and say what was left out: nothing of MAX_ROWS or fewer.
 
     A row is series, where, value; of bars in time, start and end; of a heat map column, row, value;
-    of a drawing on hidden axes the names in it. All bars that begin at zero are listed. Of more
-    points than MAX_ROWS the table has the first and the last of each series, those with a name, and
-    others at even distances. Traces without a hover text are decoration, and left out.
+    of a drawing on hidden axes the names in it. All bars are listed, unless they stand in time. Of
+    more points than MAX_ROWS the table has the first and the last of each series, those with a
+    name, and others at even distances. Traces without a hover text are decoration, and left out.
     """
     layout = figure["layout"]
     data = [trace for trace in figure["data"] if trace.get("hoverinfo") != "skip"]
@@ -102,14 +102,16 @@ def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
     rows: list[list[Any]] = []
     kept = set()
     for trace in data:
-        found = trace_stretches(trace) if in_time else trace_points(trace, layout)
+        found = trace_stretches(trace, layout) if in_time else trace_points(trace, layout)
         texts = trace.get("text") if trace.get("type", "scatter") == "scatter" else None
         names = texts if isinstance(texts, list) else []
         kept |= {len(rows) + at for at, name in enumerate(names) if name}
         kept |= {len(rows), len(rows) + len(found) - 1} if found else set()
         rows += [[trace.get("name", ""), *point] for point in found]
     head = _heads(layout, lying, in_time, data)
-    all_bars = all(trace.get("type") == "bar" and "base" not in trace for trace in data)
+    if not head[1]:
+        head[1] = _kind([str(row[1]) for row in rows])
+    all_bars = not in_time and all(trace.get("type") == "bar" for trace in data)
     if all_bars or len(rows) <= MAX_ROWS:
         return [head, *rows], ""
     every = math.ceil(len(rows) / max(1, MAX_ROWS - len(kept)))
@@ -126,15 +128,21 @@ def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
 def _heads(
     layout: dict[str, Any], lying: bool, in_time: bool, data: list[dict[str, Any]]
 ) -> list[str]:
-    """Return what stands in each column of the points."""
+    """Return what stands in each column of the points; "" where names have no title."""
     titles = [(layout.get(axis, {}).get("title") or {}).get("text") for axis in ("xaxis", "yaxis")]
     x, y = (title and title.replace("<br>", ", ") for title in titles)
     if in_time:
-        return ["series", y or "row", f"start: {x or 'time'}", f"end: {x or 'time'}"]
+        return ["series", y or "", f"start: {x or 'time'}", f"end: {x or 'time'}"]
     if any(trace.get("z") for trace in data):
         return ["series", x or "column", y or "row", "value"]
     where, value = (y, x) if lying else (x, y)
-    return ["series", where or "name", value or "value"]
+    return ["series", where or "", value or "value"]
+
+
+def _kind(names: Sequence[str]) -> str:
+    """Return the word with which all names begin, as "rank" of "rank 0" and "rank 1"."""
+    words = {name.partition(" ")[0] for name in names}
+    return words.pop() if len(words) == 1 and len({*names}) > 1 else "name"
 
 
 def _lies(trace: dict[str, Any]) -> bool:
@@ -153,17 +161,15 @@ def _names(data: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def trace_stretches(trace: dict[str, Any]) -> list[tuple[Any, ...]]:
+def trace_stretches(trace: dict[str, Any], layout: dict[str, Any]) -> list[tuple[Any, ...]]:
     """List (row, start, end) of each bar of a timeline."""
-    bars = zip(trace["y"], trace["base"], trace["x"], strict=True)
+    rows = _labels(trace["y"], layout.get("yaxis", {}))
+    bars = zip(rows, trace["base"], trace["x"], strict=True)
     return [(row, start, rounded(start + length)) for row, start, length in bars]
 
 
 def trace_points(trace: dict[str, Any], layout: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """List (where, value) of each point of a trace, or (column, row, value) of a heat map.
-
-    A number beside a labelled tick, as where bars stand side by side, gets the tick's label.
-    """
+    """List (where, value) of each point of a trace, or (column, row, value) of a heat map."""
     xs = trace.get("x") or []
     ys = trace.get("y") or []
     rows = trace.get("z")
@@ -172,9 +178,18 @@ def trace_points(trace: dict[str, Any], layout: dict[str, Any]) -> list[tuple[An
             (x, y, z) for y, row in zip(ys, rows, strict=True) for x, z in zip(xs, row, strict=True)
         ]
     wheres, values, axis = (ys, xs, "yaxis") if _lies(trace) else (xs, ys, "xaxis")
-    ticks = layout.get(axis, {})
-    labels = dict(zip(ticks.get("tickvals") or [], ticks.get("ticktext") or [], strict=False))
-    if labels and trace.get("type") == "bar":
-        wheres = [labels[min(labels, key=lambda tick: abs(tick - x))] for x in wheres]
+    if trace.get("type") == "bar":
+        wheres = _labels(wheres, layout.get(axis, {}))
     pairs = zip(wheres, values, strict=True)
     return [(where, value) for where, value in pairs if value is not None]
+
+
+def _labels(places: Sequence[Any], axis: dict[str, Any]) -> Sequence[Any]:
+    """Return the label of the nearest tick for each place, and the places where none has a label.
+
+    Bars that stand side by side lie beside their tick.
+    """
+    labels = dict(zip(axis.get("tickvals") or [], axis.get("ticktext") or [], strict=False))
+    if not labels:
+        return places
+    return [labels[min(labels, key=lambda tick: abs(tick - place))] for place in places]

@@ -35,7 +35,12 @@ def shares(cases: Mapping[str, Mapping[str, float]]) -> go.Figure:
     return style.figure(
         bars,
         x=style.axis("share of the step spent waiting (%)", range=[0, 108]),
-        y=style.axis(range=[len(names) - 0.6, -0.85], visible=False),
+        y=style.axis(
+            range=[len(names) - 0.6, -0.85],
+            visible=False,
+            tickvals=[*range(len(names))],
+            ticktext=names,
+        ),
         alt="Share of a step spent waiting for messages, without and with overlap, by case.",
         height=110 + 66 * len(names),
         barmode="overlay",

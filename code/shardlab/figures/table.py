@@ -8,8 +8,8 @@ from typing import Any
 
 from IPython.display import HTML
 
-NUMBER = re.compile(r"(?P<whole>[-+]?[\d,]+)(\.(?P<fraction>\d+))?(?P<unit>( ?%)?)")
-SMALL = -3  # powers of ten below which a number is written as 1.234e-05
+NUMBER = re.compile(r"(?P<whole>[-+\N{MINUS SIGN}]?[\d,]+)(\.(?P<fraction>\d+))?(?P<unit>( ?%)?)")
+SMALL, LARGE = -3, 12  # powers of ten outside which a number is written as 1.234e-05
 
 
 def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
@@ -33,14 +33,16 @@ def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
 
 
 def cell(x: Any, digits: int = 4) -> str:
-    """Write a cell: whole numbers in full, others with these digits, commas between thousands."""
+    """Write a cell: whole numbers in full up to LARGE, others with these digits."""
     if isinstance(x, bool) or not isinstance(x, int | float) or not math.isfinite(x):
         return "" if x is None else str(x)
+    if x < 0:
+        return f"\N{MINUS SIGN}{cell(-x, digits)}"
+    size = math.floor(math.log10(x)) if x else 0
+    if not SMALL <= size < LARGE:
+        return f"{x:.{digits - 1}e}"
     if x == int(x):
         return f"{int(x):,}"
-    size = math.floor(math.log10(abs(x)))
-    if size < SMALL:
-        return f"{x:.{digits - 1}e}"
     return f"{x:,.{max(0, digits - 1 - size)}f}"
 
 
