@@ -19,7 +19,7 @@ ACRONYM = re.compile(r"\b[A-Za-z]*[A-Z]{2}[A-Za-z]*\b")
 NAMES = {"AMD", "BY", "CC", "MIT", "MPICH", "MT", "NET", "NLG", "NVIDIA", "OpenAI", "PaLM", "README", "RTX", "SMPI"}
 NAMES |= {"AA", "CMU", "CSE", "DeepGEMM", "HTML", "MathML", "MoonEP", "PDF", "PNG", "SVG", "TRL", "UC", "VS", "nanoGPT"}
 NAMES |= {"AMPeD", "ASTRA", "BLOOM", "DeepEP", "JSON", "LAMB", "NVRx", "SimAI", "TIMEOUT", "XL", "macOS", "oneCCL"}
-NAMES |= {"AReaL", "NIXL", "OLMo", "PipelineRL", "RL", "SGLang", "vLLM"}
+NAMES |= {"AReaL", "GLM", "NIXL", "OLMo", "PipelineRL", "RL", "SGLang", "vLLM"}
 
 
 class Entry(NamedTuple):
