@@ -117,7 +117,7 @@ def cuts_one_part_at_each_stage(num_parameters, dp, zero):
 
 WHOLE, CUT = "one rank that recomputes nothing", "tensor parallelism cuts what lies between matrices"
 SHARED, SELECTIVE = "sequence parallelism cuts the rest", "selective recomputation keeps no scores"
-FULL = "full recomputation keeps the input, whole on every rank"
+FULL = "full recomputation keeps the input, which sequence parallelism cuts"
 
 
 @mistake("activation_bytes", WHOLE, CUT, SHARED, SELECTIVE, at="1 rank, one token", says="68.5")
@@ -135,19 +135,19 @@ CHAPTER.changes({
         at="1 rank, four tokens",
         old="sequence**2", new="sequence"),
     "cuts everything": Mistake("activation_bytes", {CUT, SELECTIVE}, at="2 ranks, tensor parallel",
-        old="(tp if sequence_parallel else 1)", new="tp"),
+        old="masks) / (tp if sequence_parallel else 1)", new="masks) / tp"),
     "does not cut the scores": Mistake("activation_bytes", {CUT, SHARED}, at="2 ranks, tensor parallel",
         old="sequence**2 * batch / tp", new="sequence**2 * batch"),
     "overlooks sequence parallelism": Mistake("activation_bytes", {SHARED, SELECTIVE},
         at="2 ranks, tensor and sequence parallel",
-        old=" / (tp if sequence_parallel else 1)", new=""),
+        old="masks) / (tp if sequence_parallel else 1)", new="masks)"),
     "still keeps the softmax": Mistake("activation_bytes", {SELECTIVE}, at="1 rank, selective", says="expected  2,176",
         old='"none" else 0', new='"none" else 2 / 5 * scores'),
     "cuts the kept input over tp": Mistake("activation_bytes", {FULL}, at="2 ranks, tensor parallel, full",
-        old="return 2 * wide", new="return 2 * wide / tp"),
-    "cuts the kept input along the sequence": Mistake("activation_bytes", {FULL},
+        old="wide / (tp if sequence_parallel else 1)", new="wide / tp"),
+    "keeps the whole input beside sequence parallelism": Mistake("activation_bytes", {FULL},
         at="2 ranks, tensor and sequence parallel, full",
-        old="return 2 * wide", new="return 2 * wide / (tp if sequence_parallel else 1)"),
+        old="wide / (tp if sequence_parallel else 1)", new="wide"),
     "keeps two inputs": Mistake("activation_bytes", {FULL}, at="1 rank, full", says="expected  128",
         old="return 2 * wide", new="return 4 * wide"),
 })

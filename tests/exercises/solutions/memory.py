@@ -13,7 +13,7 @@ def my_model_states(num_parameters, dp, zero):
 def my_activation_bytes(sequence, batch, hidden, heads, tp, sequence_parallel, recomputation):
     wide = sequence * batch * hidden
     if recomputation == "full":
-        return 2 * wide
+        return 2 * wide / (tp if sequence_parallel else 1)
     norms, inputs, masks = 2 * 2 * wide, 2 * 2 * wide, 2 * wide
     attention = (2 + 2 + 2 + 2) * wide / tp
     feed_forward = 2 * 2 * 4 * wide / tp

@@ -1,7 +1,7 @@
 """Exercise: what one GPT layer keeps for its backward, by Table 2 of Korthikanti et al. 2022.
 
-https://arxiv.org/abs/2205.05198. The formulas are those of the paper; `costs.memory.activations`
-adds what they leave out.
+https://arxiv.org/abs/2205.05198. The formulas are those of the paper, whose full recomputation has
+no sequence parallelism; `costs.memory.activations` adds what they leave out.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ def table_2(
     """Return the bytes by the paper's formulas; s, b, h, a and t are its letters."""
     sbh = sequence * batch * hidden
     scores = 5 * heads * sequence / hidden
+    outside = sbh / tp if sequence_parallel else sbh
     if recomputation == "full":
-        return 2 * sbh
-    outside = 10 / tp if sequence_parallel else 10
-    return sbh * (outside + 24 / tp + (scores / tp if recomputation == "none" else 0))
+        return 2 * outside
+    return 10 * outside + sbh * (24 / tp + (scores / tp if recomputation == "none" else 0))
 
 
 def case(
@@ -90,7 +90,7 @@ EXERCISE = Exercise(
         "selective recomputation keeps no scores": formulas.is_number(
             table_2, lambda given: given["recomputation"] == "selective"
         ),
-        "full recomputation keeps the input, whole on every rank": formulas.is_number(
+        "full recomputation keeps the input, which sequence parallelism cuts": formulas.is_number(
             table_2, lambda given: given["recomputation"] == "full"
         ),
     },
