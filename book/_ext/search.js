@@ -78,9 +78,12 @@
     for (let at = 1; at < words.length; at += 1) { // all reduce
       const both = stem(words[at - 1] + words[at]);
       if (both.length < 7 || !index.has(both)) continue;
-      const often = index.get(stem(words[at - 1]))?.size ?? 0;
-      if (often <= index.get(both).size) meant[at] = { told: true, likely: new Map() }; // micro batch: nothing but microbatch
-      if (often <= index.get(both).size || !meant[at - 1].told) meant[at - 1] = { told: true, likely: new Map() };
+      if ((index.get(stem(words[at - 1]))?.size ?? 0) <= index.get(both).size) { // micro batch is nothing but microbatch
+        [meant[at - 1].likely, meant[at].likely] = [new Map(), new Map([[both, 1]])];
+        at += 1;
+        continue;
+      }
+      if (!meant[at - 1].told) meant[at - 1] = { told: true, likely: new Map() };
       for (const { likely } of [meant[at - 1], meant[at]]) likely.set(both, 1);
     }
     const some = meant.filter(({ likely }) => likely.size);

@@ -61,7 +61,7 @@ def test_a_query_that_the_book_does_not_answer_is_told_so_and_no_other(tab: Any)
     "alike",
     [
         ("all_reduce()", "all-reduce", "allreduce", "AllReduce", "all reduce"),
-        ("microbatch", "micro-batch", "micro batch"),
+        ("microbatch size", "micro-batch size", "micro batch size"),
         ("gradient accumulation", "gradient acumulation", "what is gradient accumulation?"),
     ],
 )
