@@ -15,7 +15,7 @@
   const SIDE = /^(exercises|sources|takeaway|the-journey-so-far|the-question|change-it-yourself|second-sitting.*)$/;
   const [SHOWN, AROUND] = [30, 90]; // hits; letters before and after the first word of an excerpt
 
-  const LEAST = 1 / 3; // of a query that a page must have to answer it
+  const [LEAST, APART] = [1 / 3, 0.55]; // of a query that a page must have to answer it; of words that nowhere stand together
 
   const split = (text) => text.toLowerCase().replace(/(?<=\d),(?=\d{3})/g, "").match(/[\p{L}\p{N}]+(?:[-_’'][\p{L}\p{N}]+)*/gu) ?? [];
   const parts = (word) => word.split(/[-_’']/);
@@ -78,6 +78,11 @@
     for (let at = 1; at < words.length; at += 1) { // all reduce
       const both = stem(words[at - 1] + words[at]);
       if (both.length < 7 || !index.has(both)) continue;
+      if ((index.get(stem(words[at - 1]))?.size ?? 0) <= index.get(both).size) { // micro batch is nothing but microbatch
+        [meant[at - 1].likely, meant[at].likely] = [new Map(), new Map([[both, 1]])];
+        at += 1;
+        continue;
+      }
       if (!meant[at - 1].told) meant[at - 1] = { told: true, likely: new Map() };
       for (const { likely } of [meant[at - 1], meant[at]]) likely.set(both, 1);
     }
@@ -136,6 +141,13 @@
     return asks.length ? Math.max(0, ...hits.slice(0, 5).map(({ entry }) => has(entry))) / sum(asks) : 1;
   };
 
+  function apart(query, hits) { // whether a message of two to six words has no two that stand beside each other in a hit
+    const words = split(query).filter((word) => !STOP.has(word)).map((word) => stem(joined(word)));
+    const pairs = words.slice(1).map((word, at) => ` ${words[at]} ${word} `);
+    const together = ({ entry }) => pairs.some((pair) => `${entry.titleWords}|${entry.alsoWords}|${entry.textWords}`.includes(pair));
+    return pairs.length > 0 && split(query).length < 7 && !/\?|^(how|wh)/i.test(query) && !hits.some(together);
+  }
+
   const made = (name, inner, more = {}) => {
     const element = Object.assign(document.createElement(name), more);
     element.append(...inner);
@@ -155,12 +167,13 @@
   }
 
   globalThis.shardlabShow = (query) => {
-    const hits = shardlabSearch(query).slice(0, SHOWN);
+    const all = shardlabSearch(query);
+    const [hits, loose] = [all.slice(0, SHOWN), apart(query, all)];
     const none = "Your search did not match any documents. Try another word, or fewer of them.";
     const messages = made("a", ["the table of error messages"], { href: "book/operations.html#from-a-message-to-one-command" });
-    const far = ["No page has these words. The nearest places are below; see also ", messages, "."];
+    const far = [`No page has these words${loose ? " beside each other" : ""}. The nearest places are below; see also `, messages, "."];
     const near = [`${hits.length} places, the best first`];
-    const said = made("p", !hits.length ? [none] : shardlabShare(query, hits) < LEAST ? far : near);
+    const said = made("p", !hits.length ? [none] : shardlabShare(query, hits) < (loose ? APART : LEAST) ? far : near);
     said.setAttribute("role", "status");
     document.getElementById("search-results").replaceChildren(said, made("ul", hits.map(shown), { className: "search" }));
   };

@@ -41,12 +41,8 @@ ALSO = {
     "book/data_parallel#case-3-it-hangs-at-the-end-of-the-epoch": "uneven inputs, hangs at the end of an epoch, join",
     "book/compute#second-sitting-what-to-buy-with-a-budget": "Chinchilla compute-optimal tokens per parameter",
     "book/composition#second-sitting-a-checkpoint-that-knows-no-layout-fits-any-layout": "resume number of GPUs",
-    "book/data_parallel#what-real-systems-do-one-line-of-torch": (
-        "DistributedDataParallel DDP torchrun mp.spawn MASTER_ADDR"
-    ),
-    "book/interconnects#what-real-systems-do-the-backend-must-know-the-wires": (
-        "backend init_process_group gloo NCCL MPI"
-    ),
+    "book/data_parallel#what-real-systems-do-one-line-of-torch": "DistributedDataParallel DDP torchrun mp.spawn",
+    "book/interconnects#what-real-systems-do-the-backend-must-know-the-wires": "backend gloo NCCL MPI",
     "book/interconnects#more-symptoms-with-their-cures": "hang IOMMU LACP bonding multiple NICs half bandwidth",
     "book/expert_parallel#all-ranks-wait-for-the-fullest-expert": "load balancing auxiliary loss dropless",
     "book/failures#it-hangs-who-is-missing": "hang stuck freeze deadlock watchdog timeout",
@@ -55,6 +51,7 @@ ALSO = {
     ),
     "book/failures#case-4-connection-closed-by-peer": "SIGKILL signal 9 exitcode gloo transport tcp",
     "book/failures#case-5-the-all-reduce-takes-half-of-the-step": "straggler slow rank",
+    "book/operations#a-start-is-four-meetings": "MASTER_ADDR MASTER_PORT init_process_group hangs",
     "book/operations#from-a-message-to-one-command": (
         "client socket has timed out while trying to connect, server socket has failed to listen, port, address in use,"
         " failed to connect/validate to host, environment variable RANK expected, DistStoreError"

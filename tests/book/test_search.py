@@ -46,20 +46,22 @@ def test_the_right_section_comes_first(tab: Any) -> None:
     missed = {query: firsts[query] for query, right in table.items() if not firsts[query].startswith(right)}
     of_the_review = [query for query in list(table)[:REVIEW] if query in missed]
     assert REVIEW - len(of_the_review) >= 38, missed
-    assert len(table) - REVIEW - (len(missed) - len(of_the_review)) >= 40, missed
+    assert len(table) - REVIEW - (len(missed) - len(of_the_review)) >= 54, missed
 
 
 def test_a_query_that_the_book_does_not_answer_is_told_so_and_no_other(tab: Any) -> None:
     told = """queries => queries.filter((query) => { shardlabShow(query);
         return document.querySelector("#search-results [role=status] a")?.href.includes("book/operations.html#"); })"""
-    foreign = ["IndentationError", "too many values to unpack"]
-    assert tab.evaluate(told, [*foreign, "use_reentrant", "MASTER_ADDR", *expected()]) == foreign
+    apart = ["object is not callable", "NoneType object is not iterable", "shape mismatch"]  # words that are known
+    foreign = ["IndentationError", "too many values to unpack", *apart]
+    assert tab.evaluate(told, [*foreign, "use_reentrant", *expected()]) == foreign
 
 
 @pytest.mark.parametrize(
     "alike",
     [
         ("all_reduce()", "all-reduce", "allreduce", "AllReduce", "all reduce"),
+        ("microbatch size", "micro-batch size", "micro batch size"),
         ("gradient accumulation", "gradient acumulation", "what is gradient accumulation?"),
     ],
 )

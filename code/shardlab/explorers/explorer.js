@@ -215,7 +215,7 @@
 
   // ---- one explorer
 
-  const SCREEN = 790, PHONE = 834, LEAST = [0.75, 1]; // px of a screen that is 800 high, of a phone; shares of its height that a figure needs on either: words meet on a phone
+  const SCREEN = 752, LEAST = 0.75; // px above the data table, of a screen that is 800 high; the share of its height that a figure needs
 
   class Explorer {
     constructor(block) {
@@ -293,10 +293,9 @@
         throw error;
       }
     }
-    height(wanted) { // of the figure: with its controls and its sentence it fits one screen
+    height(wanted) { // of the figure: the explorer fits one screen; on a phone words of a lower figure would meet
       const above = this.plot.getBoundingClientRect().top - this.block.getBoundingClientRect().top;
-      const phone = this.width < 600;
-      const height = Math.round(Math.min(wanted, Math.max(LEAST[Number(phone)] * wanted, (phone ? PHONE : SCREEN) - above)));
+      const height = this.width < 600 ? wanted : Math.round(Math.min(wanted, Math.max(LEAST * wanted, SCREEN - above)));
       this.plot.style.minHeight = `${height}px`;
       return height;
     }

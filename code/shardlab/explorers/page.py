@@ -107,7 +107,7 @@ def control_html(explorer: str, control: Control, style: str) -> str:
         )
         return (
             f'<fieldset class="explorer-control explorer-choice" style="{style}" {about}>'
-            f"<legend>{html.escape(control.label)}</legend>{inputs}</fieldset>"
+            f"<legend>{html.escape(control.label)}</legend><div>{inputs}</div></fieldset>"
         )
     if control.kind == "checkbox":
         inputs = f'<input type="checkbox" {about} autocomplete="off"{" checked" if control.default else ""}>'
