@@ -28,7 +28,8 @@ STEPS = (
     '<button type="button">Next</button><button type="button">Play</button></div>'
 )
 RESET = '<button type="button" class="explorer-reset" disabled>Reset</button>'
-LETTERS, NARROW_LETTERS = 30, 24  # in a column of three on a screen, of two on a phone
+LETTERS = {3: 30, 2: 45}  # in a column of so many on a screen
+NARROW_LETTERS = 24  # in a column of two on a phone
 
 
 def block(
@@ -63,8 +64,8 @@ def panel(explorer: str, controls: Sequence[Control]) -> str:
     Each label stands on one line, and no row has a hole.
     """
     needs = [control.letters for control in controls]
-    columns = min((3, 2), key=lambda count: len(rows(needs, count, LETTERS)))
-    wide = itertools.chain(*rows(needs, columns, LETTERS))
+    columns = min(LETTERS, key=lambda count: len(rows(needs, count, LETTERS[count])))
+    wide = itertools.chain(*rows(needs, columns, LETTERS[columns]))
     narrow = itertools.chain(*rows(needs, 2, NARROW_LETTERS))
     each = "".join(
         control_html(explorer, control, f"--wide: {screen}; --narrow: {phone}")
