@@ -25,7 +25,7 @@ def test_an_order_is_compared_with_all_others(state):
     times = {order: number(seconds) for order, seconds in view.table[1:]}
     assert set(times) == set(explorers.ORDERS)
     mine, best = times[state["order"]], min(times.values())
-    assert view.table[0][0].endswith(f"replayed on 4 x {state['machine']}")
+    assert view.table[0][0].endswith(f"replayed on 4 × {state['machine']}")
     if mine > 1.01 * best:
         ratio = re.search(r"([\d.]+) times as long", view.sentence)
         assert float(ratio[1]) == pytest.approx(mine / best, rel=0.02)
