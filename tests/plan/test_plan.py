@@ -297,7 +297,7 @@ def test_the_largest_numbers_have_a_finite_answer_in_time(ask, folder):
     assert time.process_time() - began < 10  # on a busy machine; it took minutes
     assert status == 0
     assert "inf" not in out
-    assert "2 x \\x1b[2J, H100" in out
+    assert "2 × \\x1b[2J, H100" in out
     assert all(each.isprintable() for each in out.splitlines())
     _, out, _ = ask(*words, "--json")
     json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
