@@ -9,7 +9,7 @@ from typing import Any
 from IPython.display import HTML
 
 NUMBER = re.compile(r"(?P<whole>[-+\N{MINUS SIGN}]?[\d,]+)(\.(?P<fraction>\d+))?(?P<unit>( ?%)?)")
-SMALL, LARGE = -3, 12  # powers of ten outside which a number is written as 1.234e-05
+SMALL, LARGE = -3, 15  # powers of ten outside which a number is written as 1.234e-05
 
 
 def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
