@@ -28,7 +28,7 @@ STEPS = (
     '<button type="button">Next</button><button type="button">Play</button></div>'
 )
 RESET = '<button type="button" class="explorer-reset" disabled>Reset</button>'
-LETTERS = {3: 30, 2: 45}  # in a column of so many on a screen
+LETTERS = {3: 30, 2: 45}  # number of columns on a screen -> letters in one
 NARROW_LETTERS = 24  # in a column of two on a phone
 
 

@@ -108,9 +108,7 @@ def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
         kept |= {len(rows) + at for at, name in enumerate(names) if name}
         kept |= {len(rows), len(rows) + len(found) - 1} if found else set()
         rows += [[trace.get("name", ""), *point] for point in found]
-    head = _heads(layout, lying, in_time, data)
-    if not head[1]:
-        head[1] = _kind([str(row[1]) for row in rows])
+    head = _heads(layout, lying, in_time, data, _kind([str(row[1]) for row in rows]))
     all_bars = not in_time and all(trace.get("type") == "bar" for trace in data)
     if all_bars or len(rows) <= MAX_ROWS:
         return [head, *rows], ""
@@ -126,17 +124,17 @@ def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
 
 
 def _heads(
-    layout: dict[str, Any], lying: bool, in_time: bool, data: list[dict[str, Any]]
+    layout: dict[str, Any], lying: bool, in_time: bool, data: list[dict[str, Any]], kind: str
 ) -> list[str]:
-    """Return what stands in each column of the points; "" where names have no title."""
+    """Return what stands in each column of the points; kind: of names without a title."""
     titles = [(layout.get(axis, {}).get("title") or {}).get("text") for axis in ("xaxis", "yaxis")]
     x, y = (title and title.replace("<br>", ", ") for title in titles)
     if in_time:
-        return ["series", y or "", f"start: {x or 'time'}", f"end: {x or 'time'}"]
+        return ["series", y or kind, f"start: {x or 'time'}", f"end: {x or 'time'}"]
     if any(trace.get("z") for trace in data):
         return ["series", x or "column", y or "row", "value"]
     where, value = (y, x) if lying else (x, y)
-    return ["series", where or "", value or "value"]
+    return ["series", where or kind, value or "value"]
 
 
 def _kind(names: Sequence[str]) -> str:

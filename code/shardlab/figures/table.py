@@ -19,8 +19,8 @@ def table(rows: Sequence[Sequence[Any]], caption: str = "") -> HTML:
     three digits, or four where three would write different ones alike.
     """
     header, *body = rows
-    columns = [_texts([row[at] for row in body if at < len(row)]) for at in range(len(header))]
-    texts = [[column.pop(0) for column in columns[: len(row)]] for row in body]
+    digits = [_digits([row[at] for row in body if at < len(row)]) for at in range(len(header))]
+    texts = [[_text(*each) for each in zip(row, digits, strict=False)] for row in body]
     looks = [_look([row[at] for row in texts if at < len(row)]) for at in range(len(header))]
     lines = [f"<caption>{html.escape(caption)}</caption>" if caption else ""]
     names = zip(header, looks, strict=True)
@@ -51,12 +51,13 @@ def breakable(text: str) -> str:
     return html.escape(text).replace("_", "_<wbr>").replace("::", "<wbr>::")
 
 
-def _texts(column: Sequence[Any]) -> list[str]:
-    """Write the cells of a column, with the fewest digits that tell its numbers apart."""
-    three, four = (
-        [x.data if isinstance(x, HTML) else cell(x, digits) for x in column] for digits in (3, 4)
-    )
-    return four if len({*four}) > len({*three}) else three
+def _text(x: Any, digits: int) -> str:
+    return x.data if isinstance(x, HTML) else cell(x, digits)
+
+
+def _digits(column: Sequence[Any]) -> int:
+    """Return the fewest digits that tell the numbers of a column apart, of three and four."""
+    return max((3, 4), key=lambda digits: len({_text(x, digits) for x in column}))
 
 
 def _look(column: Sequence[str]) -> int | None:
