@@ -14,6 +14,9 @@ from .conftest import picture_page
 PLACES = """[...document.querySelectorAll(".cuts li button, .cuts select, .cuts-state, .cuts-picture, .cuts-meters")]
     .map((part) => ({ name: part.className || part.localName, ...part.getBoundingClientRect().toJSON() }))"""
 
+STOPS = """[...document.querySelectorAll(".cuts :is(button, select, summary)")]
+    .map((stop) => stop.closest("li, .moving-stage, details").getBoundingClientRect().top)"""
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,4 +42,6 @@ def test_controls_words_and_picture_fit_one_screen_and_no_cut_moves_them(
         tab.get_by_role("button", name="Next").click()
     assert len(set(seen)) == 1
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    tops = tab.evaluate(STOPS)
+    assert len(tops) > len(title.scenes()) and tops == sorted(tops)
     tab.close()

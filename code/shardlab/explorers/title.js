@@ -19,6 +19,8 @@
       <div class="cuts-meters">${meter("fits", "Does it fit?")}${meter("waits", "Waits for?")}</div>
       <p class="cuts-key">${KEY.map(([look, words]) => `<span><i class="cuts-${look}"></i>${words}</span>`).join("")}</p>`;
     const svg = picture.firstChild, part = (name) => svg.querySelector(`.cuts-${name}`), every = (name) => [...svg.querySelectorAll(`.cuts-${name}`)];
+    const list = knives[0].item.parentElement, stage = block.querySelector(".moving-stage"), phone = matchMedia("(max-width: 45rem)");
+    const inOrder = () => (phone.matches ? stage.after(list) : stage.before(list)); // of the Tab key, as title.css shows them
     const cells = every("cell"), tokens = every("token"), meters = picture.querySelector(".cuts-meters");
     let at = 0;
 
@@ -132,6 +134,8 @@
     }
     window.shardlabMoving(block, (by) => move(at + by));
     addEventListener("hashchange", recall);
+    phone.addEventListener("change", inOrder);
+    inOrder();
     addEventListener("resize", () => svg.clientWidth && show()); // on paper there is none
     recall();
   }
