@@ -39,7 +39,8 @@
   const themeColor = (name, otherwise) =>
     getComputedStyle(document.documentElement).getPropertyValue(`--pst-color-${name}`).trim() || otherwise;
 
-  function dress({ data, layout }, width) {
+  function dress({ data, layout }, width, tall) {
+    lower(layout, tall);
     const [text, back, faint] = [themeColor("text-base", "#222"), themeColor("background", "#fff"), "rgba(128,128,128,0.3)"];
     const { height } = layout; // view.py gives every figure one
     for (const [key, { title }] of Object.entries(layout))
@@ -62,6 +63,27 @@
     const margin = { l: 8, r: 16, t: layout.title ? 60 : 24, b: 8, ...layout.margin };
     // dragmode: dragging would keep a finger from scrolling the page
     return { ...layout, ...clear, font, hoverlabel, margin, width, dragmode: false, template: { layout: defaults } };
+  }
+
+  // A lower figure loses height in its plots only: the gaps between them, with their words, keep theirs.
+  const WORDS = 80, LOSS = 0.5; // px of a figure outside of its axes; the share of their height that plots may lose
+
+  function plots({ height, ...layout }) { // where they are, from 0 at the bottom to 1, and the height of all of them
+    const axes = Object.entries(layout).filter(([key]) => /^yaxis\d*$/.test(key)).map(([, axis]) => axis);
+    const spans = [...new Set(axes.map(({ domain }) => String(domain ?? [0, 1])))].map((span) => span.split(",").map(Number));
+    const inner = height - WORDS;
+    return { axes, spans, inner, all: inner * spans.reduce((sum, [low, high]) => sum + high - low, 0) };
+  }
+
+  function lower(layout, tall) {
+    const loss = layout.height - tall, { axes, spans, inner, all } = plots(layout);
+    layout.height = tall;
+    if (!loss || spans.length < 2) return;
+    const below = (y) => spans.reduce((sum, [low, high]) => sum + Math.min(Math.max(y - low, 0), high - low), 0); // of plots, under y
+    const moved = (y) => (y > 1 ? y : (y * inner - (below(y) * inner * loss) / all) / (inner - loss));
+    for (const axis of axes) if (axis.domain) axis.domain = axis.domain.map(moved);
+    const placed = [...Object.keys(layout).filter((key) => /^legend\d*$/.test(key)).map((key) => layout[key]), ...(layout.annotations ?? [])];
+    for (const each of placed) if (each.y !== undefined && (each.yref ?? "paper") === "paper") each.y = moved(each.y);
   }
 
   // On a screen colours tell bars apart; patterns stay on paper and in forced colours.
@@ -215,7 +237,7 @@
 
   // ---- one explorer
 
-  const SCREEN = 752, LEAST = 0.75; // px above the data table, of a screen that is 800 high; the share of its height that a figure needs
+  const SCREEN = 752, PHONE = 796; // px above the data table, of screens that are 800 and 844 high
 
   class Explorer {
     constructor(block) {
@@ -270,10 +292,10 @@
       if (this.data.open) this.fill(table, caption);
       if (this.resetting) this.resetting.disabled = !this.controls.some(({ moved }) => moved);
       if (this.width !== this.plot.clientWidth) this.reserve();
-      if (this.resetting) figure.layout.height = this.height(figure.layout.height);
+      const tall = this.resetting ? this.height(figure.layout) : figure.layout.height;
       const shown = structuredClone(figure); // plotly writes into what it is given
       this.plot.setAttribute("aria-label", figure.layout.meta?.alt ?? (this.sentence.textContent || "figure"));
-      const layout = dress(shown, this.width);
+      const layout = dress(shown, this.width, tall);
       const done = Plotly.react(this.plot, shown.data, layout, { displayModeBar: false });
       this.block.dataset.state = this.index();
       return done;
@@ -293,9 +315,10 @@
         throw error;
       }
     }
-    height(wanted) { // of the figure: the explorer fits one screen; on a phone words of a lower figure would meet
+    height(layout) { // of the figure: the explorer fits one screen
       const above = this.plot.getBoundingClientRect().top - this.block.getBoundingClientRect().top;
-      const height = this.width < 600 ? wanted : Math.round(Math.min(wanted, Math.max(LEAST * wanted, SCREEN - above)));
+      const room = (this.width < 600 ? PHONE : SCREEN) - above, least = layout.height - LOSS * plots(layout).all;
+      const height = Math.round(Math.min(layout.height, Math.max(least, room)));
       this.plot.style.minHeight = `${height}px`;
       return height;
     }

@@ -47,7 +47,7 @@ def one_rank(
             y=[node for _, node in peers[peer]],
             name={"itself": "GPU 0", "none": "others"}.get(peer, f"its {peer} group"),
             mode="markers",
-            marker={"color": color, "symbol": symbol, "size": 12},
+            marker={"color": color, "symbol": symbol, "size": 10},
             hovertemplate="node %{y}, GPU %{x}<extra></extra>",
         )
         for peer, (color, symbol) in PEERS.items()
@@ -62,9 +62,9 @@ def one_rank(
     return style.figure(
         [*dots, *messages, *memory.below(held)],
         x=style.axis("GPU in its node", domain=[0, 1], anchor="y", dtick=1),
-        y=style.axis("node", domain=[0.66, 1], autorange="reversed", dtick=1),
+        y=style.axis("node", domain=[0.66, 1], autorange="reversed", dtick=2),
         xaxis3=style.axis(f"sent by GPU 0 in a step ({unit})", anchor="y3", rangemode="tozero"),
-        yaxis3=style.axis(domain=[0.335, 0.45], anchor="x3", autorange="reversed"),
+        yaxis3=style.axis(domain=[0.335, 0.45], anchor="x3", autorange="reversed", dtick=1),
         legend3={**legend, "y": 0.46},
         alt=alt or "The groups of one GPU, what it sends along each axis, and what it holds.",
         height=630,
