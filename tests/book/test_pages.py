@@ -507,9 +507,9 @@ RESET = (
 
 @EVERY_PAGE
 def test_an_explorer_is_calm(tab: Any, phone: Any) -> None:
-    """Labels stand on one line, what a control does moves neither the figure nor what follows, and all fits one screen."""
-    for page, high in ((tab, 800), (phone, SIZES["phone"][1])):
-        for block in with_controls(page):
+    """Labels stand on one line, a control moves neither the figure nor what follows, and all fits one screen."""
+    for place, high in ((tab, 800), (phone, SIZES["phone"][1])):
+        for block in with_controls(place):
             name = block.get_attribute("data-explorer")
             assert block.evaluate(BROKEN_LABELS) == [], name
             assert block.evaluate(PLACES) == {"tops": 1, "heights": 1}, name

@@ -43,5 +43,6 @@ def test_controls_words_and_picture_fit_one_screen_and_no_cut_moves_them(
     assert len(set(seen)) == 1
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tops = tab.evaluate(STOPS)
-    assert len(tops) > len(title.scenes()) and tops == sorted(tops)
+    assert len(tops) > len(title.scenes())
+    assert tops == sorted(tops)
     tab.close()
