@@ -47,7 +47,7 @@ LOCAL = {
     "pipeline.md": {"x": "a layer $y = xW$", "y": "a layer $y = xW$"},
     "sharding.md": {"x": "the whole input $x$", "y": "$y = \\sum_r y_r$"},
     "tensor_parallel.md": {"Y": "$Y = XW$", "q": "queries", "z": "logit $z_"},
-    "trainer_generator.md": {"A": "*advantage* $A$"},
+    "trainer_generator.md": {"A": "*advantage* $A$", "pi": "$\\pi$ the trainer's probability"},
 }
 
 GREEK = "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega ell"

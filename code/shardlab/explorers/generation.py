@@ -200,7 +200,7 @@ def _words(generators: str, every: dict[str, EnginePlacement], best: str) -> str
         slots = full_slots(each.texts.lengths, each.texts.slots)
         return (
             f"A step takes at least <b>{took}</b>. On average {units.percent(slots)} of the slots "
-            f"are full until the longest text has ended; {fastest}."
+            f"are full until the last text has ended; {fastest}."
         )
     ratio = turn.seconds / each.seconds
     lanes = each.loop.lanes(each.generators)

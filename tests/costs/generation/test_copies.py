@@ -19,12 +19,13 @@ def copies_of(copies, lengths, layout=ONE_RANK, spec="Llama 3 8B", prompt=500):
 
 
 def played(writers):
-    """Seconds of all waves, token by token."""
-    seconds = 0.0
-    for first in range(0, len(writers.lengths), writers.slots):
-        wave = writers.lengths[first : first + writers.slots]
-        for token in range(max(wave)):
-            seconds += writers.token(sum(length > token for length in wave))
+    """Seconds, token by token, of slots that take the next text as soon as theirs has ended."""
+    seconds, waiting, left = 0.0, list(writers.lengths), []
+    while waiting or left:
+        while waiting and len(left) < writers.slots:
+            left.append(waiting.pop(0))
+        seconds += writers.token(len(left))
+        left = [length - 1 for length in left if length > 1]
     return seconds
 
 
@@ -36,7 +37,7 @@ def test_few_texts_take_what_a_play_takes(copies, layout):
     assert writers.full == pytest.approx(writers.generating / writers.gpus / played(writers))
 
 
-def test_many_texts_in_waves_take_nearly_what_a_play_takes():
+def test_many_texts_that_wait_for_slots_take_nearly_what_a_play_takes():
     writers = copies_of(1, LENGTHS * 30, prompt=4_000)
     assert len(LENGTHS) * 30 > 2 * writers.slots
     assert writers.writing[-1][0] == pytest.approx(played(writers), rel=0.05)

@@ -12,9 +12,8 @@ from shardlab.costs.published.engines import PLACEMENTS
 
 def test_slots_are_full_until_their_text_ends():
     assert full_slots([1, 3], 2) == 4 / 6
-    assert full_slots([4, 1, 1, 2], 2) == 8 / 12  # 4 and 2 steps
-    assert full_slots([4, 1, 1, 2], 2, refilled=True) == 8 / 8
-    assert full_slots([2], 4, refilled=True) == 1 / 4
+    assert full_slots([4, 1, 1, 2], 2) == 8 / 8  # beside the 4, one after the other
+    assert full_slots([2], 4) == 1 / 4
     with pytest.raises(ValueError, match="give the tokens of at least one"):
         full_slots([], 2)
 

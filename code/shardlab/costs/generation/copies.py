@@ -11,9 +11,10 @@ from math import ceil
 
 from shardlab.files.arguments import Count, checked
 
+from . import loop
 from .decode import DecodingRank
 
-POINTS = 16  # moments at which the slots of a wave have become empty
+POINTS = 16  # moments at which slots have become empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,19 +72,18 @@ class GeneratorCopies:
 
     @cached_property
     def writing(self) -> list[tuple[float, float]]:
-        """Seconds, and the share of slots that write from then on, if texts start together."""
-        curve, now = [], 0.0
-        for first in range(0, len(self.lengths), self.slots):
-            wave, written = sorted(self.lengths[first : first + self.slots]), 0
-            several = ceil(len(wave) / POINTS)  # texts that end between two points
-            for ended in range(0, len(wave), several):
-                left, length = len(wave) - ended, wave[ended : ended + several][-1]
-                curve.append((now, left / self.slots))
-                now += (length - written) * self.token(left)
-                written = length
+        """Seconds, and the share of slots that write from then on, if no slot waits for a text."""
+        ends = [step for step in loop.last_steps(self.lengths, self.slots) if step]
+        several = ceil(len(ends) / POINTS)  # slots that empty between two points
+        curve, now, written = [], 0.0, 0
+        for ended in range(0, len(ends), several):
+            left, step = len(ends) - ended, ends[ended : ended + several][-1]
+            curve.append((now, left / self.slots))
+            now += (step - written) * self.token(left)
+            written = step
         return [*curve, (now, 0.0)]
 
     @property
     def full(self) -> float:
-        """The share of slots that are full if texts start together, as `EngineLoop` wants it."""
+        """The share of slots that are full until the last text has ended, as `EngineLoop` wants it."""
         return self.generating / (self.gpus * self.writing[-1][0])

@@ -13,22 +13,27 @@ from shardlab.files.arguments import Count, Positive, Share, checked
 
 
 @checked
-def full_slots(lengths: Sequence[Count], slots: Count, *, refilled: bool = False) -> float:
-    """Return the share of a generator's slots that write a token, until the last text has ended.
+def last_steps(lengths: Sequence[Count], slots: Count) -> list[int]:
+    """Return the step of decoding after which each slot of a generator stays empty, in rising order.
 
-    lengths: tokens of the texts, in the order in which they start. refilled: a text that ends
-    leaves its slot to the next; otherwise all slots start together, again and again. A step takes
-    as long with empty slots, as where reading weights bounds it. Errors: ValueError for no texts.
+    lengths: tokens of the texts, in the order in which they start; a text that ends leaves its slot
+    to the next. Errors: ValueError for no texts.
     """
     if not lengths:
         raise ValueError("lengths=() are no texts; give the tokens of at least one")
-    if refilled:
-        ends = [0] * slots
-        for length in lengths:
-            heapreplace(ends, ends[0] + length)
-        return sum(lengths) / (slots * max(ends))
-    steps = sum(max(lengths[first : first + slots]) for first in range(0, len(lengths), slots))
-    return sum(lengths) / (slots * steps)
+    last = [0] * slots
+    for length in lengths:
+        heapreplace(last, last[0] + length)
+    return sorted(last)
+
+
+@checked
+def full_slots(lengths: Sequence[Count], slots: Count) -> float:
+    """Return the share of a generator's slots that write a token, until the last text has ended.
+
+    Slots are filled as in `last_steps`. A step takes as long with empty slots, as where reading weights bounds it.
+    """
+    return sum(lengths) / (slots * last_steps(lengths, slots)[-1])
 
 
 @checked
@@ -50,7 +55,7 @@ class EngineLoop:
     generating: Positive  # GPU-seconds in which full slots write the texts of a step
     training: Positive  # GPU-seconds of everything that the trainer does with them
     gpus: Count
-    full: Share = 1.0  # the share of slots that are full if a step's texts start together
+    full: Share = 1.0  # the share of slots that are full if a step's texts wait for the last one
     refilled: Share = 1.0  # the same where a slot goes on with a text of the next step
     switch: float = 0.0  # seconds in which the same GPUs change engines, hand-over included
     hand_over: float = 0.0  # seconds in which generators that are apart take new weights
