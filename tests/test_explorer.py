@@ -202,7 +202,7 @@ def test_a_long_table_keeps_ends_and_named_points_and_says_so() -> None:
     curve = go.Scatter(x=list(range(1000)), y=list(range(1000)), text=names)
     (_, *rows), caption = (view.View(go.Figure(curve)).plain()[key] for key in ("table", "caption"))
     assert {"0", "501", "999"} <= {x for _, x, _ in rows}
-    assert len(rows) <= view.MAX_ROWS
+    assert len(rows) <= view.THINNED
     assert caption.startswith(f"{len(rows)} of 1,000 points")
     short = view.View(go.Figure(go.Scatter(x=list(range(40)), y=[1] * 40))).plain()
     assert (len(short["table"]), short["caption"]) == (41, "")

@@ -13,7 +13,11 @@ document.addEventListener("DOMContentLoaded", () => {
   const scrolls = (box) => box.scrollWidth > box.clientWidth + 1 && ["auto", "scroll"].includes(getComputedStyle(box).overflowX);
   const reach = () => {
     for (const box of document.querySelectorAll("pre, .wide, .text_html, .explorer-data, .pst-scrollable-table-container"))
-      if (scrolls(box)) box.tabIndex = 0;
+      if (scrolls(box)) {
+        const caption = box.querySelector("caption");
+        box.tabIndex = 0;
+        if (caption) Object.assign(box, { role: "group", ariaLabel: words(caption) });
+      }
   };
   reach();
   addEventListener("resize", reach);

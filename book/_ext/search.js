@@ -115,10 +115,12 @@
     const pairs = best.slice(1).map((word, at) => [` ${best[at]} ${word} `, Math.min(rarity(word), rarity(best[at]))]);
     const named = ({ title }) => terms(title.split(", ")[0]).every((word) => best.includes(word));
     const homes = new Set(shardlabSections.filter((each) => each.home && named(each)).map(({ home }) => home)); // by the glossary
+    const whole = split(query).length > 5 ? ` ${terms(query).join(" ")} ` : null; // a message as it was printed
     const points = ([entry, worth]) => {
       const beside = (pair) => (`${entry.titleWords}|${entry.alsoWords}`.includes(pair) ? 0.6 : entry.textWords.includes(pair) ? 0.3 : 0);
       const all = pairs.reduce((sum, [pair, rare]) => sum + rare * beside(pair), worth);
-      return all * entry.worth * (homes.has(entry.page) ? 1.3 : 1) * (1 + (0.8 * pages.get(entry.page)) / most);
+      const verbatim = entry.textWords.includes(whole) || entry.titleWords.includes(whole) ? 3 : 1;
+      return verbatim * all * entry.worth * (homes.has(entry.page) ? 1.3 : 1) * (1 + (0.8 * pages.get(entry.page)) / most);
     };
     const found = [...entries].map((each) => [points(each), each[0]]).sort(([one], [other]) => other - one);
     const held = ({ titleWords, textWords }) => [...new Set(meant.flatMap((likely) => [...likely.keys()]))].filter(

@@ -87,9 +87,9 @@ def begins(node: nodes.Node) -> bool:
 
 
 def speaks(node: nodes.Node) -> bool:
-    """Whether this is a drawing, a paragraph or a term without a link of its own: its words read on their own."""
+    """Whether this is a drawing, a paragraph of the author, or a term without a link: words that read alone."""
     prose = isinstance(node, nodes.paragraph | nodes.caption) or (isinstance(node, nodes.term) and not node["ids"])
-    return prose or shardlab_drawings.is_drawing(node)
+    return (prose and "reading-time" not in node["classes"]) or shardlab_drawings.is_drawing(node)
 
 
 def within(node: nodes.Node) -> nodes.Node | None:

@@ -72,8 +72,9 @@ def test_a_long_listing_is_whole_on_paper_and_without_scripts(phone: Any, browse
     plain.close()
 
 
-def test_outputs_break_code_shows_that_it_goes_on_and_captions_are_seen_whole(phone: Any) -> None:
+def test_outputs_break_code_and_tables_show_that_they_go_on_and_captions_are_seen_whole(phone: Any) -> None:
     assert phone.locator(".cell_output pre").evaluate("pre => pre.clientWidth === pre.scrollWidth")
-    assert "local" in phone.locator(".highlight pre").evaluate("pre => getComputedStyle(pre).backgroundAttachment")
+    for box in (".highlight pre", ".pst-scrollable-table-container"):
+        assert "local" in phone.locator(box).evaluate("box => getComputedStyle(box).backgroundAttachment")
     table, caption = (phone.locator(name).bounding_box() for name in ("table", "caption"))
     assert caption["width"] < 390 < table["width"]

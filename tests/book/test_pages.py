@@ -599,6 +599,7 @@ def test_a_reader_steps_through_time_or_plays_it(tab: Any) -> None:
         if not buttons:
             continue
         back, forward, play = buttons
+        others = block.evaluate(OTHERS)
         slider = block.query_selector(".explorer-stepped input")
         slider.fill("0")
         for button, expected in ((forward, 1), (forward, 2), (back, 1), (back, 0), (back, 0)):
@@ -613,11 +614,17 @@ def test_a_reader_steps_through_time_or_plays_it(tab: Any) -> None:
         play.press("Enter")  # from the beginning
         assert slider.input_value() == "0"
         slider.press("ArrowRight")
-        assert (play.text_content(), slider.input_value()) == ("Play", "1")
+        assert play.text_content() == "Play"
+        assert int(slider.input_value()) >= 1  # perhaps a step later on a busy machine
+        assert block.evaluate(OTHERS) == others
         tab.emulate_media(reduced_motion="reduce")
         assert not play.is_visible()
         assert forward.is_visible()
         tab.emulate_media(reduced_motion="no-preference")
+
+
+OTHERS = """block => [...block.querySelectorAll(".explorer-control:not(.explorer-stepped) :is(input, select)")]
+    .map(({ checked, value }) => [checked, value])"""
 
 
 @EVERY_PAGE

@@ -253,7 +253,7 @@
       const inputs = [...block.querySelectorAll("[data-control]")];
       this.controls = inputs.map((input) => new Control(input, () => this.changed()));
       for (const control of this.controls) {
-        const buttons = control.input.parentElement.querySelectorAll("button");
+        const buttons = control.input.closest(".explorer-control").querySelectorAll("button");
         if (buttons.length) new Player(buttons, control, this);
       }
       block.classList.add("live");

@@ -15,7 +15,7 @@ from shardlab.figures.table import cell
 from .words import together
 
 DIGITS = 5  # significant digits kept of every number: more than a screen can show
-MAX_ROWS = 40  # rows of a table that is made from a figure
+MAX_ROWS, THINNED = 200, 40  # rows of a table that is made from a figure, whole and thinned
 HEIGHT = 450  # pixels: plotly's own default, of a figure that has no height
 
 
@@ -112,7 +112,7 @@ def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
     all_bars = not in_time and all(trace.get("type") == "bar" for trace in data)
     if all_bars or len(rows) <= MAX_ROWS:
         return [head, *rows], ""
-    every = math.ceil(len(rows) / max(1, MAX_ROWS - len(kept)))
+    every = math.ceil(len(rows) / max(1, THINNED - len(kept)))
     shown = sorted(kept | {*range(0, len(rows), every)})
     if len(shown) == len(rows):
         return [head, *rows], ""
