@@ -21,7 +21,7 @@ from .view import View
 
 CUTS = {"Llama 3 8B": 1, "Llama 3 70B": 4}  # GPUs of a copy
 SPREADS = {"even": 0.3, "uneven": 0.6, "very uneven": 1.0}  # deviation over mean
-SHARES = {"none": 0.0, "1/8": 1 / 8, "1/4": 1 / 4, "1/2": 1 / 2, "3/4": 3 / 4}
+SHARES = {"none": 0.0, "1/8": 1 / 8, "1/4": 1 / 4, "3/8": 3 / 8, "1/2": 1 / 2, "3/4": 3 / 4}
 TEXTS, PROMPT = 1024, 500  # of a step; tokens
 REACHED = 0.4  # of the chip's peak, by the trainer
 PASSES = 4  # forwards: the old log p, and a step of training, which takes as long as three
